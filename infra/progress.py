@@ -1,0 +1,65 @@
+"""Progress on the terminal: a bar where there is one, a line now and then where there is not."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+QUIET_INTERVAL_S = 15.0  # between lines when stderr is a file or a CI log
+
+_console = Console(stderr=True)
+
+
+def say(message: str) -> None:
+    """One line to the person at the terminal."""
+    print(message, file=sys.stderr, flush=True)
+
+
+class ProgressBar:
+    """Draws what an engine writes to its progress.json (see tasks/job.py)."""
+
+    def __init__(self, title: str, path: Path) -> None:
+        self.title, self.path = title, path
+        self.started = self.printed = time.monotonic()
+        self.bar: Progress | None = None
+        if _console.is_terminal:
+            self.bar = Progress(
+                TextColumn("{task.description:<10}"),
+                BarColumn(bar_width=28),
+                TextColumn("{task.percentage:>3.0f} %"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[shown]}"),
+                console=_console,
+            )
+            self.bar.start()
+            self.task = self.bar.add_task(title, total=None, shown="starting")
+
+    def update(self) -> None:
+        """Read progress.json and show it. Cheap; called several times a second."""
+        try:
+            state = json.loads(self.path.read_text())
+        except FileNotFoundError:
+            return  # the engine is still importing its libraries
+        shown = "  ".join([f"{state['done']:,.0f}/{state['total']:,.0f} {state['unit']}", *_facts(state["shown"])])
+        if self.bar is not None:
+            self.bar.update(self.task, completed=state["done"], total=state["total"], shown=shown)
+        elif time.monotonic() - self.printed > QUIET_INTERVAL_S:
+            self.printed = time.monotonic()
+            say(f"{self.title:<10} {self.printed - self.started:5.0f} s  {shown}")
+
+    def close(self, succeeded: bool) -> None:
+        """Leave one line behind."""
+        if self.bar is not None:
+            self.bar.update(self.task, visible=False)
+            self.bar.stop()
+        mark = "✓" if succeeded else "✗"
+        say(f"{mark} {self.title:<10} {time.monotonic() - self.started:6.1f} s")
+
+
+def _facts(shown: dict[str, str | float]) -> list[str]:
+    return [f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in shown.items()]

@@ -1,0 +1,127 @@
+"""What is handed on between stages: a directory, its digest, and the facts the next stage needs.
+
+The facts are there so that the next stage can refuse bad input before it spends anything. They are
+the same in the directory's `manifest.json`; `from_directory` reads them back.
+"""
+
+from pathlib import Path
+from typing import ClassVar, Self
+
+from flytekit.types.directory import FlyteDirectory
+from pydantic import BaseModel, ConfigDict
+
+from tasks.manifest import read_manifest
+
+
+class Artifact(BaseModel):
+    """A content-addressed directory. `digest` is BLAKE3 over its file manifest."""
+
+    model_config = ConfigDict(protected_namespaces=())
+    kind: ClassVar[str]
+
+    directory: FlyteDirectory
+    digest: str
+
+    @classmethod
+    def from_directory(cls, path: Path) -> Self:
+        """The artifact in a directory, by its manifest. Raises ArtifactError."""
+        manifest = read_manifest(path)
+        # remote_directory=False: the files stay where they are; nothing is copied on one machine
+        return cls(
+            directory=FlyteDirectory(str(path), remote_directory=False), digest=manifest.digest, **manifest.facts
+        )
+
+    def local(self) -> Path:
+        """The directory on this machine, downloaded first when it is elsewhere."""
+        return Path(self.directory.download())
+
+
+class Corpus(Artifact):
+    """Documents, exact duplicates dropped, split by content hash into train and held-out."""
+
+    kind = "corpus"
+    documents: int
+    held_out_documents: int
+    bytes: int
+    held_out_bytes: int
+    duplicates: int
+    empty: int
+    invalid_utf8: int
+
+
+class Tokenizer(Artifact):
+    """A Hugging Face tokenizer directory."""
+
+    kind = "tokenizer"
+    vocab_size: int
+    eos_id: int
+    pad_id: int
+
+
+class TokenizedCorpus(Artifact):
+    """Megatron `.bin/.idx`: `train` and `held_out`."""
+
+    kind = "tokenized_corpus"
+    tokens: int
+    held_out_tokens: int
+    held_out_bytes: int
+    vocab_size: int
+    tokenizer_digest: str
+
+
+class MegatronCheckpoint(Artifact):
+    """Megatron's dist_checkpointing directory, with `model.json` (the model's spec) beside it."""
+
+    kind = "megatron_checkpoint"
+    step: int
+    tokens_seen: int
+    parameters: int
+    vocab_size: int
+    sequence_length: int
+    precision: str
+    layout: dict[str, int]
+    validation_loss: float
+    tokenizer_digest: str
+
+
+class HFModel(Artifact):
+    """A Hugging Face directory: safetensors, config, generation config, tokenizer."""
+
+    kind = "hf_model"
+    label: str  # base, sft, dpo, grpo
+    architecture: str
+    parameters: int
+    vocab_size: int
+    max_positions: int
+    dtype: str
+
+
+class EvalReport(Artifact):
+    """`report.json` and `completions.jsonl` of one model."""
+
+    kind = "eval_report"
+    label: str
+    model_digest: str
+    prompts: int
+    bits_per_byte: float
+    parses: float
+    not_trivial: float
+    defined: float
+    uses_context: float
+    all_checks: float
+    distinct: float
+
+
+class PublishedModel(Artifact):
+    """The final Hugging Face directory with its model card, and its registry version."""
+
+    kind = "published_model"
+    label: str
+    registry_name: str
+    registry_version: str
+
+
+class Report(Artifact):
+    """`report.html` and `report.md` of one execution."""
+
+    kind = "report"

