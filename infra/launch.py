@@ -9,12 +9,13 @@ stands, and a second copy started at the same time waits for the first and takes
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from infra.progress import ProgressBar, say
 
 STOP_GRACE_S = 60.0  # from SIGTERM to SIGKILL: time to write a checkpoint
 LOG_LINES = 20  # of the engine's last words, shown when it fails
+FULL_DISK_BYTES = 1 << 20  # with less than this left, a failure is blamed on the disk too
 
 
 class EngineFailed(Exception):
@@ -63,28 +65,28 @@ def run_engine(
 ) -> Path:
     """Run to the end and return JOB_DIR/output; at once when it is there already.
 
-    `request` becomes spec.json. `title` is what the terminal shows. Raises EngineFailed; KeyboardInterrupt and SystemExit (on SIGTERM)
-    pass through after the engine has stopped.
+    `request` becomes spec.json. `title` is what the terminal shows. Raises EngineFailed;
+    KeyboardInterrupt and SystemExit (on SIGTERM) pass through after the engine has stopped.
     """
     job_dir.mkdir(parents=True, exist_ok=True)
-    with _locked(job_dir) as lock:
+    with _locked_log(job_dir) as log:
         result = _read_result(job_dir)
         if "digest" in result and (job_dir / "output" / "manifest.json").exists():
             return job_dir / "output"
         (job_dir / "result.json").unlink(missing_ok=True)
         (job_dir / "spec.json").write_text(json.dumps(request, indent=1))
-        returncode = _run(engine.command(job_dir, processes), job_dir, title, lock)
+        returncode = _run(engine.command(job_dir, processes), job_dir, title, log)
         result = _read_result(job_dir)
         if returncode == 0 and "digest" in result:
             return job_dir / "output"
         raise EngineFailed(_last_words(title, job_dir, returncode, result))
 
 
-def _run(command: list[str], job_dir: Path, title: str, lock: IO[str]) -> int:
+def _run(command: list[str], job_dir: Path, title: str, log: IO[bytes]) -> int:
     """Start the engine in a session of its own and follow it to its end."""
     environment = os.environ | {"BATON_LAUNCHED": "1", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
     (job_dir / "progress.json").unlink(missing_ok=True)
-    with (job_dir / "log.txt").open("ab") as log, _sigterm_as_exit():
+    with _sigterm_as_exit():
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,  # the engine ends when this end closes, however we die
@@ -92,8 +94,6 @@ def _run(command: list[str], job_dir: Path, title: str, lock: IO[str]) -> int:
             stderr=subprocess.STDOUT,
             start_new_session=True,
             env=environment,
-            # the engine holds the lock too: nobody may start here while it is still saving
-            pass_fds=[lock.fileno()],
         )
         bar = ProgressBar(title, job_dir / "progress.json")
         try:
@@ -111,31 +111,34 @@ def _run(command: list[str], job_dir: Path, title: str, lock: IO[str]) -> int:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Leave no process of the engine's session behind."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(timeout=STOP_GRACE_S)
-        except subprocess.TimeoutExpired:
-            pass  # it had its time; what is left is killed below
+    """Leave no process of the engine behind. SIGTERM first; at once when the user will not wait."""
     try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # the usual case: nothing is left
-    process.wait()
-    if process.stdin:
-        process.stdin.close()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(timeout=STOP_GRACE_S)
+    except (subprocess.TimeoutExpired, ProcessLookupError):
+        pass  # it had its time; what is left is killed below
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # the usual case: nothing is left
+        process.wait()
+        if process.stdin:
+            process.stdin.close()  # torchrun's workers have sessions of their own, but this stdin
 
 
 @contextmanager
-def _locked(job_dir: Path) -> Iterator[IO[str]]:
-    with (job_dir / "lock").open("w") as lock:
+def _locked_log(job_dir: Path) -> Iterator[IO[bytes]]:
+    """The job's log, open for appending and locked. Every process of the engine has it as its stdout, and
+    with it the lock: nobody may start here while one of them is still saving, whatever became of us."""
+    with (job_dir / "log.txt").open("ab") as log:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             say(f"{job_dir.name}: another run is at work on this; waiting for its result")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield lock
+            fcntl.flock(log, fcntl.LOCK_EX)
+        yield log
 
 
 @contextmanager
@@ -163,6 +166,9 @@ def _read_result(job_dir: Path) -> dict[str, Any]:
 
 
 def _last_words(title: str, job_dir: Path, returncode: int, result: dict[str, Any]) -> str:
+    folder = f"  Folder: {job_dir}"
+    if "traceback" in result:  # a bug
+        return f"{title}: {result['kind']}: {result['error']}\n{_tail(result['traceback'].splitlines())}{folder}"
     if "error" in result:
         return f"{title}: {result['error']}\n  (log: {job_dir / 'log.txt'})"
     how = f"ended with exit code {returncode}"
@@ -170,6 +176,11 @@ def _last_words(title: str, job_dir: Path, returncode: int, result: dict[str, An
         how = f"was killed by {signal.Signals(-returncode).name}"
         if returncode == -signal.SIGKILL:
             how += " (out of memory? `dmesg` says so if it was)"
+    if shutil.disk_usage(job_dir).free < FULL_DISK_BYTES:
+        how += f"; the disk of {job_dir} is full"
     with (job_dir / "log.txt").open(errors="replace") as log:
-        tail = "".join(f"    {line}" for line in deque(log, maxlen=LOG_LINES))
-    return f"{title} {how}. Its last lines:\n{tail}  Folder: {job_dir}"
+        return f"{title} {how}. Its last lines:\n{_tail(log)}{folder}"
+
+
+def _tail(lines: Iterable[str]) -> str:
+    return "".join(f"    {line.rstrip()}\n" for line in deque(lines, maxlen=LOG_LINES))

@@ -7,7 +7,7 @@ An engine is a process, `python -m tasks.<stage>.<engine> JOB_DIR`, alone or und
     JOB_DIR/work/           what a resume needs (checkpoints in progress)
     JOB_DIR/metrics.jsonl   out: one object a line, {"step", "time", name: number, …}
     JOB_DIR/progress.json   out: how far it is, for the bar on the terminal
-    JOB_DIR/result.json     out: {"digest"} or {"error", "kind"}
+    JOB_DIR/result.json     out: {"digest"} or {"error", "kind"}, and "traceback" when it is a bug
     JOB_DIR/log.txt         everything the engine and its libraries printed
 
 So a stage can be rerun by hand from its folder.
@@ -19,6 +19,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,18 @@ class Job:
         with (self.directory / "metrics.jsonl").open("a") as stream:
             stream.write(line + "\n")
 
+    def forget_after(self, step: int) -> None:
+        """Drop the metrics of steps that a resumed run will take again."""
+        path = self.directory / "metrics.jsonl"
+        if not path.exists():
+            return
+        lines = path.read_text().splitlines()
+        # a killed writer can leave half a line, always the last one
+        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+        partial = path.with_suffix(".partial")
+        partial.write_text("".join(line + "\n" for line in kept))
+        partial.replace(path)
+
     def progress(self, done: float, total: float, unit: str, **shown: str | float) -> None:
         """Replace progress.json: `done` of `total` `unit`s, with a few facts to show beside the bar."""
         path = self.directory / "progress.json"
@@ -98,7 +111,7 @@ class Job:
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON so that a reader sees the old file or the new one, never half."""
-    partial = path.with_suffix(".partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # ranks may write at the same time
     partial.write_text(json.dumps(value, indent=1))
     partial.replace(path)
 
@@ -118,9 +131,31 @@ def main(work: Callable[[Job], None]) -> None:
     job = open_job(Path(sys.argv[1]).absolute())
     try:
         work(job)
-    except (StageError, ArtifactError, OSError) as error:
-        write_json(job.directory / "result.json", {"error": str(error), "kind": type(error).__name__})
+    except (StageError, ArtifactError) as error:
+        _leave_word(job, {"error": str(error), "kind": type(error).__name__})
         raise SystemExit(f"{type(error).__name__}: {error}") from error
+    except OSError as error:  # a full disk, a folder that may not be read: the words are enough for a person
+        _leave_word(job, {"error": str(error), "kind": type(error).__name__})
+        raise  # and the log has the place
+    except Exception as error:
+        word = {"error": str(error), "kind": type(error).__name__, "traceback": traceback.format_exc()}
+        _leave_word(job, word)
+        raise
+
+
+def _leave_word(job: Job, word: dict[str, str]) -> None:
+    """Say in result.json why there is no result. Of several ranks the first to fail is heard: the
+    others fail because of it."""
+    partial = job.directory / f"result.json.{os.getpid()}.partial"
+    try:
+        write_json(partial, word)
+        os.link(partial, job.directory / "result.json")
+    except FileExistsError:
+        pass  # another rank was first
+    except OSError as error:  # the disk is full: the log and the exit code say the rest
+        print(f"result.json could not be written: {error}", file=sys.stderr)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _module_name(work: Callable[[Job], None]) -> str:

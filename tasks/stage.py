@@ -65,21 +65,24 @@ class StageTask(PythonFunctionTask[Stage]):
 TaskPlugins.register_pythontask_plugin(Stage, StageTask)
 
 
-def stage(engine: Engine, *, image: ImageSpec) -> Callable[[Callable[..., A]], Callable[..., A]]:
-    """Make a Flyte task of a function that takes a spec and artifacts and returns one artifact."""
+def stage(engine: Engine, *, image: ImageSpec, cached: bool = True) -> Callable[[Callable[..., A]], Callable[..., A]]:
+    """Make a Flyte task of a function that takes a spec and artifacts and returns one artifact.
+
+    `cached=False` is for what belongs to one execution, like its report."""
 
     def decorate(function: Callable[..., A]) -> Callable[..., A]:
         made = get_type_hints(function)["return"]
         # the digest is the artifact's identity in the cache keys of the stages that follow
         function.__annotations__["return"] = Annotated[made, HashMethod(lambda artifact: artifact.digest)]
-        return task(
+        made_task: Callable[..., A] = task(
             function,
             task_config=Stage(engine),
             container_image=image,
-            cache=Cache(version=engine.version),
+            cache=Cache(version=engine.version) if cached else False,
             enable_deck=True,
             deck_fields=(),
         )
+        return made_task
 
     return decorate
 

@@ -1,0 +1,86 @@
+# Two commands: `make demo` and `make test`. Both make the environment first, once.
+#
+#   PYTHON=/path/to/python3.11   the interpreter of the environment
+#   TORCH_BACKEND=cuda           a machine with an NVIDIA GPU: Python 3.12 and images/gpu.txt
+#   PIP_FIND_LINKS=DIR           where torch's CPU build lies, when it should not come from PyTorch's own index
+#   RECIPE=FILE                  another recipe for `make demo`
+
+TORCH_BACKEND ?= cpu
+ifeq ($(TORCH_BACKEND),cpu)
+PYTHON_VERSION := 3.11
+LIST := requirements.txt
+# torch first and by itself; the rest of the list is complete without it
+TORCH := $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' requirements.in)
+else ifeq ($(TORCH_BACKEND),cuda)
+PYTHON_VERSION := 3.12
+LIST := images/gpu.txt
+TORCH :=
+else
+$(error TORCH_BACKEND is cpu or cuda, not '$(TORCH_BACKEND)')
+endif
+
+PYTHON ?= python$(PYTHON_VERSION)
+UV_VERSION := 0.13.8
+RECIPE ?= workflows/recipes/laptop.yaml
+SLOW ?= slow
+BENCHMARKS = $(filter-out __init__ harness,$(basename $(notdir $(wildcard tests/benchmarks/*.py))))
+
+BIN := .venv/bin
+READY := .venv/ready-$(TORCH_BACKEND)
+UV := $(BIN)/uv
+FROM := $(if $(PIP_FIND_LINKS),--find-links "$(PIP_FIND_LINKS)",--torch-backend cpu)
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint test-slow bench lock clean
+
+# without .pyc files the large libraries load several times slower
+unexport PYTHONDONTWRITEBYTECODE
+export HF_HUB_OFFLINE ?= 1
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+demo: $(READY)  ## raw text to a GRPO-tuned, published model: about 10 minutes the first time
+	@$(BIN)/pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl --recipe $(RECIPE)
+
+test: lint  ## the checks, then all tests but the slow ones
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: $(READY)  ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+test-slow: $(READY)  ## the tests that take minutes
+	$(BIN)/python -m pytest -m "$(SLOW)"
+
+bench: $(READY)  ## every benchmark: a table and a line of JSON each
+	@for name in $(BENCHMARKS); do $(BIN)/python -m tests.benchmarks.$$name; done
+
+# The stamp comes last: an install that was interrupted leaves none, and is taken up again.
+IS_RIGHT := import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(PYTHON_VERSION)")
+$(READY): $(LIST) Makefile
+	@"$(PYTHON)" -c '$(IS_RIGHT)' 2>/dev/null || { \
+	  echo "Baton's pinned list is for Python $(PYTHON_VERSION), and $(PYTHON) is not that. Install it (Debian, Ubuntu:" >&2; \
+	  echo "apt-get install python$(PYTHON_VERSION)-venv) or name it: make PYTHON=/path/to/python$(PYTHON_VERSION)" >&2; exit 2; }
+	@rm -f .venv/ready-*
+	@$(BIN)/python -c 'import pip; $(IS_RIGHT)' 2>/dev/null || "$(PYTHON)" -m venv --clear .venv
+	@$(BIN)/python -m pip install -qq --no-deps uv==$(UV_VERSION)
+	@$(if $(TORCH),echo "installing $(TORCH)"; $(UV) pip install --quiet --python $(BIN)/python --no-deps $(FROM) "$(TORCH)")
+	@echo "installing $(LIST), $$(grep -c '^[a-z]' $(LIST)) packages: about a minute, once"
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --compile-bytecode -r $(LIST)
+	@touch $@
+
+# Every pinned list, made anew from its .in; the versions that stand are kept while they fit
+# (delete a list, or a line of it, to take the newest).
+COMPILE := $(UV) pip compile --quiet --custom-compile-command "make lock"
+FOR_IMAGES := --python-version 3.12 --python-platform x86_64-manylinux_2_28
+lock:  ## resolve requirements.in and images/*.in to their pinned lists
+	$(COMPILE) --python-version 3.11 $(FROM) $(foreach name,torch torchvision torchaudio torchcodec,--no-emit-package $(name)) requirements.in -o requirements.txt
+	for family in data train serve post-train gpu; do $(COMPILE) $(FOR_IMAGES) images/$$family.in -o images/$$family.txt; done
+
+clean:  ## forget the environment and everything that was made (.baton)
+	rm -rf .venv .baton .mypy_cache .ruff_cache .pytest_cache .hypothesis

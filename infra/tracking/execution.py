@@ -1,0 +1,170 @@
+"""An execution: one run of a workflow, the parent of its stages' runs.
+
+    begin_execution("pretrain_to_rl", recipe)
+    ...                                        # stages, each in record.tracked(...)
+    end_execution("FINISHED", metrics={"all_checks": 0.61})
+
+A stage that is run alone has an execution of its own, opened when it starts and closed when the
+process ends. BATON_EXECUTION carries the execution's id to other processes.
+"""
+
+import atexit
+import os
+import secrets
+import sys
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from infra.home import baton_home
+from infra.progress import say
+from infra.tracking.code import code_version, package_versions
+from infra.tracking.forwarder import Forwarder
+from infra.tracking.redact import redact, redact_command
+from infra.tracking.spool import (
+    FAILED,
+    FINISHED,
+    KILLED,
+    RUNNING,
+    Execution,
+    StageRun,
+    alone,
+    execution_folder,
+    hold,
+    read_execution,
+    read_stage,
+    stage_folder,
+    stage_folders,
+    write_execution,
+    write_stage,
+)
+from infra.tracking.store import check_reachable
+
+LAST_PUSH_S = 5.0  # how long the end of a process may wait for the store
+
+
+@dataclass(frozen=True)
+class _Open:
+    """The execution that this process is at work in."""
+
+    folder: Path
+    lock: int  # file descriptor
+    forwarder: Forwarder
+    named_here: bool  # this process chose the id
+
+
+_open: _Open | None = None
+_opening = threading.Lock()
+
+
+def execution_id() -> str:
+    """The id of this process's execution: BATON_EXECUTION, or a new one, put there. Ids sort by time (UTC)."""
+    found = os.environ.get("BATON_EXECUTION")
+    if not found:
+        found = time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)
+        os.environ["BATON_EXECUTION"] = found
+    return found
+
+
+def begin_execution(name: str, recipe: dict[str, Any]) -> str:
+    """Open an execution and start to track it; returns its id. Raises TrackingUnreachable when
+    MLFLOW_TRACKING_URI names a store that cannot be had."""
+    check_reachable()
+    close_execution()
+    current_execution(name, recipe)
+    return execution_id()
+
+
+def end_execution(status: str = FINISHED, metrics: dict[str, float] | None = None) -> bool:
+    """Close the execution with its final status (FINISHED, FAILED, KILLED) and summary, and wait a
+    little for MLflow to have it all. Returns whether it has; if not, the spool keeps the rest."""
+    folder = current_execution("execution")
+    ended = replace(read_execution(folder), status=status, ended=time.time(), metrics=metrics or {})
+    write_execution(folder, ended)
+    return close_execution()
+
+
+def note_cached(title: str, kind: str, digest: str, facts: dict[str, Any]) -> None:
+    """Record a stage whose artifact Flyte served from its cache."""
+    execution = current_execution(title)
+    now = time.time()
+    run = StageRun(
+        title=title,
+        params={},
+        inputs={},
+        job_dir=None,
+        code=code_version(),
+        versions=package_versions(),
+        started=now,
+        ended=now,
+        status=FINISHED,
+        cached=True,
+        output={"kind": kind, "digest": digest, "facts": redact(facts)},
+    )
+    write_stage(stage_folder(execution, title, None), run)
+
+
+def current_execution(name: str, recipe: dict[str, Any] | None = None) -> Path:
+    """The folder of this process's execution, opened as `name` if it is not open."""
+    global _open  # noqa: PLW0603 - a process is at work in one execution
+    with _opening:
+        folder = execution_folder(execution_id())
+        if _open is not None and _open.folder == folder:
+            return folder
+        named_here = not (folder / "execution.json").exists()
+        lock = hold(folder)
+        if named_here:
+            command = " ".join(redact_command(sys.argv))
+            found = Execution(folder.name, name, redact(recipe or {}), code_version(), command, time.time())
+        else:  # another process began it, or it is taken up again
+            found = replace(read_execution(folder), status=RUNNING, ended=None)
+        (folder / "delivered").unlink(missing_ok=True)
+        write_execution(folder, found)
+        _open = _Open(folder, lock, Forwarder(folder), named_here)
+        return folder
+
+
+def wake() -> None:
+    """There is something new in the spool: push it soon."""
+    if _open is not None:
+        _open.forwarder.wake()
+
+
+def flush(timeout_s: float = LAST_PUSH_S) -> bool:
+    """Wait, but not long, until MLflow has what is spooled now. Returns whether it has."""
+    return _open is None or _open.forwarder.flush(timeout_s)
+
+
+def close_execution() -> bool:
+    """Leave the execution, closed or not; returns whether MLflow has all of it."""
+    global _open
+    if _open is None:
+        return True
+    left, _open = _open, None
+    found = read_execution(left.folder)
+    if alone(left.lock) and found.status == RUNNING:
+        write_execution(left.folder, replace(found, status=_status_of_stages(left.folder), ended=time.time()))
+    os.close(left.lock)
+    delivered = left.forwarder.flush(LAST_PUSH_S)
+    left.forwarder.stop()
+    if not delivered:
+        say(f"tracking: some records wait in {baton_home() / 'executions'}; `python -m infra.tracking sync` sends them")
+    if left.named_here:
+        os.environ.pop("BATON_EXECUTION", None)
+    return delivered
+
+
+def _status_of_stages(folder: Path) -> str:
+    """What an execution came to that nobody ended: the worst of its stages."""
+    statuses = {read_stage(stage).status for stage in stage_folders(folder)}
+    return next((status for status in (KILLED, FAILED) if status in statuses), FINISHED)
+
+
+@atexit.register
+def _at_exit() -> None:
+    try:
+        close_execution()
+    except KeyboardInterrupt:
+        pass  # asked a second time not to wait

@@ -1,0 +1,98 @@
+"""The thread that carries the spool to MLflow while a run goes on."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from infra.progress import say
+from infra.tracking.spool import executions, is_delivered, settle
+from infra.tracking.store import PushFailed, prepare_client, shown_uri
+
+START_S = 0.3  # lets the caller get on with its work before MLflow is imported
+PERIOD_S = 2.0
+LONGEST_PERIOD_S = 60.0  # between attempts while the store is away
+
+
+class Forwarder:
+    """Pushes one execution again and again, and what earlier ones left behind. A daemon: it never
+    keeps a process from ending, and `flush` is the only call that waits for it."""
+
+    def __init__(self, execution: Path) -> None:
+        self.execution = execution
+        self._wake = threading.Event()
+        self._passes = threading.Condition()
+        self._begun = self._ended = 0  # passes over the execution
+        self._complete = False  # whether the last pass left nothing behind
+        self._away = False
+        self._stopping = False
+        self._thread = threading.Thread(target=self._work, name="tracking", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is something new: push it soon."""
+        self._wake.set()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all that is spooled now is pushed, an attempt fails, or the time is up.
+        Returns whether it is all pushed."""
+        deadline = time.monotonic() + timeout_s
+        with self._passes:
+            wanted = self._begun + 1
+            while self._thread.is_alive() and (left := deadline - time.monotonic()) > 0:
+                self._wake.set()
+                self._passes.wait(min(left, 0.2))
+                if self._ended >= wanted and (self._complete or self._away):
+                    return self._complete
+        return False
+
+    def stop(self) -> None:
+        """Ask the thread to end after the pass it is in."""
+        self._stopping = True
+        self._wake.set()
+
+    def _work(self) -> None:
+        self._wake.wait(START_S)
+        prepare_client()
+        from infra.tracking.push import push_execution  # imports MLflow
+
+        left_over = [path for path in executions() if path != self.execution and not is_delivered(path)]
+        period = PERIOD_S
+        while not self._stopping:
+            self._wake.clear()
+            with self._passes:
+                self._begun += 1
+            try:
+                push_execution(self.execution)
+                period = PERIOD_S
+                self._is_back()
+            except PushFailed as error:
+                period = min(2 * period, LONGEST_PERIOD_S)
+                self._is_away(error)
+            if left_over and not self._away:
+                _push_left_over(left_over.pop(0), push_execution)
+            with self._passes:
+                self._ended = self._begun
+                self._complete = not self._away and not left_over
+                self._passes.notify_all()
+            self._wake.wait(0 if left_over and not self._away else period)
+
+    def _is_away(self, error: PushFailed) -> None:
+        if not self._away:
+            say(f"tracking: {shown_uri()}: {error}. The run goes on; its records wait in {self.execution.parent}")
+        self._away = True
+
+    def _is_back(self) -> None:
+        if self._away:
+            say(f"tracking: {shown_uri()} answers again")
+        self._away = False
+
+
+def _push_left_over(execution: Path, push: Callable[[Path], bool]) -> None:
+    """Deliver what an earlier run could not, unless it is still at work and does so itself."""
+    if not settle(execution):
+        return
+    try:
+        push(execution)
+    except PushFailed as error:
+        say(f"tracking: execution {execution.name}: {error}. `python -m infra.tracking sync` tries again")

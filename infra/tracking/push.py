@@ -1,0 +1,269 @@
+"""Push one spooled execution to MLflow. Pushing again changes nothing: runs are found by their tags,
+parameters and tags are set to what they are, and MLflow keeps the same metric point once."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
+
+from infra.tracking.flatten import flatten
+from infra.tracking.metrics import Point, points_after
+from infra.tracking.redact import redact_text
+from infra.tracking.spool import (
+    RUNNING,
+    Execution,
+    StageRun,
+    pushing,
+    read_execution,
+    read_stage,
+    stage_folders,
+    write_json,
+)
+from infra.tracking.sqlite import make_tables
+from infra.tracking.store import PushFailed, artifact_location, experiment_name, tracking_uri
+
+METRICS_A_BATCH = 1000  # MLflow's limits
+OTHERS_A_BATCH = 100
+LONGEST_PARAM = 6000
+LONGEST_TAG = 5000
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What of one spooled record is in MLflow already (pushed.json)."""
+
+    store: str  # digest of the store's address: another store has none of it
+    run_id: str
+    sent: str = ""  # digest of the record as it was last sent
+    offset: int = 0  # bytes of metrics.jsonl that are sent
+    file: int = 0  # its inode: a resumed engine replaces the file, to drop the steps it takes again
+
+
+@dataclass(frozen=True)
+class Words:
+    """A spooled record in MLflow's words."""
+
+    name: str
+    key: dict[str, str]  # the tags that identify it
+    params: dict[str, str]
+    tags: dict[str, str]
+    metrics: dict[str, float]  # beside those of metrics.jsonl
+    started: float
+    ended: float | None
+    status: str
+
+
+@cache
+def connect(uri: str) -> MlflowClient:
+    """The client of a store; a new SQLite file gets its tables first."""
+    make_tables(uri)
+    return MlflowClient(uri)
+
+
+def push_execution(folder: Path) -> bool:
+    """Bring MLflow up to what the spool has. Returns whether the execution is over and delivered whole
+    (`delivered` marks it). Raises PushFailed, after which it may be called again at any time."""
+    with pushing(folder) as mine:
+        if not mine:
+            return False  # another process is at it
+        try:
+            over = _push(folder)
+        except (MlflowException, SQLAlchemyError, OSError) as error:
+            connect.cache_clear()
+            raise PushFailed(_one_line(error)) from error
+        if over:
+            (folder / "delivered").touch()
+        return over
+
+
+def _push(folder: Path) -> bool:
+    client = connect(tracking_uri())
+    try:
+        return _push_records(client, folder)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+    for note in (folder / "pushed.json", *folder.glob("*/pushed.json")):
+        note.unlink(missing_ok=True)  # the store was emptied: nothing of it is there
+    return _push_records(client, folder)
+
+
+def _push_records(client: MlflowClient, folder: Path) -> bool:
+    """Push the parent and its children. Returns whether all of them have ended."""
+    execution = read_execution(folder)
+    stages = {stage: read_stage(stage) for stage in stage_folders(folder)}
+    parent = _push_record(client, folder, _execution_words(execution), None)
+    for stage, run in stages.items():
+        metrics = Path(run.job_dir) / "metrics.jsonl" if run.job_dir else None
+        _push_record(client, stage, _stage_words(execution, stage.name, run, parent), metrics)
+    return RUNNING not in (execution.status, *(run.status for run in stages.values()))
+
+
+def _push_record(client: MlflowClient, folder: Path, words: Words, metrics: Path | None) -> str:
+    """Push one record and what is new of its metrics; returns its MLflow run id."""
+    pushed = _read_pushed(folder) or Pushed(_store_digest(), _find_or_create(client, words))
+    digest = blake3(json.dumps(asdict(words), sort_keys=True).encode()).hexdigest()
+    changed = digest != pushed.sent
+    _write_pushed(folder, pushed)
+    if changed:
+        client.update_run(pushed.run_id, status=RUNNING, name=words.name)  # a stage may be tried again
+        _send_words(client, pushed.run_id, words)
+    if metrics is not None and metrics.exists():
+        if pushed.file != (file := metrics.stat().st_ino):
+            pushed = replace(pushed, offset=0, file=file)
+        for batch, offset in points_after(metrics, pushed.offset, METRICS_A_BATCH):
+            client.log_batch(pushed.run_id, metrics=[_metric(point) for point in batch])
+            pushed = replace(pushed, offset=offset)
+            _write_pushed(folder, pushed)
+    if changed:
+        if words.ended is not None:  # last, so that a run that has ended is whole
+            client.set_terminated(pushed.run_id, words.status, int(words.ended * 1000))
+        _write_pushed(folder, replace(pushed, sent=digest))
+    return pushed.run_id
+
+
+def _send_words(client: MlflowClient, run_id: str, words: Words) -> None:
+    params = [Param(_name(key), value[:LONGEST_PARAM]) for key, value in words.params.items()]
+    tags = [RunTag(_name(key), value[:LONGEST_TAG]) for key, value in words.tags.items()]
+    when = int((words.ended or words.started) * 1000)
+    for some in _batches(params, OTHERS_A_BATCH):
+        client.log_batch(run_id, params=some)
+    for some in _batches(tags, OTHERS_A_BATCH):
+        client.log_batch(run_id, tags=some)
+    for some in _batches([Metric(_name(key), value, when, 0) for key, value in words.metrics.items()], METRICS_A_BATCH):
+        client.log_batch(run_id, metrics=some)
+
+
+def _find_or_create(client: MlflowClient, words: Words) -> str:
+    """The run with these tags. Where two processes made it at once, on two machines, both take the first."""
+    experiment = _experiment(client)
+    query = " and ".join(f"tags.`{key}` = '{value}'" for key, value in words.key.items())
+
+    def found() -> list[str]:
+        runs = client.search_runs([experiment], query, order_by=["attributes.start_time ASC", "attributes.run_id ASC"])
+        return [run.info.run_id for run in runs]
+
+    if first := found():
+        return first[0]
+    made = client.create_run(experiment, int(words.started * 1000), words.key | words.tags, words.name).info.run_id
+    first_of_all = found()[0]
+    if first_of_all != made:
+        client.delete_run(made)
+    return first_of_all
+
+
+def _experiment(client: MlflowClient) -> str:
+    name = experiment_name()
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(client.create_experiment(name, artifact_location()))
+        except MlflowException:
+            found = client.get_experiment_by_name(name)  # another process was faster
+            if found is None:
+                raise
+    if found.lifecycle_stage != "active":
+        raise PushFailed(f"the experiment {name!r} was deleted; restore it, or set MLFLOW_EXPERIMENT_NAME")
+    return str(found.experiment_id)
+
+
+def _execution_words(execution: Execution) -> Words:
+    tags = {"baton.name": execution.name, "mlflow.source.name": execution.command, "mlflow.source.type": "LOCAL"}
+    return Words(
+        name=f"{execution.name} {execution.id}",
+        key={"baton.execution": execution.id, "baton.role": "execution"},
+        params=flatten(execution.recipe),
+        tags=tags | _code_tags(execution.code),
+        metrics=execution.metrics | _duration(execution),
+        started=execution.started,
+        ended=execution.ended,
+        status=execution.status,
+    )
+
+
+def _stage_words(execution: Execution, stage: str, run: StageRun, parent: str) -> Words:
+    tags = {"mlflow.parentRunId": parent, "baton.name": execution.name, "baton.cached": json.dumps(run.cached)}
+    tags |= {f"baton.input.{name}": digest for name, digest in run.inputs.items()}
+    tags |= {f"baton.version.{name}": version for name, version in run.versions.items()}
+    metrics = _duration(run)
+    if run.error:
+        tags["baton.error"] = run.error
+    if run.output:
+        tags |= {"baton.output.kind": run.output["kind"], "baton.output": run.output["digest"]}
+        for name, value in flatten(run.output["facts"]).items():
+            number = _number(value)
+            if number is None:
+                tags[f"baton.fact.{name}"] = value
+            else:
+                metrics[f"output/{name}"] = number
+    return Words(
+        name=run.title,
+        key={"baton.execution": execution.id, "baton.role": "stage", "baton.stage": stage},
+        params=run.params,
+        tags=tags | _code_tags(run.code),
+        metrics=metrics,
+        started=run.started,
+        ended=run.ended,
+        status=run.status,
+    )
+
+
+def _code_tags(code: dict[str, str]) -> dict[str, str]:
+    names = {"commit": "mlflow.source.git.commit", "dirty": "baton.code.dirty", "diff": "baton.code.diff"}
+    return {names[key]: value for key, value in code.items()}
+
+
+def _duration(record: Execution | StageRun) -> dict[str, float]:
+    return {} if record.ended is None else {"duration_s": round(record.ended - record.started, 3)}
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _metric(point: Point) -> Metric:
+    return Metric(_name(point.name), point.value, int(point.time * 1000), point.step)
+
+
+def _name(text: str) -> str:
+    """A name that MLflow takes: letters, digits and _-./: and space."""
+    return re.sub(r"[^\w\-./: ]", "_", text, flags=re.ASCII)[:250]
+
+
+def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def _store_digest() -> str:
+    """Which store, experiment included; a digest, since addresses can carry secrets."""
+    return blake3(f"{tracking_uri()}\0{experiment_name()}".encode()).hexdigest()[:16]
+
+
+def _read_pushed(folder: Path) -> Pushed | None:
+    """What was pushed to the store that is in use now."""
+    try:
+        pushed = Pushed(**json.loads((folder / "pushed.json").read_text()))
+    except FileNotFoundError:
+        return None
+    return pushed if pushed.store == _store_digest() else None
+
+
+def _write_pushed(folder: Path, pushed: Pushed) -> None:
+    write_json(folder / "pushed.json", asdict(pushed))
+
+
+def _one_line(error: Exception) -> str:
+    return redact_text(str(error)).partition("\n")[0][:300]

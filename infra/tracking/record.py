@@ -1,0 +1,63 @@
+"""The record of one stage, from its first to its last second."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from infra.tracking.code import code_version, package_versions
+from infra.tracking.execution import current_execution, wake
+from infra.tracking.flatten import flatten
+from infra.tracking.redact import redact, redact_text
+from infra.tracking.spool import FAILED, FINISHED, KILLED, StageRun, stage_folder, write_stage
+
+ERROR_LINES = 5  # of a failure's message; the whole of it is in the log
+
+
+@dataclass
+class Record:
+    """What the stage has to say before it ends."""
+
+    output: dict[str, Any] | None = None
+
+    def made(self, kind: str, digest: str, facts: dict[str, Any]) -> None:
+        """Note the artifact that the stage made."""
+        self.output = {"kind": kind, "digest": digest, "facts": redact(facts)}
+
+
+@contextmanager
+def tracked(title: str, job_dir: Path, *, spec: dict[str, Any], inputs: dict[str, str]) -> Iterator[Record]:
+    """Track a stage while the body runs: its parameters (`spec`, flattened), its inputs' digests, the
+    metrics that its engine appends to JOB_DIR/metrics.jsonl, and how it ended. What the body raises
+    passes through: Ctrl-C and SIGTERM end as KILLED, errors as FAILED."""
+    folder = stage_folder(current_execution(title), title, str(job_dir))
+    run = StageRun(
+        title=title,
+        params=flatten(redact(spec)),
+        inputs=inputs,
+        job_dir=str(job_dir),
+        code=code_version(),
+        versions=package_versions(),
+        started=time.time(),
+    )
+    write_stage(folder, run)
+    record = Record()
+    status, message = FINISHED, None
+    try:
+        yield record
+    except (KeyboardInterrupt, SystemExit):
+        status = KILLED
+        raise
+    except BaseException as error:
+        status, message = FAILED, _first_lines(error)
+        raise
+    finally:
+        write_stage(folder, replace(run, status=status, ended=time.time(), error=message, output=record.output))
+        wake()
+
+
+def _first_lines(error: BaseException) -> str:
+    lines = f"{type(error).__name__}: {error}".splitlines()
+    return redact_text("\n".join(lines[:ERROR_LINES]))

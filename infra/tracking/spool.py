@@ -1,0 +1,166 @@
+"""The spool: one folder an execution, one folder a stage in it, plain JSON. Nothing here knows MLflow."""
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from infra.home import baton_home
+
+RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"  # MLflow's own words
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One run of a workflow (or of a single stage)."""
+
+    id: str
+    name: str
+    recipe: dict[str, Any]
+    code: dict[str, str]  # commit, dirty, diff: see code.py
+    command: str
+    started: float  # seconds since the epoch
+    ended: float | None = None
+    status: str = RUNNING
+    metrics: dict[str, float] = field(default_factory=dict)  # its summary
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """One stage of an execution."""
+
+    title: str
+    params: dict[str, str]
+    inputs: dict[str, str]  # input name -> digest
+    job_dir: str | None
+    code: dict[str, str]
+    versions: dict[str, str]
+    started: float
+    ended: float | None = None
+    status: str = RUNNING
+    error: str | None = None
+    cached: bool = False
+    output: dict[str, Any] | None = None  # kind, digest, facts
+
+
+def executions() -> list[Path]:
+    """The folders of all executions on this machine, oldest first."""
+    return sorted(path.parent for path in _root().glob("*/execution.json"))
+
+
+def execution_folder(execution_id: str) -> Path:
+    return _root() / execution_id
+
+
+def stage_folder(execution: Path, title: str, job_dir: str | None) -> Path:
+    """The folder for a stage: the one of its earlier attempt at the same job, or a new one."""
+    slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "stage"
+    for number in count(1):
+        folder = execution / (slug if number == 1 else f"{slug}-{number}")
+        if not (folder / "run.json").exists() or read_stage(folder).job_dir == job_dir:
+            break
+    return folder
+
+
+def stage_folders(execution: Path) -> list[Path]:
+    return sorted(path.parent for path in execution.glob("*/run.json"))
+
+
+def read_execution(folder: Path) -> Execution:
+    return Execution(**json.loads((folder / "execution.json").read_text()))
+
+
+def write_execution(folder: Path, execution: Execution) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "execution.json", asdict(execution))
+
+
+def read_stage(folder: Path) -> StageRun:
+    return StageRun(**json.loads((folder / "run.json").read_text()))
+
+
+def write_stage(folder: Path, run: StageRun) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "run.json", asdict(run))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON so that a reader sees the old file or the new one, never half."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial.write_text(json.dumps(value, indent=1, sort_keys=True))
+    partial.replace(path)
+
+
+def hold(execution: Path) -> int:
+    """Say that this process is at work in an execution, for as long as it lives or until the returned
+    file descriptor is closed. The kernel lets go for a process that is killed."""
+    execution.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(execution / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+def alone(descriptor: int) -> bool:
+    """Whether the holder of this descriptor is the only process at work. Ask it last: the answer may
+    cost the hold."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_alive(execution: Path) -> bool:
+    """Whether any process is at work in an execution."""
+    with (execution / "alive.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def settle(execution: Path) -> bool:
+    """Whether nobody is at work in an execution. Then what it left as running was killed, and is noted so."""
+    if is_alive(execution):
+        return False
+    for folder in stage_folders(execution):
+        run = read_stage(folder)
+        if run.status == RUNNING:
+            last_sign = _modified(Path(run.job_dir or "") / "metrics.jsonl") or _modified(folder / "run.json")
+            error = run.error or "the process ended without a word (killed, or the machine went down)"
+            write_stage(folder, replace(run, status=KILLED, ended=last_sign, error=error))
+    found = read_execution(execution)
+    if found.status == RUNNING:
+        write_execution(execution, replace(found, status=KILLED, ended=_modified(execution / "execution.json")))
+    return True
+
+
+def _modified(path: Path) -> float | None:
+    return path.stat().st_mtime if path.is_file() else None
+
+
+def is_delivered(execution: Path) -> bool:
+    return (execution / "delivered").exists()
+
+
+@contextmanager
+def pushing(execution: Path) -> Iterator[bool]:
+    """Whether this process may push an execution now: one at a time, or runs would be made twice."""
+    with (execution / "push.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def _root() -> Path:
+    return baton_home() / "executions"

@@ -1,0 +1,100 @@
+"""Where MLflow's store is, whether it answers, and how to look at it. Does not import MLflow."""
+
+import os
+import urllib.error
+import urllib.request
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from infra.home import baton_home, quiet
+from infra.tracking.redact import redact_text
+
+EXPERIMENT = "baton"  # unless MLFLOW_EXPERIMENT_NAME says otherwise
+ANSWER_S = 5.0  # a server that is there answers its health check within this
+SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks")
+
+# MLflow's own defaults retry one request for several minutes
+_PATIENCE = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+
+class TrackingUnreachable(Exception):
+    """The tracking store that was asked for cannot be had."""
+
+
+class PushFailed(Exception):
+    """MLflow did not take a record now; the record stays in the spool."""
+
+
+def tracking_uri() -> str:
+    """MLFLOW_TRACKING_URI, or an SQLite file in Baton's home."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{baton_home() / 'mlflow.db'}"
+
+
+def artifact_location() -> str | None:
+    """Where the experiment keeps its files: in Baton's home, or where the given store decides."""
+    return None if os.environ.get("MLFLOW_TRACKING_URI") else (baton_home() / "mlartifacts").as_uri()
+
+
+def experiment_name() -> str:
+    return os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
+
+
+def shown_uri() -> str:
+    """The tracking URI as it may be shown: without its secrets."""
+    return redact_text(tracking_uri())
+
+
+def tracking_hint() -> str:
+    """What a person types or opens to see the runs."""
+    if urlsplit(tracking_uri()).scheme in ("http", "https"):
+        return f"{shown_uri()} (experiment {experiment_name()})"
+    return f"mlflow ui --backend-store-uri {shown_uri()}"
+
+
+def prepare_client() -> None:
+    """Set this process up for MLflow before it is imported: no telemetry, little noise, short waits."""
+    quiet()
+    for name, value in _PATIENCE.items():
+        os.environ.setdefault(name, value)
+
+
+def check_reachable() -> None:
+    """Ask whether the store is there, before anything is spent. Any HTTP answer counts: a proxy may
+    guard the health check. Raises TrackingUnreachable."""
+    uri = tracking_uri()
+    parts = urlsplit(uri)
+    scheme = parts.scheme.partition("+")[0]
+    if scheme in ("http", "https"):
+        _ask(uri.rstrip("/") + "/health")
+    elif scheme == "sqlite":
+        folder = Path(uri.partition(":///")[2]).absolute().parent
+        if not os.access(folder, os.W_OK):
+            raise _unreachable(f"{folder} is not a folder that can be written to")
+    elif scheme and scheme not in SCHEMES:
+        raise _unreachable(f"the scheme is none of {', '.join(SCHEMES)}")
+
+
+def _ask(url: str) -> None:
+    credentials, at, host = url.partition("://")[2].partition("@")
+    if at:  # urllib would take user info for a part of the host's name; the health check needs none
+        url = url.replace(f"{credentials}@{host}", host, 1)
+    try:
+        with urllib.request.urlopen(url, timeout=ANSWER_S):
+            pass
+    except urllib.error.HTTPError:
+        pass  # an answer
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        raise _unreachable(str(getattr(error, "reason", error))) from error
+
+
+def _unreachable(reason: str) -> TrackingUnreachable:
+    return TrackingUnreachable(
+        f"MLFLOW_TRACKING_URI={shown_uri()}: the tracking store cannot be reached ({redact_text(reason)}). "
+        "Start the server or correct the address, or unset MLFLOW_TRACKING_URI to track into the "
+        "SQLite file in Baton's home."
+    )

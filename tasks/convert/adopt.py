@@ -1,0 +1,61 @@
+"""Take in a Hugging Face model that was made elsewhere: the chain's entrance for RL alone.
+
+    python -m tasks.convert.adopt JOB_DIR
+
+Out: the model's folder, with safetensors and tokenizer, after it was loaded once. Pickled weights
+and code from the model's repository are refused.
+"""
+
+import shutil
+
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from tasks.convert.adopt_spec import AdoptSpec
+from tasks.job import Job, StageError, main
+
+DTYPE_NAMES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
+
+
+def work(job: Job) -> None:
+    spec = job.spec(AdoptSpec)
+    job.progress(0, 2, "parts", now="loading")
+    source = spec.folder() or spec.model
+    try:
+        config = AutoConfig.from_pretrained(source, revision=spec.revision, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(
+            source, revision=spec.revision, trust_remote_code=False, use_safetensors=True, dtype="auto"
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=spec.revision, trust_remote_code=False)
+    except (ValueError, KeyError) as error:  # how transformers says "not a model that I know"
+        raise StageError(
+            f"start_from.model {spec.model}: not a causal language model that can be loaded: {error}"
+        ) from error
+    if tokenizer.eos_token_id is None:
+        raise StageError(f"start_from.model {spec.model}: its tokenizer has no eos token; set one and save it again")
+    if len(tokenizer) > config.vocab_size:
+        raise StageError(
+            f"start_from.model {spec.model}: vocabulary {config.vocab_size} is smaller than its tokenizer's "
+            f"{len(tokenizer)}"
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    job.progress(1, 2, "parts", now="writing")
+    shutil.rmtree(job.output, ignore_errors=True)
+    if model.generation_config is None:
+        model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id)
+    model.save_pretrained(job.output)
+    tokenizer.save_pretrained(job.output)
+    dtype = str(model.dtype).removeprefix("torch.")
+    job.progress(2, 2, "parts")
+    job.finish(
+        label="base",
+        architecture=type(model).__name__,
+        parameters=sum(weight.numel() for weight in model.parameters()),
+        vocab_size=config.vocab_size,
+        max_positions=config.max_position_embeddings,
+        dtype=DTYPE_NAMES.get(dtype, dtype),
+    )
+
+
+if __name__ == "__main__":
+    main(work)

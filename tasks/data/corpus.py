@@ -1,0 +1,108 @@
+"""The engine that turns a source into a corpus.
+
+One pass, one document in memory at a time. What is not UTF-8 or has nothing but white space is
+counted and left out; of equal documents the first is kept. Deduplication remembers 16 bytes a
+document (some 70 in memory: 10 million documents take 0.7 GB).
+
+Facts: `documents`, `bytes` are the train split's; `held_out_documents`, `held_out_bytes` the
+held-out split's; `duplicates`, `empty`, `invalid_utf8` count what was left out.
+"""
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from tasks.data.documents import SPLITS, Document, SplitWriter, document, read_documents, split_of
+from tasks.data.sources import read_source
+from tasks.data.spec import CorpusSpec
+from tasks.job import Job, StageError, main, write_json
+
+PROGRESS_INTERVAL_S = 0.5
+SAMPLES = 8  # documents shown in the report
+SAMPLE_CHARACTERS = 600
+
+
+@dataclass
+class Counts:
+    """What was left out."""
+
+    duplicates: int = 0
+    empty: int = 0
+    invalid_utf8: int = 0
+
+
+def work(job: Job) -> None:
+    spec = job.spec(CorpusSpec)
+    shutil.rmtree(job.output, ignore_errors=True)  # half of an earlier attempt is worth nothing
+    job.output.mkdir(parents=True)
+    counts = Counts()
+    writers = {split: SplitWriter(job.output, split) for split in SPLITS}
+    for item in _kept(job, spec, counts):
+        writers[split_of(item.id, spec.held_out)].add(item)
+    for writer in writers.values():
+        writer.close()
+    train, held_out = writers["train"], writers["held_out"]
+    _refuse_empty(spec, counts, train, held_out)
+    _write_samples(job)
+    job.finish(
+        documents=train.documents,
+        held_out_documents=held_out.documents,
+        bytes=train.bytes,
+        held_out_bytes=held_out.bytes,
+        duplicates=counts.duplicates,
+        empty=counts.empty,
+        invalid_utf8=counts.invalid_utf8,
+    )
+
+
+def _kept(job: Job, spec: CorpusSpec, counts: Counts) -> Iterator[Document]:
+    """The source's documents but for the invalid, the empty and the repeated, which are counted."""
+    seen: set[bytes] = set()
+    shown = time.monotonic()
+    for raw in read_source(spec.source):
+        if time.monotonic() - shown > PROGRESS_INTERVAL_S:
+            shown = time.monotonic()
+            job.progress(100 * raw.done, 100, "%", documents=f"{len(seen):,}")
+        try:
+            item = document(raw.source, raw.text.decode("utf-8-sig"))
+        except UnicodeDecodeError:
+            counts.invalid_utf8 += 1
+            continue
+        if not item.text.strip():
+            counts.empty += 1
+            continue
+        key = bytes.fromhex(item.id[:32])
+        if key in seen:
+            counts.duplicates += 1
+            continue
+        seen.add(key)
+        yield item
+
+
+def _refuse_empty(spec: CorpusSpec, counts: Counts, train: SplitWriter, held_out: SplitWriter) -> None:
+    found = train.documents + held_out.documents
+    if not found:
+        raise StageError(
+            f"the {spec.source.kind} source gave no document ({counts.empty} empty, {counts.invalid_utf8} not UTF-8); "
+            "choose another path or text_field"
+        )
+    for split, writer in (("held-out", held_out), ("train", train)):
+        if not writer.documents:
+            raise StageError(
+                f"with held_out={spec.held_out}, none of the {found} documents falls into the {split} split; "
+                f"give more documents or a {'larger' if writer is held_out else 'smaller'} held_out"
+            )
+
+
+def _write_samples(job: Job) -> None:
+    samples = [
+        {"source": item.source, "text": item.text[:SAMPLE_CHARACTERS]}
+        for item in islice(read_documents(job.output, "held_out"), SAMPLES)
+    ]
+    write_json(job.record / "samples.json", samples)
+
+
+if __name__ == "__main__":
+    main(work)

@@ -1,0 +1,115 @@
+"""A corpus on disk: documents in Parquet, split into train and held-out by their content.
+
+    train-00000.parquet …, held_out-00000.parquet …    columns id, source, text (strings)
+
+A row group holds about 1 MiB of text, so it is also the unit of parallel work downstream. The same
+documents in the same order give the same bytes, whatever machine writes them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.manifest import text_digest
+
+Split = Literal["train", "held_out"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+ROW_GROUP_BYTES = 1 << 20  # of text
+FILE_BYTES = 1 << 29  # of text: some 150 MB compressed
+_SCHEMA = pa.schema([("id", pa.string()), ("source", pa.string()), ("text", pa.string())])
+
+
+@dataclass(frozen=True)
+class Document:
+    id: str  # BLAKE3 of the text's UTF-8, hex: also what the split and the deduplication go by
+    source: str  # where it came from, for people: "asyncio/tasks.py", "pages.jsonl#17"
+    text: str
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Where ~1 MiB of documents stands."""
+
+    path: Path
+    index: int
+
+
+def document(source: str, text: str) -> Document:
+    """Raises UnicodeEncodeError when the text holds lone surrogates, which no file can hold as UTF-8."""
+    return Document(text_digest(text), source, text)
+
+
+def split_of(document_id: str, held_out: float) -> Split:
+    """A document's split depends on its text alone: other documents may come and go, and a larger
+    fraction keeps every document that a smaller one held out."""
+    return "held_out" if int(document_id[:16], 16) < held_out * 2**64 else "train"
+
+
+def read_documents(corpus_dir: Path, split: Split) -> Iterator[Document]:
+    """A split's documents in the corpus's order; about 1 MiB of text in memory at a time."""
+    for group in row_groups(corpus_dir, split):
+        yield from read_row_group(group)
+
+
+def row_groups(corpus_dir: Path, split: Split) -> list[RowGroup]:
+    """The places of a split's documents, in order. Reads the files' footers only."""
+    paths = sorted(corpus_dir.glob(f"{split}-*.parquet"))
+    return [RowGroup(path, index) for path in paths for index in range(pq.read_metadata(path).num_row_groups)]
+
+
+def read_row_group(group: RowGroup) -> list[Document]:
+    with pq.ParquetFile(group.path) as file:
+        table = file.read_row_group(group.index, use_threads=False)
+    return [Document(*row) for row in zip(*(table[name].to_pylist() for name in _SCHEMA.names), strict=True)]
+
+
+@dataclass
+class SplitWriter:
+    """Writes one split's documents to `<split>-00000.parquet`, `<split>-00001.parquet`, …"""
+
+    directory: Path
+    split: Split
+    documents: int = 0
+    bytes: int = 0  # of UTF-8 text
+    _rows: list[Document] = field(default_factory=list)
+    _rows_bytes: int = 0
+    _files: int = 0
+    _file_bytes: int = 0
+    _writer: pq.ParquetWriter | None = None
+
+    def add(self, item: Document) -> None:
+        size = len(item.text.encode())
+        self.documents += 1
+        self.bytes += size
+        self._rows.append(item)
+        self._rows_bytes += size
+        if self._rows_bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._close_file()
+
+    def _flush(self) -> None:
+        if not self._rows:
+            return
+        if self._writer is None:
+            path = self.directory / f"{self.split}-{self._files:05}.parquet"
+            self._writer = pq.ParquetWriter(path, _SCHEMA, compression="zstd", use_dictionary=False)
+            self._files += 1
+        columns = [[getattr(row, name) for row in self._rows] for name in _SCHEMA.names]
+        self._writer.write_table(pa.table(columns, schema=_SCHEMA), row_group_size=len(self._rows))
+        self._file_bytes += self._rows_bytes
+        self._rows, self._rows_bytes = [], 0
+        if self._file_bytes >= FILE_BYTES:
+            self._close_file()
+
+    def _close_file(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._writer, self._file_bytes = None, 0

@@ -1,0 +1,126 @@
+"""The engine that tokenizes a corpus into Megatron's `.bin/.idx`: `train` and `held_out`.
+
+A document is a sequence and ends in the end-of-text token. The documents keep the corpus's order,
+so the result is the same with any number of workers. Every few seconds the engine notes how far its
+files are good (after an fsync); a killed run cuts them to there and goes on.
+
+Facts: `tokens` (train) and `held_out_tokens` count the end-of-text tokens; `held_out_bytes` is the
+UTF-8 size of the held-out documents; `vocab_size` and `tokenizer_digest` are the tokenizer's.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tasks.data.documents import SPLITS, Split, row_groups
+from tasks.data.encode import Encoded, encode_in_order, worker_pool
+from tasks.data.indexed_dataset import token_dtype, write_index
+from tasks.data.spec import ShardsSpec
+from tasks.job import Job, main, write_json
+from tasks.manifest import read_manifest
+
+NOTE_INTERVAL_S = 3.0  # between notes of how far the files are good
+
+
+@dataclass(frozen=True)
+class Written:
+    """How much of a split is in its files."""
+
+    groups: int = 0
+    documents: int = 0
+    id_bytes: int = 0
+    text_bytes: int = 0
+
+    def plus(self, more: Encoded) -> "Written":
+        return Written(
+            self.groups + 1,
+            self.documents + len(more.lengths) // 4,
+            self.id_bytes + len(more.ids),
+            self.text_bytes + more.text_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One split in the making: its ids, its documents' lengths, and the note that a resume goes by."""
+
+    ids: Path
+    index: Path
+    lengths: Path
+    note: Path
+
+    def written(self) -> Written:
+        """What the last note vouches for; nothing when there is none or the files are shorter than it says."""
+        if not self.note.exists():
+            return Written()
+        noted = Written(**json.loads(self.note.read_text()))
+        for path, size in ((self.ids, noted.id_bytes), (self.lengths, noted.documents * 4)):
+            if not path.exists() or path.stat().st_size < size:
+                return Written()
+        return noted
+
+    def append(self, start: Written, more: Iterator[Encoded]) -> Iterator[Written]:
+        """Cut the files to `start` and append to them; yields how much is written after each."""
+        done, noted = start, time.monotonic()
+        with self.ids.open("ab") as ids, self.lengths.open("ab") as lengths:
+            ids.truncate(start.id_bytes)
+            lengths.truncate(start.documents * 4)
+            for encoded in more:
+                ids.write(encoded.ids)
+                lengths.write(encoded.lengths)
+                done = done.plus(encoded)
+                if time.monotonic() - noted > NOTE_INTERVAL_S:
+                    for stream in (ids, lengths):
+                        stream.flush()
+                        os.fsync(stream.fileno())
+                    write_json(self.note, asdict(done))
+                    noted = time.monotonic()
+                yield done
+
+
+def work(job: Job) -> None:
+    job.spec(ShardsSpec)
+    corpus, tokenizer = job.input("corpus"), job.input("tokenizer")
+    documents, about = read_manifest(corpus).facts, read_manifest(tokenizer)
+    vocab_size, eos_id = about.facts["vocab_size"], about.facts["eos_id"]
+    dtype = token_dtype(vocab_size)
+    shards = {split: _shard(job, split) for split in SPLITS}
+    if not any(shard.note.exists() for shard in shards.values()):
+        shutil.rmtree(job.output, ignore_errors=True)
+    job.output.mkdir(parents=True, exist_ok=True)
+
+    total_mb = (documents["bytes"] + documents["held_out_bytes"]) / 1e6
+    written: dict[Split, Written] = {}
+    with worker_pool(tokenizer, eos_id, dtype) as pool:
+        for split, shard in shards.items():
+            before = sum(done.text_bytes for done in written.values())
+            start = written[split] = shard.written()
+            encoded = encode_in_order(pool, row_groups(corpus, split)[start.groups :])
+            for written[split] in shard.append(start, encoded):
+                job.progress((before + written[split].text_bytes) / 1e6, total_mb, "MB")
+            write_index(shard.index, shard.lengths, dtype)
+    job.finish(
+        tokens=written["train"].id_bytes // dtype.itemsize,
+        held_out_tokens=written["held_out"].id_bytes // dtype.itemsize,
+        held_out_bytes=written["held_out"].text_bytes,
+        vocab_size=vocab_size,
+        tokenizer_digest=about.digest,
+    )
+    shutil.rmtree(job.work)
+
+
+def _shard(job: Job, split: Split) -> Shard:
+    return Shard(
+        ids=job.output / f"{split}.bin",
+        index=job.output / f"{split}.idx",
+        lengths=job.work / f"{split}.lengths",
+        note=job.work / f"{split}.json",
+    )
+
+
+if __name__ == "__main__":
+    main(work)

@@ -1,0 +1,230 @@
+"""The five kinds of source, each a small spec that can say what it lacks before anything is spent.
+
+`missing()` looks at names, sizes and the first record only. `state()` says what the source looks
+like now, so that changed files are noticed. The reading itself is in sources.py.
+"""
+
+import glob
+import json
+import os
+import platform
+import sysconfig
+from pathlib import Path
+from typing import Literal
+
+from blake3 import blake3
+from pydantic import Field
+
+from tasks.spec import Problem, Spec
+
+TEXT_SUFFIXES = (".txt", ".md", ".py")
+JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+PARQUET_SUFFIXES = (".parquet",)
+
+# what is not the library's own source: its tests, what was installed beside it, and what the build generated
+_NOT_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+_GENERATED = ("_sysconfigdata", "config-")
+
+
+class StdlibSource(Spec):
+    """The Python standard library of the running interpreter, without its tests: ~11 MB of code."""
+
+    kind: Literal["stdlib"] = "stdlib"
+
+    def root(self) -> Path:
+        return Path(sysconfig.get_path("stdlib"))
+
+    def files(self) -> list[Path]:
+        return [path for path in sorted(self.root().rglob("*.py")) if _is_library(path.relative_to(self.root()))]
+
+    def missing(self) -> list[Problem]:
+        if (self.root() / "ast.py").is_file():
+            return []
+        return [Problem("kind", self.kind, f"this interpreter has no sources in {self.root()}; use another kind")]
+
+    def state(self) -> str:
+        return f"{platform.python_implementation()} {platform.python_version()}"
+
+
+class _OnDisk(Spec):
+    """What the sources that read files have in common."""
+
+    path: str = Field(
+        min_length=1, description="a file, a folder (searched to the bottom) or a glob (`**` for any depth)"
+    )
+
+    def suffixes(self) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    def root(self) -> Path:
+        """What documents are named relative to: the folder, or the glob's part before any wildcard."""
+        whole = expanded(self.path)
+        if whole.is_dir():
+            return whole
+        parts = whole.parts[:-1]
+        wild = [index for index, part in enumerate(parts) if glob.has_magic(part)]
+        return Path(*parts[: wild[0]] if wild else parts)
+
+    def files(self) -> list[Path]:
+        """The files that will be read, sorted; in a folder, those under a hidden name are left out."""
+        whole = expanded(self.path)
+        if whole.is_dir():
+            found = [path for path in whole.rglob("*") if not _hidden(path.relative_to(whole))]
+        elif whole.exists():
+            found = [whole]
+        else:
+            found = [Path(name) for name in glob.glob(str(whole), recursive=True)]  # noqa: PTH207  absolute patterns
+        return sorted(path for path in found if path.name.endswith(self.suffixes()) and path.is_file())
+
+    def missing(self) -> list[Problem]:
+        kinds = ", ".join(self.suffixes())
+        files = self.files()
+        if not files:
+            return [Problem("path", self.path, _why_nothing(expanded(self.path), kinds))]
+        unreadable = [path for path in files if not os.access(path, os.R_OK)]
+        if unreadable:
+            return [Problem("path", self.path, f"readable files; {unreadable[0]} may not be read (chmod +r)")]
+        if all(path.stat().st_size == 0 for path in files):
+            return [Problem("path", self.path, f"at least one file with text; all {len(files)} that match are empty")]
+        return []
+
+    def state(self) -> str:
+        return _state_of(self.root(), self.files())
+
+
+class FilesSource(_OnDisk):
+    """Each .txt, .md or .py file is a document."""
+
+    kind: Literal["files"] = "files"
+
+    def suffixes(self) -> tuple[str, ...]:
+        return TEXT_SUFFIXES
+
+
+class JsonlSource(_OnDisk):
+    """Each line is a JSON object, with the document in one field."""
+
+    kind: Literal["jsonl"] = "jsonl"
+    text_field: str = Field("text", min_length=1, description="the field that holds the document")
+
+    def suffixes(self) -> tuple[str, ...]:
+        return JSONL_SUFFIXES
+
+    def missing(self) -> list[Problem]:
+        if problems := super().missing():
+            return problems
+        from tasks.data.sources import first_jsonl_record  # pyarrow: not on the path of --help
+        from tasks.job import StageError
+
+        first = next(path for path in self.files() if path.stat().st_size)
+        try:
+            record = first_jsonl_record(first)
+        except StageError as error:
+            return [Problem("path", self.path, str(error))]
+        return _without_field(self.text_field, list(record), first)
+
+
+class ParquetSource(_OnDisk):
+    """Each row is a document, its text in one column."""
+
+    kind: Literal["parquet"] = "parquet"
+    text_field: str = Field("text", min_length=1, description="the column that holds the document")
+
+    def suffixes(self) -> tuple[str, ...]:
+        return PARQUET_SUFFIXES
+
+    def missing(self) -> list[Problem]:
+        if problems := super().missing():
+            return problems
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        first = self.files()[0]
+        try:
+            names = pq.read_schema(first).names
+        except (OSError, pa.ArrowInvalid) as error:
+            return [Problem("path", self.path, f"Parquet files; {first}: {error}")]
+        return _without_field(self.text_field, names, first)
+
+
+class HuggingFaceSource(Spec):
+    """A Hugging Face dataset by its hub name, or a folder that `save_to_disk` wrote."""
+
+    kind: Literal["huggingface"] = "huggingface"
+    name: str = Field(min_length=1, description="hub name (`owner/name`) or folder")
+    config: str | None = Field(None, description="the dataset's configuration, where it has several")
+    split: str = Field("train", min_length=1, description="which of the dataset's splits to read")
+    text_field: str = Field("text", min_length=1, description="the column that holds the document")
+    streaming: bool = Field(True, description="read over the network as it goes, without a download first")
+    limit: int | None = Field(None, ge=1, description="read no more than this many rows")
+
+    def folder(self) -> Path | None:
+        """The dataset's folder when it is on this machine."""
+        path = expanded(self.name)
+        return path if path.is_dir() else None
+
+    def missing(self) -> list[Problem]:
+        folder = self.folder()
+        if folder is None:
+            if is_path(self.name):
+                return [Problem("name", self.name, f"a hub name or a folder; {expanded(self.name)} is not there")]
+            return []  # whether the hub has it takes a network; the stage says so if not
+        if (folder / "dataset_dict.json").is_file():
+            splits = json.loads((folder / "dataset_dict.json").read_text())["splits"]
+            if self.split not in splits:
+                return [Problem("split", self.split, f"one of {', '.join(splits)} ({folder})")]
+            folder = folder / self.split
+        if (folder / "state.json").is_file():
+            features = json.loads((folder / "dataset_info.json").read_text())["features"]
+            return _without_field(self.text_field, list(features), folder)
+        return []
+
+    def state(self) -> str:
+        """As for files, when the dataset is a folder here; the hub's own state is not asked for."""
+        folder = self.folder()
+        if folder is None:
+            return ""
+        return _state_of(folder, sorted(path for path in folder.rglob("*") if path.is_file()))
+
+
+def is_path(name: str) -> bool:
+    """Whether a name that may be a hub's means a place on this machine."""
+    return name.startswith((".", "/", "~")) or expanded(name).exists()
+
+
+def expanded(path: str) -> Path:
+    """Absolute, with ~ for the home folder."""
+    return Path(path).expanduser().absolute()
+
+
+def _state_of(root: Path, files: list[Path]) -> str:
+    """BLAKE3 over the files' names below the root, sizes and modification times."""
+    hasher = blake3()
+    for path in files:
+        about = path.stat()
+        hasher.update(f"{path.relative_to(root)}\0{about.st_size}\0{about.st_mtime_ns}\n".encode())
+    return hasher.hexdigest()
+
+
+def _is_library(path: Path) -> bool:
+    return not _NOT_LIBRARY & set(path.parts) and not path.parts[0].startswith(_GENERATED)
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _why_nothing(path: Path, kinds: str) -> str:
+    if path.is_dir():
+        return f"a folder with files in {kinds}; {path} has none"
+    if path.exists():
+        return f"a file in {kinds}, or a folder or glob of such"
+    if glob.has_magic(str(path)):
+        return f"a glob that matches files in {kinds}; nothing matches"
+    return f"an existing file, folder or glob; {path} is not there"
+
+
+def _without_field(name: str, present: list[str], where: Path) -> list[Problem]:
+    if name in present:
+        return []
+    return [Problem("text_field", name, f"a field of {where}: {', '.join(map(str, present)) or 'it has none'}")]

@@ -1,0 +1,203 @@
+"""Read the five kinds of source, one document at a time, as the bytes that stand there.
+
+Bytes, because whether they are UTF-8 is the corpus's business. Text that came through JSON may hold
+lone surrogates; it is handed on with "surrogatepass", which makes of them the invalid UTF-8 they are.
+"""
+
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.data.source_spec import FilesSource, HuggingFaceSource, JsonlSource, ParquetSource, StdlibSource
+from tasks.job import StageError
+
+AnySource = StdlibSource | FilesSource | JsonlSource | ParquetSource | HuggingFaceSource
+
+
+@dataclass(frozen=True)
+class Raw:
+    """One document as it was found."""
+
+    source: str
+    text: bytes
+    done: float  # how much of the source has been read, 0 … 1; 0 where nobody can know
+
+
+def read_source(source: AnySource) -> Iterator[Raw]:
+    """The source's documents in a fixed order. Raises StageError, OSError."""
+    match source:
+        case StdlibSource() | FilesSource():
+            return _read_files(source.files(), source.root())
+        case JsonlSource():
+            return _read_jsonl(source)
+        case ParquetSource():
+            return _read_parquet(source)
+        case HuggingFaceSource():
+            return _read_hugging_face(source)
+
+
+def first_jsonl_record(path: Path) -> dict[str, Any]:
+    """The first record of a .jsonl(.gz|.zst) file. Raises StageError when it cannot be read as one."""
+    with path.open("rb") as file:
+        for number, line in _lines(path, file):
+            return _record(path, number, line)
+    raise StageError(f"{path}: no JSON object in it; leave the file out")
+
+
+def _read_files(files: list[Path], root: Path) -> Iterator[Raw]:
+    total = sum(path.stat().st_size for path in files) or 1
+    done = 0
+    for path in files:
+        text = path.read_bytes()
+        done += len(text)
+        yield Raw(path.relative_to(root).as_posix(), text, min(1.0, done / total))
+
+
+def _read_jsonl(source: JsonlSource) -> Iterator[Raw]:
+    files = source.files()
+    total = sum(path.stat().st_size for path in files) or 1
+    before = 0
+    for path in files:
+        name = path.relative_to(source.root()).as_posix()
+        with path.open("rb") as file:
+            for number, line in _lines(path, file):
+                done = min(1.0, (before + file.tell()) / total)
+                try:
+                    record = _record(path, number, line)
+                except UnicodeDecodeError:
+                    yield Raw(f"{name}#{number}", line, done)
+                    continue
+                if source.text_field not in record:
+                    raise StageError(
+                        f"{path}, line {number}: no field {source.text_field!r}; it has {', '.join(record) or 'none'}. "
+                        "Set text_field, or leave the file out."
+                    )
+                yield Raw(f"{name}#{number}", _encoded(record[source.text_field], f"{path}, line {number}"), done)
+        before += path.stat().st_size
+
+
+def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The numbered lines with anything on them, decompressed as the name says."""
+    compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
+    stream: IO[bytes] = file
+    if compression is not None:
+        stream = io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(file), compression), 1 << 18)
+    number = 0
+    while True:
+        try:
+            line = stream.readline()
+        except OSError as error:
+            raise StageError(f"{path}, after line {number}: damaged or cut short ({error}); get it anew") from error
+        if not line:
+            return
+        number += 1
+        if line.strip():
+            yield number, line
+
+
+def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    """Raises StageError when the line is not a JSON object, UnicodeDecodeError when it is not UTF-8."""
+    try:
+        record = json.loads(line.decode())
+    except json.JSONDecodeError as error:
+        raise StageError(f"{path}, line {number}: not JSON ({error}); mend it or leave the file out") from error
+    if not isinstance(record, dict):
+        raise StageError(f"{path}, line {number}: a JSON object is needed, not {type(record).__name__}")
+    return record
+
+
+def _encoded(text: Any, where: str) -> bytes:
+    """Nothing at all is an empty document; anything else but text is an error."""
+    if text is None:
+        return b""
+    if isinstance(text, bytes):
+        return text
+    if not isinstance(text, str):
+        raise StageError(f"{where}: the text is a {type(text).__name__}; choose a text_field that holds text")
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _read_parquet(source: ParquetSource) -> Iterator[Raw]:
+    files = source.files()
+    try:
+        total = sum(pq.read_metadata(path).num_rows for path in files) or 1
+        done = 0
+        for path in files:
+            name = path.relative_to(source.root()).as_posix()
+            for row, text in enumerate(_parquet_texts(path, source.text_field)):
+                done += 1
+                yield Raw(f"{name}#{row}", text, done / total)
+    except pa.ArrowInvalid as error:
+        raise StageError(f"{source.path}: not readable as Parquet ({error}); get the file anew") from error
+
+
+def _parquet_texts(path: Path, column: str) -> Iterator[bytes]:
+    """One column's values; in binary, since Parquet does not check that its strings are UTF-8."""
+    with pq.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        if column not in names:
+            raise StageError(f"{path}: no column {column!r}; it has {', '.join(names)}. Set text_field.")
+        kind = file.schema_arrow.field(column).type
+        if not _is_text(kind):
+            raise StageError(f"{path}: column {column!r} is {kind}, not text; set text_field to one that is")
+        for batch in file.iter_batches(batch_size=256, columns=[column]):
+            values = batch.column(0)
+            if pa.types.is_dictionary(kind):
+                values = values.dictionary_decode()
+            for value in values.cast(pa.large_binary()).to_pylist():
+                yield value or b""
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return any(
+        check(value)
+        for check in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_string_view,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+        )
+    )
+
+
+def _read_hugging_face(source: HuggingFaceSource) -> Iterator[Raw]:
+    rows, count = _open_hugging_face(source)
+    total = min(count or source.limit or 0, source.limit or count or 0)
+    for row, record in enumerate(rows):
+        if row == source.limit:
+            return
+        where = f"{source.name}/{source.split}#{row}"
+        if source.text_field not in record:
+            raise StageError(f"{where}: no column {source.text_field!r}; it has {', '.join(record)}. Set text_field.")
+        yield Raw(where, _encoded(record[source.text_field], where), min(1.0, (row + 1) / total) if total else 0.0)
+
+
+def _open_hugging_face(source: HuggingFaceSource) -> tuple[Any, int | None]:
+    """The dataset's rows and, where it is known, their number."""
+    import datasets
+
+    folder = source.folder()
+    try:
+        if folder and ((folder / "state.json").exists() or (folder / "dataset_dict.json").exists()):
+            found = datasets.load_from_disk(str(folder))
+            rows = found[source.split] if isinstance(found, datasets.DatasetDict) else found
+        else:
+            name = str(folder) if folder else source.name
+            rows = datasets.load_dataset(name, source.config, split=source.split, streaming=source.streaming)
+    except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
+        raise StageError(
+            f"dataset {source.name!r}, config {source.config!r}, split {source.split!r}: {error}. "
+            "Check the three words; a hub name needs a network (and HF_HUB_OFFLINE unset)."
+        ) from error
+    if not isinstance(rows, datasets.IterableDataset):
+        return rows, len(rows)
+    known = (rows.info.splits or {}).get(source.split)
+    return rows, known.num_examples if known else None

@@ -1,0 +1,87 @@
+"""What the data stages make: a corpus of documents, a tokenizer, tokenized shards.
+
+Nothing here says on what machine or with how many workers.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from tasks.data.source_spec import (
+    FilesSource,
+    HuggingFaceSource,
+    JsonlSource,
+    ParquetSource,
+    StdlibSource,
+    expanded,
+    is_path,
+)
+from tasks.spec import Problem, Spec
+
+SPECIAL_TOKENS = ("<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>")
+SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte, so that any text can be said
+
+Source = Annotated[
+    StdlibSource | FilesSource | JsonlSource | ParquetSource | HuggingFaceSource, Field(discriminator="kind")
+]
+
+
+class CorpusSpec(Spec):
+    """Documents from one source, exact duplicates dropped, split by content."""
+
+    source: Source = Field(StdlibSource(), description="where the documents come from; `kind` says which of the five")
+    held_out: float = Field(
+        0.05, gt=0, lt=0.5, description="share of the documents held out for evaluation, chosen by content hash"
+    )
+    state: str | None = Field(
+        None, description="what the source looked like at the start; filled in by Baton, see `as_found`"
+    )
+
+    def missing(self) -> list[Problem]:
+        """What the source lacks on this machine, looked up cheaply."""
+        return [problem.under("source") for problem in self.source.missing()]
+
+    def as_found(self) -> "CorpusSpec":
+        """This spec with the source's present state in it: its files' names, sizes and times, or the
+        interpreter's version. With it, changed files make a new corpus instead of a stale cache hit."""
+        return self.model_copy(update={"state": self.source.state()})
+
+
+class TokenizerSpec(Spec):
+    """A byte-level BPE trained on the corpus, or an existing tokenizer."""
+
+    vocab_size: int | None = Field(
+        None,
+        ge=SMALLEST_VOCABULARY,
+        le=1_000_000,
+        description="entries of the vocabulary to train, the special tokens included",
+    )
+    existing: str | None = Field(
+        None, min_length=1, description="instead of training: the folder or the hub name of a Hugging Face tokenizer"
+    )
+    min_frequency: int = Field(2, ge=1, description="how often a pair must occur to be merged (training only)")
+
+    def problems(self) -> list[Problem]:
+        if (self.vocab_size is None) == (self.existing is None):
+            way_out = "give either vocab_size (to train one) or existing (a folder or hub name)"
+            return [Problem("vocab_size", self.vocab_size, way_out)]
+        return []
+
+    def missing(self) -> list[Problem]:
+        """What an existing tokenizer's folder lacks on this machine."""
+        if self.existing is None or not is_path(self.existing):
+            return []
+        folder = expanded(self.existing)
+        if not (folder / "tokenizer.json").is_file():
+            return [
+                Problem(
+                    "existing",
+                    self.existing,
+                    f"a folder with tokenizer.json, as save_pretrained writes; {folder} has none",
+                )
+            ]
+        return []
+
+
+class ShardsSpec(Spec):
+    """Megatron `.bin/.idx` of both splits; it has no choices (yet)."""

@@ -1,0 +1,146 @@
+"""The engine that makes the tokenizer: a byte-level BPE trained on the train split, or a copy of an
+existing one. Either way the output loads with `transformers.AutoTokenizer.from_pretrained`.
+
+The pattern below decides what a token can never span. Lines and indentation stand apart from words,
+so that a prompt that ends in a newline and a line's whole indentation encodes to an exact prefix of
+the same prompt with its completion: the model never meets a boundary that it has not seen.
+"""
+
+import shutil
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer as FastTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from tasks.data.documents import read_documents
+from tasks.data.source_spec import expanded, is_path
+from tasks.data.spec import SPECIAL_TOKENS, TokenizerSpec
+from tasks.job import Job, StageError, main, write_json
+from tasks.manifest import read_manifest
+
+END_OF_TEXT, PAD, *_CHAT_TOKENS = SPECIAL_TOKENS
+
+PATTERN = "|".join(
+    (
+        r"[\r\n]+",  # line ends, blank lines together
+        r"(?<=[\r\n])[ \t]+",  # a line's whole indentation
+        r"[ _]?\p{L}+",  # a word with the space or underscore before it: snake_case falls into its words
+        r" ?\p{N}{1,3}",  # digits by threes
+        r" ?[^\s\p{L}\p{N}]+",  # a run of punctuation
+        r"[^\S\r\n]+(?!\S)|[^\S\r\n]+",  # other white space, but for the last, which goes with the next word
+    )
+)
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+SAMPLE_CHARACTERS = 600
+
+
+def work(job: Job) -> None:
+    spec = job.spec(TokenizerSpec)
+    corpus = job.input("corpus")
+    shutil.rmtree(job.output, ignore_errors=True)
+    job.output.mkdir(parents=True)
+    if problems := spec.problems():
+        raise StageError("; ".join(map(str, problems)))
+    if spec.existing is not None:
+        tokenizer = _copy(spec.existing)
+    else:
+        assert spec.vocab_size is not None  # by problems(): one of the two
+        tokenizer = _train(job, spec.vocab_size, spec.min_frequency, corpus)
+    tokenizer.save_pretrained(job.output)
+    _write_sample(job, tokenizer, corpus)
+    job.finish(
+        vocab_size=max(tokenizer.get_vocab().values()) + 1,  # what an embedding needs
+        eos_id=tokenizer.eos_token_id,
+        pad_id=tokenizer.pad_token_id,
+    )
+
+
+def _train(job: Job, vocab_size: int, min_frequency: int, corpus: Path) -> PreTrainedTokenizerFast:
+    bpe = untrained()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(_texts(job, corpus), trainer)
+    if bpe.get_vocab_size() < vocab_size:
+        raise StageError(
+            f"vocab_size={vocab_size}: the corpus has pairs for {bpe.get_vocab_size()} entries only; "
+            f"ask for that many, give more text, or lower min_frequency ({min_frequency})"
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        eos_token=END_OF_TEXT,
+        pad_token=PAD,
+        additional_special_tokens=_CHAT_TOKENS,
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def untrained() -> FastTokenizer:
+    """The empty BPE with Baton's pattern. It has no normalizer: decode(encode(text)) == text."""
+    bpe = FastTokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERN), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    bpe.decoder = decoders.ByteLevel()
+    return bpe
+
+
+def _texts(job: Job, corpus: Path) -> Iterator[str]:
+    total = read_manifest(corpus).facts["bytes"] / 1e6
+    seen = 0.0
+    for item in read_documents(corpus, "train"):
+        yield item.text
+        seen += len(item.text) / 1e6
+        job.progress(min(seen, total), total, "MB")
+
+
+def _copy(name: str) -> Any:
+    """An existing tokenizer, checked for what the stages need. Raises StageError."""
+    where = str(expanded(name)) if is_path(name) else name
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise StageError(f"existing={name!r}: {error}") from error
+    if not tokenizer.is_fast:
+        raise StageError(f"existing={name!r}: has no tokenizer.json (the fast form), which the shards need")
+    if tokenizer.eos_token_id is None:
+        raise StageError(f"existing={name!r}: has no end-of-text token, which ends every document; set its eos_token")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token  # the usual choice: padding is masked in every loss here
+    return tokenizer
+
+
+def _write_sample(job: Job, tokenizer: Any, corpus: Path) -> None:
+    """A held-out text cut into tokens, and how many bytes a token holds there."""
+    texts = [item.text for item in islice(read_documents(corpus, "held_out"), 32)]
+    backend = tokenizer.backend_tokenizer
+    tokens = sum(len(encoding) for encoding in backend.encode_batch_fast(texts, add_special_tokens=False))
+    cut = backend.encode(texts[0][:SAMPLE_CHARACTERS], add_special_tokens=False)
+    write_json(
+        job.record / "sample.json",
+        {
+            "bytes_per_token": sum(len(text.encode()) for text in texts) / tokens,
+            "pieces": [texts[0][start:end] for start, end in cut.offsets],
+        },
+    )
+
+
+if __name__ == "__main__":
+    main(work)

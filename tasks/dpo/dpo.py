@@ -1,0 +1,88 @@
+"""DPO with TRL, on pairs that the model makes itself.
+
+    python -m tasks.dpo.dpo JOB_DIR        inputs: model (HFModel), corpus (Corpus)
+
+Two parts in one process: vLLM samples the model once on training prompts (work/pairs.json keeps what
+came of it); then vLLM is closed and TRL trains.
+"""
+
+import gc
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from trl import DPOConfig, DPOTrainer
+
+from tasks.dpo.pairs import Pairs, make_pairs
+from tasks.dpo.spec import DPOSpec
+from tasks.job import Job, StageError, main
+from tasks.posttrain.examples import check_positions, examples
+from tasks.posttrain.trainer import arguments, fit, load_model, save_model
+from tasks.serve.engine import open_engine, sample
+
+METRICS = {
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "learning_rate": "learning_rate",
+    "rewards/margins": "margin",
+    "rewards/accuracies": "preference_accuracy",
+    "logps/chosen": "logp_chosen",
+    "logps/rejected": "logp_rejected",
+    "entropy": "entropy",
+}
+
+
+class PairTrainer(DPOTrainer):
+    """TRL's, on pairs that are token ids already."""
+
+    def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:
+        return dataset
+
+
+def work(job: Job) -> None:
+    spec, source = job.spec(DPOSpec), job.input("model")
+    model, tokenizer = load_model(source)
+    check_positions(model, spec)
+    found = _pairs(job, spec, source, tokenizer)
+    if not found.pairs:
+        raise StageError(f"the model passes the checks on all {found.sampled} prompts: nothing to prefer; leave DPO out")
+    weights = {"sigmoid": 1.0, "sft": spec.sft_weight}
+    used = {name: weight for name, weight in weights.items() if weight > 0}
+    trainer = PairTrainer(
+        model=model,
+        args=DPOConfig(
+            **arguments(job, spec),
+            max_length=None,  # the examples are within the limits
+            beta=spec.beta,
+            loss_type=list(used),
+            loss_weights=list(used.values()),
+            lr_scheduler_type="cosine",
+        ),
+        train_dataset=Dataset.from_list([asdict(pair) for pair in found.pairs]),
+        processing_class=tokenizer,
+    )
+    fit(trainer, job, METRICS)
+    facts = save_model(job, model, source, "dpo")
+    job.finish(**facts)
+
+
+def _pairs(job: Job, spec: DPOSpec, source: Path, tokenizer: Any) -> Pairs:
+    """From work/pairs.json when a killed engine has left it there."""
+    path = job.work / "pairs.json"
+    if not path.exists():
+        asked = examples(job.input("corpus"), tokenizer, spec, spec.prompts)
+        job.progress(0, len(asked), "samples")
+        length = spec.max_prompt_tokens + spec.max_new_tokens
+        llm = open_engine(source, max_model_len=length, seed=spec.seed)
+        answers = sample(llm, [one.prompt_ids for one in asked], temperature=1.0, max_tokens=spec.max_new_tokens)
+        make_pairs(asked, answers).save(path)
+        del llm
+        gc.collect()  # the engine's memory is wanted for training
+    found = Pairs.load(path)
+    job.metric(0, sampled=found.sampled, pairs=len(found.pairs), passed=found.passed)
+    return found
+
+
+if __name__ == "__main__":
+    main(work)

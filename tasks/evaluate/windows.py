@@ -1,0 +1,26 @@
+"""Which held-out text bits per byte are measured on, and in what runs of tokens."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from tasks.data.documents import Document
+
+
+def held_out_texts(documents: Iterable[Document], budget: int) -> list[str]:
+    """Documents in the order of their ids (so, at random but always the same), until `budget` bytes of
+    UTF-8 are reached; the last one is cut there, at a whole character."""
+    texts: list[str] = []
+    left = budget
+    for document in sorted(documents, key=lambda each: each.id):
+        if left <= 0:
+            break
+        texts.append(document.text.encode()[:left].decode(errors="ignore"))
+        left -= len(document.text.encode())
+    return texts
+
+
+def windows(tokens: Sequence[int], start: int, length: int) -> Iterator[list[int]]:
+    """One document's tokens in runs of at most `length`, each beginning with one token of context:
+    `start` in the first, then the last token of the run before. All but that one are predicted."""
+    stream = [start, *tokens]
+    for begin in range(0, len(tokens), length - 1):
+        yield stream[begin : begin + length]

@@ -1,0 +1,179 @@
+"""What the three TRL engines share: loading and saving the model, checkpoints, metrics, the way to end.
+
+Weights are held and updated in fp32 and used in bf16 (autocast): small updates are not lost, and a
+CPU with AMX or a GPU works at its full speed.
+"""
+
+import json
+import logging
+import math
+import shutil
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import transformers
+import trl.trainer.utils
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+
+from tasks.job import Job, StageError
+from tasks.manifest import RECORD, read_manifest
+from tasks.posttrain.spec import PostTrainSpec
+
+COMPLETE = "complete"  # written last into a checkpoint: one without it is never resumed from
+SIGTERM_EXIT = 128 + signal.SIGTERM
+
+log = logging.getLogger(__name__)
+
+
+def load_model(path: Path) -> tuple[Any, Any]:
+    """(model in fp32, tokenizer) of a Hugging Face directory."""
+    if not torch.cuda.is_available():
+        _score_completions_only()
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    return model, tokenizer
+
+
+def _score_completions_only() -> None:
+    """TRL's fused LM head projects only the labelled positions to the vocabulary where it has Triton,
+    and every position elsewhere (for the sake of devices that compile each shape anew). Prompts are
+    most of our tokens and a CPU compiles nothing, so it may skip them too."""
+    trl.trainer.utils._use_triton = lambda device: True
+
+
+def save_model(job: Job, model: Any, source: Path, label: str) -> dict[str, Any]:
+    """Write the output: `source` with this model's weights, in the number format that `source` has
+    on disk. Returns the facts of an HFModel."""
+    for old in job.output.iterdir() if job.output.exists() else ():
+        if old.name != RECORD:  # what a killed engine left
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+    model.to(storage_dtype(source)).save_pretrained(job.output)
+    for path in source.iterdir():  # config, generation config, tokenizer: as they were
+        if path.suffix in (".json", ".jinja", ".txt", ".model") and not _about_weights(path.name):
+            shutil.copy(path, job.output / path.name)
+    return read_manifest(source).facts | {"label": label}
+
+
+def _about_weights(name: str) -> bool:
+    return name == "manifest.json" or name.endswith(".safetensors.index.json")
+
+
+def storage_dtype(directory: Path) -> torch.dtype:
+    """The number format of the weights on disk."""
+    names = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+    with safe_open(min(directory.glob("*.safetensors")), "pt") as weights:
+        found = {weights.get_slice(key).get_dtype() for key in weights.keys()}  # noqa: SIM118 (not a dict)
+    if len(found) != 1 or not found <= names.keys():
+        raise StageError(f"{directory}: the weights are in {', '.join(sorted(found))}; one of {', '.join(names)} is needed")
+    return names[found.pop()]
+
+
+def arguments(job: Job, spec: PostTrainSpec) -> dict[str, Any]:
+    """What SFTConfig, DPOConfig and GRPOConfig are all given."""
+    gpu = torch.cuda.is_available()
+    return {
+        "output_dir": str(_checkpoints(job)),
+        "max_steps": spec.steps,
+        "per_device_train_batch_size": spec.micro_batch_size,
+        "gradient_accumulation_steps": spec.batch_size // spec.micro_batch_size,
+        "learning_rate": spec.learning_rate,
+        "warmup_steps": spec.warmup_steps,
+        "weight_decay": spec.weight_decay,
+        "seed": spec.seed,
+        "bf16": True,
+        "use_cpu": not gpu,
+        "gradient_checkpointing": gpu,  # saves memory, which is scarce there only
+        "dataloader_pin_memory": gpu,
+        "save_strategy": "steps",
+        "save_steps": spec.checkpoint_every,
+        "save_total_limit": 2,
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+
+
+def fit(trainer: Any, job: Job, metrics: Mapping[str, str]) -> None:
+    """Train from the newest complete checkpoint, if any, to the last step.
+
+    `metrics` names what is recorded: TRL's name -> ours. On SIGTERM: a checkpoint, then SystemExit(143).
+    """
+    reporter = Reporter(job, metrics)
+    trainer.add_callback(reporter)
+    checkpoint = newest_checkpoint(_checkpoints(job))
+    if checkpoint and _step(checkpoint) >= trainer.args.max_steps:
+        trainer._load_from_checkpoint(str(checkpoint))  # killed after the last step: nothing left to train
+        return
+    if checkpoint:
+        log.warning("continuing from %s", checkpoint)
+    with reporter.until_sigterm():
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if reporter.stopping:
+        raise SystemExit(SIGTERM_EXIT)
+
+
+def newest_checkpoint(directory: Path) -> Path | None:
+    """The newest complete checkpoint; those that were cut short do not count."""
+    complete = [path.parent for path in directory.glob(f"checkpoint-*/{COMPLETE}")]
+    return max(complete, key=_step, default=None)
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
+def _checkpoints(job: Job) -> Path:
+    return job.work / "checkpoints"
+
+
+class Reporter(TrainerCallback):
+    """Metrics and progress out of the trainer; checkpoints marked complete; SIGTERM heeded."""
+
+    def __init__(self, job: Job, metrics: Mapping[str, str]) -> None:
+        self.job, self.metrics = job, metrics
+        self.stopping = False
+
+    @contextmanager
+    def until_sigterm(self) -> Iterator[None]:
+        """While this lasts, SIGTERM ends the training after the step under way, with a checkpoint."""
+
+        def stop(signum: int, frame: FrameType | None) -> None:
+            self.stopping = True
+
+        before = signal.signal(signal.SIGTERM, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.stopping:
+            control.should_save = control.should_training_stop = True
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
+        values = {ours: float(logs[name]) for name, ours in self.metrics.items() if logs.get(name) is not None}
+        if not values:
+            return  # TRL's closing summary
+        bad = [f"{name} = {value}" for name, value in values.items() if not math.isfinite(value)]
+        if bad:
+            raise StageError(
+                f"step {state.global_step}: {', '.join(bad)}; the training has diverged, a lower learning_rate helps"
+            )
+        self.job.metric(state.global_step, **values)
+        shown = {name: value for name, value in values.items() if name in ("loss", "reward", "margin", "all_checks")}
+        self.job.progress(state.global_step, state.max_steps, "steps", **shown)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        (Path(args.output_dir) / f"checkpoint-{state.global_step}" / COMPLETE).touch()
+
+
+def quiet_libraries() -> None:
+    """Errors only from the libraries; their progress bars would fill the log."""
+    transformers.utils.logging.disable_progress_bar()

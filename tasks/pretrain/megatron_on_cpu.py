@@ -1,0 +1,71 @@
+"""Lets Megatron-Core run where there is no GPU. Call `install()` before megatron.core is imported.
+
+Megatron-Core 0.16 names CUDA in some forty places. This hook rewrites those words in megatron.core's
+own sources as they load, in this process only; nothing outside of megatron.core is patched but the
+three torch.cuda random-state functions that it calls. (Patching torch.zeros or torch.arange instead
+would silently break the rotary frequencies of a Hugging Face model in the same process.)
+It can go when Megatron-Core asks the accelerator API for its device.
+"""
+
+import importlib.abc
+import importlib.machinery
+import re
+import sys
+from collections.abc import Sequence
+from types import CodeType, ModuleType
+from typing import Any
+
+import torch
+
+_REWRITES = [
+    (re.compile(r"torch\.cuda\.current_device\(\)"), "torch.get_default_device()"),
+    (re.compile(r"device=(['\"])cuda\1"), "device='cpu'"),
+    (re.compile(r"torch\.cuda\.synchronize\(\)"), "None"),
+    (re.compile(r"torch\.cuda\.empty_cache\(\)"), "None"),
+    (re.compile(r"\.cuda\((torch\.get_default_device\(\))?\)"), ".cpu()"),
+    (re.compile(r"(['\"])torch\.cuda\.(Float|Half|BFloat16)Tensor\1"), r"'torch.\2Tensor'"),
+]
+
+
+class _CpuLoader(importlib.machinery.SourceFileLoader):
+    def get_code(self, fullname: str) -> CodeType:
+        # from the source each time: a cached .pyc would hold the CUDA calls
+        source = self.get_data(self.path).decode()
+        for pattern, replacement in _REWRITES:
+            source = pattern.sub(replacement, source)
+        return compile(source, self.path, "exec", dont_inherit=True)
+
+
+class _CpuFinder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not fullname.startswith("megatron.core"):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+            spec.loader = _CpuLoader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+def install() -> None:
+    """Make `import megatron.core` yield a Megatron that computes on the CPU."""
+    if any(isinstance(finder, _CpuFinder) for finder in sys.meta_path):
+        return
+    if "megatron.core" in sys.modules:
+        raise RuntimeError("megatron.core was imported before megatron_on_cpu.install(); swap the two imports")
+    sys.meta_path.insert(0, _CpuFinder())
+
+    def get_rng_state(device: Any = None) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def manual_seed(seed: int) -> torch.Generator:
+        # not torch.manual_seed: that one calls torch.cuda.manual_seed_all
+        return torch.default_generator.manual_seed(int(seed))
+
+    torch.cuda.get_rng_state = get_rng_state
+    torch.cuda.manual_seed = manual_seed  # type: ignore[assignment]
+    from megatron.core.tensor_parallel import random as megatron_random
+
+    megatron_random._get_cuda_rng_state = lambda *args, **kwargs: torch.get_rng_state()
+    megatron_random._set_cuda_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)

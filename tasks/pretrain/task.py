@@ -1,0 +1,15 @@
+"""The pretraining stage as a Flyte task."""
+
+import images
+from infra.launch import Engine
+from tasks.artifacts import MegatronCheckpoint, TokenizedCorpus
+from tasks.pretrain.spec import PretrainSpec
+from tasks.stage import run, stage
+
+ENGINES = {"megatron": Engine("pretrain", "tasks.pretrain.train", version="1")}
+
+
+@stage(ENGINES["megatron"], image=images.TRAIN)
+def pretrain(spec: PretrainSpec, data: TokenizedCorpus) -> MegatronCheckpoint:
+    """Train a model from nothing on tokenized text."""
+    return run(ENGINES[spec.engine], MegatronCheckpoint, spec, processes=1, data=data)

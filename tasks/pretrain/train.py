@@ -1,0 +1,32 @@
+"""Pretraining with Megatron-Core: the process that torchrun starts.
+
+    torchrun --standalone --nproc-per-node 1 -m tasks.pretrain.train JOB_DIR
+
+In: `data`, a TokenizedCorpus. Out: output/checkpoint (dist_checkpointing: weights, optimizer,
+schedule, RNG, data position) and output/model.json (the model's spec). Started again in the same
+job directory it continues from the newest complete checkpoint, to the same loss, bit for bit.
+SIGTERM ends it after the present step, with a checkpoint.
+
+What is covered: one process. Data parallelism is written, parallel layouts of the model are not.
+"""
+
+from tasks.job import Job, main
+from tasks.pretrain.spec import PretrainSpec
+
+
+def work(job: Job) -> None:
+    # Imported here: dist_checkpointing spawns processes at each save that import this module again.
+    from tasks.pretrain.process import distributed
+    from tasks.pretrain.trainer import Trainer
+
+    spec = job.spec(PretrainSpec)
+    with distributed(spec.seed):
+        trainer = Trainer(job, spec)
+        trainer.end_on_sigterm()
+        trainer.resume()
+        validation_loss = trainer.run()
+        trainer.hand_over(validation_loss)
+
+
+if __name__ == "__main__":
+    main(work)

@@ -1,0 +1,20 @@
+"""One stage's page: what a Flyte Deck shows of the artifact that a stage made."""
+
+from pathlib import Path
+
+from markupsafe import Markup
+
+from tasks.report.blocks import Section
+from tasks.report.html import fragment
+from tasks.report.source import open_source
+from tasks.report.stages import about, heading
+
+WHOLE_REPORT = Markup('<iframe title="Report" sandbox srcdoc="{}" style="width:100%;height:95vh;border:0"></iframe>')
+
+
+def stage_page(output: Path) -> str:
+    """An HTML fragment about the artifact in `output`. Raises ArtifactError when there is none."""
+    source = open_source(output)
+    if source.manifest.kind == "report":
+        return str(WHOLE_REPORT.format((output / "report.html").read_text()))
+    return fragment([Section(heading(source), about(source))])

@@ -1,0 +1,186 @@
+"""Small charts as SVG, drawn for a width of 360 px so that one fills a phone and three a desk.
+
+Colours are CSS variables of `style.css`, so a chart follows light and dark. No plotting library:
+these two charts take a millisecond, and every coordinate is the same for the same data.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from markupsafe import Markup
+
+from tasks.report.blocks import Figure
+from tasks.report.source import Points
+from tasks.report.text import number
+
+WIDTH, HEIGHT = 360, 210
+LEFT, RIGHT, TOP, BOTTOM = 46, 12, 50, 28  # margins around the plotted area
+MOST_POINTS = 300  # drawn per line; more are averaged over equal stretches
+
+
+def curves(title: str, lines: dict[str, Points], unit: str = "step") -> Figure:
+    """Values over steps: each line smoothed, with its raw data faint behind it."""
+    lines = {name: points for name, points in lines.items() if points}
+    every = [point for points in lines.values() for point in points]
+    x, x_ticks = _axis([step for step, _ in every], LEFT, WIDTH - RIGHT, tight=True)
+    y, y_ticks = _axis([value for _, value in every], HEIGHT - BOTTOM, TOP)
+    parts = [_grid(y, y_ticks, _tick_format(y_ticks)), _steps(x, x_ticks)]
+    for index, points in enumerate(map(_thinned, lines.values())):
+        smooth = _smoothed(points)
+        if smooth is not points:
+            parts.append(_path(points, x, y, f"line raw s{index % 4}"))
+        parts.append(_path(smooth, x, y, f"line s{index % 4}"))
+    parts.append(_legend(list(lines)) if len(lines) > 1 else _last_value(every))
+    said = "; ".join(f"{name} {_course(points)}" for name, points in lines.items())
+    alt = f"{title} over {unit}s: {said}"
+    return Figure(_svg(title, parts, alt), alt)
+
+
+def bars(
+    title: str,
+    values: Sequence[tuple[str, float]],
+    written: Callable[[float], str],
+    *,
+    top: float | None = None,
+    ceiling: tuple[str, float] | None = None,
+) -> Figure:
+    """One bar a model, in the order given, with an optional dashed ceiling."""
+    highest = max([value for _, value in values] + ([ceiling[1]] if ceiling else []) + [1e-9])
+    y, ticks = _axis([0.0, top or highest], HEIGHT - BOTTOM, TOP + 6, tight=top is not None)
+    parts, labels = [_grid(y, ticks, written)], []
+    pitch = (WIDTH - LEFT - RIGHT) / len(values)
+    wide = min(46.0, pitch * 0.62)
+    for index, (name, value) in enumerate(values):
+        middle = LEFT + pitch * (index + 0.5)
+        parts.append(
+            Markup('<rect class="bar s{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="2"/>').format(
+                index % 4, middle - wide / 2, y(value), wide, y(0) - y(value)
+            )
+        )
+        labels.append(_label(written(value), middle, y(value) - 5, "value"))
+        labels.append(_label(name, middle, HEIGHT - BOTTOM + 16, "tick"))
+    said = ", ".join(f"{name} {written(value)}" for name, value in values)
+    if ceiling:
+        level = y(ceiling[1])
+        parts.append(
+            Markup('<line class="ceiling" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(
+                LEFT, WIDTH - RIGHT, level, level
+            )
+        )
+        parts.append(_label(f"╌ {ceiling[0]} {written(ceiling[1])}", WIDTH - RIGHT, 20, "tick end"))
+        said += f"; {ceiling[0]} {written(ceiling[1])}"
+    alt = f"{title}: {said}"
+    return Figure(_svg(title, [*parts, *labels], alt), alt)
+
+
+def _svg(title: str, parts: Sequence[Markup], alt: str) -> Markup:
+    head = Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(WIDTH, HEIGHT, alt)
+    return head + _label(title, 2, 20, "title") + Markup("").join(parts) + Markup("</svg>")
+
+
+def _label(text: str, x: float, y: float, style: str) -> Markup:
+    return Markup('<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>').format(style, x, y, text)
+
+
+def _path(points: Points, x: Callable[[float], float], y: Callable[[float], float], style: str) -> Markup:
+    if len(points) == 1:
+        return Markup('<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="2.5"/>').format(
+            style.replace("line", "dot"), x(points[0][0]), y(points[0][1])
+        )
+    path = "M" + "L".join(f"{x(step):.1f} {y(value):.1f}" for step, value in points)
+    return Markup('<path class="{}" d="{}"/>').format(style, path)
+
+
+def _grid(y: Callable[[float], float], ticks: list[float], written: Callable[[float], str]) -> Markup:
+    lines = [
+        Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(
+            LEFT, WIDTH - RIGHT, y(tick), y(tick)
+        )
+        + _label(written(tick), LEFT - 6, y(tick) + 4, "tick end")
+        for tick in ticks
+    ]
+    return Markup("").join(lines)
+
+
+def _steps(x: Callable[[float], float], ticks: list[float]) -> Markup:
+    labels = [_label(number(tick), x(tick), HEIGHT - BOTTOM + 16, "tick") for tick in ticks]
+    return Markup("").join(labels)
+
+
+def _last_value(points: Points) -> Markup:
+    return _label(number(points[-1][1]), WIDTH - RIGHT, 20, "value end")
+
+
+def _legend(names: list[str]) -> Markup:
+    """Words in the colours of their lines, below the title."""
+    spans = Markup('<tspan dx="10"> </tspan>').join(
+        Markup('<tspan class="word s{}">{}</tspan>').format(index % 4, name) for index, name in enumerate(names)
+    )
+    return Markup('<text class="legend" x="2" y="37">{}</text>').format(spans)
+
+
+def _axis(
+    values: Sequence[float], start: float, end: float, *, tight: bool = False
+) -> tuple[Callable[[float], float], list[float]]:
+    """A linear scale from data to pixels, and its round ticks. `tight`: the data's own ends are the axis'."""
+    low, high = min(values), max(values)
+    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-30):  # all the same, or as good as that
+        room = max(abs(high), 1e-30)
+        low, high = low - room, high + room
+    gap = _round_gap((high - low) / 4)
+    first, last = math.ceil(low / gap - 1e-9), math.floor(high / gap + 1e-9)
+    if not tight:
+        first, last = math.floor(low / gap + 1e-9), math.ceil(high / gap - 1e-9)
+        low, high = first * gap, last * gap
+
+    def scale(value: float) -> float:
+        return start + (value - low) / (high - low) * (end - start)
+
+    return scale, [float(f"{tick * gap:.10g}") for tick in range(first, last + 1)]
+
+
+def _tick_format(ticks: list[float]) -> Callable[[float], str]:
+    """With the digits that tell the ticks apart, in little room."""
+    gap = min((b - a for a, b in pairwise(ticks)), default=1.0)
+    largest = max(map(abs, ticks))
+    finest = math.floor(math.log10(gap) + 1e-9)  # the decimal place of the gap
+    if finest >= -4 and largest < 1e6:
+        return lambda tick: f"{tick:,.{max(0, -finest)}f}"
+    digits = max(1, math.floor(math.log10(largest) + 1e-9) - finest + 1)
+    return lambda tick: f"{tick:.{digits}g}"
+
+
+def _round_gap(gap: float) -> float:
+    """The next 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(gap))
+    return next(power * step for step in (1, 2, 5, 10) if power * step >= gap * (1 - 1e-9))
+
+
+def _thinned(points: Points) -> Points:
+    if len(points) <= MOST_POINTS:
+        return points
+    stretch = len(points) / MOST_POINTS
+    cuts = [round(index * stretch) for index in range(MOST_POINTS + 1)]
+    return [points[0], *(_mean(points[a:b]) for a, b in pairwise(cuts)), points[-1]]
+
+
+def _mean(points: Points) -> tuple[float, float]:
+    return sum(step for step, _ in points) / len(points), sum(value for _, value in points) / len(points)
+
+
+def _smoothed(points: Points) -> Points:
+    """The mean over a window around each point, a twelfth of the whole and narrower towards the ends;
+    few points stay as they are."""
+    widest, last = len(points) // 24, len(points) - 1
+    if widest == 0:
+        return points
+    smooth = []
+    for index, (step, _) in enumerate(points):
+        reach = max(widest // 4, min(widest, index, last - index))
+        smooth.append((step, _mean(points[max(0, index - reach) : index + reach + 1])[1]))
+    return smooth
+
+
+def _course(points: Points) -> str:
+    return f"from {number(points[0][1])} to {number(points[-1][1])}"

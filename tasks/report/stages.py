@@ -1,0 +1,157 @@
+"""What there is to show of each kind of artifact, as blocks."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tasks.report.blocks import Block, Cell, Code, Fold, Mark, Pieces, Table, Text
+from tasks.report.samples import samples
+from tasks.report.scores import score_bars, score_table
+from tasks.report.source import Source
+from tasks.report.text import count, number, share, size, value, words
+from tasks.report.training import training_curves
+
+MOST_ROWS = 400  # of a mapping table
+
+
+def about(source: Source) -> list[Block]:
+    """The page of one artifact: what its kind has to show, then how it was made."""
+    shown = KINDS.get(source.manifest.kind, _facts)(source)
+    return [*shown, *_made_with(source)]
+
+
+def heading(source: Source) -> str:
+    """Base model · 1a2b3c4d5e6f"""
+    label = source.manifest.facts.get("label")
+    name = words(source.manifest.kind).replace("hf model", "model")
+    return f"{name[:1].upper()}{name[1:]}{f' {label}' if label else ''} · {source.digest}"
+
+
+def _corpus(source: Source) -> list[Block]:
+    facts = source.manifest.facts
+    split: list[list[Cell]] = [
+        ["train", number(facts["documents"]), size(facts["bytes"])],
+        ["held out", number(facts["held_out_documents"]), size(facts["held_out_bytes"])],
+    ]
+    left_out = ", ".join(f"{number(facts[name])} {words(name)}" for name in ("duplicates", "empty", "invalid_utf8"))
+    blocks: list[Block] = [Table("Documents", ["split", "documents", "text"], split)]
+    blocks.append(Text(f"Left out: {left_out}.", "quiet"))
+    beginnings: list[Block] = [Code(each["text"], each["source"]) for each in source.record_json("samples.json") or []]
+    return [*blocks, Fold("Beginnings of some held-out documents", beginnings)] if beginnings else blocks
+
+
+def _tokenizer(source: Source) -> list[Block]:
+    facts = source.manifest.facts
+    sample = source.record_json("sample.json")
+    said = f"Vocabulary of {number(facts['vocab_size'])}."
+    if sample is None:
+        return [Text(said)]
+    said += f" {sample['bytes_per_token']:.2f} bytes per token on held-out text."
+    return [Text(said), Pieces("A held-out text in its tokens (⏎ is a newline)", sample["pieces"])]
+
+
+def _shards(source: Source) -> list[Block]:
+    facts = source.manifest.facts
+    rows: list[list[Cell]] = [["train", number(facts["tokens"])], ["held out", number(facts["held_out_tokens"])]]
+    per_token = facts["held_out_bytes"] / max(facts["held_out_tokens"], 1)
+    return [
+        Table("Tokens", ["split", "tokens"], rows),
+        Text(f"{per_token:.2f} bytes per token on the held-out text; vocabulary of {number(facts['vocab_size'])}."),
+    ]
+
+
+def _checkpoint(source: Source) -> list[Block]:
+    facts = source.manifest.facts
+    return [
+        Text(
+            f"{count(facts['parameters'])} parameters, step {number(facts['step'])}, "
+            f"{count(facts['tokens_seen'])} tokens seen, validation loss {facts['validation_loss']:.4f} nats per token."
+        ),
+        *training_curves(source),
+        Fold("All facts", [_facts_table(source)]),
+    ]
+
+
+def _model(source: Source) -> list[Block]:
+    facts = source.manifest.facts
+    what = f"{facts['architecture']}, {count(facts['parameters'])} parameters, {facts['dtype']}."
+    return [Text(what), *_parity(source), *training_curves(source)]
+
+
+def _parity(source: Source) -> list[Block]:
+    """The proof that the converted weights are the trained ones."""
+    parity = source.record_json("parity.json")
+    if parity is None:
+        return []
+    tensors = parity["tensors"]
+    largest, bound, agreement = parity["max_abs_diff"], parity["bound"], parity["argmax_agreement"]
+    met = largest <= bound and agreement == 1
+    verdict = (
+        f"{'✓ Same model' if met else '✗ Not the same model'}: on {number(parity['tokens'])} held-out tokens the "
+        f"logits of the checkpoint and of the safetensors differ by at most {largest:.2g} (allowed: {bound:.2g}; mean "
+        f"{parity['mean_abs_diff']:.2g}), and the most likely token agrees on {share(agreement)}."
+    )
+    rows: list[list[Cell]] = [
+        [each["target"], " + ".join(each["sources"]), " × ".join(map(str, each["shape"])), each["dtype"]]
+        for each in tensors[:MOST_ROWS]
+    ]
+    mapping = Table("Every tensor and what it was made of", ["Hugging Face", "Megatron", "shape", "type"], rows, "llll")
+    more = f", the first {MOST_ROWS} shown" if len(tensors) > MOST_ROWS else ""
+    return [Text(verdict, "good" if met else "bad"), Fold(f"Mapping of {len(tensors)} tensors{more}", [mapping])]
+
+
+def _evaluation(source: Source) -> list[Block]:
+    return [score_table([source]), *score_bars([source]), *samples([source])]
+
+
+def _published(source: Source) -> list[Block]:
+    facts = source.manifest.facts
+    card = source.directory / "README.md"
+    blocks: list[Block] = [
+        Text(f"{facts['registry_name']}, version {facts['registry_version']} in the model registry.")
+    ]
+    if card.exists():
+        blocks.append(Fold("Model card", [Code(card.read_text())]))
+    return blocks
+
+
+def _facts(source: Source) -> list[Block]:
+    return [_facts_table(source), *training_curves(source)]
+
+
+def _facts_table(source: Source) -> Table:
+    return _pairs("Facts", source.manifest.facts)
+
+
+def _made_with(source: Source) -> list[Block]:
+    manifest = source.manifest
+    parents: list[list[Cell]] = [[name, Mark(digest, "quiet")] for name, digest in sorted(manifest.parents.items())]
+    blocks: list[Block] = [_pairs("Spec", _flat(manifest.spec)), _pairs("Versions", manifest.versions)]
+    if parents:
+        blocks.insert(0, Table("Made from", ["input", "digest"], parents, "ll"))
+    return [Fold("Spec, inputs and versions", blocks)]
+
+
+def _pairs(caption: str, items: Mapping[str, Any]) -> Table:
+    return Table(caption, ["name", "value"], [[words(name), value(item)] for name, item in items.items()], "ll")
+
+
+def _flat(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested fields by their path: model.hidden."""
+    found: dict[str, Any] = {}
+    for name, item in spec.items():
+        if isinstance(item, Mapping) and item:
+            found |= _flat(item, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = item
+    return found
+
+
+KINDS: dict[str, Callable[[Source], list[Block]]] = {
+    "corpus": _corpus,
+    "tokenizer": _tokenizer,
+    "tokenized_corpus": _shards,
+    "megatron_checkpoint": _checkpoint,
+    "hf_model": _model,
+    "eval_report": _evaluation,
+    "published_model": _published,
+}

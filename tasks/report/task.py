@@ -1,0 +1,47 @@
+"""The last node: the report of one execution."""
+
+from pathlib import Path
+from typing import Any
+
+import images
+from infra.launch import Engine
+from tasks.artifacts import (
+    Corpus,
+    EvalReport,
+    HFModel,
+    MegatronCheckpoint,
+    PublishedModel,
+    Report,
+    TokenizedCorpus,
+    Tokenizer,
+)
+from tasks.report.spec import ReportSpec
+from tasks.stage import run, stage
+
+ENGINE = Engine("report", "tasks.report.report", version="1")
+
+
+@stage(ENGINE, image=images.DATA, cached=False)
+def report(
+    spec: ReportSpec,
+    corpus: Corpus,
+    models: list[HFModel],
+    reports: list[EvalReport],
+    tokenizer: Tokenizer | None = None,
+    shards: TokenizedCorpus | None = None,
+    checkpoint: MegatronCheckpoint | None = None,
+    published: PublishedModel | None = None,
+) -> Report:
+    """Makes report.html and report.md of whatever stages there were, and prints the latter."""
+    named: dict[str, Any] = {
+        "corpus": corpus,
+        "tokenizer": tokenizer,
+        "shards": shards,
+        "pretrain": checkpoint,
+        **{model.label: model for model in models},
+        "published": published,
+        **{f"eval_{each.label}": each for each in reports},
+    }
+    made = run(ENGINE, Report, spec, **{name: artifact for name, artifact in named.items() if artifact})
+    print((Path(made.directory.path) / "report.md").read_text())
+    return made

@@ -1,0 +1,70 @@
+"""How numbers are written, the same everywhere."""
+
+from typing import Any
+
+
+def number(value: float) -> str:
+    """A number as short as it can be read: 12,345 · 0.0312 · 1.2e-06."""
+    if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):
+        return f"{int(value):,}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def share(value: float) -> str:
+    """A share of 1 as per cent."""
+    return f"{100 * value:.1f} %"
+
+
+def points(difference: float) -> str:
+    """A difference of two shares in percentage points, with its sign."""
+    return f"{100 * difference:+.1f} points"
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"
+
+
+def count(value: float) -> str:
+    """A large count for people: 5.8 M."""
+    for unit, scale in (("G", 1e9), ("M", 1e6)):
+        if value >= scale:
+            return f"{value / scale:,.1f} {unit}"
+    return f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """41.2 s · 3 min 05 s · 2 h 10 min."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def value(item: Any) -> str:
+    """Any fact of a manifest."""
+    if isinstance(item, bool) or item is None:
+        return str(item)
+    if isinstance(item, int | float):
+        return number(item)
+    if isinstance(item, dict):
+        return ", ".join(f"{name} {value(part)}" for name, part in item.items())
+    return str(item)
+
+
+def words(name: str) -> str:
+    """A field's name as words."""
+    return name.replace("_", " ")
+
+
+def encodable(text: str) -> str:
+    """With what UTF-8 cannot say (half of a surrogate pair, which JSON can) as a question mark."""
+    return str(text).encode("utf-8", "replace").decode()

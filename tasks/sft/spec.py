@@ -1,0 +1,17 @@
+"""What an SFT run is."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from tasks.posttrain.spec import PostTrainSpec
+
+
+class SFTSpec(PostTrainSpec):
+    """Supervised tuning on (function so far → next statement); the loss is on the statement alone."""
+
+    engine: Literal["trl"] = Field("trl", description="the program that tunes")
+    steps: int = Field(120, ge=1, le=1_000_000, description="optimizer steps")
+    batch_size: int = Field(32, ge=1, le=65_536, description="examples per optimizer step")
+    micro_batch_size: int = Field(32, ge=1, le=65_536, description="examples in one forward and backward pass")
+    learning_rate: float = Field(3e-4, gt=0, le=0.1, description="peak of AdamW's learning rate")

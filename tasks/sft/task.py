@@ -1,0 +1,15 @@
+"""SFT as a stage."""
+
+import images
+from infra.launch import Engine
+from tasks.artifacts import Corpus, HFModel
+from tasks.sft.spec import SFTSpec
+from tasks.stage import run, stage
+
+ENGINES = {"trl": Engine("sft", "tasks.sft.sft", version="1")}
+
+
+@stage(ENGINES["trl"], image=images.POST_TRAIN)
+def sft(spec: SFTSpec, model: HFModel, corpus: Corpus) -> HFModel:
+    """A model that answers with one statement."""
+    return run(ENGINES[spec.engine], HFModel, spec, model=model, corpus=corpus)

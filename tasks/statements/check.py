@@ -1,0 +1,146 @@
+"""Is a completion a good next statement? Decided by parsing alone: the model's text is never run.
+
+**The statement** of a completion is the shortest run of whole lines from its start with which the
+function so far parses and has gained a statement, in the block where the prompt ends. So:
+
+- blank lines and comments alone do not end it; a following `else:` or `elif` is no statement;
+- a compound statement ends with its first complete branch;
+- `a(); b()` on one line is judged as one, by the worse of the two;
+- text after the statement does not count, for or against;
+- a completion that never gets that far does not parse. Its statement is its first line with
+  anything on it, and every other check is False.
+
+**The checks**, each reported by itself:
+
+- `parses`: there is such a statement.
+- `not_trivial`: it does not begin with a comment, and is not trivial (see trivial.py).
+- `defined`: pyflakes finds no undefined name in its lines. The names of the prompt's module count
+  as defined, and so does what the statement itself assigns before use.
+- `uses_context`: it reads at least one name that the function so far binds: an argument or a local.
+"""
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyflakes.checker import Checker
+from pyflakes.messages import UndefinedLocal, UndefinedName
+
+from tasks.statements.names import Function, context_names, loaded_names
+from tasks.statements.parse import parse
+from tasks.statements.prompt import Prompt
+from tasks.statements.trivial import is_trivial
+
+MAX_LINES = 64  # of a completion, and
+MAX_CHARS = 4_000  # are looked at; a statement that has not ended by then does not parse
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found of one completion."""
+
+    statement: str
+    parses: bool = False
+    not_trivial: bool = False
+    defined: bool = False
+    uses_context: bool = False
+
+    @property
+    def all_checks(self) -> bool:
+        return self.parses and self.not_trivial and self.defined and self.uses_context
+
+    @property
+    def checks(self) -> dict[str, bool]:
+        """Every check by name."""
+        return {
+            "parses": self.parses,
+            "not_trivial": self.not_trivial,
+            "defined": self.defined,
+            "uses_context": self.uses_context,
+            "all_checks": self.all_checks,
+        }
+
+
+def check(prompt: Prompt, completion: str) -> Verdict:
+    """Judge what a model wrote after `prompt.text` (without the end-of-text token). Takes any text and
+    never raises for it; about 0.5 ms."""
+    completion = completion.replace("\r\n", "\n").replace("\r", "\n")
+    statement = find_statement(prompt.indent, completion)
+    tree = parse(prompt.text + statement) if statement is not None else None
+    if statement is None or tree is None:
+        return Verdict(first_line(completion))
+    try:
+        function, new = _function_and_new(tree, prompt.line)
+        return Verdict(
+            statement=statement.strip(),
+            parses=True,
+            not_trivial=not statement.lstrip().startswith("#") and not any(is_trivial(each) for each in new),
+            defined=not _undefined(tree, prompt.text + statement, prompt),
+            uses_context=_uses(new, context_names(function, prompt.line)),
+        )
+    except RecursionError:  # it parsed, but is nested too deep to look into
+        return Verdict(statement.strip(), parses=True)
+
+
+def find_statement(indent: str, completion: str) -> str | None:
+    """The completion's shortest beginning of whole lines that is a statement in a block indented by
+    `indent`; None when there is none."""
+    lines = completion[:MAX_CHARS].split("\n")[:MAX_LINES]
+    text = ""
+    for number, line in enumerate(lines):
+        text += line if number == 0 else "\n" + line
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        tree = parse("if x:\n" + indent + text)
+        match tree:
+            # a block of its own that is still the only thing there: nothing was closed or continued
+            case ast.Module(body=[ast.If(body=[ast.stmt(col_offset=column), *_], orelse=[])]):
+                return text if column == len(indent) else None
+    return None
+
+
+def first_line(completion: str) -> str:
+    return next((line.strip() for line in completion[:MAX_CHARS].split("\n") if line.strip()), "")
+
+
+def _function_and_new(tree: ast.Module, line: int) -> tuple[Function, list[ast.stmt]]:
+    """The prompt's function, and the statements that begin at `line` or later in an older block."""
+    (function,) = tree.body
+    assert isinstance(function, Function), "a prompt's text is one function"
+    new: list[ast.stmt] = []
+    pending: list[ast.AST] = [function]
+    while pending:
+        for node in ast.iter_child_nodes(pending.pop()):
+            if isinstance(node, ast.stmt) and node.lineno >= line:
+                new.append(node)
+            elif isinstance(node, ast.stmt) and (node.end_lineno or 0) >= line:
+                pending.append(node)
+    return function, new
+
+
+class _Checker(Checker):
+    """pyflakes, binding only those of the known names that occur: of its own 160 builtins and a large
+    module's names it would otherwise make a binding each, every time, and be half as fast."""
+
+    def __init__(self, tree: ast.Module, text: str, known: frozenset[str]) -> None:
+        self._occurring = {*re.findall(r"\w+", text)}
+        super().__init__(tree, builtins=known)
+
+    @property
+    def builtIns(self) -> set[str]:
+        return self._known
+
+    @builtIns.setter
+    def builtIns(self, names: set[str]) -> None:
+        self._known = names & self._occurring
+
+
+def _undefined(tree: ast.Module, text: str, prompt: Prompt) -> bool:
+    """Whether pyflakes reports an undefined name in the new lines."""
+    messages = _Checker(tree, text, prompt.module_names).messages
+    return any(isinstance(each, (UndefinedName, UndefinedLocal)) and each.lineno >= prompt.line for each in messages)
+
+
+def _uses(statements: Iterable[ast.stmt], context: set[str]) -> bool:
+    return any(loaded_names(statement) & context for statement in statements)

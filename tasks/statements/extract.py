@@ -1,0 +1,119 @@
+"""Next-statement prompts out of real modules.
+
+A prompt is cut where the function so far becomes a parseable function by adding one statement. Left
+out are what is below a `try` or a `match` (a `try` without its handler never parses) or in a class
+inside a function, and statements that are trivial (see trivial.py; docstrings are), too long, or
+share a line with what stands before them.
+
+Which statement of a function is asked for, and in which order the prompts come, is decided by a
+hash of the seed and the text: the same documents and seed give the same prompts, in any order of
+documents, and a smaller limit gives a beginning of the longer list.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from blake3 import blake3
+
+from tasks.data.documents import Document
+from tasks.statements.names import Function, module_names
+from tasks.statements.parse import parse
+from tasks.statements.prompt import Prompt
+from tasks.statements.trivial import is_trivial
+
+MAX_STATEMENT_CHARS = 200
+MAX_STATEMENT_LINES = 6
+
+# a function may be cut inside these; not inside try, match or class
+_OPEN_BLOCKS = (
+    *(ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
+    *(ast.FunctionDef, ast.AsyncFunctionDef),
+)
+
+
+def extract(
+    documents: Iterable[Document],
+    *,
+    seed: int,
+    limit: int | None = None,
+    per_function: int = 1,
+    max_prompt_chars: int = 800,
+    max_statement_chars: int = MAX_STATEMENT_CHARS,
+) -> list[Prompt]:
+    """Up to `per_function` prompts of every function, `limit` in all. A text that several functions
+    share is asked once. Documents that are not Python, or import `*`, have none."""
+
+    def rank(prompt: Prompt) -> str:
+        return blake3(f"{seed}\0{prompt.id}".encode()).hexdigest()
+
+    found: dict[str, Prompt] = {}
+    for document in documents:
+        tree = parse(document.text)
+        names = module_names(tree) if tree else frozenset()
+        if tree is None or "*" in names:
+            continue
+        lines = document.text.split("\n")
+        for function in functions(tree):
+            prompts = _cuts(document.source, lines, function, names, max_prompt_chars, max_statement_chars)
+            for prompt in sorted(prompts, key=rank)[:per_function]:
+                found[prompt.text] = min(prompt, found.get(prompt.text, prompt), key=rank)
+    return sorted(found.values(), key=rank)[:limit]
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    """Functions and methods, at any depth of classes and blocks but not inside another function."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, Function):
+            yield node
+        else:
+            yield from functions(node)
+
+
+def _cuts(
+    source: str, lines: list[str], function: Function, names: frozenset[str], max_prompt_chars: int, max_chars: int
+) -> Iterator[Prompt]:
+    """Every prompt of one function that keeps within the limits."""
+    own = _dedented(lines, function)
+    if own is None:
+        return
+    for statement in _positions(function.body):
+        first, last = _extent(statement)
+        before = lines[first - 1].encode()[: statement.col_offset].decode()
+        reference = "\n".join(own[first - function.lineno : last - function.lineno + 1])
+        indent = own[first - function.lineno][: statement.col_offset - function.col_offset]
+        after = lines[last - 1].encode()[statement.end_col_offset :].decode()
+        reference = reference[len(indent) : len(reference) - len(after)]
+        text = "".join(line + "\n" for line in own[: first - function.lineno]) + indent
+        if before.strip() or reference.startswith("elif") or is_trivial(statement):
+            continue
+        if len(text) > max_prompt_chars or len(reference) > max_chars or last - first >= MAX_STATEMENT_LINES:
+            continue
+        identity = blake3(f"{source}\0{text}".encode()).hexdigest()
+        yield Prompt(identity, source, text, reference, names)
+
+
+def _dedented(lines: list[str], function: Function) -> list[str] | None:
+    """The function's lines, from `def` on, without its own indentation; None where a line has less
+    than that (inside a string, say) or ends in anything but a newline."""
+    found = []
+    margin = lines[function.lineno - 1][: function.col_offset]
+    for line in lines[function.lineno - 1 : function.end_lineno]:
+        if "\r" in line or "\f" in line or (line.strip() and not line.startswith(margin)):
+            return None
+        found.append(line[len(margin) :] if line.strip() else "")
+    return found
+
+
+def _positions(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements before which a function can be cut."""
+    for statement in statements:
+        yield statement
+        if isinstance(statement, _OPEN_BLOCKS):
+            yield from _positions(statement.body)
+            yield from _positions(getattr(statement, "orelse", []))
+
+
+def _extent(statement: ast.stmt) -> tuple[int, int]:
+    """The statement's first line, decorators included, and its last."""
+    decorators = getattr(statement, "decorator_list", [])
+    return min(node.lineno for node in (statement, *decorators)), statement.end_lineno or statement.lineno

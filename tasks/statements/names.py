@@ -1,0 +1,80 @@
+"""Which names a module binds, a function so far binds, and a statement uses."""
+
+import ast
+from collections.abc import Iterable, Iterator
+from math import inf
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, *_COMPREHENSIONS)
+
+
+def bound_names(nodes: Iterable[ast.AST], before: float = inf) -> Iterator[str]:
+    """Every name bound by these nodes in their own scope: targets of all kinds, imports (`*` for a
+    star import), definitions, `except … as`, patterns. What is bound inside a nested function, class
+    or comprehension is not, nor is what begins at line `before` or later."""
+    for node in nodes:
+        if getattr(node, "lineno", 0) >= before:
+            continue
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.alias(name=name, asname=asname):
+                yield asname or name.partition(".")[0]
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield name
+            case ast.MatchMapping(rest=str(name)):
+                yield name
+        if not isinstance(node, _SCOPES):
+            yield from bound_names(ast.iter_child_nodes(node), before)
+
+
+def module_names(tree: ast.Module) -> frozenset[str]:
+    """What a module binds at its top level, and through `global` in its functions."""
+    declared = (name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names)
+    return frozenset(bound_names(tree.body)).union(declared)
+
+
+def argument_names(arguments: ast.arguments) -> Iterator[str]:
+    for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+        yield argument.arg
+    for extra in (arguments.vararg, arguments.kwarg):
+        if extra:
+            yield extra.arg
+
+
+def context_names(function: Function, line: int) -> set[str]:
+    """The arguments of `function` and the names it binds before `line`; where `line` is inside a
+    nested function, that one's as well."""
+    names = {*argument_names(function.args), *bound_names(function.body, line)}
+    for node in ast.walk(function):
+        if node is not function and isinstance(node, Function) and node.lineno < line <= (node.end_lineno or 0):
+            names.update(argument_names(node.args), bound_names(node.body, line))
+    return names
+
+
+def loaded_names(node: ast.AST) -> set[str]:
+    """The names a statement reads from outside of itself: every loaded name (the root of an attribute
+    included, and the target of `x += …`), less those that its own lambdas, comprehensions and nested
+    functions bind for themselves."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Load()):
+            return {name}
+        case ast.AugAssign(target=ast.Name(id=name), value=value):
+            return {name} | loaded_names(value)
+        case ast.Lambda(args=arguments, body=body):
+            return _loaded([arguments]) | (loaded_names(body) - {*argument_names(arguments)})
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            own = {*argument_names(node.args), *bound_names(node.body)}
+            return _loaded([*node.decorator_list, node.args]) | (_loaded(node.body) - own)
+        case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            own = {*bound_names(each.target for each in node.generators)}
+            return loaded_names(node.generators[0].iter) | (_loaded(ast.iter_child_nodes(node)) - own)
+        case _:
+            return _loaded(ast.iter_child_nodes(node))
+
+
+def _loaded(nodes: Iterable[ast.AST]) -> set[str]:
+    return set().union(*(loaded_names(node) for node in nodes))

@@ -1,0 +1,63 @@
+"""What every benchmark shares: timing side by side, and the way its figures are told.
+
+A benchmark prints a table and, as its last line, one JSON object:
+{"benchmark": name, "figures": {name: number}, "machine": …}.
+"""
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+
+
+def seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def side_by_side(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each contender, round by round: all in turn in every round, the order reversed in
+    every second one, so that a machine that speeds up or slows down favours nobody."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds):
+        names = list(contenders) if number % 2 == 0 else list(reversed(contenders))
+        for name in names:
+            times[name].append(seconds(contenders[name]))
+    return times
+
+
+def median_ratio(over: list[float], under: list[float]) -> float:
+    """The median of the rounds' own ratios: what happened to a whole round cancels out."""
+    return statistics.median(a / b for a, b in zip(over, under, strict=True))
+
+
+def report(benchmark: str, rows: list[tuple[str, str]], figures: dict[str, float]) -> None:
+    """Print the table, then the JSON line."""
+    width = max(len(name) for name, _ in rows)
+    print(benchmark)
+    for name, value in rows:
+        print(f"  {name:<{width}}  {value}")
+    rounded = {name: float(f"{value:.4g}") for name, value in figures.items()}
+    print(json.dumps({"benchmark": benchmark, "figures": rounded, "machine": machine()}), flush=True)
+
+
+def machine() -> dict[str, object]:
+    """What the figures were taken on."""
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "load": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    with open("/proc/cpuinfo") as lines:  # noqa: PTH123  not a file of ours
+        for line in lines:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.machine()

@@ -1,0 +1,27 @@
+"""Which text is measured, and that every token of it is counted once."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.data.documents import document
+from tasks.evaluate.windows import held_out_texts, windows
+
+
+@given(st.lists(st.integers(1, 99), max_size=60), st.integers(2, 20))
+def test_windows_predict_every_token_once_after_the_one_before_it(tokens: list[int], length: int) -> None:
+    runs = list(windows(tokens, 0, length))
+    assert [token for run in runs for token in run[1:]] == tokens
+    assert [run[0] for run in runs] == [0, *tokens][: len(tokens) : length - 1]
+    assert all(2 <= len(run) <= length for run in runs)
+
+
+def test_texts_are_whole_documents_in_the_order_of_their_ids_up_to_the_budget() -> None:
+    documents = [document(str(i), f"{i}" * 10) for i in range(10)]
+    by_id = [each.text for each in sorted(documents, key=lambda each: each.id)]
+    assert held_out_texts(documents, 25) == [by_id[0], by_id[1], by_id[2][:5]]
+    assert held_out_texts(documents[::-1], 30) == by_id[:3]
+    assert held_out_texts(documents, 10**6) == by_id
+
+
+def test_a_text_is_cut_at_a_whole_character() -> None:
+    assert held_out_texts([document("é", "éé")], 3) == ["é"]

@@ -1,0 +1,35 @@
+"""Fails in the way that its spec names."""
+
+import os
+import signal
+from typing import Literal
+
+from tasks.job import Job, StageError, main
+from tasks.spec import Spec
+
+
+class FailingSpec(Spec):
+    how: Literal["stage error", "bug", "killed", "silent", "full disk"]
+
+
+def work(job: Job) -> None:
+    print("about to fail")
+    match job.spec(FailingSpec).how:
+        case "stage error":
+            raise StageError("no prompt is left: take more modules (spec.modules)")
+        case "bug":
+            _divide(1, 0)
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "silent":
+            raise SystemExit(3)
+        case "full disk":
+            (job.work / "big").write_bytes(bytes(1 << 26))
+
+
+def _divide(one: int, other: int) -> float:
+    return one / other
+
+
+if __name__ == "__main__":
+    main(work)

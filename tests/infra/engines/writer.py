@@ -1,0 +1,27 @@
+"""Writes its text as an artifact, after a while; counts how often it was started."""
+
+import time
+
+from tasks.job import Job, main
+from tasks.spec import Spec
+
+
+class WriterSpec(Spec):
+    text: str = "hello"
+    seconds: float = 0.0
+
+
+def work(job: Job) -> None:
+    spec = job.spec(WriterSpec)
+    with (job.work / "starts").open("a") as starts:
+        starts.write("started\n")
+    job.progress(1, 2, "lines", loss=1.5)
+    time.sleep(spec.seconds)
+    job.output.mkdir(exist_ok=True)
+    (job.output / "text.txt").write_text(spec.text)
+    job.metric(1, loss=1.5)
+    job.finish()
+
+
+if __name__ == "__main__":
+    main(work)

@@ -1,0 +1,245 @@
+"""Engines as real processes: how they end, well and badly, and that nothing of them stays."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from infra.launch import Engine, EngineFailed, job_directory, run_engine
+from tasks.manifest import verify
+from tests.infra.launcher import request
+
+PATIENCE_S = 60.0  # for what takes a second or two on an idle machine
+
+
+def toy(name: str) -> Engine:
+    return Engine("toy", f"tests.infra.engines.{name}", "1")
+
+
+def launch(name: str, job_dir: Path, *, processes: int | None = None, **spec: object) -> Path:
+    return run_engine(toy(name), job_dir, request(spec), title="toy", processes=processes)
+
+
+@contextmanager
+def launcher(name: str, job_dir: Path, *processes: str, **spec: object) -> Iterator[subprocess.Popen[str]]:
+    """The same in a process of its own, so that it can be killed."""
+    command = ["tests.infra.launcher", toy(name).module, str(job_dir), json.dumps(spec), *processes]
+    with subprocess.Popen([sys.executable, "-m", *command], stderr=subprocess.PIPE, text=True) as process:
+        yield process
+
+
+def processes_of(job_dir: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if str(job_dir) in (process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return found
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_S:.0f} s"
+        time.sleep(0.05)
+
+
+def wait_until_ready(job_dir: Path) -> None:
+    eventually((job_dir / "work" / "ready").exists, "the engine is at work")
+
+
+def engine_process(job_dir: Path, name: str) -> psutil.Process:
+    (process,) = [each for each in processes_of(job_dir) if each.cmdline()[1:3] == ["-m", toy(name).module]]
+    return process
+
+
+# The end it should have
+
+
+def test_a_finished_engine_leaves_a_verified_artifact(tmp_path: Path) -> None:
+    output = launch("writer", tmp_path, text="made")
+    assert (output / "text.txt").read_text() == "made"
+    assert verify(output).spec == {"text": "made"}
+
+
+def test_a_finished_job_is_not_started_again(tmp_path: Path) -> None:
+    assert launch("writer", tmp_path) == launch("writer", tmp_path)
+    assert (tmp_path / "work" / "starts").read_text() == "started\n"
+
+
+def test_a_job_whose_output_is_gone_is_started_again(tmp_path: Path) -> None:
+    output = launch("writer", tmp_path)
+    (output / "manifest.json").unlink()
+    verify(launch("writer", tmp_path))
+    assert (tmp_path / "work" / "starts").read_text() == "started\n" * 2
+
+
+def test_everything_that_the_engine_prints_is_in_its_log(tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed):
+        launch("failing", tmp_path, how="stage error")
+    assert "about to fail" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_second_copy_waits_and_takes_the_same_result(tmp_path: Path) -> None:
+    with launcher("writer", tmp_path, seconds=2) as first, launcher("writer", tmp_path, seconds=2) as second:
+        said = [each.communicate(timeout=PATIENCE_S)[1] for each in (first, second)]
+    assert first.returncode == second.returncode == 0
+    assert sum("waiting for its result" in each for each in said) == 1
+    assert (tmp_path / "work" / "starts").read_text() == "started\n"
+
+
+def test_the_place_of_a_job_is_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATON_HOME", str(tmp_path))
+    engine, words, digests = toy("writer"), {"text": "a"}, {"corpus": "d1"}
+    here = job_directory(engine, words, digests)
+    assert here.parent == tmp_path / "jobs"
+    assert here == job_directory(toy("writer"), dict(words), dict(digests))
+    others = [
+        job_directory(engine, {"text": "b"}, digests),
+        job_directory(engine, words, {"corpus": "d2"}),
+        job_directory(engine, words, {"tokens": "d1"}),
+        job_directory(Engine("toy", engine.module, "2"), words, digests),
+    ]
+    assert len({here, *others}) == 5
+
+
+# How it can fail
+
+
+def test_what_a_person_can_act_on_is_said_without_a_traceback(tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match=r"toy: no prompt is left: take more modules") as failed:
+        launch("failing", tmp_path, how="stage error")
+    assert "Traceback" not in str(failed.value)
+
+
+def test_a_bug_is_shown_with_the_end_of_its_traceback(tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match="ZeroDivisionError: division by zero") as failed:
+        launch("failing", tmp_path, how="bug")
+    assert "in _divide" in str(failed.value)
+    assert str(tmp_path) in str(failed.value)
+
+
+def test_an_engine_that_is_killed_is_said_to_be(tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match="was killed by SIGKILL .*out of memory") as failed:
+        launch("failing", tmp_path, how="killed")
+    assert "about to fail" in str(failed.value)
+
+
+def test_an_engine_that_ends_without_a_word_is_shown_by_its_exit_code(tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match="exit code 3"):
+        launch("failing", tmp_path, how="silent")
+
+
+def test_a_failure_is_not_remembered(tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed):
+        launch("failing", tmp_path, how="stage error")
+    verify(launch("writer", tmp_path))
+
+
+def test_a_full_disk_is_said_to_be_full(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path)], check=True)
+    try:
+        with pytest.raises(EngineFailed, match="disk of .* is full"):
+            launch("failing", tmp_path / "job", how="full disk")
+        assert not processes_of(tmp_path / "job")
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+# How it can be stopped
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_launcher_lets_the_engine_save_and_leaves_nothing(tmp_path: Path, signum: signal.Signals) -> None:
+    with launcher("sleeper", tmp_path) as process:
+        wait_until_ready(tmp_path)
+        process.send_signal(signum)
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode != 0
+    assert "the same command continues" in said
+    assert not processes_of(tmp_path)
+    assert (tmp_path / "work" / "checkpoint").read_text() == "saved on SIGTERM"
+    assert (launch("sleeper", tmp_path) / "text.txt").read_text() == "saved on SIGTERM"
+
+
+def test_a_user_who_will_not_wait_is_not_kept_waiting(tmp_path: Path) -> None:
+    with launcher("sleeper", tmp_path) as process:
+        wait_until_ready(tmp_path)
+        engine = engine_process(tmp_path, "sleeper")
+        engine.suspend()  # it cannot save now
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=10)
+    assert not processes_of(tmp_path)
+
+
+def test_a_killed_launcher_takes_its_engine_with_it(tmp_path: Path) -> None:
+    with launcher("sleeper", tmp_path) as process:
+        wait_until_ready(tmp_path)
+        process.kill()
+    eventually(lambda: not processes_of(tmp_path), "no process is left")
+    assert (tmp_path / "work" / "checkpoint").read_text() == "saved on SIGTERM"
+
+
+def test_nobody_starts_while_a_killed_launcher_s_engine_is_still_saving(tmp_path: Path) -> None:
+    with launcher("sleeper", tmp_path) as process:
+        wait_until_ready(tmp_path)
+        process.kill()
+    assert (launch("sleeper", tmp_path) / "text.txt").read_text() == "saved on SIGTERM"
+
+
+def test_a_killed_engine_leaves_nothing(tmp_path: Path) -> None:
+    with launcher("sleeper", tmp_path) as process:
+        wait_until_ready(tmp_path)
+        engine_process(tmp_path, "sleeper").kill()
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert "was killed by SIGKILL" in said
+    assert not processes_of(tmp_path)
+
+
+# Several processes
+
+
+def test_torchrun_starts_the_same_words_in_every_rank(tmp_path: Path) -> None:
+    output = launch("ranks", tmp_path, processes=2)
+    assert (output / "total.txt").read_text() == "3 from 2 ranks"
+
+
+@pytest.mark.parametrize(
+    ("last_rank", "said"),
+    [
+        ("refuses", "toy: the last rank has no data: take fewer ranks"),
+        ("raises", "ValueError: rank-specific trouble"),
+        ("is killed", "exit code"),
+    ],
+)
+def test_one_failing_rank_ends_them_all(tmp_path: Path, last_rank: str, said: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(EngineFailed, match=said):
+        launch("ranks", tmp_path, processes=2, last_rank=last_rank)
+    assert time.monotonic() - started < PATIENCE_S
+    assert not processes_of(tmp_path)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_no_rank_outlives_the_launcher(tmp_path: Path, signum: signal.Signals) -> None:
+    with launcher("ranks", tmp_path, "2", last_rank="waits") as process:
+        wait_until_ready(tmp_path)
+        os.kill(process.pid, signum)
+    eventually(lambda: not processes_of(tmp_path), "no process is left")
+
+
+def test_no_rank_outlives_torchrun(tmp_path: Path) -> None:
+    with launcher("ranks", tmp_path, "2", last_rank="waits") as process:
+        wait_until_ready(tmp_path)
+        engine_process(tmp_path, "ranks").parent().kill()  # type: ignore[union-attr]
+        process.communicate(timeout=PATIENCE_S)
+    eventually(lambda: not processes_of(tmp_path), "no process is left")

@@ -1,0 +1,113 @@
+"""The pretraining engine, run as it is run: torchrun, Megatron-Core, real files."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks.manifest import read_manifest, verify
+from tests.pretrain.tiny import make_shards, metrics, pretrain_job, start, tiny_spec, train
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_shards(tmp_path_factory.mktemp("data") / "shards")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    job = pretrain_job(tmp_path_factory.mktemp("jobs") / "undisturbed", data, tiny_spec())
+    train(job)
+    return job
+
+
+def wait_for_step(job: Path, step: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        path = job / "metrics.jsonl"
+        if path.exists() and path.read_text().count("\n") >= step:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"step {step} was not reached: {(job / 'log.txt').read_text()[-3000:]}")
+
+
+def test_the_loss_falls(undisturbed: Path) -> None:
+    losses = [step["loss"] for step in metrics(undisturbed).values()]
+    assert len(losses) == 8
+    assert losses[-1] < losses[0] - 0.5
+
+
+def test_the_artifact_has_its_facts_and_files(undisturbed: Path) -> None:
+    manifest = verify(undisturbed / "output")
+    assert manifest.facts["step"] == 8
+    assert manifest.facts["tokens_seen"] == 8 * 4 * 32
+    assert manifest.facts["parameters"] == tiny_spec().model.parameters(260)
+    assert {"model.json", "checkpoint/.metadata", "checkpoint/common.pt"} <= manifest.files.keys()
+
+
+def test_every_step_has_its_metrics(undisturbed: Path) -> None:
+    first, *_, last = [json.loads(line) for line in (undisturbed / "metrics.jsonl").read_text().splitlines()]
+    assert {"loss", "grad_norm", "lr", "tokens_per_s", "mfu"} <= first.keys()
+    assert "validation_loss" in last
+
+
+def test_the_same_run_again_has_the_same_digest(undisturbed: Path, data: Path, tmp_path: Path) -> None:
+    again = pretrain_job(tmp_path / "elsewhere" / "again", data, tiny_spec())
+    train(again)
+    assert metrics(again) == metrics(undisturbed)
+    assert read_manifest(again / "output").digest == read_manifest(undisturbed / "output").digest
+
+
+@pytest.mark.parametrize("step", [2, 4, 7])
+def test_a_killed_run_continues_bit_for_bit(undisturbed: Path, data: Path, tmp_path: Path, step: int) -> None:
+    job = pretrain_job(tmp_path / "killed", data, tiny_spec())
+    process = start(job)
+    wait_for_step(job, step)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    time.sleep(1)  # torchrun's worker notices that its agent is gone
+    train(job)
+    assert metrics(job) == metrics(undisturbed)
+    assert read_manifest(job / "output").digest == read_manifest(undisturbed / "output").digest
+
+
+def test_sigterm_leaves_a_checkpoint_of_the_present_step(data: Path, tmp_path: Path) -> None:
+    job = pretrain_job(tmp_path / "ended", data, tiny_spec(steps=2000, checkpoint_every=2000))
+    process = start(job)
+    wait_for_step(job, 2)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=60) != 0
+    last_step = max(metrics(job))
+    checkpoints = sorted((job / "work" / "checkpoints").iterdir())
+    assert [path.name for path in checkpoints] == [f"step-{last_step:08d}"]
+    assert verify(checkpoints[0]).facts["step"] == last_step
+
+
+def test_a_half_written_checkpoint_is_not_used(undisturbed: Path, data: Path, tmp_path: Path) -> None:
+    job = pretrain_job(tmp_path / "half", data, tiny_spec())
+    half = job / "work" / "checkpoints" / "step-00000006"
+    half.mkdir(parents=True)
+    (half / "common.pt").write_bytes(b"cut sho")
+    train(job)
+    assert metrics(job) == metrics(undisturbed)
+
+
+def test_changed_data_is_refused_by_name_and_digest(data: Path, tmp_path: Path) -> None:
+    shards = make_shards(tmp_path / "shards")
+    job = pretrain_job(tmp_path / "job", shards, tiny_spec())
+    with (shards / "train.bin").open("r+b") as stream:
+        stream.write(b"\xff")
+    assert start(job).wait(timeout=120) != 0
+    result = json.loads((job / "result.json").read_text())
+    assert "train.bin was changed" in result["error"]
+    assert read_manifest(shards).digest[:12] in result["error"]
+
+
+def test_a_vocabulary_smaller_than_the_data_is_refused(data: Path, tmp_path: Path) -> None:
+    model = tiny_spec().model.model_copy(update={"vocab_size": 100})
+    job = pretrain_job(tmp_path / "job", data, tiny_spec(model=model))
+    assert start(job).wait(timeout=120) != 0
+    assert "smaller than the tokenizer's 260" in json.loads((job / "result.json").read_text())["error"]

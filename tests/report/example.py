@@ -1,0 +1,234 @@
+"""A whole run's artifacts, sealed by the real functions, with plausible contents and no training.
+
+`python -m tests.report.example DIR` makes one, with its report, to look at.
+"""
+
+import json
+import math
+import random
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from infra.tracking.spool import FINISHED, Execution, StageRun, execution_folder, write_execution, write_stage
+from tasks.artifacts import (
+    Artifact,
+    Corpus,
+    EvalReport,
+    HFModel,
+    MegatronCheckpoint,
+    PublishedModel,
+    TokenizedCorpus,
+    Tokenizer,
+)
+from tasks.job import Job
+from tasks.manifest import write_manifest
+from tasks.report.report import work
+
+STEPS = 600
+RATES = {  # parses, not_trivial, defined, uses_context, all_checks, distinct, bits per byte
+    "base": (0.52, 0.47, 0.44, 0.36, 0.312, 0.83, 2.412),
+    "sft": (0.68, 0.66, 0.58, 0.47, 0.428, 0.81, 2.431),
+    "dpo": (0.74, 0.73, 0.63, 0.53, 0.491, 0.78, 2.455),
+    "grpo": (0.93, 0.93, 0.88, 0.83, 0.784, 0.64, 2.498),
+}
+PROMPT = "def area(shape, scale):\n    width = shape.width * scale\n    "
+WRITTEN = {
+    "base": "width = self._read(self.data)\n",
+    "sft": "height = shape.height\n",
+    "dpo": "height = shape.height * width\n",
+    "grpo": "height = shape.height * scale\n",
+}
+TIMES = {  # seconds
+    "corpus": 0.0, "tokenizer": 2.6, "shards": 4.2, "pretrain": 214.8, "convert": 9.1, "evaluate base": 24.3,
+    "sft": 61.0, "evaluate sft": 24.9, "dpo": 48.2, "evaluate dpo": 23.7, "grpo": 121.5,
+    "evaluate grpo": 24.4, "publish": 3.3,
+}  # fmt: skip
+CHECKS = ("parses", "not_trivial", "defined", "uses_context")
+
+
+def seal(
+    directory: Path,
+    made: type[Artifact],
+    facts: Mapping[str, Any],
+    parents: Mapping[str, Path] | None = None,
+    *,
+    files: Mapping[str, str] | None = None,
+    record: Mapping[str, str] | None = None,
+    spec: Mapping[str, Any] | None = None,
+) -> Path:
+    """One artifact, as an engine leaves it."""
+    directory.mkdir(parents=True)
+    written = {"content.txt": directory.name} | dict(files or {})
+    written |= {f"record/{name}": text for name, text in (record or {}).items()}
+    for name, text in written.items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text(text)
+    digests = {name: made_of(path) for name, path in (parents or {}).items()}
+    write_manifest(directory, made.kind, dict(facts), dict(spec or {}), digests)
+    made.from_directory(directory)  # the facts are what the artifact's class asks for
+    return directory
+
+
+def made_of(directory: Path) -> str:
+    return str(json.loads((directory / "manifest.json").read_text())["digest"])
+
+
+def lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def example_run(root: Path, rates: Mapping[str, tuple[float, ...]] = RATES) -> dict[str, Path]:
+    """Every artifact of pretrain_to_rl, by its name in the run."""
+    made: dict[str, Path] = {}
+    made["corpus"] = seal(
+        root / "corpus", Corpus,
+        {"documents": 571, "held_out_documents": 30, "bytes": 10_512_332, "held_out_bytes": 551_020,
+         "duplicates": 14, "empty": 23, "invalid_utf8": 1},
+        spec={"source": {"kind": "stdlib"}, "held_out": 0.05},
+        record={"samples.json": json.dumps([{"source": "shapes.py", "text": "import math\n"}])},
+    )  # fmt: skip
+    made["tokenizer"] = seal(
+        root / "tokenizer", Tokenizer, {"vocab_size": 4096, "eos_id": 0, "pad_id": 1}, {"corpus": made["corpus"]},
+        spec={"vocab_size": 4096},
+        record={"sample.json": json.dumps({"bytes_per_token": 3.31, "pieces": ["def", " are", "a", "(", "):", "\n"]})},
+    )  # fmt: skip
+    made["shards"] = seal(
+        root / "shards", TokenizedCorpus,
+        {"tokens": 3_001_244, "held_out_tokens": 157_203, "held_out_bytes": 551_020, "vocab_size": 4096,
+         "tokenizer_digest": made_of(made["tokenizer"])},
+        {"corpus": made["corpus"], "tokenizer": made["tokenizer"]},
+    )  # fmt: skip
+    made["pretrain"] = seal(
+        root / "pretrain", MegatronCheckpoint,
+        {"step": STEPS, "tokens_seen": STEPS * 16 * 256, "parameters": 5_769_472, "vocab_size": 4096,
+         "sequence_length": 256, "precision": "bf16", "layout": {"tensor": 1, "pipeline": 1}, "validation_loss": 2.31,
+         "tokenizer_digest": made_of(made["tokenizer"])},
+        {"data": made["shards"]}, record={"metrics.jsonl": lines(pretraining())},
+        spec={"steps": STEPS, "model": {"hidden": 256, "layers": 6}},
+    )  # fmt: skip
+    made["base"] = model(
+        root, "base", {"checkpoint": made["pretrain"], "tokenizer": made["tokenizer"]},
+        {"parity.json": json.dumps(parity())},
+    )  # fmt: skip
+    for before, label in (("base", "sft"), ("sft", "dpo"), ("dpo", "grpo")):
+        parents = {"model": made[before], "corpus": made["corpus"]}
+        made[label] = model(root, label, parents, {"metrics.jsonl": lines(tuning(label))})
+    made["published"] = seal(
+        root / "published", PublishedModel, {"label": "grpo", "registry_name": "baton-laptop", "registry_version": "1"},
+        {"model": made["grpo"]}, files={"README.md": "# baton-laptop\n\nA model card.\n"},
+    )  # fmt: skip
+    for label in ("base", "sft", "dpo", "grpo"):
+        made[f"eval_{label}"] = evaluation(root, label, made[label], made["corpus"], rates[label])
+    return made
+
+
+def model(root: Path, label: str, parents: Mapping[str, Path], record: Mapping[str, str]) -> Path:
+    facts = {
+        "label": label, "architecture": "Qwen3ForCausalLM", "parameters": 5_769_472, "vocab_size": 4096,
+        "max_positions": 512, "dtype": "bfloat16",
+    }  # fmt: skip
+    return seal(root / label, HFModel, facts, parents, record=record)
+
+
+def evaluation(root: Path, label: str, of: Path, corpus: Path, rates: tuple[float, ...], prompts: int = 64) -> Path:
+    parses, not_trivial, defined, uses_context, all_checks, distinct, bits = rates
+    facts = {
+        "label": label, "model_digest": made_of(of), "prompts": prompts, "bits_per_byte": bits, "parses": parses,
+        "not_trivial": not_trivial, "defined": defined, "uses_context": uses_context, "all_checks": all_checks,
+        "distinct": distinct,
+    }  # fmt: skip
+    ceiling = {
+        "parses": 1.0, "not_trivial": 1.0, "defined": 0.99, "uses_context": 0.81, "all_checks": 0.80, "distinct": 0.98,
+    }  # fmt: skip
+    files = {
+        "report.json": json.dumps(facts | {"ceiling": ceiling}),
+        "completions.jsonl": lines(completion(label, index) for index in range(prompts)),
+    }
+    return seal(root / f"eval_{label}", EvalReport, facts, {"model": of, "corpus": corpus}, files=files)
+
+
+def completion(label: str, index: int) -> dict[str, Any]:
+    passed = dict.fromkeys(CHECKS, label != "base")
+    return {
+        "id": f"{index:064x}",
+        "source": f"lib/shapes_{index}.py",
+        "prompt": PROMPT.replace("area", f"area_{index}"),
+        "reference": "return width * shape.height * scale",
+        "completion": WRITTEN[label] + "    return",
+        "statement": WRITTEN[label].strip(),
+        **passed,
+        "all_checks": all(passed.values()),
+    }
+
+
+def parity() -> dict[str, Any]:
+    tensors = [
+        {"target": f"model.layers.{layer}.self_attn.{name}_proj.weight",
+         "sources": [f"decoder.layers.{layer}.self_attention.linear_qkv.weight"], "shape": [256, 256], "dtype": "F32"}
+        for layer in range(6)
+        for name in "qkv"
+    ]  # fmt: skip
+    return {
+        "tensors": tensors, "max_abs_diff": 5.7e-6, "mean_abs_diff": 4.1e-7, "argmax_agreement": 1.0, "tokens": 2048,
+        "bound": 1e-4,
+    }  # fmt: skip
+
+
+def pretraining() -> Iterable[dict[str, float]]:
+    chance = random.Random(1)
+    for step in range(1, STEPS + 1):
+        loss = 2.2 + 6.1 * math.exp(-step / 90) + chance.gauss(0, 0.06)
+        row = {
+            "step": step, "time": 1000.0 + step * 0.4, "loss": loss,
+            "grad_norm": 0.4 + 2 * math.exp(-step / 50) + abs(chance.gauss(0, 0.1)), "lr": 1e-3 * min(1, step / 60),
+            "tokens_per_s": 7600 + chance.gauss(0, 150), "mfu": 0.31 + chance.gauss(0, 0.01),
+        }  # fmt: skip
+        yield row | ({"validation_loss": loss + 0.1} if step % 100 == 0 else {})
+
+
+def tuning(label: str) -> Iterable[dict[str, float]]:
+    chance = random.Random(2)
+    for step in range(1, 61):
+        rise = 1 - math.exp(-step / 25)
+        common = {"step": step, "time": 2000.0 + step, "loss": 1.6 - rise + chance.gauss(0, 0.05)}
+        if label == "dpo":
+            yield common | {"preference_accuracy": 0.5 + 0.4 * rise, "margin": 2 * rise + chance.gauss(0, 0.1)}
+        elif label == "grpo":
+            yield common | {
+                "reward": 0.4 + 0.5 * rise + chance.gauss(0, 0.03), "reward_std": 0.3 - 0.1 * rise, "kl": 0.05 * rise,
+                "all_checks": 0.4 + 0.35 * rise,
+                "distinct": 0.8 - 0.15 * rise, "rollout_mismatch": 1.01 + abs(chance.gauss(0, 0.005)),
+                "entropy": 2 - rise, "completion_length": 14 + chance.gauss(0, 1), "parses": 0.7 + 0.25 * rise,
+                "not_trivial": 0.7 + 0.24 * rise, "defined": 0.6 + 0.3 * rise, "uses_context": 0.5 + 0.33 * rise,
+            }  # fmt: skip
+        else:
+            yield common
+
+
+def example_execution(name: str = "20261121-033000-abcdef") -> str:
+    """The spool of an execution in BATON_HOME, as tracking leaves it when the report is made."""
+    folder = execution_folder(name)
+    start = 1_795_231_800.0
+    write_execution(folder, Execution(name, "pretrain_to_rl", {}, {"commit": "1f" * 20, "dirty": "true"}, "", start))
+    for title, seconds in TIMES.items():
+        run = StageRun(title, {}, {}, None, {}, {}, start, start + seconds, FINISHED, cached=title == "corpus")
+        write_stage(folder / title.replace(" ", "-"), run)
+        start += seconds + 0.3
+    write_stage(folder / "report", StageRun("report", {}, {}, None, {}, {}, start))  # still running
+    return name
+
+
+def make_report(job_dir: Path, inputs: Mapping[str, Path], **spec: str) -> Path:
+    """Run the engine's work on artifacts; returns the output directory."""
+    job_dir.mkdir(parents=True)
+    entries = {name: {"path": str(path), "digest": made_of(path)} for name, path in inputs.items()}
+    job = Job(job_dir, "report", "report", {"title": "A run", "execution": ""} | spec, entries)
+    work(job)
+    return job.output
+
+
+if __name__ == "__main__":
+    where = Path(sys.argv[1])
+    print(make_report(where / "job", example_run(where), execution=example_execution()))

@@ -1,0 +1,64 @@
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.report.plots import HEIGHT, MOST_POINTS, WIDTH, bars, curves
+from tasks.report.source import LARGEST
+from tests.report.reading import Reading
+
+NUMBER = st.floats(-LARGEST, LARGEST)
+
+
+def coordinates(svg: str) -> list[float]:
+    return [float(number) for path in Reading(svg).values("d") for number in re.findall(r"-?[\d.]+", path)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6).map(float), NUMBER), min_size=1, unique_by=lambda point: point[0]))
+def test_every_curve_stays_inside_its_drawing(points: list[tuple[float, float]]) -> None:
+    drawn = coordinates(curves("loss", {"loss": sorted(points)}).svg)
+    assert all(math.isfinite(number) and -1 <= number <= max(WIDTH, HEIGHT) + 1 for number in drawn)
+
+
+def test_a_curve_says_in_words_where_it_goes() -> None:
+    figure = curves("Loss", {"loss": [(1, 8.3), (600, 2.25)], "validation loss": [(600, 2.4)]})
+    assert figure.alt == "Loss over steps: loss from 8.3 to 2.25; validation loss from 2.4 to 2.4"
+    assert Reading(figure.svg).values("aria-label") == [figure.alt]
+
+
+def test_a_long_training_is_thinned_to_its_ends_and_equal_stretches() -> None:
+    points = [(float(step), 1 / (step + 1)) for step in range(100_000)]
+    svg = curves("loss", {"loss": points}).svg
+    assert len(coordinates(svg)) / 2 <= 2 * (MOST_POINTS + 2)
+    assert ">50,000<" in svg
+
+
+def test_few_points_are_not_smoothed() -> None:
+    svg = curves("loss", {"loss": [(1, 1.0), (2, 5.0), (3, 1.0)]}).svg
+    assert "raw" not in svg
+
+
+@pytest.mark.parametrize("around", [1.0, 1e-6, 1e9])
+def test_ticks_can_be_told_apart(around: float) -> None:
+    svg = curves("x", {"x": [(1, around), (2, around * 1.01)]}).svg
+    ticks = re.findall(r'class="tick end"[^>]*>([^<]+)<', svg)
+    assert len(ticks) >= 3 and len(set(ticks)) == len(ticks)
+
+
+def test_bars_stand_in_proportion_and_carry_their_values() -> None:
+    figure = bars("All checks", [("base", 0.25), ("grpo", 0.5)], lambda value: f"{value:.0%}", top=1.0)
+    heights = [float(height) for height in Reading(figure.svg).values("height")]
+    assert heights[1] == pytest.approx(2 * heights[0], abs=0.2)
+    assert figure.alt == "All checks: base 25%, grpo 50%"
+
+
+def test_the_ceiling_is_drawn_and_said() -> None:
+    figure = bars("Parses", [("base", 0.0)], lambda value: f"{value:.0%}", top=1.0, ceiling=("real statements", 0.98))
+    assert "ceiling" in figure.svg and figure.alt.endswith("real statements 98%")
+
+
+def test_the_same_data_is_the_same_drawing() -> None:
+    points = [(float(step), math.sin(step)) for step in range(500)]
+    assert curves("x", {"x": points}).svg == curves("x", {"x": points}).svg

@@ -1,0 +1,29 @@
+"""Opens the engine on one model, samples, takes over another model's weights and samples again; prints
+JSON. A process of its own, because vLLM binds the threads of the process that it runs in.
+
+    python -m tests.serve.probe MODEL OTHER_MODEL
+"""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from tasks.serve.engine import open_engine, replace_weights, sample
+
+PROMPTS = [list(range(10 + 3 * i, 30 + 4 * i)) for i in range(12)]
+MAX_TOKENS, TEMPERATURE = 24, 0.8
+
+
+def main(model: Path, other: Path) -> None:
+    llm = open_engine(model, max_model_len=128, seed=3, max_num_seqs=16)
+    greedy = sample(llm, PROMPTS, temperature=0.0, max_tokens=MAX_TOKENS)
+    drawn = sample(llm, PROMPTS[:2], temperature=TEMPERATURE, max_tokens=MAX_TOKENS, n=8)
+    replace_weights(llm, other)
+    replaced = sample(llm, PROMPTS, temperature=0.0, max_tokens=MAX_TOKENS)
+    found = {"greedy": greedy, "drawn": drawn, "replaced": replaced}
+    print(json.dumps({name: [asdict(each) for each in completions] for name, completions in found.items()}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

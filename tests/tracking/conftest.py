@@ -1,0 +1,130 @@
+"""Real stores: an SQLite file made once and copied, and `mlflow server` processes on loopback."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from infra.tracking.execution import close_execution
+from infra.tracking.sqlite import make_tables
+from infra.tracking.store import prepare_client, tracking_uri
+
+START_S = 120  # a server's start on a busy machine
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An SQLite file with MLflow's tables and nothing in them."""
+    prepare_client()
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    make_tables(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> Iterator[Path]:
+    """A Baton home of its own with an empty store; what a test leaves open is closed."""
+    path = tmp_path / "baton"
+    path.mkdir()
+    shutil.copy(empty_store, path / "mlflow.db")
+    monkeypatch.setenv("BATON_HOME", str(path))
+    monkeypatch.delenv("BATON_EXECUTION", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    yield path
+    close()
+
+
+def close() -> None:
+    """Leave the execution and its thread behind before the environment points somewhere else."""
+    close_execution()
+    for thread in threading.enumerate():
+        if thread.name == "tracking":
+            thread.join(START_S)
+
+
+@dataclass
+class Server:
+    """An `mlflow server` process that can be killed and started again on the same port and store."""
+
+    store: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def uri(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        words = ["server", "--backend-store-uri", f"sqlite:///{self.store}", "--port", str(self.port), "--workers", "1"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", *words],
+            cwd=self.store.parent,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + START_S
+        while not self._answers():
+            assert self.process.poll() is None and time.monotonic() < deadline, "mlflow server did not start"
+            time.sleep(0.2)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(self.uri + "/health", timeout=2):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+@pytest.fixture
+def server(home: Path, empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server that MLFLOW_TRACKING_URI points to."""
+    (tmp_path / "server").mkdir()
+    store = tmp_path / "server" / "server.db"
+    shutil.copy(empty_store, store)
+    found = Server(store, free_port())
+    found.start()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", found.uri)
+    yield found
+    close()
+    found.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def runs(role: str, execution: str | None = None) -> list[Run]:
+    """What the store has: the runs of a role ("execution" or "stage"), oldest first."""
+    client = MlflowClient(tracking_uri())
+    experiment = client.get_experiment_by_name("baton")
+    assert experiment is not None
+    query = f"tags.`baton.role` = '{role}'" + (f" and tags.`baton.execution` = '{execution}'" if execution else "")
+    return list(client.search_runs([experiment.experiment_id], query, order_by=["attributes.start_time ASC"]))
+
+
+def curve(run: Run, name: str) -> list[tuple[int, float]]:
+    """(step, value) of each point that the store has of a metric."""
+    history = MlflowClient(tracking_uri()).get_metric_history(run.info.run_id, name)
+    return sorted((point.step, point.value) for point in history)

@@ -1,0 +1,32 @@
+"""A small execution in a process of its own: `python -m tests.tracking.one_execution NAME JOB_DIR POINTS [hang]`."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from infra.tracking.execution import begin_execution, end_execution, flush
+from infra.tracking.record import tracked
+
+
+def write_points(job_dir: Path, steps: range, pause_s: float = 0.0) -> None:
+    """What an engine does: append to metrics.jsonl."""
+    job_dir.mkdir(parents=True, exist_ok=True)
+    for step in steps:
+        with (job_dir / "metrics.jsonl").open("a") as stream:
+            stream.write(json.dumps({"step": step, "time": time.time(), "loss": 1 / (step + 1)}) + "\n")
+        time.sleep(pause_s)
+
+
+if __name__ == "__main__":
+    name, job_dir, points = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    begin_execution(name, {"name": name})
+    with tracked("pretrain", job_dir, spec={"steps": points}, inputs={}) as record:
+        write_points(job_dir, range(points), pause_s=0.001)
+        if "hang" in sys.argv:
+            flush(60)
+            print("pushed", flush=True)
+            time.sleep(600)
+        record.made("checkpoint", "c" * 64, {})
+    end_execution()
+    flush(60)

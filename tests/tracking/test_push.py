@@ -1,0 +1,169 @@
+"""Deliveries that are interrupted, repeated, late, or made by two at once."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from infra.tracking.execution import begin_execution, current_execution, end_execution, flush
+from infra.tracking.push import push_execution
+from infra.tracking.record import tracked
+from infra.tracking.spool import executions, is_delivered
+from infra.tracking.store import TrackingUnreachable
+from tests.tracking.conftest import curve, free_port, runs
+from tests.tracking.one_execution import write_points
+
+WAIT_S = 60.0
+POINTS = [(step, 1 / (step + 1)) for step in range(40)]
+
+
+def in_a_process(*words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.tracking.one_execution", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def delivered(home: Path, tmp_path: Path) -> Path:
+    """The folder of an execution that is over and in MLflow."""
+    begin_execution("one", {"seed": 1})
+    folder = current_execution("one")
+    with tracked("pretrain", tmp_path / "job", spec={"lr": 0.1}, inputs={}):
+        write_points(tmp_path / "job", range(40))
+    flush(WAIT_S)
+    end_execution()
+    push_execution(folder)
+    assert is_delivered(folder)
+    return folder
+
+
+@pytest.mark.parametrize("forgotten", ["the offset", "the run"])
+def test_a_crash_between_a_push_and_its_note_does_no_harm(home: Path, tmp_path: Path, forgotten: str) -> None:
+    folder = delivered(home, tmp_path)
+    for note in folder.rglob("pushed.json"):
+        if forgotten == "the run":
+            note.unlink()
+        else:
+            note.write_text(json.dumps(json.loads(note.read_text()) | {"offset": 0, "sent": ""}))
+    assert push_execution(folder)
+    assert len(runs("execution")) == 1
+    (run,) = runs("stage")
+    assert curve(run, "loss") == POINTS
+    assert run.info.status == "FINISHED"
+
+
+def test_a_killed_process_is_seen_as_killed_and_its_metrics_arrive(home: Path, tmp_path: Path) -> None:
+    process = in_a_process("doomed", str(tmp_path / "job"), "40", "hang")
+    assert process.stdout is not None and process.stdout.readline() == "pushed\n"
+    write_points(tmp_path / "job", range(40, 45))
+    process.kill()
+    process.wait()
+    done = subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], capture_output=True, text=True, check=True)
+    assert "delivered" in done.stdout
+    (parent,), (run,) = runs("execution"), runs("stage")
+    assert (parent.info.status, run.info.status) == ("KILLED", "KILLED")
+    assert [step for step, _ in curve(run, "loss")] == list(range(45))
+
+
+def test_two_executions_share_a_new_store(home: Path, tmp_path: Path) -> None:
+    (home / "mlflow.db").unlink()  # so that both find no tables
+    both = [in_a_process(name, str(tmp_path / name), "400") for name in ("one", "two")]
+    assert [process.wait(timeout=200) for process in both] == [0, 0]
+    subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], check=True)
+    assert {run.data.tags["baton.name"] for run in runs("execution")} == {"one", "two"}
+    children = runs("stage")
+    assert len(children) == 2
+    assert all([step for step, _ in curve(run, "loss")] == list(range(400)) for run in children)
+
+
+def test_a_process_killed_while_it_makes_the_store_leaves_none(home: Path, tmp_path: Path) -> None:
+    (home / "mlflow.db").unlink()
+    process = in_a_process("doomed", str(tmp_path / "job"), "3", "hang")
+    while not (home / "mlflow.db.new").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert not (home / "mlflow.db").exists()
+    subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], check=True)
+    assert runs("execution")[0].info.status == "KILLED"
+
+
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:{port}", "sqlite:////nowhere/at/all/x.db", "htp://host"])
+def test_a_store_that_cannot_be_had_is_refused_at_the_start(
+    home: Path, monkeypatch: pytest.MonkeyPatch, uri: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(port=free_port()))
+    with pytest.raises(TrackingUnreachable, match="unset MLFLOW_TRACKING_URI"):
+        begin_execution("one", {})
+    assert executions() == []
+
+
+def test_sigterm_at_any_moment_leaves_a_spool_that_can_be_delivered(home: Path, tmp_path: Path) -> None:
+    process = in_a_process("doomed", str(tmp_path / "job"), "40", "hang")
+    assert process.stdout is not None and process.stdout.readline()
+    os.kill(process.pid, signal.SIGTERM)
+    process.wait(timeout=WAIT_S)
+    subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], check=True)
+    assert runs("execution")[0].info.status == "KILLED"
+
+
+def test_what_a_lost_store_missed_is_delivered_by_the_next_run(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = begin_execution("one", {})
+    with monkeypatch.context() as lost:
+        lost.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+        with tracked("pretrain", tmp_path / "job", spec={}, inputs={}):
+            write_points(tmp_path / "job", range(40))
+        started = time.monotonic()
+        assert not end_execution()
+        assert time.monotonic() - started < 10
+    begin_execution("two", {})
+    flush(WAIT_S)
+    (run,) = runs("stage", id)
+    assert curve(run, "loss") == POINTS
+    assert [is_delivered(folder) for folder in executions()] == [True, False]
+
+
+def test_the_loss_of_the_store_is_said_once(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    begin_execution("one", {})
+    flush(WAIT_S)
+    capfd.readouterr()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+    with tracked("pretrain", tmp_path / "job", spec={}, inputs={}):
+        for _ in range(3):
+            write_points(tmp_path / "job", range(2))
+            flush(WAIT_S)
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
+    assert "its records wait in" in said.err
+
+
+def test_sync_says_what_it_cannot_deliver(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = begin_execution("one", {})
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+    end_execution()
+    done = subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert id in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_store_that_was_emptied_during_a_run_is_filled_anew(home: Path, tmp_path: Path, empty_store: Path) -> None:
+    begin_execution("one", {})
+    with tracked("pretrain", tmp_path / "job", spec={}, inputs={}):
+        write_points(tmp_path / "job", range(20))
+        flush(WAIT_S)
+        with sqlite3.connect(empty_store) as empty, sqlite3.connect(home / "mlflow.db") as store:
+            empty.backup(store)
+        write_points(tmp_path / "job", range(20, 40))
+    flush(WAIT_S)
+    (run,) = runs("stage")
+    assert curve(run, "loss") == POINTS

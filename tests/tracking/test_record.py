@@ -1,0 +1,188 @@
+"""What a person finds in MLflow after a run."""
+
+import math
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from infra.tracking.code import code_version
+from infra.tracking.execution import (
+    begin_execution,
+    current_execution,
+    end_execution,
+    execution_id,
+    flush,
+    note_cached,
+)
+from infra.tracking.record import tracked
+from infra.tracking.spool import read_execution, read_stage
+from infra.tracking.store import tracking_uri
+from tasks.job import Job
+from tests.tracking.conftest import curve, runs
+from tests.tracking.one_execution import write_points
+
+WAIT_S = 60.0
+
+
+def test_an_execution_is_a_parent_run_with_a_child_for_each_stage(home: Path, tmp_path: Path) -> None:
+    id = begin_execution("pretrain_to_rl", {"name": "laptop", "seed": 1})
+    for title in ("tokenizer", "evaluate base"):
+        with tracked(title, tmp_path / title, spec={}, inputs={}) as record:
+            record.made("tokenizer", "t" * 64, {"vocab_size": 4096})
+    flush(WAIT_S)
+    end_execution(metrics={"all_checks": 0.61})
+
+    (parent,) = runs("execution")
+    assert parent.data.tags["baton.execution"] == id
+    assert parent.data.params == {"name": "laptop", "seed": "1"}
+    assert parent.data.metrics["all_checks"] == 0.61
+    assert parent.info.status == "FINISHED"
+    children = runs("stage", id)
+    assert [child.info.run_name for child in children] == ["tokenizer", "evaluate base"]
+    assert all(child.data.tags["mlflow.parentRunId"] == parent.info.run_id for child in children)
+
+
+def test_a_stage_has_its_parameters_digests_facts_versions_and_duration(home: Path, tmp_path: Path) -> None:
+    spec = {"model": {"heads": 4, "rope": {"base": 10000.0}}, "sources": ["a", "b"], "note": None, "text": "x" * 9000}
+    with tracked("pretrain", tmp_path / "job", spec=spec, inputs={"data": "d" * 64}) as record:
+        record.made("megatron_checkpoint", "c" * 64, {"step": 10, "precision": "bf16", "layout": {"tp": 1}})
+    flush(WAIT_S)
+
+    (run,) = runs("stage")
+    assert run.data.params["model.heads"] == "4"
+    assert run.data.params["model.rope.base"] == "10000.0"
+    assert run.data.params["sources"] == '["a", "b"]'
+    assert run.data.params["note"] == "null"
+    assert len(run.data.params["text"]) == 6000  # as much as MLflow takes
+    tags = run.data.tags
+    assert tags["baton.input.data"] == "d" * 64
+    assert (tags["baton.output.kind"], tags["baton.output"]) == ("megatron_checkpoint", "c" * 64)
+    assert tags["baton.fact.precision"] == "bf16"
+    assert tags["mlflow.source.git.commit"] == code_version()["commit"]
+    assert tags["baton.code.dirty"] in ("true", "false", "unknown")
+    assert tags["baton.version.torch"]
+    assert run.data.metrics["output/step"] == 10
+    assert run.data.metrics["output/layout.tp"] == 1
+    assert 0 <= run.data.metrics["duration_s"] < 60
+    assert run.info.end_time >= run.info.start_time
+
+
+def test_the_whole_metric_curve_arrives(home: Path, tmp_path: Path) -> None:
+    with tracked("pretrain", tmp_path / "job", spec={}, inputs={}):
+        write_points(tmp_path / "job", range(2500))  # more than MLflow takes at once
+    flush(WAIT_S)
+    (run,) = runs("stage")
+    assert curve(run, "loss") == [(step, 1 / (step + 1)) for step in range(2500)]
+
+
+def test_a_loss_that_is_not_a_number_is_shown_as_it_is(home: Path, tmp_path: Path) -> None:
+    with tracked("pretrain", tmp_path / "job", spec={}, inputs={}):
+        (tmp_path / "job").mkdir()
+        (tmp_path / "job" / "metrics.jsonl").write_text('{"step": 1, "time": 5, "loss": NaN, "norm": Infinity}\n')
+    flush(WAIT_S)
+    (run,) = runs("stage")
+    assert math.isnan(curve(run, "loss")[0][1])
+    assert curve(run, "norm")[0][1] > 1e300
+
+
+def test_metrics_arrive_while_the_stage_still_runs(home: Path, tmp_path: Path) -> None:
+    with tracked("pretrain", tmp_path / "job", spec={}, inputs={}):
+        write_points(tmp_path / "job", range(5))
+        flush(WAIT_S)
+        (run,) = runs("stage")
+        assert run.info.status == "RUNNING"
+        assert len(curve(run, "loss")) == 5
+
+
+def test_a_job_that_a_later_execution_resumes_gives_it_the_whole_curve(home: Path, tmp_path: Path) -> None:
+    begin_execution("first", {})
+    with pytest.raises(KeyboardInterrupt), tracked("pretrain", tmp_path / "job", spec={}, inputs={}):
+        write_points(tmp_path / "job", range(30))
+        raise KeyboardInterrupt
+    flush(WAIT_S)
+    end_execution("KILLED")
+    begin_execution("second", {})
+    with tracked("pretrain", tmp_path / "job", spec={}, inputs={}):
+        write_points(tmp_path / "job", range(20, 50))  # the checkpoint was at step 20: ten steps are repeated
+    flush(WAIT_S)
+    end_execution()
+
+    first, second = runs("stage")
+    assert (first.info.status, len(curve(first, "loss"))) == ("KILLED", 30)
+    assert [step for step, _ in curve(second, "loss")] == list(range(50))
+
+
+def test_an_engine_that_drops_its_last_steps_and_takes_them_again_loses_none(home: Path, tmp_path: Path) -> None:
+    with tracked("pretrain", tmp_path / "job", spec={}, inputs={}):
+        write_points(tmp_path / "job", range(30))
+        flush(WAIT_S)
+        Job(tmp_path / "job", "pretrain", "checkpoint", {}, {}).forget_after(4)  # resumed from step 4, long ago
+        write_points(tmp_path / "job", range(5, 60))
+    flush(WAIT_S)
+    (run,) = runs("stage")
+    assert sorted({step for step, _ in curve(run, "loss")}) == list(range(60))
+
+
+def test_a_stage_from_the_cache_is_recorded_as_such(home: Path) -> None:
+    begin_execution("again", {})
+    note_cached("evaluate sft", "eval_report", "e" * 64, {"label": "sft", "parses": 0.75})
+    flush(WAIT_S)
+    (run,) = runs("stage")
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["baton.cached"] == "true"
+    assert run.data.tags["baton.output"] == "e" * 64
+    assert run.data.metrics["output/parses"] == 0.75
+
+
+def test_a_failed_stage_says_why(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError), tracked("convert", tmp_path / "job", spec={}, inputs={}):
+        raise ValueError("logits differ by 0.3\nand\nmuch\nmore\nof\nit")
+    flush(WAIT_S)
+    (run,) = runs("stage")
+    assert run.info.status == "FAILED"
+    assert run.data.tags["baton.error"] == "ValueError: logits differ by 0.3\nand\nmuch\nmore\nof"
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(143)])
+def test_ctrl_c_and_sigterm_end_as_killed(home: Path, tmp_path: Path, stop: BaseException) -> None:
+    with pytest.raises(type(stop)), tracked("pretrain", tmp_path / "job", spec={}, inputs={}):
+        raise stop
+    folder = current_execution("pretrain")
+    assert read_stage(folder / "pretrain").status == "KILLED"
+
+
+def test_a_stage_tried_again_is_the_same_run(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(OSError), tracked("sft", tmp_path / "job", spec={"lr": 1}, inputs={}):
+        raise OSError("disk full")
+    flush(WAIT_S)
+    with tracked("sft", tmp_path / "job", spec={"lr": 1}, inputs={}):
+        flush(WAIT_S)
+        assert runs("stage")[0].info.status == "RUNNING"
+    flush(WAIT_S)
+    (run,) = runs("stage")
+    assert run.info.status == "FINISHED"
+
+
+def test_two_jobs_of_one_title_are_two_runs(home: Path, tmp_path: Path) -> None:
+    for seed in (1, 2):
+        with tracked("sft", tmp_path / str(seed), spec={"seed": seed}, inputs={}):
+            pass
+    flush(WAIT_S)
+    assert [run.data.params["seed"] for run in runs("stage")] == ["1", "2"]
+
+
+def test_an_execution_given_by_its_id_is_joined(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATON_EXECUTION", "20260101-000000-abcdef")
+    assert execution_id() == "20260101-000000-abcdef"
+    with tracked("convert", tmp_path / "job", spec={}, inputs={}):
+        pass
+    assert read_execution(current_execution("convert")).id == "20260101-000000-abcdef"
+
+
+def test_the_embedded_store_keeps_files_in_batons_home(home: Path, tmp_path: Path) -> None:
+    begin_execution("one", {})
+    flush(WAIT_S)
+    experiment = MlflowClient(tracking_uri()).get_experiment_by_name("baton")
+    assert experiment is not None
+    assert experiment.artifact_location == (home / "mlartifacts").as_uri()

@@ -1,0 +1,92 @@
+"""Secrets stay out of everything that is kept."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infra.tracking.execution import begin_execution, current_execution, flush
+from infra.tracking.record import tracked
+from infra.tracking.redact import redact, redact_command, redact_text
+from infra.tracking.store import TrackingUnreachable, check_reachable
+from tests.tracking.conftest import free_port
+
+SECRET = "s3cr3t-of-a-kind"
+
+
+@pytest.mark.parametrize(
+    "field", ["token", "hf_token", "api_key", "apiKey", "password", "db_password", "aws_secret_access_key"]
+)
+def test_a_field_that_says_that_it_is_secret_is_hidden(field: str) -> None:
+    assert SECRET not in json.dumps(redact({"data": [{field: SECRET}]}))
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        {"tokens": 1000},
+        {"eos_token": "<|endoftext|>"},
+        {"tokenizer": "path"},
+        {"max_tokens": 5},
+        {"text_field": "text"},
+    ],
+)
+def test_what_only_sounds_like_a_secret_is_kept(harmless: dict[str, object]) -> None:
+    assert redact(harmless) == harmless
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"http://me:{SECRET}@host:5000/x",
+        f"postgresql+psycopg2://me:{SECRET}@db/mlflow",
+        f"s3 url https://bucket/x?X-Amz-Signature={SECRET}&y=1",
+        f"https://host/x?a=1&access_token={SECRET}",
+        f"hf_{SECRET.replace('-', 'x') * 2}",
+        f"refused: ghp_{SECRET.replace('-', 'x') * 2}!",
+    ],
+)
+def test_secrets_in_text_are_hidden(text: str) -> None:
+    assert SECRET not in redact_text(text) and SECRET.replace("-", "x") not in redact_text(text)
+
+
+@pytest.mark.parametrize(
+    "words", [["--token", SECRET], [f"--api-key={SECRET}"], [f"HF_TOKEN={SECRET}"], [f"http://a:{SECRET}@h"]]
+)
+def test_secrets_on_the_command_line_are_hidden(words: list[str]) -> None:
+    shown = redact_command(["run", *words, "--recipe", "laptop.yaml"])
+    assert SECRET not in " ".join(shown)
+    assert shown[-2:] == ["--recipe", "laptop.yaml"]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(alphabet="abc /.<>|", max_size=8),
+        lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["model", "lr", "seed"]), inner),
+        max_leaves=10,
+    )
+)
+def test_a_spec_without_secrets_stays_as_it_is(value: object) -> None:
+    assert redact(value) == value
+
+
+def test_nothing_in_the_home_folder_holds_a_secret(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["pyflyte", "run", "--hf-token", SECRET])
+    begin_execution("one", {"data": {"source": f"https://me:{SECRET}@host/set", "hf_token": SECRET}})
+    with pytest.raises(RuntimeError), tracked("data", tmp_path / "job", spec={"hf_token": SECRET}, inputs={}) as record:
+        record.made("corpus", "c" * 64, {"source": f"https://me:{SECRET}@host/set"})
+        raise RuntimeError(f"https://me:{SECRET}@host/set: refused")
+    flush(60)
+    assert (current_execution("one") / "data" / "pushed.json").exists()
+    kept = [path for path in home.rglob("*") if path.is_file()]
+    assert [path for path in kept if SECRET.encode() in path.read_bytes()] == []
+
+
+def test_an_address_with_a_password_is_never_shown(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:{SECRET}@127.0.0.1:{free_port()}")
+    with pytest.raises(TrackingUnreachable) as refused:
+        check_reachable()
+    assert SECRET not in str(refused.value)
+    assert "127.0.0.1" in str(refused.value)

@@ -1,0 +1,79 @@
+"""From raw text to a GRPO-tuned, evaluated and published model.
+
+    pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl --recipe workflows/recipes/laptop.yaml
+
+The recipe says which stages there are. `stages` is a dynamic workflow, so that the DAG has exactly
+those: a stage that is off is not a node that does nothing.
+"""
+
+from flytekit import dynamic, workflow
+
+import images
+import workflows.recipe_file  # noqa: F401 - a broken recipe file ends in a message
+from infra.tracking.execution import begin_execution, execution_id
+from tasks.artifacts import EvalReport, HFModel, Report
+from tasks.convert.task import adopt, convert
+from tasks.data.task import prepare_corpus, tokenize, train_tokenizer
+from tasks.dpo.task import dpo
+from tasks.evaluate.task import evaluate
+from tasks.grpo.task import grpo
+from tasks.pretrain.task import pretrain
+from tasks.publish.task import publish
+from tasks.report.spec import ReportSpec
+from tasks.report.task import report
+from tasks.sft.task import sft
+from workflows.recipe import Recipe
+
+
+@dynamic(container_image=images.DATA)
+def stages(recipe: Recipe) -> Report:
+    """The stages that the recipe asks for, in their order."""
+    begin_execution(recipe.name, recipe.model_dump(mode="json"))
+    tokenizer = shards = checkpoint = model = published = None
+    models: list[HFModel] = []
+    reports: list[EvalReport] = []
+
+    corpus = prepare_corpus(spec=recipe.corpus.as_found())
+    if recipe.tokenizer:
+        tokenizer = train_tokenizer(spec=recipe.tokenizer.as_found(), corpus=corpus)
+    if recipe.shards:
+        shards = tokenize(spec=recipe.shards, corpus=corpus, tokenizer=tokenizer)
+    if recipe.pretrain:
+        checkpoint = pretrain(spec=recipe.pretrain, data=shards)
+
+    def keep(model: HFModel) -> HFModel:
+        """Evaluate each model as soon as it is there."""
+        models.append(model)
+        if recipe.evaluate:
+            reports.append(evaluate(spec=recipe.evaluate, model=model, corpus=corpus))
+        return model
+
+    if recipe.convert:
+        model = keep(convert(spec=recipe.convert, checkpoint=checkpoint, tokenizer=tokenizer, data=shards))
+    if recipe.start_from:
+        model = keep(adopt(spec=recipe.start_from.as_found()))
+    if recipe.sft:
+        model = keep(sft(spec=recipe.sft, model=model, corpus=corpus))
+    if recipe.dpo:
+        model = keep(dpo(spec=recipe.dpo, model=model, corpus=corpus))
+    if recipe.grpo:
+        model = keep(grpo(spec=recipe.grpo, model=model, corpus=corpus))
+
+    if recipe.publish:
+        published = publish(spec=recipe.publish, model=model, reports=reports)
+    return report(
+        spec=ReportSpec(title=recipe.name, execution=execution_id()),
+        corpus=corpus,
+        models=models,
+        reports=reports,
+        tokenizer=tokenizer,
+        shards=shards,
+        checkpoint=checkpoint,
+        published=published,
+    )
+
+
+@workflow
+def pretrain_to_rl(recipe: Recipe) -> Report:
+    """Raw text → tokenizer → pretrain → convert → SFT → DPO → GRPO → publish, evaluated throughout."""
+    return stages(recipe=recipe)

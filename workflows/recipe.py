@@ -1,0 +1,87 @@
+"""The recipe: the one typed YAML that describes a run, made of the stages' specs.
+
+A stage that is left out (or `null`) is off. `start_from` enters midway with an existing model.
+Whatever is wrong with a recipe is found before any compute, all of it at once: RecipeError.
+"""
+
+from typing import Any
+
+from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from tasks.convert.adopt_spec import AdoptSpec
+from tasks.convert.spec import ConvertSpec
+from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
+from tasks.dpo.spec import DPOSpec
+from tasks.evaluate.spec import EvaluateSpec
+from tasks.grpo.spec import GRPOSpec
+from tasks.pretrain.spec import PretrainSpec
+from tasks.publish.spec import PublishSpec
+from tasks.sft.spec import SFTSpec
+from tasks.spec import Spec
+from workflows.preflight import Given, problems_of
+from workflows.recipe_error import RecipeError, problems_from
+
+
+class Recipe(Spec):
+    """One run from raw text to a published model."""
+
+    name: str = Field("baton", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", description="Name of the run: a-z, 0-9 and -")
+    corpus: CorpusSpec = Field(CorpusSpec(), description="Where the text comes from")
+    start_from: AdoptSpec | None = Field(None, description="Existing model to start from, in place of pretraining")
+    tokenizer: TokenizerSpec | None = Field(None, description="Tokenizer; needed by shards")
+    shards: ShardsSpec | None = Field(None, description="Tokenized shards; needed by pretrain")
+    pretrain: PretrainSpec | None = Field(None, description="Pretraining with Megatron-Core")
+    convert: ConvertSpec | None = Field(None, description="Export to Hugging Face; needed by all that follow")
+    evaluate: EvaluateSpec | None = Field(None, description="Evaluation with vLLM, of every model of the run")
+    sft: SFTSpec | None = Field(None, description="Supervised fine-tuning with TRL")
+    dpo: DPOSpec | None = Field(None, description="Direct preference optimization with TRL")
+    grpo: GRPOSpec | None = Field(None, description="Reinforcement learning with TRL and live vLLM rollouts")
+    publish: PublishSpec | None = Field(None, description="Model card and registry version of the last model")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _all_problems_at_once(cls, value: Any, handler: ModelWrapValidatorHandler["Recipe"]) -> "Recipe":
+        if isinstance(value, Recipe):
+            return value
+        try:
+            recipe, problems = handler(value), []
+            sections = {name: getattr(recipe, name) for name in cls.model_fields}
+            given = Given({name: section for name, section in sections.items() if section is not None}, set())
+        except ValidationError as error:
+            problems = problems_from(error, cls, value)
+            given = _readable_part(value)
+        problems += problems_of(given)
+        if problems:
+            raise RecipeError(problems)
+        return recipe
+
+
+def _readable_part(value: Any) -> Given:
+    """The sections of a recipe with errors that are right by themselves: they are checked as well."""
+    specs: dict[str, Any] = {"corpus": CorpusSpec()}
+    broken: set[str] = set()
+    for name, section in value.items() if isinstance(value, dict) else ():
+        model = SECTIONS.get(name)
+        if model is None or section is None:
+            continue
+        try:
+            specs[name] = model.model_validate(section)
+        except ValidationError:
+            specs.pop(name, None)
+            broken.add(name)
+    return Given(specs, broken)
+
+
+SECTIONS: dict[str, type[Spec]] = {
+    "corpus": CorpusSpec,
+    "start_from": AdoptSpec,
+    "tokenizer": TokenizerSpec,
+    "shards": ShardsSpec,
+    "pretrain": PretrainSpec,
+    "convert": ConvertSpec,
+    "evaluate": EvaluateSpec,
+    "sft": SFTSpec,
+    "dpo": DPOSpec,
+    "grpo": GRPOSpec,
+    "publish": PublishSpec,
+}

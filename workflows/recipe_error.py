@@ -1,0 +1,86 @@
+"""What a person sees of a recipe that cannot run: each problem with its path, value and way out."""
+
+import difflib
+import types
+import typing
+from typing import Any
+
+import click
+from pydantic import BaseModel, ValidationError
+
+from tasks.spec import Problem
+
+
+class RecipeError(click.ClickException):
+    """A recipe cannot run. Under `pyflyte run` it ends the command with exit code 2, no traceback."""
+
+    exit_code = 2
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        lines = [f"  {problem.path}: {_short(problem.value)}\n      {problem.allowed}" for problem in problems]
+        super().__init__("\n".join([f"the recipe has {count}; nothing was started", *lines]))
+
+
+def problems_from(error: ValidationError, model: type[BaseModel], raw: Any) -> list[Problem]:
+    """pydantic's errors in the recipe's own words."""
+    found = []
+    for item in error.errors(include_url=False):
+        path, parent = _walk(item["loc"], model, raw)
+        if item["type"] == "extra_forbidden":
+            allowed = _known_fields(path.rpartition(".")[2], parent)
+        elif item["type"] == "missing":
+            allowed = "is required"
+        else:
+            allowed = item["msg"][0].lower() + item["msg"][1:]
+        value = "(not given)" if item["type"] == "missing" else item["input"]
+        found.append(Problem(path or "recipe", value, allowed))
+    return found
+
+
+def _walk(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) -> tuple[str, type[BaseModel] | None]:
+    """The field's path as written in the YAML, and the model that its parent is. A location also
+    holds the tags of unions, which are not fields."""
+    parts: list[str] = []
+    parent: type[BaseModel] | None = model
+    options: list[type[BaseModel]] = []
+    for index, part in enumerate(location):
+        last = index == len(location) - 1
+        field = parent.model_fields.get(str(part)) if parent else None
+        if field is None and not last:  # a union's tag: it says which model this is
+            parent = next((option for option in options if _tag(option) == part), parent) if parts else parent
+            continue
+        if field is None and last and not isinstance(raw, dict):
+            continue
+        parts.append(str(part))
+        raw = raw.get(part) if isinstance(raw, dict) else None
+        if not last:
+            options = _models_in(field.annotation) if field else []
+            parent = options[0] if options else None
+    return ".".join(parts), parent
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated):
+        return [model for option in typing.get_args(annotation) for model in _models_in(option)]
+    return []
+
+
+def _tag(model: type[BaseModel]) -> Any:
+    return model.model_fields["kind"].default if "kind" in model.model_fields else None
+
+
+def _known_fields(name: str, model: type[BaseModel] | None) -> str:
+    if model is None:
+        return "unknown field"
+    close = difflib.get_close_matches(name, model.model_fields, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"unknown field; {hint}known: {', '.join(model.model_fields)}"
+
+
+def _short(value: Any, limit: int = 60) -> str:
+    text = value if value == "(not given)" else repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
