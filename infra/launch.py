@@ -9,13 +9,13 @@ stands, and a second copy started at the same time waits for the first and takes
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,9 @@ from infra.home import baton_home
 from infra.progress import ProgressBar, say
 
 STOP_GRACE_S = 60.0  # from SIGTERM to SIGKILL: time to write a checkpoint
+# OpenMP threads that spin while they wait keep the cores from everyone else: beside one other busy
+# process, vLLM on two cores ran 20 times slower with libgomp's default than with waits this short.
+SHORT_WAITS = {"GOMP_SPINCOUNT": "1000"}
 LOG_LINES = 20  # of the engine's last words, shown when it fails
 FULL_DISK_BYTES = 1 << 20  # with less than this left, a failure is blamed on the disk too
 
@@ -75,16 +78,19 @@ def run_engine(
             return job_dir / "output"
         (job_dir / "result.json").unlink(missing_ok=True)
         (job_dir / "spec.json").write_text(json.dumps(request, indent=1))
+        log_start = log.tell()  # it may hold earlier runs
         returncode = _run(engine.command(job_dir, processes), job_dir, title, log)
         result = _read_result(job_dir)
         if returncode == 0 and "digest" in result:
             return job_dir / "output"
-        raise EngineFailed(_last_words(title, job_dir, returncode, result))
+        raise EngineFailed(_last_words(title, job_dir, returncode, result, log_start))
 
 
 def _run(command: list[str], job_dir: Path, title: str, log: IO[bytes]) -> int:
     """Start the engine in a session of its own and follow it to its end."""
-    environment = os.environ | {"BATON_LAUNCHED": "1", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
+    environment = (
+        SHORT_WAITS | os.environ | {"BATON_LAUNCHED": "1", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
+    )
     (job_dir / "progress.json").unlink(missing_ok=True)
     with _sigterm_as_exit():
         process = subprocess.Popen(
@@ -165,22 +171,36 @@ def _read_result(job_dir: Path) -> dict[str, Any]:
         return {}
 
 
-def _last_words(title: str, job_dir: Path, returncode: int, result: dict[str, Any]) -> str:
+def _last_words(title: str, job_dir: Path, returncode: int, result: dict[str, Any], log_start: int) -> str:
+    with (job_dir / "log.txt").open("rb") as stream:
+        stream.seek(log_start)
+        log = stream.read().decode(errors="replace")
     folder = f"  Folder: {job_dir}"
-    if "traceback" in result:  # a bug
-        return f"{title}: {result['kind']}: {result['error']}\n{_tail(result['traceback'].splitlines())}{folder}"
-    if "error" in result:
+    killed_rank = _killed_rank(log)
+    if "traceback" in result and not killed_rank:  # a bug
+        return f"{title}: {result['kind']}: {result['error']}\n{_tail(result['traceback'])}{folder}"
+    if "error" in result and "traceback" not in result:
         return f"{title}: {result['error']}\n  (log: {job_dir / 'log.txt'})"
-    how = f"ended with exit code {returncode}"
-    if returncode < 0:
-        how = f"was killed by {signal.Signals(-returncode).name}"
-        if returncode == -signal.SIGKILL:
-            how += " (out of memory? `dmesg` says so if it was)"
+    how = killed_rank or _exit(returncode)
     if shutil.disk_usage(job_dir).free < FULL_DISK_BYTES:
         how += f"; the disk of {job_dir} is full"
-    with (job_dir / "log.txt").open(errors="replace") as log:
-        return f"{title} {how}. Its last lines:\n{_tail(log)}{folder}"
+    return f"{title} {how}. Its last lines:\n{_tail(log)}{folder}"
 
 
-def _tail(lines: Iterable[str]) -> str:
-    return "".join(f"    {line.rstrip()}\n" for line in deque(lines, maxlen=LOG_LINES))
+def _exit(returncode: int) -> str:
+    return f"ended with exit code {returncode}" if returncode >= 0 else _killed(-returncode)
+
+
+def _killed(signum: int) -> str:
+    hint = " (out of memory? `dmesg` says so if it was)" if signum == signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(signum).name}{hint}"
+
+
+def _killed_rank(log: str) -> str | None:
+    """Torchrun's word on the rank that was killed first: the others fail because of it, with a traceback."""
+    found = re.search(r"failed \(exitcode: -(\d+)\) local_rank: (\d+)", log)
+    return f"(rank {found[2]}) {_killed(int(found[1]))}" if found else None
+
+
+def _tail(text: str) -> str:
+    return "".join(f"    {line.rstrip()}\n" for line in text.splitlines()[-LOG_LINES:])

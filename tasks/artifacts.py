@@ -5,7 +5,7 @@ the same in the directory's `manifest.json`; `from_directory` reads them back.
 """
 
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from flytekit.types.directory import FlyteDirectory
 from pydantic import BaseModel, ConfigDict
@@ -30,6 +30,14 @@ class Artifact(BaseModel):
         return cls(
             directory=FlyteDirectory(str(path), remote_directory=False), digest=manifest.digest, **manifest.facts
         )
+
+    def facts(self) -> dict[str, Any]:
+        """What is known of it beside its digest: the same as in its manifest."""
+        return self.model_dump(exclude={"directory", "digest"})
+
+    def title(self, stage: str) -> str:
+        """What to call the run of `stage` that made it."""
+        return stage
 
     def local(self) -> Path:
         """The directory on this machine, downloaded first when it is elsewhere."""
@@ -110,6 +118,9 @@ class EvalReport(Artifact):
     uses_context: float
     all_checks: float
     distinct: float
+
+    def title(self, stage: str) -> str:
+        return f"{stage}-{self.label}"
 
 
 class PublishedModel(Artifact):

@@ -26,6 +26,7 @@ from flytekit.extend import TaskPlugins
 from infra.home import baton_home, quiet
 from infra.launch import Engine, job_directory, run_engine
 from infra.progress import say
+from infra.tracking.execution import note_cached
 from infra.tracking.record import tracked
 from tasks.artifacts import Artifact
 from tasks.manifest import MANIFEST, ArtifactError, verify
@@ -38,6 +39,9 @@ quiet()
 flytekit.core.local_cache.CACHE_LOCATION = str(baton_home() / "flyte-cache")
 
 
+_made_here: set[str] = set()  # digests of what this process's stages made, as opposed to found in the cache
+
+
 @dataclass(frozen=True)
 class Stage:
     """Marks a Flyte task as a stage (its `task_config`)."""
@@ -46,15 +50,21 @@ class Stage:
 
 
 class StageTask(PythonFunctionTask[Stage]):
-    """A Flyte task whose local cache hits are only believed while their files are there."""
+    """A Flyte task whose local cache hits are only believed while their files are there, and are
+    recorded in the execution that they served."""
 
     def local_execute(self, ctx: FlyteContext, **kwargs: Any) -> Any:
         promise = super().local_execute(ctx, **kwargs)
         (python_type,) = self.python_interface.outputs.values()
         artifact = TypeEngine.to_python_value(ctx, promise.val, python_type)
-        if (Path(artifact.directory.path) / MANIFEST).exists():
+        title = artifact.title(self.task_config.engine.stage)
+        if artifact.digest in _made_here:
             return promise
-        say(f"{self.task_config.engine.stage}: cached, but its files are gone; making it again")
+        if (Path(artifact.directory.path) / MANIFEST).exists():
+            note_cached(title, artifact.kind, artifact.digest, artifact.facts())
+            say(f"✓ {title:<14} cached")
+            return promise
+        say(f"{title}: cached, but its files are gone; making it again")
         os.environ["FLYTE_LOCAL_CACHE_OVERWRITE"] = "true"  # Flyte's own switch; it has no argument for it
         try:
             return super().local_execute(ctx, **kwargs)
@@ -115,7 +125,8 @@ def run(
     with tracked(title, job_dir, spec=words, inputs=digests) as record:
         output = run_engine(engine, job_dir, request, title=title, processes=processes)
         artifact = made.from_directory(output)
-        record.made(made.kind, artifact.digest, artifact.model_dump(exclude={"directory", "digest"}))
+        record.made(made.kind, artifact.digest, artifact.facts())
+    _made_here.add(artifact.digest)
     _draw_deck(title, output)
     return artifact
 

@@ -19,6 +19,7 @@ from infra.tracking.flatten import flatten
 from infra.tracking.metrics import Point, points_after
 from infra.tracking.redact import redact_text
 from infra.tracking.spool import (
+    FINISHED,
     RUNNING,
     Execution,
     StageRun,
@@ -35,6 +36,7 @@ METRICS_A_BATCH = 1000  # MLflow's limits
 OTHERS_A_BATCH = 100
 LONGEST_PARAM = 6000
 LONGEST_TAG = 5000
+FILE_CLOCK_S = 0.1  # a killed run ended when its files last changed, by a coarser clock
 
 
 @dataclass(frozen=True)
@@ -117,11 +119,11 @@ def _push_record(client: MlflowClient, folder: Path, words: Words, metrics: Path
     if changed:
         client.update_run(pushed.run_id, status=RUNNING, name=words.name)  # a stage may be tried again
         _send_words(client, pushed.run_id, words)
-    if metrics is not None and metrics.exists():
+    if metrics is not None and metrics.exists() and (changed or words.ended is None):
         if pushed.file != (file := metrics.stat().st_ino):
             pushed = replace(pushed, offset=0, file=file)
         for batch, offset in points_after(metrics, pushed.offset, METRICS_A_BATCH):
-            client.log_batch(pushed.run_id, metrics=[_metric(point) for point in batch])
+            client.log_batch(pushed.run_id, metrics=[_metric(point) for point in batch if _belongs(point, words)])
             pushed = replace(pushed, offset=offset)
             _write_pushed(folder, pushed)
     if changed:
@@ -231,6 +233,11 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def _belongs(point: Point, words: Words) -> bool:
+    """Not what another execution added after it took up the job that this one did not finish."""
+    return words.ended is None or words.status == FINISHED or point.time <= words.ended + FILE_CLOCK_S
 
 
 def _metric(point: Point) -> Metric:

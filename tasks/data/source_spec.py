@@ -89,7 +89,7 @@ class _OnDisk(Spec):
         return []
 
     def state(self) -> str:
-        return _state_of(self.root(), self.files())
+        return state_of(self.root(), self.files())
 
 
 class FilesSource(_OnDisk):
@@ -184,7 +184,7 @@ class HuggingFaceSource(Spec):
         folder = self.folder()
         if folder is None:
             return ""
-        return _state_of(folder, sorted(path for path in folder.rglob("*") if path.is_file()))
+        return state_of(folder, sorted(path for path in folder.rglob("*") if path.is_file()))
 
 
 def is_path(name: str) -> bool:
@@ -197,7 +197,7 @@ def expanded(path: str) -> Path:
     return Path(path).expanduser().absolute()
 
 
-def _state_of(root: Path, files: list[Path]) -> str:
+def state_of(root: Path, files: list[Path]) -> str:
     """BLAKE3 over the files' names below the root, sizes and modification times."""
     hasher = blake3()
     for path in files:

@@ -3,6 +3,7 @@
 Nothing here says on what machine or with how many workers.
 """
 
+import json
 from typing import Annotated
 
 from pydantic import Field
@@ -15,6 +16,7 @@ from tasks.data.source_spec import (
     StdlibSource,
     expanded,
     is_path,
+    state_of,
 )
 from tasks.spec import Problem, Spec
 
@@ -60,6 +62,28 @@ class TokenizerSpec(Spec):
         None, min_length=1, description="instead of training: the folder or the hub name of a Hugging Face tokenizer"
     )
     min_frequency: int = Field(2, ge=1, description="how often a pair must occur to be merged (training only)")
+    state: str | None = Field(
+        None, description="what an existing folder looked like at the start; filled in by Baton, see `as_found`"
+    )
+
+    def as_found(self) -> "TokenizerSpec":
+        """This spec with the existing tokenizer's present state, so that changed files are not a cache hit."""
+        if self.existing is None or not is_path(self.existing):
+            return self
+        folder = expanded(self.existing)
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+        return self.model_copy(update={"state": state_of(folder, files)})
+
+    def size(self) -> int | None:
+        """Entries of the vocabulary, where this is known before the stage has run."""
+        if self.existing is None:
+            return self.vocab_size
+        path = expanded(self.existing) / "tokenizer.json"
+        if not path.is_file():
+            return None
+        content = json.loads(path.read_text())
+        added = [token["id"] for token in content.get("added_tokens", [])]
+        return 1 + max([*_ids(content["model"]["vocab"]), *added])
 
     def problems(self) -> list[Problem]:
         if (self.vocab_size is None) == (self.existing is None):
@@ -85,3 +109,8 @@ class TokenizerSpec(Spec):
 
 class ShardsSpec(Spec):
     """Megatron `.bin/.idx` of both splits; it has no choices (yet)."""
+
+
+def _ids(vocabulary: dict[str, int] | list[object]) -> list[int]:
+    """The ids in tokenizer.json's vocabulary: a map for BPE, a list for Unigram."""
+    return list(vocabulary.values()) if isinstance(vocabulary, dict) else list(range(len(vocabulary)))

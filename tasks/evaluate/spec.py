@@ -16,3 +16,7 @@ class EvaluateSpec(Spec):
     max_prompt_chars: int = Field(800, ge=50, le=100_000, description="The function so far, at most; characters")
     held_out_bytes: int = Field(400_000, ge=1, description="Held-out text that bits per byte is measured on; bytes")
     seed: int = Field(0, ge=0, lt=2**31, description="Of the choice of prompts and of the sampling")
+
+    def sequence_lengths(self) -> dict[str, int]:
+        """The longest sequences that the stage makes, in tokens, by the field that sets them."""
+        return {"max_new_tokens": self.max_new_tokens}

@@ -19,6 +19,10 @@ class PostTrainSpec(Spec):
     checkpoint_every: int = Field(50, ge=1, le=100_000, description="steps between two checkpoints")
     seed: int = Field(0, ge=0, lt=2**31, description="of the choice of prompts, their order and the sampling")
 
+    def sequence_lengths(self) -> dict[str, int]:
+        """The longest sequences that the stage makes, in tokens, by the field that sets them."""
+        return {"max_prompt_tokens": self.max_prompt_tokens + self.max_new_tokens}
+
     def problems(self) -> list[Problem]:
         found = []
         if self.batch_size % self.micro_batch_size:

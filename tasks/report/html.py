@@ -56,7 +56,7 @@ def fragment(blocks: list[Block]) -> str:
 
 @cache
 def _style() -> Markup:
-    return Markup(f"<style>{Path(__file__).with_name('style.css').read_text()}</style>")
+    return Markup(f"<style>{Path(__file__).with_name('style.css').read_text(encoding='utf-8')}</style>")
 
 
 @singledispatch

@@ -16,5 +16,5 @@ def stage_page(output: Path) -> str:
     """An HTML fragment about the artifact in `output`. Raises ArtifactError when there is none."""
     source = open_source(output)
     if source.manifest.kind == "report":
-        return str(WHOLE_REPORT.format((output / "report.html").read_text()))
+        return str(WHOLE_REPORT.format((output / "report.html").read_text(encoding="utf-8")))
     return fragment([Section(heading(source), about(source))])

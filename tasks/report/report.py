@@ -13,12 +13,14 @@ from tasks.report.blocks import Block, Cell, List, Mark, Section, Table, Title
 from tasks.report.html import page
 from tasks.report.lineage import lineage
 from tasks.report.markdown import markdown
-from tasks.report.samples import samples
+from tasks.report.samples import SHOWN, samples
 from tasks.report.scores import score_bars, score_table
 from tasks.report.source import Source, open_source
 from tasks.report.spec import ReportSpec
 from tasks.report.stages import about, heading
 from tasks.report.times import about_execution, times
+
+RUN = "pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl"
 
 
 def work(job: Job) -> None:
@@ -27,10 +29,11 @@ def work(job: Job) -> None:
     for done, name in enumerate(job.inputs):
         job.progress(done, len(job.inputs), "artifacts")
         sources.append(open_source(job.input(name), name))
-    job.output.mkdir(exist_ok=True)
+    job.output.mkdir(parents=True, exist_ok=True)
     html = job.output / "report.html"
-    html.write_text(page(spec.title, whole(spec, sources)))
-    (job.output / "report.md").write_text(markdown([*summary(spec, sources, shown=1), where_next(sources, html)]))
+    html.write_text(page(spec.title, whole(spec, sources)), encoding="utf-8")
+    text = markdown([*summary(spec, sources, shown=1), where_next(sources, html)])
+    (job.output / "report.md").write_text(text, encoding="utf-8")
     job.finish()
 
 
@@ -41,7 +44,7 @@ def whole(spec: ReportSpec, sources: list[Source]) -> list[Block]:
     return [*summary(spec, sources), *_section("Lineage", _lineage(sources)), *pages]
 
 
-def summary(spec: ReportSpec, sources: list[Source], shown: int | None = None) -> list[Block]:
+def summary(spec: ReportSpec, sources: list[Source], shown: int = SHOWN) -> list[Block]:
     """What a person wants to know first; `shown` sample prompts."""
     evaluations = _of_kind(sources, "eval_report")
     result: list[Block] = []
@@ -52,11 +55,10 @@ def summary(spec: ReportSpec, sources: list[Source], shown: int | None = None) -
             *score_bars(evaluations),
         ]
     how_many = "1 artifact" if len(sources) == 1 else f"{len(sources)} artifacts"
-    written = samples(evaluations) if shown is None else samples(evaluations, shown)
     return [
         Title(spec.title, " · ".join([*about_execution(spec.execution), how_many])),
         *_section("Result", result),
-        *_section("What the models write", written),
+        *_section("What the models write", samples(evaluations, shown)),
         *_section("Time", times(spec.execution)),
     ]
 
@@ -67,8 +69,8 @@ def where_next(sources: list[Source], html: Path) -> Section:
     items += [("Published model:", str(each.directory)) for each in _of_kind(sources, "published_model")]
     items += [
         ("Every number over time:", tracking_hint()),
-        ("Change the run:", "cp workflows/recipes/laptop.yaml mine.yaml, edit it, and"),
-        ("then", "pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl --recipe mine.yaml"),
+        ("To change the run, edit a copy of", "workflows/recipes/laptop.yaml"),
+        ("What it does not touch comes from the cache:", f"{RUN} --recipe mine.yaml"),
     ]
     return Section("Where to look next", [List(items)])
 

@@ -43,5 +43,5 @@ def report(
         **{f"eval_{each.label}": each for each in reports},
     }
     made = run(ENGINE, Report, spec, **{name: artifact for name, artifact in named.items() if artifact})
-    print((Path(made.directory.path) / "report.md").read_text())
+    print((Path(made.directory.path) / "report.md").read_text(encoding="utf-8"))
     return made

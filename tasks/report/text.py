@@ -41,7 +41,7 @@ def count(value: float) -> str:
 
 def duration(seconds: float) -> str:
     """41.2 s · 3 min 05 s · 2 h 10 min."""
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -33,7 +35,10 @@ def launcher(name: str, job_dir: Path, *processes: str, **spec: object) -> Itera
     """The same in a process of its own, so that it can be killed."""
     command = ["tests.infra.launcher", toy(name).module, str(job_dir), json.dumps(spec), *processes]
     with subprocess.Popen([sys.executable, "-m", *command], stderr=subprocess.PIPE, text=True) as process:
-        yield process
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def processes_of(job_dir: Path) -> list[psutil.Process]:
@@ -55,8 +60,8 @@ def wait_until_ready(job_dir: Path) -> None:
     eventually((job_dir / "work" / "ready").exists, "the engine is at work")
 
 
-def engine_process(job_dir: Path, name: str) -> psutil.Process:
-    (process,) = [each for each in processes_of(job_dir) if each.cmdline()[1:3] == ["-m", toy(name).module]]
+def process_of(job_dir: Path, module: str) -> psutil.Process:
+    (process,) = [each for each in processes_of(job_dir) if each.cmdline()[1:3] == ["-m", module]]
     return process
 
 
@@ -127,7 +132,7 @@ def test_a_bug_is_shown_with_the_end_of_its_traceback(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_is_killed_is_said_to_be(tmp_path: Path) -> None:
-    with pytest.raises(EngineFailed, match="was killed by SIGKILL .*out of memory") as failed:
+    with pytest.raises(EngineFailed, match=r"was killed by SIGKILL .*out of memory") as failed:
         launch("failing", tmp_path, how="killed")
     assert "about to fail" in str(failed.value)
 
@@ -144,13 +149,12 @@ def test_a_failure_is_not_remembered(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_said_to_be_full(tmp_path: Path) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path)], check=True)
-    try:
-        with pytest.raises(EngineFailed, match="disk of .* is full"):
-            launch("failing", tmp_path / "job", how="full disk")
-        assert not processes_of(tmp_path / "job")
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
+    words = [sys.executable, "-m", "tests.infra.launcher", toy("failing").module, str(tmp_path / "job")]
+    on_a_small_disk = f'mount -t tmpfs -o size=2m tmpfs {tmp_path} && exec {shlex.join(words)} "$0"'
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", on_a_small_disk, json.dumps({"how": "full disk"})]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert ended.returncode == 1
+    assert re.search(r"EngineFailed: toy .*; the disk of .* is full", ended.stderr)
 
 
 # How it can be stopped
@@ -172,12 +176,12 @@ def test_a_stopped_launcher_lets_the_engine_save_and_leaves_nothing(tmp_path: Pa
 def test_a_user_who_will_not_wait_is_not_kept_waiting(tmp_path: Path) -> None:
     with launcher("sleeper", tmp_path) as process:
         wait_until_ready(tmp_path)
-        engine = engine_process(tmp_path, "sleeper")
+        engine = process_of(tmp_path, toy("sleeper").module)
         engine.suspend()  # it cannot save now
         process.send_signal(signal.SIGINT)
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=10)
+        process.communicate(timeout=PATIENCE_S / 2)
     assert not processes_of(tmp_path)
 
 
@@ -199,7 +203,7 @@ def test_nobody_starts_while_a_killed_launcher_s_engine_is_still_saving(tmp_path
 def test_a_killed_engine_leaves_nothing(tmp_path: Path) -> None:
     with launcher("sleeper", tmp_path) as process:
         wait_until_ready(tmp_path)
-        engine_process(tmp_path, "sleeper").kill()
+        process_of(tmp_path, toy("sleeper").module).kill()
         _, said = process.communicate(timeout=PATIENCE_S)
     assert "was killed by SIGKILL" in said
     assert not processes_of(tmp_path)
@@ -218,7 +222,7 @@ def test_torchrun_starts_the_same_words_in_every_rank(tmp_path: Path) -> None:
     [
         ("refuses", "toy: the last rank has no data: take fewer ranks"),
         ("raises", "ValueError: rank-specific trouble"),
-        ("is killed", "exit code"),
+        ("is killed", r"\(rank 1\) was killed by SIGKILL"),
     ],
 )
 def test_one_failing_rank_ends_them_all(tmp_path: Path, last_rank: str, said: str) -> None:
@@ -240,6 +244,6 @@ def test_no_rank_outlives_the_launcher(tmp_path: Path, signum: signal.Signals) -
 def test_no_rank_outlives_torchrun(tmp_path: Path) -> None:
     with launcher("ranks", tmp_path, "2", last_rank="waits") as process:
         wait_until_ready(tmp_path)
-        engine_process(tmp_path, "ranks").parent().kill()  # type: ignore[union-attr]
+        process_of(tmp_path, "torch.distributed.run").kill()
         process.communicate(timeout=PATIENCE_S)
     eventually(lambda: not processes_of(tmp_path), "no process is left")

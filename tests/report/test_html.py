@@ -1,4 +1,4 @@
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.report.blocks import Block, Code, Fold, Grid, List, Mark, Pieces, Sample, Section, Table, Text, Title
@@ -48,6 +48,7 @@ def every_block(text: str) -> list[Block]:
     ]
 
 
+@settings(deadline=None)
 @given(HOSTILE)
 def test_text_from_outside_never_becomes_markup(text: str) -> None:
     harmless = Reading(page("x", every_block("x")))
@@ -57,18 +58,21 @@ def test_text_from_outside_never_becomes_markup(text: str) -> None:
     assert Reading(fragment(every_block(text))).tags == Reading(fragment(every_block("x"))).tags
 
 
+@settings(deadline=None)
 @given(HOSTILE)
 def test_text_from_outside_is_shown_as_it_is(text: str) -> None:
     shown = Reading(fragment([Code(f"begin {text} end")])).text
     assert f"begin {text} end".encode("utf-8", "replace").decode() in shown
 
 
+@settings(deadline=None)
 @given(HOSTILE)
 def test_nothing_that_moves_a_terminals_cursor_reaches_it(text: str) -> None:
     written = markdown(every_block(text))
     assert not [char for char in written if (ord(char) < 32 and char not in "\n\t") or 127 <= ord(char) < 160]
 
 
+@settings(deadline=None)
 @given(HOSTILE)
 def test_a_code_block_in_markdown_ends_where_it_should(text: str) -> None:
     first, *_, last = markdown([Code(text)]).rstrip("\n").split("\n")

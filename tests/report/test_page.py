@@ -88,7 +88,7 @@ def test_a_step_that_was_taken_again_counts_once(tmp_path: Path) -> None:
     assert "loss from 5 to 4" in stage_page(tmp_path)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(text=st.text(min_size=1, max_size=30).map(lambda text: f"</pre><script>{text}"))
 def test_what_a_model_wrote_never_becomes_part_of_the_page(
     run: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, text: str

@@ -2,7 +2,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.report.plots import HEIGHT, MOST_POINTS, WIDTH, bars, curves
@@ -16,6 +16,7 @@ def coordinates(svg: str) -> list[float]:
     return [float(number) for path in Reading(svg).values("d") for number in re.findall(r"-?[\d.]+", path)]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 10**6).map(float), NUMBER), min_size=1, unique_by=lambda point: point[0]))
 def test_every_curve_stays_inside_its_drawing(points: list[tuple[float, float]]) -> None:
     drawn = coordinates(curves("loss", {"loss": sorted(points)}).svg)

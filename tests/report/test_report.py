@@ -123,4 +123,4 @@ def test_an_artifact_that_was_changed_is_refused(tmp_path: Path) -> None:
 def test_a_report_takes_no_time_worth_a_word(run: dict[str, Path], tmp_path: Path) -> None:
     started = time.perf_counter()
     make_report(tmp_path / "job", run)
-    assert time.perf_counter() - started < 2
+    assert time.perf_counter() - started < 3

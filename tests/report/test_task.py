@@ -70,9 +70,10 @@ def test_a_stage_that_was_left_out_is_left_out(tmp_path: Path, capsys: pytest.Ca
     assert "\n1 artifact\n" in capsys.readouterr().out
 
 
-def test_each_execution_has_a_report_of_its_own(tmp_path: Path) -> None:
+def test_each_execution_has_a_report_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = Corpus.from_directory(example_run(tmp_path / "run")["corpus"])
     first, again, other = (
         after_nothing(spec=ReportSpec(execution=execution), corpus=corpus) for execution in ("one", "one", "two")
     )
     assert first.directory.path == again.directory.path != other.directory.path
+    assert capsys.readouterr().out.count("# Baton\n") == 3  # Flyte's cache never answers for it

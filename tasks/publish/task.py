@@ -1,0 +1,31 @@
+"""The last model of a run, published, as a Flyte task."""
+
+from typing import Any
+
+import images
+from infra.launch import Engine
+from tasks.artifacts import Corpus, EvalReport, HFModel, MegatronCheckpoint, PublishedModel
+from tasks.publish.spec import PublishSpec
+from tasks.stage import run, stage
+
+ENGINE = Engine("publish", "tasks.publish.publish", version="1")
+
+
+@stage(ENGINE, image=images.DATA)
+def publish(
+    spec: PublishSpec,
+    model: HFModel,
+    reports: list[EvalReport],
+    models: list[HFModel] | None = None,
+    corpus: Corpus | None = None,
+    checkpoint: MegatronCheckpoint | None = None,
+) -> PublishedModel:
+    """The model with a card made from the run, and its version in the model registry. `models` (those it
+    came from), `corpus` and `checkpoint` are only told about on the card."""
+    told: dict[str, Any] = {
+        **{f"eval_{report.label}": report for report in reports},
+        **{f"from_{each.label}": each for each in models or [] if each.digest != model.digest},
+        "corpus": corpus,
+        "checkpoint": checkpoint,
+    }
+    return run(ENGINE, PublishedModel, spec, model=model, **{name: item for name, item in told.items() if item})

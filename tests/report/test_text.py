@@ -1,0 +1,34 @@
+import pytest
+
+from tasks.report.text import count, duration, encodable, number, points, share, size, value
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (number(12345), "12,345"),
+        (number(7600.4), "7,600"),
+        (number(0.03125), "0.03125"),
+        (number(1.2345e-6), "1.234e-06"),
+        (number(float("nan")), "nan"),
+        (number(float("inf")), "inf"),
+        (share(0.7841), "78.4 %"),
+        (points(0.2931), "+29.3 points"),
+        (points(-0.05), "-5.0 points"),
+        (size(999), "999 B"),
+        (size(10_512_332), "10.5 MB"),
+        (size(3e15), "3,000.0 TB"),
+        (count(5_769_472), "5.8 M"),
+        (count(512), "512"),
+        (duration(0.04), "0.0 s"),
+        (duration(59.96), "1 min 00 s"),
+        (duration(214.8), "3 min 35 s"),
+        (duration(7800), "2 h 10 min"),
+        (value({"tensor": 1, "pipeline": 2}), "tensor 1, pipeline 2"),
+        (value(True), "True"),
+        (value(None), "None"),
+        (encodable("a\ud800b"), "a?b"),
+    ],
+)
+def test_numbers_are_written_for_people(written: str, expected: str) -> None:
+    assert written == expected

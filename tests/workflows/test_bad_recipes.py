@@ -1,0 +1,187 @@
+"""Recipes that cannot run, each with the field it is wrong in: all found before any compute."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from workflows.recipe import Recipe
+from workflows.recipe_error import RecipeError
+
+LAPTOP = Path(__file__).parents[2] / "workflows" / "recipes" / "laptop.yaml"
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def put(path: str, value: Any) -> Change:
+    """The recipe with one field set."""
+
+    def change(recipe: dict[str, Any]) -> None:
+        *parents, last = path.split(".")
+        section = recipe
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[last] = value
+
+    return change
+
+
+def drop(*names: str) -> Change:
+    """The recipe without some sections."""
+
+    def change(recipe: dict[str, Any]) -> None:
+        for name in names:
+            del recipe[name]
+
+    return change
+
+
+# name of the case: (change, the path of the field that is reported, words of what is allowed)
+CASES: dict[str, tuple[Change, str, str]] = {
+    # unknown fields
+    "unknown section": (put("pretrian", {}), "pretrian", "did you mean pretrain"),
+    "unknown field": (put("pretrain.step", 5), "pretrain.step", "did you mean steps"),
+    "unknown nested field": (put("pretrain.model.layer", 5), "pretrain.model.layer", "did you mean layers"),
+    "unknown field of a source": (put("corpus.source", {"kind": "stdlib", "path": "x"}), "corpus.source.path", "unknown"),
+    "unknown field with nothing close": (put("sft.zzz", 1), "sft.zzz", "known: "),
+    # wrong types
+    "text for a number": (put("pretrain.steps", "many"), "pretrain.steps", "valid integer"),
+    "a fraction for a whole number": (put("pretrain.model.layers", 2.5), "pretrain.model.layers", "valid integer"),
+    "a list for a section": (put("pretrain", []), "pretrain", "valid dictionary"),
+    "a number for a section": (put("grpo", 3), "grpo", "valid dictionary"),
+    "a number for a name": (put("name", 5), "name", "valid string"),
+    "text for a truth value": (put("pretrain.model.tied_embeddings", "perhaps"), "pretrain.model.tied_embeddings", "boolean"),
+    "a null for a number": (put("pretrain.steps", None), "pretrain.steps", "valid integer"),
+    "not a number": (put("pretrain.optimizer.lr", float("nan")), "pretrain.optimizer.lr", "greater than 0"),
+    "infinity": (put("pretrain.optimizer.lr", float("inf")), "pretrain.optimizer.lr", "less than or equal to 1"),
+    # outside of the bounds
+    "no steps": (put("pretrain.steps", 0), "pretrain.steps", "greater than or equal to 1"),
+    "negative steps": (put("sft.steps", -1), "sft.steps", "greater than or equal to 1"),
+    "negative learning rate": (put("dpo.learning_rate", -1e-4), "dpo.learning_rate", "greater than 0"),
+    "absurd learning rate": (put("grpo.learning_rate", 50), "grpo.learning_rate", "less than or equal to 0.1"),
+    "everything held out": (put("corpus.held_out", 1.0), "corpus.held_out", "less than 0.5"),
+    "nothing held out": (put("corpus.held_out", 0), "corpus.held_out", "greater than 0"),
+    "no layers": (put("pretrain.model.layers", 0), "pretrain.model.layers", "greater than or equal to 1"),
+    "negative weight decay": (put("pretrain.optimizer.weight_decay", -0.1), "pretrain.optimizer.weight_decay", "greater"),
+    "beta2 of one": (put("pretrain.optimizer.beta2", 1.0), "pretrain.optimizer.beta2", "less than 1"),
+    "clipping at zero": (put("pretrain.optimizer.clip_grad", 0), "pretrain.optimizer.clip_grad", "greater than 0"),
+    "negative seed": (put("pretrain.seed", -1), "pretrain.seed", "greater than or equal to 0"),
+    "no vocabulary to speak of": (put("tokenizer.vocab_size", 100), "tokenizer.vocab_size", "greater than or equal to 260"),
+    "no prompts": (put("evaluate.prompts", 0), "evaluate.prompts", "greater than or equal to 1"),
+    "cold sampling": (put("evaluate.temperature", 0), "evaluate.temperature", "greater than 0"),
+    "more than all probability": (put("evaluate.top_p", 1.5), "evaluate.top_p", "less than or equal to 1"),
+    "a loose proof": (put("convert.parity_bound", 1.0), "convert.parity_bound", "less than or equal to 0.01"),
+    "no group": (put("grpo.generations", 1), "grpo.generations", "greater than or equal to 2"),
+    "DPO without a reference": (put("dpo.beta", 0), "dpo.beta", "greater than 0"),
+    "a name with spaces": (put("name", "My Run"), "name", "pattern"),
+    "an empty name": (put("name", ""), "name", "pattern"),
+    # not one of the choices
+    "unknown precision": (put("pretrain.precision", "fp64"), "pretrain.precision", "'bf16' or 'fp32'"),
+    "unknown engine": (put("pretrain.engine", "fsdp3"), "pretrain.engine", "'megatron'"),
+    "unknown decay": (put("pretrain.optimizer.decay", "step"), "pretrain.optimizer.decay", "'cosine'"),
+    "unknown export type": (put("convert.dtype", "int3"), "convert.dtype", "'bf16' or 'fp32'"),
+    "unknown kind of source": (put("corpus.source", {"kind": "ftp"}), "corpus.source", "stdlib"),
+    "a source without its kind": (put("corpus.source", {"path": "."}), "corpus.source", "kind"),
+    # missing
+    "a source without its path": (put("corpus.source", {"kind": "files"}), "corpus.source.path", "is required"),
+    "an existing model without its name": (put("start_from", {}), "start_from.model", "is required"),
+    # fields that contradict each other
+    "heads that do not divide": (put("pretrain.model.kv_heads", 3), "pretrain.model.kv_heads", "must divide heads (4)"),
+    "an odd head size": (put("pretrain.model.head_dim", 63), "pretrain.model.head_dim", "must be even"),
+    "a micro batch that does not divide": (put("pretrain.micro_batch", 7), "pretrain.micro_batch", "must divide"),
+    "a micro batch above the batch": (put("pretrain.micro_batch", 32), "pretrain.micro_batch", "must divide"),
+    "more warm-up than steps": (put("pretrain.optimizer.warmup_steps", 9999), "pretrain.optimizer.warmup_steps", "less than"),
+    "a rate that rises": (put("pretrain.optimizer.min_lr", 0.5), "pretrain.optimizer.min_lr", "at most lr"),
+    "WSD without its decay": (put("pretrain.optimizer.decay", "WSD"), "pretrain.optimizer.wsd_decay_steps", "at least 1"),
+    "groups that do not divide": (put("grpo.generations", 7), "grpo.generations", "divisor"),
+    "both trained and existing": (put("tokenizer.existing", "."), "tokenizer.vocab_size", "either"),
+    "neither trained nor existing": (put("tokenizer", {}), "tokenizer.vocab_size", "either"),
+    # stages that do not fit together
+    "sequences beyond the positions": (put("pretrain.sequence_length", 1024), "pretrain.sequence_length", "max_positions (512)"),
+    "prompts beyond the positions": (put("grpo.max_prompt_tokens", 500), "grpo.max_prompt_tokens", "max_positions (512)"),
+    "answers beyond the positions": (put("evaluate.max_new_tokens", 600), "evaluate.max_new_tokens", "max_positions (512)"),
+    "SFT beyond the positions": (put("sft.max_prompt_tokens", 600), "sft.max_prompt_tokens", "max_positions (512)"),
+    "vocabulary below the tokenizer's": (put("pretrain.model.vocab_size", 4095), "pretrain.model.vocab_size", "(4096)"),
+    "shards without a tokenizer": (drop("tokenizer"), "shards", "needs tokenizer"),
+    "pretraining without shards": (drop("shards"), "pretrain", "needs shards"),
+    "conversion without a checkpoint": (drop("pretrain"), "convert", "needs pretrain"),
+    "tuning without a model": (drop("convert"), "grpo", "needs a model"),
+    "evaluation without a model": (drop("convert"), "evaluate", "needs a model"),
+    "publishing without a model": (drop("convert"), "publish", "needs a model"),
+    "two base models": (put("start_from", {"model": "./nowhere"}), "pretrain", "must be left out with start_from"),
+    # what is not there
+    "a missing folder": (put("corpus.source", {"kind": "files", "path": "/no/such"}), "corpus.source.path", "not there"),
+    "a glob without a match": (put("corpus.source", {"kind": "jsonl", "path": "/no/*.jsonl"}), "corpus.source.path", "matches"),
+    "a missing model": (put("start_from", {"model": "/no/model"}), "start_from.model", "existing folder"),
+    "a missing dataset": (put("corpus.source", {"kind": "huggingface", "name": "/no/set"}), "corpus.source.name", "not there"),
+    "no room on the disk": (
+        put("pretrain.model", {"layers": 256, "hidden": 65536, "ffn_hidden": 262144, "max_positions": 512}),
+        "pretrain.keep_checkpoints",
+        "GB will be written",
+    ),
+}  # fmt: skip
+
+
+def recipe_with(change: Change) -> dict[str, Any]:
+    recipe: dict[str, Any] = copy.deepcopy(yaml.safe_load(LAPTOP.read_text()))
+    change(recipe)
+    return recipe
+
+
+def test_the_laptop_recipe_is_right() -> None:
+    assert Recipe.model_validate(recipe_with(lambda recipe: None)).name == "laptop"
+
+
+def test_there_are_at_least_sixty_wrong_recipes() -> None:
+    assert len(CASES) >= 60
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_wrong_recipe_is_answered_with_path_value_and_way_out(name: str) -> None:
+    change, path, allowed = CASES[name]
+    with pytest.raises(RecipeError) as caught:
+        Recipe.model_validate(recipe_with(change))
+    found = {problem.path: problem.allowed for problem in caught.value.problems}
+    assert path in found, found
+    assert allowed in found[path]
+    assert caught.value.exit_code == 2
+    assert path in caught.value.format_message()
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    def change(recipe: dict[str, Any]) -> None:
+        put("pretrain.step", 5)(recipe)  # pydantic's
+        put("sft.micro_batch_size", 5)(recipe)  # across fields, in another section
+        put("corpus.source", {"kind": "files", "path": "/no/such"})(recipe)  # of this machine
+        drop("tokenizer")(recipe)  # of the chain
+
+    with pytest.raises(RecipeError) as caught:
+        Recipe.model_validate(recipe_with(change))
+    paths = {problem.path for problem in caught.value.problems}
+    assert {"pretrain.step", "sft.micro_batch_size", "corpus.source.path", "shards"} <= paths
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="has none"):
+        Recipe.model_validate(recipe_with(put("corpus.source", {"kind": "files", "path": str(tmp_path)})))
+
+
+def test_files_without_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(RecipeError, match="empty"):
+        Recipe.model_validate(recipe_with(put("corpus.source", {"kind": "files", "path": str(tmp_path)})))
+
+
+def test_a_vocabulary_below_an_existing_tokenizers_is_refused(tmp_path: Path) -> None:
+    vocabulary = {f"t{index}": index for index in range(5000)}
+    (tmp_path / "tokenizer.json").write_text(yaml.safe_dump({"model": {"vocab": vocabulary}}, default_flow_style=True))
+
+    def change(recipe: dict[str, Any]) -> None:
+        put("tokenizer", {"existing": str(tmp_path)})(recipe)
+        put("pretrain.model.vocab_size", 4096)(recipe)
+
+    with pytest.raises(RecipeError, match=r"\(5000\)"):
+        Recipe.model_validate(recipe_with(change))

@@ -1,0 +1,80 @@
+"""Every field of a recipe, with its default, its bounds and what it means.
+
+python -m workflows.describe            all sections
+python -m workflows.describe pretrain   one section
+"""
+
+import sys
+from typing import Any, get_args
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from tasks.data.source_spec import FilesSource, HuggingFaceSource, JsonlSource, ParquetSource, StdlibSource
+from tasks.spec import Spec
+from workflows.recipe import SECTIONS, Recipe
+
+SOURCES = (StdlibSource, FilesSource, JsonlSource, ParquetSource, HuggingFaceSource)
+SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
+FILLED_IN = "filled in by Baton"  # fields that no one writes
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in SECTIONS]
+    if unknown:
+        print(f"no such section: {', '.join(unknown)}; there are: {', '.join(SECTIONS)}", file=sys.stderr)
+        return 2
+    for name in names or SECTIONS:
+        print(f"{name}:  # {Recipe.model_fields[name].description}")
+        _print_fields(SECTIONS[name], "  ")
+        print()
+    return 0
+
+
+def _print_fields(model: type[Spec], indent: str) -> None:
+    for name, field in model.model_fields.items():
+        if FILLED_IN in (field.description or ""):
+            continue
+        if nested := _nested(field):
+            print(f"{indent}{name}:  # {field.description}")
+            _print_fields(nested, indent + "  ")
+            continue
+        print(f"{indent}{name}: {_default(field)}  # {'; '.join(filter(None, [field.description, _bounds(field)]))}")
+        if model.__name__ == "CorpusSpec" and name == "source":
+            for source in SOURCES:
+                print(f"{indent}  # kind: {source.model_fields['kind'].default} - {(source.__doc__ or '').strip()}")
+                _print_fields(source, indent + "  #   ")
+
+
+def _nested(field: FieldInfo) -> type[Spec] | None:
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Spec) else None
+
+
+def _default(field: FieldInfo) -> Any:
+    if field.default is PydanticUndefined:
+        return "(required)"
+    if isinstance(field.default, Spec):
+        return field.default.model_dump(exclude_none=True)
+    return (
+        "null"
+        if field.default is None
+        else str(field.default).lower()
+        if field.default in (True, False)
+        else field.default
+    )
+
+
+def _bounds(field: FieldInfo) -> str:
+    options = [str(option) for option in get_args(field.annotation) if isinstance(option, str)]
+    signs = [f"{SIGNS[type(item)]} {_limit(item)}" for item in field.metadata if type(item) in SIGNS]
+    return " | ".join(options) if len(options) > 1 else ", ".join(signs)
+
+
+def _limit(item: Any) -> Any:
+    return next(value for name in ("ge", "gt", "le", "lt") if (value := getattr(item, name, None)) is not None)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
