@@ -66,6 +66,8 @@ $(READY): $(LIST) Makefile
 	@"$(PYTHON)" -c '$(IS_RIGHT)' 2>/dev/null || { \
 	  echo "Baton's pinned list is for Python $(PYTHON_VERSION), and $(PYTHON) is not that. Install it (Debian, Ubuntu:" >&2; \
 	  echo "apt-get install python$(PYTHON_VERSION)-venv) or name it: make PYTHON=/path/to/python$(PYTHON_VERSION)" >&2; exit 2; }
+	@"$(PYTHON)" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || { \
+	  echo "vLLM needs libnuma, which is not here (Debian, Ubuntu: apt-get install libnuma1)" >&2; exit 2; }
 	@rm -f .venv/ready-*
 	@$(BIN)/python -c 'import pip; $(IS_RIGHT)' 2>/dev/null || "$(PYTHON)" -m venv --clear .venv
 	@$(BIN)/python -m pip install -qq --no-deps uv==$(UV_VERSION)

@@ -61,6 +61,11 @@ def text_digest(text: str) -> str:
     return blake3(text.encode()).hexdigest()
 
 
+def content_digest(directory: Path) -> str:
+    """The digest that a directory would be sealed with as it is now."""
+    return _digest_of({name: FileEntry(path.stat().st_size, file_digest(path)) for name, path in _content(directory)})
+
+
 def write_manifest(
     directory: Path,
     kind: str,
@@ -135,7 +140,7 @@ def _content(directory: Path) -> list[tuple[str, Path]]:
     found = []
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory)
-        if path.is_file() and name.parts[0] != RECORD and name.name not in (MANIFEST, MANIFEST + ".partial"):
+        if path.is_file() and name.parts[0] not in (RECORD, MANIFEST, MANIFEST + ".partial"):
             found.append((name.as_posix(), path))
     return found
 

@@ -30,7 +30,7 @@ class Problem:
 class Spec(BaseModel):
     """A typed, closed part of a recipe: unknown fields are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
     def problems(self) -> list[Problem]:
         """What is wrong across fields, with paths relative to this spec."""

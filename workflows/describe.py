@@ -4,6 +4,7 @@ python -m workflows.describe            all sections
 python -m workflows.describe pretrain   one section
 """
 
+import json
 import sys
 from typing import Any, get_args
 
@@ -34,7 +35,7 @@ def main(names: list[str]) -> int:
 
 def _print_fields(model: type[Spec], indent: str) -> None:
     for name, field in model.model_fields.items():
-        if FILLED_IN in (field.description or ""):
+        if name == "kind" or FILLED_IN in (field.description or ""):
             continue
         if nested := _nested(field):
             print(f"{indent}{name}:  # {field.description}")
@@ -52,18 +53,11 @@ def _nested(field: FieldInfo) -> type[Spec] | None:
     return kind if isinstance(kind, type) and issubclass(kind, Spec) else None
 
 
-def _default(field: FieldInfo) -> Any:
+def _default(field: FieldInfo) -> str:
     if field.default is PydanticUndefined:
         return "(required)"
-    if isinstance(field.default, Spec):
-        return field.default.model_dump(exclude_none=True)
-    return (
-        "null"
-        if field.default is None
-        else str(field.default).lower()
-        if field.default in (True, False)
-        else field.default
-    )
+    default = field.default.model_dump(exclude_none=True) if isinstance(field.default, Spec) else field.default
+    return json.dumps(default)  # YAML reads JSON
 
 
 def _bounds(field: FieldInfo) -> str:

@@ -130,7 +130,7 @@ def estimated_bytes(given: Given, parameters: int) -> int:
     kept = (spec.keep_checkpoints + 1) * CHECKPOINT_BYTES
     tuned = sum(stage in given for stage in ("sft", "dpo", "grpo"))
     models = MODEL_BYTES * (1 + tuned + ("publish" in given)) + 2 * TUNING_BYTES * bool(tuned)
-    return parameters * (kept + models)
+    return int(parameters * (kept + models))
 
 
 CHECKS: list[Callable[[Given], list[Problem]]] = [_order, _inputs, _vocabulary, _positions, _room]

@@ -76,4 +76,5 @@ def stages(recipe: Recipe) -> Report:
 @workflow
 def pretrain_to_rl(recipe: Recipe) -> Report:
     """Raw text → tokenizer → pretrain → convert → SFT → DPO → GRPO → publish, evaluated throughout."""
-    return stages(recipe=recipe)
+    made: Report = stages(recipe=recipe)
+    return made

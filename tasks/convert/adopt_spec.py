@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -33,8 +34,8 @@ class AdoptSpec(Spec):
         if not folder.is_dir():
             return [Problem("model", self.model, f"an existing folder; {folder} is not there")]
         found = []
-        if not (folder / "config.json").is_file():
-            found.append(Problem("model", self.model, "a folder with config.json, as save_pretrained writes"))
+        if self._config() is None:
+            found.append(Problem("model", self.model, "a folder with a whole config.json, as save_pretrained writes"))
         if not any(folder.glob("*.safetensors")):
             found.append(Problem("model", self.model, "a folder with *.safetensors (pickled weights are not read)"))
         if not (folder / "tokenizer_config.json").is_file():
@@ -43,11 +44,17 @@ class AdoptSpec(Spec):
 
     def max_positions(self) -> int | None:
         """The model's positions, when its config is on this machine."""
-        folder = self.folder()
-        if folder is None or not (folder / "config.json").is_file():
-            return None
-        found = json.loads((folder / "config.json").read_text()).get("max_position_embeddings")
+        found = (self._config() or {}).get("max_position_embeddings")
         return int(found) if found else None
+
+    def _config(self) -> dict[str, Any] | None:
+        """config.json, or None when it is not there or not whole."""
+        folder = self.folder()
+        try:
+            content = json.loads((folder / "config.json").read_text()) if folder else None
+        except (OSError, ValueError):
+            return None
+        return content if isinstance(content, dict) else None
 
     def as_found(self) -> "AdoptSpec":
         """This spec with the folder's present state, so that changed weights are not a cache hit."""

@@ -4,7 +4,8 @@ Nothing here says on what machine or with how many workers.
 """
 
 import json
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -78,12 +79,11 @@ class TokenizerSpec(Spec):
         """Entries of the vocabulary, where this is known before the stage has run."""
         if self.existing is None:
             return self.vocab_size
-        path = expanded(self.existing) / "tokenizer.json"
-        if not path.is_file():
+        content = _read_json(expanded(self.existing) / "tokenizer.json")
+        if not content:
             return None
-        content = json.loads(path.read_text())
         added = [token["id"] for token in content.get("added_tokens", [])]
-        return 1 + max([*_ids(content["model"]["vocab"]), *added])
+        return int(1 + max([*_ids(content["model"]["vocab"]), *added]))
 
     def problems(self) -> list[Problem]:
         if (self.vocab_size is None) == (self.existing is None):
@@ -95,16 +95,11 @@ class TokenizerSpec(Spec):
         """What an existing tokenizer's folder lacks on this machine."""
         if self.existing is None or not is_path(self.existing):
             return []
-        folder = expanded(self.existing)
-        if not (folder / "tokenizer.json").is_file():
-            return [
-                Problem(
-                    "existing",
-                    self.existing,
-                    f"a folder with tokenizer.json, as save_pretrained writes; {folder} has none",
-                )
-            ]
-        return []
+        path = expanded(self.existing) / "tokenizer.json"
+        if _read_json(path):
+            return []
+        allowed = f"a folder with tokenizer.json, as save_pretrained writes; {path} is missing or damaged"
+        return [Problem("existing", self.existing, allowed)]
 
 
 class ShardsSpec(Spec):
@@ -114,3 +109,12 @@ class ShardsSpec(Spec):
 def _ids(vocabulary: dict[str, int] | list[object]) -> list[int]:
     """The ids in tokenizer.json's vocabulary: a map for BPE, a list for Unigram."""
     return list(vocabulary.values()) if isinstance(vocabulary, dict) else list(range(len(vocabulary)))
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object, or None when it is not there or not whole."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None

@@ -13,22 +13,24 @@ retry, and nothing of the answer is repaired before it is judged (see tasks/stat
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
-from vllm import LLM
+from tokenizers import Tokenizer
 
 from tasks.data.documents import Document, read_documents
-from tasks.evaluate.bits import token_bits
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.evaluate.windows import held_out_texts, windows
 from tasks.job import Job, StageError, main, write_json
 from tasks.manifest import read_manifest
-from tasks.serve.engine import Completion, open_engine, sample
 from tasks.statements.check import Verdict, check
 from tasks.statements.extract import extract
 from tasks.statements.prompt import Prompt
 from tasks.statements.summary import Summary, summarise
+
+if TYPE_CHECKING:
+    from vllm import LLM
+
+    from tasks.serve.engine import Completion
 
 BATCH = 256  # prompts a call: what the progress bar moves by
 SAMPLES = 12
@@ -38,10 +40,12 @@ def work(job: Job) -> None:
     spec = job.spec(EvaluateSpec)
     model, corpus = job.input("model"), job.input("corpus")
     label, positions = _facts(model, spec)
-    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     documents = list(read_documents(corpus, "held_out"))
     prompts = choose_prompts(documents, tokenizer, spec, positions)
     texts = held_out_texts(documents, spec.held_out_bytes)
+
+    from tasks.serve.engine import open_engine  # vLLM: ten seconds that bad input should not cost
 
     llm = open_engine(model, max_model_len=positions, seed=spec.seed)
     completions = _complete(job, llm, tokenizer, prompts, spec)
@@ -76,7 +80,7 @@ def work(job: Job) -> None:
 
 
 def choose_prompts(
-    documents: list[Document], tokenizer: PreTrainedTokenizerBase, spec: EvaluateSpec, positions: int
+    documents: list[Document], tokenizer: Tokenizer, spec: EvaluateSpec, positions: int
 ) -> list[Prompt]:
     """The first `spec.prompts` prompts that leave room for a completion. Raises StageError when there
     are fewer."""
@@ -110,7 +114,7 @@ def _facts(model: Path, spec: EvaluateSpec) -> tuple[str, int]:
 
 
 def _complete(
-    job: Job, llm: LLM, tokenizer: PreTrainedTokenizerBase, prompts: list[Prompt], spec: EvaluateSpec
+    job: Job, llm: LLM, tokenizer: Tokenizer, prompts: list[Prompt], spec: EvaluateSpec
 ) -> list[Completion]:
     completions: list[Completion] = []
     for begin in range(0, len(prompts), BATCH):
@@ -123,7 +127,7 @@ def _complete(
 
 
 def _bits_per_byte(
-    job: Job, llm: LLM, tokenizer: PreTrainedTokenizerBase, texts: list[str], positions: int
+    job: Job, llm: LLM, tokenizer: Tokenizer, texts: list[str], positions: int
 ) -> dict[str, float]:
     encoded = [_tokens(tokenizer, text) for text in texts]
     # one position is left for the token that vLLM has to be asked for
@@ -138,7 +142,7 @@ def _bits_per_byte(
     }
 
 
-def _tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+def _tokens(tokenizer: Tokenizer, text: str) -> list[int]:
     return list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
 
 

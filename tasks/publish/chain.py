@@ -38,7 +38,7 @@ def reports(job: Job) -> list[Manifest]:
 
 def shown_spec(manifest: Manifest) -> dict[str, Any]:
     """The spec as it may be shown to others: without secrets, and of local paths only the last name."""
-    return {name: _without_paths(value) for name, value in redact(manifest.spec).items() if value is not None}
+    return dict(_without_paths(redact(manifest.spec)))
 
 
 def _manifests(job: Job) -> list[tuple[str, Manifest]]:
@@ -61,7 +61,8 @@ def _title(name: str, manifest: Manifest) -> str:
 
 def _without_paths(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_paths(item) for name, item in value.items() if item is not None}
+        # `state` is what Baton found in a folder, for its own cache
+        return {name: _without_paths(item) for name, item in value.items() if item is not None and name != "state"}
     if isinstance(value, list):
         return [_without_paths(item) for item in value]
     if isinstance(value, str) and value.startswith(("/", "~")):

@@ -1,6 +1,7 @@
 """Recipes that cannot run, each with the field it is wrong in: all found before any compute."""
 
 import copy
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,8 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "a number for a name": (put("name", 5), "name", "valid string"),
     "text for a truth value": (put("pretrain.model.tied_embeddings", "perhaps"), "pretrain.model.tied_embeddings", "boolean"),
     "a null for a number": (put("pretrain.steps", None), "pretrain.steps", "valid integer"),
-    "not a number": (put("pretrain.optimizer.lr", float("nan")), "pretrain.optimizer.lr", "greater than 0"),
-    "infinity": (put("pretrain.optimizer.lr", float("inf")), "pretrain.optimizer.lr", "less than or equal to 1"),
+    "not a number": (put("pretrain.optimizer.lr", float("nan")), "pretrain.optimizer.lr", "finite number"),
+    "infinity": (put("pretrain.optimizer.lr", float("inf")), "pretrain.optimizer.lr", "finite number"),
     # outside of the bounds
     "no steps": (put("pretrain.steps", 0), "pretrain.steps", "greater than or equal to 1"),
     "negative steps": (put("sft.steps", -1), "sft.steps", "greater than or equal to 1"),
@@ -177,7 +178,7 @@ def test_files_without_text_are_refused(tmp_path: Path) -> None:
 
 def test_a_vocabulary_below_an_existing_tokenizers_is_refused(tmp_path: Path) -> None:
     vocabulary = {f"t{index}": index for index in range(5000)}
-    (tmp_path / "tokenizer.json").write_text(yaml.safe_dump({"model": {"vocab": vocabulary}}, default_flow_style=True))
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}}))
 
     def change(recipe: dict[str, Any]) -> None:
         put("tokenizer", {"existing": str(tmp_path)})(recipe)
@@ -185,3 +186,13 @@ def test_a_vocabulary_below_an_existing_tokenizers_is_refused(tmp_path: Path) ->
 
     with pytest.raises(RecipeError, match=r"\(5000\)"):
         Recipe.model_validate(recipe_with(change))
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "file"), [("tokenizer", "existing", "tokenizer.json"), ("start_from", "model", "config.json")]
+)
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path, section: str, field: str, file: str) -> None:
+    (tmp_path / file).write_text('{"cut short')
+    with pytest.raises(RecipeError) as caught:
+        Recipe.model_validate(recipe_with(put(section, {field: str(tmp_path)})))
+    assert any(problem.path == f"{section}.{field}" and file in problem.allowed for problem in caught.value.problems)

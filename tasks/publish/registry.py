@@ -1,0 +1,128 @@
+"""A version in MLflow's model registry, once for each content.
+
+The version carries the artifact's digest as a tag, by which it is found again: publishing the same
+files to the same registry gives the same version. A server gets the files (it takes no path of another
+machine); an embedded store points to the published directory.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+
+from infra.tracking.redact import redact_text
+from infra.tracking.sqlite import make_tables
+from infra.tracking.store import artifact_location, experiment_name, prepare_client, shown_uri, tracking_uri
+from tasks.job import StageError
+
+T = TypeVar("T")
+
+PATIENCE_S = 120.0  # how long a registry may be away
+PAUSE_S = 2.0
+UPLOAD_TIMEOUT_S = 120  # of one answer: a server that stores a large file takes its time
+
+DIGEST_TAG = "baton.digest"
+
+# MLflow's words for: try again later
+_PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What is to be in the registry."""
+
+    name: str
+    alias: str | None
+    directory: Path
+    digest: str
+    description: str
+    tags: dict[str, str]
+
+
+def register(what: Publication, waiting: Callable[[float], None], patience_s: float = PATIENCE_S) -> str:
+    """Make or find the version; returns its number. `waiting(seconds)` is called while the registry is
+    away. Raises StageError when it stays away for `patience_s`, or refuses."""
+    prepare_client()
+    os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(UPLOAD_TIMEOUT_S)
+    uri = tracking_uri()
+
+    def attempt() -> str:
+        make_tables(uri)
+        client = MlflowClient(uri)
+        version = _find(client, what) or _make(client, what, uri)
+        if what.alias:
+            client.set_registered_model_alias(what.name, what.alias, version)
+        return version
+
+    return _patiently(attempt, waiting, patience_s)
+
+
+def _find(client: MlflowClient, what: Publication) -> str | None:
+    """The first version with this content."""
+    query = f"name = '{what.name}' and tags.`{DIGEST_TAG}` = '{what.digest}'"
+    found: list[ModelVersion] = list(client.search_model_versions(query))
+    return str(min(int(version.version) for version in found)) if found else None
+
+
+def _make(client: MlflowClient, what: Publication, uri: str) -> str:
+    try:
+        client.create_registered_model(what.name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    on_server = urlsplit(uri).scheme in ("http", "https")
+    model_id = _upload(client, what) if on_server else None
+    made = client.create_model_version(
+        what.name,
+        source=f"models:/{model_id}" if model_id else what.directory.as_uri(),
+        model_id=model_id,
+        tags={DIGEST_TAG: what.digest, **what.tags},
+        description=what.description,
+    )
+    first = _find(client, what) or made.version
+    if first != str(made.version):  # two at once: the first one counts
+        client.delete_model_version(what.name, made.version)
+    return str(first)
+
+
+def _upload(client: MlflowClient, what: Publication) -> str:
+    """The files as a model of MLflow's; returns its id. One that is there already is taken; one whose
+    upload was cut off is filled again."""
+    experiment = client.get_experiment_by_name(experiment_name())
+    where = experiment.experiment_id if experiment else client.create_experiment(experiment_name(), artifact_location())
+    found = client.search_logged_models([where], f"tags.`{DIGEST_TAG}` = '{what.digest}'")
+    tags = {DIGEST_TAG: what.digest, **what.tags}
+    model = found[0] if found else client.create_logged_model(where, name=what.name, tags=tags)
+    if str(model.status) != "READY":
+        client.log_model_artifacts(model.model_id, str(what.directory))
+        client.finalize_logged_model(model.model_id, "READY")
+    return str(model.model_id)
+
+
+def _patiently(attempt: Callable[[], T], waiting: Callable[[float], None], patience_s: float) -> T:
+    """Call until it succeeds; what looks like it will pass is waited for."""
+    started = time.monotonic()
+    while True:
+        try:
+            return attempt()
+        except MlflowException as error:
+            reason, passing = str(error).partition("\n")[0], error.error_code in _PASSING
+        except OSError as error:  # the connection broke while files were sent
+            reason, passing = str(error).partition("\n")[0], True
+        waited = time.monotonic() - started
+        if not passing:
+            raise StageError(f"the model registry {shown_uri()} refuses: {redact_text(reason)[:500]}")
+        if waited + PAUSE_S > patience_s:
+            raise StageError(
+                f"the model registry {shown_uri()} does not answer ({redact_text(reason)[:300]}), not for {waited:.0f} s. "
+                "Start it and run the same command again, which goes on from here; or leave `publish` out of the recipe."
+            )
+        waiting(waited)
+        time.sleep(PAUSE_S)

@@ -1,0 +1,14 @@
+"""Tests keep to themselves: a Baton home of their own, made before anything reads it, and no network."""
+
+import os
+import shutil
+import tempfile
+
+_HOME = tempfile.mkdtemp(prefix="baton-tests-")
+os.environ["BATON_HOME"] = _HOME
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.pop("MLFLOW_TRACKING_URI", None)
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_HOME, ignore_errors=True)

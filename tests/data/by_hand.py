@@ -1,0 +1,54 @@
+"""Run a data engine by hand, as anyone can: a job directory with a spec.json, and the engine's words."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tasks.job import Job, open_job
+from tasks.manifest import read_manifest
+
+KINDS = {"corpus": "corpus", "tokenizer": "tokenizer", "shards": "tokenized_corpus"}
+
+
+def new_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path) -> Job:
+    """A job directory, ready to run."""
+    directory.mkdir(parents=True, exist_ok=True)
+    request = {
+        "stage": stage,
+        "kind": KINDS[stage],
+        "spec": spec,
+        "inputs": {name: {"path": str(path), "digest": digest(path)} for name, path in inputs.items()},
+    }
+    (directory / "spec.json").write_text(json.dumps(request))
+    return open_job(directory)
+
+
+def digest(artifact: Path) -> str:
+    return read_manifest(artifact).digest
+
+
+def facts(artifact: Path) -> dict[str, Any]:
+    return read_manifest(artifact).facts
+
+
+def start(job: Job, cores: set[int] | None = None) -> subprocess.Popen[str]:
+    """The engine as a process of its own, on some of the cores."""
+    words = [sys.executable, "-m", f"tasks.data.{job.stage}", str(job.directory)]
+    return subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
+    )
+
+
+def run(job: Job, cores: set[int] | None = None) -> Path:
+    """The engine's output, once it has ended well."""
+    process = start(job, cores)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    return job.output

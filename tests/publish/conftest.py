@@ -1,0 +1,69 @@
+"""A finished little run: a corpus, a base model, a tuned model and their evaluations, all sealed."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.manifest import Manifest, write_manifest
+from tests.posttrain.tiny import tiny_model
+from tests.tracking.conftest import empty_store, home, server  # noqa: F401 - fixtures
+
+SCORES = {"parses": 0.9, "not_trivial": 0.8, "defined": 0.7, "uses_context": 0.6, "all_checks": 0.5, "distinct": 0.4}
+
+
+@dataclass
+class Chain:
+    """Artifact directories by input name, and their manifests."""
+
+    paths: dict[str, Path]
+    manifests: dict[str, Manifest]
+
+    def job(self, directory: Path, spec: dict[str, Any], *inputs: str) -> Path:
+        """A job directory for the engine, as infra.launch writes it."""
+        directory.mkdir(parents=True)
+        told = {name: {"path": str(self.paths[name]), "digest": self.manifests[name].digest} for name in inputs}
+        request = {"stage": "publish", "kind": "published_model", "spec": spec, "inputs": told}
+        (directory / "spec.json").write_text(json.dumps(request))
+        return directory
+
+
+@pytest.fixture(scope="session")
+def sealed(tmp_path_factory: pytest.TempPathFactory) -> Chain:
+    root = tmp_path_factory.mktemp("run")
+    paths = {name: root / name for name in ("corpus", "model", "from_base", "eval_base", "eval_grpo")}
+    made: dict[str, Manifest] = {}
+    paths["corpus"].mkdir()
+    (paths["corpus"] / "train-00000.txt").write_text("text")
+    source = {"source": {"kind": "folder", "path": "/home/someone/private/books"}, "hf_token": "s3cr3t"}
+    made["corpus"] = write_manifest(paths["corpus"], "corpus", {"documents": 5}, source, {})
+    for name, label, parents in (
+        ("from_base", "base", {"data": made["corpus"].digest}),
+        ("model", "grpo", {"model": "", "corpus": made["corpus"].digest}),
+    ):
+        tiny_model(paths[name], seed=len(made))
+        (paths[name] / "README.md").write_text("an older card")
+        (paths[name] / "record").mkdir()
+        (paths[name] / "record" / "metrics.jsonl").write_text("{}\n")
+        facts = json.loads((paths[name] / "manifest.json").read_text())["facts"] | {"label": label}
+        if "model" in parents:
+            parents = parents | {"model": made["from_base"].digest}
+        made[name] = write_manifest(paths[name], "hf_model", facts, {"steps": 50, "learning_rate": 1e-4}, parents)
+    for name, of in (("eval_base", "from_base"), ("eval_grpo", "model")):
+        paths[name].mkdir()
+        facts = {"label": name.removeprefix("eval_"), "model_digest": made[of].digest, "prompts": 600}
+        facts |= SCORES | {"bits_per_byte": 1.234}
+        made[name] = write_manifest(paths[name], "eval_report", facts, {}, {"model": made[of].digest})
+    return Chain(paths, made)
+
+
+def publish(job: Path) -> subprocess.CompletedProcess[str]:
+    """The engine as a process."""
+    command = [sys.executable, "-m", "tasks.publish.publish", str(job)]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -1,0 +1,188 @@
+"""The published directory, its card, and its version in the registry."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from mlflow import MlflowClient
+
+from infra.tracking.store import tracking_uri
+from tasks.job import StageError, open_job
+from tasks.manifest import read_manifest, verify, write_manifest
+from tasks.publish.chain import chain
+from tasks.publish.registry import Publication, register
+from tasks.publish.spec import PublishSpec
+from tests.publish.conftest import Chain, publish
+from tests.tracking.conftest import Server, free_port
+
+ALL = ("model", "from_base", "corpus", "eval_base", "eval_grpo")
+SPEC = {"name": "baton-test", "alias": "champion", "description": "A **tiny** model.", "license": "mit"}
+
+
+@pytest.fixture
+def published(home: Path, tmp_path: Path, sealed: Chain) -> Path:
+    job = sealed.job(tmp_path / "job", SPEC, *ALL)
+    done = publish(job)
+    assert done.returncode == 0, done.stderr
+    return job / "output"
+
+
+def versions(name: str) -> list[str]:
+    found = MlflowClient(tracking_uri()).search_model_versions(f"name = '{name}'")
+    return sorted(str(version.version) for version in found)
+
+
+def test_the_published_model_loads_and_is_the_same(published: Path, sealed: Chain) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    before = AutoModelForCausalLM.from_pretrained(sealed.paths["model"]).state_dict()
+    after = AutoModelForCausalLM.from_pretrained(published).state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert AutoTokenizer.from_pretrained(published)("def f():\n    ")["input_ids"]
+
+
+def test_it_is_a_sealed_artifact_with_its_registry_version(published: Path) -> None:
+    manifest = verify(published)
+    assert manifest.kind == "published_model"
+    assert manifest.facts == {"label": "grpo", "registry_name": "baton-test", "registry_version": "1"}
+    assert not any(name.startswith("record/") for name in manifest.files)
+
+
+def test_the_registry_has_the_version_with_digest_alias_and_scores(published: Path, sealed: Chain) -> None:
+    version = MlflowClient(tracking_uri()).get_model_version_by_alias("baton-test", "champion")
+    assert version.tags["baton.digest"] == read_manifest(published).digest
+    assert version.tags["baton.model"] == sealed.manifests["model"].digest
+    assert version.tags["baton.eval.all_checks"] == "0.5000"
+    assert version.source == published.as_uri()
+    assert version.description == "A **tiny** model."
+
+
+def test_the_card_is_one_that_the_hub_reads(published: Path) -> None:
+    card = ModelCard.load(published / "README.md")
+    data = card.data
+    assert (data.license, data.library_name, data.pipeline_tag) == ("mit", "transformers", "text-generation")
+    assert {result.metric_type: result.metric_value for result in data.eval_results}["all_checks"] == 0.5
+    card.validate = None  # the hub's own validation needs a network; loading parsed the YAML
+    assert "older card" not in card.text
+
+
+def test_the_card_shows_the_models_side_by_side_and_what_made_them(published: Path, sealed: Chain) -> None:
+    text = (published / "README.md").read_text()
+    assert "| measure | base | grpo |" in text
+    assert "| completions that pass all checks | 50.0 % | 50.0 % |" in text
+    assert "base → grpo" in text
+    for manifest in (sealed.manifests[name] for name in ("corpus", "from_base", "model")):
+        assert manifest.digest in text
+    assert "learning_rate: 0.0001" in text
+
+
+def test_the_card_keeps_secrets_and_local_paths_to_itself(published: Path) -> None:
+    text = (published / "README.md").read_text()
+    assert "s3cr3t" not in text
+    assert "/home/someone" not in text and "…/books" in text
+
+
+def test_the_cards_code_runs_as_it_stands(published: Path) -> None:
+    text = (published / "README.md").read_text()
+    code = text.partition("```python\n")[2].partition("```")[0]
+    done = subprocess.run([sys.executable, "-c", code], cwd=published, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("def area")
+
+
+def test_the_parents_come_before_their_children(sealed: Chain, tmp_path: Path) -> None:
+    job = open_job(sealed.job(tmp_path / "job", SPEC, *ALL))
+    assert [link.title for link in chain(job)] == ["corpus", "base", "grpo"]
+
+
+def test_the_same_content_is_the_same_version(published: Path, sealed: Chain, tmp_path: Path) -> None:
+    (published.parent / "result.json").unlink()  # killed after it registered, before it said so
+    (published / "manifest.json").unlink()
+    assert publish(published.parent).returncode == 0
+    assert publish(sealed.job(tmp_path / "again", SPEC, *ALL)).returncode == 0
+    assert versions("baton-test") == ["1"]
+    assert read_manifest(published).digest == read_manifest(tmp_path / "again" / "output").digest
+
+
+def test_another_model_is_the_next_version(published: Path, sealed: Chain, tmp_path: Path) -> None:
+    other = Chain(
+        sealed.paths | {"model": sealed.paths["from_base"]}, sealed.manifests | {"model": sealed.manifests["from_base"]}
+    )
+    assert publish(other.job(tmp_path / "other", SPEC, "model", "corpus")).returncode == 0
+    assert versions("baton-test") == ["1", "2"]
+    assert MlflowClient(tracking_uri()).get_model_version_by_alias("baton-test", "champion").version == 2
+
+
+def test_weights_are_linked_and_small_files_copied(home: Path, tmp_path: Path, sealed: Chain) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(b"x" * (1 << 20))
+    facts = sealed.manifests["model"].facts
+    large = Chain({"model": model}, {"model": write_manifest(model, "hf_model", facts, {}, {})})
+    assert publish(large.job(tmp_path / "job", {"name": "large"}, "model")).returncode == 0
+    output = tmp_path / "job" / "output"
+    assert output.joinpath("model.safetensors").samefile(model / "model.safetensors")
+    assert not output.joinpath("config.json").samefile(model / "config.json")
+
+
+def test_a_changed_model_is_refused(home: Path, tmp_path: Path, sealed: Chain) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    changed = Chain({"model": model}, {"model": write_manifest(model, "hf_model", {}, {}, {})})
+    (model / "config.json").write_text("{ }")
+    done = publish(changed.job(tmp_path / "job", SPEC, "model"))
+    assert done.returncode == 1
+    assert "config.json has 3 bytes, not 2" in json.loads((tmp_path / "job" / "result.json").read_text())["error"]
+    assert versions("baton-test") == []
+
+
+def test_a_registry_that_stays_away_is_an_error_with_a_way_out(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:s3cr3t@127.0.0.1:{free_port()}")
+    waited: list[float] = []
+    with pytest.raises(StageError, match="run the same command again") as refused:
+        register(Publication("x", None, tmp_path, "d", "", {}), waited.append, patience_s=5)
+    assert len(waited) >= 1
+    assert "s3cr3t" not in str(refused.value)
+
+
+def test_a_server_gets_the_files_once_it_answers(server: Server, tmp_path: Path, sealed: Chain) -> None:
+    server.kill()
+    job = sealed.job(tmp_path / "job", SPEC, *ALL)
+    engine = subprocess.Popen(
+        [sys.executable, "-m", "tasks.publish.publish", str(job)], stderr=subprocess.PIPE, text=True
+    )
+    while "waiting" not in ((job / "progress.json").read_text() if (job / "progress.json").exists() else ""):
+        assert engine.poll() is None, engine.communicate()[1]
+        time.sleep(0.1)
+    server.start()
+    assert engine.wait(timeout=120) == 0, engine.communicate()[1]
+
+    from mlflow.artifacts import download_artifacts
+
+    got = Path(
+        download_artifacts("models:/baton-test@champion", dst_path=str(tmp_path / "got"), tracking_uri=server.uri)
+    )
+    for name in read_manifest(job / "output").files:
+        assert (got / name).read_bytes() == (job / "output" / name).read_bytes()
+
+
+@pytest.mark.parametrize("alias", ["latest", "v1", "V22"])
+def test_an_alias_that_mlflow_keeps_for_itself_is_a_problem(alias: str) -> None:
+    (problem,) = PublishSpec(alias=alias).problems()
+    assert problem.path == "alias"
+
+
+def test_the_front_matter_is_yaml(published: Path) -> None:
+    front = (published / "README.md").read_text().split("---\n")[1]
+    assert yaml.safe_load(front)["tags"] == ["baton", "grpo"]
