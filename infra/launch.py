@@ -24,6 +24,7 @@ from typing import IO, Any
 
 from blake3 import blake3
 
+from infra.errors import Stopped
 from infra.home import baton_home
 from infra.progress import ProgressBar, say
 
@@ -35,7 +36,7 @@ LOG_LINES = 20  # of the engine's last words, shown when it fails
 FULL_DISK_BYTES = 1 << 20  # with less than this left, a failure is blamed on the disk too
 
 
-class EngineFailed(Exception):
+class EngineFailed(Stopped):
     """An engine ended without a result; the message has its last words and its folder."""
 
 

@@ -5,14 +5,14 @@ import types
 import typing
 from typing import Any
 
-import click
 from pydantic import BaseModel, ValidationError
 
+from infra.errors import Stopped
 from tasks.spec import Problem
 
 
-class RecipeError(click.ClickException):
-    """A recipe cannot run. Under `pyflyte run` it ends the command with exit code 2, no traceback."""
+class RecipeError(Stopped):
+    """A recipe cannot run; nothing was started. It ends `pyflyte run` with exit code 2."""
 
     exit_code = 2
 

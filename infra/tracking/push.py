@@ -15,14 +15,11 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from infra.tracking.flatten import flatten
 from infra.tracking.metrics import Point, points_after
 from infra.tracking.redact import redact_text
 from infra.tracking.spool import (
     FINISHED,
     RUNNING,
-    Execution,
-    StageRun,
     pushing,
     read_execution,
     read_stage,
@@ -31,6 +28,7 @@ from infra.tracking.spool import (
 )
 from infra.tracking.sqlite import make_tables
 from infra.tracking.store import PushFailed, artifact_location, experiment_name, tracking_uri
+from infra.tracking.words import Words, execution_words, stage_words
 
 METRICS_A_BATCH = 1000  # MLflow's limits
 OTHERS_A_BATCH = 100
@@ -48,20 +46,6 @@ class Pushed:
     sent: str = ""  # digest of the record as it was last sent
     offset: int = 0  # bytes of metrics.jsonl that are sent
     file: int = 0  # its inode: a resumed engine replaces the file, to drop the steps it takes again
-
-
-@dataclass(frozen=True)
-class Words:
-    """A spooled record in MLflow's words."""
-
-    name: str
-    key: dict[str, str]  # the tags that identify it
-    params: dict[str, str]
-    tags: dict[str, str]
-    metrics: dict[str, float]  # beside those of metrics.jsonl
-    started: float
-    ended: float | None
-    status: str
 
 
 @cache
@@ -103,10 +87,10 @@ def _push_records(client: MlflowClient, folder: Path) -> bool:
     """Push the parent and its children. Returns whether all of them have ended."""
     execution = read_execution(folder)
     stages = {stage: read_stage(stage) for stage in stage_folders(folder)}
-    parent = _push_record(client, folder, _execution_words(execution), None)
+    parent = _push_record(client, folder, execution_words(execution), None)
     for stage, run in stages.items():
         metrics = Path(run.job_dir) / "metrics.jsonl" if run.job_dir else None
-        _push_record(client, stage, _stage_words(execution, stage.name, run, parent), metrics)
+        _push_record(client, stage, stage_words(execution, stage.name, run, parent), metrics)
     return RUNNING not in (execution.status, *(run.status for run in stages.values()))
 
 
@@ -176,63 +160,6 @@ def _experiment(client: MlflowClient) -> str:
     if found.lifecycle_stage != "active":
         raise PushFailed(f"the experiment {name!r} was deleted; restore it, or set MLFLOW_EXPERIMENT_NAME")
     return str(found.experiment_id)
-
-
-def _execution_words(execution: Execution) -> Words:
-    tags = {"baton.name": execution.name, "mlflow.source.name": execution.command, "mlflow.source.type": "LOCAL"}
-    return Words(
-        name=f"{execution.name} {execution.id}",
-        key={"baton.execution": execution.id, "baton.role": "execution"},
-        params=flatten(execution.recipe),
-        tags=tags | _code_tags(execution.code),
-        metrics=execution.metrics | _duration(execution),
-        started=execution.started,
-        ended=execution.ended,
-        status=execution.status,
-    )
-
-
-def _stage_words(execution: Execution, stage: str, run: StageRun, parent: str) -> Words:
-    tags = {"mlflow.parentRunId": parent, "baton.name": execution.name, "baton.cached": json.dumps(run.cached)}
-    tags |= {f"baton.input.{name}": digest for name, digest in run.inputs.items()}
-    tags |= {f"baton.version.{name}": version for name, version in run.versions.items()}
-    metrics = _duration(run)
-    if run.error:
-        tags["baton.error"] = run.error
-    if run.output:
-        tags |= {"baton.output.kind": run.output["kind"], "baton.output": run.output["digest"]}
-        for name, value in flatten(run.output["facts"]).items():
-            number = _number(value)
-            if number is None:
-                tags[f"baton.fact.{name}"] = value
-            else:
-                metrics[f"output/{name}"] = number
-    return Words(
-        name=run.title,
-        key={"baton.execution": execution.id, "baton.role": "stage", "baton.stage": stage},
-        params=run.params,
-        tags=tags | _code_tags(run.code),
-        metrics=metrics,
-        started=run.started,
-        ended=run.ended,
-        status=run.status,
-    )
-
-
-def _code_tags(code: dict[str, str]) -> dict[str, str]:
-    names = {"commit": "mlflow.source.git.commit", "dirty": "baton.code.dirty", "diff": "baton.code.diff"}
-    return {names[key]: value for key, value in code.items()}
-
-
-def _duration(record: Execution | StageRun) -> dict[str, float]:
-    return {} if record.ended is None else {"duration_s": round(record.ended - record.started, 3)}
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _belongs(point: Point, words: Words) -> bool:

@@ -6,6 +6,7 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from infra.errors import Stopped
 from infra.home import baton_home, quiet
 from infra.tracking.redact import redact_text
 
@@ -22,7 +23,7 @@ _PATIENCE = {
 }
 
 
-class TrackingUnreachable(Exception):
+class TrackingUnreachable(Stopped):
     """The tracking store that was asked for cannot be had."""
 
 

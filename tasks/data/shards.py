@@ -1,7 +1,7 @@
 """The engine that tokenizes a corpus into Megatron's `.bin/.idx`: `train` and `held_out`.
 
 A document is a sequence and ends in the end-of-text token. The documents keep the corpus's order,
-so the result is the same with any number of workers. Every few seconds the engine notes how far its
+so the result is the same with any number of workers. Twice a second the engine notes how far its
 files are good (after an fsync); a killed run cuts them to there and goes on.
 
 Facts: `tokens` (train) and `held_out_tokens` count the end-of-text tokens; `held_out_bytes` is the
@@ -23,7 +23,7 @@ from tasks.data.spec import ShardsSpec
 from tasks.job import Job, main, write_json
 from tasks.manifest import read_manifest
 
-NOTE_INTERVAL_S = 3.0  # between notes of how far the files are good
+NOTE_INTERVAL_S = 0.5  # between notes of how far the files are good
 
 
 @dataclass(frozen=True)

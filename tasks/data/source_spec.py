@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import sysconfig
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -35,7 +36,7 @@ class StdlibSource(Spec):
         return Path(sysconfig.get_path("stdlib"))
 
     def files(self) -> list[Path]:
-        return [path for path in sorted(self.root().rglob("*.py")) if _is_library(path.relative_to(self.root()))]
+        return sorted(path for path in _walk(self.root(), _is_library) if path.suffix == ".py")
 
     def missing(self) -> list[Problem]:
         if (self.root() / "ast.py").is_file():
@@ -69,7 +70,7 @@ class _OnDisk(Spec):
         """The files that will be read, sorted; in a folder, those under a hidden name are left out."""
         whole = expanded(self.path)
         if whole.is_dir():
-            found = [path for path in whole.rglob("*") if not _hidden(path.relative_to(whole))]
+            found = list(_walk(whole, lambda name: not name.startswith(".")))
         elif whole.exists():
             found = [whole]
         else:
@@ -206,12 +207,15 @@ def state_of(root: Path, files: list[Path]) -> str:
     return hasher.hexdigest()
 
 
-def _is_library(path: Path) -> bool:
-    return not _NOT_LIBRARY & set(path.parts) and not path.parts[0].startswith(_GENERATED)
+def _walk(root: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
+    """All files below a folder, but for what has (or is under) an unwanted name."""
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = filter(wanted, subfolders)
+        yield from (Path(folder, name) for name in filter(wanted, names))
 
 
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+def _is_library(name: str) -> bool:
+    return name not in _NOT_LIBRARY and not name.startswith(_GENERATED)
 
 
 def _why_nothing(path: Path, kinds: str) -> str:

@@ -43,10 +43,13 @@ def read_source(source: AnySource) -> Iterator[Raw]:
 
 
 def first_jsonl_record(path: Path) -> dict[str, Any]:
-    """The first record of a .jsonl(.gz|.zst) file. Raises StageError when it cannot be read as one."""
+    """The first record of a .jsonl(.gz|.zst) file that is UTF-8. Raises StageError when it cannot be read as one."""
     with path.open("rb") as file:
         for number, line in _lines(path, file):
-            return _record(path, number, line)
+            try:
+                return _record(path, number, line)
+            except UnicodeDecodeError:
+                continue  # the corpus will count it and go on, too
     raise StageError(f"{path}: no JSON object in it; leave the file out")
 
 

@@ -118,6 +118,8 @@ def _copy(name: str) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise StageError(f"existing={name!r}: {error}") from error
+    for how_it_was_found in ("is_local", "local_files_only"):
+        tokenizer.init_kwargs.pop(how_it_was_found, None)  # Transformers would save it: no part of a result
     if not tokenizer.is_fast:
         raise StageError(f"existing={name!r}: has no tokenizer.json (the fast form), which the shards need")
     if tokenizer.eos_token_id is None:

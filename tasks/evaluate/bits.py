@@ -7,25 +7,27 @@ A document stands after an end-of-text token, as in training. One longer than a 
 next, which begins with the last token of the one before as its only context.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from vllm import LLM, SamplingParams
-
-BATCH = 32  # windows a call: what a progress bar moves by
+from tasks.data.documents import Document
 
 
-def token_bits(llm: LLM, runs: Sequence[list[int]], progress: Callable[[int, int], None]) -> float:
-    """The bits of every token of these runs but each one's first. `progress(runs done, all runs)`."""
-    # a new token has to be asked for; it is drawn and not used
-    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
-    nats: list[float] = []
-    for begin in range(0, len(runs), BATCH):
-        progress(begin, len(runs))
-        batch = runs[begin : begin + BATCH]
-        requests = [{"prompt_token_ids": run} for run in batch]
-        for run, output in zip(batch, llm.generate(requests, params, use_tqdm=False), strict=True):
-            steps = zip(run[1:], output.prompt_logprobs[1:], strict=True)
-            nats.append(-math.fsum(step[token].logprob for token, step in steps))
-    progress(len(runs), len(runs))
-    return math.fsum(nats) / math.log(2)
+def held_out_texts(documents: Iterable[Document], budget: int) -> list[str]:
+    """Documents in the order of their ids (so, at random but always the same), until `budget` bytes of
+    UTF-8 are reached; the last one is cut there, at a whole character."""
+    texts: list[str] = []
+    left = budget
+    for document in sorted(documents, key=lambda each: each.id):
+        if left <= 0:
+            break
+        texts.append(document.text.encode()[:left].decode(errors="ignore"))
+        left -= len(document.text.encode())
+    return texts
+
+
+def windows(tokens: Sequence[int], start: int, length: int) -> Iterator[list[int]]:
+    """One document's tokens in runs of at most `length`, each beginning with one token of context:
+    `start` in the first, then the last token of the run before. All but that one are predicted."""
+    stream = [start, *tokens]
+    for begin in range(0, len(tokens), length - 1):
+        yield stream[begin : begin + length]

@@ -17,6 +17,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from tasks.grpo.reward import Reward
 from tasks.grpo.rollouts import LiveRollouts
+from tasks.grpo.shape import shares
 from tasks.grpo.spec import GRPOSpec
 from tasks.job import Job, main
 from tasks.posttrain.examples import Example, check_positions, examples
@@ -25,6 +26,7 @@ from tasks.statements.check import check
 from tasks.statements.summary import summarise
 
 CHECKS = ("parses", "not_trivial", "defined", "uses_context", "all_checks", "distinct")
+PEOPLE = 4096  # real statements, from which the usual shares of shapes are taken
 METRICS = {
     "reward": "reward",
     "reward_std": "reward_std",
@@ -37,6 +39,7 @@ METRICS = {
     "completions/clipped_ratio": "cut_off",
     "rollout_mismatch": "rollout_mismatch",
     **{name: name for name in CHECKS},
+    "top_shape": "top_shape",
 }
 
 
@@ -55,12 +58,15 @@ def work(job: Job) -> None:
     spec, source = job.spec(GRPOSpec), job.input("model")
     model, tokenizer = load_model(source)
     check_positions(model, spec)
-    asked = examples(job.input("corpus"), tokenizer, spec, spec.steps * spec.batch_size // spec.generations)
+    rollouts = spec.steps * spec.batch_size // spec.generations
+    known = examples(job.input("corpus"), tokenizer, spec, max(rollouts, PEOPLE))
+    asked = known[:rollouts]
+    usual = shares(one.prompt.reference for one in known[:PEOPLE])
     if not torch.cuda.is_available():
         trl.trainer.grpo_trainer.VLLMGeneration = partial(LiveRollouts, seed=spec.seed)
     trainer = Trainer(
         model=model,
-        reward_funcs=reward_function(asked, Reward(spec.diversity_penalty, spec.diversity_window)),
+        reward_funcs=reward_function(asked, Reward(spec.diversity_penalty, spec.diversity_window, usual)),
         args=GRPOConfig(
             **arguments(job, spec),
             num_generations=spec.generations,
@@ -92,6 +98,7 @@ def reward_function(asked: Sequence[Example], reward: Reward) -> Callable[..., l
         summary = summarise(verdicts)
         for name in CHECKS:
             log_metric(name, getattr(summary, name))
+        log_metric("top_shape", max(shares(verdict.statement for verdict in verdicts).values()))
         return reward([prompt.id for prompt in prompts], verdicts)
 
     return statement_reward

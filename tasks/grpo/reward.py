@@ -1,16 +1,24 @@
 """The reward of a statement: what the checks say, less what it has in common with the others.
 
 A quarter for each of the four checks. From the checks alone the model learns one harmless statement
-and writes it everywhere; so a statement loses up to `penalty` of its reward the more often *other*
-prompts were answered with the same text (white space aside), in this step or in the `window`
-completions before it. The same answer to the same prompt again costs nothing.
+and writes it everywhere, or one harmless *shape* with ever new names in it. So a statement loses up
+to `penalty` of its reward
+
+- the more *other* prompts were answered with the same text (white space aside), and
+- the more its shape is written more often than people write it,
+
+counted over this step and the `window` completions before it. Of the two losses the larger counts.
+The same answer to the same prompt again is one answer.
 """
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tasks.grpo.shape import shape
 from tasks.statements.check import Verdict
+
+TOLERANCE = 0.01  # share by which a shape may exceed people's use: about one in a step, so mere chance
 
 
 @dataclass
@@ -19,20 +27,24 @@ class Reward:
 
     penalty: float
     window: int
-    recent: deque[tuple[str, str]] = field(default_factory=deque)  # (prompt id, statement)
+    usual: Mapping[str, float]  # shape -> its share of what people write
+    recent: deque[tuple[str, str]] = field(default_factory=deque)  # (prompt's id, statement)
 
-    def __call__(self, prompt_ids: Sequence[str], verdicts: Sequence[Verdict]) -> list[float]:
+    def __call__(self, prompts: Sequence[str], verdicts: Sequence[Verdict]) -> list[float]:
         """One reward in 0..1 for each completion: (prompt's id, verdict)."""
-        answers = [(prompt, normal(verdict.statement)) for prompt, verdict in zip(prompt_ids, verdicts, strict=True)]
-        # a group that repeats itself is one voice: count (prompt, statement) once
-        voices = Counter(statement for _, statement in {*self.recent, *answers})
+        answers = [(prompt, normal(verdict.statement)) for prompt, verdict in zip(prompts, verdicts, strict=True)]
+        voices = {*self.recent, *answers}
+        texts = Counter(text for _, text in voices)
+        shapes = Counter(shape(text) for _, text in voices)
         self.recent.extend(answers)
         while len(self.recent) > self.window:
             self.recent.popleft()
-        return [
-            quality(verdict) * (1 - self.penalty * commonness(voices[statement] - 1))
-            for verdict, (_, statement) in zip(verdicts, answers, strict=True)
-        ]
+        scores = []
+        for verdict, (_, text) in zip(verdicts, answers, strict=True):
+            key = shape(text)
+            loss = max(commonness(texts[text] - 1), excess(shapes[key] / len(voices), self.usual.get(key, 0.0)))
+            scores.append(quality(verdict) * (1 - self.penalty * loss))
+        return scores
 
 
 def quality(verdict: Verdict) -> float:
@@ -43,6 +55,11 @@ def quality(verdict: Verdict) -> float:
 def commonness(others: int) -> float:
     """0 when no other prompt was answered so, ½ when one was, towards 1 the more there are."""
     return others / (1 + others)
+
+
+def excess(share: float, usual: float) -> float:
+    """What part of a shape's uses is beyond its usual share: 0 up to that, towards 1 far above it."""
+    return max(0.0, 1 - (usual + TOLERANCE) / share)
 
 
 def normal(statement: str) -> str:

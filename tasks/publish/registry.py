@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
+from requests.exceptions import RequestException
 
 from infra.tracking.redact import redact_text
 from infra.tracking.sqlite import make_tables
@@ -99,7 +100,7 @@ def _upload(client: MlflowClient, what: Publication) -> str:
     where = experiment.experiment_id if experiment else client.create_experiment(experiment_name(), artifact_location())
     found = client.search_logged_models([where], f"tags.`{DIGEST_TAG}` = '{what.digest}'")
     tags = {DIGEST_TAG: what.digest, **what.tags}
-    model = found[0] if found else client.create_logged_model(where, name=what.name, tags=tags)
+    model = found[0] if found else client.create_logged_model(where, what.name.replace(".", "-"), tags=tags)
     if str(model.status) != "READY":
         client.log_model_artifacts(model.model_id, str(what.directory))
         client.finalize_logged_model(model.model_id, "READY")
@@ -114,15 +115,15 @@ def _patiently(attempt: Callable[[], T], waiting: Callable[[float], None], patie
             return attempt()
         except MlflowException as error:
             reason, passing = str(error).partition("\n")[0], error.error_code in _PASSING
-        except OSError as error:  # the connection broke while files were sent
+        except RequestException as error:  # the connection broke while files were sent
             reason, passing = str(error).partition("\n")[0], True
         waited = time.monotonic() - started
         if not passing:
             raise StageError(f"the model registry {shown_uri()} refuses: {redact_text(reason)[:500]}")
         if waited + PAUSE_S > patience_s:
             raise StageError(
-                f"the model registry {shown_uri()} does not answer ({redact_text(reason)[:300]}), not for {waited:.0f} s. "
-                "Start it and run the same command again, which goes on from here; or leave `publish` out of the recipe."
+                f"the model registry {shown_uri()} has not answered for {waited:.0f} s ({redact_text(reason)[:300]}). "
+                "Start it and run the same command again, which goes on from here; or leave `publish` out."
             )
         waiting(waited)
         time.sleep(PAUSE_S)

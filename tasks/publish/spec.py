@@ -13,23 +13,21 @@ class PublishSpec(Spec):
     name: str = Field(
         "baton",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$",
-        description="Model's name in the registry and on its card",
+        description="Name in the model registry and on the card",
     )
     alias: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9_-]{1,99}$",
-        description="Registry alias that moves to this version, such as champion",
+        description="Registry alias to move to this version, such as champion",
     )
     description: str = Field("", max_length=5_000, description="What the model is, for the card; Markdown")
     license: str = Field(
         "apache-2.0",
         pattern=r"^[a-z0-9][a-z0-9.+-]*$",
-        description="License of the weights, as the Hugging Face hub spells it",
+        description="License of the weights, in the hub's spelling",
     )
 
     def problems(self) -> list[Problem]:
         if self.alias and (self.alias.lower() == "latest" or re.fullmatch(r"[vV]\d+", self.alias)):
-            return [
-                Problem("alias", self.alias, "a name other than latest and v<number>, which MLflow keeps for itself")
-            ]
+            return [Problem("alias", self.alias, "a name other than latest and v1, v2, …, which are MLflow's own")]
         return []

@@ -9,7 +9,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -18,7 +18,7 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def side_by_side(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+def side_by_side(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
     """Seconds of each contender, round by round: all in turn in every round, the order reversed in
     every second one, so that a machine that speeds up or slows down favours nobody."""
     times: dict[str, list[float]] = {name: [] for name in contenders}

@@ -12,6 +12,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 
@@ -75,7 +76,10 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
                 pass
             write_index(shard.index, shard.lengths, dtype)
 
-        contenders = {"writer": write, "encode_batch": lambda: plain.encode_batch(texts)}
+        contenders: dict[str, Callable[[], object]] = {
+            "writer": write,
+            "encode_batch": lambda: plain.encode_batch(texts),
+        }
         side_by_side(contenders, 1)  # warm: caches, all workers
         times = side_by_side(contenders, rounds)
     ratio = median_ratio(times["encode_batch"], times["writer"])

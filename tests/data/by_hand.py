@@ -34,19 +34,18 @@ def facts(artifact: Path) -> dict[str, Any]:
     return read_manifest(artifact).facts
 
 
-def start(job: Job, cores: set[int] | None = None) -> subprocess.Popen[str]:
-    """The engine as a process of its own, on some of the cores."""
+def start(job: Job, cores: int | None = None) -> subprocess.Popen[str]:
+    """The engine as a process of its own, on so many of the cores."""
     words = [sys.executable, "-m", f"tasks.data.{job.stage}", str(job.directory)]
-    return subprocess.Popen(
-        words,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
-    )
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(allowed)[:cores])  # inherited by what is started now
+    try:
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
-def run(job: Job, cores: set[int] | None = None) -> Path:
+def run(job: Job, cores: int | None = None) -> Path:
     """The engine's output, once it has ended well."""
     process = start(job, cores)
     said, _ = process.communicate(timeout=120)

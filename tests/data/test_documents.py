@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ def write(directory: Path, contents: list[str]) -> SplitWriter:
 
 @given(texts)
 @settings(max_examples=50, deadline=None)
-def test_what_is_written_is_read_back(tmp_path_factory, contents: list[str]) -> None:
+def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, contents: list[str]) -> None:
     directory = tmp_path_factory.mktemp("corpus")
     writer = write(directory, contents)
     found = list(read_documents(directory, "train"))

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.data.documents import document
-from tasks.evaluate.windows import held_out_texts, windows
+from tasks.evaluate.bits import held_out_texts, windows
 
 
 @given(st.lists(st.integers(1, 99), max_size=60), st.integers(2, 20))

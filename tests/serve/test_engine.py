@@ -75,4 +75,5 @@ def test_text_is_the_tokens_without_the_end(models: tuple[Path, Path], probed: d
         assert completion["ended"] == (written[-1] == tokenizer.eos_token_id)
         assert completion["ended"] or len(written) == MAX_TOKENS
         shown = written[:-1] if completion["ended"] else written
-        assert completion["text"] == tokenizer.decode(shown)
+        # a character that was cut in its middle by max_tokens is not shown
+        assert completion["text"].rstrip("\ufffd") == tokenizer.decode(shown).rstrip("\ufffd")

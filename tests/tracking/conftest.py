@@ -96,17 +96,23 @@ class Server:
 
 
 @pytest.fixture
-def server(home: Path, empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """A server that MLFLOW_TRACKING_URI points to."""
+def sleeping_server(home: Path, empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server that MLFLOW_TRACKING_URI points to, not started yet."""
     (tmp_path / "server").mkdir()
     store = tmp_path / "server" / "server.db"
     shutil.copy(empty_store, store)
     found = Server(store, free_port())
-    found.start()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", found.uri)
     yield found
     close()
     found.kill()
+
+
+@pytest.fixture
+def server(sleeping_server: Server) -> Server:
+    """The same, started."""
+    sleeping_server.start()
+    return sleeping_server
 
 
 def free_port() -> int:

@@ -1,0 +1,131 @@
+"""The corpus engine: what it keeps, what it leaves out, where a document goes."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.data.corpus import work
+from tasks.data.documents import read_documents
+from tasks.job import StageError
+from tests.data.by_hand import digest, facts, new_job, run
+
+
+def prepared(job_dir: Path, folder: Path, held_out: float = 0.3) -> Path:
+    spec = {"source": {"kind": "files", "path": str(folder)}, "held_out": held_out}
+    job = new_job(job_dir, "corpus", spec)
+    work(job)
+    return job.output
+
+
+def texts(corpus: Path, split: Any) -> list[str]:
+    return [item.text for item in read_documents(corpus, split)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    for number in range(40):
+        (folder / f"{number:02}.txt").write_text(f"document {number}\n")
+    return folder
+
+
+def test_every_document_is_in_one_split_and_counted(folder: Path, tmp_path: Path) -> None:
+    corpus = prepared(tmp_path / "job", folder)
+    train, held_out = texts(corpus, "train"), texts(corpus, "held_out")
+    assert sorted(train + held_out) == sorted(f"document {number}\n" for number in range(40))
+    assert facts(corpus) == {
+        "documents": len(train),
+        "held_out_documents": len(held_out),
+        "bytes": sum(map(len, train)),
+        "held_out_bytes": sum(map(len, held_out)),
+        "duplicates": 0,
+        "empty": 0,
+        "invalid_utf8": 0,
+    }
+
+
+def test_duplicates_empty_documents_and_invalid_utf8_are_left_out_and_counted(folder: Path, tmp_path: Path) -> None:
+    clean = digest(prepared(tmp_path / "clean", folder))
+    (folder / "x1.txt").write_text("document 3\n")
+    (folder / "x2.txt").write_text("document 3\n")
+    (folder / "x3.txt").write_text("")
+    (folder / "x4.txt").write_text(" \n\t")
+    (folder / "x5.txt").write_bytes(b"caf\xe9")
+    corpus = prepared(tmp_path / "job", folder)
+    counts = facts(corpus)
+    assert (counts["duplicates"], counts["empty"], counts["invalid_utf8"]) == (2, 2, 1)
+    assert digest(corpus) == clean
+
+
+def test_the_held_out_documents_stay_when_others_come_and_go(folder: Path, tmp_path: Path) -> None:
+    before = texts(prepared(tmp_path / "before", folder), "held_out")
+    gone = (folder / "05.txt").read_text()
+    (folder / "05.txt").unlink()
+    (folder / "00-first.txt").write_text("a new document\n")
+    after = texts(prepared(tmp_path / "after", folder), "held_out")
+    assert [text for text in before if text != gone] == [text for text in after if text != "a new document\n"]
+
+
+def test_the_digest_says_what_is_in_it_and_not_where_it_was(folder: Path, tmp_path: Path) -> None:
+    one = prepared(tmp_path / "one", folder)
+    moved = folder.rename(tmp_path / "elsewhere")
+    for path in moved.iterdir():
+        os.utime(path, (0, 0))
+    assert digest(prepared(tmp_path / "two", moved)) == digest(one)
+
+
+def test_a_byte_order_mark_is_not_text(folder: Path, tmp_path: Path) -> None:
+    (folder / "bom.txt").write_bytes(b"\xef\xbb\xbfmarked\n")
+    corpus = prepared(tmp_path / "job", folder)
+    assert "marked\n" in texts(corpus, "train") + texts(corpus, "held_out")
+
+
+def test_an_interrupted_attempt_leaves_no_trace(folder: Path, tmp_path: Path) -> None:
+    whole = digest(prepared(tmp_path / "whole", folder))
+    leftover = tmp_path / "again" / "output" / "train-00007.parquet"
+    leftover.parent.mkdir(parents=True)
+    leftover.write_bytes(b"half")
+    assert digest(prepared(tmp_path / "again", folder)) == whole
+
+
+def test_a_source_without_any_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("  ")
+    (tmp_path / "in" / "b.txt").write_bytes(b"\xff")
+    with pytest.raises(StageError, match=r"no document \(1 empty, 1 not UTF-8\)"):
+        prepared(tmp_path / "job", tmp_path / "in")
+
+
+@pytest.mark.parametrize(("held_out", "way_out"), [(0.000001, "larger held_out"), (0.4999, "smaller held_out")])
+def test_an_empty_split_is_refused_with_a_way_out(tmp_path: Path, held_out: float, way_out: str) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("document 2\n")  # held out by fractions above 0.011
+    with pytest.raises(StageError, match=way_out):
+        prepared(tmp_path / "job", tmp_path / "in", held_out)
+
+
+def test_the_engine_by_hand_on_the_standard_library(tmp_path: Path) -> None:
+    spec = {"source": {"kind": "stdlib"}}
+    one = run(new_job(tmp_path / "one", "corpus", spec))
+    two = run(new_job(tmp_path / "two", "corpus", spec))
+    assert digest(one) == digest(two)
+    assert facts(one)["bytes"] > 8e6
+    assert facts(one)["held_out_documents"] > 10
+    samples = json.loads((one / "record" / "samples.json").read_text())
+    assert samples and set(samples[0]) == {"source", "text"}
+
+
+def test_an_error_is_a_result_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"body": "x"}\n')
+    job = new_job(tmp_path / "job", "corpus", {"source": {"kind": "jsonl", "path": str(tmp_path / "x.jsonl")}})
+    with pytest.raises(AssertionError) as failed:
+        run(job)
+    result = json.loads((job.directory / "result.json").read_text())
+    assert result["kind"] == "StageError"
+    assert "no field 'text'" in result["error"]
+    assert not (job.output / "manifest.json").exists()
+    assert "no field 'text'" in str(failed.value)

@@ -1,0 +1,47 @@
+"""What the three post-training engines share."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tasks.job import StageError
+from tasks.posttrain.spec import PostTrainSpec
+from tasks.posttrain.trainer import COMPLETE, newest_checkpoint, storage_dtype
+
+
+def test_the_newest_complete_checkpoint_is_found_by_its_step(tmp_path: Path) -> None:
+    for step in (5, 20, 100):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / COMPLETE).touch()
+    (tmp_path / "checkpoint-120").mkdir()  # cut short: never marked complete
+
+    assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint-100"
+
+
+def test_no_complete_checkpoint_is_none(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-120").mkdir()
+
+    assert newest_checkpoint(tmp_path) is None
+    assert newest_checkpoint(tmp_path / "not-there") is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_number_format_is_read_from_the_weights(tmp_path: Path, dtype: torch.dtype) -> None:
+    save_file({"a": torch.zeros(2, dtype=dtype)}, tmp_path / "model.safetensors")
+
+    assert storage_dtype(tmp_path) == dtype
+
+
+def test_mixed_number_formats_are_refused(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(2), "b": torch.zeros(2, dtype=torch.bfloat16)}, tmp_path / "model.safetensors")
+
+    with pytest.raises(StageError, match="BF16, F32"):
+        storage_dtype(tmp_path)
+
+
+def test_every_problem_of_a_spec_is_found_at_once() -> None:
+    spec = PostTrainSpec(steps=5, warmup_steps=5, batch_size=10, micro_batch_size=4)
+
+    assert [problem.path for problem in spec.problems()] == ["micro_batch_size", "warmup_steps"]

@@ -1,0 +1,127 @@
+"""The SFT engine, as its own process, on a tiny model."""
+
+import json
+import signal
+import time
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tasks.manifest import read_manifest, verify
+from tasks.posttrain.examples import Example
+from tasks.posttrain.trainer import newest_checkpoint
+from tasks.sft.sft import labelled
+from tasks.statements.prompt import Prompt
+from tests.posttrain.tiny import metrics, start, tiny_corpus, tiny_model, write_job
+
+SPEC = {
+    "steps": 12,
+    "batch_size": 8,
+    "micro_batch_size": 4,
+    "warmup_steps": 2,
+    "learning_rate": 0.01,
+    "max_prompt_tokens": 120,
+    "checkpoint_every": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("tiny")
+    return {"model": tiny_model(root / "model"), "corpus": tiny_corpus(root / "corpus")}
+
+
+@pytest.fixture(scope="module")
+def tuned(inputs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The job directory of a run from beginning to end."""
+    job = write_job(tmp_path_factory.mktemp("sft") / "job", "sft", SPEC, **inputs)
+    assert start("tasks.sft.sft", job).wait() == 0, (job / "log.txt").read_text()
+    return job
+
+
+def test_the_output_is_a_complete_model_in_the_inputs_number_format(tuned: Path, inputs: dict[str, Path]) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tuned / "output", dtype="auto")
+    tokenizer = AutoTokenizer.from_pretrained(tuned / "output")
+
+    facts = verify(tuned / "output").facts
+    assert facts == read_manifest(inputs["model"]).facts | {"label": "sft"}
+    assert str(model.dtype) == "torch.bfloat16"
+    assert tokenizer.decode(tokenizer("return x").input_ids) == "return x"
+    for name in ("config.json", "generation_config.json", "tokenizer.json"):
+        assert (tuned / "output" / name).read_bytes() == (inputs["model"] / name).read_bytes()
+
+
+def test_the_loss_falls_and_is_recorded_at_every_step(tuned: Path) -> None:
+    losses = [line["loss"] for line in metrics(tuned)]
+
+    assert [line["step"] for line in metrics(tuned)] == list(range(1, 13))
+    assert losses[-1] < losses[0] - 0.5
+
+
+def test_the_loss_is_on_the_statement_and_its_end_alone() -> None:
+    example = Example(Prompt("id", "m.py", "def f():\n    ", "return 1", frozenset()), [5, 6, 7], [8, 9, 0])
+
+    assert labelled(example) == {"input_ids": [5, 6, 7, 8, 9, 0], "labels": [-100, -100, -100, 8, 9, 0]}
+
+
+def test_killed_and_started_again_it_makes_the_same_model(
+    tuned: Path, inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    job = write_job(tmp_path / "job", "sft", SPEC, **inputs)
+    engine = start("tasks.sft.sft", job)
+    wait_for_step(job, engine, 5)
+    engine.kill()
+    engine.wait()
+    checkpoint = newest_checkpoint(job / "work" / "checkpoints")
+    assert checkpoint is not None and not (job / "result.json").exists()
+
+    assert start("tasks.sft.sft", job).wait() == 0, (job / "log.txt").read_text()
+
+    assert f"continuing from {checkpoint}" in (job / "log.txt").read_text()
+    assert digest(job) == digest(tuned)
+
+
+def test_sigterm_leaves_a_checkpoint_of_the_step_under_way(inputs: dict[str, Path], tmp_path: Path) -> None:
+    job = write_job(tmp_path / "job", "sft", SPEC | {"steps": 400, "checkpoint_every": 1000}, **inputs)
+    engine = start("tasks.sft.sft", job)
+    wait_for_step(job, engine, 3)
+
+    engine.send_signal(signal.SIGTERM)
+
+    assert engine.wait(timeout=60) == 143
+    checkpoint = newest_checkpoint(job / "work" / "checkpoints")
+    assert checkpoint is not None and checkpoint.name == f"checkpoint-{metrics(job)[-1]['step']:.0f}"
+    assert not (job / "result.json").exists()
+
+
+def test_a_corpus_without_functions_is_an_error_that_says_what_is_needed(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    job = write_job(tmp_path / "job", "sft", SPEC | {"max_prompt_tokens": 8, "max_new_tokens": 4}, **inputs)
+
+    assert start("tasks.sft.sft", job).wait() == 1
+
+    error = json.loads((job / "result.json").read_text())
+    assert error["kind"] == "StageError" and "post-training needs Python modules" in error["error"]
+
+
+def test_more_positions_than_the_model_has_are_refused(inputs: dict[str, Path], tmp_path: Path) -> None:
+    job = write_job(tmp_path / "job", "sft", SPEC | {"max_prompt_tokens": 300}, **inputs)
+
+    assert start("tasks.sft.sft", job).wait() == 1
+
+    error = json.loads((job / "result.json").read_text())["error"]
+    assert error == "max_prompt_tokens + max_new_tokens = 348, but the model has 256 positions; lower one of them"
+
+
+def wait_for_step(job: Path, engine: Popen[bytes], step: int) -> None:
+    while not any(line["step"] >= step for line in metrics(job)):
+        assert engine.poll() is None, (job / "log.txt").read_text()
+        time.sleep(0.02)
+
+
+def digest(job: Path) -> Any:
+    return json.loads((job / "result.json").read_text())["digest"]

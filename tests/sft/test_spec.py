@@ -1,0 +1,22 @@
+"""What an SFT recipe may say."""
+
+import pytest
+from pydantic import ValidationError
+
+from tasks.sft.spec import SFTSpec
+
+
+def test_the_defaults_have_no_problems() -> None:
+    assert SFTSpec().problems() == []
+
+
+def test_micro_batches_have_to_fill_the_batch() -> None:
+    (problem,) = SFTSpec(batch_size=32, micro_batch_size=12).problems()
+
+    assert str(problem) == "micro_batch_size: 12: a divisor of batch_size 32"
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"learning_rate": 0}, {"engine": "verl"}, {"epochs": 3}])
+def test_impossible_values_and_unknown_fields_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        SFTSpec.model_validate(wrong)

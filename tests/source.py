@@ -1,0 +1,80 @@
+"""The project read as source: which module imports what. Nothing of it is imported for that."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+HOUSE = ("images", "infra", "tasks", "workflows", "tests")
+
+
+def files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """Every module that a file names in an import, at its top or inside a function. Of `from a import b`
+    both a and a.b: b may be a module."""
+    return frozenset(_imports(ast.parse(path.read_text())))
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def third_party(path: Path) -> set[str]:
+    """The top-level packages that are neither ours nor Python's."""
+    top = {name.split(".")[0] for name in imports(path)}
+    return {name for name in top if name not in HOUSE and name not in sys.stdlib_module_names}
+
+
+def closure(*start: Path) -> set[Path]:
+    """The files, and all of ours that they import, however deep."""
+    found: set[Path] = set()
+    waiting = list(start)
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        found.add(path)
+        for name in imports(path):
+            place = ROOT.joinpath(*name.split("."))
+            waiting += [each for each in (place.with_suffix(".py"), place / "__init__.py") if each.is_file()]
+    return found
+
+
+def distributions(package: str) -> set[str]:
+    """What has to be installed for a package to be importable, in normal spelling: any one of these."""
+    return {normal(name) for name in packages_distributions().get(package, [package])}
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def requirements(path: Path) -> dict[str, str]:
+    """Name -> what a requirement file says of it ("==1.2", ">=1" or ""), its `-r` lines followed."""
+    found: dict[str, str] = {}
+    for raw in path.read_text().splitlines():
+        line = raw.split("#")[0].strip()
+        if line.startswith("-r "):
+            found |= requirements(path.parent / line[3:])
+        elif line:
+            name, rest = re.fullmatch(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*(.*)", line).groups()  # type: ignore[union-attr]
+            found[normal(name)] = rest
+    return found

