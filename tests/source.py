@@ -3,7 +3,7 @@
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -58,9 +58,14 @@ def closure(*start: Path) -> set[Path]:
     return found
 
 
+@cache
+def _installed() -> Mapping[str, list[str]]:
+    return packages_distributions()
+
+
 def distributions(package: str) -> set[str]:
     """What has to be installed for a package to be importable, in normal spelling: any one of these."""
-    return {normal(name) for name in packages_distributions().get(package, [package])}
+    return {normal(name) for name in _installed().get(package, [package])}
 
 
 def normal(name: str) -> str:

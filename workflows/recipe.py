@@ -4,6 +4,7 @@ A stage that is left out (or `null`) is off. `start_from` enters midway with an 
 Whatever is wrong with a recipe is found before any compute, all of it at once: RecipeError.
 """
 
+import copy
 from typing import Any
 
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
@@ -57,19 +58,40 @@ class Recipe(Spec):
 
 
 def _readable_part(value: Any) -> Given:
-    """The sections of a recipe with errors that are right by themselves: they are checked as well."""
+    """The sections of a recipe with errors that can be read all the same: they are checked as well."""
     specs: dict[str, Any] = {"corpus": CorpusSpec()}
     broken: set[str] = set()
     for name, section in value.items() if isinstance(value, dict) else ():
         model = SECTIONS.get(name)
         if model is None or section is None:
             continue
-        try:
-            specs[name] = model.model_validate(section)
-        except ValidationError:
+        spec = _without_unknown_fields(model, section)
+        if spec is None:
             specs.pop(name, None)
             broken.add(name)
+        else:
+            specs[name] = spec
     return Given(specs, broken)
+
+
+def _without_unknown_fields(model: type[Spec], section: Any) -> Spec | None:
+    """The section's spec; fields that nobody knows are reported already and do not hide the rest."""
+    try:
+        return model.model_validate(section)
+    except ValidationError as error:
+        unknown = [item["loc"] for item in error.errors() if item["type"] == "extra_forbidden"]
+    if not unknown:
+        return None
+    pruned = copy.deepcopy(section)
+    for *parents, last in unknown:
+        holder = pruned
+        for parent in parents:
+            holder = holder.get(parent, holder)  # a union's tag is no field
+        holder.pop(last, None)
+    try:
+        return model.model_validate(pruned)
+    except ValidationError:
+        return None
 
 
 SECTIONS: dict[str, type[Spec]] = {

@@ -4,11 +4,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tasks.job import write_json
 from tasks.posttrain.examples import Example
-from tasks.serve.engine import Completion
 from tasks.statements.check import check
+
+if TYPE_CHECKING:  # a type only; the module imports vLLM
+    from tasks.serve.engine import Completion
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Pairs:
         return cls([Pair(**pair) for pair in raw.pop("pairs")], **raw)
 
 
-def make_pairs(examples: Sequence[Example], completions: Sequence[Completion]) -> Pairs:
+def make_pairs(examples: Sequence[Example], completions: Sequence["Completion"]) -> Pairs:
     """One completion per example."""
     pairs = [
         Pair(example.prompt_ids, example.statement_ids, list(completion.token_ids))

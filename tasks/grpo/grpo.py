@@ -62,11 +62,12 @@ def work(job: Job) -> None:
     known = examples(job.input("corpus"), tokenizer, spec, max(rollouts, PEOPLE))
     asked = known[:rollouts]
     usual = shares(one.prompt.reference for one in known[:PEOPLE])
+    reward = Reward(spec.diversity_penalty, spec.diversity_window, usual)
     if not torch.cuda.is_available():
         trl.trainer.grpo_trainer.VLLMGeneration = partial(LiveRollouts, seed=spec.seed)
     trainer = Trainer(
         model=model,
-        reward_funcs=reward_function(asked, Reward(spec.diversity_penalty, spec.diversity_window, usual)),
+        reward_funcs=reward_function(asked, reward),
         args=GRPOConfig(
             **arguments(job, spec),
             num_generations=spec.generations,
@@ -83,7 +84,7 @@ def work(job: Job) -> None:
         train_dataset=Dataset.from_list([{"prompt": one.prompt.text, "number": i} for i, one in enumerate(asked)]),
         processing_class=tokenizer,
     )
-    fit(trainer, job, METRICS)
+    fit(trainer, job, METRICS, memory=reward)
     job.finish(**save_model(job, model, source, "grpo"))
 
 

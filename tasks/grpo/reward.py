@@ -11,13 +11,17 @@ counted over this step and the `window` completions before it. Of the two losses
 The same answer to the same prompt again is one answer.
 """
 
+import json
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tasks.grpo.shape import shape
+from tasks.job import write_json
 from tasks.statements.check import Verdict
 
+MEMORY = "reward.json"
 TOLERANCE = 0.01  # share by which a shape may exceed people's use: about one in a step, so mere chance
 
 
@@ -45,6 +49,13 @@ class Reward:
             loss = max(commonness(texts[text] - 1), excess(shapes[key] / len(voices), self.usual.get(key, 0.0)))
             scores.append(quality(verdict) * (1 - self.penalty * loss))
         return scores
+
+    def save(self, checkpoint: Path) -> None:
+        """Into a checkpoint, so that a resumed run scores like one that was never interrupted."""
+        write_json(checkpoint / MEMORY, list(self.recent))
+
+    def load(self, checkpoint: Path) -> None:
+        self.recent = deque((prompt, text) for prompt, text in json.loads((checkpoint / MEMORY).read_text()))
 
 
 def quality(verdict: Verdict) -> float:

@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-import transformers
 import trl.trainer.utils
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
@@ -100,14 +99,24 @@ def arguments(job: Job, spec: PostTrainSpec) -> dict[str, Any]:
     }
 
 
-def fit(trainer: Any, job: Job, metrics: Mapping[str, str]) -> None:
+class Memory(Protocol):
+    """What a checkpoint must hold besides TRL's own state."""
+
+    def save(self, checkpoint: Path) -> None: ...
+
+    def load(self, checkpoint: Path) -> None: ...
+
+
+def fit(trainer: Any, job: Job, metrics: Mapping[str, str], memory: Memory | None = None) -> None:
     """Train from the newest complete checkpoint, if any, to the last step.
 
     `metrics` names what is recorded: TRL's name -> ours. On SIGTERM: a checkpoint, then SystemExit(143).
     """
-    reporter = Reporter(job, metrics)
+    reporter = Reporter(job, metrics, memory)
     trainer.add_callback(reporter)
     checkpoint = newest_checkpoint(_checkpoints(job))
+    if checkpoint and memory:
+        memory.load(checkpoint)
     if checkpoint and _step(checkpoint) >= trainer.args.max_steps:
         trainer._load_from_checkpoint(str(checkpoint))  # killed after the last step: nothing left to train
         return
@@ -136,8 +145,8 @@ def _checkpoints(job: Job) -> Path:
 class Reporter(TrainerCallback):
     """Metrics and progress out of the trainer; checkpoints marked complete; SIGTERM heeded."""
 
-    def __init__(self, job: Job, metrics: Mapping[str, str]) -> None:
-        self.job, self.metrics = job, metrics
+    def __init__(self, job: Job, metrics: Mapping[str, str], memory: Memory | None) -> None:
+        self.job, self.metrics, self.memory = job, metrics, memory
         self.stopping = False
 
     @contextmanager
@@ -171,9 +180,7 @@ class Reporter(TrainerCallback):
         self.job.progress(state.global_step, state.max_steps, "steps", **shown)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        (Path(args.output_dir) / f"checkpoint-{state.global_step}" / COMPLETE).touch()
-
-
-def quiet_libraries() -> None:
-    """Errors only from the libraries; their progress bars would fill the log."""
-    transformers.utils.logging.disable_progress_bar()
+        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        if self.memory:
+            self.memory.save(checkpoint)
+        (checkpoint / COMPLETE).touch()

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +106,10 @@ def start(module: str, job: Path) -> subprocess.Popen[bytes]:
 def metrics(job: Path) -> list[dict[str, float]]:
     path = job / "metrics.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def wait_for_step(job: Path, engine: subprocess.Popen[bytes], step: int) -> None:
+    """Until the engine has recorded `step`."""
+    while not any(line["step"] >= step for line in metrics(job)):
+        assert engine.poll() is None, (job / "log.txt").read_text()
+        time.sleep(0.02)

@@ -2,9 +2,7 @@
 
 import json
 import signal
-import time
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from tasks.posttrain.examples import Example
 from tasks.posttrain.trainer import newest_checkpoint
 from tasks.sft.sft import labelled
 from tasks.statements.prompt import Prompt
-from tests.posttrain.tiny import metrics, start, tiny_corpus, tiny_model, write_job
+from tests.posttrain.tiny import metrics, start, tiny_corpus, tiny_model, wait_for_step, write_job
 
 SPEC = {
     "steps": 12,
@@ -115,12 +113,6 @@ def test_more_positions_than_the_model_has_are_refused(inputs: dict[str, Path], 
 
     error = json.loads((job / "result.json").read_text())["error"]
     assert error == "max_prompt_tokens + max_new_tokens = 348, but the model has 256 positions; lower one of them"
-
-
-def wait_for_step(job: Path, engine: Popen[bytes], step: int) -> None:
-    while not any(line["step"] >= step for line in metrics(job)):
-        assert engine.poll() is None, (job / "log.txt").read_text()
-        time.sleep(0.02)
 
 
 def digest(job: Path) -> Any:

@@ -165,6 +165,18 @@ def test_all_problems_are_reported_at_once() -> None:
     assert {"pretrain.step", "sft.micro_batch_size", "corpus.source.path", "shards"} <= paths
 
 
+def test_an_unknown_field_does_not_hide_what_else_is_wrong_in_its_section() -> None:
+    def change(recipe: dict[str, Any]) -> None:
+        put("pretrain.step", 5)(recipe)
+        put("pretrain.model.layer", 5)(recipe)
+        put("pretrain.model.kv_heads", 3)(recipe)
+
+    with pytest.raises(RecipeError) as caught:
+        Recipe.model_validate(recipe_with(change))
+    paths = {problem.path for problem in caught.value.problems}
+    assert paths == {"pretrain.step", "pretrain.model.layer", "pretrain.model.kv_heads"}
+
+
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="has none"):
         Recipe.model_validate(recipe_with(put("corpus.source", {"kind": "files", "path": str(tmp_path)})))

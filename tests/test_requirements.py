@@ -1,0 +1,43 @@
+"""The environment that `make` installs: complete, consistent, and what the list says."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tests.source import ROOT, requirements
+
+LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec")  # see requirements.in
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="another list, images/gpu.txt, is installed there")
+def test_what_is_installed_is_what_the_list_says() -> None:
+    pinned = requirements(ROOT / "requirements.txt")
+    assert not pinned.keys() & set(LEFT_OUT)
+    assert {name: f"=={version(name)}" for name in pinned} == pinned
+
+
+def test_the_list_is_what_the_direct_requirements_resolve_to() -> None:
+    folder = os.environ.get("PIP_FIND_LINKS")
+    torch = ["--find-links", folder] if folder else ["--torch-backend", "cpu"]
+    words = ["--quiet", "--no-header", "--no-annotate", "--python-version", "3.11", *torch]
+    words += ["requirements.in", "--constraints", "requirements.txt"]
+    words += [word for name in LEFT_OUT for word in ("--no-emit-package", name)]
+    uv = Path(sys.executable).with_name("uv")
+    ended = subprocess.run([uv, "pip", "compile", *words], cwd=ROOT, check=True, capture_output=True, text=True)
+    resolved = [line for line in ended.stdout.splitlines() if not line.startswith("#") and line]
+    pinned = requirements(ROOT / "requirements.txt")
+    assert sorted(resolved) == sorted(f"{package}{pin}" for package, pin in pinned.items())
+
+
+def test_the_environment_of_a_gpu_machine_runs_the_same_flyte() -> None:
+    assert requirements(ROOT / "images/gpu.txt")["flytekit"] == requirements(ROOT / "requirements.txt")["flytekit"]
+
+
+def test_no_list_says_where_it_was_made() -> None:
+    for path in [ROOT / "requirements.txt", *(ROOT / "images").glob("*.txt")]:
+        assert not re.search(r"://|--index|--find-links| /\w", path.read_text()), path.name
