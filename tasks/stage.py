@@ -22,6 +22,7 @@ from flytekit.core.context_manager import FlyteContext
 from flytekit.core.python_function_task import PythonFunctionTask
 from flytekit.core.type_engine import TypeEngine
 from flytekit.extend import TaskPlugins
+from pydantic import ValidationError
 
 from infra.home import baton_home, quiet
 from infra.launch import Engine, job_directory, run_engine
@@ -55,21 +56,32 @@ class StageTask(PythonFunctionTask[Stage]):
 
     def local_execute(self, ctx: FlyteContext, **kwargs: Any) -> Any:
         promise = super().local_execute(ctx, **kwargs)
-        (python_type,) = self.python_interface.outputs.values()
-        artifact = TypeEngine.to_python_value(ctx, promise.val, python_type)
-        title = artifact.title(self.task_config.engine.stage)
-        if artifact.digest in _made_here:
+        stage = self.task_config.engine.stage
+        try:
+            artifact = self._intact(ctx, promise)
+        except ArtifactError as error:
+            say(f"{stage} is cached, but its files are not what they were. {error}\nMaking it again.")
+        else:
+            if artifact.digest not in _made_here:
+                note_cached(artifact.title(stage), artifact.kind, artifact.digest, artifact.facts())
+                say(f"✓ {artifact.title(stage):<14} cached")
             return promise
-        if (Path(artifact.directory.path) / MANIFEST).exists():
-            note_cached(title, artifact.kind, artifact.digest, artifact.facts())
-            say(f"✓ {title:<14} cached")
-            return promise
-        say(f"{title}: cached, but its files are gone; making it again")
         os.environ["FLYTE_LOCAL_CACHE_OVERWRITE"] = "true"  # Flyte's own switch; it has no argument for it
         try:
             return super().local_execute(ctx, **kwargs)
         finally:
             del os.environ["FLYTE_LOCAL_CACHE_OVERWRITE"]
+
+    def _intact(self, ctx: FlyteContext, promise: Any) -> Artifact:
+        """The artifact that was promised, its files checked unless they were just made. Raises ArtifactError."""
+        (python_type,) = self.python_interface.outputs.values()
+        try:
+            artifact: Artifact = TypeEngine.to_python_value(ctx, promise.val, python_type)
+        except ValidationError as error:  # Flyte's directory type looks for it at once
+            raise ArtifactError("Its directory is gone, or another version of Baton made it.") from error
+        if artifact.digest not in _made_here:
+            verify(Path(artifact.directory.path), artifact.digest)
+        return artifact
 
 
 TaskPlugins.register_pythontask_plugin(Stage, StageTask)

@@ -63,7 +63,8 @@ def execution_id() -> str:
     """The id of this process's execution: BATON_EXECUTION, or a new one, put there. Ids sort by time (UTC)."""
     found = os.environ.get("BATON_EXECUTION")
     if not found:
-        found = time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)
+        now = time.time()
+        found = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now)) + f"-{int(now % 1 * 1000):03}-{secrets.token_hex(2)}"
         os.environ["BATON_EXECUTION"] = found
     return found
 

@@ -1,8 +1,10 @@
 """The thread that carries the spool to MLflow while a run goes on."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from infra.progress import say
@@ -39,22 +41,24 @@ class Forwarder:
         deadline = time.monotonic() + timeout_s
         with self._passes:
             wanted = self._begun + 1
+            self._wake.set()
             while self._thread.is_alive() and (left := deadline - time.monotonic()) > 0:
-                self._wake.set()
                 self._passes.wait(min(left, 0.2))
                 if self._ended >= wanted and (self._complete or self._away):
                     return self._complete
         return False
 
     def stop(self) -> None:
-        """Ask the thread to end after the pass it is in."""
+        """Ask the thread to end after the pass it is in; an idle one ends now."""
         self._stopping = True
         self._wake.set()
+        self._thread.join(0.5)
 
     def _work(self) -> None:
         self._wake.wait(START_S)
         prepare_client()
-        from infra.tracking.push import push_execution  # imports MLflow
+        with _flyte_s_import_lock():
+            from infra.tracking.push import push_execution  # imports MLflow
 
         left_over = [path for path in executions() if path != self.execution and not is_delivered(path)]
         period = PERIOD_S
@@ -86,6 +90,15 @@ class Forwarder:
         if self._away:
             say(f"tracking: {shown_uri()} answers again")
         self._away = False
+
+
+def _flyte_s_import_lock() -> AbstractContextManager[object]:
+    """flytekit leaves pandas and pyarrow half-imported until they are used, and looks at them whenever it
+    converts a value. MLflow uses them: were they loaded by this thread at that moment, the conversion
+    would find them without their classes (importlib's LazyLoader has no lock before Python 3.12)."""
+    flyte = sys.modules.get("flytekit.core.type_engine")
+    lock: AbstractContextManager[object] = flyte.TypeEngine.lazy_import_lock if flyte else nullcontext()
+    return lock
 
 
 def _push_left_over(execution: Path, push: Callable[[Path], bool]) -> None:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-from infra.home import baton_home
-
 PREFIX = "sqlite:///"
 
 
@@ -26,6 +24,6 @@ def make_tables(uri: str) -> None:
         new = path.with_name(f"{path.name}.new")
         for left in path.parent.glob(f"{new.name}*"):
             left.unlink()  # of one that was killed here
-        store = SqlAlchemyStore(f"{PREFIX}{new}", (baton_home() / "mlartifacts").as_uri())
+        store = SqlAlchemyStore(f"{PREFIX}{new}", (path.parent / "mlartifacts").absolute().as_uri())
         store.engine.dispose()
         new.replace(path)

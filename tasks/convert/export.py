@@ -87,7 +87,7 @@ def write(
 ) -> list[Entry]:
     """Write the Hugging Face directory; returns the account of the weights."""
     weights = {name: value for name, value in trained.state_dict().items() if isinstance(value, Tensor)}
-    converted, account = convert(weights, model)
+    converted, account = convert(weights, model, spec.dtype)
     words = AutoTokenizer.from_pretrained(tokenizer)
     config = qwen3.config(model, vocab_size, words.eos_token_id, words.pad_token_id)
     exported = Qwen3ForCausalLM(config)

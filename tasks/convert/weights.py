@@ -12,17 +12,17 @@ from tasks.pretrain.spec import ModelSpec
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the account: what became of one source tensor."""
+    """One line of the account: where a target tensor came from."""
 
-    source: str
-    source_shape: list[int]
-    targets: list[str]
-    target_shapes: list[list[int]]
+    target: str
+    sources: list[str]
+    shape: list[int]
+    dtype: str
 
 
-def convert(source: Mapping[str, Tensor], model: ModelSpec) -> tuple[dict[str, Tensor], list[Entry]]:
-    """Hugging Face's state dict, and the account. Raises StageError on a tensor that has no place in
-    the map, on two that want the same place, and on elements lost or gained."""
+def convert(source: Mapping[str, Tensor], model: ModelSpec, dtype: str) -> tuple[dict[str, Tensor], list[Entry]]:
+    """Hugging Face's state dict, and the account of it (stored as `dtype`). Raises StageError on a tensor
+    that has no place in the map, on two that want the same place, and on elements lost or gained."""
     converted: dict[str, Tensor] = {}
     account = []
     for name, weight in source.items():
@@ -37,5 +37,5 @@ def convert(source: Mapping[str, Tensor], model: ModelSpec) -> tuple[dict[str, T
             if target in converted:
                 raise StageError(f"weight {name} maps to {target}, which is taken")
             converted[target] = part.contiguous()
-        account.append(Entry(name, list(weight.shape), list(names), [list(part.shape) for part in parts]))
+            account.append(Entry(target, [name], list(part.shape), dtype))
     return converted, account

@@ -10,11 +10,9 @@ import shutil
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as FastTokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tasks.data.documents import read_documents
 from tasks.data.source_spec import expanded, is_path
@@ -22,7 +20,7 @@ from tasks.data.spec import SPECIAL_TOKENS, TokenizerSpec
 from tasks.job import Job, StageError, main, write_json
 from tasks.manifest import read_manifest
 
-END_OF_TEXT, PAD, *_CHAT_TOKENS = SPECIAL_TOKENS
+END_OF_TEXT, PAD, *CHAT_TOKENS = SPECIAL_TOKENS
 
 PATTERN = "|".join(
     (
@@ -43,28 +41,37 @@ CHAT_TEMPLATE = (
 SAMPLE_CHARACTERS = 600
 
 
+# What Transformers reads beside tokenizer.json; written here, since importing it takes longer than the training.
+CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "eos_token": END_OF_TEXT,
+    "pad_token": PAD,
+    "additional_special_tokens": CHAT_TOKENS,
+    "clean_up_tokenization_spaces": False,
+    "model_max_length": 10**30,  # Transformers' word for "no limit": the model has one, the tokenizer none
+}
+
+
 def work(job: Job) -> None:
     spec = job.spec(TokenizerSpec)
+    if problems := spec.problems():
+        raise StageError("; ".join(map(str, problems)))
     corpus = job.input("corpus")
     shutil.rmtree(job.output, ignore_errors=True)
     job.output.mkdir(parents=True)
-    if problems := spec.problems():
-        raise StageError("; ".join(map(str, problems)))
     if spec.existing is not None:
-        tokenizer = _copy(spec.existing)
+        eos_id, pad_id = _copy(spec.existing, job.output)
     else:
         assert spec.vocab_size is not None  # by problems(): one of the two
-        tokenizer = _train(job, spec.vocab_size, spec.min_frequency, corpus)
-    tokenizer.save_pretrained(job.output)
+        eos_id, pad_id = _train(job, spec.vocab_size, spec.min_frequency, corpus)
+    tokenizer = FastTokenizer.from_file(str(job.output / "tokenizer.json"))
     _write_sample(job, tokenizer, corpus)
-    job.finish(
-        vocab_size=max(tokenizer.get_vocab().values()) + 1,  # what an embedding needs
-        eos_id=tokenizer.eos_token_id,
-        pad_id=tokenizer.pad_token_id,
-    )
+    # an embedding needs a row for the highest id, whatever ids are left out below it
+    job.finish(vocab_size=max(tokenizer.get_vocab().values()) + 1, eos_id=eos_id, pad_id=pad_id)
 
 
-def _train(job: Job, vocab_size: int, min_frequency: int, corpus: Path) -> PreTrainedTokenizerFast:
+def _train(job: Job, vocab_size: int, min_frequency: int, corpus: Path) -> tuple[int, int]:
+    """Train on the train split and write the folder; returns the ids of end-of-text and padding."""
     bpe = untrained()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -79,14 +86,10 @@ def _train(job: Job, vocab_size: int, min_frequency: int, corpus: Path) -> PreTr
             f"vocab_size={vocab_size}: the corpus has pairs for {bpe.get_vocab_size()} entries only; "
             f"ask for that many, give more text, or lower min_frequency ({min_frequency})"
         )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=bpe,
-        eos_token=END_OF_TEXT,
-        pad_token=PAD,
-        additional_special_tokens=_CHAT_TOKENS,
-        chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
-    )
+    bpe.save(str(job.output / "tokenizer.json"))
+    write_json(job.output / "tokenizer_config.json", CONFIG)
+    (job.output / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    return SPECIAL_TOKENS.index(END_OF_TEXT), SPECIAL_TOKENS.index(PAD)  # the trainer numbers them first
 
 
 def untrained() -> FastTokenizer:
@@ -111,8 +114,11 @@ def _texts(job: Job, corpus: Path) -> Iterator[str]:
         job.progress(min(seen, total), total, "MB")
 
 
-def _copy(name: str) -> Any:
-    """An existing tokenizer, checked for what the stages need. Raises StageError."""
+def _copy(name: str, output: Path) -> tuple[int, int]:
+    """Copy an existing tokenizer, checked for what the stages need; returns the ids of end-of-text and
+    padding. Raises StageError."""
+    from transformers import AutoTokenizer
+
     where = str(expanded(name)) if is_path(name) else name
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
@@ -126,15 +132,15 @@ def _copy(name: str) -> Any:
         raise StageError(f"existing={name!r}: has no end-of-text token, which ends every document; set its eos_token")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token  # the usual choice: padding is masked in every loss here
-    return tokenizer
+    tokenizer.save_pretrained(output)
+    return tokenizer.eos_token_id, tokenizer.pad_token_id
 
 
-def _write_sample(job: Job, tokenizer: Any, corpus: Path) -> None:
+def _write_sample(job: Job, tokenizer: FastTokenizer, corpus: Path) -> None:
     """A held-out text cut into tokens, and how many bytes a token holds there."""
     texts = [item.text for item in islice(read_documents(corpus, "held_out"), 32)]
-    backend = tokenizer.backend_tokenizer
-    tokens = sum(len(encoding) for encoding in backend.encode_batch_fast(texts, add_special_tokens=False))
-    cut = backend.encode(texts[0][:SAMPLE_CHARACTERS], add_special_tokens=False)
+    tokens = sum(len(encoding) for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False))
+    cut = tokenizer.encode(texts[0][:SAMPLE_CHARACTERS], add_special_tokens=False)
     write_json(
         job.record / "sample.json",
         {

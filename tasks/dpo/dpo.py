@@ -46,7 +46,9 @@ def work(job: Job) -> None:
     check_positions(model, spec)
     found = _pairs(job, spec, source, tokenizer)
     if not found.pairs:
-        raise StageError(f"the model passes the checks on all {found.sampled} prompts: nothing to prefer; leave DPO out")
+        raise StageError(
+            f"the model passes the checks on all {found.sampled} prompts: nothing to prefer; leave DPO out"
+        )
     weights = {"sigmoid": 1.0, "sft": spec.sft_weight}
     used = {name: weight for name, weight in weights.items() if weight > 0}
     trainer = PairTrainer(

@@ -12,14 +12,17 @@ class GRPOSpec(PostTrainSpec):
     """Group-relative policy optimization on a reward that the checks decide."""
 
     engine: Literal["trl"] = Field("trl", description="the program that tunes")
-    steps: int = Field(50, ge=1, le=1_000_000, description="optimizer steps; each samples anew")
+    steps: int = Field(40, ge=1, le=1_000_000, description="optimizer steps; each samples anew")
     batch_size: int = Field(128, ge=2, le=65_536, description="completions per optimizer step")
     micro_batch_size: int = Field(64, ge=1, le=65_536, description="completions in one forward and backward pass")
     generations: int = Field(8, ge=2, le=4_096, description="completions of one prompt, which are its group")
-    learning_rate: float = Field(1e-4, gt=0, le=0.1, description="peak of AdamW's learning rate")
-    beta: float = Field(0.02, ge=0, le=10, description="weight of the KL to the model it starts from; 0: none")
+    learning_rate: float = Field(1.5e-4, gt=0, le=0.1, description="peak of AdamW's learning rate")
+    beta: float = Field(0.1, ge=0, le=10, description="weight of the KL to the model it starts from; 0: none")
     diversity_penalty: float = Field(
-        0.7, ge=0, le=1, description="share of its reward that a statement loses when other prompts get the same; 0: none"
+        0.7,
+        ge=0,
+        le=1,
+        description="share of its reward that a statement loses when other prompts get the same; 0: none",
     )
     diversity_window: int = Field(
         1024, ge=0, le=1_000_000, description="completions of earlier steps that count as well, beside the step's own"

@@ -5,19 +5,17 @@ will see there, whatever the tokenizer would merge across the boundary.
 """
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tasks.data.documents import read_documents
+from tasks.data.documents import read_row_group, row_groups
 from tasks.job import StageError
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.statements.extract import extract
 from tasks.statements.prompt import Prompt
 
-PER_FUNCTION = 4  # prompts of one function: enough variety, few repetitions
+PER_FUNCTION = 2  # prompts of one function at most
 
 
 @dataclass(frozen=True)
@@ -28,24 +26,33 @@ class Example:
 
 
 def examples(corpus: Path, tokenizer: Any, spec: PostTrainSpec, count: int) -> list[Example]:
-    """`count` different examples within the spec's lengths, chosen by its seed; fewer when the corpus
-    has no more. Raises StageError when it has none."""
-    prompts = extract(read_documents(corpus, "train"), seed=spec.seed, per_function=PER_FUNCTION)
-    random.Random(spec.seed).shuffle(prompts)
-    found = list(islice(_within_lengths(prompts, tokenizer, spec), count))
+    """`count` different examples within the spec's lengths, chosen and ordered by its seed; fewer when
+    the corpus has no more. Reads no more of the corpus than that takes. Raises StageError when there
+    are none."""
+    order = random.Random(spec.seed)
+    groups = row_groups(corpus, "train")
+    order.shuffle(groups)
+    found: dict[str, Example] = {}
+    for group in groups:
+        for prompt in extract(read_row_group(group), seed=spec.seed, per_function=PER_FUNCTION):
+            example = _encoded(prompt, tokenizer)
+            if len(example.prompt_ids) <= spec.max_prompt_tokens and len(example.statement_ids) <= spec.max_new_tokens:
+                found.setdefault(prompt.text, example)
+        if len(found) >= count:
+            break
     if not found:
         raise StageError(
             f"no function of the corpus gives a prompt of at most {spec.max_prompt_tokens} tokens with a statement of "
             f"at most {spec.max_new_tokens}; post-training needs Python modules, or larger limits"
         )
-    return found
+    chosen = list(found.values())
+    order.shuffle(chosen)
+    return chosen[:count]
 
 
-def _within_lengths(prompts: list[Prompt], tokenizer: Any, spec: PostTrainSpec) -> Iterator[Example]:
-    for prompt in prompts:
-        prompt_ids, statement_ids = encode(tokenizer, prompt.text), encode(tokenizer, prompt.reference)
-        if len(prompt_ids) <= spec.max_prompt_tokens and len(statement_ids) < spec.max_new_tokens:
-            yield Example(prompt, prompt_ids, [*statement_ids, tokenizer.eos_token_id])
+def _encoded(prompt: Prompt, tokenizer: Any) -> Example:
+    statement = [*encode(tokenizer, prompt.reference), tokenizer.eos_token_id]
+    return Example(prompt, encode(tokenizer, prompt.text), statement)
 
 
 def encode(tokenizer: Any, text: str) -> list[int]:

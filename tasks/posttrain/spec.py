@@ -14,7 +14,7 @@ class PostTrainSpec(Spec):
     learning_rate: float = Field(1e-4, gt=0, le=0.1, description="peak of AdamW's learning rate")
     warmup_steps: int = Field(5, ge=0, le=100_000, description="steps of linear warm-up")
     weight_decay: float = Field(0.0, ge=0, le=1, description="AdamW's decoupled weight decay")
-    max_prompt_tokens: int = Field(160, ge=8, le=131_072, description="longer prompts are not used, tokens")
+    max_prompt_tokens: int = Field(96, ge=8, le=131_072, description="longer prompts are not used, tokens")
     max_new_tokens: int = Field(48, ge=4, le=131_072, description="longer statements are not used or cut, tokens")
     checkpoint_every: int = Field(50, ge=1, le=100_000, description="steps between two checkpoints")
     seed: int = Field(0, ge=0, lt=2**31, description="of the choice of prompts, their order and the sampling")
@@ -26,7 +26,9 @@ class PostTrainSpec(Spec):
     def problems(self) -> list[Problem]:
         found = []
         if self.batch_size % self.micro_batch_size:
-            found.append(Problem("micro_batch_size", self.micro_batch_size, f"a divisor of batch_size {self.batch_size}"))
+            found.append(
+                Problem("micro_batch_size", self.micro_batch_size, f"a divisor of batch_size {self.batch_size}")
+            )
         if self.warmup_steps >= self.steps:
             found.append(Problem("warmup_steps", self.warmup_steps, f"fewer than steps ({self.steps})"))
         return found

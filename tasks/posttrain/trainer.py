@@ -4,7 +4,6 @@ Weights are held and updated in fp32 and used in bf16 (autocast): small updates 
 CPU with AMX or a GPU works at its full speed.
 """
 
-import json
 import logging
 import math
 import shutil
@@ -69,7 +68,9 @@ def storage_dtype(directory: Path) -> torch.dtype:
     with safe_open(min(directory.glob("*.safetensors")), "pt") as weights:
         found = {weights.get_slice(key).get_dtype() for key in weights.keys()}  # noqa: SIM118 (not a dict)
     if len(found) != 1 or not found <= names.keys():
-        raise StageError(f"{directory}: the weights are in {', '.join(sorted(found))}; one of {', '.join(names)} is needed")
+        raise StageError(
+            f"{directory}: the weights are in {', '.join(sorted(found))}; one of {', '.join(names)} is needed"
+        )
     return names[found.pop()]
 
 

@@ -1,6 +1,6 @@
 """SFT with TRL: the model learns to write one statement and to stop.
 
-    python -m tasks.sft.sft JOB_DIR        inputs: model (HFModel), corpus (Corpus)
+python -m tasks.sft.sft JOB_DIR        inputs: model (HFModel), corpus (Corpus)
 """
 
 from typing import Any

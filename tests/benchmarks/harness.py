@@ -22,9 +22,9 @@ def side_by_side(contenders: Mapping[str, Callable[[], object]], rounds: int) ->
     """Seconds of each contender, round by round: all in turn in every round, the order reversed in
     every second one, so that a machine that speeds up or slows down favours nobody."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
+    names = list(contenders)
     for number in range(rounds):
-        names = list(contenders) if number % 2 == 0 else list(reversed(contenders))
-        for name in names:
+        for name in names if number % 2 == 0 else reversed(names):
             times[name].append(seconds(contenders[name]))
     return times
 

@@ -52,8 +52,10 @@ def test_the_proof_is_kept_with_the_model(chain: dict[str, Path]) -> None:
     assert parity["max_abs_diff"] <= 1e-4
     assert parity["argmax_agreement"] == 1.0
     assert parity["tokens"] >= 700
-    sources = [entry["source"] for entry in parity["tensors"]]
-    assert len(sources) == len(set(sources)) == 2 + 8 * MODEL.layers
+    targets = [entry["target"] for entry in parity["tensors"]]
+    sources = {source for entry in parity["tensors"] for source in entry["sources"]}
+    assert len(targets) == len(set(targets)) == 2 + 11 * MODEL.layers
+    assert len(sources) == 2 + 8 * MODEL.layers
 
 
 def test_the_facts_say_what_the_model_is(chain: dict[str, Path]) -> None:

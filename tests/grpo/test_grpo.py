@@ -67,9 +67,7 @@ def test_every_step_says_what_was_rolled_out(tuned: Path) -> None:
     assert any(line["reward"] > 0 for line in lines)
 
 
-def test_killed_and_started_again_it_makes_the_same_model(
-    tuned: Path, inputs: dict[str, Path], tmp_path: Path
-) -> None:
+def test_killed_and_started_again_it_makes_the_same_model(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
     job = write_job(tmp_path / "job", "grpo", SPEC, **inputs)
     engine = start("tasks.grpo.grpo", job)
     wait_for_step(job, engine, 3)

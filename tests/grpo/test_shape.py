@@ -23,7 +23,7 @@ def test_names_and_values_are_blanked(statement: str, expected: str) -> None:
 
 
 def test_what_is_not_python_has_the_shape_of_its_beginning() -> None:
-    assert shape("call(x, 'unfinished") .startswith("_ ( _ ,")
+    assert shape("call(x, 'unfinished").startswith("_ ( _ ,")
     assert shape("rows = [1,") == "_ = [ _ ,"
 
 

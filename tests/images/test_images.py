@@ -15,14 +15,20 @@ from tests.source import ROOT, requirements
 
 LISTS = [*images.FAMILIES, "gpu"]
 IMAGES = [images.DATA, images.TRAIN, images.SERVE, images.POST_TRAIN]
-RESOLVE = "--quiet --no-header --no-annotate --python-version 3.12 --python-platform x86_64-manylinux_2_28".split()
+RESOLVE = [
+    "--quiet",
+    "--no-header",
+    "--no-annotate",
+    "--python-version=3.12",
+    "--python-platform=x86_64-manylinux_2_28",
+]
 
 
 def resolve(name: str) -> str:
     """What `uv pip compile` makes of a family's .in when each pin of its .txt is a constraint."""
-    words = [ROOT / "images" / f"{name}.in", "--constraints", ROOT / "images" / f"{name}.txt"]
-    uv = Path(sys.executable).with_name("uv")
-    ended = subprocess.run([uv, "pip", "compile", *RESOLVE, *words], check=False, capture_output=True, text=True)
+    uv = str(Path(sys.executable).with_name("uv"))
+    words = [uv, "pip", "compile", *RESOLVE, f"images/{name}.in", "--constraints", f"images/{name}.txt"]
+    ended = subprocess.run(words, cwd=ROOT, check=False, capture_output=True, text=True)
     return ended.stdout or ended.stderr
 
 

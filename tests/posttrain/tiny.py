@@ -88,9 +88,7 @@ def write_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path)
         "stage": stage,
         "kind": "hf_model",
         "spec": spec,
-        "inputs": {
-            name: {"path": str(path), "digest": read_manifest(path).digest} for name, path in inputs.items()
-        },
+        "inputs": {name: {"path": str(path), "digest": read_manifest(path).digest} for name, path in inputs.items()},
     }
     (directory / "spec.json").write_text(json.dumps(request))
     return directory

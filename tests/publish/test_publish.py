@@ -16,6 +16,7 @@ from infra.tracking.store import tracking_uri
 from tasks.job import StageError, open_job
 from tasks.manifest import read_manifest, verify, write_manifest
 from tasks.publish.chain import chain
+from tasks.publish.publish import work
 from tasks.publish.registry import Publication, register
 from tasks.publish.spec import PublishSpec
 from tests.publish.conftest import Chain, publish
@@ -33,14 +34,9 @@ def published(tmp_path_factory: pytest.TempPathFactory, empty_store: Path, seale
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BATON_HOME", str(root))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        yield succeed(sealed.job(root / "job", SPEC, *ALL))
-
-
-def succeed(job: Path) -> Path:
-    """Run the engine; its output."""
-    done = publish(job)
-    assert done.returncode == 0, done.stderr
-    return job / "output"
+        done = publish(sealed.job(root / "job", SPEC, *ALL))
+        assert done.returncode == 0, done.stderr
+        yield root / "job" / "output"
 
 
 def versions(name: str) -> list[str]:
@@ -113,21 +109,22 @@ def test_the_parents_come_before_their_children(sealed: Chain, tmp_path: Path) -
 
 
 def test_the_same_content_is_the_same_version(home: Path, sealed: Chain, tmp_path: Path) -> None:
-    job = sealed.job(tmp_path / "job", SPEC, *ALL)
-    first = read_manifest(succeed(job)).digest
-    (job / "result.json").unlink()  # killed after it registered, before it said so
-    (job / "output" / "manifest.json").unlink()
-    succeed(job)
-    again = succeed(sealed.job(tmp_path / "again", SPEC, *ALL))
+    job = open_job(sealed.job(tmp_path / "job", SPEC, *ALL))
+    work(job)
+    first = read_manifest(job.output).digest
+    (job.directory / "result.json").unlink()  # killed after it registered, before it said so
+    (job.output / "manifest.json").unlink()
+    work(job)
+    again = open_job(sealed.job(tmp_path / "again", SPEC, *ALL))
+    work(again)
     assert versions("baton-test") == ["1"]
-    assert read_manifest(again).digest == first
+    assert read_manifest(job.output).digest == read_manifest(again.output).digest == first
 
 
 def test_another_model_is_the_next_version(home: Path, sealed: Chain, tmp_path: Path) -> None:
-    succeed(sealed.job(tmp_path / "job", SPEC, "model"))
-    paths = {"model": sealed.paths["from_base"]}
-    other = Chain(paths, {"model": sealed.manifests["from_base"]})
-    succeed(other.job(tmp_path / "other", SPEC, "model"))
+    work(open_job(sealed.job(tmp_path / "job", SPEC, "model")))
+    other = Chain({"model": sealed.paths["from_base"]}, {"model": sealed.manifests["from_base"]})
+    work(open_job(other.job(tmp_path / "other", SPEC, "model")))
     assert versions("baton-test") == ["1", "2"]
     assert str(MlflowClient(tracking_uri()).get_model_version_by_alias("baton-test", "champion").version) == "2"
 
@@ -139,7 +136,7 @@ def test_weights_are_linked_and_small_files_copied(home: Path, tmp_path: Path, s
     (model / "model.safetensors").write_bytes(b"x" * (1 << 20))
     facts = sealed.manifests["model"].facts
     large = Chain({"model": model}, {"model": write_manifest(model, "hf_model", facts, {}, {})})
-    assert publish(large.job(tmp_path / "job", {"name": "large"}, "model")).returncode == 0
+    work(open_job(large.job(tmp_path / "job", {"name": "large"}, "model")))
     output = tmp_path / "job" / "output"
     assert output.joinpath("model.safetensors").samefile(model / "model.safetensors")
     assert not output.joinpath("config.json").samefile(model / "config.json")

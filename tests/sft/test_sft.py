@@ -65,9 +65,7 @@ def test_the_loss_is_on_the_statement_and_its_end_alone() -> None:
     assert labelled(example) == {"input_ids": [5, 6, 7, 8, 9, 0], "labels": [-100, -100, -100, 8, 9, 0]}
 
 
-def test_killed_and_started_again_it_makes_the_same_model(
-    tuned: Path, inputs: dict[str, Path], tmp_path: Path
-) -> None:
+def test_killed_and_started_again_it_makes_the_same_model(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
     job = write_job(tmp_path / "job", "sft", SPEC, **inputs)
     engine = start("tasks.sft.sft", job)
     wait_for_step(job, engine, 5)

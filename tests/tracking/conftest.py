@@ -41,6 +41,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> 
     path.mkdir()
     shutil.copy(empty_store, path / "mlflow.db")
     monkeypatch.setenv("BATON_HOME", str(path))
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "5")
     monkeypatch.delenv("BATON_EXECUTION", raising=False)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     yield path

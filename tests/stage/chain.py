@@ -1,0 +1,62 @@
+"""A DAG of two toy stages, run by Flyte in a process of its own:
+python -m tests.stage.chain MAKE_SPEC COUNT_SPEC   prints the two artifacts"""
+
+import json
+import sys
+from typing import NamedTuple
+
+from flytekit import workflow
+
+import images
+from infra.launch import Engine
+from tasks.artifacts import Artifact
+from tasks.stage import run, stage
+from tests.stage.engines import CountSpec, MakeSpec
+
+MAKE = Engine("make", "tests.stage.engines", version="1")
+COUNT = Engine("count", "tests.stage.engines", version="1")
+
+
+class Text(Artifact):
+    """The text that was made."""
+
+    kind = "text"
+    letters: int
+
+
+class Count(Artifact):
+    """How often its letter is in it."""
+
+    kind = "count"
+    found: int
+
+
+@stage(MAKE, image=images.DATA)
+def make(spec: MakeSpec) -> Text:
+    """Makes the text."""
+    return run(MAKE, Text, spec)
+
+
+@stage(COUNT, image=images.DATA)
+def count(spec: CountSpec, text: Text) -> Count:
+    """Counts its letters."""
+    return run(COUNT, Count, spec, text=text)
+
+
+class Made(NamedTuple):
+    text: Text
+    counted: Count
+
+
+@workflow
+def chain(make_spec: MakeSpec, count_spec: CountSpec) -> Made:
+    """Make, then count."""
+    text = make(spec=make_spec)
+    return Made(text, count(spec=count_spec, text=text))
+
+
+if __name__ == "__main__":
+    made = chain(
+        make_spec=MakeSpec.model_validate_json(sys.argv[1]), count_spec=CountSpec.model_validate_json(sys.argv[2])
+    )
+    print(json.dumps([{"path": str(each.local()), **each.facts()} for each in made]))

@@ -1,0 +1,43 @@
+"""Two toy engines in one module: `make` writes a text, `count` counts its letters. Each start leaves
+the stage's name in the file that TOY_STARTS names."""
+
+import json
+import os
+from pathlib import Path
+
+from pydantic import Field
+
+from tasks.job import Job, main
+from tasks.spec import Spec
+
+
+class MakeSpec(Spec):
+    """A text, so many times."""
+
+    text: str = Field("ab", description="what to write")
+    times: int = Field(1, ge=1, description="how often")
+
+
+class CountSpec(Spec):
+    """What to count."""
+
+    letter: str = Field("a", description="the letter to count")
+
+
+def work(job: Job) -> None:
+    with Path(os.environ["TOY_STARTS"]).open("a") as starts:
+        starts.write(job.stage + "\n")
+    job.output.mkdir(exist_ok=True)
+    if job.stage == "make":
+        make = job.spec(MakeSpec)
+        (job.output / "text.txt").write_text(make.text * make.times)
+        job.finish(letters=len(make.text) * make.times)
+    else:
+        text = (job.input("text") / "text.txt").read_text()
+        found = text.count(job.spec(CountSpec).letter)
+        (job.output / "count.json").write_text(json.dumps(found))
+        job.finish(found=found)
+
+
+if __name__ == "__main__":
+    main(work)

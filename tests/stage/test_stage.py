@@ -1,0 +1,100 @@
+"""A stage under Flyte's local execution: when it is run, and when its result is taken from the cache."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.source import ROOT
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one execution of the chain did."""
+
+    ran: list[str]  # the stages whose engines were started
+    text: dict[str, Any]
+    count: dict[str, Any]
+    said: str
+
+
+def chain(home: Path, make: dict[str, Any], count: dict[str, Any] | None = None) -> Run:
+    starts = home / "starts"
+    starts.unlink(missing_ok=True)
+    words = [sys.executable, "-m", "tests.stage.chain", json.dumps(make), json.dumps(count or {})]
+    environment = os.environ | {"BATON_HOME": str(home), "TOY_STARTS": str(starts)}
+    ended = subprocess.run(words, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    text, counted = json.loads(ended.stdout.splitlines()[-1])
+    ran = starts.read_text().split() if starts.exists() else []
+    return Run(ran, text, counted, ended.stderr)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One home for all: each test leaves everything as complete as it was."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def first(home: Path) -> Run:
+    """The chain, run once."""
+    return chain(home, {"text": "ab", "times": 2})
+
+
+def test_stages_are_run_in_their_order_and_their_facts_handed_on(first: Run) -> None:
+    assert first.ran == ["make", "count"]
+    assert (first.text["letters"], first.count["found"]) == (4, 2)
+
+
+def test_nothing_is_run_a_second_time(home: Path, first: Run) -> None:
+    again = chain(home, {"text": "ab", "times": 2})
+    assert again.ran == []
+    assert (again.text, again.count) == (first.text, first.count)
+
+
+def test_the_same_content_at_another_path_is_a_hit_for_what_follows(home: Path, first: Run) -> None:
+    other = chain(home, {"text": "abab", "times": 1})
+    assert other.ran == ["make"]
+    assert other.text["path"] != first.text["path"]
+    assert other.count == first.count
+
+
+def test_another_spec_runs_its_stage_and_no_other(home: Path, first: Run) -> None:
+    other = chain(home, {"text": "ab", "times": 2}, {"letter": "b"})
+    assert other.ran == ["count"]
+    assert first.count["path"] != other.count["path"]
+
+
+def test_another_input_runs_what_depends_on_it(home: Path, first: Run) -> None:
+    assert chain(home, {"text": "abb"}).ran == ["make", "count"]
+
+
+def test_files_that_are_gone_are_made_again(home: Path, first: Run) -> None:
+    shutil.rmtree(first.text["path"])
+    again = chain(home, {"text": "ab", "times": 2})
+    assert again.ran == ["make"]
+    assert "make is cached, but its files are not what they were" in again.said
+    assert Path(again.text["path"], "text.txt").read_text() == "abab"
+
+
+@pytest.mark.parametrize("content", ["abba", "aba"], ids=["changed", "cut short"])
+def test_damaged_files_are_named_and_made_again(home: Path, first: Run, content: str) -> None:
+    Path(first.text["path"], "text.txt").write_text(content)
+    again = chain(home, {"text": "ab", "times": 2})
+    assert again.ran == ["make"]
+    assert "text.txt" in again.said
+    assert Path(again.text["path"], "text.txt").read_text() == "abab"
+
+
+def test_a_finished_job_is_found_again_without_flyte_s_cache(home: Path, first: Run) -> None:
+    shutil.rmtree(home / "flyte-cache")
+    again = chain(home, {"text": "ab", "times": 2})
+    assert again.ran == []
+    assert again.count == first.count
