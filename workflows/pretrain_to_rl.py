@@ -60,7 +60,9 @@ def stages(recipe: Recipe) -> Report:
         model = keep(grpo(spec=recipe.grpo, model=model, corpus=corpus))
 
     if recipe.publish:
-        published = publish(spec=recipe.publish, model=model, reports=reports)
+        published = publish(
+            spec=recipe.publish, model=model, reports=reports, models=models, corpus=corpus, checkpoint=checkpoint
+        )
     return report(
         spec=ReportSpec(title=recipe.name, execution=execution_id()),
         corpus=corpus,

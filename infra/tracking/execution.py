@@ -42,7 +42,8 @@ from infra.tracking.spool import (
 )
 from infra.tracking.store import check_reachable
 
-LAST_PUSH_S = 5.0  # how long the end of a process may wait for the store
+# How long the end of a process may wait for the store: a tenth of its own time, within these bounds
+SHORTEST_WAIT_S, LONGEST_WAIT_S = 1.5, 5.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class _Open:
     lock: int  # file descriptor
     forwarder: Forwarder
     named_here: bool  # this process chose the id
+    opened: float  # seconds since the epoch
 
 
 _open: _Open | None = None
@@ -123,7 +125,7 @@ def current_execution(name: str, recipe: dict[str, Any] | None = None) -> Path:
             found = replace(read_execution(folder), status=RUNNING, ended=None)
         (folder / "delivered").unlink(missing_ok=True)
         write_execution(folder, found)
-        _open = _Open(folder, lock, Forwarder(folder), named_here)
+        _open = _Open(folder, lock, Forwarder(folder), named_here, time.time())
         return folder
 
 
@@ -133,7 +135,7 @@ def wake() -> None:
         _open.forwarder.wake()
 
 
-def flush(timeout_s: float = LAST_PUSH_S) -> bool:
+def flush(timeout_s: float = LONGEST_WAIT_S) -> bool:
     """Wait, but not long, until MLflow has what is spooled now. Returns whether it has."""
     return _open is None or _open.forwarder.flush(timeout_s)
 
@@ -148,10 +150,12 @@ def close_execution() -> bool:
     if alone(left.lock) and found.status == RUNNING:
         write_execution(left.folder, replace(found, status=_status_of_stages(left.folder), ended=time.time()))
     os.close(left.lock)
-    delivered = left.forwarder.flush(LAST_PUSH_S)
+    patience = min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, (time.time() - left.opened) / 10))
+    delivered = left.forwarder.flush(patience)
     left.forwarder.stop()
     if not delivered:
-        say(f"tracking: some records wait in {baton_home() / 'executions'}; `python -m infra.tracking sync` sends them")
+        where = baton_home() / "executions"
+        say(f"tracking: some records wait in {where}; the next run or `python -m infra.tracking sync` sends them")
     if left.named_here:
         os.environ.pop("BATON_EXECUTION", None)
     return delivered

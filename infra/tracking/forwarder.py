@@ -52,7 +52,7 @@ class Forwarder:
         """Ask the thread to end after the pass it is in; an idle one ends now."""
         self._stopping = True
         self._wake.set()
-        self._thread.join(0.5)
+        self._thread.join(0.1)
 
     def _work(self) -> None:
         self._wake.wait(START_S)

@@ -16,7 +16,7 @@ SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "d
 
 # MLflow's own defaults retry one request for several minutes
 _PATIENCE = {
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "GIT_PYTHON_REFRESH": "quiet",

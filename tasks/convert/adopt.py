@@ -44,6 +44,8 @@ def work(job: Job) -> None:
     if model.generation_config is None:
         model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id)
     model.save_pretrained(job.output)
+    for how_it_was_found in ("is_local", "local_files_only"):
+        tokenizer.init_kwargs.pop(how_it_was_found, None)  # Transformers would save it: no part of a result
     tokenizer.save_pretrained(job.output)
     dtype = str(model.dtype).removeprefix("torch.")
     job.progress(2, 2, "parts")

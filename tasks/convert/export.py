@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
-from transformers import AutoTokenizer, GenerationConfig, Qwen3ForCausalLM
+from transformers import GenerationConfig, Qwen3ForCausalLM
 
 from tasks.convert import qwen3
 from tasks.convert.spec import ConvertSpec
@@ -88,18 +88,18 @@ def write(
     """Write the Hugging Face directory; returns the account of the weights."""
     weights = {name: value for name, value in trained.state_dict().items() if isinstance(value, Tensor)}
     converted, account = convert(weights, model, spec.dtype)
-    words = AutoTokenizer.from_pretrained(tokenizer)
-    config = qwen3.config(model, vocab_size, words.eos_token_id, words.pad_token_id)
+    words = read_manifest(tokenizer)
+    eos_id, pad_id = int(words.facts["eos_id"]), int(words.facts["pad_id"])
+    config = qwen3.config(model, vocab_size, eos_id, pad_id)
     exported = Qwen3ForCausalLM(config)
     expected = {name for name, _ in exported.named_parameters()}  # a tied lm_head is named once
     if expected != converted.keys():
         raise StageError(f"weights missing or too many in the export: {sorted(expected ^ converted.keys())}")
     exported.load_state_dict(converted, strict=False)  # strict but for the tied lm_head: names were compared above
-    exported.generation_config = GenerationConfig(
-        do_sample=True, eos_token_id=words.eos_token_id, pad_token_id=words.pad_token_id
-    )
+    exported.generation_config = GenerationConfig(do_sample=True, eos_token_id=eos_id, pad_token_id=pad_id)
     exported.to(DTYPES[spec.dtype]).save_pretrained(output, max_shard_size=f"{spec.max_shard_gb}GB")
-    words.save_pretrained(output)
+    for name in words.files:  # as they are: loading and saving a tokenizer changes it
+        shutil.copy(tokenizer / name, output / name)
     return account
 
 

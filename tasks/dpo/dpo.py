@@ -18,7 +18,7 @@ from tasks.dpo.pairs import Pairs, make_pairs
 from tasks.dpo.spec import DPOSpec
 from tasks.job import Job, StageError, main
 from tasks.posttrain.examples import check_positions, examples
-from tasks.posttrain.trainer import arguments, fit, load_model, save_model
+from tasks.posttrain.trainer import arguments, finish, fit, load_model
 from tasks.serve.engine import open_engine, sample
 
 METRICS = {
@@ -65,8 +65,7 @@ def work(job: Job) -> None:
         processing_class=tokenizer,
     )
     fit(trainer, job, METRICS)
-    facts = save_model(job, model, source, "dpo")
-    job.finish(**facts)
+    finish(job, model, source, "dpo")
 
 
 def _pairs(job: Job, spec: DPOSpec, source: Path, tokenizer: Any) -> Pairs:

@@ -21,7 +21,7 @@ from tasks.grpo.shape import shares
 from tasks.grpo.spec import GRPOSpec
 from tasks.job import Job, main
 from tasks.posttrain.examples import Example, check_positions, examples
-from tasks.posttrain.trainer import arguments, fit, load_model, save_model
+from tasks.posttrain.trainer import arguments, finish, fit, load_model
 from tasks.statements.check import check
 from tasks.statements.summary import summarise
 
@@ -85,7 +85,7 @@ def work(job: Job) -> None:
         processing_class=tokenizer,
     )
     fit(trainer, job, METRICS, memory=reward)
-    job.finish(**save_model(job, model, source, "grpo"))
+    finish(job, model, source, "grpo")
 
 
 def reward_function(asked: Sequence[Example], reward: Reward) -> Callable[..., list[float]]:

@@ -45,9 +45,9 @@ def _score_completions_only() -> None:
     trl.trainer.utils._use_triton = lambda device: True
 
 
-def save_model(job: Job, model: Any, source: Path, label: str) -> dict[str, Any]:
-    """Write the output: `source` with this model's weights, in the number format that `source` has
-    on disk. Returns the facts of an HFModel."""
+def finish(job: Job, model: Any, source: Path, label: str) -> None:
+    """Seal the output: `source` with this model's weights, in the number format that `source` has on
+    disk. The checkpoints have served."""
     for old in job.output.iterdir() if job.output.exists() else ():
         if old.name != RECORD:  # what a killed engine left
             shutil.rmtree(old) if old.is_dir() else old.unlink()
@@ -55,7 +55,8 @@ def save_model(job: Job, model: Any, source: Path, label: str) -> dict[str, Any]
     for path in source.iterdir():  # config, generation config, tokenizer: as they were
         if path.suffix in (".json", ".jinja", ".txt", ".model") and not _about_weights(path.name):
             shutil.copy(path, job.output / path.name)
-    return read_manifest(source).facts | {"label": label}
+    job.finish(**read_manifest(source).facts | {"label": label})
+    shutil.rmtree(_checkpoints(job), ignore_errors=True)
 
 
 def _about_weights(name: str) -> bool:
@@ -162,6 +163,9 @@ class Reporter(TrainerCallback):
             yield
         finally:
             signal.signal(signal.SIGTERM, before)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.job.progress(state.global_step, state.max_steps, "steps")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.stopping:

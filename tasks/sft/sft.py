@@ -10,7 +10,7 @@ from trl import SFTConfig, SFTTrainer
 
 from tasks.job import Job, main
 from tasks.posttrain.examples import Example, check_positions, examples
-from tasks.posttrain.trainer import arguments, fit, load_model, save_model
+from tasks.posttrain.trainer import arguments, finish, fit, load_model
 from tasks.sft.spec import SFTSpec
 
 METRICS = {
@@ -41,7 +41,7 @@ def work(job: Job) -> None:
         processing_class=tokenizer,
     )
     fit(trainer, job, METRICS)
-    job.finish(**save_model(job, model, source, "sft"))
+    finish(job, model, source, "sft")
 
 
 def labelled(example: Example) -> dict[str, Any]:

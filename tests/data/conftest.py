@@ -1,3 +1,5 @@
+"""What the data tests share: a small corpus, made once."""
+
 from pathlib import Path
 
 import pytest

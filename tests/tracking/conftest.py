@@ -104,6 +104,7 @@ def sleeping_server(home: Path, empty_store: Path, tmp_path: Path, monkeypatch: 
     shutil.copy(empty_store, store)
     found = Server(store, free_port())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", found.uri)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")  # the machine may be busy
     yield found
     close()
     found.kill()

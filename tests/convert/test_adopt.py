@@ -1,0 +1,77 @@
+"""Taking in a model that was made elsewhere."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from tasks.convert.adopt_spec import AdoptSpec
+from tasks.manifest import verify
+from tests.convert.tiny import make_tokenizer
+from tests.pretrain.tiny import VOCABULARY, write_job
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder as save_pretrained writes it."""
+    folder = make_tokenizer(tmp_path / "model")
+    (folder / "manifest.json").unlink()
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=128,
+        eos_token_id=0,
+    )
+    Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+def adopt(model: Path, job: Path) -> tuple[int, dict[str, str]]:
+    write_job(job, "adopt", "hf_model", AdoptSpec(model=str(model)).model_dump(mode="json"))
+    with (job / "log.txt").open("wb") as log:
+        command = [sys.executable, "-m", "tasks.convert.adopt", str(job)]
+        ended = subprocess.run(command, stdout=log, stderr=log, timeout=120, check=False)
+    return ended.returncode, json.loads((job / "result.json").read_text())
+
+
+def test_an_adopted_model_is_the_same_model(model: Path, tmp_path: Path) -> None:
+    code, _ = adopt(model, tmp_path / "job")
+    assert code == 0, (tmp_path / "job" / "log.txt").read_text()[-2000:]
+    facts = verify(tmp_path / "job" / "output").facts
+    assert (facts["label"], facts["dtype"], facts["max_positions"]) == ("base", "bf16", 128)
+    before, after = (AutoModelForCausalLM.from_pretrained(path) for path in (model, tmp_path / "job" / "output"))
+    for name, weight in before.state_dict().items():
+        assert torch.equal(weight, after.state_dict()[name]), name
+
+
+def test_pickled_weights_are_refused(model: Path, tmp_path: Path) -> None:
+    (model / "model.safetensors").unlink()
+    torch.save({}, model / "pytorch_model.bin")
+    code, result = adopt(model, tmp_path / "job")
+    assert code == 1
+    assert "safetensors" in result["error"]
+
+
+def test_a_config_of_no_known_model_is_refused(model: Path, tmp_path: Path) -> None:
+    (model / "config.json").write_text(json.dumps({"model_type": "no-such-model"}))
+    code, result = adopt(model, tmp_path / "job")
+    assert code == 1
+    assert "no-such-model" in result["error"]
+
+
+def test_a_vocabulary_smaller_than_the_tokenizers_is_refused(model: Path, tmp_path: Path) -> None:
+    small = AutoModelForCausalLM.from_pretrained(model)
+    small.resize_token_embeddings(100)
+    small.save_pretrained(model)
+    code, result = adopt(model, tmp_path / "job")
+    assert code == 1
+    assert "vocabulary 100 is smaller" in result["error"]
