@@ -77,9 +77,9 @@ $(READY): $(LIST) Makefile
 	@touch $@
 
 # Every pinned list, made anew from its .in; the versions that stand are kept while they fit
-# (delete a list, or a line of it, to take the newest).
+# (delete a list, or a line of it, to take the newest). The images need no compiler: wheels alone.
 COMPILE := $(UV) pip compile --quiet --custom-compile-command "make lock"
-FOR_IMAGES := --python-version 3.12 --python-platform x86_64-manylinux_2_28
+FOR_IMAGES := --python-version 3.12 --python-platform x86_64-manylinux_2_31 --only-binary :all:
 lock:  ## resolve requirements.in and images/*.in to their pinned lists
 	$(COMPILE) --python-version 3.11 $(FROM) $(foreach name,torch torchvision torchaudio torchcodec,--no-emit-package $(name)) requirements.in -o requirements.txt
 	for family in data train serve post-train gpu; do $(COMPILE) $(FOR_IMAGES) images/$$family.in -o images/$$family.txt; done

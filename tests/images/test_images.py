@@ -20,7 +20,7 @@ RESOLVE = [
     "--no-header",
     "--no-annotate",
     "--python-version=3.12",
-    "--python-platform=x86_64-manylinux_2_28",
+    "--python-platform=x86_64-manylinux_2_31",
 ]
 
 
