@@ -28,6 +28,8 @@ NEEDS = {
     "pretrain": ("shards", "tokenized text"),
     "convert": ("pretrain", "a checkpoint to convert"),
 }
+# vllm 0.27, v1/attention/backends/cpu_attn.py and flash_attn.py: what both have
+VLLM_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 NEED_A_MODEL = ("evaluate", "sft", "dpo", "grpo", "publish")
 WITH_START_FROM_OFF = ("tokenizer", "shards", "pretrain", "convert")
 
@@ -101,6 +103,18 @@ def _positions(given: Given) -> list[Problem]:
     return found
 
 
+def _head_size(given: Given) -> list[Problem]:
+    """vLLM has attention kernels for the model's heads."""
+    with_vllm = [stage for stage in ("evaluate", "dpo", "grpo") if stage in given]
+    if "pretrain" not in given.specs or not with_vllm:
+        return []
+    size = given.specs["pretrain"].model.head_dim
+    if size in VLLM_HEAD_SIZES:
+        return []
+    allowed = f"one of {', '.join(map(str, VLLM_HEAD_SIZES))}: vLLM, which {', '.join(with_vllm)} use, has no other"
+    return [Problem("pretrain.model.head_dim", size, allowed)]
+
+
 def _room(given: Given) -> list[Problem]:
     """The disk has room for what the run writes."""
     if "pretrain" not in given.specs:
@@ -133,4 +147,4 @@ def estimated_bytes(given: Given, parameters: int) -> int:
     return int(parameters * (kept + models))
 
 
-CHECKS: list[Callable[[Given], list[Problem]]] = [_order, _inputs, _vocabulary, _positions, _room]
+CHECKS: list[Callable[[Given], list[Problem]]] = [_order, _inputs, _vocabulary, _positions, _head_size, _room]

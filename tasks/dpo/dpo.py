@@ -60,8 +60,10 @@ def work(job: Job) -> None:
             loss_type=list(used),
             loss_weights=list(used.values()),
             lr_scheduler_type="cosine",
+            train_sampling_strategy="group_by_length",  # little padding
+            remove_unused_columns=False,  # the length is for the sampler
         ),
-        train_dataset=Dataset.from_list([asdict(pair) for pair in found.pairs]),
+        train_dataset=Dataset.from_list([asdict(pair) | {"length": pair.length} for pair in found.pairs]),
         processing_class=tokenizer,
     )
     fit(trainer, job, METRICS)

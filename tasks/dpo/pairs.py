@@ -20,6 +20,11 @@ class Pair:
     chosen_ids: list[int]
     rejected_ids: list[int]  # the tokens as they were sampled
 
+    @property
+    def length(self) -> int:
+        """Tokens of the longer of the two sequences."""
+        return len(self.prompt_ids) + max(len(self.chosen_ids), len(self.rejected_ids))
+
 
 @dataclass(frozen=True)
 class Pairs:

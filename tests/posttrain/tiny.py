@@ -96,7 +96,7 @@ def write_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path)
 
 def start(module: str, job: Path) -> subprocess.Popen[bytes]:
     """The engine as a process of its own, its words in log.txt."""
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")}
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "1000"}
     with (job / "log.txt").open("ab") as log:
         return subprocess.Popen([sys.executable, "-m", module, str(job)], stdout=log, stderr=log, env=environment)
 

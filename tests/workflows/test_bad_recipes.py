@@ -102,6 +102,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "neither trained nor existing": (put("tokenizer", {}), "tokenizer.vocab_size", "either"),
     # stages that do not fit together
     "sequences beyond the positions": (put("pretrain.sequence_length", 1024), "pretrain.sequence_length", "max_positions (512)"),
+    "heads that vLLM cannot serve": (put("pretrain.model.head_dim", 16), "pretrain.model.head_dim", "vLLM"),
     "prompts beyond the positions": (put("grpo.max_prompt_tokens", 500), "grpo.max_prompt_tokens", "max_positions (512)"),
     "answers beyond the positions": (put("evaluate.max_new_tokens", 600), "evaluate.max_new_tokens", "max_positions (512)"),
     "SFT beyond the positions": (put("sft.max_prompt_tokens", 600), "sft.max_prompt_tokens", "max_positions (512)"),

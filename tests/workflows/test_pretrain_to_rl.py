@@ -28,7 +28,7 @@ TINY: dict[str, Any] = {
     "tokenizer": {"vocab_size": 512},
     "shards": {},
     "pretrain": {
-        "model": {"layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "ffn_hidden": 128, "max_positions": 256},
+        "model": {"layers": 2, "hidden": 64, "heads": 2, "kv_heads": 1, "head_dim": 32, "ffn_hidden": 128, "max_positions": 256},
         "sequence_length": 64,
         "global_batch": 8,
         "micro_batch": 8,
