@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from megatron.core.datasets.indexed_dataset import DType, IndexedDataset, IndexedDatasetBuilder
 
 from tasks.data import indexed_dataset
 from tasks.data.indexed_dataset import TokenDtype, token_dtype, write_index
+from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
+
+# isort: split
+from megatron.core.datasets.indexed_dataset import DType, IndexedDataset, IndexedDatasetBuilder
 
 vocabularies = st.sampled_from([300, 65_499, 65_500, 200_000])
 

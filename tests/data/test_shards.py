@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from megatron.core.datasets.indexed_dataset import IndexedDataset
 from tokenizers import Tokenizer as FastTokenizer
 
 from tasks.data import corpus as corpus_engine
@@ -16,7 +15,11 @@ from tasks.data.documents import SPLITS, Split, read_documents
 from tasks.data.encode import Encoded
 from tasks.data.shards import Shard, Written
 from tasks.data.source_spec import StdlibSource
+from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
 from tests.data.by_hand import digest, facts, new_job, run, start
+
+# isort: split
+from megatron.core.datasets.indexed_dataset import IndexedDataset
 
 
 @pytest.fixture(scope="module")
