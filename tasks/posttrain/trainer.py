@@ -117,6 +117,7 @@ def fit(trainer: Any, job: Job, metrics: Mapping[str, str], memory: Memory | Non
     reporter = Reporter(job, metrics, memory)
     trainer.add_callback(reporter)
     checkpoint = newest_checkpoint(_checkpoints(job))
+    job.forget_after(_step(checkpoint) if checkpoint else 0)
     if checkpoint and memory:
         memory.load(checkpoint)
     if checkpoint and _step(checkpoint) >= trainer.args.max_steps:

@@ -78,6 +78,7 @@ def test_killed_and_started_again_it_makes_the_same_model(tuned: Path, inputs: d
 
     assert f"continuing from {checkpoint}" in (job / "log.txt").read_text()
     assert digest(job) == digest(tuned)
+    assert [line["step"] for line in metrics(job)] == list(range(1, 13)), "each step is recorded once"
 
 
 def test_sigterm_leaves_a_checkpoint_of_the_step_under_way(inputs: dict[str, Path], tmp_path: Path) -> None:
