@@ -79,12 +79,12 @@ def _pairs(job: Job, spec: DPOSpec, source: Path, tokenizer: Any) -> Pairs:
         length = spec.max_prompt_tokens + spec.max_new_tokens
         llm = open_engine(source, max_model_len=length, seed=spec.seed)
         answers = sample(llm, [one.prompt_ids for one in asked], temperature=1.0, max_tokens=spec.max_new_tokens)
-        make_pairs(asked, answers).save(path)
+        found = make_pairs(asked, answers)
+        found.save(path)
+        job.metric(0, sampled=found.sampled, pairs=len(found.pairs), passed=found.passed)
         del llm
         gc.collect()  # the engine's memory is wanted for training
-    found = Pairs.load(path)
-    job.metric(0, sampled=found.sampled, pairs=len(found.pairs), passed=found.passed)
-    return found
+    return Pairs.load(path)
 
 
 if __name__ == "__main__":
