@@ -85,13 +85,18 @@ def load(state: TrainingState, path: Path) -> None:
 
 
 def copy_content(path: Path, target: Path) -> None:
-    """A checkpoint's files without what belongs to this run alone: its manifest, and the path and
-    random id that torch notes in .metadata (the artifact's digest must not depend on them)."""
+    """A checkpoint's files without what belongs to this run alone: its manifest, and in .metadata the
+    path, a random id, and the order in which torch's writers happened to end. The artifact's digest
+    must not depend on them."""
     # linked, not copied: the checkpoint stays whole should we be killed now
     shutil.copytree(path, target, copy_function=os.link, ignore=shutil.ignore_patterns(MANIFEST, ".metadata"))
     metadata = pickle.loads((path / ".metadata").read_bytes())  # written by this job, checked by `verify`
     metadata.storage_meta = None
-    (target / ".metadata").write_bytes(pickle.dumps(metadata))
+    metadata.storage_data = dict(sorted(metadata.storage_data.items(), key=lambda item: repr(item[0])))
+    with (target / ".metadata").open("wb") as stream:
+        pickler = pickle.Pickler(stream)
+        pickler.fast = True  # no references to equal objects: which are one object is chance as well
+        pickler.dump(metadata)
 
 
 def load_weights(model: GPTModel, path: Path) -> set[str]:

@@ -43,7 +43,8 @@ def peak_flops(precision: str) -> float | None:
 
 
 def _measured_gemm(dtype: torch.dtype, size: int = 2048, repeats: int = 5) -> float:
-    left, right = (torch.randn(size, size, dtype=dtype) for _ in range(2))
+    random = torch.Generator()  # its own: the training's random state is part of its checkpoints
+    left, right = (torch.randn(size, size, dtype=dtype, generator=random) for _ in range(2))
     best = 0.0
     for _ in range(repeats):
         start = time.perf_counter()

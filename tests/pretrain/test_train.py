@@ -6,6 +6,7 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tasks.manifest import read_manifest, verify
@@ -32,6 +33,13 @@ def wait_for_step(job: Path, step: int) -> None:
             return
         time.sleep(0.02)
     raise AssertionError(f"step {step} was not reached: {(job / 'log.txt').read_text()[-3000:]}")
+
+
+def kill_tree(pid: int) -> None:
+    """kill -9 for torchrun and its worker, which is in a session of its own."""
+    agent = psutil.Process(pid)
+    for process in [*agent.children(recursive=True), agent]:
+        process.kill()
 
 
 def test_the_loss_falls(undisturbed: Path) -> None:
@@ -66,9 +74,8 @@ def test_a_killed_run_continues_bit_for_bit(undisturbed: Path, data: Path, tmp_p
     job = pretrain_job(tmp_path / "killed", data, tiny_spec())
     process = start(job)
     wait_for_step(job, step)
-    os.killpg(process.pid, signal.SIGKILL)
+    kill_tree(process.pid)
     process.wait()
-    time.sleep(1)  # torchrun's worker notices that its agent is gone
     train(job)
     assert metrics(job) == metrics(undisturbed)
     assert read_manifest(job / "output").digest == read_manifest(undisturbed / "output").digest
