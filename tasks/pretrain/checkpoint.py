@@ -9,6 +9,7 @@ A killed save leaves a directory without a manifest; it is never loaded. Megatro
 import os
 import pickle
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,11 +86,15 @@ def load(state: TrainingState, path: Path) -> None:
 
 
 def copy_content(path: Path, target: Path) -> None:
-    """A checkpoint's files without what belongs to this run alone: its manifest, and in .metadata the
+    """A checkpoint's files without what belongs to this run alone: its manifest; in .metadata the
     path, a random id, and the order in which torch's writers happened to end. The artifact's digest
     must not depend on them."""
     # linked, not copied: the checkpoint stays whole should we be killed now
-    shutil.copytree(path, target, copy_function=os.link, ignore=shutil.ignore_patterns(MANIFEST, ".metadata"))
+    shutil.copytree(
+        path, target, copy_function=os.link, ignore=shutil.ignore_patterns(MANIFEST, ".metadata", "common.pt")
+    )
+    common = torch.load(path / "common.pt", map_location="cpu", weights_only=False)  # ours as well
+    torch.save(_rebuilt(common), target / "common.pt")
     metadata = pickle.loads((path / ".metadata").read_bytes())  # written by this job, checked by `verify`
     metadata.storage_meta = None
     metadata.storage_data = dict(sorted(metadata.storage_data.items(), key=lambda item: repr(item[0])))
@@ -97,6 +102,18 @@ def copy_content(path: Path, target: Path) -> None:
         pickler = pickle.Pickler(stream)
         pickler.fast = True  # no references to equal objects: which are one object is chance as well
         pickler.dump(metadata)
+
+
+def _rebuilt(value: Any) -> Any:
+    """The same value of new objects: a pickle also says which equal objects are one, and a resumed run
+    shares others than an undisturbed one."""
+    if isinstance(value, dict):
+        return {_rebuilt(key): _rebuilt(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_rebuilt(item) for item in value)
+    if isinstance(value, str):
+        return sys.intern(value)
+    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def load_weights(model: GPTModel, path: Path) -> set[str]:
