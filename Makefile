@@ -22,7 +22,6 @@ endif
 PYTHON ?= python$(PYTHON_VERSION)
 UV_VERSION := 0.13.8
 RECIPE ?= workflows/recipes/laptop.yaml
-SLOW ?= slow
 BENCHMARKS = $(filter-out __init__ harness,$(basename $(notdir $(wildcard tests/benchmarks/*.py))))
 
 BIN := .venv/bin
@@ -34,7 +33,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-slow bench lock clean
+.PHONY: help demo test lint bench lock clean
 
 # without .pyc files the large libraries load several times slower
 unexport PYTHONDONTWRITEBYTECODE
@@ -46,16 +45,13 @@ help:  ## this list
 demo: $(READY)  ## raw text to a GRPO-tuned, published model: about 10 minutes the first time
 	@$(BIN)/pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl --recipe $(RECIPE)
 
-test: lint  ## the checks, then all tests but the slow ones
-	$(BIN)/python -m pytest -m "not slow"
+test: lint  ## the checks, then all tests
+	$(BIN)/python -m pytest
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-
-test-slow: $(READY)  ## the tests that take minutes
-	$(BIN)/python -m pytest -m "$(SLOW)"
 
 bench: $(READY)  ## every benchmark: a table and a line of JSON each
 	@for name in $(BENCHMARKS); do $(BIN)/python -m tests.benchmarks.$$name; done
