@@ -11,7 +11,7 @@ import platform
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from blake3 import blake3
 from pydantic import Field
@@ -50,12 +50,11 @@ class StdlibSource(Spec):
 class _OnDisk(Spec):
     """What the sources that read files have in common."""
 
+    suffixes: ClassVar[tuple[str, ...]]  # of the files that are read
+
     path: str = Field(
         min_length=1, description="a file, a folder (searched to the bottom) or a glob (`**` for any depth)"
     )
-
-    def suffixes(self) -> tuple[str, ...]:
-        raise NotImplementedError
 
     def root(self) -> Path:
         """What documents are named relative to: the folder, or the glob's part before any wildcard."""
@@ -75,10 +74,10 @@ class _OnDisk(Spec):
             found = [whole]
         else:
             found = [Path(name) for name in glob.glob(str(whole), recursive=True)]  # noqa: PTH207  absolute patterns
-        return sorted(path for path in found if path.name.endswith(self.suffixes()) and path.is_file())
+        return sorted(path for path in found if path.name.endswith(self.suffixes) and path.is_file())
 
     def missing(self) -> list[Problem]:
-        kinds = ", ".join(self.suffixes())
+        kinds = ", ".join(self.suffixes)
         files = self.files()
         if not files:
             return [Problem("path", self.path, _why_nothing(expanded(self.path), kinds))]
@@ -98,8 +97,7 @@ class FilesSource(_OnDisk):
 
     kind: Literal["files"] = "files"
 
-    def suffixes(self) -> tuple[str, ...]:
-        return TEXT_SUFFIXES
+    suffixes = TEXT_SUFFIXES
 
 
 class JsonlSource(_OnDisk):
@@ -108,8 +106,7 @@ class JsonlSource(_OnDisk):
     kind: Literal["jsonl"] = "jsonl"
     text_field: str = Field("text", min_length=1, description="the field that holds the document")
 
-    def suffixes(self) -> tuple[str, ...]:
-        return JSONL_SUFFIXES
+    suffixes = JSONL_SUFFIXES
 
     def missing(self) -> list[Problem]:
         if problems := super().missing():
@@ -131,8 +128,7 @@ class ParquetSource(_OnDisk):
     kind: Literal["parquet"] = "parquet"
     text_field: str = Field("text", min_length=1, description="the column that holds the document")
 
-    def suffixes(self) -> tuple[str, ...]:
-        return PARQUET_SUFFIXES
+    suffixes = PARQUET_SUFFIXES
 
     def missing(self) -> list[Problem]:
         if problems := super().missing():
