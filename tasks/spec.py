@@ -8,7 +8,7 @@ model validator would not run while any field is wrong).
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,9 @@ class Problem:
         """The same problem, seen from one level up."""
         return Problem(f"{prefix}.{self.path}" if self.path else prefix, self.value, self.allowed)
 
+    def with_way_out(self, words: str) -> "Problem":
+        return Problem(self.path, self.value, f"{self.allowed}; {words}") if words else self
+
     def __str__(self) -> str:
         return f"{self.path}: {self.value!r}: {self.allowed}"
 
@@ -35,3 +38,17 @@ class Spec(BaseModel):
     def problems(self) -> list[Problem]:
         """What is wrong across fields, with paths relative to this spec."""
         return []
+
+    def identity(self) -> dict[str, Any]:
+        """The fields that make the result, as JSON's types."""
+        apart = {
+            name
+            for name, field in type(self).model_fields.items()
+            if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("identity") is False
+        }
+        return self.model_dump(mode="json", exclude=apart)
+
+
+def not_identity(default: Spec, description: str) -> Any:
+    """A field that says how a result is reached, not what it is: it enters no cache key and no digest."""
+    return Field(default, description=description, json_schema_extra={"identity": False})

@@ -5,10 +5,11 @@ engine is run and tracked.
     def pretrain(spec: PretrainSpec, data: TokenizedCorpus) -> MegatronCheckpoint:
         return run(ENGINE, MegatronCheckpoint, spec, data=data)
 
-The cache rule: a stage is served from Flyte's cache when its engine's version, its spec and the
-*digests* of its inputs are the same. Paths, machines and retries never count.
+The cache rule: a stage is served from Flyte's cache when its engine's version, its spec's identity
+and the *digests* of its inputs are the same. Paths, machines, layouts and retries never count.
 """
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -30,7 +31,7 @@ from infra.progress import say
 from infra.tracking.execution import note_cached
 from infra.tracking.record import tracked
 from tasks.artifacts import Artifact
-from tasks.manifest import MANIFEST, ArtifactError, verify
+from tasks.manifest import MANIFEST, ArtifactError, text_digest, verify
 from tasks.spec import Spec
 
 A = TypeVar("A", bound=Artifact)
@@ -93,7 +94,11 @@ def stage(engine: Engine, *, image: ImageSpec, cached: bool = True) -> Callable[
     `cached=False` is for what belongs to one execution, like its report."""
 
     def decorate(function: Callable[..., A]) -> Callable[..., A]:
-        made = get_type_hints(function)["return"]
+        hints = get_type_hints(function)
+        made = hints["return"]
+        for name, hint in hints.items():
+            if isinstance(hint, type) and issubclass(hint, Spec):
+                function.__annotations__[name] = Annotated[hint, HashMethod(_identity_digest)]
         # the digest is the artifact's identity in the cache keys of the stages that follow
         function.__annotations__["return"] = Annotated[made, HashMethod(lambda artifact: artifact.digest)]
         made_task: Callable[..., A] = task(
@@ -107,6 +112,10 @@ def stage(engine: Engine, *, image: ImageSpec, cached: bool = True) -> Callable[
         return made_task
 
     return decorate
+
+
+def _identity_digest(spec: Spec) -> str:
+    return text_digest(json.dumps(spec.identity(), sort_keys=True))
 
 
 def run(
@@ -126,7 +135,7 @@ def run(
     title = title or engine.stage
     words = spec.model_dump(mode="json")
     digests = {name: artifact.digest for name, artifact in inputs.items()}
-    job_dir = job_directory(engine, words, digests)
+    job_dir = job_directory(engine, spec.identity(), digests)
     _drop_damaged(job_dir / "output")
     request = {
         "stage": engine.stage,

@@ -127,9 +127,9 @@ def _room(given: Given) -> list[Problem]:
         return []
     allowed = (
         f"about {needed / 1e9:,.1f} GB will be written and {free / 1e9:,.1f} GB are free in {baton_home()}: "
-        "lower keep_checkpoints, make room, or set BATON_HOME to a larger disk"
+        "lower checkpoints.keep_last, make room, or set BATON_HOME to a larger disk"
     )
-    return [Problem("pretrain.keep_checkpoints", spec.keep_checkpoints, allowed)]
+    return [Problem("pretrain.checkpoints.keep_last", spec.checkpoints.keep_last, allowed)]
 
 
 # bytes for each weight: bf16 weights, fp32 master weights, and Adam's two moments; a model for exchange in bf16
@@ -141,7 +141,7 @@ TUNING_BYTES = 4 + 4 + 4  # TRL's checkpoints: fp32 weights and Adam's two momen
 def estimated_bytes(given: Given, parameters: int) -> int:
     """What the run will write, roughly: checkpoints (one more while saving), models, shards."""
     spec = given.specs["pretrain"]
-    kept = (spec.keep_checkpoints + 1) * CHECKPOINT_BYTES
+    kept = (spec.checkpoints.keep_last + 1) * CHECKPOINT_BYTES
     tuned = sum(stage in given for stage in ("sft", "dpo", "grpo"))
     models = MODEL_BYTES * (1 + tuned + ("publish" in given)) + 2 * TUNING_BYTES * bool(tuned)
     return int(parameters * (kept + models))

@@ -25,7 +25,7 @@ from tasks.convert.weights import Entry, convert
 from tasks.job import Job, StageError, main, write_json
 from tasks.manifest import read_manifest
 from tasks.pretrain import megatron
-from tasks.pretrain.spec import ModelSpec
+from tasks.pretrain.model_spec import ModelSpec
 
 # isort: split
 from megatron.core import parallel_state, tensor_parallel

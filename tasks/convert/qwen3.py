@@ -10,7 +10,7 @@ from collections.abc import Callable
 from torch import Tensor
 from transformers import PretrainedConfig, Qwen3Config
 
-from tasks.pretrain.spec import ModelSpec
+from tasks.pretrain.model_spec import ModelSpec
 
 Split = Callable[[Tensor, ModelSpec], tuple[Tensor, ...]]
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tasks.convert import qwen3
 from tasks.job import StageError
-from tasks.pretrain.spec import ModelSpec
+from tasks.pretrain.model_spec import ModelSpec
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import time
 
 import torch
 
-from tasks.pretrain.spec import ModelSpec
+from tasks.pretrain.model_spec import ModelSpec
 
 # Dense peak in TFLOP/s, from the makers' data sheets (no sparsity). Matched in order, by substring.
 PEAK_TFLOPS = {

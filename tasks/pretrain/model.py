@@ -14,7 +14,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from tasks.pretrain.megatron import CUDA
-from tasks.pretrain.spec import ModelSpec
+from tasks.pretrain.model_spec import ModelSpec
 
 
 class SDPAttention(torch.nn.Module):

@@ -1,94 +1,98 @@
-"""What a pretraining run is: the model's shape, its data order, its optimizer and schedule."""
+"""What a pretraining run is, and beside it how it is carried out.
+
+The fields that make the result (model, data order, optimizer, schedule) are the run's identity.
+`layout`, `checkpoints` and `survival` say how the same result is reached: they may be changed
+between two starts, and the run goes on from its newest checkpoint.
+"""
 
 from typing import Literal
 
 from pydantic import Field
 
-from tasks.spec import Problem, Spec
+from tasks.pretrain.layout import Layout, nearest
+from tasks.pretrain.model_spec import ModelSpec
+from tasks.pretrain.optimizer_spec import OptimizerSpec
+from tasks.spec import Problem, Spec, not_identity
+
+Reaction = Literal["stop", "skip", "roll_back", "continue"]
 
 
-class ModelSpec(Spec):
-    """A decoder in the shape of Qwen3: RMSNorm, SwiGLU, RoPE, grouped-query attention, qk-norm."""
+class BatchWarmup(Spec):
+    """The global batch grows from `start` by `increment` at equal intervals over `steps` steps."""
 
-    layers: int = Field(6, ge=1, le=256, description="Transformer layers")
-    hidden: int = Field(256, ge=8, le=65536, description="Width of the residual stream")
-    heads: int = Field(4, ge=1, le=1024, description="Query heads")
-    kv_heads: int = Field(2, ge=1, le=1024, description="Key/value heads (query groups); divides heads")
-    head_dim: int = Field(64, ge=2, le=1024, description="Size of one head; even, for RoPE")
-    ffn_hidden: int = Field(768, ge=8, le=262144, description="Width of the SwiGLU feed-forward layer")
-    max_positions: int = Field(512, ge=8, le=1048576, description="Longest sequence the model can take, in tokens")
-    rope_theta: float = Field(10000.0, ge=1.0, description="Base of the rotary frequencies")
-    norm_eps: float = Field(1e-6, gt=0, lt=1e-2, description="Epsilon of RMSNorm")
-    init_std: float = Field(0.02, gt=0, lt=1, description="Standard deviation of the initial weights")
-    vocab_size: int | None = Field(
-        None, ge=8, le=10_000_000, description="Rows of the embedding, at least the tokenizer's; default: exactly those"
+    start: int = Field(16, ge=1, le=1048576, description="Sequences in the first steps")
+    increment: int = Field(16, ge=1, le=1048576, description="Sequences added at a time; divides global_batch - start")
+    steps: int = Field(100, ge=1, description="Steps until global_batch is reached")
+
+
+class AnomalySpec(Spec):
+    """What to do when a step goes wrong. The identity of its batch is logged in any case."""
+
+    on_nan: Literal["stop", "skip", "roll_back"] = Field(
+        "stop",
+        description="Loss or gradient is not finite: stop; skip the batch; or roll_back to the newest checkpoint "
+        "and go on behind the batch",
     )
-    tied_embeddings: bool = Field(True, description="Output projection shares the embedding's weights")
-
-    def problems(self) -> list[Problem]:
-        found = []
-        if self.heads % self.kv_heads:
-            found.append(Problem("kv_heads", self.kv_heads, f"must divide heads ({self.heads}) without remainder"))
-        if self.head_dim % 2:
-            found.append(Problem("head_dim", self.head_dim, "must be even: RoPE turns pairs of dimensions"))
-        return found
-
-    def parameters(self, vocab_size: int) -> int:
-        """The exact number of weights."""
-        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads) + 2 * self.head_dim
-        layer = attention + 3 * self.hidden * self.ffn_hidden + 2 * self.hidden
-        embeddings = vocab_size * self.hidden * (1 if self.tied_embeddings else 2)
-        return self.layers * layer + embeddings + self.hidden
+    on_spike: Reaction = Field("continue", description="The loss jumps: the same, or continue as if nothing were")
+    spike_deviations: float = Field(
+        8.0, gt=0, description="A spike is so many standard deviations above the mean of the last losses"
+    )
+    window: int = Field(64, ge=8, le=10_000, description="Losses that the mean and the deviation are taken over")
+    limit: int = Field(
+        10, ge=1, le=10_000, description="Steps skipped or rolled back before the run stops all the same"
+    )
 
 
-class OptimizerSpec(Spec):
-    """AdamW and its learning-rate schedule, as Megatron-Core has them."""
+class CheckpointPolicy(Spec):
+    """When checkpoints are written, and which are kept."""
 
-    lr: float = Field(3e-3, gt=0, le=1, description="Peak learning rate")
-    min_lr: float = Field(3e-4, ge=0, le=1, description="Learning rate at the end of the decay")
-    warmup_steps: int = Field(40, ge=0, description="Steps of linear warm-up from 0")
-    decay: Literal["cosine", "linear", "WSD"] = Field("cosine", description="Shape of the decay")
-    wsd_decay_steps: int = Field(0, ge=0, description="With WSD: steps of the final decay")
-    beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's first-moment decay")
-    beta2: float = Field(0.95, ge=0, lt=1, description="AdamW's second-moment decay")
-    eps: float = Field(1e-8, gt=0, lt=1, description="AdamW's epsilon")
-    weight_decay: float = Field(0.1, ge=0, le=1, description="Decoupled weight decay; not on norms")
-    clip_grad: float = Field(1.0, gt=0, description="Largest global gradient norm")
+    every: int = Field(100, ge=1, description="Steps between checkpoints (the last step always has one)")
+    keep_last: int = Field(2, ge=1, le=1000, description="Newest checkpoints kept while training")
+    keep_every: int | None = Field(None, ge=1, description="Checkpoints kept for good: each multiple of so many steps")
+    asynchronous: bool = Field(True, description="Write while training goes on")
 
-    def problems(self) -> list[Problem]:
-        found = []
-        if self.min_lr > self.lr:
-            found.append(Problem("min_lr", self.min_lr, f"at most lr ({self.lr})"))
-        if self.decay == "WSD" and self.wsd_decay_steps == 0:
-            found.append(Problem("wsd_decay_steps", 0, "at least 1 with decay: WSD"))
-        if self.decay != "WSD" and self.wsd_decay_steps:
-            found.append(Problem("wsd_decay_steps", self.wsd_decay_steps, f"0 with decay: {self.decay}"))
-        return found
+
+class Survival(Spec):
+    """What is done when a process dies or hangs."""
+
+    max_restarts: int = Field(3, ge=0, le=1000, description="Starts from the newest checkpoint before giving up")
+    hang_timeout_s: float = Field(
+        600.0,
+        gt=0,
+        le=86400,
+        description="A process that shows no sign of life for so long is taken for hanging, seconds",
+    )
 
 
 class PretrainSpec(Spec):
-    """One pretraining run. `steps x global_batch x sequence_length` tokens are seen."""
+    """One pretraining run. `tokens()` tokens are seen."""
 
     engine: Literal["megatron"] = Field("megatron", description="What trains")
     model: ModelSpec = Field(ModelSpec(), description="The model's shape")
     optimizer: OptimizerSpec = Field(OptimizerSpec(), description="Optimizer and schedule")
     sequence_length: int = Field(256, ge=8, le=1048576, description="Tokens in one training sequence")
     global_batch: int = Field(16, ge=1, le=1048576, description="Sequences in one step")
-    micro_batch: int = Field(16, ge=1, le=65536, description="Sequences in one forward pass; divides global_batch")
+    batch_warmup: BatchWarmup | None = Field(None, description="Smaller batches at first; default: none")
     steps: int = Field(600, ge=1, description="Optimizer steps")
-    precision: Literal["bf16", "fp32"] = Field("bf16", description="Compute precision; master weights are fp32")
+    precision: Literal["bf16", "fp32", "fp8"] = Field(
+        "bf16", description="Compute precision; master weights are fp32. fp8 needs Transformer Engine and Hopper"
+    )
     seed: int = Field(1234, ge=0, lt=2**31, description="Seed of the weights and of the data order")
-    checkpoint_every: int = Field(100, ge=1, description="Steps between checkpoints (the last step always has one)")
-    keep_checkpoints: int = Field(2, ge=1, le=1000, description="Newest checkpoints kept while training")
+    data_weights: list[float] | None = Field(
+        None, description="Shares of the data sets: the corpus first, then more_corpora; default: by their size"
+    )
+    mask_documents: bool = Field(False, description="Attention stops at document boundaries")
+    anomalies: AnomalySpec = Field(AnomalySpec(), description="NaN, Inf and loss spikes")
     validate_every: int = Field(100, ge=1, description="Steps between validations (the last step always has one)")
     validation_sequences: int = Field(64, ge=1, description="Held-out sequences in one validation")
+    layout: Layout = not_identity(Layout(), "How the run is spread over processes")
+    checkpoints: CheckpointPolicy = not_identity(CheckpointPolicy(), "When checkpoints are written and kept")
+    survival: Survival = not_identity(Survival(), "What is done when a process dies or hangs")
 
     def problems(self) -> list[Problem]:
         found = [problem.under("model") for problem in self.model.problems()]
         found += [problem.under("optimizer") for problem in self.optimizer.problems()]
-        if self.global_batch % self.micro_batch:
-            allowed = f"must divide global_batch ({self.global_batch}) without remainder"
-            found.append(Problem("micro_batch", self.micro_batch, allowed))
+        found += self._batch_problems()
         if self.sequence_length > self.model.max_positions:
             allowed = f"at most model.max_positions ({self.model.max_positions})"
             found.append(Problem("sequence_length", self.sequence_length, allowed))
@@ -96,7 +100,51 @@ class PretrainSpec(Spec):
         if warm_and_cool >= self.steps:
             allowed = f"with optimizer.wsd_decay_steps, less than steps ({self.steps})"
             found.append(Problem("optimizer.warmup_steps", self.optimizer.warmup_steps, allowed))
+        if self.data_weights is not None and not (
+            all(weight >= 0 for weight in self.data_weights) and sum(self.data_weights) > 0
+        ):
+            found.append(Problem("data_weights", self.data_weights, "0 or more each, and not all 0"))
+        return found + [problem.under("layout") for problem in self.layout_problems(self.model.vocab_size)]
+
+    def _batch_problems(self) -> list[Problem]:
+        warmup = self.batch_warmup
+        if warmup is None:
+            return []
+        found = []
+        if warmup.start > self.global_batch or (self.global_batch - warmup.start) % warmup.increment:
+            allowed = f"must divide global_batch - start ({self.global_batch - warmup.start}) without remainder"
+            found.append(Problem("batch_warmup.increment", warmup.increment, allowed))
+        if warmup.steps > self.steps:
+            found.append(Problem("batch_warmup.steps", warmup.steps, f"at most steps ({self.steps})"))
         return found
 
+    def layout_problems(self, vocab_size: int | None, layout: Layout | None = None) -> list[Problem]:
+        """What keeps the layout (or another one) from working, and last the nearest one that works.
+        `vocab_size`: rows of the embedding, where they are known."""
+        batches = {self.batch_at(step) for step in range(self.batch_warmup.steps if self.batch_warmup else 0)}
+        batches.add(self.global_batch)
+
+        def wrong_with(candidate: Layout) -> list[Problem]:
+            return candidate.problems_with(self.model, vocab_size, self.sequence_length, batches)
+
+        found = wrong_with(layout or self.layout)
+        if not found:
+            return []
+        better = nearest(layout or self.layout, self.model, lambda candidate: not wrong_with(candidate))
+        return [found[0].with_way_out(f"{better.words()} works" if better else ""), *found[1:]]
+
+    def batch_at(self, step: int) -> int:
+        """The global batch of the step that follows `step` completed ones, in sequences."""
+        warmup = self.batch_warmup
+        if warmup is None or step >= warmup.steps:
+            return self.global_batch
+        increments = (self.global_batch - warmup.start) // warmup.increment
+        return warmup.start + warmup.increment * (step * increments // warmup.steps)
+
+    def samples_at(self, step: int) -> int:
+        """Sequences in the first `step` steps."""
+        warm = min(step, self.batch_warmup.steps) if self.batch_warmup else 0
+        return sum(self.batch_at(early) for early in range(warm)) + (step - warm) * self.global_batch
+
     def tokens(self) -> int:
-        return self.steps * self.global_batch * self.sequence_length
+        return self.samples_at(self.steps) * self.sequence_length

@@ -6,10 +6,10 @@ from tasks.artifacts import MegatronCheckpoint, TokenizedCorpus
 from tasks.pretrain.spec import PretrainSpec
 from tasks.stage import run, stage
 
-ENGINES = {"megatron": Engine("pretrain", "tasks.pretrain.train", version="1")}
+ENGINES = {"megatron": Engine("pretrain", "tasks.pretrain.train", version="2")}
 
 
 @stage(ENGINES["megatron"], image=images.TRAIN)
 def pretrain(spec: PretrainSpec, data: TokenizedCorpus) -> MegatronCheckpoint:
     """Train a model from nothing on tokenized text."""
-    return run(ENGINES[spec.engine], MegatronCheckpoint, spec, processes=1, data=data)
+    return run(ENGINES[spec.engine], MegatronCheckpoint, spec, processes=spec.layout.processes, data=data)

@@ -54,10 +54,10 @@ class Trainer:
 
     def _check_data_parallel(self) -> None:
         ranks = parallel_state.get_data_parallel_world_size()
-        if self.spec.global_batch % (self.spec.micro_batch * ranks):
+        if self.spec.global_batch % (self.spec.layout.micro_batch * ranks):
             raise StageError(
                 f"global_batch {self.spec.global_batch} cannot be shared by {ranks} processes in micro batches "
-                f"of {self.spec.micro_batch}; global_batch must be a multiple of their product"
+                f"of {self.spec.layout.micro_batch}; global_batch must be a multiple of their product"
             )
         self.local_batch = self.spec.global_batch // ranks
         self.offset = parallel_state.get_data_parallel_rank() * self.local_batch
@@ -109,14 +109,14 @@ class Trainer:
 
     def _loss(self, dataset: GPTDataset, first: int, count: int, forward_only: bool) -> float:
         """Mean loss in nats per token over `count` sequences, over all processes."""
-        batches = micro_batches(dataset, first, count, self.spec.micro_batch)
+        batches = micro_batches(dataset, first, count, self.spec.layout.micro_batch)
         losses = self.forward_backward(
             forward_step_func=_forward,
             data_iterator=iter(batches),
             model=[self.ddp],
             num_microbatches=len(batches),
             seq_length=self.spec.sequence_length,
-            micro_batch_size=self.spec.micro_batch,
+            micro_batch_size=self.spec.layout.micro_batch,
             forward_only=forward_only,
         )
         total = torch.stack([part["loss"] for part in losses]).mean()
@@ -179,8 +179,8 @@ class Trainer:
                 self.job.metric(state.step, **metrics)
                 self.job.progress(state.step, spec.steps, "steps", **_shown(metrics))
             stopping = self._any_rank_stopping()
-            if last or stopping or state.step % spec.checkpoint_every == 0:
-                checkpoint.save(state, self.checkpoints, spec.keep_checkpoints, self.writer)
+            if last or stopping or state.step % spec.checkpoints.every == 0:
+                checkpoint.save(state, self.checkpoints, spec.checkpoints.keep_last, self.writer)
             if stopping and not last:
                 raise SystemExit(128 + signal.SIGTERM)
         # a run that was killed while it handed over has no step left to take

@@ -3,7 +3,10 @@
 import pytest
 
 from tasks.pretrain.flops import PEAK_TFLOPS, flops_per_token, peak_flops
-from tasks.pretrain.spec import ModelSpec, OptimizerSpec, PretrainSpec
+from tasks.pretrain.layout import Layout
+from tasks.pretrain.model_spec import ModelSpec
+from tasks.pretrain.optimizer_spec import OptimizerSpec
+from tasks.pretrain.spec import PretrainSpec
 
 
 def test_a_default_spec_has_no_problems() -> None:
@@ -15,7 +18,7 @@ def test_a_default_spec_has_no_problems() -> None:
     [
         (PretrainSpec(model=ModelSpec(heads=6, kv_heads=4)), "model.kv_heads"),
         (PretrainSpec(model=ModelSpec(head_dim=33)), "model.head_dim"),
-        (PretrainSpec(global_batch=10, micro_batch=4), "micro_batch"),
+        (PretrainSpec(global_batch=10, layout=Layout(micro_batch=4)), "layout.micro_batch"),
         (PretrainSpec(sequence_length=1024), "sequence_length"),
         (PretrainSpec(steps=10), "optimizer.warmup_steps"),
         (PretrainSpec(optimizer=OptimizerSpec(lr=1e-4, min_lr=1e-3)), "optimizer.min_lr"),

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from tasks.manifest import read_manifest, verify
+from tasks.pretrain.spec import CheckpointPolicy
 from tests.pretrain.tiny import make_shards, metrics, pretrain_job, start, tiny_spec, train
 
 
@@ -82,7 +83,7 @@ def test_a_killed_run_continues_bit_for_bit(undisturbed: Path, data: Path, tmp_p
 
 
 def test_sigterm_leaves_a_checkpoint_of_the_present_step(data: Path, tmp_path: Path) -> None:
-    job = pretrain_job(tmp_path / "ended", data, tiny_spec(steps=2000, checkpoint_every=2000))
+    job = pretrain_job(tmp_path / "ended", data, tiny_spec(steps=2000, checkpoints=CheckpointPolicy(every=2000)))
     process = start(job)
     wait_for_step(job, 2)
     os.killpg(process.pid, signal.SIGTERM)

@@ -10,7 +10,10 @@ import numpy as np
 
 from tasks.data.indexed_dataset import write_index
 from tasks.manifest import read_manifest, write_manifest
-from tasks.pretrain.spec import ModelSpec, OptimizerSpec, PretrainSpec
+from tasks.pretrain.layout import Layout
+from tasks.pretrain.model_spec import ModelSpec
+from tasks.pretrain.optimizer_spec import OptimizerSpec
+from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
 
 VOCABULARY = 260
 MODEL = ModelSpec(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=16, ffn_hidden=64, max_positions=64)
@@ -22,9 +25,9 @@ def tiny_spec(**changes: Any) -> PretrainSpec:
         "optimizer": OptimizerSpec(lr=1e-2, min_lr=1e-3, warmup_steps=2),
         "sequence_length": 32,
         "global_batch": 4,
-        "micro_batch": 2,
+        "layout": Layout(micro_batch=2),
         "steps": 8,
-        "checkpoint_every": 3,
+        "checkpoints": CheckpointPolicy(every=3),
         "validate_every": 4,
         "validation_sequences": 4,
     }

@@ -92,8 +92,8 @@ CASES: dict[str, tuple[Change, str, str]] = {
     # fields that contradict each other
     "heads that do not divide": (put("pretrain.model.kv_heads", 3), "pretrain.model.kv_heads", "must divide heads (4)"),
     "an odd head size": (put("pretrain.model.head_dim", 63), "pretrain.model.head_dim", "must be even"),
-    "a micro batch that does not divide": (put("pretrain.micro_batch", 7), "pretrain.micro_batch", "must divide"),
-    "a micro batch above the batch": (put("pretrain.micro_batch", 32), "pretrain.micro_batch", "must divide"),
+    "a micro batch that does not divide": (put("pretrain.layout.micro_batch", 7), "pretrain.layout.micro_batch", "must divide"),
+    "a micro batch above the batch": (put("pretrain.layout.micro_batch", 32), "pretrain.layout.micro_batch", "must divide"),
     "more warm-up than steps": (put("pretrain.optimizer.warmup_steps", 9999), "pretrain.optimizer.warmup_steps", "less than"),
     "a rate that rises": (put("pretrain.optimizer.min_lr", 0.5), "pretrain.optimizer.min_lr", "at most lr"),
     "WSD without its decay": (put("pretrain.optimizer.decay", "WSD"), "pretrain.optimizer.wsd_decay_steps", "at least 1"),
@@ -121,7 +121,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "a missing dataset": (put("corpus.source", {"kind": "huggingface", "name": "/no/set"}), "corpus.source.name", "not there"),
     "no room on the disk": (
         put("pretrain.model", {"layers": 256, "hidden": 65536, "ffn_hidden": 262144, "max_positions": 512}),
-        "pretrain.keep_checkpoints",
+        "pretrain.checkpoints.keep_last",
         "GB will be written",
     ),
 }  # fmt: skip

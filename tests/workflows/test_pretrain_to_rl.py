@@ -31,10 +31,10 @@ TINY: dict[str, Any] = {
         "model": {"layers": 2, "hidden": 64, "heads": 2, "kv_heads": 1, "head_dim": 32, "ffn_hidden": 128, "max_positions": 256},
         "sequence_length": 64,
         "global_batch": 8,
-        "micro_batch": 8,
+        "layout": {"micro_batch": 8},
         "steps": 30,
         "optimizer": {"warmup_steps": 5},
-        "checkpoint_every": 10,
+        "checkpoints": {"every": 10},
     },
     "convert": {},
     "evaluate": {"prompts": 12, "max_new_tokens": 16, "max_prompt_chars": 200, "held_out_bytes": 2000},
@@ -188,7 +188,7 @@ def test_a_wrong_recipe_ends_before_any_compute(tmp_path: Path, text: str, said:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_ended_run_leaves_no_process_and_continues(tmp_path: Path, how: signal.Signals) -> None:
     training = {name: TINY[name] for name in ("name", "corpus", "tokenizer", "shards")}
-    training["pretrain"] = TINY["pretrain"] | {"steps": 400, "checkpoint_every": 50}
+    training["pretrain"] = TINY["pretrain"] | {"steps": 400, "checkpoints": {"every": 50}}
     recipe = prepare(tmp_path, training)
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(

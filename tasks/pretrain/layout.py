@@ -1,0 +1,174 @@
+"""How a training run is spread over processes: Megatron's parallel sizes, what they allow, and the
+nearest ones that work. A layout never enters a result's identity: a run may change it and go on.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from tasks.pretrain.model_spec import ModelSpec
+from tasks.spec import Problem, Spec
+
+
+class Layout(Spec):
+    """nodes x processes = tensor x context x pipeline x data; `data` is what is left over."""
+
+    nodes: int = Field(1, ge=1, le=4096, description="Machines")
+    processes: int = Field(1, ge=1, le=256, description="Processes on each machine: one for each GPU")
+    tensor: int = Field(1, ge=1, le=256, description="Tensor parallel size: each matrix in so many parts")
+    pipeline: int = Field(1, ge=1, le=256, description="Pipeline parallel size: the layers in so many stages")
+    virtual_pipeline: int = Field(1, ge=1, le=64, description="Interleaved parts of a pipeline stage; 1: none")
+    context: int = Field(1, ge=1, le=256, description="Context parallel size: each sequence in so many parts")
+    expert: int = Field(1, ge=1, le=1024, description="Expert parallel size: the experts in so many groups")
+    expert_tensor: int = Field(1, ge=1, le=256, description="Tensor parallel size within an expert")
+    sequence_parallel: bool = Field(False, description="Split norms and residuals along the sequence, with tensor > 1")
+    distributed_optimizer: bool = Field(False, description="Share out the optimizer's state over data parallel ranks")
+    micro_batch: int = Field(16, ge=1, le=65536, description="Sequences in one forward pass")
+    recompute: Literal["none", "selective", "full"] = Field(
+        "none", description="What the backward pass computes again: nothing, the attention, or whole layers"
+    )
+
+    @property
+    def world(self) -> int:
+        return self.nodes * self.processes
+
+    @property
+    def data(self) -> int:
+        """Data parallel size."""
+        return self.world // (self.tensor * self.pipeline * self.context)
+
+    def name(self) -> str:
+        """Short and unambiguous, as in TP2-PP2x2-DP2-SP-DO."""
+        sizes = {"TP": self.tensor, "CP": self.context, "EP": self.expert, "ETP": self.expert_tensor}
+        words = [f"{word}{size}" for word, size in sizes.items() if size > 1]
+        if self.pipeline > 1:
+            words.append(f"PP{self.pipeline}" + (f"x{self.virtual_pipeline}" if self.virtual_pipeline > 1 else ""))
+        words += [f"DP{self.data}"] if self.data > 1 or not words else []
+        words += ["SP"] if self.sequence_parallel else []
+        words += ["DO"] if self.distributed_optimizer else []
+        words += [f"recompute-{self.recompute}"] if self.recompute != "none" else []
+        return "-".join(words)
+
+    def problems_with(
+        self, model: ModelSpec, vocab_size: int | None, sequence: int, batches: set[int]
+    ) -> list[Problem]:
+        """What Megatron could not do with this model, sequence length and these global batch sizes."""
+        grid = self.tensor * self.pipeline * self.context
+        if self.world % grid:
+            allowed = f"nodes x processes ({self.world}) must be a multiple of tensor x pipeline x context ({grid})"
+            return [Problem("processes", self.processes, allowed)]
+        found = [
+            Problem(field, getattr(self, field), f"must divide {what} ({size}) without remainder")
+            for field, part, what, size in self._divisions(model, vocab_size, sequence)
+            if size % part
+        ]
+        found += [
+            Problem(field, getattr(self, field), allowed) for field, allowed, wrong in self._rules(model) if wrong
+        ]
+        per_step = self.micro_batch * self.data
+        for batch in sorted(batches):
+            micro_batches = batch // per_step
+            if batch % per_step:
+                allowed = f"times data parallel size ({self.data}) must divide the global batch ({batch})"
+                found.append(Problem("micro_batch", self.micro_batch, allowed))
+            elif self.virtual_pipeline > 1 and micro_batches % self.pipeline:
+                allowed = (
+                    f"with pipeline {self.pipeline} the number of micro batches ({micro_batches}) must divide by it"
+                )
+                found.append(Problem("virtual_pipeline", self.virtual_pipeline, allowed))
+        return found
+
+    def _divisions(
+        self, model: ModelSpec, vocab_size: int | None, sequence: int
+    ) -> Iterator[tuple[str, int, str, int]]:
+        """(field, its size, what it divides, that one's size)"""
+        yield "tensor", self.tensor, "model.heads", model.heads
+        yield "tensor", self.tensor, "model.kv_heads", model.kv_heads
+        yield "tensor", self.tensor, "model.vocab_size", vocab_size or 0
+        yield (
+            "pipeline",
+            self.pipeline * self.virtual_pipeline,
+            "model.layers by pipeline x virtual_pipeline",
+            model.layers,
+        )
+        if self.context > 1:
+            yield "context", 2 * self.context, "sequence_length by 2 x context", sequence
+        if self.sequence_parallel:
+            yield "tensor", self.tensor * self.context, "sequence_length by tensor x context", sequence
+        if model.experts is None:
+            yield "tensor", self.tensor, "model.ffn_hidden", model.ffn_hidden
+            return
+        yield "expert", self.expert, "model.experts.count", model.experts.count
+        yield "expert_tensor", self.expert_tensor, "model.experts.ffn_hidden", model.experts.ffn_hidden
+        yield "tensor", self.tensor, "model.experts.shared_ffn_hidden", model.experts.shared_ffn_hidden
+        shared = self.world // self.pipeline
+        yield "expert", self.expert * self.expert_tensor, "tensor x context x data, by expert x expert_tensor", shared
+
+    def _rules(self, model: ModelSpec) -> Iterator[tuple[str, str, bool]]:
+        """(field, what is allowed, whether it is not so)"""
+        experts = model.experts is not None
+        yield "expert", "only with model.experts", self.expert > 1 and not experts
+        yield "expert_tensor", "only with model.experts", self.expert_tensor > 1 and not experts
+        yield "virtual_pipeline", "only with pipeline > 1", self.virtual_pipeline > 1 and self.pipeline == 1
+        yield "sequence_parallel", "only with tensor > 1", self.sequence_parallel and self.tensor == 1
+        needs = "needed with experts and tensor > 1: each rank routes its own part of the sequence"
+        yield "sequence_parallel", needs, experts and self.tensor > 1 and not self.sequence_parallel
+
+    def words(self) -> str:
+        """The fields that are not as by default, as a recipe has them."""
+        default = Layout()
+        fields = {field: getattr(self, field) for field in Layout.model_fields}
+        changed = [f"{field}: {value}" for field, value in fields.items() if value != getattr(default, field)]
+        return "layout: {" + ", ".join(changed).replace("True", "true") + "}"
+
+    def distance(self, other: "Layout") -> float:
+        """How far apart two layouts are: doublings of sizes, a half for each switch."""
+        doublings: float = sum(abs(math.log2(getattr(self, name) / getattr(other, name))) for name in SIZES)
+        return doublings + sum(getattr(self, name) != getattr(other, name) for name in SWITCHES) / 2
+
+
+SIZES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor", "micro_batch")
+SWITCHES = ("sequence_parallel", "distributed_optimizer", "recompute")
+
+
+def layouts(like: Layout, model: ModelSpec) -> Iterator[Layout]:
+    """Every way to spread a model over as many processes as `like` has, its other fields kept; not all
+    of them are legal."""
+    world = like.world
+    expert_sizes = _divisors(model.experts.count) if model.experts else [1]
+    for tensor, pipeline, context in itertools.product(_divisors(world), repeat=3):
+        if world % (tensor * pipeline * context):
+            continue
+        shared = world // pipeline
+        for virtual, expert, expert_tensor, sequence in itertools.product(
+            (1, 2, 4) if pipeline > 1 else (1,),
+            [size for size in expert_sizes if shared % size == 0],
+            _divisors(tensor) if model.experts else [1],
+            (False, True) if tensor > 1 else (False,),
+        ):
+            changes = {
+                "tensor": tensor,
+                "pipeline": pipeline,
+                "virtual_pipeline": virtual,
+                "context": context,
+                "expert": expert,
+                "expert_tensor": expert_tensor,
+                "sequence_parallel": sequence,
+            }
+            yield like.model_copy(update=changes)
+
+
+def nearest(layout: Layout, model: ModelSpec, works: Callable[[Layout], bool]) -> Layout | None:
+    """The layout on as many processes that differs least and works, with smaller micro batches if need be."""
+    smaller = _divisors(layout.micro_batch)
+    candidates = (
+        candidate.model_copy(update={"micro_batch": size}) for candidate in layouts(layout, model) for size in smaller
+    )
+    return min(filter(works, candidates), key=layout.distance, default=None)
+
+
+def _divisors(number: int) -> list[int]:
+    return [size for size in range(1, number + 1) if number % size == 0]

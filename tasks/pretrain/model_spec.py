@@ -1,0 +1,123 @@
+"""The model's shape: a decoder of one of the families that share RMSNorm, SwiGLU, RoPE and
+grouped-query attention, dense or with a mixture of experts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from tasks.spec import Problem, Spec
+
+
+@dataclass(frozen=True)
+class Family:
+    """What tells one family's layer from another's."""
+
+    qk_norm: bool = False  # RMSNorm on each head's query and key
+    qkv_bias: bool = False
+    sliding_window: bool = False  # may have one
+    experts: bool = False
+
+
+FAMILIES = {
+    "llama": Family(),
+    "mistral": Family(sliding_window=True),
+    "qwen2": Family(qkv_bias=True),
+    "qwen3": Family(qk_norm=True),
+    "qwen3_moe": Family(qk_norm=True, experts=True),
+    "mixtral": Family(sliding_window=True, experts=True),
+}
+
+
+class ExpertsSpec(Spec):
+    """A mixture of experts in place of each layer's feed-forward: a softmax router, the best k of n."""
+
+    count: int = Field(8, ge=2, le=4096, description="Experts in each layer")
+    top_k: int = Field(2, ge=1, le=64, description="Experts that each token goes to")
+    ffn_hidden: int = Field(256, ge=8, le=262144, description="Width of one expert's SwiGLU")
+    shared_ffn_hidden: int = Field(0, ge=0, le=262144, description="Width of the expert that sees every token; 0: none")
+    normalize_top_k: bool = Field(True, description="The chosen experts' weights add up to 1")
+    aux_loss: float = Field(
+        1e-3, ge=0, le=1, description="Weight of the load-balancing loss, taken sequence by sequence"
+    )
+    z_loss: float = Field(0.0, ge=0, le=1, description="Weight of the router's z-loss")
+
+
+class ModelSpec(Spec):
+    """A decoder: RMSNorm, SwiGLU, RoPE, grouped-query attention; the rest is the family's."""
+
+    family: Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral"] = Field(
+        "qwen3",
+        description="Whose layers: qwen2 has QKV biases, qwen3 and qwen3_moe qk-norm, *_moe and mixtral experts",
+    )
+    layers: int = Field(6, ge=1, le=256, description="Transformer layers")
+    hidden: int = Field(256, ge=8, le=65536, description="Width of the residual stream")
+    heads: int = Field(4, ge=1, le=1024, description="Query heads")
+    kv_heads: int = Field(2, ge=1, le=1024, description="Key/value heads (query groups); divides heads")
+    head_dim: int = Field(64, ge=2, le=1024, description="Size of one head; even, for RoPE")
+    ffn_hidden: int = Field(768, ge=8, le=262144, description="Width of the SwiGLU feed-forward layer (not of experts)")
+    experts: ExpertsSpec | None = Field(None, description="Mixture of experts; for qwen3_moe and mixtral")
+    max_positions: int = Field(512, ge=8, le=1048576, description="Longest sequence the model can take, in tokens")
+    sliding_window: int | None = Field(None, ge=1, description="Tokens that a token can look back on, itself included")
+    rope_theta: float = Field(10000.0, ge=1.0, description="Base of the rotary frequencies")
+    rope_scaling_factor: float | None = Field(
+        None, gt=1, le=1024, description="Llama 3.1's scaling of the rotary frequencies, from 8,192 positions"
+    )
+    norm_eps: float = Field(1e-6, gt=0, lt=1e-2, description="Epsilon of RMSNorm")
+    init_std: float = Field(0.02, gt=0, lt=1, description="Standard deviation of the initial weights")
+    vocab_size: int | None = Field(
+        None, ge=8, le=10_000_000, description="Rows of the embedding, at least the tokenizer's; default: exactly those"
+    )
+    tied_embeddings: bool = Field(True, description="Output projection shares the embedding's weights")
+
+    def shape(self) -> Family:
+        return FAMILIES[self.family]
+
+    def problems(self) -> list[Problem]:
+        found = []
+        if self.heads % self.kv_heads:
+            found.append(Problem("kv_heads", self.kv_heads, f"must divide heads ({self.heads}) without remainder"))
+        if self.head_dim % 2:
+            found.append(Problem("head_dim", self.head_dim, "must be even: RoPE turns pairs of dimensions"))
+        if self.shape().experts and self.experts is None:
+            found.append(Problem("experts", None, f"needed by family: {self.family}"))
+        if self.experts and not self.shape().experts:
+            allowed = f"only with {_families(lambda family: family.experts)}; family is {self.family}"
+            found.append(Problem("experts", "on", allowed))
+        if self.experts and self.experts.top_k > self.experts.count:
+            found.append(Problem("experts.top_k", self.experts.top_k, f"at most experts.count ({self.experts.count})"))
+        if self.sliding_window and not self.shape().sliding_window:
+            allowed = f"only with {_families(lambda family: family.sliding_window)}; family is {self.family}"
+            found.append(Problem("sliding_window", self.sliding_window, allowed))
+        if self.rope_scaling_factor and self.family != "llama":
+            allowed = f"only with family: llama; family is {self.family}"
+            found.append(Problem("rope_scaling_factor", self.rope_scaling_factor, allowed))
+        return found
+
+    def parameters(self, vocab_size: int) -> int:
+        """The exact number of weights."""
+        feed_forward = 3 * self.hidden * self.ffn_hidden
+        if self.experts:
+            each = self.experts.count * self.experts.ffn_hidden + self.experts.shared_ffn_hidden
+            feed_forward = 3 * self.hidden * each + self.hidden * self.experts.count
+        return self._parameters(feed_forward, vocab_size)
+
+    def active_parameters(self, vocab_size: int) -> int:
+        """The weights that one token meets: all of a dense model's, the chosen experts' of a mixture."""
+        if not self.experts:
+            return self.parameters(vocab_size)
+        each = self.experts.top_k * self.experts.ffn_hidden + self.experts.shared_ffn_hidden
+        return self._parameters(3 * self.hidden * each + self.hidden * self.experts.count, vocab_size)
+
+    def _parameters(self, feed_forward: int, vocab_size: int) -> int:
+        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        attention += 2 * self.head_dim if self.shape().qk_norm else 0
+        attention += self.head_dim * (self.heads + 2 * self.kv_heads) if self.shape().qkv_bias else 0
+        layer = attention + feed_forward + 2 * self.hidden
+        embeddings = vocab_size * self.hidden * (1 if self.tied_embeddings else 2)
+        return self.layers * layer + embeddings + self.hidden
+
+
+def _families(which: Callable[[Family], bool]) -> str:
+    return ", ".join(name for name, family in FAMILIES.items() if which(family))

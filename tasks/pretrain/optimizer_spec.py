@@ -1,0 +1,32 @@
+"""AdamW and its learning-rate schedule."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from tasks.spec import Problem, Spec
+
+
+class OptimizerSpec(Spec):
+    """AdamW and its learning-rate schedule, as Megatron-Core has them."""
+
+    lr: float = Field(3e-3, gt=0, le=1, description="Peak learning rate")
+    min_lr: float = Field(3e-4, ge=0, le=1, description="Learning rate at the end of the decay")
+    warmup_steps: int = Field(40, ge=0, description="Steps of linear warm-up from 0")
+    decay: Literal["cosine", "linear", "WSD"] = Field("cosine", description="Shape of the decay")
+    wsd_decay_steps: int = Field(0, ge=0, description="With WSD: steps of the final decay")
+    beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's first-moment decay")
+    beta2: float = Field(0.95, ge=0, lt=1, description="AdamW's second-moment decay")
+    eps: float = Field(1e-8, gt=0, lt=1, description="AdamW's epsilon")
+    weight_decay: float = Field(0.1, ge=0, le=1, description="Decoupled weight decay; not on norms")
+    clip_grad: float = Field(1.0, gt=0, description="Largest global gradient norm")
+
+    def problems(self) -> list[Problem]:
+        found = []
+        if self.min_lr > self.lr:
+            found.append(Problem("min_lr", self.min_lr, f"at most lr ({self.lr})"))
+        if self.decay == "WSD" and self.wsd_decay_steps == 0:
+            found.append(Problem("wsd_decay_steps", 0, "at least 1 with decay: WSD"))
+        if self.decay != "WSD" and self.wsd_decay_steps:
+            found.append(Problem("wsd_decay_steps", self.wsd_decay_steps, f"0 with decay: {self.decay}"))
+        return found
