@@ -32,17 +32,20 @@ KIND = "training_state"
 class TrainingState:
     """Everything that a step changes."""
 
-    model: GPTModel
+    chunks: list[GPTModel]  # of this rank: one, or several of an interleaved pipeline
     optimizer: MegatronOptimizer
     scheduler: OptimizerParamScheduler
     step: int = 0
     samples: int = 0  # sequences consumed: the position in the data
 
     def sharded(self, is_loading: bool) -> dict[str, Any]:
-        model = self.model.sharded_state_dict()
+        # as Megatron names them: the optimizer looks for `model`, or model0, model1 …
+        names = [f"model{number}" for number in range(len(self.chunks))] if len(self.chunks) > 1 else ["model"]
+        models = {name: chunk.sharded_state_dict() for name, chunk in zip(names, self.chunks, strict=True)}
+        of_optimizer = models if len(self.chunks) > 1 else models["model"]
         return {
-            "model": model,
-            "optimizer": self.optimizer.sharded_state_dict(model, is_loading=is_loading),
+            **models,
+            "optimizer": self.optimizer.sharded_state_dict(of_optimizer, is_loading=is_loading),
             "scheduler": self.scheduler.state_dict(),
             "step": self.step,
             "samples": self.samples,
@@ -76,7 +79,8 @@ def load(state: TrainingState, path: Path) -> None:
     """Continue from a checkpoint. Raises ArtifactError when its files are not what was written."""
     verify(path)
     loaded = dist_checkpointing.load(state.sharded(is_loading=True), str(path))
-    state.model.load_state_dict(loaded["model"])
+    for number, chunk in enumerate(state.chunks):
+        chunk.load_state_dict(loaded[f"model{number}" if len(state.chunks) > 1 else "model"])
     state.optimizer.load_state_dict(loaded["optimizer"])
     state.scheduler.load_state_dict(loaded["scheduler"])
     state.step, state.samples = loaded["step"], loaded["samples"]

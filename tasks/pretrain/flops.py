@@ -2,47 +2,60 @@
 
 FLOPs are counted as in PaLM (Chowdhery et al. 2022, appendix B): matrix products only, two per
 multiply-add, the backward pass twice the forward, recomputation not counted. Attention is counted
-for the keys that a causal mask leaves, (sequence + 1) / 2 on average.
+for the keys that causality and a sliding window leave; that documents are masked from each other,
+which depends on the data, is not subtracted. Of a mixture, the experts that a token goes to.
 """
 
 import time
+from typing import TYPE_CHECKING
 
-import torch
-
+from tasks.pretrain.accelerators import accelerator
 from tasks.pretrain.model_spec import ModelSpec
 
-# Dense peak in TFLOP/s, from the makers' data sheets (no sparsity). Matched in order, by substring.
-PEAK_TFLOPS = {
-    "B200": {"bf16": 2250.0, "fp32": 75.0},
-    "H200": {"bf16": 989.4, "fp32": 66.9},
-    "H100 PCIe": {"bf16": 756.0, "fp32": 51.2},
-    "H100": {"bf16": 989.4, "fp32": 66.9},
-    "A100": {"bf16": 312.0, "fp32": 19.5},
-    "L40S": {"bf16": 362.0, "fp32": 91.6},
-    "L4": {"bf16": 121.0, "fp32": 30.3},
-    "A10": {"bf16": 125.0, "fp32": 31.2},
-}
+if TYPE_CHECKING:
+    import torch
 
 
 def flops_per_token(model: ModelSpec, vocab_size: int, sequence_length: int) -> float:
     """FLOPs of training on one token, forward and backward."""
     projections = model.hidden * model.head_dim * (2 * model.heads + 2 * model.kv_heads)
-    attention = 2 * model.heads * model.head_dim * (sequence_length + 1) / 2  # scores, and their sum of values
-    feed_forward = 3 * model.hidden * model.ffn_hidden
-    multiply_adds = model.layers * (projections + attention + feed_forward) + model.hidden * vocab_size
-    return 3 * 2 * multiply_adds
+    keys = keys_per_query(sequence_length, model.sliding_window)
+    attention = 2 * model.heads * model.head_dim * keys  # scores, and their sum of values
+    layer = projections + attention + _feed_forward(model)
+    return 3 * 2 * (model.layers * layer + model.hidden * vocab_size)
+
+
+def _feed_forward(model: ModelSpec) -> int:
+    """Multiply-adds of a layer's SwiGLU, or of a mixture's router, chosen experts and shared expert."""
+    experts = model.experts
+    if experts is None:
+        return 3 * model.hidden * model.ffn_hidden
+    width = experts.top_k * experts.ffn_hidden + experts.shared_ffn_hidden
+    return model.hidden * experts.count + 3 * model.hidden * width
+
+
+def keys_per_query(sequence_length: int, window: int | None) -> float:
+    """How many keys a token looks at, itself included, on average over a causal sequence."""
+    full = min(window or sequence_length, sequence_length)  # as soon as a token has so many
+    return full * (sequence_length - (full - 1) / 2) / sequence_length
 
 
 def peak_flops(precision: str) -> float | None:
-    """The device's peak in FLOP/s: from the table on a GPU (None when it is not in it), measured with
-    a large matrix product on a CPU."""
+    """The device's peak in FLOP/s: from the table on a GPU (None when it is not in it, or has no such
+    arithmetic), measured with a large matrix product on a CPU."""
+    import torch  # here: the count above is wanted where nothing is computed
+
     if not torch.cuda.is_available():
-        return _measured_gemm(torch.bfloat16 if precision == "bf16" else torch.float32)
-    name = torch.cuda.get_device_name()
-    return next((peak[precision] * 1e12 for part, peak in PEAK_TFLOPS.items() if part in name), None)
+        return _measured_gemm(torch.float32 if precision == "fp32" else torch.bfloat16)
+    if precision == "fp32" and torch.backends.cuda.matmul.allow_tf32:
+        precision = "tf32"
+    known = accelerator(torch.cuda.get_device_name())
+    return known.peak(precision) if known else None
 
 
-def _measured_gemm(dtype: torch.dtype, size: int = 2048, repeats: int = 5) -> float:
+def _measured_gemm(dtype: "torch.dtype", size: int = 2048, repeats: int = 5) -> float:
+    import torch
+
     random = torch.Generator()  # its own: the training's random state is part of its checkpoints
     left, right = (torch.randn(size, size, dtype=dtype, generator=random) for _ in range(2))
     best = 0.0

@@ -23,6 +23,7 @@ _REWRITES = [
     (re.compile(r"torch\.cuda\.synchronize\(\)"), "None"),
     (re.compile(r"torch\.cuda\.empty_cache\(\)"), "None"),
     (re.compile(r"\.cuda\((torch\.get_default_device\(\))?\)"), ".cpu()"),
+    (re.compile(r"pin_memory=True"), "pin_memory=False"),
     (re.compile(r"(['\"])torch\.cuda\.(Float|Half|BFloat16)Tensor\1"), r"'torch.\2Tensor'"),
 ]
 

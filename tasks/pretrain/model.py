@@ -1,72 +1,40 @@
-"""The model: Megatron-Core's GPTModel in the shape of Qwen3."""
+"""The model: Megatron-Core's GPTModel in the shape of a ModelSpec, spread as a Layout says."""
 
 import torch
 import torch.nn.functional as F
 
-# isort: split  (megatron.core only after tasks.pretrain.megatron)
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-from megatron.core.models.gpt.gpt_model import GPTModel
-from megatron.core.packed_seq_params import PackedSeqParams
-from megatron.core.process_groups_config import ProcessGroupCollection
-from megatron.core.transformer.enums import AttnMaskType
-from megatron.core.transformer.spec_utils import ModuleSpec
-from megatron.core.transformer.transformer_config import TransformerConfig
-from torch import Tensor
-
-from tasks.pretrain.megatron import CUDA
+from tasks.pretrain.attention import SDPAttention
+from tasks.pretrain.initialization import initialize
+from tasks.pretrain.layout import Layout
+from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.model_spec import ModelSpec
 
-
-class SDPAttention(torch.nn.Module):
-    """Megatron's core attention through torch's scaled_dot_product_attention (causal only).
-
-    It takes the constructor and call of megatron.core's DotProductAttention. On a CPU it makes a
-    training step 13-27 % faster than that one; on a GPU it reaches the flash kernels without
-    Transformer Engine.
-    """
-
-    def __init__(
-        self,
-        config: TransformerConfig,
-        layer_number: int,
-        attn_mask_type: AttnMaskType,
-        attention_type: str,
-        attention_dropout: float | None = None,
-        softmax_scale: float | None = None,
-        cp_comm_type: str | None = None,
-        pg_collection: ProcessGroupCollection | None = None,
-    ) -> None:
-        super().__init__()
-        if attn_mask_type is not AttnMaskType.causal:
-            raise ValueError(f"attn_mask_type {attn_mask_type}: only causal attention is supported")
-        self.softmax_scale = softmax_scale
-        self.dropout = config.attention_dropout if attention_dropout is None else attention_dropout
-
-    def forward(
-        self,
-        query: Tensor,  # (sequence, batch, heads, head size)
-        key: Tensor,  # (sequence, batch, query groups, head size)
-        value: Tensor,
-        attention_mask: Tensor | None,  # unused: the mask is causal
-        attn_mask_type: AttnMaskType | None = None,
-        attention_bias: Tensor | None = None,
-        packed_seq_params: PackedSeqParams | None = None,
-    ) -> Tensor:
-        """Returns (sequence, batch, heads x head size)."""
-        if packed_seq_params is not None or attention_bias is not None:
-            raise ValueError("packed sequences and attention bias are not supported by SDPAttention")
-        query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
-        if key.size(1) != query.size(1):  # enable_gqa would fall back to the slow math path on CPU
-            key, value = (tensor.repeat_interleave(query.size(1) // tensor.size(1), dim=1) for tensor in (key, value))
-        dropout = self.dropout if self.training else 0.0
-        out = F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, dropout_p=dropout, scale=self.softmax_scale
-        )
-        return out.permute(2, 0, 1, 3).flatten(2)
+# isort: split
+from megatron.core import parallel_state
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_layer_local_spec,
+    get_gpt_layer_with_transformer_engine_spec,
+)
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_config import TransformerConfig
 
 
-def transformer_config(spec: ModelSpec, precision: str) -> TransformerConfig:
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+class RMSNorm(torch.nn.RMSNorm):
+    """torch's RMSNorm with the constructor that Megatron calls. Unlike Megatron's own wrapper it marks its
+    weight for sequence parallelism: each rank then norms a part of the sequence, and
+    finalize_model_grads adds up the parts' gradients."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **unused: object) -> None:
+        super().__init__(hidden_size, eps)
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+
+def transformer_config(spec: ModelSpec, precision: str, layout: Layout | None = None) -> TransformerConfig:
+    """`layout` None: one process."""
+    layout = layout or Layout()
+    dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     return TransformerConfig(
         num_layers=spec.layers,
         hidden_size=spec.hidden,
@@ -79,35 +47,116 @@ def transformer_config(spec: ModelSpec, precision: str) -> TransformerConfig:
         gated_linear_unit=True,
         activation_func=F.silu,
         add_bias_linear=False,
-        qk_layernorm=True,
+        add_qkv_bias=spec.shape().qkv_bias,
+        qk_layernorm=spec.shape().qk_norm,
+        window_size=(spec.sliding_window - 1, 0) if spec.sliding_window else None,
         hidden_dropout=0.0,
         attention_dropout=0.0,
-        init_method_std=spec.init_std,
-        bf16=precision == "bf16",
+        bf16=precision != "fp32",
+        fp8="hybrid" if precision == "fp8" else None,
         params_dtype=dtype,
         pipeline_dtype=dtype,
+        # tasks.pretrain.initialization fills the weights
+        perform_initialization=False,
         use_cpu_initialization=not CUDA,
         # the fusions are jit-compiled for CUDA; on a CPU they cost more than they save
         bias_activation_fusion=CUDA,
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=False,
+        tensor_model_parallel_size=layout.tensor,
+        pipeline_model_parallel_size=layout.pipeline,
+        virtual_pipeline_model_parallel_size=layout.virtual_pipeline if layout.virtual_pipeline > 1 else None,
+        context_parallel_size=layout.context,
+        sequence_parallel=layout.sequence_parallel,
+        **_RECOMPUTE[layout.recompute],
+        **_experts(spec, layout),
     )
 
 
-def layer_spec() -> ModuleSpec:
-    layer = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=True)
-    layer.submodules.self_attention.submodules.core_attention = SDPAttention
-    return layer
+_RECOMPUTE: dict[str, dict[str, object]] = {
+    "none": {},
+    "selective": {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]},
+    "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+}
 
 
-def build_model(spec: ModelSpec, config: TransformerConfig, vocab_size: int) -> GPTModel:
-    """The model with fresh weights, on the CPU or this process's GPU."""
-    return GPTModel(
+def _experts(spec: ModelSpec, layout: Layout) -> dict[str, object]:
+    if spec.experts is None:
+        return {}
+    return {
+        "num_moe_experts": spec.experts.count,
+        "moe_router_topk": spec.experts.top_k,
+        "moe_ffn_hidden_size": spec.experts.ffn_hidden,
+        "moe_shared_expert_intermediate_size": spec.experts.shared_ffn_hidden or None,
+        # softmax over the chosen ones, or over all of them
+        "moe_router_pre_softmax": not spec.experts.normalize_top_k,
+        # by sequence: the loss of a batch must not depend on how it is cut into micro batches
+        "moe_router_load_balancing_type": "seq_aux_loss" if spec.experts.aux_loss else "none",
+        "moe_aux_loss_coeff": spec.experts.aux_loss,
+        "moe_z_loss_coeff": spec.experts.z_loss or None,
+        "moe_router_dtype": "fp32",
+        "moe_token_dispatcher_type": "alltoall",
+        "expert_model_parallel_size": layout.expert,
+        "expert_tensor_parallel_size": layout.expert_tensor,
+    }
+
+
+def block_spec(config: TransformerConfig, chunk: int | None) -> TransformerBlockSubmodules | ModuleSpec:
+    """The layers' modules: Transformer Engine's for fp8, otherwise Megatron's own with torch's attention and norm."""
+    if config.fp8:
+        return get_gpt_layer_with_transformer_engine_spec(config.num_moe_experts, qk_layernorm=config.qk_layernorm)
+    layer = get_gpt_layer_local_spec(config.num_moe_experts, qk_layernorm=config.qk_layernorm, normalization="RMSNorm")
+    parts, attention = layer.submodules, layer.submodules.self_attention.submodules
+    attention.core_attention = SDPAttention
+    parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
+    if config.qk_layernorm:
+        attention.q_layernorm = attention.k_layernorm = RMSNorm
+    return TransformerBlockSubmodules([layer] * get_num_layers_to_build(config, chunk), layer_norm=RMSNorm)
+
+
+def build_model(
+    spec: ModelSpec,
+    config: TransformerConfig,
+    vocab_size: int,
+    seed: int = 0,
+    first: bool = True,
+    last: bool = True,
+    chunk: int | None = None,
+) -> GPTModel:
+    """A model with fresh weights on the CPU or this process's GPU; of a pipeline, the part with the `first`
+    or `last` stage, and of an interleaved one the `chunk`-th of this rank."""
+    model = GPTModel(
         config,
-        layer_spec(),
+        block_spec(config, chunk),
         vocab_size=vocab_size,
         max_sequence_length=spec.max_positions,
+        pre_process=first,
+        post_process=last,
         position_embedding_type="rope",
         rotary_base=spec.rope_theta,
+        rope_scaling=spec.rope_scaling_factor is not None,
+        rope_scaling_factor=spec.rope_scaling_factor or 1.0,
         share_embeddings_and_output_weights=spec.tied_embeddings,
-    )
+        vp_stage=chunk,
+    ).to(DEVICE)
+    initialize(model, spec, seed)
+    return model
+
+
+def build_chunks(spec: ModelSpec, config: TransformerConfig, vocab_size: int, seed: int) -> list[GPTModel]:
+    """This rank's part of the model: one chunk, or several of an interleaved pipeline."""
+    chunks: list[int | None] = [None]
+    if config.virtual_pipeline_model_parallel_size:
+        chunks = list(range(config.virtual_pipeline_model_parallel_size))
+    return [
+        build_model(
+            spec,
+            config,
+            vocab_size,
+            seed,
+            first=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=chunk),
+            last=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk),
+            chunk=chunk,
+        )
+        for chunk in chunks
+    ]

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
+from tasks.pretrain.layout import Layout
 from tasks.pretrain.megatron import BACKEND, CUDA
 
 # isort: split
@@ -14,16 +15,33 @@ from megatron.core import parallel_state, tensor_parallel
 
 
 @contextmanager
-def distributed(seed: int) -> Iterator[None]:
-    """Megatron's process groups, for as long as the block runs. Reads torchrun's environment."""
+def distributed(layout: Layout, seed: int) -> Iterator[None]:
+    """torch's and Megatron's process groups, for as long as the block runs. Reads torchrun's environment."""
     if CUDA:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     else:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["LOCAL_WORLD_SIZE"])))
     dist.init_process_group(BACKEND)
-    parallel_state.initialize_model_parallel()
+    with model_parallel(layout, seed):
+        yield
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+@contextmanager
+def model_parallel(layout: Layout, seed: int) -> Iterator[None]:
+    """Megatron's process groups in a layout, among the processes that there are."""
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=layout.tensor,
+        pipeline_model_parallel_size=layout.pipeline,
+        virtual_pipeline_model_parallel_size=layout.virtual_pipeline if layout.virtual_pipeline > 1 else None,
+        context_parallel_size=layout.context,
+        expert_model_parallel_size=layout.expert,
+        expert_tensor_parallel_size=layout.expert_tensor,
+    )
     torch.manual_seed(seed)
     tensor_parallel.model_parallel_cuda_manual_seed(seed)
-    yield
-    dist.barrier()
-    dist.destroy_process_group()
+    try:
+        yield
+    finally:
+        parallel_state.destroy_model_parallel()

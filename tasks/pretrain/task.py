@@ -10,6 +10,6 @@ ENGINES = {"megatron": Engine("pretrain", "tasks.pretrain.train", version="2")}
 
 
 @stage(ENGINES["megatron"], image=images.TRAIN)
-def pretrain(spec: PretrainSpec, data: TokenizedCorpus) -> MegatronCheckpoint:
-    """Train a model from nothing on tokenized text."""
-    return run(ENGINES[spec.engine], MegatronCheckpoint, spec, processes=spec.layout.processes, data=data)
+def pretrain(spec: PretrainSpec, data: TokenizedCorpus, more: list[TokenizedCorpus]) -> MegatronCheckpoint:
+    """Train a model from nothing on tokenized text: `data`, with `more` blended in."""
+    return run(ENGINES[spec.engine], MegatronCheckpoint, spec, processes=spec.layout.processes, data=data, more=more)

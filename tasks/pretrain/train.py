@@ -7,7 +7,7 @@ schedule, RNG, data position) and output/model.json (the model's spec). Started 
 job directory it continues from the newest complete checkpoint, to the same loss, bit for bit.
 SIGTERM ends it after the present step, with a checkpoint.
 
-What is covered: one process. Data parallelism is written, parallel layouts of the model are not.
+Any layout of processes may train it, and a resumed run may have another one than it began with.
 """
 
 from tasks.job import Job, main
@@ -20,7 +20,7 @@ def work(job: Job) -> None:
     from tasks.pretrain.trainer import Trainer
 
     spec = job.spec(PretrainSpec)
-    with distributed(spec.seed):
+    with distributed(spec.layout, spec.seed):
         trainer = Trainer(job, spec)
         trainer.end_on_sigterm()
         trainer.resume()

@@ -1,0 +1,38 @@
+"""What this machine has to compute with, learned without a heavy library."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+DRIVER = Path("/proc/driver/nvidia/gpus")  # NVIDIA's driver: a folder for each GPU
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+@dataclass(frozen=True)
+class Machine:
+    gpus: tuple[str, ...]  # their names, as torch.cuda.get_device_name() has them; AMD's are not seen
+    memory_bytes: int  # of the host
+
+
+def this_machine() -> Machine:
+    return Machine(_gpus(DRIVER, os.environ.get("CUDA_VISIBLE_DEVICES")), _memory(CGROUP_LIMIT))
+
+
+def _gpus(driver: Path, visible: str | None) -> tuple[str, ...]:
+    """The GPUs that the driver lists; `visible`: as many of them as CUDA_VISIBLE_DEVICES names."""
+    names = [
+        line.split(":", 1)[1].strip()
+        for file in sorted(driver.glob("*/information"))
+        for line in file.read_text().splitlines()
+        if line.startswith("Model:")
+    ]
+    if visible is not None:
+        names = names[: len([word for word in visible.split(",") if word.strip() not in ("", "-1")])]
+    return tuple(names)
+
+
+def _memory(limit: Path) -> int:
+    """The host's memory in bytes, or what a container may use of it."""
+    host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    allowed = limit.read_text().strip() if limit.exists() else "max"
+    return host if allowed == "max" else min(host, int(allowed))

@@ -1,0 +1,60 @@
+"""Initial weights that depend on the seed and on nothing else, least of all on the layout.
+
+Each tensor has a random generator of its own, seeded with the run's seed and the tensor's global
+name, and every rank takes its part of the whole. So a run starts from the same model under every
+layout, and a layout can be proven by comparing losses.
+
+Normal with init_std; linear_proj and linear_fc2, which write to the residual stream, with
+init_std / sqrt(2 x layers) (GPT-2); norms 1, biases 0.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from blake3 import blake3
+from torch import Tensor
+
+from tasks.pretrain import megatron  # noqa: F401  before megatron.core
+from tasks.pretrain.model_spec import ModelSpec
+
+# isort: split
+from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
+from megatron.core.models.gpt.gpt_model import GPTModel
+
+INTO_RESIDUAL = ("linear_proj.weight", "linear_fc2.weight")
+
+
+def shards(model: GPTModel) -> Iterator[ShardedTensor]:
+    """A model's weights as parts of whole tensors; their `data` are views of the parameters."""
+    state = model.sharded_state_dict()
+    apply_factories(state)
+    pending = list(state.values())
+    while pending:
+        item = pending.pop(0)
+        if isinstance(item, ShardedTensor):
+            yield item
+        elif isinstance(item, (list, dict)):
+            pending[:0] = list(item.values() if isinstance(item, dict) else item)
+
+
+@torch.no_grad()
+def initialize(model: GPTModel, spec: ModelSpec, seed: int) -> None:
+    """Fill a model's weights, or a part's of it."""
+    for shard in shards(model):
+        layer = shard.global_offset[: shard.prepend_axis_num]  # and expert, where there are
+        whole = _initial(spec, seed, shard.key, layer, shard.global_shape[shard.prepend_axis_num :])
+        offset = shard.global_offset[shard.prepend_axis_num :]
+        part = tuple(slice(start, start + size) for start, size in zip(offset, shard.local_shape, strict=True))
+        shard.data.copy_(whole[part])
+
+
+def _initial(spec: ModelSpec, seed: int, name: str, place: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
+    if name.endswith("norm.weight"):
+        return torch.ones(shape)
+    if name.endswith("bias"):
+        return torch.zeros(shape)
+    std = spec.init_std / math.sqrt(2 * spec.layers) if name.endswith(INTO_RESIDUAL) else spec.init_std
+    digest = blake3(f"{seed}/{name}/{'/'.join(map(str, place))}".encode()).digest(8)
+    generator = torch.Generator().manual_seed(int.from_bytes(digest))
+    return torch.empty(shape).normal_(0.0, std, generator=generator)

@@ -1,0 +1,59 @@
+"""Megatron's AdamW over the chunks of a model, and its learning-rate schedule."""
+
+import torch
+
+from tasks.pretrain import megatron  # noqa: F401  before megatron.core
+from tasks.pretrain.spec import PretrainSpec
+
+# isort: split
+from megatron.core.distributed import DistributedDataParallel
+from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+
+
+def build_optimizer(
+    spec: PretrainSpec, chunks: list[DistributedDataParallel]
+) -> tuple[MegatronOptimizer, OptimizerParamScheduler]:
+    wanted = spec.optimizer
+    optimizer = get_megatron_optimizer(
+        OptimizerConfig(
+            optimizer="adam",
+            lr=wanted.lr,
+            min_lr=wanted.min_lr,
+            weight_decay=wanted.weight_decay,
+            adam_beta1=wanted.beta1,
+            adam_beta2=wanted.beta2,
+            adam_eps=wanted.eps,
+            clip_grad=wanted.clip_grad,
+            bf16=spec.precision != "fp32",
+            params_dtype=torch.float32 if spec.precision == "fp32" else torch.bfloat16,
+            use_distributed_optimizer=spec.layout.distributed_optimizer,
+        ),
+        chunks,
+    )
+    scheduler = OptimizerParamScheduler(
+        optimizer,
+        init_lr=0.0,
+        max_lr=wanted.lr,
+        min_lr=wanted.min_lr,
+        lr_warmup_steps=wanted.warmup_steps,
+        lr_decay_steps=spec.steps,
+        lr_decay_style=wanted.decay,
+        start_wd=wanted.weight_decay,
+        end_wd=wanted.weight_decay,
+        wd_incr_steps=spec.steps,
+        wd_incr_style="constant",
+        wsd_decay_steps=wanted.wsd_decay_steps or None,
+        lr_wsd_decay_style="cosine",
+    )
+    return optimizer, scheduler
+
+
+def clip_gradients(optimizer: MegatronOptimizer, grad_norm: float) -> None:
+    """Scale the gradients down to OptimizerSpec.clip_grad; `grad_norm` is their norm over all ranks.
+
+    It is ChainedOptimizer.step() taken apart, so that a step can be judged before it is made."""
+    for part in getattr(optimizer, "chained_optimizers", [optimizer]):
+        if not getattr(part, "is_stub_optimizer", False) and part.get_parameters():
+            clip_grad_by_total_norm_fp32(part.get_parameters(), part.config.clip_grad, grad_norm)
