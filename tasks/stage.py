@@ -12,7 +12,7 @@ and the *digests* of its inputs are the same. Paths, machines, layouts and retri
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -125,23 +125,25 @@ def run(
     *,
     title: str | None = None,
     processes: int | None = None,
-    **inputs: Artifact,
+    **inputs: Artifact | Sequence[Artifact],
 ) -> A:
     """Run a stage's engine on its inputs, tracked, and return the artifact that it made.
 
     `title` tells apart the uses of one engine (evaluate base, evaluate sft); `processes` asks for
-    torchrun. Raises EngineFailed, ArtifactError.
+    torchrun. A list of artifacts, `more=[…]`, is as many inputs: more.0, more.1, … Raises EngineFailed,
+    ArtifactError.
     """
     title = title or engine.stage
     words = spec.model_dump(mode="json")
-    digests = {name: artifact.digest for name, artifact in inputs.items()}
+    named = _one_by_one(inputs)
+    digests = {name: artifact.digest for name, artifact in named.items()}
     job_dir = job_directory(engine, spec.identity(), digests)
     _drop_damaged(job_dir / "output")
     request = {
         "stage": engine.stage,
         "kind": made.kind,
         "spec": words,
-        "inputs": {name: {"path": str(item.local()), "digest": item.digest} for name, item in inputs.items()},
+        "inputs": {name: {"path": str(item.local()), "digest": item.digest} for name, item in named.items()},
     }
     with tracked(title, job_dir, spec=words, inputs=digests) as record:
         output = run_engine(engine, job_dir, request, title=title, processes=processes)
@@ -150,6 +152,17 @@ def run(
     _made_here.add(artifact.digest)
     _draw_deck(title, output)
     return artifact
+
+
+def _one_by_one(inputs: dict[str, Artifact | Sequence[Artifact]]) -> dict[str, Artifact]:
+    """Each input by a name of its own; an empty list leaves no trace."""
+    named: dict[str, Artifact] = {}
+    for name, given in inputs.items():
+        if isinstance(given, Artifact):
+            named[name] = given
+        else:
+            named |= {f"{name}.{index}": artifact for index, artifact in enumerate(given)}
+    return named
 
 
 def _drop_damaged(output: Path) -> None:

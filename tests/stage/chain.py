@@ -1,5 +1,6 @@
 """A DAG of two toy stages, run by Flyte in a process of its own:
-python -m tests.stage.chain MAKE_SPEC COUNT_SPEC   prints the two artifacts"""
+python -m tests.stage.chain MAKE_SPEC COUNT_SPEC [MAKE_SPEC]   prints the two artifacts;
+a third spec makes another text that is counted along"""
 
 import json
 import sys
@@ -38,9 +39,9 @@ def make(spec: MakeSpec) -> Text:
 
 
 @stage(COUNT, image=images.DATA)
-def count(spec: CountSpec, text: Text) -> Count:
+def count(spec: CountSpec, text: Text, more: list[Text]) -> Count:
     """Counts its letters."""
-    return run(COUNT, Count, spec, text=text)
+    return run(COUNT, Count, spec, text=text, more=more)
 
 
 class Made(NamedTuple):
@@ -52,11 +53,18 @@ class Made(NamedTuple):
 def chain(make_spec: MakeSpec, count_spec: CountSpec) -> Made:
     """Make, then count."""
     text = make(spec=make_spec)
-    return Made(text, count(spec=count_spec, text=text))
+    return Made(text, count(spec=count_spec, text=text, more=[]))
+
+
+@workflow
+def longer_chain(make_spec: MakeSpec, count_spec: CountSpec, more_spec: MakeSpec) -> Made:
+    """Make twice, then count both."""
+    text = make(spec=make_spec)
+    return Made(text, count(spec=count_spec, text=text, more=[make(spec=more_spec)]))
 
 
 if __name__ == "__main__":
-    made = chain(
-        make_spec=MakeSpec.model_validate_json(sys.argv[1]), count_spec=CountSpec.model_validate_json(sys.argv[2])
-    )
+    specs = MakeSpec.model_validate_json(sys.argv[1]), CountSpec.model_validate_json(sys.argv[2])
+    more = [MakeSpec.model_validate_json(words) for words in sys.argv[3:]]
+    made = longer_chain(*specs, *more) if more else chain(*specs)
     print(json.dumps([{"path": str(each.local()), **each.facts()} for each in made]))

@@ -33,8 +33,8 @@ def work(job: Job) -> None:
         (job.output / "text.txt").write_text(make.text * make.times)
         job.finish(letters=len(make.text) * make.times)
     else:
-        text = (job.input("text") / "text.txt").read_text()
-        found = text.count(job.spec(CountSpec).letter)
+        texts = [(job.input(name) / "text.txt").read_text() for name in job.inputs]
+        found = sum(text.count(job.spec(CountSpec).letter) for text in texts)
         (job.output / "count.json").write_text(json.dumps(found))
         job.finish(found=found)
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from infra.launch import Engine, job_directory
+from tasks.manifest import read_manifest
 from tests.source import ROOT
 
 
@@ -24,10 +26,11 @@ class Run:
     said: str
 
 
-def chain(home: Path, make: dict[str, Any], count: dict[str, Any] | None = None) -> Run:
+def chain(home: Path, make: dict[str, Any], count: dict[str, Any] | None = None, *more: dict[str, Any]) -> Run:
     starts = home / "starts"
     starts.unlink(missing_ok=True)
-    words = [sys.executable, "-m", "tests.stage.chain", json.dumps(make), json.dumps(count or {})]
+    specs = [json.dumps(spec) for spec in (make, count or {}, *more)]
+    words = [sys.executable, "-m", "tests.stage.chain", *specs]
     environment = os.environ | {"BATON_HOME": str(home), "TOY_STARTS": str(starts)}
     ended = subprocess.run(words, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
@@ -74,6 +77,40 @@ def test_another_spec_runs_its_stage_and_no_other(home: Path, first: Run) -> Non
 
 def test_another_input_runs_what_depends_on_it(home: Path, first: Run) -> None:
     assert chain(home, {"text": "abb"}).ran == ["make", "count"]
+
+
+def job_of(made: dict[str, Any]) -> Path:
+    return Path(made["path"]).parent
+
+
+@pytest.fixture(scope="module")
+def longer(home: Path, first: Run) -> Run:
+    """The same chain with a list of one more text."""
+    return chain(home, {"text": "ab", "times": 2}, None, {"text": "aaa"})
+
+
+def test_a_list_of_artifacts_is_as_many_inputs(longer: Run) -> None:
+    assert longer.ran == ["make", "count"]
+    assert longer.count["found"] == 2 + 3
+    assert read_manifest(Path(longer.count["path"])).parents.keys() == {"text", "more.0"}
+    assert set(json.loads((job_of(longer.count) / "spec.json").read_text())["inputs"]) == {"text", "more.0"}
+
+
+def test_another_item_of_a_list_runs_what_depends_on_it(home: Path, longer: Run) -> None:
+    other = chain(home, {"text": "ab", "times": 2}, None, {"text": "aa"})
+    assert other.ran == ["make", "count"]
+    assert job_of(other.count) != job_of(longer.count)
+    same_content = chain(home, {"text": "ab", "times": 2}, None, {"text": "a", "times": 2})
+    assert same_content.ran == ["make"]
+    assert same_content.count == other.count
+
+
+def test_an_empty_list_leaves_no_trace_in_the_identity(first: Run) -> None:
+    words = json.loads((job_of(first.count) / "spec.json").read_text())
+    assert words["inputs"].keys() == {"text"}
+    digests = {"text": read_manifest(Path(first.text["path"])).digest}
+    plain = job_directory(Engine("count", "tests.stage.engines", "1"), words["spec"], digests)
+    assert plain.name == job_of(first.count).name
 
 
 def test_files_that_are_gone_are_made_again(home: Path, first: Run) -> None:
