@@ -74,6 +74,7 @@ class TokenizedCorpus(Artifact):
     held_out_tokens: int
     held_out_bytes: int
     vocab_size: int
+    eos_id: int  # the token that ends each document
     tokenizer_digest: str
 
 

@@ -5,7 +5,8 @@ so the result is the same with any number of workers. Twice a second the engine 
 files are good (after an fsync); a killed run cuts them to there and goes on.
 
 Facts: `tokens` (train) and `held_out_tokens` count the end-of-text tokens; `held_out_bytes` is the
-UTF-8 size of the held-out documents; `vocab_size` and `tokenizer_digest` are the tokenizer's.
+UTF-8 size of the held-out documents; `vocab_size`, `eos_id` (the end-of-text token) and
+`tokenizer_digest` are the tokenizer's.
 """
 
 import json
@@ -108,6 +109,7 @@ def work(job: Job) -> None:
         held_out_tokens=written["held_out"].id_bytes // dtype.itemsize,
         held_out_bytes=written["held_out"].text_bytes,
         vocab_size=vocab_size,
+        eos_id=eos_id,
         tokenizer_digest=about.digest,
     )
     shutil.rmtree(job.work)

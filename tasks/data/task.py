@@ -8,7 +8,7 @@ from tasks.stage import run, stage
 
 CORPUS = Engine("corpus", "tasks.data.corpus", version="1")
 TOKENIZER = Engine("tokenizer", "tasks.data.tokenizer", version="1")
-SHARDS = Engine("shards", "tasks.data.shards", version="1")
+SHARDS = Engine("shards", "tasks.data.shards", version="2")
 
 
 @stage(CORPUS, image=images.DATA)

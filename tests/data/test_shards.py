@@ -44,6 +44,7 @@ def test_the_facts_count_what_is_there(shards: Path, corpus: Path, tokenizer: Pa
         "held_out_tokens": len(np.fromfile(shards / "held_out.bin", dtype="<u2")),
         "held_out_bytes": facts(corpus)["held_out_bytes"],
         "vocab_size": 600,
+        "eos_id": 0,
         "tokenizer_digest": digest(tokenizer),
     }
 

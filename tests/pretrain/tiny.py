@@ -16,6 +16,7 @@ from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
 
 VOCABULARY = 260
+END = 0  # the token that ends a document
 MODEL = ModelSpec(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=16, ffn_hidden=64, max_positions=64)
 
 
@@ -36,17 +37,35 @@ def tiny_spec(**changes: Any) -> PretrainSpec:
 
 def make_shards(folder: Path, tokenizer_digest: str = "0" * 64) -> Path:
     """Rising numbers with gaps: a sequence that a model learns in a few steps."""
-    folder.mkdir(parents=True)
     random = np.random.default_rng(0)
-    for split, documents in (("train", 40), ("held_out", 8)):
-        rows = [(np.cumsum(random.integers(1, 3, size=100)) % VOCABULARY).astype("<u2") for _ in range(documents)]
+    train, held_out = (
+        [np.cumsum(random.integers(1, 3, size=100)) % VOCABULARY for _ in range(documents)] for documents in (40, 8)
+    )
+    return write_shards(folder, train, held_out, tokenizer_digest)
+
+
+def write_shards(
+    folder: Path, train: list[np.ndarray], held_out: list[np.ndarray], tokenizer_digest: str = "0" * 64
+) -> Path:
+    """A sealed TokenizedCorpus of these documents, each its token ids. END ends a document."""
+    folder.mkdir(parents=True)
+    for split, documents in (("train", train), ("held_out", held_out)):
+        rows = [document.astype("<u2") for document in documents]
         (folder / f"{split}.bin").write_bytes(b"".join(row.tobytes() for row in rows))
         lengths = folder / "lengths"
         np.array([len(row) for row in rows], dtype="<i4").tofile(lengths)
         write_index(folder / f"{split}.idx", lengths, np.dtype(np.uint16))
         lengths.unlink()
-    facts = {"tokens": 4000, "held_out_tokens": 800, "held_out_bytes": 800, "vocab_size": VOCABULARY}
-    write_manifest(folder, "tokenized_corpus", facts | {"tokenizer_digest": tokenizer_digest}, {}, {})
+    held_out_tokens = sum(map(len, held_out))
+    facts = {
+        "tokens": sum(map(len, train)),
+        "held_out_tokens": held_out_tokens,
+        "held_out_bytes": held_out_tokens,
+        "vocab_size": VOCABULARY,
+        "eos_id": END,
+        "tokenizer_digest": tokenizer_digest,
+    }
+    write_manifest(folder, "tokenized_corpus", facts, {}, {})
     return folder
 
 

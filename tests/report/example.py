@@ -97,7 +97,7 @@ def example_run(root: Path, rates: Mapping[str, tuple[float, ...]] = RATES) -> d
     made["shards"] = seal(
         root / "shards", TokenizedCorpus,
         {"tokens": 3_001_244, "held_out_tokens": 157_203, "held_out_bytes": 551_020, "vocab_size": 4096,
-         "tokenizer_digest": made_of(made["tokenizer"])},
+         "eos_id": 0, "tokenizer_digest": made_of(made["tokenizer"])},
         {"corpus": made["corpus"], "tokenizer": made["tokenizer"]},
     )  # fmt: skip
     made["pretrain"] = seal(
