@@ -74,7 +74,23 @@ def _inputs(given: Given) -> list[Problem]:
     for name in ("corpus", "tokenizer", "start_from"):
         if name in given.specs:
             found += [problem.under(name) for problem in given.specs[name].missing()]
+    for index, corpus in enumerate(given.specs.get("more_corpora", ())):
+        found += [problem.under(f"more_corpora.{index}") for problem in corpus.missing()]
     return found
+
+
+def _data_sets(given: Given) -> list[Problem]:
+    """Somebody reads the additional corpora, and the weights are as many as the data sets."""
+    if "more_corpora" in given.broken:
+        return []
+    more = len(given.specs.get("more_corpora", ()))
+    if more and "pretrain" not in given:
+        allowed = "are for pretraining only: add `pretrain:` or leave them out"
+        return [Problem("more_corpora", f"{more} corpora", allowed)]
+    weights = given.specs["pretrain"].data_weights if "pretrain" in given.specs else None
+    if weights is None or len(weights) == 1 + more:
+        return []
+    return [Problem("pretrain.data_weights", weights, f"one for the corpus and one for each of {more} more_corpora")]
 
 
 def _vocabulary(given: Given) -> list[Problem]:
@@ -147,4 +163,12 @@ def estimated_bytes(given: Given, parameters: int) -> int:
     return int(parameters * (kept + models))
 
 
-CHECKS: list[Callable[[Given], list[Problem]]] = [_order, _inputs, _vocabulary, _positions, _head_size, _room]
+CHECKS: list[Callable[[Given], list[Problem]]] = [
+    _order,
+    _inputs,
+    _data_sets,
+    _vocabulary,
+    _positions,
+    _head_size,
+    _room,
+]

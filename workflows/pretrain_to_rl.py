@@ -11,7 +11,7 @@ from flytekit import dynamic, workflow
 import images
 import workflows.recipe_file  # noqa: F401 - a broken recipe file ends in a message
 from infra.tracking.execution import begin_execution, execution_id
-from tasks.artifacts import EvalReport, HFModel, Report
+from tasks.artifacts import EvalReport, HFModel, Report, TokenizedCorpus
 from tasks.convert.task import adopt, convert
 from tasks.data.task import prepare_corpus, tokenize, train_tokenizer
 from tasks.dpo.task import dpo
@@ -30,16 +30,19 @@ def stages(recipe: Recipe) -> Report:
     """The stages that the recipe asks for, in their order."""
     begin_execution(recipe.name, recipe.model_dump(mode="json"))
     tokenizer = shards = checkpoint = model = published = None
+    more_shards: list[TokenizedCorpus] = []
     models: list[HFModel] = []
     reports: list[EvalReport] = []
 
     corpus = prepare_corpus(spec=recipe.corpus.as_found())
+    more_corpora = [prepare_corpus(spec=each.as_found()) for each in recipe.more_corpora]
     if recipe.tokenizer:
         tokenizer = train_tokenizer(spec=recipe.tokenizer.as_found(), corpus=corpus)
     if recipe.shards:
         shards = tokenize(spec=recipe.shards, corpus=corpus, tokenizer=tokenizer)
+        more_shards = [tokenize(spec=recipe.shards, corpus=each, tokenizer=tokenizer) for each in more_corpora]
     if recipe.pretrain:
-        checkpoint = pretrain(spec=recipe.pretrain, data=shards)
+        checkpoint = pretrain(spec=recipe.pretrain, data=shards, more=more_shards)
 
     def keep(model: HFModel) -> HFModel:
         """Evaluate each model as soon as it is there."""
@@ -61,7 +64,13 @@ def stages(recipe: Recipe) -> Report:
 
     if recipe.publish:
         published = publish(
-            spec=recipe.publish, model=model, reports=reports, models=models, corpus=corpus, checkpoint=checkpoint
+            spec=recipe.publish,
+            model=model,
+            reports=reports,
+            models=models,
+            corpus=corpus,
+            checkpoint=checkpoint,
+            more_corpora=more_corpora,
         )
     return report(
         spec=ReportSpec(title=recipe.name, execution=execution_id()),
@@ -72,6 +81,8 @@ def stages(recipe: Recipe) -> Report:
         shards=shards,
         checkpoint=checkpoint,
         published=published,
+        more_corpora=more_corpora,
+        more_shards=more_shards,
     )
 
 

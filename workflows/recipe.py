@@ -7,7 +7,7 @@ Whatever is wrong with a recipe is found before any compute, all of it at once: 
 import copy
 from typing import Any
 
-from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, TypeAdapter, ValidationError, model_validator
 
 from tasks.convert.adopt_spec import AdoptSpec
 from tasks.convert.spec import ConvertSpec
@@ -27,7 +27,12 @@ class Recipe(Spec):
     """One run from raw text to a published model."""
 
     name: str = Field("baton", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", description="Name of the run: a-z, 0-9 and -")
-    corpus: CorpusSpec = Field(CorpusSpec(), description="Where the text comes from")
+    corpus: CorpusSpec = Field(
+        CorpusSpec(), description="Where the text comes from. more_corpora: a list of more such, blended in pretraining"
+    )
+    more_corpora: list[CorpusSpec] = Field(
+        [], max_length=1000, description="More data sets to pretrain on, with the corpus's tokenizer; see data_weights"
+    )
     start_from: AdoptSpec | None = Field(None, description="Existing model to start from, in place of pretraining")
     tokenizer: TokenizerSpec | None = Field(None, description="Tokenizer; needed by shards")
     shards: ShardsSpec | None = Field(None, description="Tokenized shards; needed by pretrain")
@@ -62,10 +67,9 @@ def _readable_part(value: Any) -> Given:
     specs: dict[str, Any] = {"corpus": CorpusSpec()}
     broken: set[str] = set()
     for name, section in value.items() if isinstance(value, dict) else ():
-        model = SECTIONS.get(name)
-        if model is None or section is None:
+        if section is None or name not in (*SECTIONS, "more_corpora"):
             continue
-        spec = _without_unknown_fields(model, section)
+        spec = _without_unknown_fields(Recipe.model_fields[name].annotation, section)
         if spec is None:
             specs.pop(name, None)
             broken.add(name)
@@ -74,22 +78,24 @@ def _readable_part(value: Any) -> Given:
     return Given(specs, broken)
 
 
-def _without_unknown_fields(model: type[Spec], section: Any) -> Spec | None:
-    """The section's spec; fields that nobody knows are reported already and do not hide the rest."""
+def _without_unknown_fields(annotation: Any, section: Any) -> Any | None:
+    """The section as its field has it; fields that nobody knows are reported already and do not hide the rest."""
+    field = TypeAdapter(annotation)
     try:
-        return model.model_validate(section)
+        return field.validate_python(section)
     except ValidationError as error:
         unknown = [item["loc"] for item in error.errors() if item["type"] == "extra_forbidden"]
     if not unknown:
         return None
     pruned = copy.deepcopy(section)
     for *parents, last in unknown:
-        holder = pruned
+        holder: Any = pruned
         for parent in parents:
-            holder = holder.get(parent, holder)  # a union's tag is no field
+            # a union's tag is no field
+            holder = holder[parent] if isinstance(holder, list) else holder.get(parent, holder)
         holder.pop(last, None)
     try:
-        return model.model_validate(pruned)
+        return field.validate_python(pruned)
     except ValidationError:
         return None
 

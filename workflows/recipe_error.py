@@ -47,6 +47,10 @@ def _walk(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) -> 
     options: list[type[BaseModel]] = []
     for index, part in enumerate(location):
         last = index == len(location) - 1
+        if isinstance(part, int):  # of a list: the parent is what its items are
+            parts.append(str(part))
+            raw = raw[part] if isinstance(raw, list) else None
+            continue
         field = parent.model_fields.get(str(part)) if parent else None
         if field is None and not last:  # a union's tag: it says which model this is
             parent = next((option for option in options if _tag(option) == part), parent) if parts else parent
@@ -64,7 +68,7 @@ def _walk(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) -> 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated):
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated, list):
         return [model for option in typing.get_args(annotation) for model in _models_in(option)]
     return []
 

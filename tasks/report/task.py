@@ -31,12 +31,16 @@ def report(
     shards: TokenizedCorpus | None = None,
     checkpoint: MegatronCheckpoint | None = None,
     published: PublishedModel | None = None,
+    more_corpora: list[Corpus] | None = None,
+    more_shards: list[TokenizedCorpus] | None = None,
 ) -> Report:
     """Makes report.html and report.md of whatever stages there were, and prints the latter."""
     named: dict[str, Any] = {
         "corpus": corpus,
+        **{f"corpus_{number}": each for number, each in enumerate(more_corpora or [], 2)},
         "tokenizer": tokenizer,
         "shards": shards,
+        **{f"shards_{number}": each for number, each in enumerate(more_shards or [], 2)},
         "pretrain": checkpoint,
         **{model.label: model for model in models},
         "published": published,

@@ -80,7 +80,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "a name with spaces": (put("name", "My Run"), "name", "pattern"),
     "an empty name": (put("name", ""), "name", "pattern"),
     # not one of the choices
-    "unknown precision": (put("pretrain.precision", "fp64"), "pretrain.precision", "'bf16' or 'fp32'"),
+    "unknown precision": (put("pretrain.precision", "fp64"), "pretrain.precision", "'bf16', 'fp32' or 'fp8'"),
     "unknown engine": (put("pretrain.engine", "fsdp3"), "pretrain.engine", "'megatron'"),
     "unknown decay": (put("pretrain.optimizer.decay", "step"), "pretrain.optimizer.decay", "'cosine'"),
     "unknown export type": (put("convert.dtype", "int3"), "convert.dtype", "'bf16' or 'fp32'"),
@@ -114,6 +114,22 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "evaluation without a model": (drop("convert"), "evaluate", "needs a model"),
     "publishing without a model": (drop("convert"), "publish", "needs a model"),
     "two base models": (put("start_from", {"model": "./nowhere"}), "pretrain", "must be left out with start_from"),
+    "a corpus more that nobody reads": (
+        lambda recipe: (put("more_corpora", [{}])(recipe), drop("pretrain", "convert", "evaluate", "sft", "dpo", "grpo", "publish")(recipe)),
+        "more_corpora",
+        "for pretraining only",
+    ),
+    "a weight too few": (put("pretrain.data_weights", [0.5, 0.5]), "pretrain.data_weights", "one for the corpus and"),
+    "a weight below 0": (put("pretrain.data_weights", [-1.0]), "pretrain.data_weights", "0 or more each"),
+    "a weight that is no number": (put("pretrain.data_weights", ["much"]), "pretrain.data_weights.0", "valid number"),
+    # in a list
+    "an unknown field of a second corpus": (put("more_corpora", [{}, {"held": 0.1}]), "more_corpora.1.held", "did you mean held_out"),
+    "a second corpus without its path": (put("more_corpora", [{"source": {"kind": "files"}}]), "more_corpora.0.source.path", "is required"),
+    "a corpus that is not a section": (put("more_corpora", [5]), "more_corpora.0", "valid dictionary"),
+    "a corpus that is not in a list": (put("more_corpora", {"held_out": 0.1}), "more_corpora", "valid list"),
+    "a missing folder of a second corpus": (
+        put("more_corpora", [{"source": {"kind": "files", "path": "/no/such"}}]), "more_corpora.0.source.path", "not there",
+    ),
     # what is not there
     "a missing folder": (put("corpus.source", {"kind": "files", "path": "/no/such"}), "corpus.source.path", "not there"),
     "a glob without a match": (put("corpus.source", {"kind": "jsonl", "path": "/no/*.jsonl"}), "corpus.source.path", "matches"),
@@ -175,6 +191,14 @@ def test_an_unknown_field_does_not_hide_what_else_is_wrong_in_its_section() -> N
         Recipe.model_validate(recipe_with(change))
     paths = {problem.path for problem in caught.value.problems}
     assert paths == {"pretrain.step", "pretrain.model.layer", "pretrain.model.kv_heads"}
+
+
+def test_an_unknown_field_does_not_hide_what_is_wrong_in_the_rest_of_a_list() -> None:
+    missing = {"source": {"kind": "files", "path": "/no/such"}}
+    with pytest.raises(RecipeError) as caught:
+        Recipe.model_validate(recipe_with(put("more_corpora", [{"held": 0.1}, missing])))
+    paths = {problem.path for problem in caught.value.problems}
+    assert paths == {"more_corpora.0.held", "more_corpora.1.source.path"}
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
