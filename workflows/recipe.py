@@ -89,10 +89,10 @@ def _without_unknown_fields(annotation: Any, section: Any) -> Any | None:
         return None
     pruned = copy.deepcopy(section)
     for *parents, last in unknown:
-        holder: Any = pruned
+        holder = pruned
         for parent in parents:
             # a union's tag is no field
-            holder = holder[parent] if isinstance(holder, list) else holder.get(parent, holder)
+            holder = holder[parent] if isinstance(parent, int) else holder.get(parent, holder)
         holder.pop(last, None)
     try:
         return field.validate_python(pruned)
