@@ -4,13 +4,14 @@ an artifact directory or into an error that a person can act on.
 The job directory's name is made of the stage, its version, its spec and its inputs' digests. The
 same words find the same directory, so a killed stage continues where its last complete checkpoint
 stands, and a second copy started at the same time waits for the first and takes its result.
+
+When a rank dies or hangs, the whole engine is ended within a minute (infra/watch.py), the rank is
+named (infra/ending.py), and where that can help the engine is started again from its checkpoint.
 """
 
 import fcntl
 import json
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,20 +25,31 @@ from typing import IO, Any
 
 from blake3 import blake3
 
+from infra.ending import Ending, ending
 from infra.errors import Stopped
 from infra.home import baton_home
+from infra.logs import Printed, node_log, wait_for_earlier
+from infra.node import Node, this_node
 from infra.progress import ProgressBar, say
+from infra.watch import Watch, kill_group, read_result
 
 STOP_GRACE_S = 60.0  # from SIGTERM to SIGKILL: time to write a checkpoint
+LOOK_S = 0.2  # between two looks at an engine
 # OpenMP threads that spin while they wait keep the cores from everyone else: beside one other busy
 # process, vLLM on two cores ran 20 times slower with libgomp's default than with waits this short.
 SHORT_WAITS = {"GOMP_SPINCOUNT": "1000"}
-LOG_LINES = 20  # of the engine's last words, shown when it fails
-FULL_DISK_BYTES = 1 << 20  # with less than this left, a failure is blamed on the disk too
 
 
 class EngineFailed(Stopped):
     """An engine ended without a result; the message has its last words and its folder."""
+
+
+@dataclass(frozen=True)
+class Survival:
+    """What is done when a process of an engine dies or hangs."""
+
+    max_restarts: int = 0  # by engines that have checkpoints and say how far they are (infra/heartbeat.py)
+    hang_timeout_s: float | None = None  # without a sign of life; None: it may take its time
 
 
 @dataclass(frozen=True)
@@ -49,13 +61,14 @@ class Engine:
     module: str
     version: str
 
-    def command(self, job_dir: Path, processes: int | None) -> list[str]:
+    def command(self, job_dir: Path, processes: int | None, node: Node) -> list[str]:
         """`python -m module JOB_DIR`, under torchrun when a number of processes is given."""
         words = ["-m", self.module, str(job_dir)]
         if processes is None:
             return [sys.executable, *words]
-        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        return [sys.executable, *torchrun, *words]
+        # torchrun's own patience ends just before ours
+        here = ["--nproc-per-node", str(processes), "--shutdown-timeout", str(int(STOP_GRACE_S) - 5)]
+        return [sys.executable, "-m", "torch.distributed.run", *node.torchrun(), *here, *words]
 
 
 def job_directory(engine: Engine, spec: dict[str, Any], digests: dict[str, str]) -> Path:
@@ -65,86 +78,123 @@ def job_directory(engine: Engine, spec: dict[str, Any], digests: dict[str, str])
 
 
 def run_engine(
-    engine: Engine, job_dir: Path, request: dict[str, Any], *, title: str, processes: int | None = None
+    engine: Engine,
+    job_dir: Path,
+    request: dict[str, Any],
+    *,
+    title: str,
+    processes: int | None = None,
+    nodes: int = 1,
+    survival: Survival = Survival(),
 ) -> Path:
     """Run to the end and return JOB_DIR/output; at once when it is there already.
 
-    `request` becomes spec.json. `title` is what the terminal shows. Raises EngineFailed;
-    KeyboardInterrupt and SystemExit (on SIGTERM) pass through after the engine has stopped.
+    `request` becomes spec.json. `title` is what the terminal shows. `processes` on each of `nodes`
+    machines, of which this is one. Raises EngineFailed, NotPlaced; KeyboardInterrupt and SystemExit (on
+    SIGTERM) pass through after the engine has stopped.
     """
+    node = this_node(nodes)
+    ranks = node.ranks(processes)
     job_dir.mkdir(parents=True, exist_ok=True)
-    with _locked_log(job_dir) as log:
-        result = _read_result(job_dir)
-        if "digest" in result and (job_dir / "output" / "manifest.json").exists():
+    with _locked_log(job_dir, node, ranks) as log, _sigterm_as_exit():
+        if _is_finished(job_dir):
             return job_dir / "output"
-        (job_dir / "result.json").unlink(missing_ok=True)
-        (job_dir / "spec.json").write_text(json.dumps(request, indent=1))
-        log_start = log.tell()  # it may hold earlier runs
-        returncode = _run(engine.command(job_dir, processes), job_dir, title, log)
-        result = _read_result(job_dir)
-        if returncode == 0 and "digest" in result:
-            return job_dir / "output"
-        raise EngineFailed(_last_words(title, job_dir, returncode, result, log_start))
+        for restart in range(survival.max_restarts + 1):
+            if node.rank == 0:
+                (job_dir / "result.json").unlink(missing_ok=True)
+                (job_dir / "spec.json").write_text(json.dumps(request, indent=1))
+            watch, printed = Watch(job_dir, ranks, survival.hang_timeout_s), Printed(job_dir, node.rank, ranks)
+            returncode = _run(engine.command(job_dir, processes, node), job_dir, title, log, watch)
+            if returncode == 0 and _is_finished(job_dir):
+                return job_dir / "output"
+            end = ending(title, job_dir, returncode, watch, printed)
+            if restart == survival.max_restarts or not (end.curable and watch.got_on):
+                raise EngineFailed(f"{end.how}{_tries(end, restart, survival)}{end.details}")
+            again = f"restart {restart + 1} of {survival.max_restarts}"
+            _tell(log, f"{end.how}; starting again from the newest checkpoint, {again}")
+    raise AssertionError("the last start returns or raises")
 
 
-def _run(command: list[str], job_dir: Path, title: str, log: IO[bytes]) -> int:
+def _run(command: list[str], job_dir: Path, title: str, log: IO[bytes], watch: Watch) -> int:
     """Start the engine in a session of its own and follow it to its end."""
     environment = (
         SHORT_WAITS | os.environ | {"BATON_LAUNCHED": "1", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
     )
     (job_dir / "progress.json").unlink(missing_ok=True)
-    with _sigterm_as_exit():
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,  # the engine ends when this end closes, however we die
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=environment,
-        )
-        bar = ProgressBar(title, job_dir / "progress.json")
-        try:
-            while True:
-                try:
-                    return process.wait(timeout=0.2)
-                except subprocess.TimeoutExpired:
-                    bar.update()
-        except (KeyboardInterrupt, SystemExit):
-            say(f"{title}: stopping; the same command continues from its last checkpoint")
-            raise
-        finally:
-            _stop(process)
-            bar.close(process.returncode == 0)
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,  # the engine ends when this end closes, however we die
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env=environment,
+    )
+    bar = ProgressBar(title, job_dir / "progress.json")
+    grace_s = STOP_GRACE_S
+    try:
+        while watch.look():
+            try:
+                return process.wait(timeout=LOOK_S)
+            except subprocess.TimeoutExpired:
+                bar.update()
+        grace_s = 0.0  # who hangs will not save
+    except (KeyboardInterrupt, SystemExit):
+        say(f"{title}: stopping; the same command continues from its last checkpoint")
+        raise
+    finally:
+        _stop(process, watch, grace_s)
+        bar.close(process.returncode == 0)
+    return process.returncode
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes], watch: Watch, grace_s: float) -> None:
     """Leave no process of the engine behind. SIGTERM first; at once when the user will not wait."""
     try:
-        if process.poll() is None:
+        if process.poll() is None and grace_s:
             os.killpg(process.pid, signal.SIGTERM)
-            process.wait(timeout=STOP_GRACE_S)
+            process.wait(timeout=grace_s)
     except (subprocess.TimeoutExpired, ProcessLookupError):
         pass  # it had its time; what is left is killed below
     finally:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # the usual case: nothing is left
+        kill_group(process.pid, signal.SIGKILL)
+        watch.kill_ranks()
         process.wait()
         if process.stdin:
-            process.stdin.close()  # torchrun's workers have sessions of their own, but this stdin
+            process.stdin.close()  # whoever has not got as far as to leave its pid ends by this
+
+
+def _is_finished(job_dir: Path) -> bool:
+    return "digest" in read_result(job_dir) and (job_dir / "output" / "manifest.json").exists()
+
+
+def _tries(end: Ending, restarts: int, survival: Survival) -> str:
+    """Why it is not started (once more) by itself, where that was asked for."""
+    if restarts:
+        return f" (after {restarts} restart{'s' if restarts > 1 else ''})"
+    if survival.max_restarts and end.curable:
+        return " (not started again: it had not completed a step)"
+    return ""
+
+
+def _tell(log: IO[bytes], words: str) -> None:
+    """To the person at the terminal, and to the one who reads the log later."""
+    say(words)
+    log.write(f"{words}\n".encode())
+    log.flush()
 
 
 @contextmanager
-def _locked_log(job_dir: Path) -> Iterator[IO[bytes]]:
+def _locked_log(job_dir: Path, node: Node, ranks: range) -> Iterator[IO[bytes]]:
     """The job's log, open for appending and locked. Every process of the engine has it as its stdout, and
-    with it the lock: nobody may start here while one of them is still saving, whatever became of us."""
-    with (job_dir / "log.txt").open("ab") as log:
+    with it the lock (or a log of its own, which it holds): nobody may start here while one of them is still
+    saving, whatever became of us."""
+    with node_log(job_dir, node.rank).open("ab") as log:
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             say(f"{job_dir.name}: another run is at work on this; waiting for its result")
             fcntl.flock(log, fcntl.LOCK_EX)
+        wait_for_earlier(job_dir, ranks)
         yield log
 
 
@@ -163,45 +213,3 @@ def _sigterm_as_exit() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _read_result(job_dir: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads((job_dir / "result.json").read_text()))
-    except FileNotFoundError:
-        return {}
-
-
-def _last_words(title: str, job_dir: Path, returncode: int, result: dict[str, Any], log_start: int) -> str:
-    with (job_dir / "log.txt").open("rb") as stream:
-        stream.seek(log_start)
-        log = stream.read().decode(errors="replace")
-    folder = f"  Folder: {job_dir}"
-    killed_rank = _killed_rank(log)
-    if "traceback" in result and not killed_rank:  # a bug
-        return f"{title}: {result['kind']}: {result['error']}\n{_tail(result['traceback'])}{folder}"
-    if "error" in result and "traceback" not in result:
-        return f"{title}: {result['error']}\n  (log: {job_dir / 'log.txt'})"
-    how = killed_rank or _exit(returncode)
-    if shutil.disk_usage(job_dir).free < FULL_DISK_BYTES:
-        how += f"; the disk of {job_dir} is full"
-    return f"{title} {how}. Its last lines:\n{_tail(log)}{folder}"
-
-
-def _exit(returncode: int) -> str:
-    return f"ended with exit code {returncode}" if returncode >= 0 else _killed(-returncode)
-
-
-def _killed(signum: int) -> str:
-    hint = " (out of memory? `dmesg` says so if it was)" if signum == signal.SIGKILL else ""
-    return f"was killed by {signal.Signals(signum).name}{hint}"
-
-
-def _killed_rank(log: str) -> str | None:
-    """Torchrun's word on the rank that was killed first: the others fail because of it, with a traceback."""
-    found = re.search(r"failed \(exitcode: -(\d+)\) local_rank: (\d+)", log)
-    return f"(rank {found[2]}) {_killed(int(found[1]))}" if found else None
-
-
-def _tail(text: str) -> str:
-    return "".join(f"    {line.rstrip()}\n" for line in text.splitlines()[-LOG_LINES:])

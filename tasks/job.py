@@ -8,7 +8,8 @@ An engine is a process, `python -m tasks.<stage>.<engine> JOB_DIR`, alone or und
     JOB_DIR/metrics.jsonl   out: one object a line, {"step", "time", name: number, …}
     JOB_DIR/progress.json   out: how far it is, for the bar on the terminal
     JOB_DIR/result.json     out: {"digest"} or {"error", "kind"}, and "traceback" when it is a bug
-    JOB_DIR/log.txt         everything the engine and its libraries printed
+    JOB_DIR/log.txt         everything the engine and its libraries printed; of several ranks,
+                            the first: the others have log-rank-<N>.txt
 
 So a stage can be rerun by hand from its folder.
 """
@@ -22,10 +23,13 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from infra.heartbeat import Heartbeat
 from infra.home import quiet
+from infra.logs import print_to_own_log
 from tasks.manifest import RECORD, ArtifactError, verify, write_manifest
 from tasks.spec import Spec
 
@@ -64,6 +68,11 @@ class Job:
         path = self.directory / "work"
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    @cached_property
+    def heart(self) -> Heartbeat:
+        """This process's signs of life: `job.heart.beat(step, phase)`, for engines that are watched."""
+        return Heartbeat(self.directory, _rank())
 
     def spec(self, model: type[S]) -> S:
         return model.model_validate(self.raw_spec)
@@ -130,22 +139,34 @@ def main(work: Callable[[Job], None]) -> None:
     _end_with_launcher()
     job = open_job(Path(sys.argv[1]).absolute())
     try:
+        if _rank():
+            print_to_own_log(job.directory, _rank())
+        heart = job.heart  # from here on the launcher knows our pid
         work(job)
+        heart.end()
     except (StageError, ArtifactError) as error:
         _leave_word(job, {"error": str(error), "kind": type(error).__name__})
         raise SystemExit(f"{type(error).__name__}: {error}") from error
-    except OSError as error:  # a full disk, a folder that may not be read: the words are enough for a person
-        _leave_word(job, {"error": str(error), "kind": type(error).__name__})
-        raise  # and the log has the place
     except Exception as error:
-        word = {"error": str(error), "kind": type(error).__name__, "traceback": traceback.format_exc()}
+        word: dict[str, Any] = {"error": str(error), "kind": type(error).__name__}
+        # a full disk, a folder that may not be read: the words are enough for a person, and the log has the
+        # place. Another rank that is gone is an OSError too, and nobody's to mend.
+        if not isinstance(error, OSError) or isinstance(error, ConnectionError):
+            word["traceback"] = traceback.format_exc()
         _leave_word(job, word)
         raise
 
 
-def _leave_word(job: Job, word: dict[str, str]) -> None:
+def _rank() -> int:
+    """Among the processes of the engine: torchrun says so."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def _leave_word(job: Job, word: dict[str, Any]) -> None:
     """Say in result.json why there is no result. Of several ranks the first to fail is heard: the
     others fail because of it."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        word["rank"] = _rank()
     partial = job.directory / f"result.json.{os.getpid()}.partial"
     try:
         write_json(partial, word)

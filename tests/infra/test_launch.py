@@ -222,7 +222,7 @@ def test_torchrun_starts_the_same_words_in_every_rank(tmp_path: Path) -> None:
     [
         ("refuses", "toy: the last rank has no data: take fewer ranks"),
         ("raises", "ValueError: rank-specific trouble"),
-        ("is killed", r"\(rank 1\) was killed by SIGKILL"),
+        ("is killed", r"rank 1 was killed by SIGKILL"),
     ],
 )
 def test_one_failing_rank_ends_them_all(tmp_path: Path, last_rank: str, said: str) -> None:

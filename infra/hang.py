@@ -1,0 +1,115 @@
+"""Who holds up a run in which nothing moves any more.
+
+When one rank hangs, the others soon wait for it in a collective, and all look alike from outside. What tells
+them apart: whether they answer, how far they are, and what their main threads are doing.
+"""
+
+import linecache
+import os
+import re
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.heartbeat import Beat, rank_file
+
+ANSWER_S = 2.0  # a process that can answer does so within milliseconds
+SHOWN_FRAMES = 5
+SHOWN_RANKS = 8
+# What stands at the top of a stack that waits for other ranks, or for a GPU that does.
+WAITS = re.compile(
+    r"\.wait\(|\.synchronize\(|\.item\(|\.tolist\(|\.cpu\(|barrier\(|all_reduce|all_gather|all_to_all"
+    r"|reduce_scatter|broadcast|\brecv\(|\bsend\("
+)
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A verdict: as much as can be told, and no more."""
+
+    ranks: list[int]  # who is to blame; all that are here if it cannot be told
+    how: str
+    stands: str  # where they stand, in lines for a person
+
+
+def ask_where_they_stand(job_dir: Path, beats: dict[int, Beat]) -> dict[int, str]:
+    """What each rank's threads are doing, by faulthandler; empty for a rank that does not answer."""
+    for beat in beats.values():
+        try:
+            os.kill(beat.pid, signal.SIGUSR1)
+        except ProcessLookupError:
+            pass  # it has just died: an empty answer too
+    deadline = time.monotonic() + ANSWER_S
+    while True:
+        answers = {rank: rank_file(job_dir, rank, "stacks").read_text() for rank in beats}
+        if time.monotonic() > deadline:
+            return answers
+        time.sleep(0.1)
+
+
+def judge(beats: dict[int, Beat], stacks: dict[int, str], absent: list[int], silent_s: float) -> Hang:
+    """Name the rank that holds up the others. `beats`: of the ranks that should be at work; `absent`: ranks
+    that never gave a sign of life; `silent_s`: how long nothing was heard."""
+    for_long = f"no sign of life for {silent_s:.0f} s"
+    unanswered = [rank for rank in beats if not stacks[rank]]
+    if unanswered:
+        states = ", ".join(sorted({_state(beats[rank].pid) for rank in unanswered}))
+        return Hang(unanswered, f"{_hang(unanswered)}: {for_long} at {_at(beats, unanswered)}; {states}", "")
+    if absent:
+        return Hang(absent, f"{_have(absent)} not got to work: the others wait at {_at(beats, beats)}", "")
+    last = min(beat.place for beat in beats.values())
+    behind = [rank for rank, beat in beats.items() if beat.place == last]
+    working = [rank for rank in behind if not _waits(stacks[rank])]
+    to_blame = working or behind
+    how = f"{_hang(to_blame)}: {for_long} at {_at(beats, to_blame)}"
+    if len(to_blame) == len(beats) > 1:
+        how = f"all {len(beats)} ranks stopped: {for_long} at {_at(beats, beats)}; which one is to blame cannot be told"
+    elif len(behind) < len(beats):
+        how += f"; the others are at {_at(beats, [rank for rank in beats if rank not in behind])}"
+    elif working and len(beats) > 1:
+        how += ", where the others wait for it"
+    return Hang(to_blame, how, "".join(_stands(rank, stacks[rank]) for rank in to_blame[:SHOWN_RANKS]))
+
+
+def _hang(ranks: list[int]) -> str:
+    return f"rank {ranks[0]} hangs" if len(ranks) == 1 else f"ranks {_list(ranks)} hang"
+
+
+def _have(ranks: list[int]) -> str:
+    return f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {_list(ranks)} have"
+
+
+def _list(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def _at(beats: dict[int, Beat], ranks: Iterable[int]) -> str:
+    return " and ".join(sorted({str(beats[rank]) for rank in ranks}))
+
+
+def _state(pid: int) -> str:
+    """Why a process does not answer, where the system tells."""
+    status = Path(f"/proc/{pid}/status")
+    found = re.search(r"^State:\s*(.*)$", status.read_text(), re.MULTILINE) if status.exists() else None
+    return f"it does not answer ({found[1]})" if found else "it does not answer"
+
+
+def _main_thread(stacks: str) -> list[str]:
+    """`File "…", line 1 in f`, the innermost first. faulthandler lists the newest thread first, so that the
+    main thread is the last."""
+    main = re.split(r"^(?:Current thread|Thread) .*$", stacks, flags=re.MULTILINE)[-1]
+    return [line.strip() for line in main.splitlines() if line.strip()]
+
+
+def _waits(stacks: str) -> bool:
+    """Whether the main thread is in a collective, by the line of source that it is at."""
+    frames = _main_thread(stacks)
+    found = re.match(r'File "(.*)", line (\d+) in', frames[0]) if frames else None
+    return bool(found and WAITS.search(linecache.getline(found[1], int(found[2]))))
+
+
+def _stands(rank: int, stacks: str) -> str:
+    frames = "".join(f"    {frame}\n" for frame in _main_thread(stacks)[:SHOWN_FRAMES])
+    return f"  Rank {rank} stands at\n{frames}"

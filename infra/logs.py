@@ -1,0 +1,78 @@
+"""What the processes of an engine print, and where.
+
+    JOB_DIR/log.txt             torchrun and rank 0; all that there is of an engine that is one process
+    JOB_DIR/log-rank-<N>.txt    every other rank
+    JOB_DIR/log-node-<N>.txt    torchrun on every other machine
+
+A log is also a lock: who prints to it holds it, and nobody starts anew while one of them is at work.
+"""
+
+import fcntl
+import os
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+LINES = 20  # of a process's last words, shown when it fails
+READ_BYTES = 1 << 16  # at most, of the end of a log
+TORCHRUN_SAW_IT = re.compile(
+    r"^[WE]\d{4} .*torch/distributed/elastic/.*(?:closing signal|failed \(exitcode)", re.MULTILINE
+)
+
+
+def node_log(job_dir: Path, node: int) -> Path:
+    return job_dir / (f"log-node-{node}.txt" if node else "log.txt")
+
+
+def rank_log(job_dir: Path, rank: int) -> Path:
+    return job_dir / (f"log-rank-{rank}.txt" if rank else "log.txt")
+
+
+def print_to_own_log(job_dir: Path, rank: int) -> None:
+    """From now on, this process and its children print to the rank's own log."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup(1)  # the launcher's log stays open: it is the lock
+    with rank_log(job_dir, rank).open("ab") as own:
+        fcntl.flock(own, fcntl.LOCK_SH)
+        os.dup2(own.fileno(), 1)
+        os.dup2(own.fileno(), 2)
+
+
+def wait_for_earlier(job_dir: Path, ranks: Iterable[int]) -> None:
+    """Wait until no process of an earlier start is left that prints to a rank's own log."""
+    for path in (rank_log(job_dir, rank) for rank in ranks if rank):
+        if path.exists():
+            with path.open("rb") as log:
+                fcntl.flock(log, fcntl.LOCK_EX)
+
+
+class Printed:
+    """What is printed from now on: the logs may hold earlier starts."""
+
+    def __init__(self, job_dir: Path, node: int, ranks: Iterable[int]) -> None:
+        self._job_dir = job_dir
+        self._node_log = node_log(job_dir, node)
+        paths = {self._node_log, *(rank_log(job_dir, rank) for rank in ranks)}
+        self._starts = {path: path.stat().st_size if path.exists() else 0 for path in paths}
+
+    def by_torchrun(self) -> str:
+        """By torchrun and whoever shares its log."""
+        return self._read(self._node_log)
+
+    def by_rank(self, rank: int) -> str:
+        """By a rank, without what torchrun says when it has seen one fail."""
+        return TORCHRUN_SAW_IT.split(self._read(rank_log(self._job_dir, rank)))[0]
+
+    def _read(self, path: Path) -> str:
+        if not path.exists():
+            return ""
+        with path.open("rb") as log:
+            log.seek(max(self._starts[path], path.stat().st_size - READ_BYTES))
+            return log.read().decode(errors="replace")
+
+
+def tail(text: str) -> str:
+    """The last lines of a text, indented."""
+    return "".join(f"    {line.rstrip()}\n" for line in text.splitlines()[-LINES:])

@@ -1,0 +1,110 @@
+"""Watch over the ranks of an engine on this machine, from one start to its end: one that died and one that
+hangs are seen here, long before torch's own timeouts (10 to 30 minutes) would tell."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from infra.hang import Hang, ask_where_they_stand, judge
+from infra.heartbeat import Beat, forget_beats, read_beats
+
+# From the first failure to the end of the others. They have nothing to save: a checkpoint needs all ranks.
+# It is for their last words, and for torchrun to see which one was first.
+END_GRACE_S = 10.0
+LONGEST_GAP_S = 5.0  # between two looks; what is more was spent asleep, and is no rank's fault
+
+
+class Watch:
+    """What is known of the ranks; forgets what an earlier start left."""
+
+    def __init__(self, job_dir: Path, ranks: range, hang_timeout_s: float | None) -> None:
+        self.job_dir, self.ranks, self.hang_timeout_s = job_dir, ranks, hang_timeout_s
+        self.beats: dict[int, Beat] = {}
+        self.hang: Hang | None = None
+        self.killed: set[int] = set()  # pids: their ends say nothing about the cause
+        self._heard: dict[int, float] = {}  # when each rank's newest beat was read
+        self._clock = 0.0
+        self._looked = time.monotonic()
+        self._failed: float | None = None  # when the first failure was seen
+        forget_beats(job_dir, ranks)
+
+    @property
+    def got_on(self) -> bool:
+        """Whether a step was completed since the start."""
+        return any(beat.began is not None and beat.step > beat.began for beat in self.beats.values())
+
+    def look(self) -> bool:
+        """Whether the engine may go on; a few times a second."""
+        self._tick()
+        for rank, beat in read_beats(self.job_dir, self.ranks).items():
+            if beat != self.beats.get(rank):
+                self.beats[rank], self._heard[rank] = beat, self._clock
+        if self._failed is None and self._any_failed():
+            self._failed = self._clock
+        if self._failed is not None:
+            return self._wait_for_the_end(self._clock - self._failed)
+        if self._silent():
+            self.hang = self._ask()
+        return self.hang is None
+
+    def _wait_for_the_end(self, waited_s: float) -> bool:
+        """After a failure. Ranks that outlive it are killed, so that torchrun ends and tells how it began."""
+        if waited_s > END_GRACE_S:
+            self.kill_ranks()
+        return waited_s < 2 * END_GRACE_S
+
+    def _tick(self) -> None:
+        """Our own clock, which stands still while we do (a suspended laptop, a stopped container)."""
+        now = time.monotonic()
+        self._clock += min(now - self._looked, LONGEST_GAP_S)
+        self._looked = now
+
+    def _any_failed(self) -> bool:
+        """A rank is gone that has not done its work, or has left its last words."""
+        gone = any(beat.phase != "done" and not alive(beat.pid) for beat in self.beats.values())
+        return gone or "error" in read_result(self.job_dir)
+
+    def _silent(self) -> bool:
+        """Nothing moves: ranks that wait for a slow one are silent too, but not hanging while that one is heard."""
+        heard = [self._heard[rank] for rank, beat in self.beats.items() if beat.judged]
+        return bool(heard and self.hang_timeout_s and max(heard) + self.hang_timeout_s < self._clock)
+
+    def _ask(self) -> Hang:
+        at_work = {rank: beat for rank, beat in self.beats.items() if beat.judged}
+        absent = [rank for rank in self.ranks if rank not in self.beats or self.beats[rank].phase is None]
+        silent_s = self._clock - max(self._heard[rank] for rank in at_work)
+        return judge(at_work, ask_where_they_stand(self.job_dir, at_work), absent, silent_s)
+
+    def kill_ranks(self) -> None:
+        """At once, with their children: each rank leads a session of its own, out of torchrun's group."""
+        for beat in read_beats(self.job_dir, self.ranks).values():
+            if alive(beat.pid):
+                self.killed.add(beat.pid)
+            kill_group(beat.pid, signal.SIGKILL)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process is there. One that has died is gone as soon as torchrun has seen it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def kill_group(pid: int, signum: signal.Signals) -> None:
+    try:
+        os.killpg(pid, signum)
+    except ProcessLookupError:
+        pass  # the usual case at the end: nothing is left
+
+
+def read_result(job_dir: Path) -> dict[str, Any]:
+    """result.json, as far as there is one."""
+    try:
+        return dict(json.loads((job_dir / "result.json").read_text()))
+    except FileNotFoundError:
+        return {}
