@@ -1,25 +1,42 @@
 """Megatron's data path: the .bin/.idx through GPTDataset, one global batch a step.
 
-Which sequences a step sees depends on the seed and the step alone: GPTDataset shuffles with the
-seed, and a step takes the samples [first, first + batch). A data parallel rank takes its share of
-them, a context parallel rank its chunks of each sequence.
+Which sequences a step sees depends on the seed and the position in the data alone: GPTDataset
+shuffles with the seed, BlendedDataset draws from several of them in their proportion, and a step
+takes the samples [first, first + batch). A data parallel rank takes its share of them, a context
+parallel rank its chunks of each sequence.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.pretrain.megatron import DEVICE
+from tasks.job import StageError
+from tasks.manifest import read_manifest
+from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.spec import PretrainSpec
 
 # isort: split
 from megatron.core import parallel_state
+from megatron.core.datasets import helpers
+from megatron.core.datasets.blended_dataset import BlendedDataset
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 
 from tasks.pretrain.attention import chunks_of_rank
+
+
+class Samples(Protocol):
+    """What GPTDataset and BlendedDataset have in common: (sequence) tensors by name."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]: ...
 
 
 @dataclass(frozen=True)
@@ -27,7 +44,7 @@ class _TokenizerFacts:
     """What GPTDataset asks of a tokenizer when the data is tokenized already."""
 
     vocab_size: int
-    eod: int = -2  # only needed to reset masks at document boundaries, which is off
+    eod: int = -2  # only needed to reset Megatron's own masks; `Batch.documents` does it for less
     pad: int = -1  # nothing is padded
 
     @property
@@ -37,22 +54,39 @@ class _TokenizerFacts:
 
 @dataclass(frozen=True)
 class Batch:
-    """Each tensor is (micro batch, local sequence), but for the mask."""
+    """One micro batch: (micro batch, local sequence) each, but for `documents`."""
 
     tokens: Tensor
     labels: Tensor
     loss_mask: Tensor
     position_ids: Tensor
-    # bool, True: hidden; (micro batch, 1, local sequence, sequence); None: causality alone
-    attention_mask: Tensor | None = None
+    documents: Tensor | None = None  # (micro batch, sequence): which of its documents a token is of
+
+    @property
+    def attention_mask(self) -> Tensor | None:
+        """What attention must not see beside the future: the tokens of other documents. Bool, True: hidden;
+        (micro batch, 1, local sequence, sequence). Made anew each time: it is large, the documents are not."""
+        if self.documents is None:
+            return None
+        return _chunks(self.documents)[:, None, :, None] != self.documents[:, None, None, :]
+
+    def on_device(self) -> "Batch":
+        """The same on this process's device; the copy runs beside what the device is doing."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Batch(
+            **{name: column.to(DEVICE, non_blocking=True) for name, column in columns.items() if column is not None}
+        )
 
 
-def build_datasets(spec: PretrainSpec, data: Path, vocab_size: int, cache: Path) -> tuple[GPTDataset, GPTDataset]:
-    """(train, held-out). The shuffled index is kept in `cache`."""
-    config = GPTDatasetConfig(
+def build_datasets(spec: PretrainSpec, data: list[Path], vocab_size: int, cache: Path) -> tuple[Samples, Samples]:
+    """(train, held-out) of tokenized data sets. Training blends all of them; the held-out sequences are of
+    the first alone, so that runs with other blends compare. The shuffled index is kept in `cache`.
+    Raises StageError when the data sets cannot be read by one model."""
+    _check(spec, data)
+    read = partial(
+        _gpt_dataset,
         random_seed=spec.seed,
         sequence_length=spec.sequence_length,
-        blend_per_split=[([str(data / "train")], None), ([str(data / "held_out")], None), None],
         path_to_cache=str(cache),
         tokenizer=_TokenizerFacts(vocab_size),
         reset_position_ids=False,
@@ -60,9 +94,46 @@ def build_datasets(spec: PretrainSpec, data: Path, vocab_size: int, cache: Path)
         eod_mask_loss=False,
         create_attention_mask=False,
     )
-    sizes = [spec.samples_at(spec.steps), spec.validation_sequences, 0]
-    train, held_out, _ = BlendedMegatronDatasetBuilder(GPTDataset, sizes, lambda: True, config).build()
-    return train, held_out
+    samples = spec.samples_at(spec.steps)
+    weights = spec.data_weights or [float(read_manifest(folder).facts["tokens"]) for folder in data]
+    blend = [(folder / "train", weight) for folder, weight in zip(data, weights, strict=True) if weight > 0]
+    train = _blended(blend, samples, read) if len(blend) > 1 else read(blend[0][0], samples)
+    return train, read(data[0] / "held_out", spec.validation_sequences)
+
+
+def _check(spec: PretrainSpec, data: list[Path]) -> None:
+    if spec.data_weights is not None and len(spec.data_weights) != len(data):
+        raise StageError(f"data_weights {spec.data_weights}: there are {len(data)} data sets; one weight for each")
+    tokenizers = [str(read_manifest(folder).facts["tokenizer_digest"]) for folder in data]
+    if len(set(tokenizers)) > 1:
+        told = ", ".join(f"{folder} by {digest[:12]}" for folder, digest in zip(data, tokenizers, strict=True))
+        raise StageError(
+            f"the data sets were tokenized by different tokenizers: {told}; tokenize them with the same one"
+        )
+
+
+def _gpt_dataset(prefix: Path, samples: int, **settings: Any) -> Samples:
+    """One data set's documents, cut into sequences and shuffled, epoch after epoch to at least `samples`."""
+    config = GPTDatasetConfig(blend_per_split=[([str(prefix)], None), None, None], **settings)
+    dataset: Samples = BlendedMegatronDatasetBuilder(GPTDataset, [samples, 0, 0], lambda: True, config).build()[0]
+    return dataset
+
+
+def _blended(blend: list[tuple[Path, float]], samples: int, read: Callable[[Path, int], Samples]) -> Samples:
+    """`samples` sequences of several data sets, in proportion to their weights at any point.
+
+    The builder's own blend asks each data set for more than is drawn from it, and still too few where the
+    numbers are small; asked for more than an epoch, GPTDataset mixes the next one in. So we count first."""
+    drawn = np.zeros(samples, np.int16), np.zeros(samples, np.int64)  # the data set, and the sample in it
+    total = sum(weight for _, weight in blend)
+    shares = [weight / total for _, weight in blend]
+    helpers.build_blending_indices(*drawn, shares, len(shares), samples, False)
+    counts = np.bincount(drawn[0], minlength=len(blend)).tolist()
+    datasets: list[Any] = [read(prefix, count) for (prefix, _), count in zip(blend, counts, strict=True)]
+    blended: Samples = BlendedMegatronDatasetBuilder.build_generic_dataset(
+        BlendedDataset, lambda: True, True, datasets, shares, samples, datasets[0].config
+    )
+    return blended
 
 
 def share_of_rank(first: int, count: int, micro_batch: int) -> list[range]:
@@ -74,23 +145,40 @@ def share_of_rank(first: int, count: int, micro_batch: int) -> list[range]:
     return [mine[start : start + micro_batch] for start in range(0, each, micro_batch)]
 
 
-def micro_batches(dataset: GPTDataset, first: int, count: int, micro_batch: int) -> list[Batch]:
-    """This rank's part of the samples [first, first + count), on its device. Samples that are only there
-    to fill a micro batch have a loss mask of 0."""
-    return [_batch(dataset, samples, micro_batch) for samples in share_of_rank(first, count, micro_batch)]
+def micro_batches(
+    dataset: Samples, first: int, count: int, micro_batch: int, end_of_text: int | None = None
+) -> list[Batch]:
+    """This rank's part of the samples [first, first + count), in host memory. Samples that are only there
+    to fill a micro batch have a loss mask of 0. With `end_of_text`, the token that ends a document,
+    attention stops at documents' boundaries."""
+    shares = share_of_rank(first, count, micro_batch)
+    return [_batch(dataset, samples, micro_batch, end_of_text) for samples in shares]
 
 
-def _batch(dataset: GPTDataset, samples: range, size: int) -> Batch:
+def _batch(dataset: Samples, samples: range, size: int, end_of_text: int | None) -> Batch:
+    # a run that rolled back needs more than was asked for: it begins again
     rows = [dataset[index % len(dataset)] for index in samples]
     filling = size - len(rows)
     rows += [dataset[0]] * filling
     columns = {name: torch.stack([row[name] for row in rows]) for name in _COLUMNS}
     if filling:
         columns["loss_mask"][-filling:] = 0
-    return Batch(*(_chunks(column).to(DEVICE, non_blocking=True) for column in columns.values()))
+    documents = None if end_of_text is None else _pinned(document_numbers(columns["tokens"], end_of_text))
+    return Batch(**{name: _pinned(_chunks(column)) for name, column in columns.items()}, documents=documents)
 
 
 _COLUMNS = ("tokens", "labels", "loss_mask", "position_ids")
+
+
+def document_numbers(tokens: Tensor, end_of_text: int) -> Tensor:
+    """How many documents ended before each token, (batch, sequence): the end of text is its document's last."""
+    ends = (tokens == end_of_text).int()
+    return ends.cumsum(dim=1, dtype=torch.int32) - ends
+
+
+def _pinned(column: Tensor) -> Tensor:
+    """In memory that a GPU can copy from by itself."""
+    return column.pin_memory() if CUDA else column
 
 
 def _chunks(column: Tensor) -> Tensor:

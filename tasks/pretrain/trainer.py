@@ -29,8 +29,8 @@ class Trainer:
 
     def __init__(self, job: Job, spec: PretrainSpec) -> None:
         self.job, self.spec = job, spec
-        data = job.input("data")
-        self.data_facts = read_manifest(data).facts
+        data = [job.input(name) for name in job.inputs]  # the corpus first, then what is blended in
+        self.data_facts = read_manifest(data[0]).facts
         self.vocab_size = spec.model.vocab_size or int(self.data_facts["vocab_size"])
         self._check()
         self.writer = dist.get_rank() == 0

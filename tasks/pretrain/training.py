@@ -104,7 +104,7 @@ class Training:
 
 def _forward(batches: Iterator[Batch], model: torch.nn.Module) -> tuple[Tensor, Any]:
     """Megatron's forward_step_func: the model's per-token losses, and what makes one loss of them."""
-    batch = next(batches)
+    batch = next(batches).on_device()
     # SDPAttention is causal by itself
     losses = model(batch.tokens, batch.position_ids, batch.attention_mask, labels=batch.labels)
     return losses, partial(_masked_sum, batch.loss_mask)

@@ -56,7 +56,7 @@ def spec(model: str, layout: Layout) -> PretrainSpec:
 def train(model: str, layout: Layout, data: Path, folder: Path) -> None:
     wanted = spec(model, layout)
     with model_parallel(layout, wanted.seed):
-        dataset, _ = build_datasets(wanted, data, VOCABULARY, folder / "index")
+        dataset, _ = build_datasets(wanted, [data], VOCABULARY, folder / "index")
         training = Training(wanted, VOCABULARY)
         losses, norms = [], []
         for step in range(STEPS):
