@@ -115,6 +115,11 @@ class Layout(Spec):
         yield "virtual_pipeline", "only with pipeline > 1", self.virtual_pipeline > 1 and self.pipeline == 1
         yield "sequence_parallel", "only with tensor > 1", self.sequence_parallel and self.tensor == 1
         needs = "needed with experts and tensor > 1: each rank routes its own part of the sequence"
+        # Megatron 0.16 then takes an expert for a dense weight and reduces its gradient over data parallel
+        # ranks alone, while tensor parallel ranks have copies of it: they would come apart, silently
+        allowed = f"as tensor ({self.tensor}), or expert > 1"
+        apart = experts and self.expert == 1 and self.expert_tensor != self.tensor
+        yield "expert_tensor", allowed, apart
         yield "sequence_parallel", needs, experts and self.tensor > 1 and not self.sequence_parallel
 
     def words(self) -> str:

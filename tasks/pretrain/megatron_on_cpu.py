@@ -22,7 +22,8 @@ _REWRITES = [
     (re.compile(r"device=(['\"])cuda\1"), "device='cpu'"),
     (re.compile(r"torch\.cuda\.synchronize\(\)"), "None"),
     (re.compile(r"torch\.cuda\.empty_cache\(\)"), "None"),
-    (re.compile(r"\.cuda\((torch\.get_default_device\(\))?\)"), ".cpu()"),
+    (re.compile(r"\.cuda\((torch\.get_default_device\(\)|non_blocking=True)?\)"), ".cpu()"),
+    (re.compile(r"torch\.cuda\.Stream\(\)"), "None"),
     (re.compile(r"pin_memory=True"), "pin_memory=False"),
     (re.compile(r"(['\"])torch\.cuda\.(Float|Half|BFloat16)Tensor\1"), r"'torch.\2Tensor'"),
 ]
@@ -70,3 +71,16 @@ def install() -> None:
 
     megatron_random._get_cuda_rng_state = lambda *args, **kwargs: torch.get_rng_state()
     megatron_random._set_cuda_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
+    from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
+
+    MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize = _splits_as_numbers
+
+
+def _splits_as_numbers(dispatcher: Any, point: str, tokens_per_expert: torch.Tensor | None = None) -> Any:
+    """In place of the copies from a GPU on a stream of their own: the sizes that all-to-all is called with
+    are here already, and are wanted as numbers."""
+    if point == dispatcher.cuda_dtoh_point:
+        for name in ("input_splits", "output_splits", "output_splits_tp"):
+            if torch.is_tensor(getattr(dispatcher, name)):
+                setattr(dispatcher, name, getattr(dispatcher, name).numpy())
+    return tokens_per_expert

@@ -56,8 +56,9 @@ def transformer_config(spec: ModelSpec, precision: str, layout: Layout | None = 
         fp8="hybrid" if precision == "fp8" else None,
         params_dtype=dtype,
         pipeline_dtype=dtype,
-        # tasks.pretrain.initialization fills the weights
-        perform_initialization=False,
+        # tasks.pretrain.initialization fills the weights anew, but Megatron's own initialization also marks
+        # those that are split over tensor parallel ranks: without it the gradient norm would leave parts out
+        perform_initialization=True,
         use_cpu_initialization=not CUDA,
         # the fusions are jit-compiled for CUDA; on a CPU they cost more than they save
         bias_activation_fusion=CUDA,
@@ -66,6 +67,10 @@ def transformer_config(spec: ModelSpec, precision: str, layout: Layout | None = 
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
         virtual_pipeline_model_parallel_size=layout.virtual_pipeline if layout.virtual_pipeline > 1 else None,
+        # An interleaved pipeline of two stages sends activations and gradients between the same two ranks at
+        # the same time; sent in one batch they are taken for each other, silently.
+        batch_p2p_comm=layout.virtual_pipeline == 1,
+        overlap_p2p_comm=layout.virtual_pipeline > 1,
         context_parallel_size=layout.context,
         sequence_parallel=layout.sequence_parallel,
         **_RECOMPUTE[layout.recompute],
