@@ -1,0 +1,89 @@
+"""What the parity matrix trains: the models, and every layout that is legal for them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.pretrain.layout import Layout, layouts
+from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
+from tasks.pretrain.optimizer_spec import OptimizerSpec
+from tasks.pretrain.spec import PretrainSpec
+
+STEPS = 20
+VOCABULARY = 256
+GLOBAL_BATCH = 16
+SHAPE: dict[str, Any] = {
+    "layers": 4, "hidden": 32, "heads": 8, "kv_heads": 8, "head_dim": 8, "ffn_hidden": 64, "max_positions": 64,
+    "init_std": 0.05, "vocab_size": VOCABULARY,
+}  # fmt: skip
+EXPERTS = ExpertsSpec(count=8, top_k=2, ffn_hidden=32, shared_ffn_hidden=32, aux_loss=1e-2)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model of the matrix, and on how many processes it is tried."""
+
+    model: ModelSpec
+    worlds: tuple[int, ...]
+    what: str
+    mask_documents: bool = False
+
+
+SUBJECTS = {
+    "dense": Subject(
+        ModelSpec(**SHAPE | {"layers": 8, "kv_heads": 4}),
+        (1, 2, 4, 8),
+        "Qwen3: qk-norm, grouped queries, tied embeddings, 8 layers",
+    ),
+    "experts": Subject(
+        ModelSpec(**SHAPE, family="qwen3_moe", experts=EXPERTS),
+        (1, 2, 4, 8),
+        "Qwen3-MoE: 8 experts, the best 2, a shared one, auxiliary loss, 4 layers",
+    ),
+    "biased": Subject(
+        ModelSpec(**SHAPE, family="qwen2", tied_embeddings=False),
+        (1, 2, 4),
+        "Qwen2: QKV biases, untied embeddings, 4 layers",
+    ),
+    "windowed": Subject(
+        ModelSpec(**SHAPE, family="mistral", sliding_window=12),
+        (1, 2),
+        "Mistral: sliding window of 12; attention stops at document boundaries, 4 layers",
+        mask_documents=True,
+    ),
+}
+
+
+def spec(subject: str, layout: Layout) -> PretrainSpec:
+    return PretrainSpec(
+        model=SUBJECTS[subject].model,
+        optimizer=OptimizerSpec(lr=3e-3, min_lr=3e-4, warmup_steps=2),
+        sequence_length=32,
+        global_batch=GLOBAL_BATCH,
+        steps=STEPS,
+        precision="fp32",
+        mask_documents=SUBJECTS[subject].mask_documents,
+        layout=layout,
+    )
+
+
+def legal_layouts(subject: str, world: int) -> Iterator[Layout]:
+    """All of them, each with and without the distributed optimizer; on one and two processes with each
+    recomputation as well."""
+    for sizes in layouts(Layout(processes=world), SUBJECTS[subject].model):
+        for changes in _variants(world):
+            layout = sizes.model_copy(update={"micro_batch": _micro_batch(sizes), **changes})
+            if not spec(subject, layout).problems():
+                yield layout
+
+
+def _variants(world: int) -> list[dict[str, Any]]:
+    optimizers: list[dict[str, Any]] = [{}, {"distributed_optimizer": True}]
+    recompute: list[dict[str, Any]] = [{"recompute": "selective"}, {"recompute": "full"}]
+    return optimizers + (recompute if world <= 2 else [])
+
+
+def _micro_batch(layout: Layout) -> int:
+    """So that a step has two micro batches (on eight processes one: time), or one for each pipeline stage."""
+    least = 1 if layout.world == 8 else 2
+    return max(1, GLOBAL_BATCH // (layout.data * max(least, layout.pipeline)))

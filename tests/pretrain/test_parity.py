@@ -1,0 +1,89 @@
+"""Every layout trains the same model: the same losses, gradient norms and weights as one process."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.pretrain.layout import Layout
+from tests.pretrain.parity_layouts import SUBJECTS, legal_layouts
+from tests.pretrain.parity_table import compare, every_layout, summary
+from tests.pretrain.tiny import make_shards
+
+ROOT = Path(__file__).parents[2]
+
+# fp32 sums in another order; measured: at most a tenth of these
+LOSS, NORM, WEIGHTS = 1e-5, 1e-5, 1e-5
+
+# what `make test` tries: each kind of parallelism, some together, on up to four processes
+SOME = [
+    ("dense", Layout(processes=1, recompute="full")),
+    ("dense", Layout(processes=2, distributed_optimizer=True)),
+    ("dense", Layout(processes=2, context=2)),
+    ("dense", Layout(processes=2, pipeline=2, virtual_pipeline=2)),
+    ("dense", Layout(processes=2, tensor=2, recompute="selective")),
+    ("biased", Layout(processes=2, tensor=2, sequence_parallel=True)),
+    ("windowed", Layout(processes=2, context=2)),
+    ("experts", Layout(processes=2, expert=2)),
+    ("experts", Layout(processes=2, tensor=2, expert=2, sequence_parallel=True, distributed_optimizer=True)),
+    ("dense", Layout(processes=4, tensor=2, pipeline=2, sequence_parallel=True)),
+    ("dense", Layout(processes=4, context=2, distributed_optimizer=True)),
+    ("experts", Layout(processes=4, pipeline=2, virtual_pipeline=2, expert=2)),
+]
+
+
+def train(folder: Path, cases: list[tuple[str, Layout]]) -> None:
+    """Train each case, and each model in one process to compare with: one torchrun for each number of processes."""
+    alone = [(subject, Layout(micro_batch=8)) for subject in SUBJECTS]
+    words = [(subject, layout.model_dump()) for subject, layout in [*alone, *cases]]
+    folder.mkdir(exist_ok=True)
+    (folder / "layouts.json").write_text(json.dumps(words))
+    data = make_shards(folder / "data")
+    for world in sorted({1, *(layout.world for _, layout in cases)}):
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+        command = [*torchrun, "-m", "tests.pretrain.parity", str(folder), str(data)]
+        with (folder / f"log-{world}.txt").open("w") as log:
+            environment = os.environ | {"OMP_NUM_THREADS": "1"}
+            ended = subprocess.run(command, stdout=log, stderr=log, env=environment, cwd=ROOT, check=False)
+        assert ended.returncode == 0, (folder / f"log-{world}.txt").read_text()[-5000:]
+
+
+@pytest.fixture(scope="module")
+def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parity")
+    train(folder, [(subject, _with_micro_batch(layout)) for subject, layout in SOME])
+    return folder
+
+
+def _with_micro_batch(layout: Layout) -> Layout:
+    return layout.model_copy(update={"micro_batch": 16 // (layout.data * max(2, layout.pipeline))})
+
+
+@pytest.mark.parametrize(("subject", "layout"), SOME, ids=[f"{name}-{layout.name()}" for name, layout in SOME])
+def test_a_layout_trains_the_same_model(some: Path, subject: str, layout: Layout) -> None:
+    found = compare(some, subject, layout)
+    assert (found.loss, found.norm, found.weights) <= (LOSS, NORM, WEIGHTS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4 * 3600)
+def test_every_legal_layout_trains_the_same_model(tmp_path: Path) -> None:
+    """The whole matrix; writes the README's table and tests/pretrain/PARITY.md."""
+    cases = [
+        (name, layout)
+        for name, subject in SUBJECTS.items()
+        for world in subject.worlds
+        for layout in legal_layouts(name, world)
+    ]
+    train(tmp_path, cases)
+    found = [compare(tmp_path, subject, layout) for subject, layout in cases]
+    (ROOT / "tests/pretrain/PARITY.md").write_text(every_layout(found))
+    readme = ROOT / "README.md"
+    table = f"<!-- parity -->\n{summary(found)}\n<!-- /parity -->"
+    readme.write_text(re.sub(r"<!-- parity -->.*<!-- /parity -->", lambda _: table, readme.read_text(), flags=re.S))
+    apart = [item for item in found if item.loss > LOSS or item.norm > NORM or item.weights > WEIGHTS]
+    assert not apart, every_layout(apart)
