@@ -10,7 +10,7 @@ import os
 import pickle
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class TrainingState:
     scheduler: OptimizerParamScheduler
     step: int = 0
     samples: int = 0  # sequences consumed: the position in the data
+    losses: list[float] = field(default_factory=list)  # of the last steps: what tells a spike
 
     def sharded(self, is_loading: bool) -> dict[str, Any]:
         # as Megatron names them: the optimizer looks for `model`, or model0, model1 …
@@ -49,6 +50,7 @@ class TrainingState:
             "scheduler": self.scheduler.state_dict(),
             "step": self.step,
             "samples": self.samples,
+            "losses": self.losses,
             "rng": {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state() if CUDA else None},
         }
 
@@ -83,7 +85,7 @@ def load(state: TrainingState, path: Path) -> None:
         chunk.load_state_dict(loaded[f"model{number}" if len(state.chunks) > 1 else "model"])
     state.optimizer.load_state_dict(loaded["optimizer"])
     state.scheduler.load_state_dict(loaded["scheduler"])
-    state.step, state.samples = loaded["step"], loaded["samples"]
+    state.step, state.samples, state.losses = loaded["step"], loaded["samples"], loaded["losses"]
     torch.set_rng_state(loaded["rng"]["cpu"])
     if CUDA and loaded["rng"]["cuda"] is not None:
         torch.cuda.set_rng_state(loaded["rng"]["cuda"])

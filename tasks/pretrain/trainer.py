@@ -15,10 +15,12 @@ import torch.distributed as dist
 from tasks.job import Job, StageError
 from tasks.manifest import read_manifest
 from tasks.pretrain import checkpoint
-from tasks.pretrain.batches import build_datasets, micro_batches
+from tasks.pretrain.anomaly import Anomaly, Book, Watch
+from tasks.pretrain.batches import Batch, Samples, build_datasets, micro_batches
 from tasks.pretrain.flops import flops_per_token, peak_flops
 from tasks.pretrain.megatron import CUDA, DEVICE
-from tasks.pretrain.spec import PretrainSpec
+from tasks.pretrain.prefetch import Prefetch
+from tasks.pretrain.spec import PretrainSpec, Reaction
 from tasks.pretrain.training import Training
 
 LAYOUT_FACTS = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor", "data")
@@ -38,6 +40,10 @@ class Trainer:
         self.train_data, self.held_out = build_datasets(spec, data, self.vocab_size, job.work / "index")
         self.training = Training(spec, self.vocab_size)
         self.state = checkpoint.TrainingState(self.training.chunks, self.training.optimizer, self.training.scheduler)
+        self.end_of_text = int(self.data_facts["eos_id"]) if spec.mask_documents else None
+        self.prefetch = Prefetch(lambda span: self._batches(self.train_data, span))
+        self.watch = Watch(spec.anomalies)
+        self.book = Book(job.directory, self.watch, self.writer)
         self.flops_per_token = flops_per_token(spec.model, self.vocab_size, spec.sequence_length)
         self.stop_requested = False
 
@@ -54,31 +60,60 @@ class Trainer:
 
     # -- one step --------------------------------------------------------------------------------
 
-    def step(self) -> dict[str, float]:
-        """One optimizer step; returns its metrics."""
+    def step(self) -> dict[str, float] | None:
+        """One step; returns its metrics, or None when it was rolled back to an earlier one."""
         state, training = self.state, self.training
-        batch = self.spec.batch_at(state.step)
+        span = self._span(state.step, state.samples)
+        more = state.step + 1 < self.spec.steps
         clock = _Clock()
         with clock("data_s"):
-            batches = micro_batches(self.train_data, state.samples, batch, self.spec.layout.micro_batch)
+            batches = self.prefetch.take(span, self._span(state.step + 1, span.stop) if more else None)
         with clock("forward_backward_s"):
             loss = training.gradients(batches)
         with clock("optimizer_s"):
             learning_rate = float(training.optimizer.param_groups[0]["lr"])
             grad_norm = training.gradient_norm()
-            if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-                raise StageError(f"step {state.step + 1}: loss {loss}, gradient norm {grad_norm}: lower optimizer.lr")
-            training.update(grad_norm)
+            anomaly = self.watch.judge(loss, grad_norm, state.losses)
+            reaction = self._react(anomaly, span) if anomaly else "continue"
+            if reaction == "roll_back":
+                self._roll_back(span)
+                return None
+            if reaction == "continue":
+                training.update(grad_norm)
+                state.losses = self.watch.remember(state.losses, loss)
             training.scheduler.step(increment=1)
         state.step += 1
-        state.samples += batch
-        speed = batch * self.spec.sequence_length / clock.total()
+        state.samples = span.stop
+        speed = len(span) * self.spec.sequence_length / clock.total()
         return {"loss": loss, "grad_norm": grad_norm, "lr": learning_rate, "tokens_per_s": speed, **clock.seconds}
 
+    def _span(self, step: int, samples: int) -> range:
+        """What the step after `step` completed ones reads, from the position `samples`."""
+        return range(samples, samples + self.spec.batch_at(step))
+
+    def _batches(self, dataset: Samples, span: range) -> list[Batch]:
+        return micro_batches(dataset, span.start, len(span), self.spec.layout.micro_batch, self.end_of_text)
+
+    def _react(self, anomaly: Anomaly, span: range) -> Reaction:
+        """What to do about a step that went wrong; it is in the book. Raises StageError to stop."""
+        step = self.state.step + 1
+        reaction = self.book.enter(step, anomaly, span, self.train_data)
+        if reaction == "stop":
+            raise StageError(self.book.last_words(step, anomaly, span))
+        return reaction
+
+    def _roll_back(self, span: range) -> None:
+        """To the newest checkpoint, and from there on behind the samples `span`."""
+        checkpoint.load(self.state, checkpoint.complete(self.checkpoints)[-1])
+        self.state.samples = span.stop
+        if self.writer:
+            self.job.forget_after(self.state.step)
+
     def validate(self) -> float:
-        """Mean loss in nats per token on the first held-out sequences, the same ones each time."""
+        """Mean loss in nats per token on the first held-out sequences of the first data set, the same ones
+        each time."""
         available = min(self.spec.validation_sequences, len(self.held_out))
-        return self.training.evaluate(micro_batches(self.held_out, 0, available, self.spec.layout.micro_batch))
+        return self.training.evaluate(self._batches(self.held_out, range(available)))
 
     # -- the run ---------------------------------------------------------------------------------
 
@@ -92,12 +127,21 @@ class Trainer:
             self.job.forget_after(self.state.step)
 
     def run(self) -> float:
-        """Train to the last step; returns the last validation loss."""
+        """Train to the last step; returns the last validation loss. Raises StageError when a step goes wrong
+        and the spec says to stop."""
+        with self.prefetch:
+            return self._loop()
+
+    def _loop(self) -> float:
         spec, state = self.spec, self.state
         peak = peak_flops(spec.precision)
         validation = float("nan")
+        if state.step == 0 and self.watch.may_roll_back():
+            checkpoint.save(state, self.checkpoints, spec.checkpoints.keep_last, self.writer)
         while state.step < spec.steps:
             metrics = self.step()
+            if metrics is None:
+                continue
             if peak:
                 ranks = dist.get_world_size()
                 metrics["mfu"] = metrics["tokens_per_s"] * self.flops_per_token / (peak * ranks)
@@ -105,7 +149,7 @@ class Trainer:
             if last or state.step % spec.validate_every == 0:
                 validation = metrics["validation_loss"] = self.validate()
             if self.writer:
-                self.job.metric(state.step, **metrics)
+                self.job.metric(state.step, **{name: value for name, value in metrics.items() if math.isfinite(value)})
                 self.job.progress(state.step, spec.steps, "steps", **_shown(metrics))
             stopping = self._any_rank_stopping()
             if last or stopping or state.step % spec.checkpoints.every == 0:
@@ -138,6 +182,7 @@ class Trainer:
         checkpoint.copy_content(checkpoint.complete(self.checkpoints)[-1], output / "checkpoint")
         description = {"model": spec.model.model_dump(), "vocab_size": self.vocab_size, "precision": spec.precision}
         (output / "model.json").write_text(json.dumps(description, indent=1))
+        self.book.copy_to(self.job.record)
         self.job.finish(
             step=self.state.step,
             tokens_seen=self.state.samples * spec.sequence_length,

@@ -1,0 +1,143 @@
+"""Steps that go wrong: what is one, whose batch it was, and the book that is kept of them.
+
+A step is judged by its loss and gradient norm before the optimizer uses them. Going back to a
+checkpoint and on behind the batches around a spike is PaLM's cure (Chowdhery et al. 2022, section 5.1).
+
+    JOB_DIR/anomalies.jsonl    one object a line: {"step", "kind", "why", "loss", "grad_norm", "reaction",
+                               "first", "count", "samples": [{"data", "documents"}, …]}
+
+"first" and "count" are the batch's place in the shuffled order. Each of its samples has its data set's
+path and the numbers of its documents, counted from 0 in that data set.
+"""
+
+import json
+import math
+import shutil
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tasks.pretrain.spec import AnomalySpec, Reaction
+
+FILE = "anomalies.jsonl"
+FEWEST_LOSSES = 8  # a mean and a deviation of fewer say little
+COUNTED = ("skip", "roll_back")  # the reactions that `limit` is about
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    """What is wrong with a step."""
+
+    kind: Literal["nan", "spike"]  # a NaN or an Inf; or too high a loss
+    why: str
+    loss: float
+    grad_norm: float
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Judges steps. It keeps nothing: the losses that it compares with are part of the training's state."""
+
+    spec: AnomalySpec
+
+    def judge(self, loss: float, grad_norm: float, losses: Sequence[float]) -> Anomaly | None:
+        """What is wrong with a step, if anything. `losses` are those of the last steps that the optimizer
+        took, the newest last; a spike is above their mean by more than `spike_deviations` times their
+        standard deviation (that of a sample, over n - 1)."""
+        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+            return Anomaly("nan", f"loss {loss}, gradient norm {grad_norm}", loss, grad_norm)
+        if len(losses) < FEWEST_LOSSES:
+            return None
+        mean, deviation = statistics.fmean(losses), statistics.stdev(losses)
+        if loss <= mean + self.spec.spike_deviations * deviation:
+            return None
+        why = f"loss {loss:.4f} after {mean:.4f} ± {deviation:.4f} in the last {len(losses)} steps"
+        return Anomaly("spike", why, loss, grad_norm)
+
+    def reaction(self, anomaly: Anomaly) -> Reaction:
+        reaction: Reaction = getattr(self.spec, f"on_{anomaly.kind}")
+        return reaction
+
+    def may_roll_back(self) -> bool:
+        return "roll_back" in (self.spec.on_nan, self.spec.on_spike)
+
+    def remember(self, losses: Sequence[float], loss: float) -> list[float]:
+        """The losses that the next step is compared with, after one that the optimizer took."""
+        return [*losses, loss][-self.spec.window :]
+
+
+class Book:
+    """The anomalies of a job. Every process reads it at the start and counts for itself; one writes.
+
+    A run that was killed and takes a step again finds its anomaly again: that is the same entry."""
+
+    def __init__(self, folder: Path, watch: Watch, writer: bool) -> None:
+        self.path, self.watch, self.writer = folder / FILE, watch, writer
+        known = entries(self.path)
+        self._known = {(entry["first"], entry["reaction"]) for entry in known}
+        if writer and known:  # the last writer may have been killed within a line
+            partial = self.path.with_suffix(".partial")
+            partial.write_text("".join(json.dumps(entry) + "\n" for entry in known))
+            partial.replace(self.path)
+
+    def enter(self, step: int, anomaly: Anomaly, span: range, dataset: Any) -> Reaction:
+        """Enter what went wrong in the `step`-th step, on the samples `span`; returns what is to be done:
+        what the spec says, or to stop once `limit` steps were skipped or rolled back."""
+        reaction = self.watch.reaction(anomaly)
+        if (span.start, reaction) in self._known:
+            return reaction
+        if reaction in COUNTED and sum(earlier in COUNTED for _, earlier in self._known) >= self.watch.spec.limit:
+            reaction = "stop"
+        self._known.add((span.start, reaction))
+        if self.writer:
+            place = {"first": span.start, "count": len(span), "samples": identity(dataset, span)}
+            entry = {"step": step, **asdict(anomaly), "reaction": reaction, **place}
+            with self.path.open("a") as stream:
+                stream.write(json.dumps({name: _plain(value) for name, value in entry.items()}) + "\n")
+            where = f"samples {span.start} to {span.stop - 1}, see {FILE}"
+            print(f"step {step}: {anomaly.why}: {reaction} ({where})", flush=True)
+        return reaction
+
+    def last_words(self, step: int, anomaly: Anomaly, span: range) -> str:
+        """Why the run stops, where to look, and ways out."""
+        way_out = f"set anomalies.on_{anomaly.kind} to skip or roll_back"
+        if self.watch.reaction(anomaly) in COUNTED:
+            way_out = f"{self.watch.spec.limit} batches were passed over already (anomalies.limit)"
+        where = f"the samples {span.start} to {span.stop - 1} of the shuffled order; their documents are in {self.path}"
+        return f"step {step}: {anomaly.why}. Its batch is {where}. Lower optimizer.lr or look at the data; {way_out}"
+
+    def copy_to(self, folder: Path) -> None:
+        if self.path.exists():
+            shutil.copy(self.path, folder / FILE)
+
+
+def entries(path: Path) -> list[dict[str, Any]]:
+    """The lines of a book that were written to the end."""
+    found = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:  # cut short
+            continue
+    return found
+
+
+def identity(dataset: Any, span: range) -> list[dict[str, Any]]:
+    """Where samples of a GPTDataset or BlendedDataset come from."""
+    return [_origin(dataset, index % len(dataset)) for index in span]
+
+
+def _origin(dataset: Any, index: int) -> dict[str, Any]:
+    if hasattr(dataset, "dataset_sample_index"):  # a blend: which of its data sets, and where in it
+        part, index = dataset.dataset_index[index], dataset.dataset_sample_index[index]
+        return _origin(dataset.datasets[part], index)
+    place = dataset.shuffle_index[index]
+    (begin, _), (end, _) = dataset.sample_index[place], dataset.sample_index[place + 1]
+    return {"data": str(dataset.dataset_path), "documents": dataset.document_index[begin : end + 1].tolist()}
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
