@@ -21,6 +21,7 @@ from tasks.pretrain.spec import PretrainSpec
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.moe.moe_utils import track_moe_metrics
 
 
 class Training:
@@ -70,6 +71,14 @@ class Training:
         """Global norm of the gradients over all ranks. Called once, between `gradients` and `update`."""
         self.optimizer.prepare_grads()
         return float(self.optimizer.get_grad_norm())
+
+    def balance(self, micro_batches: int) -> dict[str, float]:
+        """A mixture's auxiliary losses since the last call, mean over its layers and a step's micro batches."""
+        if not self.spec.model.experts:
+            return {}
+        found: dict[str, Tensor] = {}
+        track_moe_metrics(1 / micro_batches, 0, total_loss_dict=found, num_layers=self.spec.model.layers)
+        return {name: float(value) for name, value in found.items()}
 
     @torch.no_grad()
     def evaluate(self, batches: list[Batch]) -> float:

@@ -5,6 +5,7 @@ seed, one after the other in the same processes. Each leaves FOLDER/<subject>-<l
 the gradient norm of each step, and the whole weights, put together from the ranks' parts.
 """
 
+import gc
 import json
 import sys
 from pathlib import Path
@@ -84,7 +85,8 @@ def main() -> None:
             names = dist.PrefixStore(str(number), store)  # a group must not find its predecessor's addresses
             dist.init_process_group("gloo", store=names, rank=rank, world_size=world)
             train(subject, layout, data, folder)
-            dist.destroy_process_group()  # and with it the layout's groups, each of which has threads
+            dist.destroy_process_group()
+            gc.collect()  # the layout's groups are in reference cycles, and each has threads
 
 
 if __name__ == "__main__":
