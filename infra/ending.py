@@ -53,13 +53,15 @@ def ending(title: str, job_dir: Path, returncode: int, watch: Watch, printed: Pr
         who = f"{title}: rank {result['rank']}" if "rank" in result else title
         how = f"{who}: {result['kind']}: {result['error']}{disk}"
         return Ending(how, f"\n{tail(result['traceback'])}{folder}", not full)
-    if first is None:
-        how, said = f"{title} {_exit(returncode)}", printed.by_torchrun()
+    if first is not None:
+        how, rank = f"{title}: rank {first.rank} {_exit(first.exit_code)}", first.rank
+    elif watch.gone and watch.killed:  # torchrun did not see it
+        how, rank = f"{title}: rank {watch.gone[0]} died", watch.gone[0]
     else:
-        beat = watch.beats.get(first.rank)
-        at = f" at {beat}" if beat and beat.phase else ""
-        how, said = f"{title}: rank {first.rank} {_exit(first.exit_code)}{at}", printed.by_rank(first.rank)
-    return Ending(how + disk, f". {_said(said)}{folder}", not full)
+        return Ending(f"{title} {_exit(returncode)}{disk}", f". {_said(printed.by_torchrun())}{folder}", not full)
+    beat = watch.beats.get(rank)
+    at = f" at {beat}" if beat and beat.phase else ""
+    return Ending(f"{how}{at}{disk}", f". {_said(printed.by_rank(rank))}{folder}", not full)
 
 
 def _first(torchrun: str, killed: set[int]) -> _Failed | None:

@@ -13,7 +13,7 @@ from infra.heartbeat import Beat, forget_beats, read_beats
 
 # From the first failure to the end of the others. They have nothing to save: a checkpoint needs all ranks.
 # It is for their last words, and for torchrun to see which one was first.
-END_GRACE_S = 10.0
+END_GRACE_S = 5.0
 LONGEST_GAP_S = 5.0  # between two looks; what is more was spent asleep, and is no rank's fault
 
 
@@ -24,6 +24,7 @@ class Watch:
         self.job_dir, self.ranks, self.hang_timeout_s = job_dir, ranks, hang_timeout_s
         self.beats: dict[int, Beat] = {}
         self.hang: Hang | None = None
+        self.gone: list[int] = []  # the ranks that were not there any more when the first failure was seen
         self.killed: set[int] = set()  # pids: their ends say nothing about the cause
         self._heard: dict[int, float] = {}  # when each rank's newest beat was read
         self._clock = 0.0
@@ -64,8 +65,10 @@ class Watch:
 
     def _any_failed(self) -> bool:
         """A rank is gone that has not done its work, or has left its last words."""
-        gone = any(beat.phase != "done" and not alive(beat.pid) for beat in self.beats.values())
-        return gone or "error" in read_result(self.job_dir)
+        self.gone = [rank for rank, beat in self.beats.items() if beat.phase != "done" and not alive(beat.pid)]
+        result = read_result(self.job_dir)
+        # another machine's launcher ends its own ranks, and ours then fail by themselves
+        return bool(self.gone) or ("error" in result and result.get("rank", self.ranks[0]) in self.ranks)
 
     def _silent(self) -> bool:
         """Nothing moves: ranks that wait for a slow one are silent too, but not hanging while that one is heard."""

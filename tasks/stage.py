@@ -26,7 +26,7 @@ from flytekit.extend import TaskPlugins
 from pydantic import ValidationError
 
 from infra.home import baton_home, quiet
-from infra.launch import Engine, job_directory, run_engine
+from infra.launch import Engine, Survival, job_directory, run_engine
 from infra.progress import say
 from infra.tracking.execution import note_cached
 from infra.tracking.record import tracked
@@ -125,12 +125,15 @@ def run(
     *,
     title: str | None = None,
     processes: int | None = None,
+    nodes: int = 1,
+    survival: Survival = Survival(),
     **inputs: Artifact | Sequence[Artifact],
 ) -> A:
     """Run a stage's engine on its inputs, tracked, and return the artifact that it made.
 
     `title` tells apart the uses of one engine (evaluate base, evaluate sft); `processes` asks for
-    torchrun. A list of artifacts, `more=[…]`, is as many inputs: more.0, more.1, … Raises EngineFailed,
+    torchrun, on each of `nodes` machines; `survival` says what is done when one of them dies or hangs.
+    A list of artifacts, `more=[…]`, is as many inputs: more.0, more.1, … Raises EngineFailed,
     ArtifactError.
     """
     title = title or engine.stage
@@ -146,7 +149,7 @@ def run(
         "inputs": {name: {"path": str(item.local()), "digest": item.digest} for name, item in named.items()},
     }
     with tracked(title, job_dir, spec=words, inputs=digests) as record:
-        output = run_engine(engine, job_dir, request, title=title, processes=processes)
+        output = run_engine(engine, job_dir, request, title=title, processes=processes, nodes=nodes, survival=survival)
         artifact = made.from_directory(output)
         record.made(made.kind, artifact.digest, artifact.facts())
     _made_here.add(artifact.digest)

@@ -1,7 +1,7 @@
 """The pretraining stage as a Flyte task."""
 
 import images
-from infra.launch import Engine
+from infra.launch import Engine, Survival
 from tasks.artifacts import MegatronCheckpoint, TokenizedCorpus
 from tasks.pretrain.spec import PretrainSpec
 from tasks.stage import run, stage
@@ -12,4 +12,13 @@ ENGINES = {"megatron": Engine("pretrain", "tasks.pretrain.train", version="2")}
 @stage(ENGINES["megatron"], image=images.TRAIN)
 def pretrain(spec: PretrainSpec, data: TokenizedCorpus, more: list[TokenizedCorpus]) -> MegatronCheckpoint:
     """Train a model from nothing on tokenized text: `data`, with `more` blended in."""
-    return run(ENGINES[spec.engine], MegatronCheckpoint, spec, processes=spec.layout.processes, data=data, more=more)
+    return run(
+        ENGINES[spec.engine],
+        MegatronCheckpoint,
+        spec,
+        processes=spec.layout.processes,
+        nodes=spec.layout.nodes,
+        survival=Survival(spec.survival.max_restarts, spec.survival.hang_timeout_s),
+        data=data,
+        more=more,
+    )
