@@ -23,6 +23,7 @@ class Watch:
     def __init__(self, job_dir: Path, ranks: range, hang_timeout_s: float | None) -> None:
         self.job_dir, self.ranks, self.hang_timeout_s = job_dir, ranks, hang_timeout_s
         self.beats: dict[int, Beat] = {}
+        self.got_on = False  # whether a step was completed since the start
         self.hang: Hang | None = None
         self.gone: list[int] = []  # the ranks that were not there any more when the first failure was seen
         self.killed: set[int] = set()  # pids: their ends say nothing about the cause
@@ -32,17 +33,10 @@ class Watch:
         self._failed: float | None = None  # when the first failure was seen
         forget_beats(job_dir, ranks)
 
-    @property
-    def got_on(self) -> bool:
-        """Whether a step was completed since the start."""
-        return any(beat.began is not None and beat.step > beat.began for beat in self.beats.values())
-
     def look(self) -> bool:
         """Whether the engine may go on; a few times a second."""
         self._tick()
-        for rank, beat in read_beats(self.job_dir, self.ranks).items():
-            if beat != self.beats.get(rank):
-                self.beats[rank], self._heard[rank] = beat, self._clock
+        self._read()
         if self._failed is None and self._any_failed():
             self._failed = self._clock
         if self._failed is not None:
@@ -56,6 +50,12 @@ class Watch:
         if waited_s > END_GRACE_S:
             self.kill_ranks()
         return waited_s < 2 * END_GRACE_S
+
+    def _read(self) -> None:
+        for rank, beat in read_beats(self.job_dir, self.ranks).items():
+            if beat != self.beats.get(rank):
+                self.beats[rank], self._heard[rank] = beat, self._clock
+            self.got_on |= beat.began is not None and beat.step > beat.began
 
     def _tick(self) -> None:
         """Our own clock, which stands still while we do (a suspended laptop, a stopped container)."""
@@ -83,7 +83,8 @@ class Watch:
 
     def kill_ranks(self) -> None:
         """At once, with their children: each rank leads a session of its own, out of torchrun's group."""
-        for beat in read_beats(self.job_dir, self.ranks).values():
+        self._read()
+        for beat in self.beats.values():
             if alive(beat.pid):
                 self.killed.add(beat.pid)
             kill_group(beat.pid, signal.SIGKILL)

@@ -36,6 +36,8 @@ from tasks.spec import Spec
 
 A = TypeVar("A", bound=Artifact)
 
+ONE_TRY = Survival()
+
 quiet()
 # Flyte keeps one local cache for the whole user; Baton's belongs with the artifacts it points to.
 flytekit.core.local_cache.CACHE_LOCATION = str(baton_home() / "flyte-cache")
@@ -126,7 +128,7 @@ def run(
     title: str | None = None,
     processes: int | None = None,
     nodes: int = 1,
-    survival: Survival = Survival(),
+    survival: Survival = ONE_TRY,
     **inputs: Artifact | Sequence[Artifact],
 ) -> A:
     """Run a stage's engine on its inputs, tracked, and return the artifact that it made.
