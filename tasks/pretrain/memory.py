@@ -1,0 +1,224 @@
+"""How much memory a process of a training run needs: weights, gradients, optimizer, activations.
+
+What is counted is what torch allocates for tensors at the worst moment of a step, on the worst rank of
+the pipeline. Not counted: CUDA's context, NCCL's buffers, the allocator's gaps. A mixture's tokens are
+taken to be shared out evenly over its experts.
+
+Activations are what a forward pass leaves for the backward pass (micro batches in flight x layers),
+and the largest of what comes and goes beside it: the logits, the work of one layer's backward pass.
+They depend on the kernels, hence `Kernels`. Attention never holds scores: on a GPU because of the
+flash kernels, on a CPU because scaled_dot_product_attention has one of that kind there too.
+"""
+
+from dataclasses import dataclass
+
+from tasks.pretrain.layout import Layout
+from tasks.pretrain.spec import PretrainSpec
+
+INDEX = 8  # bytes of a token id or a place
+FLOAT = 4  # of what is always in fp32: gradients, the optimizer's state, softmax
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one process."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+    def words(self) -> str:
+        parts = {name: getattr(self, name) / GB for name in ("weights", "gradients", "optimizer", "activations")}
+        return ", ".join(f"{name} {size:.3g} GB" for name, size in parts.items())
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What a device's kernels keep for the backward pass."""
+
+    fused_norm: bool  # RMSNorm keeps its input; otherwise two copies in fp32
+    fused_swiglu: bool  # keeps its input alone; otherwise each intermediate too
+    grouped_attention: bool  # takes keys and values as they are; otherwise repeated for each query head
+
+
+GPU = Kernels(fused_norm=True, fused_swiglu=True, grouped_attention=True)
+CPU = Kernels(fused_norm=False, fused_swiglu=False, grouped_attention=False)
+
+
+def estimate(spec: PretrainSpec, vocab_size: int, kernels: Kernels = GPU) -> Memory:
+    """What the process needs that needs the most."""
+    stages = (_Stage(spec, vocab_size, kernels, number).memory() for number in range(spec.layout.pipeline))
+    return max(stages, key=lambda memory: memory.total)
+
+
+class _Stage:
+    """One rank of one pipeline stage."""
+
+    def __init__(self, spec: PretrainSpec, vocab_size: int, kernels: Kernels, number: int) -> None:
+        self.spec, self.model, self.layout, self.kernels, self.number = spec, spec.model, spec.layout, kernels, number
+        self.first, self.last = number == 0, number == spec.layout.pipeline - 1
+        layout, model = spec.layout, spec.model
+        self.vocabulary = vocab_size // layout.tensor
+        self.element = 4 if spec.precision == "fp32" else 2
+        self.tokens = layout.micro_batch * spec.sequence_length // layout.context
+        self.kept_tokens = self.tokens // (layout.tensor if layout.sequence_parallel else 1)  # of the residual stream
+        self.queries = model.heads * model.head_dim // layout.tensor
+        self.keys = model.kv_heads * model.head_dim // layout.tensor
+
+    def memory(self) -> Memory:
+        dense, experts = self.parameters()
+        total = dense + experts
+        return Memory(
+            weights=total * self.element + (2 * total if self.spec.precision == "fp8" else 0),
+            gradients=total * FLOAT,
+            optimizer=self.optimizer(dense, experts),
+            activations=self.activations(),
+        )
+
+    # -- weights ---------------------------------------------------------------------------------
+
+    def parameters(self) -> tuple[int, int]:
+        """On this rank: (those of all but the experts, those of the experts)."""
+        model, layout = self.model, self.layout
+        qkv = self.queries + 2 * self.keys
+        attention = model.hidden * (qkv + self.queries)
+        attention += 2 * model.head_dim if model.shape().qk_norm else 0
+        attention += qkv if model.shape().qkv_bias else 0
+        layer, experts = attention + 2 * model.hidden, 0
+        if model.experts is None:
+            layer += 3 * model.hidden * model.ffn_hidden // layout.tensor
+        else:
+            layer += model.hidden * model.experts.count
+            layer += 3 * model.hidden * model.experts.shared_ffn_hidden // layout.tensor
+            each = 3 * model.hidden * model.experts.ffn_hidden // layout.expert_tensor
+            experts = each * model.experts.count // layout.expert
+        layers = model.layers // layout.pipeline
+        table = self.vocabulary * model.hidden
+        tables = self.first + self.last if layout.pipeline > 1 or not model.tied_embeddings else 1
+        return layers * layer + tables * table + (model.hidden if self.last else 0), layers * experts
+
+    def optimizer(self, dense: int, experts: int) -> int:
+        """Adam's two moments, and master weights beside 16-bit ones."""
+        each = 2 * FLOAT if self.spec.precision == "fp32" else 3 * FLOAT
+        if not self.layout.distributed_optimizer:
+            return each * (dense + experts)
+        layout = self.layout
+        expert_ranks = layout.world // (layout.pipeline * layout.expert * layout.expert_tensor)
+        return each * (dense // (layout.data * layout.context) + experts // expert_ranks)
+
+    # -- activations -----------------------------------------------------------------------------
+
+    def activations(self) -> int:
+        residual = self.element * self.model.hidden * self.kept_tokens
+        whole = self.layer()
+        kept = residual if self.layout.recompute == "full" else self.layer(self.layout.recompute == "selective")
+        layers = self.model.layers // (self.layout.pipeline * self.layout.virtual_pipeline)
+        chunk = layers * kept
+        if self.layout.pipeline > 1:
+            chunk += 2 * residual  # what came from the stage before and went to the next
+        held = self.in_flight() * chunk
+        work = self.backward_work() + (whole if self.layout.recompute == "full" else 0)
+        if self.first:
+            held += self.in_flight() * INDEX * self.tokens
+        if not self.last:
+            return held + work
+        if self.layout.pipeline == 1 and self.model.tied_embeddings:  # waits for the embedding's share of it
+            work += self.element * self.vocabulary * self.model.hidden
+        return held + max(work, self.output())
+
+    def in_flight(self) -> int:
+        """Forward passes of a chunk that wait for their backward pass, at most."""
+        layout = self.layout
+        micro_batches = self.spec.global_batch // (layout.micro_batch * layout.data)
+        ahead = layout.pipeline - self.number - 1
+        if layout.virtual_pipeline > 1:
+            ahead = 2 * ahead + (layout.virtual_pipeline - 1) * layout.pipeline
+        return min(ahead + 1, micro_batches * layout.virtual_pipeline)
+
+    def layer(self, recompute_attention: bool = False) -> int:
+        """What one layer's forward pass keeps for its backward pass."""
+        norms = 2 * self.norm(self.model.hidden, self.kept_tokens)
+        inputs = 2 * self.element * self.model.hidden * self.kept_tokens  # of the matrices after the norms
+        return norms + inputs + self.attention(recompute_attention) + self.feed_forward()
+
+    def norm(self, width: int, rows: int) -> int:
+        each = self.element * width if self.kernels.fused_norm else 2 * FLOAT * width
+        return rows * (each + FLOAT)
+
+    def attention(self, recompute: bool) -> int:
+        model, layout = self.model, self.layout
+        grouped = model.heads != model.kv_heads
+        repeated = grouped and not self.kernels.grouped_attention
+        head_norm = model.shape().qk_norm
+        # keys and values are gathered over the context parallel ranks
+        gathered = layout.context
+        wide = self.queries if repeated and not recompute else self.keys
+        kept = self.queries + gathered * wide  # turned queries and keys
+        kept += gathered * wide if repeated and not recompute or gathered > 1 else 0
+        kept += self.queries  # the result
+        size = kept * self.element
+        if not repeated or recompute or head_norm and (self.element == FLOAT or self.kernels.fused_norm):
+            size += (self.queries + 2 * self.keys) * self.element  # values (and keys) are a part of this matrix
+        if head_norm:
+            per_head = (self.queries + self.keys) // model.head_dim
+            if self.kernels.fused_norm:
+                size += self.queries * self.element + per_head * FLOAT
+            else:
+                copies = 2 * FLOAT * (self.queries + self.keys)
+                if self.element == FLOAT:  # an input in fp32 needs no copy, where it is not one already
+                    copies -= FLOAT * (self.keys + (0 if grouped else self.queries))
+                size += copies + per_head * FLOAT
+        if not recompute:
+            size += self.queries // model.head_dim * FLOAT  # the softmax's sums
+        turning = 4 * self.element * model.head_dim * self.spec.sequence_length // layout.context
+        return self.tokens * size + turning + (0 if recompute else self.mask())
+
+    def mask(self) -> int:
+        """Attention's mask, where causality alone is not enough, as numbers to add to the scores."""
+        spec, ranks = self.spec, self.layout.context
+        window = self.model.sliding_window
+        if ranks == 1 and not spec.mask_documents and not (window and window < spec.sequence_length):
+            return 0
+        if ranks == 1:
+            cells = spec.sequence_length**2
+        else:  # two chunks of queries; the keys before the one end where those before the other begin
+            cells = (spec.sequence_length // (2 * ranks)) ** 2 * (2 * ranks + 1)
+        return self.element * cells * (self.layout.micro_batch if spec.mask_documents else 1)
+
+    def feed_forward(self) -> int:
+        experts = self.model.experts
+        width = 3 if self.kernels.fused_swiglu else 5  # gate and up together, and what becomes of them
+        if experts is None:
+            return self.tokens * width * self.element * self.model.ffn_hidden // self.layout.tensor
+        routed = self.kept_tokens * (experts.count * (2 * FLOAT + 1) + experts.top_k * (3 * INDEX + FLOAT))
+        each = self.model.hidden * self.element + INDEX + FLOAT
+        scaled = 0 if self.kernels.fused_swiglu else 1  # by the router's weight
+        each += (width + scaled) * self.element * experts.ffn_hidden // self.layout.expert_tensor
+        shared = self.tokens * width * self.element * experts.shared_ffn_hidden // self.layout.tensor
+        return routed + self.slots() * each + shared
+
+    def slots(self) -> int:
+        """Tokens that come to this rank's experts from all ranks."""
+        experts = self.model.experts
+        return self.kept_tokens * experts.top_k * self.layout.expert_tensor if experts else 0
+
+    def backward_work(self) -> int:
+        """What comes and goes in a layer: gradients of the feed-forward, or the experts' results."""
+        experts = self.model.experts
+        if experts is None:
+            return 3 * self.element * self.tokens * self.model.ffn_hidden // self.layout.tensor
+        copies = 5 if self.layout.expert > 1 else 3  # of the experts' results: put in order, sent, put in order
+        return self.element * self.model.hidden * (copies * self.slots() + 2 * self.kept_tokens)
+
+    def output(self) -> int:
+        """The last norm and the logits, in fp32 beside 16-bit ones; later the gradient of their matrix."""
+        hidden = self.norm(self.model.hidden, self.kept_tokens) + self.element * self.model.hidden * self.kept_tokens
+        logits = FLOAT if self.element == FLOAT else FLOAT + self.element
+        gradient = self.element * self.vocabulary * self.model.hidden
+        return hidden + self.tokens * self.vocabulary * logits + (gradient if self.element == FLOAT else 0)
