@@ -132,7 +132,8 @@ class Layout(Spec):
     def distance(self, other: "Layout") -> float:
         """How far apart two layouts are: doublings of sizes, a half for each switch."""
         doublings: float = sum(abs(math.log2(getattr(self, name) / getattr(other, name))) for name in SIZES)
-        return float(doublings) + sum(getattr(self, name) != getattr(other, name) for name in SWITCHES) / 2
+        switched: int = sum(getattr(self, name) != getattr(other, name) for name in SWITCHES)
+        return doublings + switched / 2
 
 
 SIZES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor", "micro_batch")
