@@ -77,8 +77,9 @@ def write_job(folder: Path, stage: str, kind: str, spec: dict[str, Any], **input
     return folder
 
 
-def pretrain_job(folder: Path, data: Path, spec: PretrainSpec) -> Path:
-    return write_job(folder, "pretrain", "megatron_checkpoint", spec.model_dump(mode="json"), data=data)
+def pretrain_job(folder: Path, data: Path, spec: PretrainSpec, *more: Path) -> Path:
+    inputs = {"data": data} | {f"more.{number}": each for number, each in enumerate(more)}
+    return write_job(folder, "pretrain", "megatron_checkpoint", spec.model_dump(mode="json"), **inputs)
 
 
 def start(job: Path) -> subprocess.Popen[bytes]:

@@ -1,0 +1,19 @@
+"""A process group of one, in the test's own process: for what is not about processes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch.distributed as dist
+
+from tasks.pretrain.layout import Layout
+from tasks.pretrain.process import model_parallel
+
+
+@contextmanager
+def alone(seed: int = 1234) -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with model_parallel(Layout(), seed):
+            yield
+    finally:
+        dist.destroy_process_group()
