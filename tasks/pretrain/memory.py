@@ -12,7 +12,6 @@ flash kernels, on a CPU because scaled_dot_product_attention has one of that kin
 
 from dataclasses import dataclass
 
-from tasks.pretrain.layout import Layout
 from tasks.pretrain.spec import PretrainSpec
 
 INDEX = 8  # bytes of a token id or a place
@@ -152,32 +151,32 @@ class _Stage:
         return rows * (each + FLOAT)
 
     def attention(self, recompute: bool) -> int:
-        model, layout = self.model, self.layout
+        model, ranks = self.model, self.layout.context
         grouped = model.heads != model.kv_heads
         repeated = grouped and not self.kernels.grouped_attention
+        own_values = recompute or not (repeated or ranks > 1)  # not copies of them
         head_norm = model.shape().qk_norm
-        # keys and values are gathered over the context parallel ranks
-        gathered = layout.context
-        wide = self.queries if repeated and not recompute else self.keys
-        kept = self.queries + gathered * wide  # turned queries and keys
-        kept += gathered * wide if repeated and not recompute or gathered > 1 else 0
-        kept += self.queries  # the result
-        size = kept * self.element
-        if not repeated or recompute or head_norm and (self.element == FLOAT or self.kernels.fused_norm):
-            size += (self.queries + 2 * self.keys) * self.element  # values (and keys) are a part of this matrix
-        if head_norm:
-            per_head = (self.queries + self.keys) // model.head_dim
-            if self.kernels.fused_norm:
-                size += self.queries * self.element + per_head * FLOAT
-            else:
-                copies = 2 * FLOAT * (self.queries + self.keys)
-                if self.element == FLOAT:  # an input in fp32 needs no copy, where it is not one already
-                    copies -= FLOAT * (self.keys + (0 if grouped else self.queries))
-                size += copies + per_head * FLOAT
+        kept = 2 * self.queries  # turned, and the result
+        if recompute:
+            kept += self.keys
+        else:  # gathered over the context parallel ranks
+            kept += ranks * (self.queries if repeated else self.keys) * (1 if own_values else 2)
+        if own_values or (head_norm and (self.kernels.fused_norm or self.element == FLOAT)):
+            kept += self.queries + 2 * self.keys  # the matrix that values, or the input of keys' norm, are a part of
+        size = kept * self.element + (self.head_norms(grouped) if head_norm else 0)
         if not recompute:
             size += self.queries // model.head_dim * FLOAT  # the softmax's sums
-        turning = 4 * self.element * model.head_dim * self.spec.sequence_length // layout.context
+        turning = 4 * self.element * model.head_dim * self.spec.sequence_length // ranks
         return self.tokens * size + turning + (0 if recompute else self.mask())
+
+    def head_norms(self, grouped: bool) -> int:
+        """Of one token's queries and keys."""
+        copied = self.queries if grouped else 0  # grouped queries do not lie side by side
+        sums = (self.queries + self.keys) // self.model.head_dim * FLOAT
+        if self.kernels.fused_norm:
+            return copied * self.element + sums
+        inputs = copied if self.element == FLOAT else self.queries + self.keys
+        return (inputs + self.queries + self.keys) * FLOAT + sums
 
     def mask(self) -> int:
         """Attention's mask, where causality alone is not enough, as numbers to add to the scores."""
