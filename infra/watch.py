@@ -65,7 +65,9 @@ class Watch:
 
     def _any_failed(self) -> bool:
         """A rank is gone that has not done its work, or has left its last words."""
-        self.gone = [rank for rank, beat in self.beats.items() if beat.phase != "done" and not alive(beat.pid)]
+        dead = [rank for rank, beat in self.beats.items() if not alive(beat.pid)]
+        self._read()  # a rank says that it is done before it ends
+        self.gone = [rank for rank in dead if self.beats[rank].phase != "done"]
         result = read_result(self.job_dir)
         # another machine's launcher ends its own ranks, and ours then fail by themselves
         return bool(self.gone) or ("error" in result and result.get("rank", self.ranks[0]) in self.ranks)

@@ -1,10 +1,13 @@
-"""A launcher that a test can kill: python -m tests.infra.launcher MODULE JOB_DIR SPEC [PROCESSES]"""
+"""A launcher that a test can kill:
+
+python -m tests.infra.launcher MODULE JOB_DIR SPEC [PROCESSES [NODES [MAX_RESTARTS]]]
+"""
 
 import json
 import sys
 from pathlib import Path
 
-from infra.launch import Engine, run_engine
+from infra.launch import Engine, Survival, run_engine
 
 
 def request(spec: dict[str, object]) -> dict[str, object]:
@@ -12,12 +15,15 @@ def request(spec: dict[str, object]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    module, job_dir, spec, *processes = sys.argv[1:]
+    module, job_dir, spec, *numbers = sys.argv[1:]
+    processes, nodes, max_restarts = [*map(int, numbers), None, None, None][:3]
     output = run_engine(
         Engine("toy", module, "1"),
         Path(job_dir),
         request(json.loads(spec)),
         title="toy",
-        processes=int(processes[0]) if processes else None,
+        processes=processes,
+        nodes=nodes or 1,
+        survival=Survival(max_restarts or 0),
     )
     print(output)

@@ -1,0 +1,172 @@
+"""Ranks that die or hang, as real processes under torchrun: who is named, how soon it ends, and what is
+started again."""
+
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from infra.launch import Engine, EngineFailed, Survival, run_engine
+from infra.node import NotPlaced
+from tests.infra.launcher import request
+from tests.infra.test_launch import processes_of
+
+MODULE = "tests.infra.engines.steps"
+HANG_S = 3.0
+END_S = 60.0  # from the moment that the timeout ran out, or that a rank died: the issue's bound
+TOTAL = f"{sum(3 * (step + 1) for step in range(6)):g}"  # of two ranks in six steps that nothing disturbed
+
+
+def train(job_dir: Path, what: str, *, max_restarts: int = 0, **spec: object) -> str:
+    """Two ranks; returns what they came to."""
+    survival = Survival(max_restarts, HANG_S)
+    words = request({"what": what, **spec})
+    output = run_engine(Engine("toy", MODULE, "1"), job_dir, words, title="toy", processes=2, survival=survival)
+    return (output / "total.txt").read_text()
+
+
+def last_words(job_dir: Path, what: str, *, max_restarts: int = 0, **spec: object) -> str:
+    """What is said when it has failed, with nothing of it left behind."""
+    with pytest.raises(EngineFailed) as failed:
+        train(job_dir, what, max_restarts=max_restarts, **spec)
+    assert not processes_of(job_dir)
+    return str(failed.value)
+
+
+def starts(job_dir: Path) -> int:
+    return len((job_dir / "work" / "starts-0").read_text().split())
+
+
+def seconds_since_trouble(job_dir: Path) -> float:
+    """Rank 1 printed its last line just before."""
+    return time.time() - (job_dir / "log-rank-1.txt").stat().st_mtime
+
+
+# One that hangs
+
+
+def test_a_rank_that_does_not_come_to_the_collective_is_named_with_its_stack_and_last_lines(tmp_path: Path) -> None:
+    said = last_words(tmp_path, "computes for ever")
+    assert seconds_since_trouble(tmp_path) < HANG_S + END_S
+    first, *more = said.splitlines()
+    assert (
+        first == "toy: rank 1 hangs: no sign of life for 3 s at step 3, forward-backward, where the others wait for it."
+    )
+    assert more[0] == "  Rank 1 stands at"
+    assert more[1].endswith("in _loop")
+    assert [line.strip() for line in more[-5:-1]] == [f"rank 1 takes step {step}" for step in range(4)]
+    assert more[-1] == f"  Folder: {tmp_path}"
+
+
+def test_ranks_that_wait_for_each_other_are_not_told_apart(tmp_path: Path) -> None:
+    said = last_words(tmp_path, "waits for another")
+    assert "all 2 ranks stopped: no sign of life for 3 s at step 3, forward-backward" in said
+    assert "which one is to blame cannot be told" in said
+    assert said.count("in recv") == 2
+
+
+def test_after_a_hang_it_goes_on_from_the_checkpoint(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path, "is stopped", once=True, max_restarts=1) == TOTAL
+    told = (
+        "toy: rank 1 hangs: no sign of life for 3 s at step 3, data; it does not answer (T (stopped)); "
+        "starting again from the newest checkpoint, restart 1 of 1"
+    )
+    assert told in capfd.readouterr().err
+    assert told in (tmp_path / "log.txt").read_text()
+    assert "rank 0 takes step 2\nrank 0 takes step 3\nrank 0 takes step 4" in (tmp_path / "log.txt").read_text()
+    assert not processes_of(tmp_path)
+
+
+def test_who_waits_for_a_slow_rank_is_not_taken_for_hanging(tmp_path: Path) -> None:
+    assert train(tmp_path, "is slow") == TOTAL
+
+
+# One that dies
+
+
+def test_a_killed_rank_is_replaced(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path, "is killed", once=True, max_restarts=3) == TOTAL
+    assert re.search(r"toy: rank 1 was killed by SIGKILL .* at step 3, data; .* restart 1 of 3", capfd.readouterr().err)
+    assert starts(tmp_path) == 2
+
+
+def test_restarts_are_counted_and_the_message_has_the_last_lines_of_the_rank_that_failed(tmp_path: Path) -> None:
+    said = last_words(tmp_path, "ends silently", max_restarts=1)
+    assert "toy: rank 1 ended with exit code 3 at step 3, data (after 1 restart). Its last lines:\n    rank 1" in said
+    assert "rank 0" not in said
+    assert starts(tmp_path) == 2
+
+
+def test_ranks_that_do_not_notice_a_death_are_ended(tmp_path: Path) -> None:
+    said = last_words(tmp_path, "is killed unnoticed")
+    assert seconds_since_trouble(tmp_path) < END_S
+    assert said.startswith("toy: rank 1 was killed by SIGKILL")
+    assert "rank 1 takes step 3" in said
+
+
+def test_a_rank_that_fails_and_does_not_end_is_ended(tmp_path: Path) -> None:
+    said = last_words(tmp_path, "does not end")
+    assert seconds_since_trouble(tmp_path) < END_S
+    assert said.startswith("toy: rank 1: ValueError: rank-specific trouble")
+
+
+# What another start would not cure
+
+
+def test_what_a_person_must_change_is_not_tried_again(tmp_path: Path) -> None:
+    said = last_words(tmp_path, "refuses", max_restarts=3)
+    assert said.startswith("toy: the last rank has no data: take fewer ranks")
+    assert starts(tmp_path) == 1
+
+
+def test_what_fails_before_a_step_is_done_is_not_tried_again(tmp_path: Path) -> None:
+    said = last_words(tmp_path, "raises", step=0, max_restarts=3)
+    assert "toy: rank 1: ValueError: rank-specific trouble (not started again: it had not completed a step)" in said
+    assert starts(tmp_path) == 1
+
+
+def test_a_full_disk_is_not_tried_again(tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    spec = json.dumps({"what": "fills the disk", "rank": 0})
+    words = [sys.executable, "-m", "tests.infra.launcher", MODULE, str(job), spec, "1", "1", "3"]
+    on_a_small_disk = f"mount -t tmpfs -o size=2m tmpfs {tmp_path} && {shlex.join(words)}; wc -l {job}/work/starts-0"
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", on_a_small_disk]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    assert "is full" in ended.stderr or "No space left" in ended.stderr
+    assert "starting again" not in ended.stderr
+    assert ended.stdout.startswith("1 ")
+
+
+# Several machines
+
+
+def test_a_rank_that_dies_on_another_machine_is_replaced(tmp_path: Path) -> None:
+    """Two launchers with one rank each meet where the placement says."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    spec = json.dumps({"what": "is killed", "once": True})
+    command = [sys.executable, "-m", "tests.infra.launcher", MODULE, str(tmp_path), spec, "1", "2", "1"]
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    launchers = [
+        subprocess.Popen(
+            command, env=os.environ | meeting | {"NODE_RANK": str(rank)}, stderr=subprocess.PIPE, text=True
+        )
+        for rank in (0, 1)
+    ]
+    said = [launcher.communicate(timeout=300)[1] for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [0, 0], said
+    assert re.search(r"toy: rank 1 was killed by SIGKILL .* restart 1 of 1", said[1])
+    assert (tmp_path / "output" / "total.txt").read_text() == TOTAL
+    assert not processes_of(tmp_path)
+
+
+def test_several_machines_need_a_placement(tmp_path: Path) -> None:
+    with pytest.raises(NotPlaced, match=r"layout.nodes: 2: needs a placement .* NODE_RANK, .*; or layout.nodes: 1"):
+        run_engine(Engine("toy", MODULE, "1"), tmp_path, request({}), title="toy", processes=1, nodes=2)
