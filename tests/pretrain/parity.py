@@ -22,6 +22,9 @@ from tasks.pretrain.training import Training
 from tests.pretrain.parity_layouts import STEPS, VOCABULARY, spec
 from tests.pretrain.tiny import END
 
+# isort: split
+from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
+
 
 def train(subject: str, layout: Layout, data: Path, folder: Path) -> None:
     wanted = spec(subject, layout)
@@ -86,7 +89,9 @@ def main() -> None:
             dist.init_process_group("gloo", store=names, rank=rank, world_size=world)
             train(subject, layout, data, folder)
             dist.destroy_process_group()
-            gc.collect()  # the layout's groups are in reference cycles, and each has threads
+            # Each group has threads, and lives as long as a model: in reference cycles, and in a cache of Megatron's.
+            RotaryEmbedding.forward.cache_clear()
+            gc.collect()
 
 
 if __name__ == "__main__":
