@@ -74,7 +74,21 @@ def write_manifest(
     parents: dict[str, str],
 ) -> Manifest:
     """Seal a directory: digest its files, then write manifest.json atomically, last."""
-    files = {name: FileEntry(path.stat().st_size, file_digest(path)) for name, path in _content(directory)}
+    return seal(directory, kind, facts, spec, parents, {})
+
+
+def seal(
+    directory: Path,
+    kind: str,
+    facts: dict[str, Any],
+    spec: dict[str, Any],
+    parents: dict[str, str],
+    known: dict[str, FileEntry],
+) -> Manifest:
+    """`write_manifest` for a directory some of whose files' digests are `known` to their writers."""
+    files = {
+        name: known.get(name) or FileEntry(path.stat().st_size, file_digest(path)) for name, path in _content(directory)
+    }
     manifest = Manifest(kind, _digest_of(files), files, facts, spec, parents, versions())
     partial = directory / (MANIFEST + ".partial")
     with partial.open("w") as stream:
@@ -107,10 +121,18 @@ def verify(directory: Path, digest: str | None = None) -> Manifest:
         raise ArtifactError(f"{name}: digest {digest[:12]} was expected; this is another artifact")
     if _digest_of(manifest.files) != manifest.digest:
         raise ArtifactError(f"{name}: the manifest's file list was changed; make the artifact again")
+    wrong = wrong_files(directory, manifest)
+    if wrong:
+        raise ArtifactError(f"{name}: {'; '.join(wrong)}. Delete the directory and run again to make it anew.")
+    return manifest
+
+
+def wrong_files(directory: Path, manifest: Manifest, part: int = 0, parts: int = 1) -> list[str]:
+    """What differs from the manifest. Of several `parts`, into which the work can be shared out, one."""
     found = dict(_content(directory))
     wrong = [f"{path} is missing" for path in sorted(manifest.files.keys() - found.keys())]
     wrong += [f"{path} was added" for path in sorted(found.keys() - manifest.files.keys())]
-    for path, entry in sorted(manifest.files.items()):
+    for path, entry in sorted(manifest.files.items())[part::parts]:
         if path not in found:
             continue
         size = found[path].stat().st_size
@@ -118,9 +140,7 @@ def verify(directory: Path, digest: str | None = None) -> Manifest:
             wrong.append(f"{path} has {size} bytes, not {entry.size}")
         elif file_digest(found[path]) != entry.blake3:
             wrong.append(f"{path} was changed")
-    if wrong:
-        raise ArtifactError(f"{name}: {'; '.join(wrong)}. Delete the directory and run again to make it anew.")
-    return manifest
+    return wrong
 
 
 @cache

@@ -4,128 +4,291 @@
 
 A killed save leaves a directory without a manifest; it is never loaded. Megatron's common.pt and
 .metadata are pickles: a checkpoint is read only after its files' digests match its manifest.
+It is read under any layout. On the layout that wrote it the training goes on bit for bit.
 """
 
 import os
-import pickle
 import shutil
-import sys
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from tasks.manifest import MANIFEST, verify, write_manifest
-from tasks.pretrain.megatron import CUDA
+from tasks.job import StageError
+from tasks.manifest import MANIFEST, ArtifactError, FileEntry, read_manifest, seal, wrong_files
+from tasks.pretrain.background import ThreadStrategy, in_background
+from tasks.pretrain.megatron import CUDA, DEVICE
+from tasks.pretrain.optimizer_state import prepare, sharded_state, updates
+from tasks.pretrain.spec import CheckpointPolicy
 
 # isort: split
-from megatron.core import dist_checkpointing
+from megatron.core import dist_checkpointing, parallel_state
+from megatron.core.dist_checkpointing.mapping import ShardedTensor
+from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import MegatronOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from megatron.core.tensor_parallel import get_cuda_rng_tracker
 
 KIND = "training_state"
+DAMAGED = "damaged-"
 
 
 @dataclass
 class TrainingState:
-    """Everything that a step changes."""
+    """Everything that a step changes. The plain fields, from `step` on, are the same on every rank."""
 
     chunks: list[GPTModel]  # of this rank: one, or several of an interleaved pipeline
     optimizer: MegatronOptimizer
     scheduler: OptimizerParamScheduler
     step: int = 0
     samples: int = 0  # sequences consumed: the position in the data
-    losses: list[float] = field(default_factory=list)  # of the last steps: what tells a spike
+    tokens: int = 0  # consumed
+    losses: list[float] = field(default_factory=list)  # the last ones, by which a spike is known
 
-    def sharded(self, is_loading: bool) -> dict[str, Any]:
-        # as Megatron names them: the optimizer looks for `model`, or model0, model1 …
-        names = [f"model{number}" for number in range(len(self.chunks))] if len(self.chunks) > 1 else ["model"]
-        models = {name: chunk.sharded_state_dict() for name, chunk in zip(names, self.chunks, strict=True)}
-        of_optimizer = models if len(self.chunks) > 1 else models["model"]
-        return {
-            **models,
-            "optimizer": self.optimizer.sharded_state_dict(of_optimizer, is_loading=is_loading),
-            "scheduler": self.scheduler.state_dict(),
-            "step": self.step,
-            "samples": self.samples,
-            "losses": self.losses,
-            "rng": {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state() if CUDA else None},
-        }
+    def plain(self) -> dict[str, Any]:
+        values = {item.name: getattr(self, item.name) for item in fields(self)[3:]}
+        return values | {"updates": updates(self.optimizer), "schedule": self.scheduler.num_steps}
+
+    def sharded(self, with_rng: bool) -> dict[str, Any]:
+        """What is saved, in Megatron's words; the tensors are the training's own."""
+        models = {f"model{number}": chunk.sharded_state_dict() for number, chunk in enumerate(self.chunks)}
+        state = {**models, "optimizer": sharded_state(self.optimizer, models.values())}
+        return state | ({"rng": _sharded_rng()} if with_rng else {})
 
 
-def save(state: TrainingState, folder: Path, keep: int, writer: bool) -> Path:
-    """Write a checkpoint of `state`, then drop all but the newest `keep`. Every process calls it;
-    the one that is `writer` makes and seals the directory."""
-    path = folder / f"step-{state.step:08d}"
-    if writer:
-        shutil.rmtree(path, ignore_errors=True)
-        path.mkdir(parents=True)
-    torch.distributed.barrier()
-    dist_checkpointing.save(state.sharded(is_loading=False), str(path), ("torch_dist", 1))
-    torch.distributed.barrier()
-    if writer:
-        write_manifest(path, KIND, {"step": state.step, "samples": state.samples}, {}, {})
-        for old in complete(folder)[:-keep]:
-            shutil.rmtree(old)
-    return path
+def grid() -> dict[str, int]:
+    """Which part each rank has."""
+    return {
+        "processes": dist.get_world_size(),
+        "tensor": parallel_state.get_tensor_model_parallel_world_size(),
+        "pipeline": parallel_state.get_pipeline_model_parallel_world_size(),
+        "virtual_pipeline": parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1,
+        "context": parallel_state.get_context_parallel_world_size(),
+        "expert": parallel_state.get_expert_model_parallel_world_size(),
+        "expert_tensor": parallel_state.get_expert_tensor_parallel_world_size(),
+    }
 
 
-def complete(folder: Path) -> list[Path]:
-    """The checkpoints that were written to the end, oldest first."""
-    return sorted(path for path in folder.glob("step-*") if (path / MANIFEST).exists())
+class Checkpoints:
+    """A folder of them. Every rank makes one, and calls its methods at the same points."""
+
+    def __init__(self, folder: Path, policy: CheckpointPolicy) -> None:
+        self.folder, self.policy = folder, policy
+        self._saving: _Saving | None = None
+        self._removal: Future[None] | None = None  # of old ones
+        self._strategy = ThreadStrategy()
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def save(self, state: TrainingState) -> None:
+        """Begin a checkpoint; the training may go on at once when the policy is asynchronous. Waits for
+        the one before. Raises StageError when that one could not be written."""
+        self.finish()
+        path = self.folder / f"step-{state.step:08d}"
+        if dist.get_rank() == 0:
+            _remove(path)
+            path.mkdir(parents=True)
+        dist.barrier()
+        if not updates(state.optimizer):
+            prepare(state.optimizer, 0)
+        try:
+            request = dist_checkpointing.save(
+                {**state.sharded(with_rng=True), "plain": state.plain()},
+                str(path),
+                self._strategy,
+                async_sharded_save=True,
+                validate_access_integrity=False,  # torch's plan is validated in any case
+            )
+        except (OSError, RuntimeError) as error:  # torch.save says RuntimeError when the disk is full
+            if shutil.disk_usage(path).free > 1 << 20:
+                raise
+            raise StageError(_not_written(path, error)) from error
+        facts = {"step": state.step, "samples": state.samples, "tokens": state.tokens, "grid": grid()}
+        self._saving = _Saving(path, facts, request, in_background(request.async_fn))
+        if not self.policy.asynchronous:
+            self.finish()
+
+    def poll(self) -> None:
+        """Complete the checkpoint in progress if every rank has written its part; after each step."""
+        if self._saving is None:
+            return
+        writing = torch.tensor([not self._saving.written.done()], dtype=torch.int32, device=DEVICE)
+        dist.all_reduce(writing, op=dist.ReduceOp.MAX)
+        if not writing.item():
+            self._complete(self._saving)
+
+    def finish(self) -> None:
+        """Wait until the checkpoint in progress is complete; before the run ends, in whichever way."""
+        if self._saving is not None:
+            self._complete(self._saving)
+            dist.barrier()  # no rank may end while the first one seals it
+        if self._removal is not None:
+            self._removal.result()
+
+    def _complete(self, saving: "_Saving") -> None:
+        self._saving = None
+        error = saving.written.exception()  # waits
+        mine = (f"rank {dist.get_rank()}: {error}" if error else None, {} if error else saving.written.result())
+        everyone: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, mine)
+        errors = [words for words, _ in everyone if words]
+        if errors:
+            raise StageError(_not_written(saving.path, "; ".join(errors))) from error
+        for finalize in saving.request.finalize_fns:
+            finalize()
+        if dist.get_rank() == 0:
+            files = {name: entry for _, entries in everyone for name, entry in entries.items()}
+            for path in saving.path.iterdir():
+                if path.name not in files:
+                    _sync(path)
+            seal(saving.path, KIND, saving.facts, {}, {}, files)
+            _sync(saving.path)
+            self._removal = in_background(self._remove_old)
+
+    def _remove_old(self) -> None:
+        paths = {_step(path): path for path in self.complete()}
+        for step in superfluous(sorted(paths), self.policy):
+            _remove(paths[step])
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def complete(self) -> list[Path]:
+        """The checkpoints that were written to the end, oldest first."""
+        return sorted(path for path in self.folder.glob("step-*") if (path / MANIFEST).exists())
+
+    def resume(self, state: TrainingState) -> Path | None:
+        """Continue from the newest complete checkpoint; returns None when there is none. One whose files
+        are not what was written is set aside, with a word, for the one before it. Raises ArtifactError
+        when none is left: a run never starts anew by itself where there was something to continue."""
+        self.finish()
+        dist.barrier()
+        found = self.complete()
+        dist.barrier()
+        if dist.get_rank() == 0:
+            self._remove_incomplete()
+        for path in reversed(found):
+            try:
+                self.load(state, path)
+            except ArtifactError as error:
+                aside = path.with_name(DAMAGED + path.name)
+                if dist.get_rank() == 0:
+                    shutil.rmtree(aside, ignore_errors=True)
+                    path.rename(aside)
+                    print(f"{error}. It is kept as {aside}; trying the checkpoint before it", flush=True)
+                dist.barrier()
+            else:
+                return path
+        if any(self.folder.glob(f"{DAMAGED}*")):
+            raise ArtifactError(
+                f"{self.folder}: every checkpoint is damaged. Bring one back under its old name, or delete the "
+                f"folder: then the run begins at step 1"
+            )
+        return None
+
+    def _remove_incomplete(self) -> None:
+        """What killed saves have left. Nobody is writing now: a writer ends with its run."""
+        for path in self.folder.glob("step-*"):
+            if not (path / MANIFEST).exists():
+                _remove(path)
+
+    def load(self, state: TrainingState, path: Path) -> None:
+        """Continue from a checkpoint. Raises ArtifactError when its files are not what was written."""
+        facts = _verify(path)
+        same_grid = facts["grid"] == grid()  # otherwise a rank's random state is no other rank's
+        plain = dist_checkpointing.load_common_state_dict(str(path))["plain"]
+        prepare(state.optimizer, plain.pop("updates"))
+        loaded = dist_checkpointing.load(state.sharded(with_rng=same_grid), str(path))
+        for number, chunk in enumerate(state.chunks):
+            chunk.load_state_dict(loaded[f"model{number}"])
+        state.scheduler.num_steps = plain.pop("schedule")
+        state.scheduler.step(increment=0)
+        for name, value in plain.items():
+            setattr(state, name, value)
+        if same_grid:
+            _set_rng(loaded["rng"])
 
 
-def load(state: TrainingState, path: Path) -> None:
-    """Continue from a checkpoint. Raises ArtifactError when its files are not what was written."""
-    verify(path)
-    loaded = dist_checkpointing.load(state.sharded(is_loading=True), str(path))
-    for number, chunk in enumerate(state.chunks):
-        chunk.load_state_dict(loaded[f"model{number}" if len(state.chunks) > 1 else "model"])
-    state.optimizer.load_state_dict(loaded["optimizer"])
-    state.scheduler.load_state_dict(loaded["scheduler"])
-    state.step, state.samples, state.losses = loaded["step"], loaded["samples"], loaded["losses"]
-    torch.set_rng_state(loaded["rng"]["cpu"])
-    if CUDA and loaded["rng"]["cuda"] is not None:
-        torch.cuda.set_rng_state(loaded["rng"]["cuda"])
+def superfluous(steps: list[int], policy: CheckpointPolicy) -> list[int]:
+    """Of the complete checkpoints' steps, oldest first, those that need not be kept."""
+    return [step for step in steps[: -policy.keep_last] if not policy.keep_every or step % policy.keep_every]
 
 
-def copy_content(path: Path, target: Path) -> None:
-    """A checkpoint's files without what belongs to this run alone: its manifest; in .metadata the
-    path, a random id, and the order in which torch's writers happened to end. The artifact's digest
-    must not depend on them."""
-    # linked, not copied: the checkpoint stays whole should we be killed now
-    shutil.copytree(
-        path, target, copy_function=os.link, ignore=shutil.ignore_patterns(MANIFEST, ".metadata", "common.pt")
-    )
-    common = torch.load(path / "common.pt", map_location="cpu", weights_only=False)  # ours as well
-    torch.save(_rebuilt(common), target / "common.pt")
-    metadata = pickle.loads((path / ".metadata").read_bytes())  # written by this job, checked by `verify`
-    metadata.storage_meta = None
-    metadata.storage_data = dict(sorted(metadata.storage_data.items(), key=lambda item: repr(item[0])))
-    with (target / ".metadata").open("wb") as stream:
-        pickler = pickle.Pickler(stream)
-        pickler.fast = True  # no references to equal objects: which are one object is chance as well
-        pickler.dump(metadata)
+@dataclass
+class _Saving:
+    """A checkpoint in progress."""
 
-
-def _rebuilt(value: Any) -> Any:
-    """The same value of new objects: a pickle also says which equal objects are one, and a resumed run
-    shares others than an undisturbed one."""
-    if isinstance(value, dict):
-        return {_rebuilt(key): _rebuilt(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_rebuilt(item) for item in value)
-    if isinstance(value, str):
-        return sys.intern(value)
-    return value.clone() if isinstance(value, torch.Tensor) else value
+    path: Path
+    facts: dict[str, Any]
+    request: AsyncRequest
+    written: "Future[dict[str, FileEntry]]"  # this rank's files
 
 
 def load_weights(model: GPTModel, path: Path) -> set[str]:
     """Fill `model` from a checkpoint's weights alone; returns the names of the weights that the
     checkpoint has. The files must have been checked against their digests before."""
-    wanted = {"model": model.sharded_state_dict()}
-    loaded = dist_checkpointing.load(wanted, str(path))
-    model.load_state_dict(loaded["model"])
-    return {name for name in dist_checkpointing.load_tensors_metadata(str(path)) if not name.startswith("optimizer.")}
+    loaded = dist_checkpointing.load({"model0": model.sharded_state_dict()}, str(path))
+    model.load_state_dict(loaded["model0"])
+    names = dist_checkpointing.load_tensors_metadata(str(path))
+    return {name for name in names if not name.startswith(("optimizer.", "rng."))}
+
+
+def _verify(path: Path) -> dict[str, Any]:
+    """Check the files against the manifest, shared out over the ranks; returns its facts."""
+    manifest = read_manifest(path)
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, wrong_files(path, manifest, dist.get_rank(), dist.get_world_size()))
+    wrong = sorted({words for rank in everyone for words in rank})
+    if wrong:
+        raise ArtifactError(f"checkpoint {path} is damaged: {'; '.join(wrong)}")
+    return manifest.facts
+
+
+def _rng() -> dict[str, torch.Tensor]:
+    """The random states of this rank: torch's, and Megatron's for regions of tensor parallelism. Python's
+    and NumPy's global ones are used by nothing in a step."""
+    states = {"cpu": torch.get_rng_state()}
+    if CUDA:
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states | {f"megatron.{name}": state for name, state in get_cuda_rng_tracker().get_states().items()}
+
+
+def _sharded_rng() -> dict[str, ShardedTensor]:
+    rank = (0, dist.get_rank(), dist.get_world_size())
+    return {
+        name: ShardedTensor.from_rank_offsets(f"rng.{name}", state, rank, prepend_axis_num=1)
+        for name, state in _rng().items()
+    }
+
+
+def _set_rng(states: dict[str, torch.Tensor]) -> None:
+    torch.set_rng_state(states.pop("cpu"))
+    if CUDA:
+        torch.cuda.set_rng_state(states.pop("cuda"))
+    get_cuda_rng_tracker().set_states({name.removeprefix("megatron."): state for name, state in states.items()})
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def _remove(path: Path) -> None:
+    """The manifest first: what is half removed is not complete."""
+    (path / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def _not_written(path: Path, error: object) -> str:
+    return (
+        f"checkpoint {path} could not be written: {error}. Make room there, or lower checkpoints.keep_last, "
+        f"and start again: the run continues from the checkpoint before it"
+    )

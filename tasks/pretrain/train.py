@@ -15,7 +15,6 @@ from tasks.pretrain.spec import PretrainSpec
 
 
 def work(job: Job) -> None:
-    # Imported here: dist_checkpointing spawns processes at each save that import this module again.
     from tasks.pretrain.process import distributed
     from tasks.pretrain.trainer import Trainer
 

@@ -14,9 +14,10 @@ import torch.distributed as dist
 
 from tasks.job import Job, StageError
 from tasks.manifest import read_manifest
-from tasks.pretrain import checkpoint
 from tasks.pretrain.anomaly import Anomaly, Book, Watch
 from tasks.pretrain.batches import Batch, Samples, build_datasets, micro_batches
+from tasks.pretrain.canonical import copy_content
+from tasks.pretrain.checkpoint import Checkpoints, TrainingState
 from tasks.pretrain.flops import flops_per_token, peak_flops
 from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.prefetch import Prefetch
@@ -36,10 +37,10 @@ class Trainer:
         self.vocab_size = spec.model.vocab_size or int(self.data_facts["vocab_size"])
         self._check()
         self.writer = dist.get_rank() == 0
-        self.checkpoints = job.work / "checkpoints"
+        self.checkpoints = Checkpoints(job.work / "checkpoints", spec.checkpoints)
         self.train_data, self.held_out = build_datasets(spec, data, self.vocab_size, job.work / "index")
         self.training = Training(spec, self.vocab_size)
-        self.state = checkpoint.TrainingState(self.training.chunks, self.training.optimizer, self.training.scheduler)
+        self.state = TrainingState(self.training.chunks, self.training.optimizer, self.training.scheduler)
         self.end_of_text = int(self.data_facts["eos_id"]) if spec.mask_documents else None
         self.prefetch = Prefetch(lambda span: self._batches(self.train_data, span))
         self.watch = Watch(spec.anomalies)
@@ -80,6 +81,7 @@ class Trainer:
                 return None
             if reaction == "continue":
                 training.update(grad_norm)
+                state.tokens += len(span) * self.spec.sequence_length
                 state.losses = self.watch.remember(state.losses, loss)
             training.scheduler.step(increment=1)
         state.step += 1
@@ -104,7 +106,7 @@ class Trainer:
 
     def _roll_back(self, span: range) -> None:
         """To the newest checkpoint, and from there on behind the samples `span`."""
-        checkpoint.load(self.state, checkpoint.complete(self.checkpoints)[-1])
+        self.checkpoints.resume(self.state)
         self.state.samples = span.stop
         if self.writer:
             self.job.forget_after(self.state.step)
@@ -119,9 +121,7 @@ class Trainer:
 
     def resume(self) -> None:
         """Continue from the newest complete checkpoint, if there is one."""
-        found = checkpoint.complete(self.checkpoints)
-        if found:
-            checkpoint.load(self.state, found[-1])
+        if self.checkpoints.resume(self.state) and self.writer:
             print(f"continuing from step {self.state.step}", flush=True)
         if self.writer:
             self.job.forget_after(self.state.step)
@@ -137,9 +137,10 @@ class Trainer:
         peak = peak_flops(spec.precision)
         validation = float("nan")
         if state.step == 0 and self.watch.may_roll_back():
-            checkpoint.save(state, self.checkpoints, spec.checkpoints.keep_last, self.writer)
+            self.checkpoints.save(state)
         while state.step < spec.steps:
             metrics = self.step()
+            self.checkpoints.poll()
             if metrics is None:
                 continue
             if peak:
@@ -153,8 +154,9 @@ class Trainer:
                 self.job.progress(state.step, spec.steps, "steps", **_shown(metrics))
             stopping = self._any_rank_stopping()
             if last or stopping or state.step % spec.checkpoints.every == 0:
-                checkpoint.save(state, self.checkpoints, spec.checkpoints.keep_last, self.writer)
+                self.checkpoints.save(state)
             if stopping and not last:
+                self.checkpoints.finish()
                 raise SystemExit(128 + signal.SIGTERM)
         # a run that was killed while it handed over has no step left to take
         return self.validate() if math.isnan(validation) else validation
@@ -174,18 +176,19 @@ class Trainer:
 
     def hand_over(self, validation_loss: float) -> None:
         """Make the artifact of the last checkpoint."""
+        self.checkpoints.finish()
         if not self.writer:
             return
         output, spec = self.job.output, self.spec
         shutil.rmtree(output, ignore_errors=True)
         output.mkdir()
-        checkpoint.copy_content(checkpoint.complete(self.checkpoints)[-1], output / "checkpoint")
+        copy_content(self.checkpoints.complete()[-1], output / "checkpoint")
         description = {"model": spec.model.model_dump(), "vocab_size": self.vocab_size, "precision": spec.precision}
         (output / "model.json").write_text(json.dumps(description, indent=1))
         self.book.copy_to(self.job.record)
         self.job.finish(
             step=self.state.step,
-            tokens_seen=self.state.samples * spec.sequence_length,
+            tokens_seen=self.state.tokens,
             parameters=spec.model.parameters(self.vocab_size),
             vocab_size=self.vocab_size,
             sequence_length=spec.sequence_length,
@@ -194,7 +197,7 @@ class Trainer:
             validation_loss=validation_loss,
             tokenizer_digest=self.data_facts["tokenizer_digest"],
         )
-        shutil.rmtree(self.checkpoints)
+        shutil.rmtree(self.checkpoints.folder)
 
 
 class _Clock:

@@ -84,7 +84,8 @@ def pretrain_job(folder: Path, data: Path, spec: PretrainSpec, *more: Path) -> P
 
 def start(job: Path) -> subprocess.Popen[bytes]:
     """The engine under torchrun, as infra.launch starts it."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
+    processes = json.loads((job / "spec.json").read_text())["spec"]["layout"]["processes"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     with (job / "log.txt").open("ab") as log:
         command = [*torchrun, "-m", "tasks.pretrain.train", str(job)]
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
