@@ -30,6 +30,10 @@ class Layout(Spec):
     recompute: Literal["none", "selective", "full"] = Field(
         "none", description="What the backward pass computes again: nothing, the attention, or whole layers"
     )
+    device: str | None = Field(
+        None,
+        description="Accelerator that the layout is meant for, such as H100 or A100-80GB; default: this machine's",
+    )
 
     @property
     def world(self) -> int:

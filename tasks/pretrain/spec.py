@@ -5,6 +5,7 @@ The fields that make the result (model, data order, optimizer, schedule) are the
 between two starts, and the run goes on from its newest checkpoint.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 from pydantic import Field
@@ -121,17 +122,18 @@ class PretrainSpec(Spec):
     def layout_problems(self, vocab_size: int | None, layout: Layout | None = None) -> list[Problem]:
         """What keeps the layout (or another one) from working, and last the nearest one that works.
         `vocab_size`: rows of the embedding, where they are known."""
-        batches = {self.batch_at(step) for step in range(self.batch_warmup.steps if self.batch_warmup else 0)}
-        batches.add(self.global_batch)
-
-        def wrong_with(candidate: Layout) -> list[Problem]:
-            return candidate.problems_with(self.model, vocab_size, self.sequence_length, batches)
-
+        wrong_with = self.layout_check(vocab_size)
         found = wrong_with(layout or self.layout)
         if not found:
             return []
         better = nearest(layout or self.layout, self.model, lambda candidate: not wrong_with(candidate))
         return [found[0].with_way_out(f"{better.words()} works" if better else ""), *found[1:]]
+
+    def layout_check(self, vocab_size: int | None) -> Callable[[Layout], list[Problem]]:
+        """What is wrong with a layout for this run, as a function to ask about many."""
+        batches = {self.batch_at(step) for step in range(self.batch_warmup.steps if self.batch_warmup else 0)}
+        batches.add(self.global_batch)
+        return lambda layout: layout.problems_with(self.model, vocab_size, self.sequence_length, batches)
 
     def batch_at(self, step: int) -> int:
         """The global batch of the step that follows `step` completed ones, in sequences."""

@@ -153,24 +153,27 @@ def test_a_gpu_takes_what_is_estimated(model: str, recompute: str) -> None:
 
 
 @given(
-    model=st.sampled_from(sorted(MODELS)),
+    model=st.sampled_from(["grouped", "plain", "biased, untied", "experts"]),
+    precision=st.sampled_from(["bf16", "fp32"]),
     layout=st.builds(
         Layout,
-        tensor=st.sampled_from([1, 2]),
-        pipeline=st.sampled_from([1, 2, 4]),
         processes=st.sampled_from([8, 16]),
-        micro_batch=st.sampled_from([1, 2, 4]),
+        pipeline=st.sampled_from([1, 2]),  # two layers or more to a stage
+        micro_batch=st.sampled_from([1, 2]),
         recompute=st.sampled_from(["none", "selective"]),
     ),
 )
-def test_saving_memory_saves_memory(model: str, layout: Layout) -> None:
+def test_what_should_save_memory_does(model: str, precision: str, layout: Layout) -> None:
     def total(**changes: Any) -> int:
-        return estimate(spec(model, global_batch=64, layout=layout.model_copy(update=changes)), 512, GPU).total
+        wanted = spec(model, global_batch=64, precision=precision, layout=layout.model_copy(update=changes))
+        assert not wanted.layout_problems(512)
+        return estimate(wanted, 512, GPU).total
 
+    split = {"tensor": 2, "sequence_parallel": True, **({"expert_tensor": 2} if model == "experts" else {})}
     assert total(recompute="full") < total()
-    assert total(distributed_optimizer=True) < total() or layout.data == 1
+    assert total(distributed_optimizer=True) < total()
     assert total(micro_batch=2 * layout.micro_batch) > total()
-    assert total(tensor=2 * layout.tensor) < total()
+    assert total(**split) < total()
 
 
 def test_the_stages_of_a_pipeline_have_all_the_weights_between_them() -> None:
