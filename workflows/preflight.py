@@ -1,12 +1,19 @@
-"""What is checked before any compute: that the stages fit together, that their inputs are there,
-and that there is room for what they will write."""
+"""What is checked before any compute: that the stages fit together, that their inputs are there, that
+the hardware can do what is asked, and that there is room for it in memory and for what it writes on disk."""
 
+import importlib.util
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from infra.home import baton_home
+from tasks.convert.spec import FAMILIES
+from tasks.pretrain.accelerators import BY_NAME, accelerator
+from tasks.pretrain.fit import Place, fitting, place_of
+from tasks.pretrain.hardware import Machine, this_machine
+from tasks.pretrain.memory import GB, estimate
+from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem, Spec
 
 
@@ -17,6 +24,7 @@ class Given:
 
     specs: dict[str, Any]
     broken: set[str]
+    machine: Machine = field(default_factory=this_machine)
 
     def __contains__(self, stage: str) -> bool:
         return stage in self.specs or stage in self.broken
@@ -113,9 +121,9 @@ def _positions(given: Given) -> list[Problem]:
         return []
     found = []
     for name in ("evaluate", "sft", "dpo", "grpo"):
-        for field, value in given.specs[name].sequence_lengths().items() if name in given.specs else ():
+        for length, value in given.specs[name].sequence_lengths().items() if name in given.specs else ():
             if value > positions:
-                found.append(Problem(f"{name}.{field}", value, f"at most {where} ({positions})"))
+                found.append(Problem(f"{name}.{length}", value, f"at most {where} ({positions})"))
     return found
 
 
@@ -131,13 +139,89 @@ def _head_size(given: Given) -> list[Problem]:
     return [Problem("pretrain.model.head_dim", size, allowed)]
 
 
+def vocabulary_of(given: Given) -> int | None:
+    """Rows of the embedding, where they are known before the run."""
+    rows: int | None = given.specs["pretrain"].model.vocab_size
+    return rows or (given.specs["tokenizer"].size() if "tokenizer" in given.specs else None)
+
+
+def _convertible(given: Given) -> list[Problem]:
+    """The conversion knows the model's family."""
+    if "convert" not in given or "pretrain" not in given.specs:
+        return []
+    family = given.specs["pretrain"].model.family
+    if family in FAMILIES:
+        return []
+    known = ", ".join(FAMILIES)
+    allowed = (
+        f"convert knows the family {known} so far: leave out `convert:` and all that needs it, or pretrain {known}"
+    )
+    return [Problem("pretrain.model.family", family, allowed)]
+
+
+def _hardware(given: Given) -> list[Problem]:
+    """The device that a layout is meant for is known; it, or this machine, can do what is asked."""
+    spec: PretrainSpec | None = given.specs.get("pretrain")
+    if spec is None:
+        return []
+    layout, gpus = spec.layout, given.machine.gpus
+    if layout.device and layout.device not in BY_NAME:
+        return [Problem("pretrain.layout.device", layout.device, f"one of {', '.join(BY_NAME)}")]
+    found = []
+    if gpus and not layout.device and layout.processes > len(gpus):
+        allowed = f"at most the GPUs of this machine ({len(gpus)}), one for each process; layout.device names another"
+        found.append(Problem("pretrain.layout.processes", layout.processes, allowed))
+    if spec.precision == "fp8":
+        found += _fp8(layout.device, gpus)
+    return found
+
+
+def _fp8(device: str | None, gpus: tuple[str, ...]) -> list[Problem]:
+    """It takes tensor cores for it, and Transformer Engine where the run is made."""
+    if device is None and not gpus:
+        why = "needs a GPU of NVIDIA's Hopper generation or newer, and this machine has none"
+    elif (chip := BY_NAME[device] if device else accelerator(gpus[0])) and not chip.peak("fp8"):
+        why = f"{chip.name} has no fp8 arithmetic: Hopper (H100, H200) and newer have"
+    elif not device and importlib.util.find_spec("transformer_engine") is None:
+        why = "needs Transformer Engine, which is not installed here (`pip install transformer-engine[pytorch]`)"
+    else:
+        return []
+    return [Problem("pretrain.precision", "fp8", f"{why}; bf16 runs everywhere")]
+
+
+def _layout(given: Given) -> list[Problem]:
+    """The layout can share out the tokenizer's vocabulary, and a process's tensors fit where it runs."""
+    spec: PretrainSpec | None = given.specs.get("pretrain")
+    if spec is None or any(not problem.path.startswith("optimizer") for problem in spec.problems()):
+        return []  # these have their own words
+    vocabulary, place = vocabulary_of(given), place_of(spec.layout, given.machine)
+    if vocabulary is None:
+        return []
+    if wrong := spec.layout_problems(vocabulary):
+        return [problem.under("pretrain.layout") for problem in wrong]
+    if place is None or place.has_room_for(needed := estimate(spec, vocabulary, place.kernels)):
+        return []
+    allowed = (
+        f"needs {needed.total / GB:.3g} GB on each {place.name} ({place.capacity / GB:.3g} GB): {needed.words()}; "
+        + _instead(spec, vocabulary, place)
+    )
+    return [Problem("pretrain.layout", spec.layout.name(), allowed)]
+
+
+def _instead(spec: PretrainSpec, vocabulary: int, place: Place) -> str:
+    found = fitting(spec, vocabulary, place)
+    if found is None:
+        return "no layout of it fits: use more or larger devices, shorter sequences or a smaller model"
+    less = estimate(spec.model_copy(update={"layout": found}), vocabulary, place.kernels)
+    return f"use {found.words()}, which needs {less.total / GB:.3g} GB"
+
+
 def _room(given: Given) -> list[Problem]:
-    """The disk has room for what the run writes."""
-    if "pretrain" not in given.specs:
+    """The disk has room for what the run writes, if it is this machine's."""
+    if "pretrain" not in given.specs or given.specs["pretrain"].layout.device:
         return []
     spec = given.specs["pretrain"]
-    vocabulary = spec.model.vocab_size or (given.specs["tokenizer"].size() if "tokenizer" in given.specs else None)
-    needed = estimated_bytes(given, spec.model.parameters(vocabulary or 0))
+    needed = estimated_bytes(given, spec.model.parameters(vocabulary_of(given) or 0))
     free = shutil.disk_usage(baton_home()).free
     if needed <= free:
         return []
@@ -170,5 +254,8 @@ CHECKS: list[Callable[[Given], list[Problem]]] = [
     _vocabulary,
     _positions,
     _head_size,
+    _convertible,
+    _hardware,
+    _layout,
     _room,
 ]

@@ -6,6 +6,8 @@ from pydantic import Field
 
 from tasks.spec import Spec
 
+FAMILIES = ("qwen3",)  # of models, those that there is a map of names for
+
 
 class ConvertSpec(Spec):
     """A Hugging Face model, and the proof that it is the same model."""
