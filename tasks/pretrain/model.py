@@ -100,7 +100,10 @@ def _experts(spec: ModelSpec, layout: Layout) -> dict[str, object]:
         "moe_aux_loss_coeff": spec.experts.aux_loss,
         "moe_z_loss_coeff": spec.experts.z_loss or None,
         "moe_router_dtype": "fp32",
-        "moe_token_dispatcher_type": "alltoall",
+        # all-to-all then gathers parts of different sizes from tensor parallel ranks, which gloo cannot
+        "moe_token_dispatcher_type": "allgather"
+        if layout.expert > 1 and layout.expert_tensor > 1 and not CUDA
+        else "alltoall",
         "expert_model_parallel_size": layout.expert,
         "expert_tensor_parallel_size": layout.expert_tensor,
     }
