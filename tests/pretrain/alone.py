@@ -8,9 +8,15 @@ import torch.distributed as dist
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.process import model_parallel
 
+# isort: split
+from megatron.core import parallel_state
+
 
 @contextmanager
 def alone(seed: int = 1234) -> Iterator[None]:
+    if dist.is_initialized():  # an export made one, which lasts as long as its process
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         with model_parallel(Layout(), seed):

@@ -1,16 +1,11 @@
 """The pretraining engine, run as it is run: torchrun, Megatron-Core, real files."""
 
 import json
-import os
-import signal
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tasks.manifest import read_manifest, verify
-from tasks.pretrain.spec import CheckpointPolicy
 from tests.pretrain.tiny import make_shards, metrics, pretrain_job, start, tiny_spec, train
 
 
@@ -24,23 +19,6 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     job = pretrain_job(tmp_path_factory.mktemp("jobs") / "undisturbed", data, tiny_spec())
     train(job)
     return job
-
-
-def wait_for_step(job: Path, step: int) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        path = job / "metrics.jsonl"
-        if path.exists() and path.read_text().count("\n") >= step:
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"step {step} was not reached: {(job / 'log.txt').read_text()[-3000:]}")
-
-
-def kill_tree(pid: int) -> None:
-    """kill -9 for torchrun and its worker, which is in a session of its own."""
-    agent = psutil.Process(pid)
-    for process in [*agent.children(recursive=True), agent]:
-        process.kill()
 
 
 def test_the_loss_falls(undisturbed: Path) -> None:
@@ -68,39 +46,6 @@ def test_the_same_run_again_has_the_same_digest(undisturbed: Path, data: Path, t
     train(again)
     assert metrics(again) == metrics(undisturbed)
     assert read_manifest(again / "output").digest == read_manifest(undisturbed / "output").digest
-
-
-@pytest.mark.parametrize("step", [2, 4, 7])
-def test_a_killed_run_continues_bit_for_bit(undisturbed: Path, data: Path, tmp_path: Path, step: int) -> None:
-    job = pretrain_job(tmp_path / "killed", data, tiny_spec())
-    process = start(job)
-    wait_for_step(job, step)
-    kill_tree(process.pid)
-    process.wait()
-    train(job)
-    assert metrics(job) == metrics(undisturbed)
-    assert read_manifest(job / "output").digest == read_manifest(undisturbed / "output").digest
-
-
-def test_sigterm_leaves_a_checkpoint_of_the_present_step(data: Path, tmp_path: Path) -> None:
-    job = pretrain_job(tmp_path / "ended", data, tiny_spec(steps=2000, checkpoints=CheckpointPolicy(every=2000)))
-    process = start(job)
-    wait_for_step(job, 2)
-    os.killpg(process.pid, signal.SIGTERM)
-    assert process.wait(timeout=60) != 0
-    last_step = max(metrics(job))
-    checkpoints = sorted((job / "work" / "checkpoints").iterdir())
-    assert [path.name for path in checkpoints] == [f"step-{last_step:08d}"]
-    assert verify(checkpoints[0]).facts["step"] == last_step
-
-
-def test_a_half_written_checkpoint_is_not_used(undisturbed: Path, data: Path, tmp_path: Path) -> None:
-    job = pretrain_job(tmp_path / "half", data, tiny_spec())
-    half = job / "work" / "checkpoints" / "step-00000006"
-    half.mkdir(parents=True)
-    (half / "common.pt").write_bytes(b"cut sho")
-    train(job)
-    assert metrics(job) == metrics(undisturbed)
 
 
 def test_changed_data_is_refused_by_name_and_digest(data: Path, tmp_path: Path) -> None:

@@ -1,0 +1,104 @@
+"""kill -9 at random moments, and what became of the run."""
+
+import json
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from tasks.manifest import MANIFEST, read_manifest
+from tasks.pretrain.layout import Layout
+from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
+from tests.pretrain.tiny import metrics, pretrain_job, tiny_spec
+
+LAYOUTS = {
+    "one process": Layout(micro_batch=2),
+    "DP2-DO": Layout(micro_batch=2, processes=2, distributed_optimizer=True),
+    "TP2": Layout(micro_batch=2, processes=2, tensor=2),
+    "PP2": Layout(micro_batch=2, processes=2, pipeline=2),
+}
+
+
+def killable(layout: Layout, steps: int) -> PretrainSpec:
+    """Most of its time it has a checkpoint in progress."""
+    checkpoints = CheckpointPolicy(every=2, keep_last=2, keep_every=10)
+    return tiny_spec(steps=steps, layout=layout, checkpoints=checkpoints, validate_every=steps // 2)
+
+
+class Run(Protocol):
+    def succeed(self) -> None: ...
+    def alive(self) -> bool: ...
+    def kill(self) -> None: ...
+
+
+@dataclass
+class Kills:
+    """How many there were, and what the run was at."""
+
+    wanted: int
+    found: Counter[str] = field(default_factory=Counter)
+
+    def left(self) -> int:
+        return self.wanted - self.found.total()
+
+
+def undisturbed(start: Callable[[Path], Run], job: Path) -> float:
+    """Run it to its end; returns how long that took, seconds."""
+    began = time.monotonic()
+    start(job).succeed()
+    return time.monotonic() - began
+
+
+def kill_again_and_again(
+    start: Callable[[Path], Run], folder: Path, data: Path, spec: PretrainSpec, seconds: float, kills: Kills, seed: str
+) -> list[Path]:
+    """Start runs and kill them at random moments within `seconds`, until all kills are made; a run that was
+    killed is started again until it ends. Returns the jobs, each to its end."""
+    chance = random.Random(seed)
+    jobs = []
+    while kills.left():
+        job = pretrain_job(folder / f"run-{len(jobs)}", data, spec)
+        jobs.append(job)
+        while True:
+            run = start(job)
+            deadline = time.monotonic() + chance.uniform(0, seconds)
+            while kills.left() and run.alive() and time.monotonic() < deadline:
+                time.sleep(0.002)
+            if not kills.left() or not run.alive():
+                run.succeed()
+                break
+            run.kill()
+            kills.found[_was_at(job)] += 1
+    return jobs
+
+
+def _was_at(job: Path) -> str:
+    if (job / "result.json").exists():
+        return "the end"
+    if (job / "output").exists():
+        return "hand-over"
+    if any(not (path / MANIFEST).exists() for path in (job / "work" / "checkpoints").glob("step-*")):
+        return "a save"
+    return "a step" if (job / "metrics.jsonl").exists() else "the start"
+
+
+def outcome(job: Path) -> dict[str, Any]:
+    """All that a run's history must not change."""
+    facts = read_manifest(job / "output").facts
+    return {"metrics": metrics(job), "digest": read_manifest(job / "output").digest, "facts": facts}
+
+
+def again_in(job: Path, layout: Layout) -> None:
+    """The same job, from now on in another layout: what infra.launch does when a recipe's layout is changed."""
+    path = job / "spec.json"
+    words = json.loads(path.read_text())
+    words["spec"]["layout"] = layout.model_dump(mode="json")
+    path.write_text(json.dumps(words))
+
+
+def copy(job: Path, folder: Path) -> Path:
+    return Path(shutil.copytree(job, folder))

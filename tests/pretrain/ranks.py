@@ -1,0 +1,88 @@
+"""Ranks as processes of their own, forked from one that has loaded the libraries: torch and Megatron take
+seconds to import, and a rank that is killed and started again takes a moment this way.
+
+They find each other as torchrun's workers do, and their output goes to a file each.
+"""
+
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tasks.job import main
+
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as infra.launch has it
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["tasks.pretrain.train", "tasks.pretrain.trainer", "pytest"])
+TIMEOUT_S = 300.0
+
+
+class Ranks:
+    """`world` processes that call `function(*arguments)`."""
+
+    def __init__(self, world: int, logs: Path, function: Callable[..., None], *arguments: Any) -> None:
+        self.logs = logs
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.processes = [
+            _SERVER.Process(target=_rank, args=(rank, world, port, logs, function, arguments)) for rank in range(world)
+        ]
+        for process in self.processes:
+            process.start()
+
+    def end(self) -> list[int | None]:
+        """Wait for all; returns their exit codes. One that fails takes the others along, as with torchrun."""
+        waiting = {process.sentinel: process for process in self.processes}
+        while waiting:
+            ended = multiprocessing.connection.wait(list(waiting), TIMEOUT_S)
+            failed = not ended or any(waiting.pop(sentinel).exitcode for sentinel in ended)  # type: ignore[call-overload]
+            if failed:
+                self.kill()
+        return [process.exitcode for process in self.processes]
+
+    def succeed(self) -> None:
+        codes = self.end()
+        assert not any(codes), f"exit codes {codes}\n{self.log()}"
+
+    def alive(self) -> bool:
+        return all(process.is_alive() for process in self.processes)
+
+    def kill(self) -> None:
+        """kill -9 for each."""
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.join()
+
+    def log(self) -> str:
+        return "".join(path.read_text()[-3000:] for path in sorted(self.logs.glob("rank-*.txt")))
+
+
+def _rank(
+    rank: int, world: int, port: int, logs: Path, function: Callable[..., None], arguments: tuple[Any, ...]
+) -> None:
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR="127.0.0.1")
+    with (logs / f"rank-{rank}.txt").open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    function(*arguments)
+
+
+def engine(job: Path) -> Ranks:
+    """The pretraining engine on a job, in the layout of its spec."""
+    layout = json.loads((job / "spec.json").read_text())["spec"]["layout"]
+    return Ranks(layout["processes"], job, _train, job)
+
+
+def _train(job: Path) -> None:
+    from tasks.pretrain.train import work
+
+    sys.argv = ["tasks.pretrain.train", str(job)]
+    main(work)
