@@ -91,12 +91,6 @@ def test_who_waits_for_a_slow_rank_is_not_taken_for_hanging(tmp_path: Path) -> N
 # One that dies
 
 
-def test_a_killed_rank_is_replaced(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert train(tmp_path, "is killed", once=True, max_restarts=3) == TOTAL
-    assert re.search(r"toy: rank 1 was killed by SIGKILL .* at step 3, data; .* restart 1 of 3", capfd.readouterr().err)
-    assert starts(tmp_path) == 2
-
-
 def test_restarts_are_counted_and_the_message_has_the_last_lines_of_the_rank_that_failed(tmp_path: Path) -> None:
     said = last_words(tmp_path, "ends silently", max_restarts=1)
     assert "toy: rank 1 ended with exit code 3 at step 3, data (after 1 restart). Its last lines:\n    rank 1" in said

@@ -1,0 +1,55 @@
+"""A rank of a real pretraining run dies: the launcher says which, starts again, and nothing is lost."""
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from infra.heartbeat import read_beats
+from infra.launch import Engine, Survival, run_engine
+from tasks.manifest import read_manifest
+from tasks.pretrain.layout import Layout
+from tasks.pretrain.spec import CheckpointPolicy
+from tests.infra.test_launch import processes_of
+from tests.pretrain.tiny import make_shards, metrics, pretrain_job, tiny_spec
+
+STEPS = 12
+
+
+def train(job: Path, data: Path) -> Path:
+    """Two data parallel ranks, under the launcher; returns the artifact."""
+    spec = tiny_spec(steps=STEPS, layout=Layout(processes=2, micro_batch=2), checkpoints=CheckpointPolicy(every=5))
+    request = json.loads((pretrain_job(job, data, spec) / "spec.json").read_text())
+    engine = Engine("pretrain", "tasks.pretrain.train", "1")
+    return run_engine(engine, job, request, title="pretrain", processes=2, survival=Survival(max_restarts=1))
+
+
+def kill_rank_1_in_mid_run(job: Path) -> None:
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        beats = read_beats(job, [1])
+        if beats and beats[1].step >= STEPS // 2:
+            os.kill(beats[1].pid, signal.SIGKILL)
+            return
+        time.sleep(0.01)
+
+
+def test_a_killed_rank_is_replaced_and_the_losses_are_those_of_an_undisturbed_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = make_shards(tmp_path / "shards")
+    undisturbed = train(tmp_path / "undisturbed", data)
+    killer = threading.Thread(target=kill_rank_1_in_mid_run, args=[tmp_path / "killed"])
+    killer.start()
+    output = train(tmp_path / "killed", data)
+    killer.join()
+    told = r"pretrain: rank 1 was killed by SIGKILL .* at step \d+, [\w-]+; starting again .* restart 1 of 1"
+    assert re.search(told, capfd.readouterr().err)
+    assert metrics(tmp_path / "killed") == metrics(tmp_path / "undisturbed")
+    assert read_manifest(output).digest == read_manifest(undisturbed).digest
+    assert not processes_of(tmp_path / "killed")
