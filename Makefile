@@ -33,7 +33,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench lock clean
+.PHONY: help demo test parity lint bench lock clean
 
 # without .pyc files the large libraries load several times slower
 unexport PYTHONDONTWRITEBYTECODE
@@ -47,6 +47,9 @@ demo: $(READY)  ## raw text to a GRPO-tuned, published model: about 10 minutes t
 
 test: lint  ## the checks, then all tests
 	$(BIN)/python -m pytest
+
+parity: $(READY)  ## every parallel layout on up to 8 processes against one process; about an hour
+	$(BIN)/python -m pytest -m slow tests/pretrain/test_parity.py
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check

@@ -68,19 +68,22 @@ def spec(subject: str, layout: Layout) -> PretrainSpec:
 
 
 def legal_layouts(subject: str, world: int) -> Iterator[Layout]:
-    """All of them, each with and without the distributed optimizer; on one and two processes with each
-    recomputation as well."""
+    """All of them; with the distributed optimizer too where there is something to share out; on one and two
+    processes with each recomputation as well."""
     for sizes in layouts(Layout(processes=world), SUBJECTS[subject].model):
-        for changes in _variants(world):
+        for changes in _variants(sizes):
             layout = sizes.model_copy(update={"micro_batch": _micro_batch(sizes), **changes})
             if not spec(subject, layout).problems():
                 yield layout
 
 
-def _variants(world: int) -> list[dict[str, Any]]:
-    optimizers: list[dict[str, Any]] = [{}, {"distributed_optimizer": True}]
-    recompute: list[dict[str, Any]] = [{"recompute": "selective"}, {"recompute": "full"}]
-    return optimizers + (recompute if world <= 2 else [])
+def _variants(layout: Layout) -> list[dict[str, Any]]:
+    variants: list[dict[str, Any]] = [{}]
+    if layout.world == 1 or layout.data * layout.context > 1:
+        variants.append({"distributed_optimizer": True})
+    if layout.world <= 2:
+        variants += [{"recompute": "selective"}, {"recompute": "full"}]
+    return variants
 
 
 def _micro_batch(layout: Layout) -> int:

@@ -1,6 +1,6 @@
 """How far apart the layouts of the parity matrix are, as a table for people."""
 
-from collections.abc import Iterable
+import re
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -9,6 +9,9 @@ import torch
 
 from tasks.pretrain.layout import Layout
 from tests.pretrain.parity_layouts import STEPS, SUBJECTS
+
+README = Path(__file__).parents[2] / "README.md"
+TABLE = Path(__file__).parent / "PARITY.md"
 
 
 @dataclass(frozen=True)
@@ -39,22 +42,34 @@ def _relative(found: list[float], reference: list[float]) -> float:
     return max(abs(a - b) / abs(b) for a, b in zip(found, reference, strict=True))
 
 
-def summary(differences: list[Difference]) -> str:
-    """Markdown: a line for each model and number of processes."""
-    lines = [
-        "| model | processes | layouts | loss, relative | gradient norm, relative | weights, absolute |",
-        "|---|---|---|---|---|---|",
-    ]
-    for (subject, world), group in groupby(differences, key=lambda item: (item.subject, item.layout.world)):
-        rows = list(group)
-        largest = " | ".join(f"{max(getattr(row, name) for row in rows):.0e}" for name in ("loss", "norm", "weights"))
-        lines.append(f"| {subject} | {world} | {len(rows)} | {largest} |")
-    return "\n".join(lines)
+def record(world: int, found: list[Difference]) -> None:
+    """Put what was found on `world` processes into PARITY.md, and the summary of all that is in it into the README."""
+    others = [line for line in _lines() if int(line.split(" | ")[1]) != world]
+    lines = sorted([*others, *map(_line, found)], key=_place)
+    TABLE.write_text("\n".join([*_head(), *lines]) + "\n")
+    section = f"<!-- parity -->\n{_summary(lines)}\n<!-- /parity -->"
+    README.write_text(re.sub(r"<!-- parity -->.*<!-- /parity -->", lambda _: section, README.read_text(), flags=re.S))
 
 
-def every_layout(differences: Iterable[Difference]) -> str:
-    """Markdown: a line for each layout."""
-    lines = [
+def _lines() -> list[str]:
+    return (
+        [line for line in TABLE.read_text().splitlines() if re.match(r"\| \w+ \| \d", line)] if TABLE.exists() else []
+    )
+
+
+def _line(item: Difference) -> str:
+    figures = " | ".join(f"{value:.0e}" for value in (item.loss, item.norm, item.weights))
+    return f"| {item.subject} | {item.layout.world} | {item.layout.name()} | {figures} |"
+
+
+def _place(line: str) -> tuple[int, int]:
+    """By model, then by processes."""
+    _, subject, world, *_ = (word.strip() for word in line.split("|"))
+    return list(SUBJECTS).index(subject), int(world)
+
+
+def _head() -> list[str]:
+    return [
         "# The parity matrix, layout by layout",
         "",
         f"Made by `make parity`: {STEPS} steps in fp32, each layout against one process. Largest relative",
@@ -65,9 +80,16 @@ def every_layout(differences: Iterable[Difference]) -> str:
         "| model | processes | layout | loss | gradient norm | weights |",
         "|---|---|---|---|---|---|",
     ]
-    lines += [
-        f"| {item.subject} | {item.layout.world} | {item.layout.name()} "
-        f"| {item.loss:.0e} | {item.norm:.0e} | {item.weights:.0e} |"
-        for item in differences
+
+
+def _summary(lines: list[str]) -> str:
+    """A line for each model and number of processes."""
+    table = [
+        "| model | processes | layouts | loss, relative | gradient norm, relative | weights, absolute |",
+        "|---|---|---|---|---|---|",
     ]
-    return "\n".join(lines) + "\n"
+    for (number, world), group in groupby(lines, key=_place):
+        figures = [[float(word) for word in line.split("|")[4:7]] for line in group]
+        largest = " | ".join(f"{max(column):.0e}" for column in zip(*figures, strict=True))
+        table.append(f"| {list(SUBJECTS)[number]} | {world} | {len(figures)} | {largest} |")
+    return "\n".join(table)
