@@ -317,3 +317,11 @@ def test_a_run_with_a_blend_a_mask_and_growing_batches(tmp_path: Path) -> None:
     taken = metrics(job)
     assert list(taken) == list(range(1, 25))
     assert taken[24]["loss"] < taken[1]["loss"] - 0.5
+    assert share_of_waiting(job) < 0.01
+
+
+def share_of_waiting(job: Path) -> float:
+    """For data, of all steps' time but the first one's: nobody could read ahead for that."""
+    _, *steps = [json.loads(line) for line in (job / "metrics.jsonl").read_text().splitlines()]
+    total = sum(step[phase] for step in steps for phase in ("data_s", "forward_backward_s", "optimizer_s"))
+    return float(sum(step["data_s"] for step in steps) / total)

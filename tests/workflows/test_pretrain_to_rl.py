@@ -189,6 +189,7 @@ def test_a_wrong_recipe_ends_before_any_compute(tmp_path: Path, text: str, said:
 def test_an_ended_run_leaves_no_process_and_continues(tmp_path: Path, how: signal.Signals) -> None:
     training = {name: TINY[name] for name in ("name", "corpus", "tokenizer", "shards")}
     training["pretrain"] = TINY["pretrain"] | {"steps": 400, "checkpoints": {"every": 50}}
+    training["more_corpora"] = [TINY["corpus"] | {"held_out": 0.4}]  # another cut of the same files
     recipe = prepare(tmp_path, training)
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -206,6 +207,10 @@ def test_an_ended_run_leaves_no_process_and_continues(tmp_path: Path, how: signa
     done = pyflyte(tmp_path, recipe)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "continuing from step" in (job / "log.txt").read_text()
+    shards = {read_manifest(path / "output").digest for path in (tmp_path / "baton" / "jobs").glob("shards-*")}
+    parents = read_manifest(job / "output").parents
+    assert parents.keys() == {"data", "more.0"}
+    assert set(parents.values()) == shards
 
 
 def wait_for_metrics(folder: Path, lines: int) -> None:
