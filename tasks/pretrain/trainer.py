@@ -12,6 +12,7 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
+from infra.heartbeat import Phase
 from tasks.job import Job, StageError
 from tasks.manifest import read_manifest
 from tasks.pretrain.anomaly import Anomaly, Book, Watch
@@ -32,7 +33,8 @@ class Trainer:
 
     def __init__(self, job: Job, spec: PretrainSpec) -> None:
         self.job, self.spec = job, spec
-        data = [job.input(name) for name in job.inputs]  # the corpus first, then what is blended in
+        # the corpus first, then what is blended in
+        data = [job.input(name) for name in job.inputs if name == "data" or name.startswith("more.")]
         self.data_facts = read_manifest(data[0]).facts
         self.vocab_size = spec.model.vocab_size or int(self.data_facts["vocab_size"])
         self._check()
@@ -67,10 +69,13 @@ class Trainer:
         span = self._span(state.step, state.samples)
         more = state.step + 1 < self.spec.steps
         clock = _Clock()
+        self._at("data")
         with clock("data_s"):
             batches = self.prefetch.take(span, self._span(state.step + 1, span.stop) if more else None)
+        self._at("forward-backward")
         with clock("forward_backward_s"):
             loss = training.gradients(batches)
+        self._at("optimizer")
         with clock("optimizer_s"):
             learning_rate = float(training.optimizer.param_groups[0]["lr"])
             grad_norm = training.gradient_norm()
@@ -87,7 +92,18 @@ class Trainer:
         state.step += 1
         state.samples = span.stop
         speed = len(span) * self.spec.sequence_length / clock.total()
-        return {"loss": loss, "grad_norm": grad_norm, "lr": learning_rate, "tokens_per_s": speed, **clock.seconds}
+        return {
+            "loss": loss,
+            "grad_norm": grad_norm,
+            "lr": learning_rate,
+            "tokens_per_s": speed,
+            **training.balance(len(batches)),
+            **clock.seconds,
+        }
+
+    def _at(self, phase: Phase) -> None:
+        """A sign of life: the launcher ends a run whose ranks give none, and says where they were."""
+        self.job.heart.beat(self.state.step, phase)
 
     def _span(self, step: int, samples: int) -> range:
         """What the step after `step` completed ones reads, from the position `samples`."""
@@ -114,6 +130,7 @@ class Trainer:
     def validate(self) -> float:
         """Mean loss in nats per token on the first held-out sequences of the first data set, the same ones
         each time."""
+        self._at("validation")
         available = min(self.spec.validation_sequences, len(self.held_out))
         return self.training.evaluate(self._batches(self.held_out, range(available)))
 
@@ -154,6 +171,7 @@ class Trainer:
                 self.job.progress(state.step, spec.steps, "steps", **_shown(metrics))
             stopping = self._any_rank_stopping()
             if last or stopping or state.step % spec.checkpoints.every == 0:
+                self._at("checkpoint")
                 self.checkpoints.save(state)
             if stopping and not last:
                 self.checkpoints.finish()
@@ -176,6 +194,7 @@ class Trainer:
 
     def hand_over(self, validation_loss: float) -> None:
         """Make the artifact of the last checkpoint."""
+        self._at("hand-over")
         self.checkpoints.finish()
         if not self.writer:
             return
