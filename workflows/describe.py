@@ -1,30 +1,43 @@
-"""Every field of a recipe, with its default, its bounds and what it means.
+"""Every field of a recipe, with its default, its bounds and what it means; or what a recipe will take.
 
-python -m workflows.describe            all sections
-python -m workflows.describe pretrain   one section
+python -m workflows.describe                                all sections
+python -m workflows.describe pretrain                       one section
+python -m workflows.describe workflows/recipes/nano.yaml    the recipe's checks, then its tokens, FLOPs and memory
 """
 
 import json
 import sys
-from typing import Any, get_args
+import types
+from pathlib import Path
+from typing import Any, get_args, get_origin
 
+import yaml
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from tasks.data.source_spec import FilesSource, HuggingFaceSource, JsonlSource, ParquetSource, StdlibSource
 from tasks.spec import Spec
+from workflows.plan import plan
+from workflows.preflight import Given
 from workflows.recipe import SECTIONS, Recipe
+from workflows.recipe_error import RecipeError
 
 SOURCES = (StdlibSource, FilesSource, JsonlSource, ParquetSource, HuggingFaceSource)
 SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
+RECIPE_SUFFIXES = (".yaml", ".yml", ".json")
 FILLED_IN = "filled in by Baton"  # fields that no one writes
 
 
 def main(names: list[str]) -> int:
+    if len(names) == 1 and Path(names[0]).suffix in RECIPE_SUFFIXES:
+        return _plan(Path(names[0]))
     unknown = [name for name in names if name not in SECTIONS]
     if unknown:
-        print(f"no such section: {', '.join(unknown)}; there are: {', '.join(SECTIONS)}", file=sys.stderr)
+        print(
+            f"no such section: {', '.join(unknown)}; there are: {', '.join(SECTIONS)}; or name one recipe file",
+            file=sys.stderr,
+        )
         return 2
     for name in names or SECTIONS:
         print(f"{name}:  # {Recipe.model_fields[name].description}")
@@ -33,13 +46,26 @@ def main(names: list[str]) -> int:
     return 0
 
 
+def _plan(path: Path) -> int:
+    try:
+        recipe = Recipe.model_validate(yaml.safe_load(path.read_text()))
+    except (RecipeError, OSError, yaml.YAMLError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"{recipe.name}: no problem found")
+    for line in plan(Given({name: section for name, section in recipe if section is not None}, set())):
+        print(f"  {line}")
+    return 0
+
+
 def _print_fields(model: type[Spec], indent: str) -> None:
     for name, field in model.model_fields.items():
         if name == "kind" or FILLED_IN in (field.description or ""):
             continue
         if nested := _nested(field):
-            print(f"{indent}{name}:  # {field.description}")
-            _print_fields(nested, indent + "  ")
+            optional = field.default is None
+            print(f"{indent}{name}:{' null' if optional else ''}  # {field.description}")
+            _print_fields(nested, indent + ("  # " if optional else "  "))
             continue
         print(f"{indent}{name}: {_default(field)}  # {'; '.join(filter(None, [field.description, _bounds(field)]))}")
         if model.__name__ == "CorpusSpec" and name == "source":
@@ -49,8 +75,10 @@ def _print_fields(model: type[Spec], indent: str) -> None:
 
 
 def _nested(field: FieldInfo) -> type[Spec] | None:
-    kind = field.annotation
-    return kind if isinstance(kind, type) and issubclass(kind, Spec) else None
+    """The spec that a field is, or may be in place of null."""
+    union = get_args(field.annotation) if get_origin(field.annotation) is types.UnionType else (field.annotation,)
+    (kind, *more) = [option for option in union if option is not type(None)]
+    return kind if not more and isinstance(kind, type) and issubclass(kind, Spec) else None
 
 
 def _default(field: FieldInfo) -> str:

@@ -40,6 +40,14 @@ def drop(*names: str) -> Change:
     return change
 
 
+def both(one: Change, other: Change) -> Change:
+    def change(recipe: dict[str, Any]) -> None:
+        one(recipe)
+        other(recipe)
+
+    return change
+
+
 # name of the case: (change, the path of the field that is reported, words of what is allowed)
 CASES: dict[str, tuple[Change, str, str]] = {
     # unknown fields
@@ -115,7 +123,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "publishing without a model": (drop("convert"), "publish", "needs a model"),
     "two base models": (put("start_from", {"model": "./nowhere"}), "pretrain", "must be left out with start_from"),
     "a corpus more that nobody reads": (
-        lambda recipe: (put("more_corpora", [{}])(recipe), drop("pretrain", "convert", "evaluate", "sft", "dpo", "grpo", "publish")(recipe)),
+        both(put("more_corpora", [{}]), drop("pretrain", "convert", "evaluate", "sft", "dpo", "grpo", "publish")),
         "more_corpora",
         "for pretraining only",
     ),
@@ -130,6 +138,19 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "a missing folder of a second corpus": (
         put("more_corpora", [{"source": {"kind": "files", "path": "/no/such"}}]), "more_corpora.0.source.path", "not there",
     ),
+    # what the hardware cannot do
+    "a device that nobody knows": (put("pretrain.layout.device", "H900"), "pretrain.layout.device", "one of GB200, B200"),
+    "arithmetic that a device has not": (
+        both(put("pretrain.precision", "fp8"), put("pretrain.layout.device", "A100")),
+        "pretrain.precision",
+        "A100 has no fp8",
+    ),
+    "a model that its device cannot hold": (
+        both(put("pretrain.model.ffn_hidden", 262144), both(put("pretrain.model.hidden", 8192), put("pretrain.layout.device", "L4"))),
+        "pretrain.layout",
+        "on each L4 (24 GB): weights",
+    ),
+    "a family that cannot be converted": (put("pretrain.model.family", "llama"), "pretrain.model.family", "knows the family qwen3"),
     # what is not there
     "a missing folder": (put("corpus.source", {"kind": "files", "path": "/no/such"}), "corpus.source.path", "not there"),
     "a glob without a match": (put("corpus.source", {"kind": "jsonl", "path": "/no/*.jsonl"}), "corpus.source.path", "matches"),

@@ -6,10 +6,22 @@ from typing import Any
 import pytest
 import yaml
 
+from tasks.pretrain.hardware import Machine
+from workflows import describe
+from workflows.plan import plan
+from workflows.preflight import Given
 from workflows.recipe import Recipe
 from workflows.recipe_error import RecipeError
 
 RECIPES = Path(__file__).parents[2] / "workflows" / "recipes"
+ON_ITS_OWN = "rl-only"  # needs a model that only its user has
+MEANT_FOR = {  # (accelerator, how many): parameters in 10^9, tokens in 10^9
+    "nano": ("H100", 1, 0.47, 9.5),
+    "3b": ("A100-80GB", 16, 3.2, 64),
+    "8b-continued": ("H100", 8, 8.2, 21),
+    "moe-30b-a3b": ("H100", 32, 30.5, 415),
+}
+each = pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem != ON_ITS_OWN))
 
 
 def read(name: str) -> dict[str, Any]:
@@ -17,14 +29,70 @@ def read(name: str) -> dict[str, Any]:
     return recipe
 
 
-@pytest.mark.parametrize("name", ["laptop", "naive", "gpu"])
+def lines(name: str) -> list[str]:
+    recipe = Recipe.model_validate(read(name))
+    given = Given({name: section for name, section in recipe if section}, set(), Machine((), 8 * 2**30))
+    return list(plan(given))
+
+
+@each
 def test_a_shipped_recipe_is_right(name: str) -> None:
     assert Recipe.model_validate(read(name)).name == name
 
 
+@pytest.mark.parametrize("name", MEANT_FOR)
+def test_a_large_recipe_is_as_large_as_it_says(name: str) -> None:
+    device, count, parameters, tokens = MEANT_FOR[name]
+    spec = Recipe.model_validate(read(name)).pretrain
+    assert spec
+    vocabulary = spec.model.vocab_size or 32768  # nano trains its own
+    assert (spec.layout.device, spec.layout.world) == (device, count)
+    assert spec.model.parameters(vocabulary) / 1e9 == pytest.approx(parameters, rel=0.02)
+    assert spec.tokens() / 1e9 == pytest.approx(tokens, rel=0.02)
+
+
+@pytest.mark.parametrize("name", MEANT_FOR)
+def test_a_large_recipe_fits_its_device_with_room_to_spare(name: str) -> None:
+    """On a machine without a GPU as anywhere: the layout says where it is meant to run."""
+    (memory,) = [line for line in lines(name) if line.startswith("memory")]
+    needed, *_, capacity = [
+        float(word.strip("(")) for word in memory.split() if word.strip("(").replace(".", "").isdigit()
+    ]
+    assert 0.3 < needed / capacity < 0.95
+
+
+def test_the_nano_recipe_sees_twenty_tokens_for_each_parameter() -> None:
+    spec = Recipe.model_validate(read("nano")).pretrain
+    assert spec and spec.tokens() / spec.model.parameters(32768) == pytest.approx(20, rel=0.02)
+
+
+def test_the_laptop_recipe_fits_a_laptop() -> None:
+    (memory,) = [line for line in lines("laptop") if line.startswith("memory")]
+    assert "process of this machine (8.59 GB)" in memory
+
+
+def test_a_recipe_can_be_asked_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert describe.main([str(RECIPES / "moe-30b-a3b.yaml")]) == 0
+    shown = capsys.readouterr().out
+    for words in (
+        "30.5 B, of which a token meets 3.35 B",
+        "23.1 GFLOP a token",
+        "32 H100",
+        "on each H100 (80 GB)",
+        "optimizer",
+    ):
+        assert words in shown
+
+
+def test_a_recipe_that_is_wrong_says_so_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "wrong.yaml").write_text("pretrain: {model: {layers: 0}}")
+    assert describe.main([str(tmp_path / "wrong.yaml")]) == 2
+    assert "pretrain.model.layers" in capsys.readouterr().err
+
+
 def test_the_recipe_to_enter_midway_lacks_only_the_model() -> None:
     with pytest.raises(RecipeError) as caught:
-        Recipe.model_validate(read("rl-only"))
+        Recipe.model_validate(read(ON_ITS_OWN))
     assert [problem.path for problem in caught.value.problems] == ["start_from.model"]
 
 

@@ -1,0 +1,167 @@
+"""What a recipe asks of a machine, checked before the start on machines of several kinds."""
+
+import importlib.util
+from typing import Any
+
+import pytest
+import yaml
+
+from tasks.convert.spec import ConvertSpec
+from tasks.data.spec import TokenizerSpec
+from tasks.pretrain.hardware import Machine
+from tasks.pretrain.layout import Layout
+from tasks.pretrain.memory import estimate
+from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
+from tasks.pretrain.spec import PretrainSpec
+from tasks.spec import Problem
+from tests.pretrain.shapes import LLAMA_3_8B, QWEN3_30B_A3B
+from workflows.preflight import CHECKS, Given
+
+LAPTOP = Machine((), 16 * 2**30)
+TWO_H100 = Machine(("NVIDIA H100 80GB HBM3",) * 2, 2**40)
+ONE_A100 = Machine(("NVIDIA A100-SXM4-80GB",), 2**40)
+UNKNOWN = Machine(("NVIDIA Tomorrow",), 2**40)
+WITHOUT_TRANSFORMER_ENGINE = pytest.mark.skipif(
+    importlib.util.find_spec("transformer_engine") is not None, reason="Transformer Engine is installed"
+)
+SPEC = PretrainSpec(model=ModelSpec(vocab_size=4096))
+
+
+def problems(machine: Machine, spec: PretrainSpec, **more: Any) -> list[Problem]:
+    """Of the hardware: a pretraining alone has none but these, and that its shards are missing."""
+    given = Given({"pretrain": spec, **more}, set(), machine)
+    found = [problem for check in CHECKS for problem in check(given)]
+    return [problem for problem in found if problem.path.startswith("pretrain.") and "disk" not in problem.allowed]
+
+
+def large(**layout: Any) -> PretrainSpec:
+    """Llama 3 8B."""
+    return PretrainSpec(model=LLAMA_3_8B, sequence_length=4096, global_batch=256, layout=Layout(**layout))
+
+
+@pytest.mark.parametrize("machine", [LAPTOP, TWO_H100, ONE_A100, UNKNOWN])
+def test_a_small_run_is_fine_anywhere(machine: Machine) -> None:
+    assert problems(machine, SPEC) == []
+
+
+# -- memory ------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_answered_with_each_part_and_a_layout_that_does() -> None:
+    (problem,) = problems(LAPTOP, large(processes=8, micro_batch=2, device="H100"))
+    assert problem.path == "pretrain.layout"
+    assert (
+        "on each H100 (80 GB): weights 16.1 GB, gradients 32.1 GB, optimizer 96.4 GB, activations " in problem.allowed
+    )
+    assert "; use layout: {processes: 8, " in problem.allowed
+
+
+def test_the_layout_that_is_named_works_and_fits() -> None:
+    (problem,) = problems(LAPTOP, large(processes=8, micro_batch=2, device="H100"))
+    named = _layout(problem.allowed)
+    assert named.processes == 8
+    assert problems(LAPTOP, large(**named.model_dump())) == []
+    assert estimate(large(**named.model_dump()), 128256).total < 0.95 * 80e9
+
+
+def test_a_mixture_s_experts_are_spread_out() -> None:
+    layout = Layout(nodes=4, processes=8, micro_batch=1, device="H100")
+    spec = PretrainSpec(model=QWEN3_30B_A3B, sequence_length=4096, global_batch=256, layout=layout)
+    (problem,) = problems(LAPTOP, spec)
+    named = _layout(problem.allowed)
+    assert named.expert > 1
+    assert problems(LAPTOP, spec.model_copy(update={"layout": named})) == []
+
+
+def test_more_nodes_are_named_when_nothing_else_helps() -> None:
+    (problem,) = problems(LAPTOP, large(processes=1, micro_batch=1, device="H100"))
+    assert _layout(problem.allowed).nodes > 1
+
+
+def test_what_fits_nowhere_is_told_so() -> None:
+    (problem,) = problems(LAPTOP, large(processes=1, micro_batch=1, device="L4"))
+    assert "no layout of it fits" in problem.allowed
+
+
+def test_the_gpus_of_this_machine_are_what_it_must_fit() -> None:
+    assert problems(TWO_H100, large(processes=2, micro_batch=1, recompute="full"))[0].path == "pretrain.layout"
+    assert "on each A100-80GB (80 GB)" in problems(ONE_A100, large(micro_batch=1))[0].allowed
+
+
+def test_without_a_gpu_the_machine_s_memory_is_shared_by_its_processes() -> None:
+    (problem,) = problems(LAPTOP, large(processes=4, micro_batch=1))
+    assert "on each process of this machine (4.29 GB)" in problem.allowed
+
+
+def test_a_device_whose_memory_is_not_known_is_not_judged() -> None:
+    assert problems(UNKNOWN, large(micro_batch=1)) == []
+
+
+def test_a_vocabulary_that_the_layout_cannot_share_out_is_refused() -> None:
+    spec = PretrainSpec(layout=Layout(processes=2, tensor=2))
+    (problem,) = problems(LAPTOP, spec, tokenizer=TokenizerSpec(vocab_size=4097))
+    assert problem.path == "pretrain.layout.tensor"
+    assert "(4097)" in problem.allowed
+
+
+# -- devices -----------------------------------------------------------------------------------------
+
+
+def test_a_device_that_is_not_in_the_table_is_answered_with_those_that_are() -> None:
+    (problem,) = problems(LAPTOP, SPEC.model_copy(update={"layout": Layout(device="H9000")}))
+    assert problem.path == "pretrain.layout.device"
+    assert "H100, " in problem.allowed
+
+
+def test_more_processes_than_gpus() -> None:
+    spec = SPEC.model_copy(update={"layout": Layout(processes=4, micro_batch=4)})
+    (problem,) = problems(TWO_H100, spec)
+    assert (problem.path, problem.value) == ("pretrain.layout.processes", 4)
+    assert problems(LAPTOP, spec) == []  # processes share a CPU
+
+
+def test_a_run_that_is_meant_for_elsewhere_is_not_held_to_the_gpus_here() -> None:
+    layout = Layout(processes=4, micro_batch=4, device="A100")
+    assert problems(TWO_H100, SPEC.model_copy(update={"layout": layout})) == []
+
+
+@pytest.mark.parametrize(
+    ("machine", "device", "why"),
+    [
+        (LAPTOP, None, "this machine has none"),
+        (ONE_A100, None, "A100-80GB has no fp8 arithmetic"),
+        (LAPTOP, "A100", "A100 has no fp8 arithmetic"),
+        pytest.param(TWO_H100, None, "needs Transformer Engine", marks=WITHOUT_TRANSFORMER_ENGINE),
+    ],
+)
+def test_fp8_that_cannot_be_had_is_refused(machine: Machine, device: str | None, why: str) -> None:
+    spec = SPEC.model_copy(update={"precision": "fp8", "layout": Layout(device=device)})
+    (problem,) = problems(machine, spec)
+    assert problem.path == "pretrain.precision"
+    assert why in problem.allowed and "bf16" in problem.allowed
+
+
+def test_fp8_is_fine_on_the_device_that_has_it() -> None:
+    assert problems(LAPTOP, SPEC.model_copy(update={"precision": "fp8", "layout": Layout(device="H100")})) == []
+
+
+# -- what follows ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ModelSpec(family="llama", vocab_size=4096),
+        ModelSpec(family="qwen3_moe", experts=ExpertsSpec(), vocab_size=4096),
+    ],
+)
+def test_a_family_that_cannot_be_converted_is_named(model: ModelSpec) -> None:
+    (problem,) = problems(LAPTOP, PretrainSpec(model=model), convert=ConvertSpec())
+    assert (problem.path, problem.value) == ("pretrain.model.family", model.family)
+    assert "qwen3" in problem.allowed
+
+
+def _layout(words: str) -> Layout:
+    """The layout in «use layout: {…}»."""
+    (found,) = [part for part in words.split("; ") if part.startswith("use layout: ")]
+    return Layout.model_validate(yaml.safe_load(found.removeprefix("use ").rpartition(", which")[0])["layout"])
