@@ -37,8 +37,9 @@ class Beat:
 
     @property
     def judged(self) -> bool:
-        """Whether a sign of life is to be expected from this rank."""
-        return self.phase not in (None, "done")
+        """Whether a sign of life is to be expected from this rank. How long one rank copies and digests the
+        result at the end, while the others wait, is a matter of its size and not of hang_timeout_s."""
+        return self.phase not in (None, "hand-over", "done")
 
     def __str__(self) -> str:
         return f"step {self.step}, {self.phase}"
