@@ -77,7 +77,7 @@ class Book:
         self.path, self.watch, self.writer = folder / FILE, watch, writer
         known = entries(self.path)
         self._known = {(entry["first"], entry["reaction"]) for entry in known}
-        if writer and known:  # the last writer may have been killed within a line
+        if writer and self.path.exists():  # the last writer may have been killed within a line
             partial = self.path.with_suffix(".partial")
             partial.write_text("".join(json.dumps(entry) + "\n" for entry in known))
             partial.replace(self.path)
@@ -86,12 +86,12 @@ class Book:
         """Enter what went wrong in the `step`-th step, on the samples `span`; returns what is to be done:
         what the spec says, or to stop once `limit` steps were skipped or rolled back."""
         reaction = self.watch.reaction(anomaly)
-        if (span.start, reaction) in self._known:
-            return reaction
-        if reaction in COUNTED and sum(earlier in COUNTED for _, earlier in self._known) >= self.watch.spec.limit:
+        counted = {first for first, earlier in self._known if earlier in COUNTED}
+        if reaction in COUNTED and span.start not in counted and len(counted) >= self.watch.spec.limit:
             reaction = "stop"
+        new = (span.start, reaction) not in self._known
         self._known.add((span.start, reaction))
-        if self.writer:
+        if self.writer and new:
             place = {"first": span.start, "count": len(span), "samples": identity(dataset, span)}
             entry = {"step": step, **asdict(anomaly), "reaction": reaction, **place}
             with self.path.open("a") as stream:

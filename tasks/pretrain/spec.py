@@ -80,12 +80,18 @@ class PretrainSpec(Spec):
     )
     seed: int = Field(1234, ge=0, lt=2**31, description="Seed of the weights and of the data order")
     data_weights: list[float] | None = Field(
-        None, description="Shares of the data sets: the corpus first, then more_corpora; default: by their size"
+        None,
+        description="Shares of the data sets, each 0 or more: the corpus first, then more_corpora; default: by their "
+        "size in tokens. A data set that is too small for its share is read again",
     )
-    mask_documents: bool = Field(False, description="Attention stops at document boundaries")
+    mask_documents: bool = Field(False, description="Attention stops at document boundaries; positions go on")
     anomalies: AnomalySpec = Field(AnomalySpec(), description="NaN, Inf and loss spikes")
     validate_every: int = Field(100, ge=1, description="Steps between validations (the last step always has one)")
-    validation_sequences: int = Field(64, ge=1, description="Held-out sequences in one validation")
+    validation_sequences: int = Field(
+        64,
+        ge=1,
+        description="Held-out sequences in one validation, of the corpus and not of more_corpora: so blends compare",
+    )
     layout: Layout = not_identity(Layout(), "How the run is spread over processes")
     checkpoints: CheckpointPolicy = not_identity(CheckpointPolicy(), "When checkpoints are written and kept")
     survival: Survival = not_identity(Survival(), "What is done when a process dies or hangs")

@@ -122,6 +122,7 @@ class Trainer:
 
     def _roll_back(self, span: range) -> None:
         """To the newest checkpoint, and from there on behind the samples `span`."""
+        self._at("checkpoint")
         self.checkpoints.resume(self.state)
         self.state.samples = span.stop
         if self.writer:
@@ -154,6 +155,7 @@ class Trainer:
         peak = peak_flops(spec.precision)
         validation = float("nan")
         if state.step == 0 and self.watch.may_roll_back():
+            self._at("checkpoint")
             self.checkpoints.save(state)
         while state.step < spec.steps:
             metrics = self.step()

@@ -1,4 +1,4 @@
-"""What each rank reads under several layouts; `torchrun … -m tests.pretrain.order FOLDER DATA`.
+"""What each rank reads under several layouts; `torchrun … -m tests.pretrain.order FOLDER DATA MORE`.
 
 Leaves FOLDER/order.json: for each layout and each step, each rank's data parallel rank and its micro
 batches as lists of sequences.
@@ -28,13 +28,13 @@ LAYOUTS = [
 STEPS, BATCH = 4, 12
 
 
-def main(folder: Path, data: Path) -> None:
+def main(folder: Path, *data: Path) -> None:
     dist.init_process_group("gloo")
     spec = tiny_spec(steps=STEPS, global_batch=BATCH)
     found: dict[str, list[Any]] = {}
     for number, layout in enumerate(LAYOUTS):
         with model_parallel(layout, spec.seed):
-            dataset, _ = build_datasets(spec, [data], VOCABULARY, folder / "index")
+            dataset, _ = build_datasets(spec, list(data), VOCABULARY, folder / "index")
             mine = [
                 [
                     batch.tokens.tolist()
@@ -51,4 +51,4 @@ def main(folder: Path, data: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(*map(Path, sys.argv[1:]))

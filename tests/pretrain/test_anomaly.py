@@ -28,6 +28,7 @@ from tests.pretrain.tiny import (
     MODEL,
     VOCABULARY,
     kill_tree,
+    make_shards,
     metrics,
     pretrain_job,
     start,
@@ -127,8 +128,10 @@ def test_a_step_taken_again_after_a_restart_is_the_same_entry(tmp_path: Path) ->
 def test_the_limit_is_counted_over_restarts(tmp_path: Path) -> None:
     assert enter(Book(tmp_path, watch(on_spike="skip", limit=2), writer=True), 0) == "skip"
     assert enter(Book(tmp_path, watch(on_spike="roll_back", limit=2), writer=True), 2) == "roll_back"
-    book = Book(tmp_path, watch(on_spike="skip", limit=2), writer=True)
-    assert enter(book, 4) == "stop"
+    for _ in range(2):
+        book = Book(tmp_path, watch(on_spike="skip", limit=2), writer=True)
+        assert [enter(book, first) for first in (0, 4)] == ["skip", "stop"]
+    assert len(entries(book.path)) == 3
     assert "2 batches were passed over already" in book.last_words(3, SPIKE, range(4, 6))
 
 
@@ -145,6 +148,24 @@ def test_half_a_line_of_a_killed_writer_is_dropped(tmp_path: Path) -> None:
         stream.write('{"step": 2, "samples": [{"documents": [1]}')
     enter(Book(tmp_path, watch(on_spike="skip"), writer=True), 2)
     assert [json.loads(line)["first"] for line in book.path.read_text().splitlines()] == [0, 2]
+
+
+# -- where a batch comes from ----------------------------------------------------------------------------
+
+
+def test_a_sample_is_of_the_documents_that_megatron_reads_for_it(tmp_path: Path) -> None:
+    with alone():
+        dataset, _ = build_datasets(tiny_spec(), [make_shards(tmp_path / "data")], VOCABULARY, tmp_path / "index")
+    for index, origin in enumerate(identity(dataset, range(40))):
+        assert origin["documents"] == dataset._query_document_sample_shuffle_indices(index)[1].tolist()  # type: ignore[attr-defined]
+
+
+def test_of_a_blend_the_data_set_is_told_too(tmp_path: Path) -> None:
+    data = [make_shards(tmp_path / name) for name in ("one", "other")]
+    with alone():
+        dataset, _ = build_datasets(tiny_spec(data_weights=[1, 3]), data, VOCABULARY, tmp_path / "index")
+    for index, origin in enumerate(identity(dataset, range(32))):
+        assert origin["data"] == str(data[int(dataset[index]["dataset_id"])] / "train")
 
 
 # -- bad batches, made for real --------------------------------------------------------------------------

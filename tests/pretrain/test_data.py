@@ -37,15 +37,15 @@ def one_process() -> Iterator[None]:
 
 
 def test_every_layout_reads_the_same_samples_at_each_step(tmp_path: Path) -> None:
-    data = make_shards(tmp_path / "data")
+    data = [make_shards(tmp_path / "data"), of_one_token(tmp_path / "more", 1, 30)]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-    command = [*torchrun, "-m", "tests.pretrain.order", str(tmp_path), str(data)]
+    command = [*torchrun, "-m", "tests.pretrain.order", str(tmp_path), *map(str, data)]
     ended = subprocess.run(
         command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     found = json.loads((tmp_path / "order.json").read_text())
-    dataset, _ = build_datasets(tiny_spec(steps=STEPS, global_batch=BATCH), [data], VOCABULARY, tmp_path / "alone")
+    dataset, _ = build_datasets(tiny_spec(steps=STEPS, global_batch=BATCH), data, VOCABULARY, tmp_path / "alone")
     for number, layout in enumerate(LAYOUTS):
         for step in range(STEPS):
             by_rank = {json.dumps(rank[step]) for rank in found[str(number)]}  # the rest are their copies
