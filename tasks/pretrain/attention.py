@@ -15,15 +15,15 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-# isort: split  (megatron.core only after tasks.pretrain.megatron)
+from tasks.pretrain.megatron import CUDA
+
+# isort: split
 from megatron.core import parallel_state
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
-
-from tasks.pretrain.megatron import CUDA
 
 
 def chunks_of_rank(rank: int, ranks: int) -> tuple[int, ...]:

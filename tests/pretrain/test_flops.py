@@ -1,10 +1,26 @@
 """FLOPs per token: against counts written out by hand, and against what torch counts in the real model."""
 
+from typing import Any
+
 import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from tasks.pretrain.flops import flops_per_token, keys_per_query, peak_flops
+from tasks.pretrain.model import build_model, transformer_config
 from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
+from tests.pretrain.alone import alone
 from tests.pretrain.shapes import LLAMA_3_8B, MISTRAL_7B, QWEN3_0_6B, QWEN3_30B_A3B
+
+SHAPE: dict[str, Any] = {"layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "ffn_hidden": 96}
+MODELS = {
+    "dense": ModelSpec(**SHAPE),
+    "biased, untied": ModelSpec(**SHAPE, family="qwen2", tied_embeddings=False),
+    "experts": ModelSpec(
+        **SHAPE, family="qwen3_moe", experts=ExpertsSpec(count=8, top_k=2, ffn_hidden=32, shared_ffn_hidden=48)
+    ),
+}
 
 # Multiply-adds of one token, forward. Each is two FLOPs, and backward costs twice as much as forward.
 
@@ -68,6 +84,22 @@ def test_a_window_saves_attention_only_beyond_its_length() -> None:
     whole = MISTRAL_7B.model_copy(update={"sliding_window": None})
     assert flops_per_token(MISTRAL_7B, 32_000, 4096) == flops_per_token(whole, 32_000, 4096)
     assert flops_per_token(MISTRAL_7B, 32_000, 32_768) < 0.8 * flops_per_token(whole, 32_000, 32_768)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_count_is_what_torch_counts_in_the_real_model(name: str) -> None:
+    """Megatron's model, forward and backward. Torch counts attention as if each token saw all of the sequence, and
+    that only where it is made of matrix products."""
+    model, sequences, length = MODELS[name], 2, 64
+    tokens = torch.randint(0, 100, (sequences, length))
+    places = torch.arange(length).expand(sequences, length)
+    with alone(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        built = build_model(model, transformer_config(model, "fp32"), vocab_size=100)
+        built(tokens, places, None, labels=tokens).sum().backward()
+    hidden_by_causality = length - keys_per_query(length, None)
+    more = 6 * model.layers * 2 * model.heads * model.head_dim * hidden_by_causality
+    counted = counter.get_total_flops() / (sequences * length)
+    assert counted == flops_per_token(model, 100, length) + more
 
 
 def test_the_peak_of_this_cpu_is_measured() -> None:
