@@ -33,7 +33,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test parity lint bench lock clean
+.PHONY: help demo test parity survive lint bench lock clean
 
 # without .pyc files the large libraries load several times slower
 unexport PYTHONDONTWRITEBYTECODE
@@ -50,6 +50,9 @@ test: lint  ## the checks, then all tests
 
 parity: $(READY)  ## every parallel layout on up to 8 processes against one process; about an hour
 	$(BIN)/python -m pytest -m slow tests/pretrain/test_parity.py
+
+survive: $(READY)  ## kill -9 at random moments in every kind of layout, again and again; about ten minutes
+	$(BIN)/python -m pytest -m slow tests/pretrain/test_kills.py
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check

@@ -59,7 +59,7 @@ def kill_again_and_again(
     """Start runs and kill them at random moments within `seconds`, until all kills are made; a run that was
     killed is started again until it ends. Returns the jobs, each to its end."""
     chance = random.Random(seed)
-    jobs = []
+    jobs: list[Path] = []
     while kills.left():
         job = pretrain_job(folder / f"run-{len(jobs)}", data, spec)
         jobs.append(job)

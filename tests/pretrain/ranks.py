@@ -10,6 +10,7 @@ import multiprocessing.connection
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as infra.launch has it
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["tasks.pretrain.train", "tasks.pretrain.trainer", "pytest"])
 TIMEOUT_S = 300.0
+GRACE_S = 20.0  # for the others when one has failed
 
 
 class Ranks:
@@ -38,11 +40,12 @@ class Ranks:
 
     def end(self) -> list[int | None]:
         """Wait for all; returns their exit codes. One that fails takes the others along, as with torchrun."""
-        waiting = {process.sentinel: process for process in self.processes}
-        while waiting:
-            ended = multiprocessing.connection.wait(list(waiting), TIMEOUT_S)
-            failed = not ended or any(waiting.pop(sentinel).exitcode for sentinel in ended)  # type: ignore[call-overload]
-            if failed:
+        deadline = time.monotonic() + TIMEOUT_S
+        while running := [process for process in self.processes if process.is_alive()]:
+            multiprocessing.connection.wait([process.sentinel for process in running], timeout=1)
+            if any(process.exitcode for process in self.processes):
+                deadline = min(deadline, time.monotonic() + GRACE_S)
+            if time.monotonic() > deadline:
                 self.kill()
         return [process.exitcode for process in self.processes]
 
