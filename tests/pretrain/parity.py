@@ -1,7 +1,7 @@
 """The same small model on the same data under many layouts; `torchrun … -m tests.pretrain.parity FOLDER DATA`.
 
-Every layout in FOLDER/layouts.json that is for this number of processes is trained from the same
-seed, one after the other in the same processes. Each leaves FOLDER/<subject>-<layout>.pt: the loss and
+Every layout in FOLDER/layouts.json, all for this number of processes, is trained from the same seed,
+one after the other in the same processes. Each leaves FOLDER/<subject>-<layout>.pt: the loss and
 the gradient norm of each step, and the whole weights, put together from the ranks' parts.
 """
 
@@ -83,15 +83,13 @@ def main() -> None:
     torch.set_num_threads(1)
     store, rank, world = next(dist.rendezvous("env://"))
     for number, (subject, words) in enumerate(json.loads((folder / "layouts.json").read_text())):
-        layout = Layout.model_validate(words)
-        if layout.world == world:
-            names = dist.PrefixStore(str(number), store)  # a group must not find its predecessor's addresses
-            dist.init_process_group("gloo", store=names, rank=rank, world_size=world)
-            train(subject, layout, data, folder)
-            dist.destroy_process_group()
-            # Each group has threads, and lives as long as a model: in reference cycles, and in a cache of Megatron's.
-            RotaryEmbedding.forward.cache_clear()
-            gc.collect()
+        names = dist.PrefixStore(str(number), store)  # a group must not find its predecessor's addresses
+        dist.init_process_group("gloo", store=names, rank=rank, world_size=world)
+        train(subject, Layout.model_validate(words), data, folder)
+        dist.destroy_process_group()
+        # Each group has threads, and lives as long as a model: in reference cycles, and in a cache of Megatron's.
+        RotaryEmbedding.forward.cache_clear()
+        gc.collect()
 
 
 if __name__ == "__main__":
