@@ -5,6 +5,7 @@ JOB_DIR/work/ranks/<rank>.stacks   where its threads stand, when the launcher as
 """
 
 import faulthandler
+import fcntl
 import json
 import os
 import signal
@@ -53,6 +54,7 @@ class Heartbeat:
         self._stacks = rank_file(job_directory, rank, "stacks")
         self._record.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(self._record, os.O_WRONLY | os.O_CREAT, 0o644)
+        fcntl.flock(self._file, fcntl.LOCK_SH)  # until we are gone, with our sockets and GPU memory
         self._last = Beat(os.getpid(), None, 0, None, time.time())
         self._write(self._last)
 
@@ -91,10 +93,3 @@ def read_beats(job_directory: Path, ranks: Iterable[int]) -> dict[int, Beat]:
         except (FileNotFoundError, json.JSONDecodeError):
             continue  # not there yet, or empty still
     return beats
-
-
-def forget_beats(job_directory: Path, ranks: Iterable[int]) -> None:
-    """Before a start: what an earlier one left would be taken for signs of life."""
-    for rank in ranks:
-        rank_file(job_directory, rank, "json").unlink(missing_ok=True)
-        rank_file(job_directory, rank, "stacks").unlink(missing_ok=True)

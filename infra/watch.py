@@ -1,6 +1,7 @@
 """Watch over the ranks of an engine on this machine, from one start to its end: one that died and one that
 hangs are seen here, long before torch's own timeouts (10 to 30 minutes) would tell."""
 
+import fcntl
 import json
 import os
 import signal
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.hang import Hang, ask_where_they_stand, judge
-from infra.heartbeat import Beat, forget_beats, read_beats
+from infra.heartbeat import Beat, rank_file, read_beats
+from infra.progress import say
 
 # From the first failure to the end of the others. They have nothing to save: a checkpoint needs all ranks.
 # It is for their last words, and for torchrun to see which one was first.
@@ -18,7 +20,7 @@ LONGEST_GAP_S = 5.0  # between two looks; what is more was spent asleep, and is 
 
 
 class Watch:
-    """What is known of the ranks; forgets what an earlier start left."""
+    """What is known of the ranks."""
 
     def __init__(self, job_dir: Path, ranks: range, hang_timeout_s: float | None) -> None:
         self.job_dir, self.ranks, self.hang_timeout_s = job_dir, ranks, hang_timeout_s
@@ -31,7 +33,22 @@ class Watch:
         self._clock = 0.0
         self._looked = time.monotonic()
         self._failed: float | None = None  # when the first failure was seen
-        forget_beats(job_dir, ranks)
+        self._forget_earlier()
+
+    def _forget_earlier(self) -> None:
+        """Wait until the ranks of an earlier start are gone, and forget what they left: it would be taken for
+        signs of life."""
+        for rank in self.ranks:
+            record = rank_file(self.job_dir, rank, "json")
+            if record.exists():
+                with record.open() as left:
+                    try:
+                        fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        say(f"{self.job_dir.name}: waiting for rank {rank} of the last start to end")
+                        fcntl.flock(left, fcntl.LOCK_EX)
+                record.unlink()
+            rank_file(self.job_dir, rank, "stacks").unlink(missing_ok=True)
 
     def look(self) -> bool:
         """Whether the engine may go on; a few times a second."""

@@ -130,7 +130,8 @@ def test_a_full_disk_is_not_tried_again(tmp_path: Path) -> None:
     job = tmp_path / "job"
     spec = json.dumps({"what": "fills the disk", "rank": 0})
     words = [sys.executable, "-m", "tests.infra.launcher", MODULE, str(job), spec, "1", "1", "3"]
-    on_a_small_disk = f"mount -t tmpfs -o size=2m tmpfs {tmp_path} && {shlex.join(words)}; wc -l {job}/work/starts-0"
+    counted = job / "work" / "starts-0"
+    on_a_small_disk = f"mount -t tmpfs -o size=2m tmpfs {tmp_path} && {shlex.join(words)}; wc -l {counted}"
     command = ["unshare", "--map-root-user", "--mount", "sh", "-c", on_a_small_disk]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert "is full" in ended.stderr or "No space left" in ended.stderr
