@@ -67,8 +67,23 @@ def _checkpoint(source: Source) -> list[Block]:
             f"{count(facts['tokens_seen'])} tokens seen, validation loss {facts['validation_loss']:.4f} nats per token."
         ),
         *training_curves(source),
+        *_anomalies(source),
         Fold("All facts", [_facts_table(source)]),
     ]
+
+
+def _anomalies(source: Source) -> list[Block]:
+    """Steps that went wrong, where there were any."""
+    rows: list[list[Cell]] = [
+        [
+            number(each["step"]),
+            each["why"],
+            words(each["reaction"]),
+            f"{each['first']} to {each['first'] + each['count'] - 1}",
+        ]
+        for each in source.record_lines("anomalies.jsonl")
+    ]
+    return [Table("Steps that went wrong", ["step", "why", "what was done", "samples"], rows, "rlll")] if rows else []
 
 
 def _model(source: Source) -> list[Block]:

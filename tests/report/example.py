@@ -45,6 +45,7 @@ TIMES = {  # seconds
     "sft": 61.0, "evaluate sft": 24.9, "dpo": 48.2, "evaluate dpo": 23.7, "grpo": 121.5,
     "evaluate grpo": 24.4, "publish": 3.3,
 }  # fmt: skip
+SPIKE = {"step": 310, "why": "loss 7.2104", "reaction": "roll_back", "first": 4944, "count": 16}
 CHECKS = ("parses", "not_trivial", "defined", "uses_context")
 
 
@@ -105,7 +106,7 @@ def example_run(root: Path, rates: Mapping[str, tuple[float, ...]] = RATES) -> d
         {"step": STEPS, "tokens_seen": STEPS * 16 * 256, "parameters": 5_769_472, "vocab_size": 4096,
          "sequence_length": 256, "precision": "bf16", "layout": {"tensor": 1, "pipeline": 1}, "validation_loss": 2.31,
          "tokenizer_digest": made_of(made["tokenizer"])},
-        {"data": made["shards"]}, record={"metrics.jsonl": lines(pretraining())},
+        {"data": made["shards"]}, record={"metrics.jsonl": lines(pretraining()), "anomalies.jsonl": lines([SPIKE])},
         spec={"steps": STEPS, "model": {"hidden": 256, "layers": 6}},
     )  # fmt: skip
     made["base"] = model(

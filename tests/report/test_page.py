@@ -24,7 +24,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("corpus", ["Corpus", "571", "10.5 MB", "14 duplicates", "shapes.py"]),
         ("tokenizer", ["Tokenizer", "4,096", "3.31 bytes per token"]),
         ("shards", ["Tokenized corpus", "3,001,244", "3.51 bytes per token"]),
-        ("pretrain", ["Megatron checkpoint", "5.8 M parameters", "validation loss 2.3100", "validation loss"]),
+        (
+            "pretrain",
+            [
+                "Megatron checkpoint",
+                "5.8 M parameters",
+                "validation loss 2.3100",
+                "validation loss",
+                "roll back",
+                "4944 to 4959",
+            ],
+        ),
         ("base", ["Model base", "✓ Same model", "5.7e-06", "linear_qkv", "q_proj", "Mapping of 18 tensors"]),
         ("sft", ["Model sft", "Loss"]),
         ("dpo", ["Model dpo", "Margin of the chosen", "Preference accuracy"]),
