@@ -72,18 +72,22 @@ class Layout(Spec):
         found += [
             Problem(field, getattr(self, field), allowed) for field, allowed, wrong in self._rules(model) if wrong
         ]
+        return found + self._batch_problems(batches)
+
+    def _batch_problems(self, batches: set[int]) -> list[Problem]:
+        """Of the first batch that cannot be shared out: the others have the same cause."""
         per_step = self.micro_batch * self.data
         for batch in sorted(batches):
             micro_batches = batch // per_step
             if batch % per_step:
                 allowed = f"times data parallel size ({self.data}) must divide the global batch ({batch})"
-                found.append(Problem("micro_batch", self.micro_batch, allowed))
-            elif self.virtual_pipeline > 1 and micro_batches % self.pipeline:
+                return [Problem("micro_batch", self.micro_batch, allowed)]
+            if self.virtual_pipeline > 1 and micro_batches % self.pipeline:
                 allowed = (
                     f"with pipeline {self.pipeline} the number of micro batches ({micro_batches}) must divide by it"
                 )
-                found.append(Problem("virtual_pipeline", self.virtual_pipeline, allowed))
-        return found
+                return [Problem("virtual_pipeline", self.virtual_pipeline, allowed)]
+        return []
 
     def _divisions(
         self, model: ModelSpec, vocab_size: int | None, sequence: int
@@ -107,6 +111,7 @@ class Layout(Spec):
             return
         yield "expert", self.expert, "model.experts.count", model.experts.count
         yield "expert_tensor", self.expert_tensor, "model.experts.ffn_hidden", model.experts.ffn_hidden
+        yield "expert_tensor", self.expert_tensor, "tensor", self.tensor  # no other is in the parity matrix
         yield "tensor", self.tensor, "model.experts.shared_ffn_hidden", model.experts.shared_ffn_hidden
         shared = self.world // self.pipeline
         yield "expert", self.expert * self.expert_tensor, "tensor x context x data, by expert x expert_tensor", shared
