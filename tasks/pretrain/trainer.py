@@ -117,6 +117,7 @@ class Trainer:
         step = self.state.step + 1
         reaction = self.book.enter(step, anomaly, span, self.train_data)
         if reaction == "stop":
+            self.checkpoints.finish()  # the one that the run is continued from
             raise StageError(self.book.last_words(step, anomaly, span))
         return reaction
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from infra.heartbeat import rank_file, read_beats
 from tasks.manifest import MANIFEST, read_manifest
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
@@ -63,27 +64,31 @@ def kill_again_and_again(
     while kills.left():
         job = pretrain_job(folder / f"run-{len(jobs)}", data, spec)
         jobs.append(job)
-        while True:
+        while not _ended(job):
+            rank_file(job, 0, "json").unlink(missing_ok=True)  # of the run before
             run = start(job)
             deadline = time.monotonic() + chance.uniform(0, seconds)
             while kills.left() and run.alive() and time.monotonic() < deadline:
                 time.sleep(0.002)
             if not kills.left() or not run.alive():
                 run.succeed()
-                break
+                continue
             run.kill()
-            kills.found[_was_at(job)] += 1
+            if not _ended(job):
+                kills.found[_was_at(job)] += 1
     return jobs
 
 
+def _ended(job: Path) -> bool:
+    """infra.launch would not start it again."""
+    return (job / "result.json").exists() and (job / "output" / MANIFEST).exists()
+
+
 def _was_at(job: Path) -> str:
-    if (job / "result.json").exists():
-        return "the end"
-    if (job / "output").exists():
-        return "hand-over"
-    if any(not (path / MANIFEST).exists() for path in (job / "work" / "checkpoints").glob("step-*")):
-        return "a save"
-    return "a step" if (job / "metrics.jsonl").exists() else "the start"
+    beat = read_beats(job, [0]).get(0)
+    phase = (beat and beat.phase) or "start"
+    incomplete = any(not (path / MANIFEST).exists() for path in (job / "work" / "checkpoints").glob("step-*"))
+    return f"{phase} + a save in the background" if incomplete and phase != "start" else phase
 
 
 def outcome(job: Path) -> dict[str, Any]:
