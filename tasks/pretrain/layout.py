@@ -182,7 +182,7 @@ def nearest(layout: Layout, model: ModelSpec, works: Callable[[Layout], bool]) -
     candidates = (
         candidate.model_copy(update={"micro_batch": size}) for candidate in layouts(layout, model) for size in smaller
     )
-    return min(filter(works, candidates), key=layout.distance, default=None)
+    return next(filter(works, sorted(candidates, key=layout.distance)), None)
 
 
 def _divisors(number: int) -> list[int]:

@@ -55,6 +55,11 @@ class Trainer:
             raise StageError(
                 f"model.vocab_size {self.vocab_size} is smaller than the tokenizer's {self.data_facts['vocab_size']}"
             )
+        if self.spec.layout.device and not CUDA:
+            raise StageError(
+                f"layout.device is {self.spec.layout.device} and this machine has no GPU: start the run where there is "
+                "one, or leave device out to train here all the same"
+            )
         if dist.get_world_size() != self.spec.layout.world:
             raise StageError(f"{dist.get_world_size()} processes are here; the layout is for {self.spec.layout.world}")
         problems = self.spec.layout_problems(self.vocab_size)

@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from tasks.manifest import read_manifest, verify
+from tasks.pretrain.layout import Layout
 from tests.pretrain.tiny import make_shards, metrics, pretrain_job, start, tiny_spec, train
 
 
@@ -64,3 +66,10 @@ def test_a_vocabulary_smaller_than_the_data_is_refused(data: Path, tmp_path: Pat
     job = pretrain_job(tmp_path / "job", data, tiny_spec(model=model))
     assert start(job).wait(timeout=120) != 0
     assert "smaller than the tokenizer's 260" in json.loads((job / "result.json").read_text())["error"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_run_that_is_meant_for_a_gpu_is_not_begun_without_one(data: Path, tmp_path: Path) -> None:
+    job = pretrain_job(tmp_path / "job", data, tiny_spec(layout=Layout(micro_batch=2, device="H100")))
+    assert start(job).wait(timeout=120) != 0
+    assert "this machine has no GPU" in json.loads((job / "result.json").read_text())["error"]
