@@ -99,6 +99,8 @@ def prepare(optimizer: MegatronOptimizer, count: int) -> None:
             if name not in state:
                 state[name] = torch.zeros_like(share.main)
         if not isinstance(share.adamw, torch.optim.Adam):  # Transformer Engine's counts by group
+            for group in share.adamw.param_groups:
+                group["step"] = count
             continue
         group = share.adamw.param_groups[0]
         device = share.main.device if group["fused"] or group["capturable"] else torch.device("cpu")

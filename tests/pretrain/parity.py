@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from tasks.pretrain.batches import build_datasets, micro_batches
 from tasks.pretrain.initialization import shards
@@ -81,9 +83,9 @@ def _local_shape(part: Any) -> tuple[int, ...]:
 def main() -> None:
     folder, data = Path(sys.argv[1]), Path(sys.argv[2])
     torch.set_num_threads(1)
-    store, rank, world = next(dist.rendezvous("env://"))
+    store, rank, world = next(rendezvous("env://"))
     for number, (subject, words) in enumerate(json.loads((folder / "layouts.json").read_text())):
-        names = dist.PrefixStore(str(number), store)  # a group must not find its predecessor's addresses
+        names = PrefixStore(str(number), store)  # a group must not find its predecessor's addresses
         dist.init_process_group("gloo", store=names, rank=rank, world_size=world)
         train(subject, Layout.model_validate(words), data, folder)
         dist.destroy_process_group()

@@ -18,7 +18,7 @@ from tasks.pretrain.spec import CheckpointPolicy
 from tests.infra.test_launch import processes_of
 from tests.pretrain.tiny import make_shards, metrics, pretrain_job, tiny_spec
 
-STEPS = 12
+STEPS, KILLED_AT = 30, 7  # the newest checkpoint is of step 5
 
 
 def train(job: Path, data: Path) -> Path:
@@ -33,7 +33,7 @@ def kill_rank_1_in_mid_run(job: Path) -> None:
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         beats = read_beats(job, [1])
-        if beats and beats[1].step >= STEPS // 2:
+        if beats and beats[1].step >= KILLED_AT:
             os.kill(beats[1].pid, signal.SIGKILL)
             return
         time.sleep(0.01)
