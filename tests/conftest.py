@@ -4,6 +4,12 @@ import os
 import shutil
 import tempfile
 
+from hypothesis import settings
+
+# what a case may take says more about the machine's other work than about the code
+settings.register_profile("baton", deadline=None)
+settings.load_profile("baton")
+
 _HOME = tempfile.mkdtemp(prefix="baton-tests-")
 os.environ["BATON_HOME"] = _HOME
 os.environ["HF_HUB_OFFLINE"] = "1"
