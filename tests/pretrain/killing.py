@@ -68,12 +68,14 @@ def kill_again_and_again(
             rank_file(job, 0, "json").unlink(missing_ok=True)  # of the run before
             run = start(job)
             deadline = time.monotonic() + chance.uniform(0, seconds)
-            while kills.left() and run.alive() and time.monotonic() < deadline:
-                time.sleep(0.002)
-            if not kills.left() or not run.alive():
-                run.succeed()
-                continue
-            run.kill()
+            try:
+                while kills.left() and run.alive() and time.monotonic() < deadline:
+                    time.sleep(0.002)
+                if not kills.left() or not run.alive():
+                    run.succeed()
+                    continue
+            finally:
+                run.kill()
             if not _ended(job):
                 kills.found[_was_at(job)] += 1
     return jobs

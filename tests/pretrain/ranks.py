@@ -33,7 +33,8 @@ class Ranks:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.processes = [
-            _SERVER.Process(target=_rank, args=(rank, world, port, logs, function, arguments)) for rank in range(world)
+            _SERVER.Process(target=_rank, args=(rank, world, port, logs, function, arguments), daemon=True)
+            for rank in range(world)
         ]
         for process in self.processes:
             process.start()

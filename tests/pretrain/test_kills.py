@@ -9,7 +9,7 @@ from tests.pretrain.killing import LAYOUTS, Kills, Run, kill_again_and_again, ki
 from tests.pretrain.ranks import engine
 from tests.pretrain.tiny import kill_tree, make_shards, pretrain_job, start
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 class Torchrun:
@@ -25,13 +25,14 @@ class Torchrun:
         return self.process.poll() is None
 
     def kill(self) -> None:
-        kill_tree(self.process.pid)
-        self.process.wait()
+        if self.alive():
+            kill_tree(self.process.pid)
+            self.process.wait()
 
 
 # how it is started: (by what, steps, kills)
 STARTS: dict[str, tuple[Callable[[Path], Run], int, int]] = {
-    "torchrun": (Torchrun, 150, 6),
+    "torchrun": (Torchrun, 60, 5),
     "forked ranks": (engine, 40, 30),
 }
 
