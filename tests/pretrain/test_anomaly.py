@@ -33,7 +33,6 @@ from tests.pretrain.tiny import (
     pretrain_job,
     start,
     tiny_spec,
-    train,
     write_shards,
 )
 
@@ -345,7 +344,7 @@ def test_a_run_killed_after_a_bad_batch_continues_bit_for_bit(spike: Path, tmp_p
     kill_tree(process.pid)
     process.wait()
     assert max(metrics(killed)) < STEPS
-    train(killed)
+    run(killed)
     assert metrics(killed) == metrics(undisturbed)
     assert entries(killed / "anomalies.jsonl") == entries(undisturbed / "anomalies.jsonl")
     assert read_manifest(killed / "output").digest == read_manifest(undisturbed / "output").digest

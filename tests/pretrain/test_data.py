@@ -15,15 +15,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.job import StageError
+from tasks.job import StageError, open_job
 from tasks.manifest import read_manifest
 from tasks.pretrain.batches import Batch, Samples, build_datasets, document_numbers, micro_batches
 from tasks.pretrain.prefetch import Prefetch
 from tasks.pretrain.spec import BatchWarmup, PretrainSpec
+from tasks.pretrain.trainer import Trainer
 from tasks.pretrain.training import Training
 from tests.pretrain.alone import alone
 from tests.pretrain.order import BATCH, LAYOUTS, STEPS
-from tests.pretrain.tiny import END, VOCABULARY, make_shards, metrics, pretrain_job, tiny_spec, train, write_shards
+from tests.pretrain.tiny import END, VOCABULARY, make_shards, metrics, pretrain_job, tiny_spec, write_shards
 from tests.source import ROOT
 
 
@@ -311,7 +312,8 @@ def test_a_run_with_a_blend_a_mask_and_growing_batches(tmp_path: Path) -> None:
     )
     data = [make_shards(tmp_path / "one"), make_shards(tmp_path / "two")]
     job = pretrain_job(tmp_path / "job", data[0], spec, data[1])
-    train(job)
+    trainer = Trainer(open_job(job), spec)
+    trainer.hand_over(trainer.run())
     facts = read_manifest(job / "output").facts
     assert facts["tokens_seen"] == spec.tokens() == (3 * 4 + 3 * 8 + 2 * 12 + 16 * 16) * 64
     taken = metrics(job)
