@@ -31,7 +31,8 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("convert")
     tokenizer = make_tokenizer(root / "tokenizer")
     data = make_shards(root / "shards", read_manifest(tokenizer).digest)
-    trained = pretrain_job(root / "pretrain", data, tiny_spec(steps=4))
+    model = MODEL.model_copy(update={"init_std": 0.2})  # every weight counts enough to be missed
+    trained = pretrain_job(root / "pretrain", data, tiny_spec(steps=4, model=model))
     train(trained)
     found = {"tokenizer": tokenizer, "data": data, "checkpoint": trained / "output"}
     job = write_job(root / "convert", "convert", "hf_model", ConvertSpec().model_dump(mode="json"), **found)
