@@ -79,6 +79,15 @@ def _rank(
     function(*arguments)
 
 
+def load_libraries(logs: Path) -> None:
+    """The first ranks of all wait for them. Before a time is taken, so that it is of the ranks alone."""
+    Ranks(1, logs, _nothing).succeed()
+
+
+def _nothing() -> None:
+    pass
+
+
 def engine(job: Path) -> Ranks:
     """The pretraining engine on a job, in the layout of its spec."""
     layout = json.loads((job / "spec.json").read_text())["spec"]["layout"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.pretrain.killing import LAYOUTS, Kills, Run, kill_again_and_again, killable, outcome, undisturbed
-from tests.pretrain.ranks import engine
+from tests.pretrain.ranks import engine, load_libraries
 from tests.pretrain.tiny import kill_tree, make_shards, pretrain_job, start
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -39,6 +39,7 @@ STARTS: dict[str, tuple[Callable[[Path], Run], int, int]] = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    load_libraries(tmp_path_factory.mktemp("first"))
     return make_shards(tmp_path_factory.mktemp("data") / "shards")
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -14,12 +15,13 @@ from tasks.manifest import MANIFEST, verify
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.spec import CheckpointPolicy
 from tests.pretrain.killing import LAYOUTS, Kills, again_in, kill_again_and_again, killable, outcome, undisturbed
-from tests.pretrain.ranks import Ranks, engine
+from tests.pretrain.ranks import Ranks, engine, load_libraries
 from tests.pretrain.tiny import make_shards, metrics, pretrain_job, tiny_spec
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    load_libraries(tmp_path_factory.mktemp("first"))
     return make_shards(tmp_path_factory.mktemp("data") / "shards")
 
 
@@ -45,6 +47,23 @@ def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(name: str, data:
     seconds = undisturbed(engine, reference)
     jobs = kill_again_and_again(engine, tmp_path, data, spec, seconds, Kills(4), seed=name)
     assert [outcome(job) for job in jobs] == [outcome(reference)] * len(jobs)
+
+
+def test_killed_while_it_hands_over_it_hands_over_again(data: Path, tmp_path: Path) -> None:
+    spec = tiny_spec(layout=LAYOUTS["DP2-DO"])
+    reference = pretrain_job(tmp_path / "undisturbed", data, spec)
+    engine(reference).succeed()
+    job = pretrain_job(tmp_path / "killed", data, spec)
+    for delay in (0, 0.002, 0.005):  # seconds: a later one finds more of the output
+        ranks = engine(job)
+        wait_for(lambda: (job / "output").exists(), job)
+        time.sleep(delay)
+        ranks.kill()
+        if (job / "output" / MANIFEST).exists():
+            break  # it was too late for a kill
+        shutil.rmtree(job / "output")  # the next one is to be waited for
+    engine(job).succeed()
+    assert outcome(job) == outcome(reference)
 
 
 def test_sigterm_leaves_a_checkpoint_of_the_present_step(data: Path, tmp_path: Path) -> None:
