@@ -56,7 +56,7 @@ def test_killed_while_it_hands_over_it_hands_over_again(data: Path, tmp_path: Pa
     job = pretrain_job(tmp_path / "killed", data, spec)
     for delay in (0, 0.002, 0.005):  # seconds: a later one finds more of the output
         ranks = engine(job)
-        wait_for(lambda: (job / "output").exists(), job)
+        wait_for((job / "output").exists, job)
         time.sleep(delay)
         ranks.kill()
         if (job / "output" / MANIFEST).exists():
