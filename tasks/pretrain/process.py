@@ -12,7 +12,7 @@ from tasks.pretrain.megatron import BACKEND, CUDA
 
 # isort: split
 from megatron.core import parallel_state, tensor_parallel
-from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker
+from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler, get_moe_layer_wise_logging_tracker
 
 
 @contextmanager
@@ -46,4 +46,6 @@ def model_parallel(layout: Layout, seed: int) -> Iterator[None]:
         yield
     finally:
         parallel_state.destroy_model_parallel()
-        get_moe_layer_wise_logging_tracker().clear()  # it has the layers and the groups of the model that was
+        # what belongs to the model that was: its layers and groups, the shape of its loss's scale
+        get_moe_layer_wise_logging_tracker().clear()
+        MoEAuxLossAutoScaler.main_loss_backward_scale = None
