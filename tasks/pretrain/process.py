@@ -1,6 +1,8 @@
 """One process among those that torchrun started: its device, its groups, its seeds."""
 
+import ctypes
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +16,8 @@ from tasks.pretrain.megatron import BACKEND, CUDA
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler, get_moe_layer_wise_logging_tracker
 
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # malloc.h
+
 
 @contextmanager
 def distributed(layout: Layout, seed: int) -> Iterator[None]:
@@ -21,12 +25,23 @@ def distributed(layout: Layout, seed: int) -> Iterator[None]:
     if CUDA:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     else:
+        _keep_freed_memory()
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["LOCAL_WORLD_SIZE"])))
     dist.init_process_group(BACKEND)
     with model_parallel(layout, seed):
         yield
         dist.barrier()
     dist.destroy_process_group()
+
+
+def _keep_freed_memory() -> None:
+    """What a step frees, the next one needs again. By default glibc gives large blocks back at once, and the
+    kernel clears every page of them anew: a twentieth of a step on one core, more on several."""
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_MAX, 0)  # large blocks from the heap, too
+        libc.mallopt(_M_TRIM_THRESHOLD, -1)  # never shrink the heap
+        libc.mallopt(_M_TOP_PAD, 64 << 20)
 
 
 @contextmanager
