@@ -6,8 +6,7 @@ taken to be shared out evenly over its experts.
 
 Activations are what a forward pass leaves for the backward pass (micro batches in flight x layers),
 and the largest of what comes and goes beside it: the logits, the work of one layer's backward pass.
-They depend on the kernels, hence `Kernels`. Attention never holds scores: on a GPU because of the
-flash kernels, on a CPU because scaled_dot_product_attention has one of that kind there too.
+They depend on the kernels, hence `Kernels`. No kernel holds all scores of attention or all logits.
 """
 
 from dataclasses import dataclass
@@ -39,15 +38,18 @@ class Memory:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What a device's kernels keep for the backward pass."""
+    """What a device's kernels keep for the backward pass, and hold while they work."""
 
     fused_norm: bool  # RMSNorm keeps its input; otherwise two copies in fp32
-    fused_swiglu: bool  # keeps its input alone; otherwise each intermediate too
+    fused_swiglu: bool  # keeps its input alone; otherwise the gate behind its silu, too
     grouped_attention: bool  # takes keys and values as they are; otherwise repeated for each query head
+    attention_rows: int  # queries whose scores are held at a time; 0: they never leave the chip
+    logits: int  # bytes of them that are held at a time
+    logits_in_fp32: int  # bytes of these, beside 16-bit ones
 
 
-GPU = Kernels(fused_norm=True, fused_swiglu=True, grouped_attention=True)
-CPU = Kernels(fused_norm=False, fused_swiglu=False, grouped_attention=False)
+GPU = Kernels(True, True, True, attention_rows=0, logits=2**30, logits_in_fp32=2**31)
+CPU = Kernels(True, False, True, attention_rows=128, logits=2**26, logits_in_fp32=2**21)  # in the cache
 
 
 def estimate(spec: PretrainSpec, vocab_size: int, kernels: Kernels = GPU) -> Memory:
@@ -125,6 +127,8 @@ class _Stage:
         work = self.backward_work() + (whole if self.layout.recompute == "full" else 0)
         if self.first:
             held += self.in_flight() * INDEX * self.tokens
+        if self.spec.mask_documents and self.kernels.attention_rows:  # which tokens are of the same document
+            held += self.in_flight() * self.tokens * self.spec.sequence_length
         if not self.last:
             return held + work
         if self.layout.pipeline == 1 and self.model.tied_embeddings:  # waits for the embedding's share of it
@@ -182,6 +186,8 @@ class _Stage:
         """Attention's mask, where causality alone is not enough, as numbers to add to the scores."""
         spec, ranks = self.spec, self.layout.context
         window = self.model.sliding_window
+        if self.kernels.attention_rows:
+            return 0  # made anew for each block
         if ranks == 1 and not spec.mask_documents and not (window and window < spec.sequence_length):
             return 0
         if ranks == 1:
@@ -192,7 +198,7 @@ class _Stage:
 
     def feed_forward(self) -> int:
         experts = self.model.experts
-        width = 3 if self.kernels.fused_swiglu else 5  # gate and up together, and what becomes of them
+        width = 3 if self.kernels.fused_swiglu else 4  # gate and up together, and what becomes of them
         if experts is None:
             return self.tokens * width * self.element * self.model.ffn_hidden // self.layout.tensor
         routed = self.kept_tokens * (experts.count * (2 * FLOAT + 1) + experts.top_k * (3 * INDEX + FLOAT))
@@ -208,16 +214,26 @@ class _Stage:
         return self.kept_tokens * experts.top_k * self.layout.expert_tensor if experts else 0
 
     def backward_work(self) -> int:
-        """What comes and goes in a layer: gradients of the feed-forward, or the experts' results."""
-        experts = self.model.experts
+        """What comes and goes in a layer: gradients of the feed-forward, the experts' results, or attention's
+        scores."""
+        spec, experts = self.spec, self.model.experts
+        columns = spec.sequence_length  # scores, weights and their gradient, of some rows
+        chunk = columns // (2 * self.layout.context) if self.layout.context > 1 else columns
+        rows = min(self.kernels.attention_rows, chunk)
+        scores = 3 * self.element * self.layout.micro_batch * rows * columns * self.queries // self.model.head_dim
+        keys = 2 * FLOAT * self.tokens * self.keys * self.layout.context if rows else 0  # and values: gradients
         if experts is None:
-            return 3 * self.element * self.tokens * self.model.ffn_hidden // self.layout.tensor
+            return max(3 * self.element * self.tokens * self.model.ffn_hidden // self.layout.tensor, scores + keys)
         copies = 5 if self.layout.expert > 1 else 3  # of the experts' results: put in order, sent, put in order
-        return self.element * self.model.hidden * (copies * self.slots() + 2 * self.kept_tokens)
+        work = self.element * self.model.hidden * (copies * self.slots() + 2 * self.kept_tokens)
+        return max(work, scores + keys)
 
     def output(self) -> int:
-        """The last norm and the logits, in fp32 beside 16-bit ones; later the gradient of their matrix."""
-        hidden = self.norm(self.model.hidden, self.kept_tokens) + self.element * self.model.hidden * self.kept_tokens
-        logits = FLOAT if self.element == FLOAT else FLOAT + self.element
-        gradient = self.element * self.vocabulary * self.model.hidden
-        return hidden + self.tokens * self.vocabulary * logits + (gradient if self.element == FLOAT else 0)
+        """The last norm, some logits, and the gradients that are made of them."""
+        width, kernels = self.model.hidden, self.kernels
+        hidden = self.norm(width, self.kept_tokens) + self.element * width * (self.kept_tokens + self.tokens)
+        logits = self.element * self.tokens * self.vocabulary
+        in_fp32 = 0 if self.element == FLOAT else min(FLOAT * self.tokens * self.vocabulary, kernels.logits_in_fp32)
+        gradient = self.vocabulary * width
+        several = FLOAT * gradient if logits > kernels.logits else 0  # added up
+        return hidden + min(logits, kernels.logits) + several + max(in_fp32, self.element * gradient)

@@ -2,15 +2,19 @@
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from tasks.pretrain.attention import SDPAttention
+from tasks.pretrain.cpu_ops import rms_norm, rotate, swiglu
 from tasks.pretrain.initialization import initialize
 from tasks.pretrain.layout import Layout
+from tasks.pretrain.loss import FusedLossGPTModel
 from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.model_spec import ModelSpec
 
 # isort: split
 from megatron.core import parallel_state
+from megatron.core.models.common.embeddings import rope_utils
 from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
@@ -20,6 +24,9 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+if not CUDA:
+    rope_utils.fused_apply_rotary_pos_emb = rotate
+
 
 class RMSNorm(torch.nn.RMSNorm):
     """torch's RMSNorm with the constructor that Megatron calls. Unlike Megatron's own wrapper it marks its
@@ -28,7 +35,11 @@ class RMSNorm(torch.nn.RMSNorm):
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **unused: object) -> None:
         super().__init__(hidden_size, eps)
+        self.epsilon = eps
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if CUDA else rms_norm(x, self.weight, self.epsilon)
 
 
 def transformer_config(spec: ModelSpec, precision: str, layout: Layout | None = None) -> TransformerConfig:
@@ -60,8 +71,11 @@ def transformer_config(spec: ModelSpec, precision: str, layout: Layout | None = 
         # those that are split over tensor parallel ranks: without it the gradient norm would leave parts out
         perform_initialization=True,
         use_cpu_initialization=not CUDA,
-        # the fusions are jit-compiled for CUDA; on a CPU they cost more than they save
+        # the fusions are jit-compiled for CUDA; on a CPU they cost more than they save, and there are cpu_ops,
+        # in the places that Megatron has for Transformer Engine's
         bias_activation_fusion=CUDA,
+        use_te_activation_func=not CUDA,
+        apply_rope_fusion=not CUDA,
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=False,
         tensor_model_parallel_size=layout.tensor,
@@ -117,6 +131,11 @@ def block_spec(config: TransformerConfig, chunk: int | None) -> TransformerBlock
     parts, attention = layer.submodules, layer.submodules.self_attention.submodules
     attention.core_attention = SDPAttention
     parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
+    if not CUDA:
+        feed_forward = parts.mlp.submodules
+        dense = [feed_forward.experts, feed_forward.shared_experts] if config.num_moe_experts else [parts.mlp]
+        for module in dense:
+            module.submodules.activation_func = swiglu
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
     return TransformerBlockSubmodules([layer] * get_num_layers_to_build(config, chunk), layer_norm=RMSNorm)
@@ -133,7 +152,7 @@ def build_model(
 ) -> GPTModel:
     """A model with fresh weights on the CPU or this process's GPU; of a pipeline, the part with the `first`
     or `last` stage, and of an interleaved one the `chunk`-th of this rank."""
-    model = GPTModel(
+    model = FusedLossGPTModel(
         config,
         block_spec(config, chunk),
         vocab_size=vocab_size,

@@ -32,6 +32,8 @@ def build_optimizer(
         ),
         chunks,
     )
+    for group in optimizer.param_groups:
+        group["fused"] = True  # torch's AdamW in one pass over the weights; Megatron has no word for it
     scheduler = OptimizerParamScheduler(
         optimizer,
         init_lr=0.0,

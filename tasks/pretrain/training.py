@@ -115,8 +115,9 @@ def _forward(batches: Iterator[Batch], model: torch.nn.Module) -> tuple[Tensor, 
     """Megatron's forward_step_func: the model's per-token losses, and what makes one loss of them."""
     batch = next(batches).on_device()
     # SDPAttention is causal by itself
-    losses = model(batch.tokens, batch.position_ids, batch.attention_mask, labels=batch.labels)
-    return losses, partial(_masked_sum, batch.loss_mask)
+    mask = batch.loss_mask
+    losses = model(batch.tokens, batch.position_ids, batch.attention_mask, labels=batch.labels, loss_mask=mask)
+    return losses, partial(_masked_sum, mask)
 
 
 def _masked_sum(mask: Tensor, losses: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
