@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from tasks.pretrain.layout import Layout
-from tests.pretrain.parity_layouts import STEPS, SUBJECTS
+from tests.pretrain.parity_layouts import STEPS, SUBJECTS, legal_layouts
 
 README = Path(__file__).parents[2] / "README.md"
 TABLE = Path(__file__).parent / "PARITY.md"
@@ -25,8 +25,13 @@ class Difference:
     weights: float  # largest |difference| of a weight after the last step
 
 
+def result(folder: Path, subject: str, layout: Layout) -> Path:
+    """What tests.pretrain.parity leaves of a layout."""
+    return folder / f"{subject}-{layout.name()}.pt"
+
+
 def compare(folder: Path, subject: str, layout: Layout) -> Difference:
-    here, alone = (torch.load(folder / f"{subject}-{name}.pt") for name in (layout.name(), "DP1"))
+    here, alone = (torch.load(result(folder, subject, each)) for each in (layout, Layout()))
     assert here["weights"].keys() == alone["weights"].keys()
     return Difference(
         subject,
@@ -85,11 +90,13 @@ def _head() -> list[str]:
 def _summary(lines: list[str]) -> str:
     """A line for each model and number of processes."""
     table = [
-        "| model | processes | layouts | loss, relative | gradient norm, relative | weights, absolute |",
-        "|---|---|---|---|---|---|",
+        "| model | processes | layouts | of | loss, relative | gradient norm, relative | weights, absolute |",
+        "|---|---|---|---|---|---|---|",
     ]
     for (number, world), group in groupby(lines, key=_place):
         figures = [[float(word) for word in line.split("|")[4:7]] for line in group]
         largest = " | ".join(f"{max(column):.0e}" for column in zip(*figures, strict=True))
-        table.append(f"| {list(SUBJECTS)[number]} | {world} | {len(figures)} | {largest} |")
+        subject = list(SUBJECTS)[number]
+        legal = len(list(legal_layouts(subject, world)))
+        table.append(f"| {subject} | {world} | {len(figures)} | {legal} | {largest} |")
     return "\n".join(table)

@@ -10,7 +10,7 @@ import pytest
 
 from tasks.pretrain.layout import Layout
 from tests.pretrain.parity_layouts import SUBJECTS, legal_layouts
-from tests.pretrain.parity_table import compare, record
+from tests.pretrain.parity_table import compare, record, result
 from tests.pretrain.tiny import make_shards
 
 ROOT = Path(__file__).parents[2]
@@ -87,8 +87,11 @@ def test_every_legal_layout_trains_the_same_model(tmp_path: Path, world: int) ->
         for name, subject in SUBJECTS.items()
         for layout in (legal_layouts(name, world) if world in subject.worlds else ())
     ]
-    train(tmp_path, cases)
-    found = [compare(tmp_path, subject, layout) for subject, layout in cases]
-    record(world, found)
+    try:
+        train(tmp_path, cases)
+    finally:  # on two cores, eight processes take hours: what was reached is recorded
+        trained = [(subject, layout) for subject, layout in cases if result(tmp_path, subject, layout).exists()]
+        found = [compare(tmp_path, subject, layout) for subject, layout in trained]
+        record(world, found)
     apart = [item for item in found if item.loss > LOSS or item.norm > NORM or item.weights > WEIGHTS]
     assert not apart, apart
