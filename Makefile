@@ -51,8 +51,8 @@ test: lint  ## the checks, then all tests
 parity: $(READY)  ## every parallel layout on up to 8 processes against one process; about an hour
 	$(BIN)/python -m pytest -m slow tests/pretrain/test_parity.py
 
-survive: $(READY)  ## kill -9 at random moments in every kind of layout, again and again; about ten minutes
-	$(BIN)/python -m pytest -m slow tests/pretrain/test_kills.py
+survive: $(READY)  ## kill -9 at random moments in every kind of layout, all chains of layouts; about ten minutes
+	$(BIN)/python -m pytest -m slow tests/pretrain/test_kills.py tests/pretrain/test_reshard.py
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check

@@ -39,9 +39,9 @@ def run_to_step(job: Path, step: int) -> Ranks:
     return ranks
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", ["one process", "DP2-DO"])
 def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(name: str, data: Path, tmp_path: Path) -> None:
-    """`make survive` has many more kills, and torchrun."""
+    """`make survive` has many more kills, more layouts, and torchrun."""
     spec = killable(LAYOUTS[name], steps=20)
     reference = pretrain_job(tmp_path / "undisturbed", data, spec)
     seconds = undisturbed(engine, reference)
