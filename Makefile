@@ -42,13 +42,13 @@ export HF_HUB_OFFLINE ?= 1
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: $(READY)  ## raw text to a GRPO-tuned, published model: about 10 minutes the first time
+demo: $(READY)  ## raw text to a GRPO-tuned, published model: 10 to 15 minutes the first time
 	@$(BIN)/pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl --recipe $(RECIPE)
 
 test: lint  ## the checks, then all tests
 	$(BIN)/python -m pytest
 
-parity: $(READY)  ## every parallel layout on up to 8 processes against one process; about an hour
+parity: $(READY)  ## every parallel layout on up to 8 processes against one process; hours on two cores
 	$(BIN)/python -m pytest -m slow tests/pretrain/test_parity.py
 
 survive: $(READY)  ## kill -9 at random moments in every kind of layout, all chains of layouts; about ten minutes
