@@ -40,16 +40,14 @@ class Memory:
 class Kernels:
     """What a device's kernels keep for the backward pass, and hold while they work."""
 
-    fused_norm: bool  # RMSNorm keeps its input; otherwise two copies in fp32
     fused_swiglu: bool  # keeps its input alone; otherwise the gate behind its silu, too
-    grouped_attention: bool  # takes keys and values as they are; otherwise repeated for each query head
     attention_rows: int  # queries whose scores are held at a time; 0: they never leave the chip
     logits: int  # bytes of them that are held at a time
     logits_in_fp32: int  # bytes of these, beside 16-bit ones
 
 
-GPU = Kernels(True, True, True, attention_rows=0, logits=2**30, logits_in_fp32=2**31)
-CPU = Kernels(True, False, True, attention_rows=128, logits=2**26, logits_in_fp32=2**21)  # in the cache
+GPU = Kernels(fused_swiglu=True, attention_rows=0, logits=2**30, logits_in_fp32=2**31)
+CPU = Kernels(fused_swiglu=False, attention_rows=128, logits=2**26, logits_in_fp32=2**21)  # in the cache
 
 
 def estimate(spec: PretrainSpec, vocab_size: int, kernels: Kernels = GPU) -> Memory:
@@ -151,21 +149,19 @@ class _Stage:
         return norms + inputs + self.attention(recompute_attention) + self.feed_forward()
 
     def norm(self, width: int, rows: int) -> int:
-        each = self.element * width if self.kernels.fused_norm else 2 * FLOAT * width
-        return rows * (each + FLOAT)
+        return rows * (self.element * width + FLOAT)
 
     def attention(self, recompute: bool) -> int:
         model, ranks = self.model, self.layout.context
         grouped = model.heads != model.kv_heads
-        repeated = grouped and not self.kernels.grouped_attention
-        own_values = recompute or not (repeated or ranks > 1)  # not copies of them
+        own_values = recompute or ranks == 1  # not copies of them
         head_norm = model.shape().qk_norm
         kept = 2 * self.queries  # turned, and the result
         if recompute:
             kept += self.keys
         else:  # gathered over the context parallel ranks
-            kept += ranks * (self.queries if repeated else self.keys) * (1 if own_values else 2)
-        if own_values or (head_norm and (self.kernels.fused_norm or self.element == FLOAT)):
+            kept += ranks * self.keys * (1 if own_values else 2)
+        if own_values or head_norm:
             kept += self.queries + 2 * self.keys  # the matrix that values, or the input of keys' norm, are a part of
         size = kept * self.element + (self.head_norms(grouped) if head_norm else 0)
         if not recompute:
@@ -177,10 +173,7 @@ class _Stage:
         """Of one token's queries and keys."""
         copied = self.queries if grouped else 0  # grouped queries do not lie side by side
         sums = (self.queries + self.keys) // self.model.head_dim * FLOAT
-        if self.kernels.fused_norm:
-            return copied * self.element + sums
-        inputs = copied if self.element == FLOAT else self.queries + self.keys
-        return (inputs + self.queries + self.keys) * FLOAT + sums
+        return copied * self.element + sums
 
     def mask(self) -> int:
         """Attention's mask, where causality alone is not enough, as numbers to add to the scores."""
