@@ -1,7 +1,8 @@
 """An engine's signs of life: each rank writes where it is, its launcher reads it (infra/watch.py).
 
-JOB_DIR/work/ranks/<rank>.json     the rank's newest Beat, written over at each one
-JOB_DIR/work/ranks/<rank>.stacks   where its threads stand, when the launcher asks with SIGUSR1
+In the job's `work` folder:
+ranks/<rank>.json     the rank's newest Beat, written over at each one
+ranks/<rank>.stacks   where its threads stand, when the launcher asks with SIGUSR1
 """
 
 import faulthandler

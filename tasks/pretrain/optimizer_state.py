@@ -128,7 +128,8 @@ def sharded_state(optimizer: MegatronOptimizer, models: Iterable[dict[str, Any]]
 
 
 def _regular(whole: ShardedTensor | ShardedTensorFactory) -> Iterator[ShardedTensor]:
-    """A weight's parts, each a view of it: one, or two for SwiGLU's, which holds gate and up."""
+    """A weight's parts, each a view of it: one, or two for SwiGLU's, which holds gate and up. That is so for every
+    family here. NotImplementedError for one that Megatron stores in another order: its moments would be misplaced."""
     for part in nested_values(whole.build()) if isinstance(whole, ShardedTensorFactory) else [whole]:
         if part.data.untyped_storage().data_ptr() != whole.data.untyped_storage().data_ptr():
             raise NotImplementedError(f"{part.key} is stored in another order than it is held in")
