@@ -22,6 +22,7 @@ from tasks.pretrain.model_spec import ModelSpec
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
 from megatron.core.models.gpt.gpt_model import GPTModel
 
+NORMS = ("norm.weight", "layer_norm_weight")  # the second: as a checkpoint calls those before a linear layer
 INTO_RESIDUAL = ("linear_proj.weight", "linear_fc2.weight")
 
 
@@ -50,7 +51,7 @@ def initialize(model: GPTModel, spec: ModelSpec, seed: int) -> None:
 
 
 def _initial(spec: ModelSpec, seed: int, name: str, place: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
-    if name.endswith("norm.weight"):
+    if name.endswith(NORMS):
         return torch.ones(shape)
     if name.endswith("bias"):
         return torch.zeros(shape)

@@ -6,7 +6,7 @@ from tasks.artifacts import MegatronCheckpoint, TokenizedCorpus
 from tasks.pretrain.spec import PretrainSpec
 from tasks.stage import run, stage
 
-ENGINES = {"megatron": Engine("pretrain", "tasks.pretrain.train", version="2")}
+ENGINES = {"megatron": Engine("pretrain", "tasks.pretrain.train", version="3")}
 
 
 @stage(ENGINES["megatron"], image=images.TRAIN)
