@@ -131,6 +131,11 @@ def block_spec(config: TransformerConfig, chunk: int | None) -> TransformerBlock
     parts, attention = layer.submodules, layer.submodules.self_attention.submodules
     attention.core_attention = SDPAttention
     parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
+    if config.num_moe_experts:
+        # before experts the norm is a module of its own: in a checkpoint, too, and with Transformer Engine
+        parts.sharded_state_dict_keys_map = {
+            name: key for name, key in parts.sharded_state_dict_keys_map.items() if name != "pre_mlp_layernorm."
+        }
     if not CUDA:
         feed_forward = parts.mlp.submodules
         dense = [feed_forward.experts, feed_forward.shared_experts] if config.num_moe_experts else [parts.mlp]
