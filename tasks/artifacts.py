@@ -105,6 +105,17 @@ class HFModel(Artifact):
     dtype: str
 
 
+class ConversionAudit(Artifact):
+    """`audit.json`: the proof that an HFModel is a MegatronCheckpoint's model."""
+
+    kind = "conversion_audit"
+    tensors: int
+    parameters: int
+    tokens: int
+    logits_max_abs_diff: float
+    argmax_agreement: float
+
+
 class EvalReport(Artifact):
     """`report.json` and `completions.jsonl` of one model."""
 

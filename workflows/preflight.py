@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from infra.home import baton_home
-from tasks.convert.spec import FAMILIES
+from tasks.convert.spec import unexportable
 from tasks.pretrain.accelerators import BY_NAME, accelerator
 from tasks.pretrain.fit import Place, fitting, place_of
 from tasks.pretrain.hardware import Machine, this_machine
@@ -146,17 +146,10 @@ def vocabulary_of(given: Given) -> int | None:
 
 
 def _convertible(given: Given) -> list[Problem]:
-    """The conversion knows the model's family."""
+    """Hugging Face's model of the family can say all that is trained."""
     if "convert" not in given or "pretrain" not in given.specs:
         return []
-    family = given.specs["pretrain"].model.family
-    if family in FAMILIES:
-        return []
-    known = ", ".join(FAMILIES)
-    allowed = (
-        f"convert knows the family {known} so far: leave out `convert:` and all that needs it, or pretrain {known}"
-    )
-    return [Problem("pretrain.model.family", family, allowed)]
+    return [problem.under("pretrain.model") for problem in unexportable(given.specs["pretrain"].model)]
 
 
 def _hardware(given: Given) -> list[Problem]:

@@ -12,7 +12,7 @@ import images
 import workflows.recipe_file  # noqa: F401 - a broken recipe file ends in a message
 from infra.tracking.execution import begin_execution, execution_id
 from tasks.artifacts import EvalReport, HFModel, Report, TokenizedCorpus
-from tasks.convert.task import adopt, convert
+from tasks.convert.task import adopt, audit, convert
 from tasks.data.task import prepare_corpus, tokenize, train_tokenizer
 from tasks.dpo.task import dpo
 from tasks.evaluate.task import evaluate
@@ -29,7 +29,7 @@ from workflows.recipe import Recipe
 def stages(recipe: Recipe) -> Report:
     """The stages that the recipe asks for, in their order."""
     begin_execution(recipe.name, recipe.model_dump(mode="json"))
-    tokenizer = shards = checkpoint = model = published = None
+    tokenizer = shards = checkpoint = model = proof = published = None
     more_shards: list[TokenizedCorpus] = []
     models: list[HFModel] = []
     reports: list[EvalReport] = []
@@ -52,7 +52,10 @@ def stages(recipe: Recipe) -> Report:
         return model
 
     if recipe.convert:
-        model = keep(convert(spec=recipe.convert, checkpoint=checkpoint, tokenizer=tokenizer, data=shards))
+        model = convert(spec=recipe.convert, checkpoint=checkpoint, tokenizer=tokenizer)
+        if recipe.audit:
+            proof = audit(spec=recipe.audit, checkpoint=checkpoint, model=model, data=shards)
+        model = keep(model)
     if recipe.start_from:
         model = keep(adopt(spec=recipe.start_from.as_found()))
     if recipe.sft:
@@ -80,6 +83,7 @@ def stages(recipe: Recipe) -> Report:
         tokenizer=tokenizer,
         shards=shards,
         checkpoint=checkpoint,
+        audit=proof,
         published=published,
         more_corpora=more_corpora,
         more_shards=more_shards,

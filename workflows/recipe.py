@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import Field, ModelWrapValidatorHandler, TypeAdapter, ValidationError, model_validator
 
 from tasks.convert.adopt_spec import AdoptSpec
+from tasks.convert.audit_spec import AuditSpec
 from tasks.convert.spec import ConvertSpec
 from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
 from tasks.dpo.spec import DPOSpec
@@ -38,6 +39,7 @@ class Recipe(Spec):
     shards: ShardsSpec | None = Field(None, description="Tokenized shards; needed by pretrain")
     pretrain: PretrainSpec | None = Field(None, description="Pretraining with Megatron-Core")
     convert: ConvertSpec | None = Field(None, description="Export to Hugging Face; needed by all that follow")
+    audit: AuditSpec | None = Field(AuditSpec(), description="Proof of the conversion, if there is one; null: none")
     evaluate: EvaluateSpec | None = Field(None, description="Evaluation with vLLM, of every model of the run")
     sft: SFTSpec | None = Field(None, description="Supervised fine-tuning with TRL")
     dpo: DPOSpec | None = Field(None, description="Direct preference optimization with TRL")
@@ -107,6 +109,7 @@ SECTIONS: dict[str, type[Spec]] = {
     "shards": ShardsSpec,
     "pretrain": PretrainSpec,
     "convert": ConvertSpec,
+    "audit": AuditSpec,
     "evaluate": EvaluateSpec,
     "sft": SFTSpec,
     "dpo": DPOSpec,

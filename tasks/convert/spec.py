@@ -4,15 +4,24 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.spec import Spec
-
-FAMILIES = ("qwen3",)  # of models, those that there is a map of names for
+from tasks.pretrain.model_spec import ModelSpec
+from tasks.spec import Problem, Spec
 
 
 class ConvertSpec(Spec):
-    """A Hugging Face model, and the proof that it is the same model."""
+    """A Hugging Face model of a Megatron checkpoint."""
 
     dtype: Literal["bf16", "fp32"] = Field("bf16", description="Storage type of the exported weights")
-    parity_tokens: int = Field(2048, ge=8, le=1_000_000, description="Held-out tokens on which logits are compared")
-    parity_bound: float = Field(1e-4, gt=0, le=1e-2, description="Largest |difference| of a logit allowed, in fp32")
     max_shard_gb: float = Field(5.0, gt=0, le=100, description="Size of one safetensors file, in GB")
+
+
+def unexportable(model: ModelSpec) -> list[Problem]:
+    """What Megatron can train and the family's Hugging Face model cannot say."""
+    found = []
+    if model.experts and model.experts.shared_ffn_hidden:
+        allowed = f"0: Hugging Face's {model.family} has no shared expert, so `convert` could not export the model"
+        found.append(Problem("experts.shared_ffn_hidden", model.experts.shared_ffn_hidden, allowed))
+    if model.family == "mixtral" and model.experts and not model.experts.normalize_top_k:
+        allowed = "true: Hugging Face's mixtral always normalizes, so `convert` could not export the model"
+        found.append(Problem("experts.normalize_top_k", False, allowed))
+    return found

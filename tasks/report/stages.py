@@ -1,5 +1,6 @@
 """What there is to show of each kind of artifact, as blocks."""
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -89,29 +90,37 @@ def _anomalies(source: Source) -> list[Block]:
 def _model(source: Source) -> list[Block]:
     facts = source.manifest.facts
     what = f"{facts['architecture']}, {count(facts['parameters'])} parameters, {facts['dtype']}."
-    return [Text(what), *_parity(source), *training_curves(source)]
+    return [Text(what), *training_curves(source)]
 
 
-def _parity(source: Source) -> list[Block]:
-    """The proof that the converted weights are the trained ones."""
-    parity = source.record_json("parity.json")
-    if parity is None:
-        return []
-    tensors = parity["tensors"]
-    largest, bound, agreement = parity["max_abs_diff"], parity["bound"], parity["argmax_agreement"]
-    met = largest <= bound and agreement == 1
+def _audit(source: Source) -> list[Block]:
+    """The proof that the converted model is the trained one."""
+    found = json.loads((source.directory / "audit.json").read_text())
+    largest, bound, agreement = found["logits_max_abs_diff"], found["bound"], found["argmax_agreement"]
+    met = largest <= bound and agreement == 1 and not (found["config_differences"] or found["weight_differences"])
     verdict = (
-        f"{'✓ Same model' if met else '✗ Not the same model'}: on {number(parity['tokens'])} held-out tokens the "
-        f"logits of the checkpoint and of the safetensors differ by at most {largest:.2g} (allowed: {bound:.2g}; mean "
-        f"{parity['mean_abs_diff']:.2g}), and the most likely token agrees on {share(agreement)}."
+        f"{'✓ Same model' if met else '✗ Not the same model'}: {number(found['parameters'])} numbers are compared one "
+        f"by one, and config.json field by field. On {number(found['tokens'])} held-out tokens the logits of the "
+        f"checkpoint and of the safetensors differ by at most {largest:.2g} (allowed: {bound:.2g}; mean "
+        f"{found['logits_mean_abs_diff']:.2g}), and the most likely token agrees on {share(agreement)}."
     )
+    parts = [(each, part) for each in found["weights"] for part in each["parts"]]
     rows: list[list[Cell]] = [
-        [each["target"], " + ".join(each["sources"]), " × ".join(map(str, each["shape"])), each["dtype"]]
-        for each in tensors[:MOST_ROWS]
+        [part["name"], each["megatron"], " × ".join(map(str, part["shape"])), part["dtype"], part["digest"][:12]]
+        for each, part in parts[:MOST_ROWS]
     ]
-    mapping = Table("Every tensor and what it was made of", ["Hugging Face", "Megatron", "shape", "type"], rows, "llll")
-    more = f", the first {MOST_ROWS} shown" if len(tensors) > MOST_ROWS else ""
-    return [Text(verdict, "good" if met else "bad"), Fold(f"Mapping of {len(tensors)} tensors{more}", [mapping])]
+    head = ["Hugging Face", "Megatron", "shape", "type", "digest"]
+    mapping = Table("Every tensor and what it was made of", head, rows, "lllll")
+    layers: list[list[Cell]] = [[str(at), f"{apart:.2g}"] for at, apart in enumerate(found["layer_max_abs_diff"])]
+    more = f", the first {MOST_ROWS} shown" if len(parts) > MOST_ROWS else ""
+    return [
+        Text(verdict, "good" if met else "bad"),
+        Fold(
+            f"Largest difference after each of {len(layers)} layers",
+            [Table("Hidden states", ["layer", "difference"], layers, "rr")],
+        ),
+        Fold(f"Mapping of {len(parts)} tensors{more}", [mapping]),
+    ]
 
 
 def _evaluation(source: Source) -> list[Block]:
@@ -167,6 +176,7 @@ KINDS: dict[str, Callable[[Source], list[Block]]] = {
     "tokenized_corpus": _shards,
     "megatron_checkpoint": _checkpoint,
     "hf_model": _model,
+    "conversion_audit": _audit,
     "eval_report": _evaluation,
     "published_model": _published,
 }

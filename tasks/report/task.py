@@ -6,6 +6,7 @@ from typing import Any
 import images
 from infra.launch import Engine
 from tasks.artifacts import (
+    ConversionAudit,
     Corpus,
     EvalReport,
     HFModel,
@@ -30,6 +31,7 @@ def report(
     tokenizer: Tokenizer | None = None,
     shards: TokenizedCorpus | None = None,
     checkpoint: MegatronCheckpoint | None = None,
+    audit: ConversionAudit | None = None,
     published: PublishedModel | None = None,
     more_corpora: list[Corpus] | None = None,
     more_shards: list[TokenizedCorpus] | None = None,
@@ -42,6 +44,7 @@ def report(
         "shards": shards,
         **{f"shards_{number}": each for number, each in enumerate(more_shards or [], 2)},
         "pretrain": checkpoint,
+        "audit": audit,
         **{model.label: model for model in models},
         "published": published,
         **{f"eval_{each.label}": each for each in reports},

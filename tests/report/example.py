@@ -14,6 +14,7 @@ from typing import Any
 from infra.tracking.spool import FINISHED, Execution, StageRun, execution_folder, write_execution, write_stage
 from tasks.artifacts import (
     Artifact,
+    ConversionAudit,
     Corpus,
     EvalReport,
     HFModel,
@@ -41,8 +42,8 @@ WRITTEN = {
     "grpo": "height = shape.height * scale\n",
 }
 TIMES = {  # seconds
-    "corpus": 0.0, "tokenizer": 2.6, "shards": 4.2, "pretrain": 214.8, "convert": 9.1, "evaluate base": 24.3,
-    "sft": 61.0, "evaluate sft": 24.9, "dpo": 48.2, "evaluate dpo": 23.7, "grpo": 121.5,
+    "corpus": 0.0, "tokenizer": 2.6, "shards": 4.2, "pretrain": 214.8, "convert": 2.1, "audit": 7.0,
+    "evaluate base": 24.3, "sft": 61.0, "evaluate sft": 24.9, "dpo": 48.2, "evaluate dpo": 23.7, "grpo": 121.5,
     "evaluate grpo": 24.4, "publish": 3.3,
 }  # fmt: skip
 SPIKE = {"step": 310, "why": "loss 7.2104", "reaction": "roll_back", "first": 4944, "count": 16}
@@ -109,9 +110,13 @@ def example_run(root: Path, rates: Mapping[str, tuple[float, ...]] = RATES) -> d
         {"data": made["shards"]}, record={"metrics.jsonl": lines(pretraining()), "anomalies.jsonl": lines([SPIKE])},
         spec={"steps": STEPS, "model": {"hidden": 256, "layers": 6}},
     )  # fmt: skip
-    made["base"] = model(
-        root, "base", {"checkpoint": made["pretrain"], "tokenizer": made["tokenizer"]},
-        {"parity.json": json.dumps(parity())},
+    made["base"] = model(root, "base", {"checkpoint": made["pretrain"], "tokenizer": made["tokenizer"]}, {})
+    made["audit"] = seal(
+        root / "audit", ConversionAudit,
+        {"tensors": 18, "parameters": 5_769_472, "tokens": 2048, "logits_max_abs_diff": 5.7e-6,
+         "argmax_agreement": 1.0},
+        {"checkpoint": made["pretrain"], "model": made["base"], "data": made["shards"]},
+        files={"audit.json": json.dumps(audit())},
     )  # fmt: skip
     for before, label in (("base", "sft"), ("sft", "dpo"), ("dpo", "grpo")):
         parents = {"model": made[before], "corpus": made["corpus"]}
@@ -164,16 +169,22 @@ def completion(label: str, index: int) -> dict[str, Any]:
     }
 
 
-def parity() -> dict[str, Any]:
-    tensors = [
-        {"target": f"model.layers.{layer}.self_attn.{name}_proj.weight",
-         "sources": [f"decoder.layers.{layer}.self_attention.linear_qkv.weight"], "shape": [256, 256], "dtype": "F32"}
+def audit() -> dict[str, Any]:
+    parts = [
+        {"name": f"model.layers.{{}}.self_attn.{letter}_proj.weight", "shape": [256, 256], "dtype": "bfloat16",
+         "digest": "f00d" * 16}
+        for letter in "qkv"
+    ]  # fmt: skip
+    weights = [
+        {"megatron": f"decoder.layers.self_attention.linear_qkv.weight[{layer}]", "shape": [768, 256],
+         "dtype": "bfloat16", "digest": "beef" * 16,
+         "parts": [part | {"name": str(part["name"]).format(layer)} for part in parts]}
         for layer in range(6)
-        for name in "qkv"
     ]  # fmt: skip
     return {
-        "tensors": tensors, "max_abs_diff": 5.7e-6, "mean_abs_diff": 4.1e-7, "argmax_agreement": 1.0, "tokens": 2048,
-        "bound": 1e-4,
+        "parameters": 5_769_472, "weights": weights, "padding_rows": 0, "dropped": [], "config_differences": [],
+        "weight_differences": [], "tokens": 2048, "layer_max_abs_diff": [1.2e-6] * 6, "logits_max_abs_diff": 5.7e-6,
+        "logits_mean_abs_diff": 4.1e-7, "argmax_agreement": 1.0, "bound": 1e-4,
     }  # fmt: skip
 
 

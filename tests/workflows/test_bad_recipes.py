@@ -82,7 +82,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "no prompts": (put("evaluate.prompts", 0), "evaluate.prompts", "greater than or equal to 1"),
     "cold sampling": (put("evaluate.temperature", 0), "evaluate.temperature", "greater than 0"),
     "more than all probability": (put("evaluate.top_p", 1.5), "evaluate.top_p", "less than or equal to 1"),
-    "a loose proof": (put("convert.parity_bound", 1.0), "convert.parity_bound", "less than or equal to 0.01"),
+    "a loose proof": (put("audit.bound", 1.0), "audit.bound", "less than or equal to 0.01"),
     "no group": (put("grpo.generations", 1), "grpo.generations", "greater than or equal to 2"),
     "DPO without a reference": (put("dpo.beta", 0), "dpo.beta", "greater than 0"),
     "a name with spaces": (put("name", "My Run"), "name", "pattern"),
@@ -150,7 +150,11 @@ CASES: dict[str, tuple[Change, str, str]] = {
         "pretrain.layout",
         "on each L4 (24 GB): weights",
     ),
-    "a family that cannot be converted": (put("pretrain.model.family", "llama"), "pretrain.model.family", "knows the family qwen3"),
+    "a shared expert, for which Hugging Face has no words": (
+        both(put("pretrain.model.family", "qwen3_moe"), put("pretrain.model.experts", {"shared_ffn_hidden": 64})),
+        "pretrain.model.experts.shared_ffn_hidden",
+        "no shared expert",
+    ),
     # what is not there
     "a missing folder": (put("corpus.source", {"kind": "files", "path": "/no/such"}), "corpus.source.path", "not there"),
     "a glob without a match": (put("corpus.source", {"kind": "jsonl", "path": "/no/*.jsonl"}), "corpus.source.path", "matches"),

@@ -1,0 +1,181 @@
+"""Conversion for people:
+
+    python -m tasks.convert export MEGATRON HUGGING_FACE
+    python -m tasks.convert import HUGGING_FACE MEGATRON
+    python -m tasks.convert audit ONE OTHER
+
+Exit code 0; 1 when it cannot be done, or an audit finds a difference; 2 for wrong words.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from infra.home import quiet
+from tasks.job import StageError
+from tasks.manifest import MANIFEST, ArtifactError, verify
+
+DTYPES = click.Choice(["bf16", "fp16", "fp32"])
+FOLDER = click.Path(path_type=Path)
+WORKING = click.Path(exists=True, file_okay=False, path_type=Path)
+SEQUENCE = 128  # tokens of an audit that run as one text
+
+
+@click.group(help=__doc__.split("\n\n")[0] if __doc__ else None)
+def main() -> None:
+    quiet()
+    os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here is fetched
+
+
+def _verified(function: Callable[..., Any]) -> Callable[..., Any]:
+    words = "Do not check the source's files against its manifest.json, where there is one."
+    return click.option("--no-verify", is_flag=True, help=words)(function)
+
+
+@main.command("export")
+@click.argument("source", type=WORKING)
+@click.argument("target", type=FOLDER)
+@click.option("--config", type=FOLDER, help="config.json, or a folder with one, of a checkpoint made elsewhere.")
+@click.option("--tokenizer", type=WORKING, help="Folder whose files are put beside the weights.")
+@click.option("--dtype", type=DTYPES, help="Type of the weights; default: as they are.")
+@click.option("--max-shard-gb", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True)
+@click.option("--replace", is_flag=True, help="Replace what is at TARGET.")
+@_verified
+def export_command(
+    source: Path,
+    target: Path,
+    config: Path | None,
+    tokenizer: Path | None,
+    dtype: str | None,
+    max_shard_gb: float,
+    replace: bool,
+    no_verify: bool,
+) -> None:
+    """Megatron's torch_dist checkpoint SOURCE to a Hugging Face folder TARGET."""
+    from tasks.convert.export_model import ExportOptions, export_model
+    from tasks.convert.megatron_model import open_megatron
+    from tasks.convert.partial import refuse_existing
+
+    with _errors_in_a_line():
+        refuse_existing(target, replace)
+        _verify(source, no_verify)
+        options = ExportOptions(dtype, int(max_shard_gb * 1e9), replace)
+        with _bar("export") as progress:
+            account = export_model(open_megatron(source, config), target, options, tokenizer, progress)
+    click.echo(f"{target}: {sum(len(entry.parts) for entry in account)} tensors of {len(account)} weights")
+
+
+@main.command("import")
+@click.argument("source", type=WORKING)
+@click.argument("target", type=FOLDER)
+@click.option("--dtype", type=DTYPES, help="Type of the weights; default: as they are.")
+@click.option("--replace", is_flag=True, help="Replace what is at TARGET.")
+@_verified
+def import_command(source: Path, target: Path, dtype: str | None, replace: bool, no_verify: bool) -> None:
+    """Hugging Face folder SOURCE to a checkpoint TARGET that Megatron loads under any layout."""
+    from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
+    from tasks.convert.partial import refuse_existing
+
+    with _errors_in_a_line():
+        refuse_existing(target, replace)
+        _verify(source, no_verify)
+        with _bar("import") as progress:
+            account = import_model(open_hugging_face(source), target, ImportOptions(dtype, replace), progress)
+    click.echo(f"{target}: {len(account)} weights of {sum(len(entry.parts) for entry in account)} tensors")
+
+
+@main.command("audit")
+@click.argument("one", type=WORKING)
+@click.argument("other", type=WORKING)
+@click.option("--config", type=FOLDER, help="config.json, or a folder with one, of a checkpoint made elsewhere.")
+@click.option("--tokens", type=click.IntRange(8), default=512, show_default=True, help="On which both models run.")
+@click.option("--bound", type=click.FloatRange(0), default=1e-4, show_default=True, help="Of a logit's difference.")
+@click.option("--text", type=click.Path(exists=True, path_type=Path), help="A text to run on; default: random tokens.")
+@click.option("--json", "to", type=FOLDER, help="A file for all that was compared.")
+@_verified
+def audit_command(
+    one: Path,
+    other: Path,
+    config: Path | None,
+    tokens: int,
+    bound: float,
+    text: Path | None,
+    to: Path | None,
+    no_verify: bool,
+) -> None:
+    """Are a Megatron checkpoint and a Hugging Face folder, in either order, the same model?"""
+    from transformers.utils.logging import disable_progress_bar
+
+    from tasks.convert.audit import audit
+    from tasks.convert.import_model import open_hugging_face
+    from tasks.convert.megatron_model import is_megatron, open_megatron
+
+    disable_progress_bar()
+    megatron, hugging_face = (one, other) if is_megatron(one) else (other, one)
+    with _errors_in_a_line():
+        _verify(one, no_verify)
+        _verify(other, no_verify)
+        ours, theirs = open_megatron(megatron, config), open_hugging_face(hugging_face)
+        with _counts() as progress:
+            found = audit(ours, theirs, _tokens(tokens, ours.architecture.vocab, text, hugging_face), bound, progress)
+    if to:
+        to.write_text(json.dumps(asdict(found), indent=1))
+    click.echo(found.verdict())
+    sys.exit(1 if found.problems() else 0)
+
+
+def _tokens(count: int, vocabulary: int, text: Path | None, model: Path) -> Any:
+    """(sequences, length): of a text by the model's tokenizer, or at random, the same each time."""
+    import torch
+
+    if text is None:
+        flat = torch.randint(vocabulary, (count,), generator=torch.Generator().manual_seed(0))
+    else:
+        from transformers import AutoTokenizer
+
+        flat = torch.tensor(AutoTokenizer.from_pretrained(model)(text.read_text())["input_ids"][:count])
+    length = min(SEQUENCE, len(flat))
+    return flat[: len(flat) // length * length].view(-1, length)
+
+
+def _verify(folder: Path, no_verify: bool) -> None:
+    if (folder / MANIFEST).exists() and not no_verify:
+        verify(folder)
+
+
+@contextmanager
+def _errors_in_a_line() -> Iterator[None]:
+    try:
+        yield
+    except (StageError, ArtifactError, OSError) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    columns = (BarColumn(bar_width=28), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(TextColumn(title), *columns, console=Console(stderr=True)) as shown:
+        task = shown.add_task(title, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
+
+
+@contextmanager
+def _counts() -> Iterator[Callable[[str, int, int], None]]:
+    columns = (TextColumn("{task.description:<8}"), BarColumn(bar_width=28), TextColumn("{task.percentage:>3.0f} %"))
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as shown:
+        tasks = {what: shown.add_task(what, total=None) for what in ("weights", "layers")}
+        yield lambda what, done, total: shown.update(tasks[what], completed=done, total=total)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""What a model is, in numbers: all that its weights' shapes and its forward pass depend on."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary position embedding (Su et al. 2021), and how its frequencies are scaled for long texts."""
+
+    theta: float
+    scaling: Literal["default", "linear", "llama3", "yarn"] = "default"
+    factor: float = 1.0
+    original_positions: int = 0  # llama3 and yarn: the positions trained before the scaling
+    low_frequency: float = 1.0  # llama3
+    high_frequency: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    attention_factor: float = 1.0  # yarn: of cosines and sines
+    truncate: bool = True  # yarn: the range of dimensions in whole numbers
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts in place of the feed-forward of each layer from `first` on."""
+
+    count: int
+    top_k: int
+    ffn: int
+    shared_ffn: int = 0  # the expert that sees every token; 0: none
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    normalized: bool = True  # the chosen experts' weights add up to 1
+    bias: bool = False  # a bias on the scores, for the choice alone (DeepSeek-V3)
+    groups: int = 1  # of experts
+    top_groups: int = 1  # from which the choice is made
+    scale: float = 1.0  # of the chosen experts' weights
+    first: int = 0  # layers before it are dense
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2): queries, keys and values come out of narrow projections."""
+
+    q_rank: int | None  # None: queries straight from the hidden state
+    kv_rank: int
+    nope: int  # of a head's query and key: the part without positions
+    rope: int  # and the part with
+    value: int  # size of a head's value
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A decoder. Sizes are of the whole model, whatever its layout."""
+
+    vocab: int
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    max_positions: int
+    norm_eps: float
+    tied: bool  # the output projection is the embedding
+    rope: Rope
+    local_rope: Rope | None = None  # of layers with a window, where it is another (Gemma 3)
+    windows: tuple[int | None, ...] = ()  # by layer: tokens that a token can look back on, itself included
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    qkv_bias: bool = False
+    qk_norm: Literal["none", "head", "whole"] = "none"  # over each head, or over all heads at once (OLMo 2)
+    norms: Literal["before", "after", "both"] = "before"  # of attention and feed-forward
+    unit_norms: bool = False  # a norm's weight is stored less one (Gemma)
+    embedding_scale: float = 1.0
+    attention_scale: float | None = None  # of queries' products with keys; default: head_dim ** -0.5
+    attention_cap: float | None = None  # cap * tanh(score / cap)
+    logit_cap: float | None = None
+    experts: Experts | None = None
+    latent: Latent | None = None
+
+    def window(self, layer: int) -> int | None:
+        return self.windows[layer] if self.windows else None
+
+    def has_experts(self, layer: int) -> bool:
+        return self.experts is not None and layer >= self.experts.first
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all layers have the same weights: Megatron then stacks them along a first axis."""
+        return self.experts is None or self.experts.first == 0
+
+    def size(self, name: str) -> int:
+        """A weight's dimension by its name in the families' tables."""
+        experts, latent = self.experts, self.latent
+        sizes = {
+            "vocab": self.vocab,
+            "hidden": self.hidden,
+            "head_dim": self.head_dim,
+            "queries": self.heads * self.head_dim,
+            "keys": self.kv_heads * self.head_dim,
+            "ffn": self.ffn,
+        }
+        if experts:
+            sizes |= {"experts": experts.count, "expert_ffn": experts.ffn, "shared_ffn": experts.shared_ffn}
+        if latent:
+            sizes |= {
+                "q_rank": latent.q_rank or 0,
+                "kv_rank": latent.kv_rank,
+                "latent_queries": self.heads * (latent.nope + latent.rope),
+                "kv_rank_and_rope": latent.kv_rank + latent.rope,
+                "latent_keys_values": self.heads * (latent.nope + latent.value),
+                "values": self.heads * latent.value,
+            }
+        return sizes[name]

@@ -1,0 +1,218 @@
+"""Proof that two folders hold the same model: Megatron's checkpoint and Hugging Face's safetensors, as written.
+
+Three questions, each with bounded memory: are the configs the same, field by field; are the weights
+the same numbers, every one; and do both compute the same, layer after layer up to the logits, one side
+by a forward pass over Megatron's tensors (forward.py), the other by transformers (reference.py).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from blake3 import blake3
+from torch import Tensor
+
+from tasks.convert.config import FREE
+from tasks.convert.files import raw
+from tasks.convert.forward import Decoder
+from tasks.convert.import_model import HuggingFaceModel
+from tasks.convert.mapping import Weight
+from tasks.convert.megatron_model import PADDED, MegatronModel, several
+from tasks.convert.reference import Reference
+from tasks.convert.transfer import Entry, blocks, each, entry
+
+Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
+
+
+@dataclass(frozen=True)
+class FieldDifference:
+    """A field of config.json."""
+
+    field: str
+    megatron: Any
+    hugging_face: Any
+
+
+@dataclass(frozen=True)
+class WeightDifference:
+    """A part whose numbers are not those of the Megatron weight, rounded to the part's type."""
+
+    name: str
+    megatron: str
+    different: int  # elements
+    elements: int
+    max_abs_diff: float
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was compared, and everything that is not the same."""
+
+    parameters: int
+    weights: list[Entry]
+    padding_rows: int  # of Megatron's vocabulary, beyond the model's
+    dropped: list[str]  # Hugging Face's tensors that repeat others
+    config_differences: list[FieldDifference]
+    weight_differences: list[WeightDifference]
+    tokens: int  # on which both models ran
+    layer_max_abs_diff: list[float]  # of the hidden state after each layer
+    logits_max_abs_diff: float
+    logits_mean_abs_diff: float
+    argmax_agreement: float  # share of positions with the same most likely token
+    bound: float  # of the logits' largest difference
+
+    def problems(self) -> list[str]:
+        """Why these are not the same model; empty when they are."""
+        found = [
+            f"config.json: {each.field} is {each.hugging_face!r}, and {each.megatron!r} in the checkpoint"
+            for each in self.config_differences
+        ]
+        found += [
+            f"{each.name}: {each.different} of {each.elements} numbers are not those of {each.megatron} (largest "
+            f"difference {each.max_abs_diff:.3g})"
+            for each in self.weight_differences
+        ]
+        # NaN is within no bound
+        if not (self.logits_max_abs_diff <= self.bound and self.argmax_agreement == 1.0):
+            found.append(
+                f"on {self.tokens} tokens the logits differ by up to {self.logits_max_abs_diff:.3g} (allowed "
+                f"{self.bound:.3g}), and the most likely token agrees on {self.argmax_agreement:.2%} (100 % required)"
+            )
+        return found
+
+    def verdict(self) -> str:
+        """In one sentence."""
+        problems = self.problems()
+        if problems:
+            return f"not the same model: {several(problems)}"
+        return (
+            f"the same model: {len(self.weights)} weights, {self.parameters} numbers, all equal; on {self.tokens} "
+            f"tokens the logits differ by at most {self.logits_max_abs_diff:.2g}"
+        )
+
+
+@torch.no_grad()
+def audit(ours: MegatronModel, theirs: HuggingFaceModel, tokens: Tensor, bound: float, progress: Progress) -> Audit:
+    """Compare two opened models on `tokens`, (sequences, length). Raises ConversionError when one cannot be read."""
+    entries, differences = _weights(ours, theirs, progress)
+    layers, largest, mean, agreed = _forward(ours, theirs, tokens, progress)
+    padded = [weight for weight in ours.weights if weight.key in PADDED]
+    padding = max(ours.checkpoint.tensors[ours.keys[weight.key]].shape[0] - weight.shape[0] for weight in padded)
+    return Audit(
+        parameters=sum(weight.elements for weight in ours.weights),
+        weights=entries,
+        padding_rows=padding,
+        dropped=theirs.dropped,
+        config_differences=_fields(ours.fields, theirs.fields),
+        weight_differences=differences,
+        tokens=tokens.numel(),
+        layer_max_abs_diff=layers,
+        logits_max_abs_diff=largest,
+        logits_mean_abs_diff=mean,
+        argmax_agreement=agreed,
+        bound=bound,
+    )
+
+
+def _fields(ours: dict[str, Any], theirs: dict[str, Any]) -> list[FieldDifference]:
+    names = sorted((ours.keys() | theirs.keys()) - FREE)
+    return [
+        FieldDifference(name, ours.get(name), theirs.get(name)) for name in names if ours.get(name) != theirs.get(name)
+    ]
+
+
+def _weights(
+    ours: MegatronModel, theirs: HuggingFaceModel, progress: Progress
+) -> tuple[list[Entry], list[WeightDifference]]:
+    found: list[WeightDifference] = []
+    parts = {weight.name: weight.parts for weight in theirs.weights}
+    total, done = sum(weight.elements for weight in ours.weights), 0
+
+    def compared(weight: Weight) -> Entry:
+        made, differences = _compare(ours, theirs, weight)
+        found.extend(differences)
+        return made
+
+    def count(weight: Weight) -> None:
+        nonlocal done
+        done += weight.elements
+        progress("weights", done, total)
+
+    entries = each(compared, [weight for weight in ours.weights if weight.name in parts], count)
+    return entries, sorted(found, key=lambda difference: difference.name)
+
+
+def _compare(ours: MegatronModel, theirs: HuggingFaceModel, weight: Weight) -> tuple[Entry, list[WeightDifference]]:
+    """One weight with its parts, block by block."""
+    dtypes = {theirs.files.tensors[name].dtype for name, _ in weight.parts}
+    dtype = dtypes.pop()
+    whole, digests = blake3(), [blake3() for _ in weight.parts]
+    wrong, largest = [0] * len(weight.parts), [0.0] * len(weight.parts)
+    stored = dtype
+    for start, stop, pieces in blocks(weight, dtype.itemsize):
+        rows = ours.checkpoint.rows(ours.keys[weight.key], weight.index, start, stop)
+        stored = rows.dtype
+        whole.update(raw(rows))
+        rows = rows.to(dtype)
+        for piece in pieces:
+            mine = rows[piece.start : piece.stop]
+            other = torch.empty_like(mine)
+            theirs.files.rows_into(weight.parts[piece.part][0], piece.row, other)
+            digests[piece.part].update(raw(other))
+            if raw(mine) != raw(other):
+                wrong[piece.part] += int((_elements(mine) != _elements(other)).any(1).sum())
+                difference = float((mine.double() - other.double()).abs().nan_to_num(float("inf")).max())
+                largest[piece.part] = max(largest[piece.part], difference)
+    differences = [
+        WeightDifference(name, weight.name, wrong[part], _count(shape), largest[part])
+        for part, (name, shape) in enumerate(weight.parts)
+        if wrong[part]
+    ]
+    return entry(weight, str(stored), whole, str(dtype), digests), differences
+
+
+def _elements(rows: Tensor) -> Tensor:
+    """Each element's bytes: two NaNs are the same number here if their bits are."""
+    return rows.reshape(-1, 1).view(torch.uint8)
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    return int(torch.Size(shape).numel())
+
+
+def _forward(
+    ours: MegatronModel, theirs: HuggingFaceModel, tokens: Tensor, progress: Progress
+) -> tuple[list[float], float, float, float]:
+    """Both models on the same text: the largest difference after each layer; and of the logits the largest, the
+    mean, and how often the most likely token is the same."""
+    names = {(weight.rule, weight.layer, weight.expert): weight for weight in ours.weights}
+
+    def read(rule: str, layer: int | None, expert: int | None) -> Tensor:
+        """A weight as it was written: rounded to Hugging Face's type."""
+        weight = names[rule, layer, expert]
+        rows = ours.checkpoint.rows(ours.keys[weight.key], weight.index, 0, weight.shape[0])
+        return rows.to(theirs.files.tensors[weight.parts[0][0]].dtype)
+
+    decoder, reference = Decoder(ours.architecture, read), Reference(theirs.folder)
+    count = ours.architecture.layers
+    mine, other = decoder.embed(tokens), reference.embed(tokens)
+    layers = []
+    for number in range(count):
+        mine, other = decoder.layer(number, mine), reference.layer(number, other)
+        layers.append(_largest(mine - other))
+        progress("layers", number + 1, count + 1)
+    largest, total, agreed, elements = 0.0, 0.0, 0, 0
+    for left, right in zip(mine.split(1), other.split(1), strict=True):  # a sequence at a time: bounded memory
+        a, b = decoder.logits(left), reference.logits(right)
+        largest = max(largest, _largest(a - b))
+        total += float((a - b).abs().sum(dtype=torch.float64))
+        elements += a.numel()
+        agreed += int((a.argmax(-1) == b.argmax(-1)).sum())
+    progress("layers", count + 1, count + 1)
+    return layers, largest, total / elements, agreed / tokens.numel()
+
+
+def _largest(difference: Tensor) -> float:
+    """Infinity where there is a NaN: it is within no bound."""
+    return float(difference.abs().nan_to_num(float("inf"), float("inf")).max())

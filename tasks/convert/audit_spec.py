@@ -1,0 +1,12 @@
+"""What the audit of a conversion is."""
+
+from pydantic import Field
+
+from tasks.spec import Spec
+
+
+class AuditSpec(Spec):
+    """The proof that an exported model is the trained one."""
+
+    tokens: int = Field(2048, ge=8, le=1_000_000, description="Held-out tokens on which logits are compared")
+    bound: float = Field(1e-4, gt=0, le=1e-2, description="Largest |difference| of a logit allowed, in fp32")

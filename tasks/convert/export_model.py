@@ -1,0 +1,144 @@
+"""Megatron → Hugging Face: shard after shard of safetensors, and all else that transformers wants beside them."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tasks.convert.mapping import Weight
+from tasks.convert.megatron_model import MegatronModel
+from tasks.convert.partial import Partial, room_for
+from tasks.convert.safetensors_files import SINGLE, Shard, write_index
+from tasks.convert.torch_dist import METADATA
+from tasks.convert.transfer import Entry, cast, each, export_weight
+from tasks.manifest import MANIFEST, RECORD, file_digest
+
+ACCOUNT = "conversion.json"  # under record/
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".index.json")
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    dtype: str | None = None  # of DTYPES; None: as in the checkpoint
+    max_shard_bytes: int = 5_000_000_000
+    replace: bool = False  # what is at the target
+
+
+def export_model(
+    source: MegatronModel, target: Path, options: ExportOptions, tokenizer: Path | None, progress: Progress
+) -> list[Entry]:
+    """Write `target`; returns the account of its weights, which is also in record/conversion.json. Raises
+    ConversionError, and OSError; then what was written is in `target`.partial, and the next call goes on there."""
+    stored = {weight.name: source.checkpoint.tensors[source.keys[weight.key]].dtype for weight in source.weights}
+    dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in stored.items()}
+    shards = list(_shards(source.weights, dtypes, options.max_shard_bytes))
+    plan = {
+        "export": file_digest(source.checkpoint.folder / METADATA),
+        "from": str(source.checkpoint.folder.absolute()),
+        "config": source.fields,
+        "dtype": options.dtype,
+        "max_shard_bytes": options.max_shard_bytes,
+    }
+    total = sum(_bytes(weight, dtypes[weight.name]) for weight in source.weights)
+    with Partial(target, plan, options.replace) as making:
+        written = sum(_bytes(weight, dtypes[weight.name]) for weight in source.weights if weight.name in making.done)
+        room_for(making.folder, total - written)
+        progress(written, total)
+        sizes = {}
+        for file, mine in zip(_names(len(shards)), shards, strict=True):
+            tensors = {name: (shape, dtypes[weight.name]) for weight in mine for name, shape in weight.parts}
+            sizes[file] = {name: prod(shape) * dtype.itemsize for name, (shape, dtype) in tensors.items()}
+            missing = [weight for weight in mine if weight.name not in making.done]
+            if not missing:
+                continue
+            shard = Shard(making.folder / file, tensors)
+
+            def move(weight: Weight, shard: Shard = shard) -> Entry:
+                read = partial(source.checkpoint.rows, source.keys[weight.key], weight.index)
+                entry = export_weight(weight, dtypes[weight.name], read, shard.write)
+                making.wrote(entry)
+                return entry
+
+            def moved(weight: Weight) -> None:
+                nonlocal written
+                written += _bytes(weight, dtypes[weight.name])
+                progress(written, total)
+
+            try:
+                each(move, missing, moved)
+            finally:
+                shard.close()
+        if len(shards) > 1:
+            write_index(making.folder, sizes)
+        _write_beside(source, making.folder, tokenizer, set(dtypes.values()))
+        account = [making.done[weight.name] for weight in source.weights]
+        write_account(making.folder, account)
+        making.finish()
+    return account
+
+
+def write_account(folder: Path, account: list[Entry], **more: Any) -> None:
+    (folder / RECORD).mkdir(exist_ok=True)
+    content = {**more, "weights": [asdict(entry) for entry in account]}
+    (folder / RECORD / ACCOUNT).write_text(json.dumps(content, indent=1))
+
+
+def _bytes(weight: Weight, dtype: torch.dtype) -> int:
+    return weight.elements * dtype.itemsize
+
+
+def _shards(weights: list[Weight], dtypes: dict[str, torch.dtype], most: int) -> Iterator[list[Weight]]:
+    """Weights by file, in their order. One that is larger than a file may be has a file of its own."""
+    shard: list[Weight] = []
+    size = 0
+    for weight in weights:
+        more = _bytes(weight, dtypes[weight.name])
+        if shard and size + more > most:
+            yield shard
+            shard, size = [], 0
+        shard.append(weight)
+        size += more
+    yield shard
+
+
+def _names(count: int) -> list[str]:
+    """As transformers calls them."""
+    if count == 1:
+        return [SINGLE]
+    return [f"model-{number + 1:05d}-of-{count:05d}.safetensors" for number in range(count)]
+
+
+def _write_beside(source: MegatronModel, folder: Path, tokenizer: Path | None, dtypes: set[torch.dtype]) -> None:
+    """config.json, generation_config.json, the tokenizer."""
+    for place in (source.beside, tokenizer):
+        if place:
+            copy_beside(place, folder)
+    fields = dict(source.fields)
+    raw = folder / "config.json"
+    if source.beside and raw.exists():
+        fields = json.loads(raw.read_text())  # in its own words, without defaults
+    # of several the narrow one: the wide ones are those few weights that need it
+    name = str(min(dtypes, key=lambda dtype: dtype.itemsize)).removeprefix("torch.")
+    key = "torch_dtype" if "torch_dtype" in fields else "dtype"
+    if fields.get(key) != name:
+        fields[key] = name
+        raw.write_text(json.dumps(fields, indent=2) + "\n")
+    generation = folder / "generation_config.json"
+    if not generation.exists():
+        words = {name: fields[name] for name in ("eos_token_id", "pad_token_id") if fields.get(name) is not None}
+        generation.write_text(json.dumps({"do_sample": True, **words}, indent=2) + "\n")
+
+
+def copy_beside(source: Path, target: Path) -> None:
+    """All that Hugging Face's folders hold but weights: config, generation config, tokenizer, templates."""
+    for path in sorted(source.iterdir()):
+        if path.is_file() and path.name != MANIFEST and not path.name.endswith(_WEIGHTS):
+            shutil.copyfile(path, target / path.name)

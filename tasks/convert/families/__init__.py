@@ -1,0 +1,39 @@
+"""The model families that can be converted, one file each."""
+
+from tasks.convert.architecture import Architecture
+from tasks.convert.config import Config
+from tasks.convert.errors import ConversionError
+from tasks.convert.families import deepseek_v3, gemma2, gemma3, llama, mistral, mixtral, olmo2, qwen2, qwen3, qwen3_moe
+from tasks.convert.families.family import Family
+
+FAMILIES: dict[str, Family] = {
+    family.model_type: family
+    for family in (
+        llama.FAMILY,
+        mistral.FAMILY,
+        qwen2.FAMILY,
+        qwen3.FAMILY,
+        qwen3_moe.FAMILY,
+        mixtral.FAMILY,
+        gemma2.FAMILY,
+        gemma3.FAMILY,
+        olmo2.FAMILY,
+        deepseek_v3.FAMILY,
+    )
+}
+
+
+def family_of(fields: dict[str, object]) -> Family:
+    """The family of a config.json. Raises ConversionError."""
+    name = fields.get("model_type")
+    if name not in FAMILIES:
+        raise ConversionError(f"config.json: model_type is {name!r}; the converter knows {', '.join(FAMILIES)}")
+    return FAMILIES[str(name)]
+
+
+def read(fields: dict[str, object]) -> Architecture:
+    """The model of a config.json with all defaults filled in. Raises ConversionError."""
+    config = Config(fields)
+    model = family_of(fields).read(config)
+    config.finish()
+    return model

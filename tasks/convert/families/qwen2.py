@@ -1,0 +1,26 @@
+"""Qwen2 and Qwen2.5: Llama with biases on queries, keys and values (Yang et al. 2024)."""
+
+from tasks.convert.architecture import Architecture
+from tasks.convert.config import Config
+from tasks.convert.families import llama
+from tasks.convert.families.family import Family, silu, sizes, windows
+from tasks.convert.mapping import Table, qkv
+
+
+def read(config: Config) -> Architecture:
+    silu(config)
+    return sizes(config, qkv_bias=True, windows=qwen_windows(config))
+
+
+def qwen_windows(config: Config) -> tuple[int | None, ...]:
+    """transformers writes what these three say into layer_types; a window that is off is null."""
+    config.ignore("use_sliding_window", "max_window_layers")
+    return windows(config)
+
+
+TABLE: Table = {
+    **llama.TABLE,
+    "decoder.layers.*.self_attention.linear_qkv.bias": qkv("model.layers.{layer}.self_attn.{}_proj.bias", bias=True),
+}
+
+FAMILY = Family("qwen2", "Qwen2ForCausalLM", read, TABLE)

@@ -1,0 +1,108 @@
+"""A model that was trained here, in Hugging Face's words, and a model from there as one that can be trained here."""
+
+from typing import Any
+
+from transformers import AutoConfig
+
+from tasks.convert.architecture import Architecture, Experts
+from tasks.convert.errors import ConversionError
+from tasks.convert.families import FAMILIES
+from tasks.convert.spec import unexportable
+from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
+
+LLAMA3_POSITIONS = 8192  # Megatron-Core scales rotary frequencies from there, with these two:
+LLAMA3_FREQUENCIES = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+def config_fields(model: ModelSpec, vocab_size: int, **tokens: int | None) -> dict[str, Any]:
+    """config.json of a model that was trained here, with all of its family's defaults. `tokens`: the tokenizer's
+    eos_token_id and such. Raises ConversionError."""
+    problems = unexportable(model)
+    if problems:
+        raise ConversionError("; ".join(map(str, problems)))
+    fields: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "hidden_size": model.hidden,
+        "intermediate_size": model.ffn_hidden,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "max_position_embeddings": model.max_positions,
+        "initializer_range": model.init_std,
+        "rms_norm_eps": model.norm_eps,
+        "tie_word_embeddings": model.tied_embeddings,
+        "rope_parameters": _rope(model),
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        **tokens,
+    }
+    if model.shape().sliding_window:
+        fields["sliding_window"] = model.sliding_window
+    if model.experts and model.family == "qwen3_moe":
+        fields |= {
+            "num_local_experts": model.experts.count,
+            "num_experts_per_tok": model.experts.top_k,
+            "moe_intermediate_size": model.experts.ffn_hidden,
+            "norm_topk_prob": model.experts.normalize_top_k,
+        }
+    if model.experts and model.family == "mixtral":
+        fields |= {
+            "num_local_experts": model.experts.count,
+            "num_experts_per_tok": model.experts.top_k,
+            "intermediate_size": model.experts.ffn_hidden,
+        }
+    config = AutoConfig.for_model(model.family, architectures=[FAMILIES[model.family].architecture], **fields)
+    filled: dict[str, Any] = config.to_dict()
+    return filled
+
+
+def _rope(model: ModelSpec) -> dict[str, Any]:
+    if model.rope_scaling_factor is None:
+        return {"rope_type": "default", "rope_theta": model.rope_theta}
+    return {
+        "rope_type": "llama3",
+        "rope_theta": model.rope_theta,
+        "factor": model.rope_scaling_factor,
+        "original_max_position_embeddings": LLAMA3_POSITIONS,
+        **LLAMA3_FREQUENCIES,
+    }
+
+
+def model_spec(family: str, model: Architecture) -> ModelSpec | None:
+    """The same model as a spec of `pretrain`; None when that has no words for it."""
+    window = model.window(0)
+    plain_rope = model.rope.scaling == "default" or (
+        model.rope.scaling == "llama3"
+        and model.rope.original_positions == LLAMA3_POSITIONS
+        and (model.rope.low_frequency, model.rope.high_frequency) == tuple(LLAMA3_FREQUENCIES.values())
+    )
+    uniform_windows = all(model.window(layer) == window for layer in range(model.layers))
+    if family not in ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral"):
+        return None
+    if not (plain_rope and uniform_windows) or (window and family.startswith("qwen")):
+        return None
+    return ModelSpec(
+        family=family,  # type: ignore[arg-type]
+        layers=model.layers,
+        hidden=model.hidden,
+        heads=model.heads,
+        kv_heads=model.kv_heads,
+        head_dim=model.head_dim,
+        ffn_hidden=model.ffn,
+        experts=_experts(model.experts) if model.experts else None,
+        max_positions=model.max_positions,
+        sliding_window=window,
+        rope_theta=model.rope.theta,
+        rope_scaling_factor=model.rope.factor if model.rope.scaling == "llama3" else None,
+        norm_eps=model.norm_eps,
+        vocab_size=model.vocab,
+        tied_embeddings=model.tied,
+    )
+
+
+def _experts(experts: Experts) -> ExpertsSpec:
+    return ExpertsSpec(
+        count=experts.count, top_k=experts.top_k, ffn_hidden=experts.ffn, normalize_top_k=experts.normalized
+    )

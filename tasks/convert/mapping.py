@@ -1,0 +1,141 @@
+"""How Megatron's weights and Hugging Face's are the same numbers: a table of names, and for each name the rows.
+
+Every map between the two is a reordering of whole rows: a Megatron weight is rows of one or more
+Hugging Face weights, its *parts*, one segment after the other. So both directions come from one
+table, are each other's inverse, and need no arithmetic.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from tasks.convert.architecture import Architecture
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Rows `start` to `stop` of the part number `part`."""
+
+    part: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A Megatron weight's parts, as a family's table says them. Names have {layer} and {expert} in them."""
+
+    parts: tuple[str, ...]
+    shapes: Callable[[Architecture], tuple[Shape, ...]]  # of the parts
+    segments: Callable[[Architecture, tuple[Shape, ...]], Iterator[Segment]]
+    layers: Literal["all", "dense", "experts"] = "all"
+    when: Callable[[Architecture], bool] = lambda model: True
+
+
+Table = Mapping[str, Rule]  # by the Megatron weight's name in a dist_checkpoint, "*" for the layer
+
+
+def same(name: str, *sizes: str, **rest: object) -> Rule:
+    """One weight under another name; its `sizes` are names of Architecture.size."""
+    return Rule((name,), lambda model: (tuple(map(model.size, sizes)),), _one_after_the_other, **rest)  # type: ignore[arg-type]
+
+
+def gate_up(gate: str, up: str, ffn: str = "ffn", **rest: object) -> Rule:
+    """Megatron's gated feed-forward stacks the gate on the up projection."""
+    return Rule(
+        (gate, up),
+        lambda model: ((model.size(ffn), model.hidden),) * 2,
+        _one_after_the_other,
+        **rest,  # type: ignore[arg-type]
+    )
+
+
+def qkv(name: str, bias: bool = False, **rest: object) -> Rule:
+    """Megatron interleaves by group: heads / kv_heads queries, a key, a value. `name` has a {} for q, k, v."""
+
+    def shapes(model: Architecture) -> tuple[Shape, ...]:
+        columns = () if bias else (model.hidden,)
+        return tuple((model.size(rows), *columns) for rows in ("queries", "keys", "keys"))
+
+    parts = tuple(name.replace("{}", letter) for letter in "qkv")
+    return Rule(parts, shapes, _by_group, **rest)  # type: ignore[arg-type]
+
+
+def _one_after_the_other(model: Architecture, shapes: tuple[Shape, ...]) -> Iterator[Segment]:
+    for part, shape in enumerate(shapes):
+        yield Segment(part, 0, shape[0])
+
+
+def _by_group(model: Architecture, shapes: tuple[Shape, ...]) -> Iterator[Segment]:
+    for group in range(model.kv_heads):
+        for part, shape in enumerate(shapes):
+            rows = shape[0] // model.kv_heads
+            yield Segment(part, group * rows, (group + 1) * rows)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One Megatron weight and its parts, in full: what is read, and what is written."""
+
+    rule: str  # its name in the family's table
+    layer: int | None
+    expert: int | None
+    key: str  # its name in the checkpoint
+    index: tuple[int, ...]  # its place along the checkpoint's leading axes: layer, expert
+    leading: tuple[int, ...]  # those axes' sizes
+    shape: Shape  # without them
+    parts: tuple[tuple[str, Shape], ...]  # of Hugging Face: name and shape
+    segments: tuple[Segment, ...]
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.key + "".join(f"[{number}]" for number in self.index)
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+
+def weights(table: Table, model: Architecture) -> Iterator[Weight]:
+    """Every weight of a model, in Megatron's order: embedding, layer by layer, the output."""
+    ahead = {key: rule for key, rule in table.items() if "*" not in key and key.startswith("embedding")}
+    behind = {key: rule for key, rule in table.items() if "*" not in key and key not in ahead}
+    for key, rule in ahead.items():
+        yield from _expand(key, rule, model, None)
+    for layer in range(model.layers):
+        kinds = ("all", "experts") if model.has_experts(layer) else ("all", "dense")
+        for key, rule in table.items():
+            if "*" in key and rule.layers in kinds:
+                yield from _expand(key, rule, model, layer)
+    for key, rule in behind.items():
+        yield from _expand(key, rule, model, None)
+
+
+def _expand(key: str, rule: Rule, model: Architecture, layer: int | None) -> Iterator[Weight]:
+    """The weight, or one for each expert."""
+    if not rule.when(model):
+        return
+    shapes = rule.shapes(model)
+    shape = (sum(part[0] for part in shapes), *shapes[0][1:])
+    segments = tuple(rule.segments(model, shapes))
+    place = key.replace(".*", "") if model.uniform else key.replace("*", str(layer))
+    index: Shape = (layer,) if layer is not None and model.uniform else ()
+    leading: Shape = (model.layers,) if index else ()
+    count = model.experts.count if model.experts and "{expert}" in rule.parts[0] else None
+    for expert in [None] if count is None else range(count):
+        names = [name.replace("{layer}", str(layer)).replace("{expert}", str(expert)) for name in rule.parts]
+        yield Weight(
+            key,
+            layer,
+            expert,
+            place,
+            index if expert is None else (*index, expert),
+            leading if count is None else (*leading, count),
+            shape,
+            tuple(zip(names, shapes, strict=True)),
+            segments,
+        )

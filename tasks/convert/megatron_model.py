@@ -1,0 +1,139 @@
+"""A model on Megatron's side: a dist_checkpoint, and the words in which Hugging Face would describe it.
+
+    FOLDER/checkpoint/      the dist_checkpoint
+    FOLDER/model.json       the model's spec, of one that was trained here
+    FOLDER/huggingface/     config.json and all else beside the weights, of one that came from Hugging Face
+
+A checkpoint made elsewhere has no such words: they must be given.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+
+from tasks.convert.architecture import Architecture
+from tasks.convert.errors import ConversionError
+from tasks.convert.families import family_of, read
+from tasks.convert.from_spec import config_fields
+from tasks.convert.mapping import Weight, weights
+from tasks.convert.torch_dist import METADATA, Checkpoint
+from tasks.pretrain.model_spec import ModelSpec
+
+HUGGINGFACE = "huggingface"
+CHECKPOINT = "checkpoint"
+LATEST = "latest_checkpointed_iteration.txt"  # Megatron-LM's
+PADDED = ("embedding.word_embeddings.weight", "output_layer.weight")  # may have more rows than the vocabulary
+# names for the same weight: Megatron's own layers and Transformer Engine's
+ALIASES = {
+    "self_attention.linear_qkv.layer_norm_weight": "input_layernorm.weight",
+    "input_layernorm.weight": "self_attention.linear_qkv.layer_norm_weight",
+    "mlp.linear_fc1.layer_norm_weight": "pre_mlp_layernorm.weight",
+    "pre_mlp_layernorm.weight": "mlp.linear_fc1.layer_norm_weight",
+    "self_attention.linear_q_up_proj.layer_norm_weight": "self_attention.q_layernorm.weight",
+    "self_attention.linear_kv_up_proj.layer_norm_weight": "self_attention.kv_layernorm.weight",
+}
+
+
+@dataclass(frozen=True)
+class MegatronModel:
+    """Opened and checked: every weight is there, in its shape, and none is left over."""
+
+    folder: Path
+    fields: dict[str, Any]  # config.json
+    architecture: Architecture
+    checkpoint: Checkpoint
+    weights: list[Weight]
+    keys: dict[str, str]  # a weight's key: its name in this checkpoint
+    beside: Path | None  # a folder with what else Hugging Face's side has
+
+
+def open_megatron(folder: Path, config: Path | None = None) -> MegatronModel:
+    """`config`: a config.json, or a folder with one, for a checkpoint that was made elsewhere. Raises
+    ConversionError."""
+    where = _checkpoint(folder)
+    fields, beside = _described(folder, config)
+    architecture = read(fields)
+    checkpoint = Checkpoint(where)
+    wanted = list(weights(family_of(fields).table, architecture))
+    return MegatronModel(folder, fields, architecture, checkpoint, wanted, _matched(checkpoint, wanted), beside)
+
+
+def is_megatron(folder: Path) -> bool:
+    """Whether a folder looks like a checkpoint of Megatron's."""
+    return (folder / LATEST).is_file() or any((place / METADATA).is_file() for place in (folder, folder / CHECKPOINT))
+
+
+def _checkpoint(folder: Path) -> Path:
+    """Where the dist_checkpoint is; of Megatron-LM's folder of many, the latest."""
+    if (folder / LATEST).is_file():
+        words = (folder / LATEST).read_text().strip()
+        folder = folder / (f"iter_{int(words):07d}" if words.isdigit() else words)
+    for found in (folder / CHECKPOINT, folder):
+        if (found / METADATA).is_file():
+            return found
+    raise ConversionError(f"{folder}: neither it nor its {CHECKPOINT}/ is a torch_dist checkpoint (with {METADATA})")
+
+
+def _described(folder: Path, config: Path | None) -> tuple[dict[str, Any], Path | None]:
+    beside = config or folder / HUGGINGFACE
+    if beside.exists():
+        return full_config(beside), beside if beside.is_dir() else None
+    if config:
+        raise ConversionError(f"{config}: is not there; a config.json is wanted, or a folder with one")
+    try:
+        about = json.loads((folder / "model.json").read_text())
+        return config_fields(ModelSpec.model_validate(about["model"]), about["vocab_size"]), None
+    except FileNotFoundError:
+        raise ConversionError(
+            f"{folder}: nothing says what the model is: it has no model.json (trained here) and no {HUGGINGFACE}/ "
+            f"(imported). Give --config FOLDER, with the config.json that describes it"
+        ) from None
+    except (ValueError, KeyError) as error:
+        raise ConversionError(f"{folder / 'model.json'}: cannot be read ({error})") from error
+
+
+def full_config(place: Path) -> dict[str, Any]:
+    """A config.json with its family's defaults filled in, by transformers. Raises ConversionError."""
+    path = place / "config.json" if place.is_dir() else place
+    try:
+        fields = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConversionError(f"{path}: cannot be read ({error})") from error
+    family_of(fields)
+    try:
+        filled: dict[str, Any] = AutoConfig.for_model(**fields).to_dict()
+    except Exception as error:  # transformers' and huggingface_hub's validation raise several kinds
+        raise ConversionError(f"{path}: transformers does not take it ({error})") from error
+    return filled
+
+
+def _matched(checkpoint: Checkpoint, wanted: list[Weight]) -> dict[str, str]:
+    """By which name each weight is found. Raises ConversionError with all that is wrong."""
+    present = checkpoint.weights()
+    keys: dict[str, str] = {}
+    wrong = []
+    for weight in {weight.key: weight for weight in wanted}.values():
+        names = [weight.key, *(weight.key.replace(a, b) for a, b in ALIASES.items() if weight.key.endswith(a))]
+        found = next((name for name in names if name in present), None)
+        if found is None:
+            wrong.append(f"{weight.key} {list(weight.leading + weight.shape)} is missing")
+            continue
+        keys[weight.key] = found
+        shape, whole = checkpoint.tensors[found].shape, weight.leading + weight.shape
+        padded = weight.key in PADDED and shape[1:] == whole[1:] and shape[0] >= whole[0]
+        if shape != whole and not padded:
+            wrong.append(f"{found} is {list(shape)}; the config says {list(whole)}")
+    left = sorted(present - set(keys.values()))
+    wrong += [f"{name} {list(checkpoint.tensors[name].shape)} has no place in the model" for name in left]
+    if wrong:
+        raise ConversionError(f"{checkpoint.folder}: {several(wrong)}")
+    return keys
+
+
+def several(wrong: list[str], most: int = 10) -> str:
+    """All that is wrong, or the first of it and how much more there is."""
+    more = f"; and {len(wrong) - most} more" if len(wrong) > most else ""
+    return "; ".join(wrong[:most]) + more

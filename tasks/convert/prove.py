@@ -1,0 +1,60 @@
+"""The audit of a conversion, as a stage.
+
+    python -m tasks.convert.prove JOB_DIR
+
+In: `checkpoint`, `model`, and `data`, on whose held-out text both sides run. Out: audit.json. An
+audit that finds a difference fails, and what depends on the model does not go on.
+"""
+
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers.utils.logging import disable_progress_bar
+
+from tasks.convert.audit import audit
+from tasks.convert.audit_spec import AuditSpec
+from tasks.convert.errors import ConversionError
+from tasks.convert.import_model import open_hugging_face
+from tasks.convert.megatron_model import open_megatron
+from tasks.job import Job, main, write_json
+from tasks.pretrain import megatron  # noqa: F401  before megatron.core
+
+# isort: split
+from megatron.core.datasets.indexed_dataset import IndexedDataset
+
+
+def work(job: Job) -> None:
+    spec = job.spec(AuditSpec)
+    disable_progress_bar()
+    ours, theirs = open_megatron(job.input("checkpoint")), open_hugging_face(job.input("model"))
+    text = held_out_tokens(job.input("data"), spec.tokens, ours.architecture.max_positions)
+    found = audit(ours, theirs, text, spec.bound, lambda what, done, total: job.progress(done, total, what))
+    shutil.rmtree(job.output, ignore_errors=True)
+    job.output.mkdir()
+    write_json(job.output / "audit.json", asdict(found))
+    if found.problems():
+        raise ConversionError(found.verdict())
+    job.finish(
+        tensors=sum(len(entry.parts) for entry in found.weights),
+        parameters=found.parameters,
+        tokens=found.tokens,
+        logits_max_abs_diff=found.logits_max_abs_diff,
+        argmax_agreement=found.argmax_agreement,
+    )
+
+
+def held_out_tokens(data: Path, count: int, longest: int) -> Tensor:
+    """At most `count` tokens of held-out text, (sequences, length)."""
+    dataset = IndexedDataset(str(data / "held_out"))
+    flat = np.concatenate([dataset[index] for index in range(min(len(dataset), count))])[:count]
+    length = min(longest, len(flat))
+    rows = len(flat) // length
+    return torch.from_numpy(flat[: rows * length].astype(np.int64)).view(rows, length)
+
+
+if __name__ == "__main__":
+    main(work)

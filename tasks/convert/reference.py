@@ -1,0 +1,119 @@
+"""Hugging Face's own modules over a folder with safetensors, one layer at a time.
+
+The other side of an audit: transformers says what the folder computes, with memory for a layer, or for
+the embedding and the output projection, but never for the model. Each layer is a model of one layer that
+transformers loads itself, so that its renaming, its fusing of experts' weights, its masks and its rotary
+embedding are in it.
+"""
+
+import copy
+import json
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PretrainedConfig, PreTrainedModel
+
+from tasks.convert.errors import ConversionError
+
+INDEX, ONE_FILE = "model.safetensors.index.json", "model.safetensors"
+
+
+class Reference:
+    """The model in `folder`. Hidden states are (batch, length, hidden), fp32; whole sequences from position 0.
+
+    Every method raises ConversionError for a weight that is missing, left over or not of its config's shape.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.config = AutoConfig.from_pretrained(folder)
+        self.files = _files(folder)
+
+    @torch.no_grad()
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Tokens (batch, length) to the first layer's hidden state."""
+        embedding: Tensor = self._ends.get_input_embeddings()(tokens)
+        return embedding
+
+    @torch.no_grad()
+    def layer(self, number: int, hidden: Tensor) -> Tensor:
+        """The hidden state after layer `number`, counted from 0."""
+        model = self._one_layer(number)
+        outputs: list[Tensor] = []
+        with model.model.layers[0].register_forward_hook(lambda module, inputs, output: outputs.append(output)):
+            model.model(inputs_embeds=hidden, use_cache=False)
+        return outputs[0]
+
+    @torch.no_grad()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The last layer's hidden state to logits, (batch, length, vocab)."""
+        logits: Tensor = self._ends(inputs_embeds=hidden, use_cache=False).logits
+        return logits
+
+    @cached_property
+    def _ends(self) -> PreTrainedModel:
+        """The embedding, the last norm and the output projection."""
+        names = {name: name for name in self.files if not name.startswith("model.layers.")}
+        return _load(_with_layers(self.config, []), self._tensors(names), "the embedding, last norm and output")
+
+    def _one_layer(self, number: int) -> PreTrainedModel:
+        config = _with_layers(self.config, [number])
+        prefix = f"model.layers.{number}."
+        names = {name: name.replace(prefix, "model.layers.0.") for name in self.files if name.startswith(prefix)}
+        # a vocabulary of one, so that the ends take no memory
+        config.vocab_size, config.pad_token_id, config.tie_word_embeddings = 1, None, False
+        row = torch.zeros(1, config.hidden_size)
+        ends = {"model.embed_tokens.weight": row, "model.norm.weight": row[0].clone(), "lm_head.weight": row.clone()}
+        return _load(config, ends | self._tensors(names), f"layer {number} (loaded as layer 0)")
+
+    def _tensors(self, names: dict[str, str]) -> dict[str, Tensor]:
+        """The tensors of these names, under their new names."""
+        found: dict[str, Tensor] = {}
+        for path in {self.files[name] for name in names}:
+            with safe_open(path, framework="pt") as file:
+                found |= {new: file.get_tensor(name) for name, new in names.items() if self.files[name] == path}
+        return found
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """Which file has a tensor, by its name."""
+    if (folder / INDEX).exists():
+        places = json.loads((folder / INDEX).read_text())["weight_map"]
+        return {name: folder / place for name, place in places.items()}
+    with safe_open(folder / ONE_FILE, framework="pt") as file:
+        return dict.fromkeys(file.keys(), folder / ONE_FILE)
+
+
+def _with_layers(config: PretrainedConfig, numbers: list[int]) -> PretrainedConfig:
+    """The config of a model that has these of its layers alone, each of the kind that it was."""
+    config = copy.deepcopy(config)
+    config.num_hidden_layers = len(numbers)
+    if getattr(config, "layer_types", None):
+        config.layer_types = [config.layer_types[number] for number in numbers]
+    if hasattr(config, "first_k_dense_replace"):
+        config.first_k_dense_replace = sum(number < config.first_k_dense_replace for number in numbers)
+    return config
+
+
+def _load(config: PretrainedConfig, tensors: dict[str, Tensor], what: str) -> PreTrainedModel:
+    """A model in fp32 with these weights, loaded as from a file. Raises ConversionError, with `what` they are."""
+    problem = f"transformers cannot load {what} as the folder's config.json has it"
+    try:
+        model, account = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained(
+            None,
+            config=config,
+            state_dict=tensors,
+            dtype=torch.float32,
+            attn_implementation="eager",  # it alone honours caps on the scores
+            experts_implementation="eager",
+            ignore_mismatched_sizes=True,  # they are in the account instead
+            output_loading_info=True,
+        )
+    except RuntimeError as error:  # experts' weights that cannot be fused; the log says which
+        raise ConversionError(f"{problem}: {error}") from error
+    wrong = {kind: sorted(map(str, names)) for kind, names in account.items() if names}
+    if wrong:
+        raise ConversionError(f"{problem}: {wrong}")
+    return model.eval()

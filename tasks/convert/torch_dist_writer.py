@@ -1,0 +1,146 @@
+"""Write Megatron's torch_dist format a few rows at a time.
+
+torch itself says what a saved tensor looks like: torch.save under skip_data writes an archive whose
+numbers are left out. What comes before and after them is copied around each tensor's rows. So any
+version of torch, and Megatron through it, reads what it would have written.
+"""
+
+import json
+import os
+import pickle
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from pathlib import Path
+
+import torch
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    STORAGE_TYPES,
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.serialization import skip_data
+
+from tasks.convert.files import write
+from tasks.convert.mapping import Weight
+from tasks.convert.torch_dist import METADATA, data_start
+
+# Megatron's dist_checkpointing: which writers made it
+ABOUT = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch",
+         "common_backend_version": 1}  # fmt: skip
+# Besides its weights a module of Megatron's has a state: of its fp8 scaling, and otherwise none. It wants that too
+NO_STATE = "no_state.distcp"
+STATELESS = ("embedding.word_embeddings", "output_layer", "mlp.router")  # have not even none
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A saved tensor without its numbers."""
+
+    head: bytes
+    tail: bytes
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one weight's archive is."""
+
+    file: str
+    offset: int
+    length: int
+    data: int  # where its numbers begin, in the file
+    row: int  # bytes
+
+
+@cache
+def archive(shape: tuple[int, ...], dtype: torch.dtype) -> Archive:
+    """A tensor's archive as this torch writes it."""
+    with tempfile.TemporaryDirectory(prefix="baton-") as folder:
+        path = Path(folder) / "tensor.pt"
+        with skip_data():
+            torch.save(torch.empty(shape, dtype=dtype), path)  # its memory is never touched
+        with path.open("rb") as stream:
+            start = data_start(stream.fileno(), 0, path.stat().st_size, str(path))[1]
+            head = stream.read(start)
+            stream.seek(start + prod(shape) * dtype.itemsize)
+            return Archive(head, stream.read())
+
+
+def chunk_shape(weight: Weight) -> tuple[int, ...]:
+    """A weight as a part of its stacked tensor."""
+    return (*[1] * len(weight.index), *weight.shape)
+
+
+class DistFile:
+    """One .distcp file to be, with all of `weights`; written in any order, or before, by one that was killed."""
+
+    def __init__(self, path: Path, weights: Iterable[tuple[Weight, torch.dtype]]) -> None:
+        """Raises OSError when there is no room for it."""
+        self.places: dict[str, Place] = {}
+        pieces = []
+        offset = 0
+        for weight, dtype in weights:
+            frame = archive(chunk_shape(weight), dtype)
+            size = prod(weight.shape) * dtype.itemsize
+            length = len(frame.head) + size + len(frame.tail)
+            row = prod(weight.shape[1:]) * dtype.itemsize
+            self.places[weight.name] = Place(path.name, offset, length, offset + len(frame.head), row)
+            pieces += [(offset, frame.head), (offset + len(frame.head) + size, frame.tail)]
+            offset += length
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        os.posix_fallocate(self._descriptor, 0, offset)
+        for at, content in pieces:
+            write(self._descriptor, memoryview(content), at)
+
+    def write(self, weight: Weight, start: int, content: memoryview) -> None:
+        """A weight's rows from `start` on."""
+        place = self.places[weight.name]
+        write(self._descriptor, content, place.data + start * place.row)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def extra_states(weights: Iterable[Weight]) -> Iterator[str]:
+    """The names under which Megatron looks for its modules' states, its own layers and Transformer Engine's."""
+    for weight in weights:
+        module = weight.key.rpartition(".")[0]
+        if module.endswith(STATELESS):
+            continue
+        place = ".".join(map(str, weight.index or (0,))) + "_" + ".".join(map(str, weight.leading or (1,)))
+        yield f"{module}._extra_state/shard_{place}"
+        if module.endswith("self_attention.linear_proj"):  # beside it, without weights
+            yield f"{module.removesuffix('linear_proj')}core_attention._extra_state/shard_{place}"
+
+
+def write_metadata(folder: Path, weights: Iterable[tuple[Weight, torch.dtype]], places: dict[str, Place]) -> None:
+    """What makes a folder of .distcp files a checkpoint; last."""
+    weights = list(weights)
+    tensors: dict[str, STORAGE_TYPES] = {}
+    chunks: dict[str, list[ChunkStorageMetadata]] = {}
+    storage = {}
+    for weight, dtype in weights:
+        if weight.key not in tensors:
+            size = torch.Size(weight.leading + weight.shape)
+            chunks[weight.key] = []
+            tensors[weight.key] = TensorStorageMetadata(TensorProperties(dtype=dtype), size, chunks[weight.key])
+        offsets = torch.Size((*weight.index, *[0] * len(weight.shape)))
+        chunks[weight.key].append(ChunkStorageMetadata(offsets, torch.Size(chunk_shape(weight))))
+        place = places[weight.name]
+        storage[MetadataIndex(weight.key, offsets)] = _StorageInfo(place.file, place.offset, place.length)
+    torch.save([None], folder / NO_STATE)
+    none = _StorageInfo(NO_STATE, 0, (folder / NO_STATE).stat().st_size)
+    for name in extra_states(weight for weight, _ in weights):
+        tensors[name] = BytesStorageMetadata()
+        storage[MetadataIndex(name)] = none
+    torch.save({}, folder / "common.pt")
+    (folder / "metadata.json").write_text(json.dumps(ABOUT))
+    with (folder / METADATA).open("wb") as stream:
+        pickle.dump(Metadata(tensors, storage_data=storage, version="1.0.0"), stream)

@@ -1,0 +1,146 @@
+"""Move weights between the two formats, a block of rows at a time, on a few threads.
+
+Neither a weight nor a file is ever whole in memory: a block is read, cast, digested and written
+while it is in the processor's cache, so that the pace is that of copying a file.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from math import prod
+
+import torch
+from blake3 import blake3
+from torch import Tensor
+
+from tasks.convert.files import raw
+from tasks.convert.mapping import Weight
+
+BLOCK = 1 << 20  # bytes
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+THREADS = min(4, os.cpu_count() or 1)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One weight in the account: what it is in Megatron's checkpoint, and what its parts are in Hugging Face's
+    files. A digest is BLAKE3 of the tensor's bytes, row by row."""
+
+    megatron: str
+    shape: list[int]
+    dtype: str
+    digest: str
+    parts: "list[Part]"
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    shape: list[int]
+    dtype: str
+    digest: str
+
+
+def cast(name: str, stored: torch.dtype, wanted: str | None) -> torch.dtype:
+    """The type that a weight is written in; `wanted`: one of DTYPES, or None for the type it has."""
+    # the bias that decides between close experts stays as exact as it is: DeepSeek-V3 keeps it in fp32
+    return stored if wanted is None or "expert_bias" in name else DTYPES[wanted]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of a block that are rows of a part."""
+
+    part: int
+    row: int  # the first, in the part
+    start: int  # in the block
+    stop: int
+
+
+def blocks(weight: Weight, itemsize: int) -> Iterator[tuple[int, int, list[Piece]]]:
+    """A weight's rows, `start` to `stop`, in blocks of about BLOCK bytes, and each block's pieces."""
+    height = max(1, BLOCK // max(1, prod(weight.shape[1:]) * itemsize))
+    ends, end = [], 0
+    for segment in weight.segments:
+        ends.append(end := end + segment.stop - segment.start)
+    first = 0  # of the segments that are not behind us
+    for start in range(0, weight.shape[0], height):
+        stop = min(start + height, weight.shape[0])
+        pieces = []
+        while ends[first] <= start:
+            first += 1
+        for segment, end in islice(zip(weight.segments, ends, strict=True), first, None):
+            begin = end - (segment.stop - segment.start)
+            if begin >= stop:
+                break
+            low, high = max(begin, start), min(end, stop)
+            pieces.append(Piece(segment.part, segment.start + low - begin, low - start, high - start))
+        yield start, stop, pieces
+
+
+def export_weight(
+    weight: Weight,
+    dtype: torch.dtype,
+    read: Callable[[int, int], Tensor],
+    write: Callable[[str, int, memoryview], None],
+) -> Entry:
+    """`read(start, stop)` gives Megatron's rows; `write(name, row, bytes)` takes a part's, as `dtype`."""
+    whole, parts = blake3(), [blake3() for _ in weight.parts]
+    stored: torch.dtype | None = None
+    for start, stop, pieces in blocks(weight, dtype.itemsize):
+        rows = read(start, stop)
+        stored = rows.dtype
+        whole.update(raw(rows))
+        rows = rows.to(dtype)
+        for piece in pieces:
+            content = raw(rows[piece.start : piece.stop])
+            parts[piece.part].update(content)
+            write(weight.parts[piece.part][0], piece.row, content)
+    return entry(weight, str(stored), whole, str(dtype), parts)
+
+
+def import_weight(
+    weight: Weight,
+    stored: torch.dtype,
+    dtype: torch.dtype,
+    read: Callable[[str, int, Tensor], None],
+    write: Callable[[int, memoryview], None],
+) -> Entry:
+    """`read(name, row, rows)` fills `rows`, of type `stored`, from a part; `write(row, bytes)` takes Megatron's,
+    as `dtype`."""
+    whole, parts = blake3(), [blake3() for _ in weight.parts]
+    for start, stop, pieces in blocks(weight, dtype.itemsize):
+        rows = torch.empty((stop - start, *weight.shape[1:]), dtype=stored)
+        for piece in pieces:
+            here = rows[piece.start : piece.stop]
+            read(weight.parts[piece.part][0], piece.row, here)
+            parts[piece.part].update(raw(here))
+        content = raw(rows.to(dtype))
+        whole.update(content)
+        write(start, content)
+    return entry(weight, str(dtype), whole, str(stored), parts)
+
+
+def entry(weight: Weight, ours: str, whole: blake3, theirs: str, parts: list[blake3]) -> Entry:
+    found = [
+        Part(name, list(shape), theirs.removeprefix("torch."), digest.hexdigest())
+        for (name, shape), digest in zip(weight.parts, parts, strict=True)
+    ]
+    return Entry(weight.name, list(weight.shape), ours.removeprefix("torch."), whole.hexdigest(), found)
+
+
+def each(work: Callable[[Weight], Entry], weights: Iterable[Weight], done: Callable[[Weight], None]) -> list[Entry]:
+    """`work` on every weight, on THREADS threads; results in the weights' order. The first error ends it."""
+    with ThreadPoolExecutor(THREADS, "transfer") as pool:
+        try:
+            pending = [(weight, pool.submit(work, weight)) for weight in weights]
+            found = []
+            for weight, future in pending:
+                found.append(future.result())
+                done(weight)
+            return found
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
