@@ -93,6 +93,16 @@ class MegatronCheckpoint(Artifact):
     tokenizer_digest: str
 
 
+class MegatronWeights(Artifact):
+    """A dist_checkpoint of weights alone, that came from Hugging Face: `checkpoint/`, `huggingface/`, `model.json`."""
+
+    kind = "megatron_weights"
+    architecture: str
+    parameters: int
+    vocab_size: int
+    precision: str
+
+
 class HFModel(Artifact):
     """A Hugging Face directory: safetensors, config, generation config, tokenizer."""
 

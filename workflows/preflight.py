@@ -35,11 +35,18 @@ NEEDS = {
     "shards": ("tokenizer", "the tokenizer that makes the shards"),
     "pretrain": ("shards", "tokenized text"),
     "convert": ("pretrain", "a checkpoint to convert"),
+    "init_from": ("pretrain", "what starts from that model"),
 }
 # vllm 0.27, v1/attention/backends/cpu_attn.py and flash_attn.py: what both have
 VLLM_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 NEED_A_MODEL = ("evaluate", "sft", "dpo", "grpo", "publish")
-WITH_START_FROM_OFF = ("tokenizer", "shards", "pretrain", "convert")
+# pretrain.model's fields in a config.json
+IN_CONFIG = {
+    "family": "model_type", "layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads", "head_dim": "head_dim", "vocab_size": "vocab_size",
+    "tied_embeddings": "tie_word_embeddings",
+}  # fmt: skip
+WITH_START_FROM_OFF = ("tokenizer", "shards", "init_from", "pretrain", "convert")
 
 
 def problems_of(given: Given) -> list[Problem]:
@@ -79,7 +86,7 @@ def _order(given: Given) -> list[Problem]:
 def _inputs(given: Given) -> list[Problem]:
     """Files and folders that the recipe names are there."""
     found = []
-    for name in ("corpus", "tokenizer", "start_from"):
+    for name in ("corpus", "tokenizer", "start_from", "init_from"):
         if name in given.specs:
             found += [problem.under(name) for problem in given.specs[name].missing()]
     for index, corpus in enumerate(given.specs.get("more_corpora", ())):
@@ -150,6 +157,18 @@ def _convertible(given: Given) -> list[Problem]:
     if "convert" not in given or "pretrain" not in given.specs:
         return []
     return [problem.under("pretrain.model") for problem in unexportable(given.specs["pretrain"].model)]
+
+
+def _same_model(given: Given) -> list[Problem]:
+    """Pretraining goes on with the model that it starts from."""
+    if not {"pretrain", "init_from"} <= given.specs.keys():
+        return []
+    model, config = given.specs["pretrain"].model, given.specs["init_from"].config() or {}
+    return [
+        Problem(f"pretrain.model.{ours}", getattr(model, ours), f"{config[theirs]}, as init_from.model's {theirs} is")
+        for ours, theirs in IN_CONFIG.items()
+        if config.get(theirs) is not None and getattr(model, ours) != config[theirs]
+    ]
 
 
 def _hardware(given: Given) -> list[Problem]:
@@ -248,6 +267,7 @@ CHECKS: list[Callable[[Given], list[Problem]]] = [
     _positions,
     _head_size,
     _convertible,
+    _same_model,
     _hardware,
     _layout,
     _room,

@@ -12,7 +12,7 @@ import images
 import workflows.recipe_file  # noqa: F401 - a broken recipe file ends in a message
 from infra.tracking.execution import begin_execution, execution_id
 from tasks.artifacts import EvalReport, HFModel, Report, TokenizedCorpus
-from tasks.convert.task import adopt, audit, convert
+from tasks.convert.task import adopt, audit, convert, take_in
 from tasks.data.task import prepare_corpus, tokenize, train_tokenizer
 from tasks.dpo.task import dpo
 from tasks.evaluate.task import evaluate
@@ -42,7 +42,8 @@ def stages(recipe: Recipe) -> Report:
         shards = tokenize(spec=recipe.shards, corpus=corpus, tokenizer=tokenizer)
         more_shards = [tokenize(spec=recipe.shards, corpus=each, tokenizer=tokenizer) for each in more_corpora]
     if recipe.pretrain:
-        checkpoint = pretrain(spec=recipe.pretrain, data=shards, more=more_shards)
+        start = [take_in(spec=recipe.init_from.as_found())] if recipe.init_from else []
+        checkpoint = pretrain(spec=recipe.pretrain, data=shards, more=more_shards, start=start)
 
     def keep(model: HFModel) -> HFModel:
         """Evaluate each model as soon as it is there."""

@@ -37,6 +37,7 @@ class Recipe(Spec):
     start_from: AdoptSpec | None = Field(None, description="Existing model to start from, in place of pretraining")
     tokenizer: TokenizerSpec | None = Field(None, description="Tokenizer; needed by shards")
     shards: ShardsSpec | None = Field(None, description="Tokenized shards; needed by pretrain")
+    init_from: AdoptSpec | None = Field(None, description="Existing model whose weights pretraining starts from")
     pretrain: PretrainSpec | None = Field(None, description="Pretraining with Megatron-Core")
     convert: ConvertSpec | None = Field(None, description="Export to Hugging Face; needed by all that follow")
     audit: AuditSpec | None = Field(AuditSpec(), description="Proof of the conversion, if there is one; null: none")
@@ -107,6 +108,7 @@ SECTIONS: dict[str, type[Spec]] = {
     "start_from": AdoptSpec,
     "tokenizer": TokenizerSpec,
     "shards": ShardsSpec,
+    "init_from": AdoptSpec,
     "pretrain": PretrainSpec,
     "convert": ConvertSpec,
     "audit": AuditSpec,

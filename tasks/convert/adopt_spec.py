@@ -1,4 +1,4 @@
-"""How a model that was made elsewhere enters the chain."""
+"""How a model that was made elsewhere enters the chain: as it is, or to be pretrained on."""
 
 import json
 import os
@@ -34,7 +34,7 @@ class AdoptSpec(Spec):
         if not folder.is_dir():
             return [Problem("model", self.model, f"an existing folder; {folder} is not there")]
         found = []
-        if self._config() is None:
+        if self.config() is None:
             found.append(Problem("model", self.model, "a folder with a whole config.json, as save_pretrained writes"))
         if not any(folder.glob("*.safetensors")):
             found.append(Problem("model", self.model, "a folder with *.safetensors (pickled weights are not read)"))
@@ -44,10 +44,10 @@ class AdoptSpec(Spec):
 
     def max_positions(self) -> int | None:
         """The model's positions, when its config is on this machine."""
-        found = (self._config() or {}).get("max_position_embeddings")
+        found = (self.config() or {}).get("max_position_embeddings")
         return int(found) if found else None
 
-    def _config(self) -> dict[str, Any] | None:
+    def config(self) -> dict[str, Any] | None:
         """config.json, or None when it is not there or not whole."""
         folder = self.folder()
         try:

@@ -1,9 +1,9 @@
-"""The two ways to a base model, and the proof of the first, as Flyte tasks: convert one that was trained here,
-audit that, or adopt one."""
+"""The hand-overs between Megatron and Hugging Face, as Flyte tasks: take in a model to train on, convert what was
+trained, audit that, or adopt a model as it is."""
 
 import images
 from infra.launch import Engine
-from tasks.artifacts import ConversionAudit, HFModel, MegatronCheckpoint, TokenizedCorpus, Tokenizer
+from tasks.artifacts import ConversionAudit, HFModel, MegatronCheckpoint, MegatronWeights, TokenizedCorpus, Tokenizer
 from tasks.convert.adopt_spec import AdoptSpec
 from tasks.convert.audit_spec import AuditSpec
 from tasks.convert.spec import ConvertSpec
@@ -11,6 +11,7 @@ from tasks.stage import run, stage
 
 CONVERT = Engine("convert", "tasks.convert.export", version="2")
 AUDIT = Engine("audit", "tasks.convert.prove", version="1")
+TAKE_IN = Engine("take_in", "tasks.convert.take_in", version="1")
 ADOPT = Engine("adopt", "tasks.convert.adopt", version="1")
 
 
@@ -24,6 +25,12 @@ def convert(spec: ConvertSpec, checkpoint: MegatronCheckpoint, tokenizer: Tokeni
 def audit(spec: AuditSpec, checkpoint: MegatronCheckpoint, model: HFModel, data: TokenizedCorpus) -> ConversionAudit:
     """Prove that an exported model is the trained one, in config, weights and logits."""
     return run(AUDIT, ConversionAudit, spec, checkpoint=checkpoint, model=model, data=data)
+
+
+@stage(TAKE_IN, image=images.TRAIN)
+def take_in(spec: AdoptSpec) -> MegatronWeights:
+    """Bring a Hugging Face model to Megatron, to be trained on."""
+    return run(TAKE_IN, MegatronWeights, spec)
 
 
 @stage(ADOPT, image=images.TRAIN)

@@ -61,7 +61,7 @@ class Piece:
 
 def blocks(weight: Weight, itemsize: int) -> Iterator[tuple[int, int, list[Piece]]]:
     """A weight's rows, `start` to `stop`, in blocks of about BLOCK bytes, and each block's pieces."""
-    height = max(1, BLOCK // max(1, prod(weight.shape[1:]) * itemsize))
+    height = _height(weight, itemsize)
     ends, end = [], 0
     for segment in weight.segments:
         ends.append(end := end + segment.stop - segment.start)
@@ -80,6 +80,16 @@ def blocks(weight: Weight, itemsize: int) -> Iterator[tuple[int, int, list[Piece
         yield start, stop, pieces
 
 
+def _height(weight: Weight, itemsize: int) -> int:
+    """Rows in a block."""
+    return max(1, BLOCK // max(1, prod(weight.shape[1:]) * itemsize))
+
+
+def _same_bytes(weight: Weight, ours: torch.dtype | None, theirs: torch.dtype) -> bool:
+    """Whether a weight's bytes are those of its one part: then one digest serves both."""
+    return len(weight.segments) == 1 and ours == theirs
+
+
 def export_weight(
     weight: Weight,
     dtype: torch.dtype,
@@ -92,12 +102,15 @@ def export_weight(
     for start, stop, pieces in blocks(weight, dtype.itemsize):
         rows = read(start, stop)
         stored = rows.dtype
-        whole.update(raw(rows))
+        if not _same_bytes(weight, stored, dtype):
+            whole.update(raw(rows))
         rows = rows.to(dtype)
         for piece in pieces:
             content = raw(rows[piece.start : piece.stop])
             parts[piece.part].update(content)
             write(weight.parts[piece.part][0], piece.row, content)
+    if _same_bytes(weight, stored, dtype):
+        whole = parts[0]
     return entry(weight, str(stored), whole, str(dtype), parts)
 
 
@@ -111,16 +124,20 @@ def import_weight(
     """`read(name, row, rows)` fills `rows`, of type `stored`, from a part; `write(row, bytes)` takes Megatron's,
     as `dtype`."""
     whole, parts = blake3(), [blake3() for _ in weight.parts]
+    same = _same_bytes(weight, dtype, stored)
+    # one block's memory for all of them: fresh memory would be cleared by the kernel each time
+    room = torch.empty((min(_height(weight, dtype.itemsize), weight.shape[0]), *weight.shape[1:]), dtype=stored)
     for start, stop, pieces in blocks(weight, dtype.itemsize):
-        rows = torch.empty((stop - start, *weight.shape[1:]), dtype=stored)
+        rows = room[: stop - start]
         for piece in pieces:
             here = rows[piece.start : piece.stop]
             read(weight.parts[piece.part][0], piece.row, here)
             parts[piece.part].update(raw(here))
         content = raw(rows.to(dtype))
-        whole.update(content)
+        if not same:
+            whole.update(content)
         write(start, content)
-    return entry(weight, str(dtype), whole, str(stored), parts)
+    return entry(weight, str(dtype), parts[0] if same else whole, str(stored), parts)
 
 
 def entry(weight: Weight, ours: str, whole: blake3, theirs: str, parts: list[blake3]) -> Entry:

@@ -227,11 +227,19 @@ class _Saving:
     written: "Future[dict[str, FileEntry]]"  # this rank's files
 
 
+def fill(chunks: list[GPTModel], path: Path) -> None:
+    """Fill a model, this rank's part of it, from a checkpoint's weights alone; every rank calls it. The files
+    must have been checked against their digests before."""
+    wanted = {f"model{number}": chunk.sharded_state_dict() for number, chunk in enumerate(chunks)}
+    loaded = dist_checkpointing.load(wanted, str(path))
+    for number, chunk in enumerate(chunks):
+        chunk.load_state_dict(loaded[f"model{number}"])
+
+
 def load_weights(model: GPTModel, path: Path) -> set[str]:
     """Fill `model` from a checkpoint's weights alone; returns the names of the weights that the
     checkpoint has. The files must have been checked against their digests before."""
-    loaded = dist_checkpointing.load({"model0": model.sharded_state_dict()}, str(path))
-    model.load_state_dict(loaded["model0"])
+    fill([model], path)
     names = dist_checkpointing.load_tensors_metadata(str(path))
     return {name for name in names if not name.startswith(("optimizer.", "rng."))}
 

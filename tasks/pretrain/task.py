@@ -2,7 +2,7 @@
 
 import images
 from infra.launch import Engine, Survival
-from tasks.artifacts import MegatronCheckpoint, TokenizedCorpus
+from tasks.artifacts import MegatronCheckpoint, MegatronWeights, TokenizedCorpus
 from tasks.pretrain.spec import PretrainSpec
 from tasks.stage import run, stage
 
@@ -10,8 +10,10 @@ ENGINES = {"megatron": Engine("pretrain", "tasks.pretrain.train", version="3")}
 
 
 @stage(ENGINES["megatron"], image=images.TRAIN)
-def pretrain(spec: PretrainSpec, data: TokenizedCorpus, more: list[TokenizedCorpus]) -> MegatronCheckpoint:
-    """Train a model from nothing on tokenized text: `data`, with `more` blended in."""
+def pretrain(
+    spec: PretrainSpec, data: TokenizedCorpus, more: list[TokenizedCorpus], start: list[MegatronWeights]
+) -> MegatronCheckpoint:
+    """Train a model on tokenized text, `data` with `more` blended in: from nothing, or from the one in `start`."""
     return run(
         ENGINES[spec.engine],
         MegatronCheckpoint,
@@ -21,4 +23,5 @@ def pretrain(spec: PretrainSpec, data: TokenizedCorpus, more: list[TokenizedCorp
         survival=Survival(spec.survival.max_restarts, spec.survival.hang_timeout_s),
         data=data,
         more=more,
+        start=start,
     )

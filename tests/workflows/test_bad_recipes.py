@@ -257,3 +257,11 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, section: str, field: 
     with pytest.raises(RecipeError) as caught:
         Recipe.model_validate(recipe_with(put(section, {field: str(tmp_path)})))
     assert any(problem.path == f"{section}.{field}" and file in problem.allowed for problem in caught.value.problems)
+
+
+def test_another_model_than_the_one_it_starts_from_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", "num_hidden_layers": 3}))
+    for name in ("model.safetensors", "tokenizer_config.json"):
+        (tmp_path / name).touch()
+    with pytest.raises(RecipeError, match="3, as init_from.model's num_hidden_layers is"):
+        Recipe.model_validate(recipe_with(put("init_from", {"model": str(tmp_path)})))

@@ -1,0 +1,42 @@
+"""Hugging Face model → Megatron weights, as a stage: the beginning of a continued pretraining.
+
+    python -m tasks.convert.take_in JOB_DIR
+
+Out: a checkpoint of the weights that any layout loads, config and tokenizer as they were, and
+model.json, the model as a spec of `pretrain`. One process, no GPU, no room for the model in memory.
+"""
+
+import json
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+
+from tasks.convert.adopt_spec import AdoptSpec
+from tasks.convert.errors import ConversionError
+from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
+from tasks.job import Job, main
+
+WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+
+
+def work(job: Job) -> None:
+    spec = job.spec(AdoptSpec)
+    folder = spec.folder() or Path(snapshot_download(spec.model, revision=spec.revision, allow_patterns=WANTED))
+    source = open_hugging_face(folder)
+    import_model(
+        source, job.output, ImportOptions(replace=True), lambda done, total: job.progress(done, total, "bytes")
+    )
+    described = job.output / "model.json"
+    if not described.exists():
+        raise ConversionError(f"{spec.model}: is a model that `pretrain` has no words for, so it cannot train it on")
+    about = json.loads(described.read_text())
+    job.finish(
+        architecture=source.fields["architectures"][0],
+        parameters=sum(weight.elements for weight in source.weights),
+        vocab_size=about["vocab_size"],
+        precision=about["precision"],
+    )
+
+
+if __name__ == "__main__":
+    main(work)

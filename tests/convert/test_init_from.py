@@ -1,0 +1,77 @@
+"""Pretraining that starts from a Hugging Face model."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tasks.convert.adopt_spec import AdoptSpec
+from tasks.convert.spec import ConvertSpec
+from tasks.manifest import read_manifest, verify
+from tasks.pretrain.layout import Layout
+from tasks.pretrain.optimizer_spec import OptimizerSpec
+from tests.convert.test_export import run
+from tests.convert.tiny import make_tokenizer
+from tests.pretrain.tiny import MODEL, make_shards, metrics, pretrain_job, start, tiny_spec, train, write_job
+
+STILL = OptimizerSpec(lr=1e-12, min_lr=1e-12, warmup_steps=0)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A model that was trained here, exported, and taken in again as if it were anybody's."""
+    root = tmp_path_factory.mktemp("init")
+    tokenizer = make_tokenizer(root / "tokenizer")
+    data = make_shards(root / "shards", read_manifest(tokenizer).digest)
+    trained = pretrain_job(root / "first", data, tiny_spec(precision="fp32"))
+    train(trained)
+    spec = ConvertSpec(dtype="fp32").model_dump(mode="json")
+    export = write_job(root / "export", "convert", "hf_model", spec, checkpoint=trained / "output", tokenizer=tokenizer)
+    assert run("export", export) == 0, (export / "log.txt").read_text()[-3000:]
+    spec = AdoptSpec(model=str(export / "output")).model_dump(mode="json")
+    weights = write_job(root / "weights", "take_in", "megatron_weights", spec)
+    assert run("take_in", weights) == 0, (weights / "log.txt").read_text()[-3000:]
+    return {"data": data, "trained": trained / "output", "weights": weights / "output"}
+
+
+def test_the_weights_are_an_artifact(made: dict[str, Path]) -> None:
+    facts = verify(made["weights"]).facts
+    assert facts["architecture"] == "Qwen3ForCausalLM"
+    assert facts["parameters"] == MODEL.parameters(260)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(micro_batch=4),
+        Layout(processes=2, tensor=2, micro_batch=4),
+        Layout(processes=2, distributed_optimizer=True, micro_batch=2),
+    ],
+    ids=Layout.name,
+)
+def test_a_run_begins_with_the_loss_of_the_model_it_starts_from(
+    made: dict[str, Path], tmp_path: Path, layout: Layout
+) -> None:
+    spec = tiny_spec(precision="fp32", optimizer=STILL, steps=1, validate_every=1, layout=layout)
+    job = pretrain_job(tmp_path / "job", made["data"], spec, begin=made["weights"])
+    train(job)
+    (before, after) = (verify(path).facts["validation_loss"] for path in (made["trained"], job / "output"))
+    assert after == pytest.approx(before, abs=1e-5)
+    assert read_manifest(job / "output").parents["start.0"] == read_manifest(made["weights"]).digest
+
+
+def test_a_run_in_bf16_learns_from_there(made: dict[str, Path], tmp_path: Path) -> None:
+    """The optimizer's fp32 copies are of these weights, too: otherwise the first update would undo them."""
+    job = pretrain_job(tmp_path / "job", made["data"], tiny_spec(steps=3), begin=made["weights"])
+    train(job)
+    losses = [step["loss"] for step in metrics(job).values()]
+    first = verify(made["trained"]).facts["validation_loss"]
+    assert all(loss < first + 0.5 for loss in losses)
+
+
+def test_another_model_is_refused(made: dict[str, Path], tmp_path: Path) -> None:
+    spec = tiny_spec(model=MODEL.model_copy(update={"rope_theta": 500.0}))
+    job = pretrain_job(tmp_path / "job", made["data"], spec, begin=made["weights"])
+    assert start(job).wait(timeout=120) != 0
+    error = json.loads((job / "result.json").read_text())["error"]
+    assert "rope_theta is 500.0, and 10000.0 in the weights" in error
