@@ -263,5 +263,5 @@ def test_another_model_than_the_one_it_starts_from_is_refused(tmp_path: Path) ->
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", "num_hidden_layers": 3}))
     for name in ("model.safetensors", "tokenizer_config.json"):
         (tmp_path / name).touch()
-    with pytest.raises(RecipeError, match="3, as init_from.model's num_hidden_layers is"):
+    with pytest.raises(RecipeError, match=r"3, as init_from\.model's num_hidden_layers is"):
         Recipe.model_validate(recipe_with(put("init_from", {"model": str(tmp_path)})))
