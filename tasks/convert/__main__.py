@@ -12,9 +12,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -24,14 +24,18 @@ from infra.home import quiet
 from tasks.job import StageError
 from tasks.manifest import MANIFEST, ArtifactError, verify
 
+if TYPE_CHECKING:
+    from tasks.convert.megatron_model import MegatronModel
+
 DTYPES = click.Choice(["bf16", "fp16", "fp32"])
 FOLDER = click.Path(path_type=Path)
 WORKING = click.Path(exists=True, file_okay=False, path_type=Path)
 SEQUENCE = 128  # tokens of an audit that run as one text
 
 
-@click.group(help=__doc__.split("\n\n")[0] if __doc__ else None)
+@click.group()
 def main() -> None:
+    """Between Megatron's torch_dist checkpoints and Hugging Face's safetensors, in both directions."""
     quiet()
     os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here is fetched
 
@@ -69,8 +73,9 @@ def export_command(
         refuse_existing(target, replace)
         _verify(source, no_verify)
         options = ExportOptions(dtype, int(max_shard_gb * 1e9), replace)
+        opened = _with_tokens(open_megatron(source, config), tokenizer)
         with _bar("export") as progress:
-            account = export_model(open_megatron(source, config), target, options, tokenizer, progress)
+            account = export_model(opened, target, options, tokenizer, progress)
     click.echo(f"{target}: {sum(len(entry.parts) for entry in account)} tensors of {len(account)} weights")
 
 
@@ -88,8 +93,9 @@ def import_command(source: Path, target: Path, dtype: str | None, replace: bool,
     with _errors_in_a_line():
         refuse_existing(target, replace)
         _verify(source, no_verify)
+        opened = open_hugging_face(source)
         with _bar("import") as progress:
-            account = import_model(open_hugging_face(source), target, ImportOptions(dtype, replace), progress)
+            account = import_model(opened, target, ImportOptions(dtype, replace), progress)
     click.echo(f"{target}: {len(account)} weights of {sum(len(entry.parts) for entry in account)} tensors")
 
 
@@ -131,6 +137,17 @@ def audit_command(
         to.write_text(json.dumps(asdict(found), indent=1))
     click.echo(found.verdict())
     sys.exit(1 if found.problems() else 0)
+
+
+def _with_tokens(model: "MegatronModel", tokenizer: Path | None) -> "MegatronModel":
+    """A model that does not know where a text ends learns it from its tokenizer."""
+    if tokenizer is None or model.fields.get("eos_token_id") is not None:
+        return model
+    from transformers import AutoTokenizer
+
+    words = AutoTokenizer.from_pretrained(tokenizer)
+    found = {"eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id}
+    return replace(model, fields=model.fields | found)
 
 
 def _tokens(count: int, vocabulary: int, text: Path | None, model: Path) -> Any:
