@@ -126,7 +126,6 @@ def _weights(
     ours: MegatronModel, theirs: HuggingFaceModel, progress: Progress
 ) -> tuple[list[Entry], list[WeightDifference]]:
     found: list[WeightDifference] = []
-    parts = {weight.name: weight.parts for weight in theirs.weights}
     total, done = sum(weight.elements for weight in ours.weights), 0
 
     def compared(weight: Weight) -> Entry:
@@ -139,7 +138,8 @@ def _weights(
         done += weight.elements
         progress("weights", done, total)
 
-    entries = each(compared, [weight for weight in ours.weights if weight.name in parts], count)
+    there = [weight for weight in ours.weights if all(name in theirs.files.tensors for name, _ in weight.parts)]
+    entries = each(compared, there, count)
     return entries, sorted(found, key=lambda difference: difference.name)
 
 

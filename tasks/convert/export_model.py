@@ -13,7 +13,7 @@ import torch
 
 from tasks.convert.mapping import Weight
 from tasks.convert.megatron_model import MegatronModel
-from tasks.convert.partial import Partial, room_for
+from tasks.convert.partial import Partial, states
 from tasks.convert.safetensors_files import SINGLE, Shard, write_index
 from tasks.convert.torch_dist import METADATA
 from tasks.convert.transfer import Entry, cast, each, export_weight
@@ -43,6 +43,7 @@ def export_model(
     plan = {
         "export": file_digest(source.checkpoint.folder / METADATA),
         "from": str(source.checkpoint.folder.absolute()),
+        "files": states(source.checkpoint.folder, source.checkpoint.files()),
         "config": source.fields,
         "dtype": options.dtype,
         "max_shard_bytes": options.max_shard_bytes,
@@ -50,7 +51,7 @@ def export_model(
     total = sum(_bytes(weight, dtypes[weight.name]) for weight in source.weights)
     with Partial(target, plan, options.replace) as making:
         written = sum(_bytes(weight, dtypes[weight.name]) for weight in source.weights if weight.name in making.done)
-        room_for(making.folder, total - written)
+        making.room(total)
         progress(written, total)
         sizes = {}
         for file, mine in zip(_names(len(shards)), shards, strict=True):
@@ -128,7 +129,7 @@ def _write_beside(source: MegatronModel, folder: Path, tokenizer: Path | None, d
     # of several the narrow one: the wide ones are those few weights that need it
     name = str(min(dtypes, key=lambda dtype: dtype.itemsize)).removeprefix("torch.")
     key = "torch_dtype" if "torch_dtype" in fields else "dtype"
-    if fields.get(key) != name:
+    if fields.get(key) != name or not raw.exists():
         fields[key] = name
         raw.write_text(json.dumps(fields, indent=2) + "\n")
     generation = folder / "generation_config.json"

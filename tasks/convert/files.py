@@ -45,6 +45,17 @@ def read_into(descriptor: int, tensor: Tensor, offset: int, path: Path) -> None:
         rest, offset = rest[count:], offset + count
 
 
+def allocate(path: Path, size: int) -> int:
+    """Open a file for writing, with room for `size` bytes; what is in it stays. Raises OSError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 def write(descriptor: int, content: memoryview, offset: int) -> None:
     """Write all of it. Raises OSError, as when the disk is full."""
     while content:

@@ -23,7 +23,7 @@ from tasks.convert.families import family_of, read
 from tasks.convert.from_spec import model_spec
 from tasks.convert.mapping import Weight, weights
 from tasks.convert.megatron_model import CHECKPOINT, HUGGINGFACE, full_config, several
-from tasks.convert.partial import Partial, room_for
+from tasks.convert.partial import Partial
 from tasks.convert.safetensors_files import Model
 from tasks.convert.torch_dist_writer import DistFile, Place, write_metadata
 from tasks.convert.transfer import Entry, cast, each, import_weight
@@ -115,7 +115,7 @@ def import_model(source: HuggingFaceModel, target: Path, options: ImportOptions,
     total = sum(_bytes(weight, dtypes) for weight in source.weights)
     with Partial(target, plan, options.replace) as making:
         written = sum(_bytes(weight, dtypes) for weight in source.weights if weight.name in making.done)
-        room_for(making.folder, total - written)
+        making.room(total)
         progress(written, total)
         folder = making.folder / CHECKPOINT
         folder.mkdir(exist_ok=True)

@@ -100,30 +100,32 @@ class Weight:
         return prod(self.shape)
 
 
-def weights(table: Table, model: Architecture) -> Iterator[Weight]:
-    """Every weight of a model, in Megatron's order: embedding, layer by layer, the output."""
+def weights(table: Table, model: Architecture, stacked: bool = True) -> Iterator[Weight]:
+    """Every weight of a model, in Megatron's order: embedding, layer by layer, the output. `stacked`: where all
+    layers have the same weights, those are one tensor in the checkpoint, with the layers along its first axis."""
+    stacked = stacked and model.uniform
     ahead = {key: rule for key, rule in table.items() if "*" not in key and key.startswith("embedding")}
     behind = {key: rule for key, rule in table.items() if "*" not in key and key not in ahead}
     for key, rule in ahead.items():
-        yield from _expand(key, rule, model, None)
+        yield from _expand(key, rule, model, None, stacked)
     for layer in range(model.layers):
         kinds = ("all", "experts") if model.has_experts(layer) else ("all", "dense")
         for key, rule in table.items():
             if "*" in key and rule.layers in kinds:
-                yield from _expand(key, rule, model, layer)
+                yield from _expand(key, rule, model, layer, stacked)
     for key, rule in behind.items():
-        yield from _expand(key, rule, model, None)
+        yield from _expand(key, rule, model, None, stacked)
 
 
-def _expand(key: str, rule: Rule, model: Architecture, layer: int | None) -> Iterator[Weight]:
+def _expand(key: str, rule: Rule, model: Architecture, layer: int | None, stacked: bool) -> Iterator[Weight]:
     """The weight, or one for each expert."""
     if not rule.when(model):
         return
     shapes = rule.shapes(model)
     shape = (sum(part[0] for part in shapes), *shapes[0][1:])
     segments = tuple(rule.segments(model, shapes))
-    place = key.replace(".*", "") if model.uniform else key.replace("*", str(layer))
-    index: Shape = (layer,) if layer is not None and model.uniform else ()
+    place = key.replace(".*", "") if stacked else key.replace("*", str(layer))
+    index: Shape = (layer,) if layer is not None and stacked else ()
     leading: Shape = (model.layers,) if index else ()
     count = model.experts.count if model.experts and "{expert}" in rule.parts[0] else None
     for expert in [None] if count is None else range(count):

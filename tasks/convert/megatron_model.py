@@ -57,7 +57,9 @@ def open_megatron(folder: Path, config: Path | None = None) -> MegatronModel:
     fields, beside = _described(folder, config)
     architecture = read(fields)
     checkpoint = Checkpoint(where)
-    wanted = list(weights(family_of(fields).table, architecture))
+    # Megatron writes layer by layer for models whose layers may differ
+    stacked = not any(name.startswith("decoder.layers.0.") for name in checkpoint.tensors)
+    wanted = list(weights(family_of(fields).table, architecture, stacked))
     return MegatronModel(folder, fields, architecture, checkpoint, wanted, _matched(checkpoint, wanted), beside)
 
 
@@ -100,13 +102,15 @@ def full_config(place: Path) -> dict[str, Any]:
     path = place / "config.json" if place.is_dir() else place
     try:
         fields = json.loads(path.read_text())
+        if not isinstance(fields, dict):
+            raise ValueError(f"it is a {type(fields).__name__}, not an object")
     except (OSError, ValueError) as error:
         raise ConversionError(f"{path}: cannot be read ({error})") from error
     family_of(fields)
     try:
         filled: dict[str, Any] = AutoConfig.for_model(**fields).to_dict()
     except Exception as error:  # transformers' and huggingface_hub's validation raise several kinds
-        raise ConversionError(f"{path}: transformers does not take it ({error})") from error
+        raise ConversionError(f"{path}: transformers does not take it ({' '.join(str(error).split())})") from error
     return filled
 
 

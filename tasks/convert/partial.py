@@ -7,8 +7,10 @@ the machine has not been started anew: until then what was written is in the ker
 
 import fcntl
 import json
+import os
 import shutil
 import threading
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -34,7 +36,7 @@ class Partial:
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._journal = (self.folder / JOURNAL).open("a+")
+        self._journal = (self.folder / JOURNAL).open("ab+")
         try:
             fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -42,8 +44,13 @@ class Partial:
             raise ConversionError(
                 f"{self.folder}: another conversion is writing to it; wait for it, or stop it"
             ) from None
+        if not os.fstat(self._journal.fileno()).st_nlink:
+            self._journal.close()
+            raise ConversionError(f"{self.target}: another conversion has just finished it")
         self._journal.seek(0)
-        found = _whole_lines(self._journal.read())
+        *lines, half = self._journal.read().split(b"\n")  # a killed writer can leave half a line
+        self._journal.truncate(self._journal.tell() - len(half))
+        found = [json.loads(line) for line in lines]
         if found and found[0] == self._plan:
             self.done = {line["megatron"]: _entry(line) for line in found[1:]}
         else:
@@ -64,7 +71,7 @@ class Partial:
             self.done[entry.megatron] = entry
 
     def _write(self, line: Any) -> None:
-        self._journal.write(json.dumps(line) + "\n")
+        self._journal.write(json.dumps(line).encode() + b"\n")
         self._journal.flush()
 
     def finish(self) -> None:
@@ -74,30 +81,34 @@ class Partial:
             shutil.rmtree(self.target)
         self.folder.rename(self.target)
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._journal.close()
+        if isinstance(error, OSError):
+            raise ConversionError(
+                f"{self.folder}: could not be written ({error}). What is there stays: the same words go on from there"
+            ) from error
+
+    def room(self, needed: int) -> None:
+        """Raises ConversionError when the disk has not `needed` bytes, those included that are here already."""
+        files = [path.stat() for path in self.folder.rglob("*") if path.is_file()]
+        needed -= sum(file.st_blocks * 512 for file in files)
+        free = shutil.disk_usage(self.folder).free
+        if free < needed:
+            raise ConversionError(
+                f"{self.folder}: {needed / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free; make room, or "
+                f"choose another target"
+            )
+
+
+def states(folder: Path, names: Iterable[str]) -> list[tuple[str, int, int]]:
+    """By which a plan knows its source again: each file's name, size and time of change."""
+    found = [(name, (folder / name).stat()) for name in sorted(names)]
+    return [(name, state.st_size, state.st_mtime_ns) for name, state in found]
 
 
 def refuse_existing(target: Path, replace: bool) -> None:
-    if target.exists() and not replace:
+    if os.path.lexists(target) and not replace:
         raise ConversionError(f"{target}: exists; choose another target, or say --replace")
-
-
-def room_for(folder: Path, needed: int) -> None:
-    """Raises ConversionError when the disk under `folder` has not `needed` bytes."""
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise ConversionError(
-            f"{folder}: {needed / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free; make room, or choose "
-            f"another target"
-        )
-
-
-def _whole_lines(text: str) -> list[Any]:
-    """A killed writer can leave half a line, always the last one."""
-    return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
 def _entry(line: dict[str, Any]) -> Entry:

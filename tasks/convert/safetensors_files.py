@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tasks.convert.errors import ConversionError
-from tasks.convert.files import OpenFiles, read_into, write
+from tasks.convert.files import OpenFiles, allocate, read_into, write
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -66,14 +66,16 @@ class Model:
 
 def _listed(folder: Path) -> dict[str, set[str] | None]:
     """The folder's weight files, and the tensors that the index says are in each."""
+    if (folder / SINGLE).exists():  # transformers prefers it to an index, too
+        return {SINGLE: None}
     index = folder / INDEX
     if not index.exists():
-        if not (folder / SINGLE).exists():
-            raise ConversionError(f"{folder}: has neither {SINGLE} nor {INDEX} (pickled weights are not read)")
-        return {SINGLE: None}
+        raise ConversionError(f"{folder}: has neither {SINGLE} nor {INDEX} (pickled weights are not read)")
     try:
-        weight_map: dict[str, str] = json.loads(index.read_text())["weight_map"]
-    except (ValueError, KeyError, TypeError) as error:
+        weight_map: dict[str, str] = dict(json.loads(index.read_text())["weight_map"])
+        if not all(isinstance(place, str) for place in weight_map.values()):
+            raise ValueError("weight_map names a file by something else than words")
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConversionError(f"{index}: cannot be read ({error})") from error
     found: dict[str, set[str] | None] = {}
     for file in sorted(set(weight_map.values())):
@@ -121,8 +123,7 @@ class Shard:
         words = json.dumps(header, separators=(",", ":")).encode()
         words += b" " * (-len(words) % 8)
         self._data = 8 + len(words)
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)  # what is there stays
-        os.posix_fallocate(self._descriptor, 0, self._data + size)
+        self._descriptor = allocate(path, self._data + size)
         write(self._descriptor, memoryview(len(words).to_bytes(8, "little") + words), 0)
 
     def write(self, name: str, start: int, content: memoryview) -> None:

@@ -16,12 +16,14 @@ import pickle
 import threading
 import zipfile
 from dataclasses import dataclass, field
+from itertools import product
 from math import prod
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorStorageMetadata
 
 from tasks.convert.errors import ConversionError
 from tasks.convert.files import OpenFiles, read_into
@@ -31,6 +33,8 @@ METADATA = ".metadata"
 _NO_WEIGHTS = ("optimizer.", "chained_", "rng")  # how the names of a checkpoint's other tensors begin
 _DAMAGED = (
     zipfile.BadZipFile,
+    NotImplementedError,
+    OSError,
     KeyError,
     ValueError,
     IndexError,
@@ -69,11 +73,16 @@ class Checkpoint:
         self.tensors = _tensors(folder)
         self._files = OpenFiles(folder)
         self._data: dict[Chunk, int] = {}
+        self._parts: dict[tuple[str, int], dict[tuple[int, ...], list[Chunk]]] = {}
         self._lock = threading.Lock()
 
     def weights(self) -> set[str]:
         """The names that are not the optimizer's or the random states'."""
         return {name for name in self.tensors if not name.startswith(_NO_WEIGHTS)}
+
+    def files(self) -> set[str]:
+        """The names of all files that its tensors are in."""
+        return {chunk.file for stored in self.tensors.values() for chunk in stored.chunks}
 
     def close(self) -> None:
         self._files.close()
@@ -82,31 +91,39 @@ class Checkpoint:
         """Rows `start` to `stop` of a tensor, or of one with leading axes of its part at `index`."""
         stored = self.tensors[name]
         axes = len(index)
-        found = torch.empty((stop - start, *stored.shape[axes + 1 :]), dtype=stored.dtype)
+        wanted = (stop - start, *stored.shape[axes + 1 :])
+        found: Tensor | None = None
         filled = 0
-        for chunk in stored.chunks:
-            if not _holds(chunk, index):
-                continue
+        for chunk in self._chunks_of(name, index):
             first, height = chunk.start[axes], chunk.shape[axes]
             low, high = max(start, first), min(stop, first + height)
             if low >= high:
                 continue
             here = self._rows_of(chunk, stored.dtype, index, low - first, high - first)
-            columns = tuple(
-                slice(at, at + size) for at, size in zip(chunk.start[axes + 1 :], here.shape[1:], strict=True)
-            )
-            place = found[(slice(low - start, high - start), *columns)]
-            if place.shape == found.shape:
+            if here.shape == wanted:
                 found = here
             else:
-                place.copy_(here)
+                found = torch.empty(wanted, dtype=stored.dtype) if found is None else found
+                columns = tuple(
+                    slice(at, at + size) for at, size in zip(chunk.start[axes + 1 :], here.shape[1:], strict=True)
+                )
+                found[(slice(low - start, high - start), *columns)] = here
             filled += here.numel()
-        if filled != found.numel():
+        if found is None or filled != prod(wanted):
             raise ConversionError(
                 f"{self.folder}: of rows {start} to {stop} of {name}{list(index)} the chunks in {METADATA} have "
-                f"{filled} elements, not {found.numel()}"
+                f"{filled} elements, not {prod(wanted)}"
             )
         return found
+
+    def _chunks_of(self, name: str, index: tuple[int, ...]) -> list[Chunk]:
+        """Those that have anything of the part at `index`. A stack of experts has thousands, so they are looked
+        through once, and not for each block of rows."""
+        key = name, len(index)
+        with self._lock:
+            if key not in self._parts:
+                self._parts[key] = _by_part(self.tensors[name], len(index))
+            return self._parts[key].get(index, [])
 
     def _rows_of(self, chunk: Chunk, dtype: torch.dtype, index: tuple[int, ...], start: int, stop: int) -> Tensor:
         shape = chunk.shape[len(index) :]
@@ -158,10 +175,14 @@ def data_start(descriptor: int, offset: int, length: int, where: str) -> tuple[D
     return saved, start + saved.offset * saved.dtype.itemsize
 
 
-def _holds(chunk: Chunk, index: tuple[int, ...]) -> bool:
-    """Whether a chunk has anything of the part at `index`."""
-    place = zip(index, chunk.start, chunk.shape, strict=False)
-    return all(start <= at < start + size for at, start, size in place)
+def _by_part(stored: Stored, axes: int) -> dict[tuple[int, ...], list[Chunk]]:
+    """For each place along the first axes, the chunks that have anything there."""
+    found: dict[tuple[int, ...], list[Chunk]] = {}
+    for chunk in stored.chunks:
+        spans = zip(chunk.start[:axes], chunk.shape[:axes], stored.shape[:axes], strict=True)
+        for index in product(*(range(at, min(at + size, end)) for at, size, end in spans)):
+            found.setdefault(index, []).append(chunk)
+    return found
 
 
 def _tensors(folder: Path) -> dict[str, Stored]:
@@ -170,30 +191,55 @@ def _tensors(folder: Path) -> dict[str, Stored]:
         raise ConversionError(f"{folder}: has no {METADATA}, so it is no torch_dist checkpoint of Megatron's")
     try:
         metadata = read_metadata(path)
-        tensors = {
-            name: (about, [metadata.storage_data[MetadataIndex(name, chunk.offsets)] for chunk in about.chunks])
+        places = metadata.storage_data
+        found = {
+            name: Stored(
+                tuple(about.size),
+                about.properties.dtype,
+                tuple(_chunk(chunk, places[MetadataIndex(name, chunk.offsets)]) for chunk in about.chunks),
+            )
             for name, about in metadata.state_dict_metadata.items()
             if isinstance(about, TensorStorageMetadata)
         }
-    except _DAMAGED as error:
-        raise ConversionError(f"{path}: cannot be read ({error}); the file is damaged or cut off") from error
+    except ConversionError:
+        raise
+    except Exception as error:  # damaged bytes can spell almost any error
+        words = f"{type(error).__name__}: {error}"
+        raise ConversionError(f"{path}: cannot be read ({words}); the file is damaged or cut off") from error
     sizes: dict[str, int] = {}
-    found = {}
-    for name, (about, places) in tensors.items():
-        chunks = []
-        for chunk, place in zip(about.chunks, places, strict=True):
-            file, end = place.relative_path, place.offset + place.length
-            if Path(file).name != file:
-                raise ConversionError(f"{path}: {name} is said to be in {file}, outside of the checkpoint")
-            if file not in sizes:
-                sizes[file] = _size(folder / file)
-            if end > sizes[file]:
+    for name, stored in found.items():
+        for chunk in stored.chunks:
+            end = chunk.offset + chunk.length
+            if Path(chunk.file).name != chunk.file:
+                raise ConversionError(f"{path}: {name} is said to be in {chunk.file}, outside of the checkpoint")
+            if chunk.file not in sizes:
+                sizes[chunk.file] = _size(folder / chunk.file)
+            if end > sizes[chunk.file]:
                 raise ConversionError(
-                    f"{folder / file}: has {sizes[file]} bytes, and {name} should end at {end}: the file is cut off"
+                    f"{folder / chunk.file}: has {sizes[chunk.file]} bytes, and {name} should end at {end}: the file "
+                    f"is cut off"
                 )
-            chunks.append(Chunk(tuple(chunk.offsets), tuple(chunk.sizes), file, place.offset, place.length))
-        found[name] = Stored(tuple(about.size), about.properties.dtype, tuple(chunks))
+        if not name.startswith(_NO_WEIGHTS) and not _whole(stored):
+            raise ConversionError(f"{path}: the chunks of {name} {list(stored.shape)} overlap, or leave some of it out")
     return found
+
+
+def _chunk(chunk: ChunkStorageMetadata, place: _StorageInfo) -> Chunk:
+    return Chunk(
+        tuple(chunk.offsets), tuple(chunk.sizes), str(place.relative_path), int(place.offset), int(place.length)
+    )
+
+
+def _whole(stored: Stored) -> bool:
+    """Whether the chunks are as many elements as the tensor, within it, and none twice."""
+    inside = all(
+        start >= 0 and size >= 1 and start + size <= whole
+        for chunk in stored.chunks
+        for start, size, whole in zip(chunk.start, chunk.shape, stored.shape, strict=True)
+    )
+    starts = {chunk.start for chunk in stored.chunks}
+    elements = sum(prod(chunk.shape) for chunk in stored.chunks)
+    return inside and len(starts) == len(stored.chunks) and elements == prod(stored.shape)
 
 
 def _size(path: Path) -> int:

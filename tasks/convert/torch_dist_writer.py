@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.serialization import skip_data
 
-from tasks.convert.files import write
+from tasks.convert.files import allocate, write
 from tasks.convert.mapping import Weight
 from tasks.convert.torch_dist import METADATA, data_start
 
@@ -94,8 +94,7 @@ class DistFile:
             self.places[weight.name] = Place(path.name, offset, length, offset + len(frame.head), row)
             pieces += [(offset, frame.head), (offset + len(frame.head) + size, frame.tail)]
             offset += length
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        os.posix_fallocate(self._descriptor, 0, offset)
+        self._descriptor = allocate(path, offset)
         for at, content in pieces:
             write(self._descriptor, memoryview(content), at)
 

@@ -26,9 +26,9 @@ FAMILIES: dict[str, Family] = {
 def family_of(fields: dict[str, object]) -> Family:
     """The family of a config.json. Raises ConversionError."""
     name = fields.get("model_type")
-    if name not in FAMILIES:
+    if not isinstance(name, str) or name not in FAMILIES:
         raise ConversionError(f"config.json: model_type is {name!r}; the converter knows {', '.join(FAMILIES)}")
-    return FAMILIES[str(name)]
+    return FAMILIES[name]
 
 
 def read(fields: dict[str, object]) -> Architecture:

@@ -16,6 +16,10 @@ def read(config: Config) -> Architecture:
     config.only("norm_topk_prob", True)  # as Megatron always does after a sigmoid
     config.ignore("num_nextn_predict_layers")  # its weights, if they are there, are left over: an error
     config.ignore("head_dim", "qk_head_dim")  # follow from the others
+    config.ignore("ep_size", "aux_loss_alpha", "seq_aux")  # of their training
+    config.only("moe_layer_freq", 1)
+    config.only("scoring_func", "sigmoid")
+    config.only("topk_method", "noaux_tc")
     latent = Latent(
         q_rank=config.get("q_lora_rank", None),
         kv_rank=config.get("kv_lora_rank"),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tasks.convert.architecture import Architecture
 from tasks.convert.config import Config
+from tasks.convert.errors import ConversionError
 from tasks.convert.mapping import Table
 
 
@@ -22,6 +23,14 @@ def sizes(config: Config, **more: object) -> Architecture:
     """What every family's config says in the same words, and `more`."""
     heads = config.get("num_attention_heads")
     hidden = config.get("hidden_size")
+    kv_heads = config.get("num_key_value_heads", heads)
+    for name, least in (("num_attention_heads", heads), ("num_key_value_heads", kv_heads), ("hidden_size", hidden)):
+        if not isinstance(least, int) or least < 1:
+            raise ConversionError(f"config.json: {name} is {least!r}; a whole number from 1 is wanted")
+    if heads % kv_heads:
+        raise ConversionError(
+            f"config.json: num_attention_heads is {heads}, which num_key_value_heads {kv_heads} does not divide"
+        )
     config.only("attention_bias", False)
     config.only("mlp_bias", False)
     fields = {
@@ -29,7 +38,7 @@ def sizes(config: Config, **more: object) -> Architecture:
         "layers": config.get("num_hidden_layers"),
         "hidden": hidden,
         "heads": heads,
-        "kv_heads": config.get("num_key_value_heads", heads),
+        "kv_heads": kv_heads,
         "head_dim": config.get("head_dim", hidden // heads),
         "ffn": config.get("intermediate_size"),
         "max_positions": config.get("max_position_embeddings"),

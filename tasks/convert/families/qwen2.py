@@ -15,6 +15,7 @@ def read(config: Config) -> Architecture:
 def qwen_windows(config: Config) -> tuple[int | None, ...]:
     """transformers writes what these three say into layer_types; a window that is off is null."""
     config.ignore("use_sliding_window", "max_window_layers")
+    config.only("use_mrope", False)
     return windows(config)
 
 

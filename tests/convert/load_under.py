@@ -1,0 +1,89 @@
+"""What the ranks of a layout do with a checkpoint: write one of known weights, or load one and compare.
+
+Apart from the tests that start them, so that a rank need not import transformers.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from blake3 import blake3
+from torch import Tensor
+
+from tasks.pretrain.checkpoint import Checkpoints, TrainingState
+from tasks.pretrain.initialization import shards
+from tasks.pretrain.model import build_chunks, transformer_config
+from tasks.pretrain.model_spec import ModelSpec
+from tasks.pretrain.optimizer_spec import OptimizerSpec
+from tasks.pretrain.process import distributed
+from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
+from tasks.pretrain.training import Training
+
+# isort: split
+from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.mapping import ShardedTensor
+
+Key = tuple[str, int | None, int | None]  # name in the families' tables, layer, expert
+
+
+def key_of(shard: ShardedTensor) -> Key:
+    """Of which weight a shard is a part."""
+    place = list(shard.global_offset[: shard.prepend_axis_num])
+    name = re.fullmatch(r"decoder\.layers\.(?:(\d+)\.)?(.*)", shard.key)
+    if name is None:
+        return shard.key, None, None
+    if name[1]:
+        place.insert(0, int(name[1]))
+    layer, expert = (*place, None)[:2]
+    return f"decoder.layers.*.{name[2]}", layer, expert
+
+
+def part_of(shard: ShardedTensor, whole: Tensor) -> Tensor:
+    """What a shard has of its weight."""
+    offset = shard.global_offset[shard.prepend_axis_num :]
+    return whole[tuple(slice(start, start + size) for start, size in zip(offset, shard.local_shape, strict=True))]
+
+
+def known(key: Key, shape: tuple[int, ...]) -> Tensor:
+    """Random numbers that depend on the weight's name and place alone."""
+    seed = int.from_bytes(blake3(repr(key).encode()).digest(8))
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def load_and_compare(wanted: dict[str, Any], precision: str, vocabulary: int, checkpoint: Path, weights: Path) -> None:
+    """One rank of a layout: every part that Megatron loads is that part of the whole weight in the file `weights`."""
+    spec = PretrainSpec.model_validate(wanted)
+    with distributed(spec.layout, spec.seed):
+        expected: dict[Key, Tensor] = torch.load(weights)
+        chunks = build_chunks(spec.model, transformer_config(spec.model, precision, spec.layout), vocabulary, spec.seed)
+        state = {f"model{number}": chunk.sharded_state_dict() for number, chunk in enumerate(chunks)}
+        loaded = dist_checkpointing.load(state, str(checkpoint))
+        for number, chunk in enumerate(chunks):
+            chunk.load_state_dict(loaded[f"model{number}"])
+            for shard in shards(chunk):
+                assert torch.equal(shard.data, part_of(shard, expected[key_of(shard)])), shard.key
+
+
+def save_known(wanted: dict[str, Any], vocabulary: int, folder: Path) -> None:
+    """One rank of a layout: a checkpoint of a training whose weights are all `known`."""
+    spec = PretrainSpec.model_validate(wanted)
+    with distributed(spec.layout, spec.seed):
+        save(Training(spec, vocabulary), folder)
+
+
+@torch.no_grad()
+def save(training: Training, folder: Path) -> None:
+    for chunk in training.chunks:
+        for shard in shards(chunk):
+            whole = known(key_of(shard), shard.global_shape[shard.prepend_axis_num :])
+            shard.data.copy_(part_of(shard, whole))
+    checkpoints = Checkpoints(folder, CheckpointPolicy(asynchronous=False))
+    checkpoints.save(TrainingState(training.chunks, training.optimizer, training.scheduler))
+    checkpoints.finish()
+
+
+def spec_of(model: ModelSpec, **changes: Any) -> PretrainSpec:
+    return PretrainSpec(
+        model=model, sequence_length=32, global_batch=4, steps=8, optimizer=OptimizerSpec(warmup_steps=2), **changes
+    )

@@ -1,0 +1,223 @@
+"""kill -9 in the middle: nothing is at the target, and the next start goes on where the one before ended."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tasks.convert.errors import ConversionError
+from tasks.convert.export_model import ExportOptions, export_model
+from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
+from tasks.convert.megatron_model import open_megatron
+from tasks.convert.partial import JOURNAL
+from tests.convert.models import make
+from tests.convert.test_bad_input import assert_same_folders
+from tests.convert.test_round_trip import quietly, tensors, to_hugging_face, to_megatron
+from tests.pretrain.ranks import Ranks
+
+Progress = Callable[[int, int], None]
+SHARD = 60_000  # bytes: a file has a few weights
+
+
+def convert(direction: str, source: Path, target: Path, progress: Progress = quietly, **options: Any) -> Path:
+    if direction == "import":
+        import_model(open_hugging_face(source), target, ImportOptions(**options), progress)
+    else:
+        export_model(open_megatron(source), target, ExportOptions(max_shard_bytes=SHARD, **options), None, progress)
+    return target
+
+
+def convert_slowly(direction: str, source: Path, target: Path) -> None:
+    """With a display that takes its time: the conversion waits for it after every weight."""
+    convert(direction, source, target, lambda done, total: time.sleep(0.1))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    make("qwen3", root / "theirs", torch.float32)
+    to_megatron(root / "theirs", root / "ours")
+    return root
+
+
+@pytest.fixture(params=["import", "export"])
+def direction(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def source(direction: str, models: Path) -> Path:
+    return models / ("theirs" if direction == "import" else "ours")
+
+
+def journal(target: Path) -> list[dict[str, Any]]:
+    """The weights that are written, as far as the lines are whole."""
+    path = target.with_name(target.name + ".partial") / JOURNAL
+    lines = path.read_text().split("\n")[1:-1] if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+class Killed:
+    """A conversion in a process of its own, to be killed when it has written some weights."""
+
+    def __init__(self, direction: str, source: Path, target: Path, logs: Path) -> None:
+        self.target = target
+        self.process = Ranks(1, logs, convert_slowly, direction, source, target)
+
+    def after(self, weights: int) -> list[dict[str, Any]]:
+        deadline = time.monotonic() + 120
+        while len(journal(self.target)) < weights:
+            assert self.process.alive(), self.process.log()
+            assert time.monotonic() < deadline, "it takes too long"
+            time.sleep(0.005)
+        self.process.kill()
+        return journal(self.target)
+
+
+@pytest.fixture
+def killed(direction: str, source: Path, tmp_path: Path) -> Iterator[Killed]:
+    found = Killed(direction, source, tmp_path / "target", tmp_path)
+    yield found
+    found.process.kill()
+
+
+class Count:
+    """A progress that counts the weights that are moved."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, int]] = []
+
+    def __call__(self, done: int, total: int) -> None:
+        self.calls.append((done, total))
+
+    @property
+    def weights(self) -> int:
+        return len(self.calls) - 1  # the first is of those that were there before
+
+
+def stop(direction: str, source: Path, target: Path, weights: int = 10, **options: Any) -> None:
+    """A conversion that ends with an error after some weights, in this process."""
+
+    count = Count()
+
+    def until_then(done: int, total: int) -> None:
+        count(done, total)
+        if count.weights == weights:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(direction, source, target, until_then, **options)
+
+
+def test_a_killed_conversion_goes_on(direction: str, source: Path, killed: Killed, tmp_path: Path) -> None:
+    written = killed.after(weights=8)
+    target = tmp_path / "target"
+    assert not target.exists()
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"target.partial"}
+    undisturbed, again = Count(), Count()
+    convert(direction, source, tmp_path / "undisturbed", undisturbed)
+    assert 8 <= len(written) < undisturbed.weights
+    convert(direction, source, target, again)
+    assert again.weights == undisturbed.weights - len(written)
+    assert 0 < again.calls[0][0] < again.calls[-1][0] == again.calls[-1][1]
+    assert_same_folders(target, tmp_path / "undisturbed")
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("direction", ["import"])
+def test_a_second_one_at_the_same_time_is_refused(direction: str, source: Path, killed: Killed, tmp_path: Path) -> None:
+    while not journal(tmp_path / "target"):
+        assert killed.process.alive(), killed.process.log()
+        time.sleep(0.005)
+    with pytest.raises(ConversionError, match=r"target\.partial: another conversion is writing to it"):
+        convert(direction, source, tmp_path / "target")
+    assert killed.process.alive()
+
+
+def test_files_that_were_finished_are_not_touched(models: Path, tmp_path: Path) -> None:
+    stop("export", models / "ours", tmp_path / "target")
+    files = sorted((tmp_path / "target.partial").glob("*.safetensors"))
+    before = {path.name: path.stat().st_mtime_ns for path in files}
+    convert("export", models / "ours", tmp_path / "target")
+    unchanged = [name for name, time in before.items() if (tmp_path / "target" / name).stat().st_mtime_ns == time]
+    assert len(unchanged) >= len(before) - 1 > 1
+
+
+def test_a_line_that_was_half_written_counts_for_nothing(direction: str, source: Path, tmp_path: Path) -> None:
+    """Also when the conversion is killed twice."""
+    target = tmp_path / "target"
+    stop(direction, source, target, weights=4)
+    written = len(journal(target))
+    path = tmp_path / "target.partial" / JOURNAL
+    with path.open("r+b") as stream:
+        stream.truncate(path.stat().st_size - 20)
+    assert len(journal(target)) == written - 1
+    stop(direction, source, target, weights=4)
+    convert(direction, source, target)
+    assert_same_folders(target, convert(direction, source, tmp_path / "undisturbed"))
+
+
+@pytest.mark.parametrize("size", [0, 1, 100])
+def test_a_journal_that_was_cut_off_at_its_beginning(direction: str, source: Path, size: int, tmp_path: Path) -> None:
+    stop(direction, source, tmp_path / "target")
+    os.truncate(tmp_path / "target.partial" / JOURNAL, size)
+    convert(direction, source, tmp_path / "target")
+    assert_same_folders(tmp_path / "target", convert(direction, source, tmp_path / "undisturbed"))
+
+
+def test_another_type_starts_anew(direction: str, source: Path, tmp_path: Path) -> None:
+    stop(direction, source, tmp_path / "target")
+    count = Count()
+    convert(direction, source, tmp_path / "target", count, dtype="bf16")
+    assert count.calls[0][0] == 0
+    assert_same_folders(
+        tmp_path / "target", convert(direction, source, tmp_path / "undisturbed", quietly, dtype="bf16")
+    )
+
+
+def test_another_source_starts_anew(direction: str, tmp_path: Path) -> None:
+    """At the same place, of the same shapes: the next checkpoint of the same training, say."""
+    theirs = make("qwen3", tmp_path / "theirs", torch.float32)
+    place = theirs if direction == "import" else to_megatron(theirs, tmp_path / "ours")
+    stop(direction, place, tmp_path / "target")
+    changed = {name: tensor + 1 for name, tensor in tensors(theirs).items()}
+    save_file(changed, theirs / "model.safetensors", metadata={"format": "pt"})
+    if direction == "export":
+        to_megatron(theirs, place, replace=True)
+    convert(direction, place, tmp_path / "target")
+    assert_same_folders(tmp_path / "target", convert(direction, place, tmp_path / "undisturbed"))
+
+
+def test_a_machine_that_was_started_anew_starts_anew(
+    direction: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop(direction, source, tmp_path / "target")
+    (tmp_path / "boot_id").write_text("another")
+    monkeypatch.setattr("tasks.convert.partial._BOOT", tmp_path / "boot_id")
+    count = Count()
+    convert(direction, source, tmp_path / "target", count)
+    assert count.calls[0][0] == 0
+
+
+def test_what_was_there_before_is_replaced_at_the_end_alone(direction: str, source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "mine").write_text("mine")
+    stop(direction, source, target, replace=True)
+    assert (target / "mine").exists()
+    convert(direction, source, target, quietly, replace=True)
+    assert_same_folders(target, convert(direction, source, tmp_path / "undisturbed"))
+
+
+def test_there_and_back_over_two_stops(models: Path, tmp_path: Path) -> None:
+    stop("import", models / "theirs", tmp_path / "ours")
+    convert("import", models / "theirs", tmp_path / "ours")
+    stop("export", tmp_path / "ours", tmp_path / "back")
+    convert("export", tmp_path / "ours", tmp_path / "back")
+    assert_same_folders(tmp_path / "back", to_hugging_face(models / "ours", tmp_path / "once", max_shard_bytes=SHARD))
