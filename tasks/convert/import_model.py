@@ -1,8 +1,8 @@
 """Hugging Face → Megatron: a dist_checkpoint of the weights alone, which any layout can load.
 
-TARGET/checkpoint/     one .distcp file a layer
-TARGET/huggingface/    config, generation config, tokenizer, as they were
-TARGET/model.json      the same model as a spec of `pretrain`, where that has words for it
+    TARGET/checkpoint/     one .distcp file a layer
+    TARGET/huggingface/    config, generation config, tokenizer, as they were
+    TARGET/model.json      the same model as a spec of `pretrain`, where that has words for it
 """
 
 import json
@@ -20,10 +20,11 @@ from tasks.convert.architecture import Architecture
 from tasks.convert.errors import ConversionError
 from tasks.convert.export_model import Progress, copy_beside, write_account
 from tasks.convert.families import family_of, read
+from tasks.convert.files import raw
 from tasks.convert.from_spec import model_spec
 from tasks.convert.mapping import Weight, weights
 from tasks.convert.megatron_model import CHECKPOINT, HUGGINGFACE, full_config, several
-from tasks.convert.partial import Partial
+from tasks.convert.partial import Partial, states
 from tasks.convert.safetensors_files import Model
 from tasks.convert.torch_dist_writer import DistFile, Place, write_metadata
 from tasks.convert.transfer import Entry, cast, each, import_weight
@@ -99,7 +100,7 @@ def digest(files: Model, name: str) -> str:
     for start in range(0, stored.shape[0], height):
         rows = torch.empty((min(height, stored.shape[0] - start), *stored.shape[1:]), dtype=stored.dtype)
         files.rows_into(name, start, rows)
-        found.update(rows.view(-1).view(torch.uint8).numpy().data)
+        found.update(raw(rows))
     return found.hexdigest()
 
 
@@ -108,9 +109,7 @@ def import_model(source: HuggingFaceModel, target: Path, options: ImportOptions,
     written is in `target`.partial, and the next call goes on there."""
     stored = {weight.name: source.files.tensors[weight.parts[0][0]].dtype for weight in source.weights}
     dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in stored.items()}
-    state = sorted(
-        {(item.file, (source.folder / item.file).stat().st_mtime_ns) for item in source.files.tensors.values()}
-    )
+    state = states(source.folder, {item.file for item in source.files.tensors.values()})
     plan = {"import": str(source.folder.absolute()), "files": state, "config": source.fields, "dtype": options.dtype}
     total = sum(_bytes(weight, dtypes) for weight in source.weights)
     with Partial(target, plan, options.replace) as making:
