@@ -1,13 +1,14 @@
 """Hugging Face → Megatron: a dist_checkpoint of the weights alone, which any layout can load.
 
-    TARGET/checkpoint/     one .distcp file a layer
-    TARGET/huggingface/    config, generation config, tokenizer, as they were
-    TARGET/model.json      the same model as a spec of `pretrain`, where that has words for it
+TARGET/checkpoint/     one .distcp file a layer
+TARGET/huggingface/    config, generation config, tokenizer, as they were
+TARGET/model.json      the same model as a spec of `pretrain`, where that has words for it
 """
 
 import json
-from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from math import prod
 from pathlib import Path
@@ -118,16 +119,20 @@ def import_model(source: HuggingFaceModel, target: Path, options: ImportOptions,
         progress(written, total)
         folder = making.folder / CHECKPOINT
         folder.mkdir(exist_ok=True)
-        places: dict[str, Place] = {}
-        for number, (_, group) in enumerate(groupby(source.weights, key=lambda weight: weight.layer)):
-            mine = list(group)
-            file = DistFile(folder / f"__0_{number}.distcp", [(weight, dtypes[weight.name]) for weight in mine])
-            places |= file.places
+        groups = [list(group) for _, group in groupby(source.weights, key=lambda weight: weight.layer)]
+        with ExitStack() as open_files:
+            # all files at once: otherwise threads would wait at each one's end for the largest of its weights
+            places: dict[str, Place] = {}
+            files: dict[str, DistFile] = {}
+            for number, group in enumerate(groups):
+                file = DistFile(folder / f"__0_{number}.distcp", [(weight, dtypes[weight.name]) for weight in group])
+                open_files.callback(file.close)
+                places |= file.places
+                files |= {weight.name: file for weight in group}
 
-            def move(weight: Weight, file: DistFile = file) -> Entry:
-                entry = import_weight(
-                    weight, stored[weight.name], dtypes[weight.name], source.files.rows_into, _into(file, weight)
-                )
+            def move(weight: Weight) -> Entry:
+                write = partial(files[weight.name].write, weight)
+                entry = import_weight(weight, stored[weight.name], dtypes[weight.name], source.files.rows_into, write)
                 making.wrote(entry)
                 return entry
 
@@ -136,20 +141,13 @@ def import_model(source: HuggingFaceModel, target: Path, options: ImportOptions,
                 written += _bytes(weight, dtypes)
                 progress(written, total)
 
-            try:
-                each(move, [weight for weight in mine if weight.name not in making.done], moved)
-            finally:
-                file.close()
+            each(move, [weight for weight in source.weights if weight.name not in making.done], moved)
         write_metadata(folder, [(weight, dtypes[weight.name]) for weight in source.weights], places)
         _write_beside(source, making.folder, str(dtypes[source.weights[0].name]))
         account = [making.done[weight.name] for weight in source.weights]
         write_account(making.folder, account, dropped=source.dropped)
         making.finish()
     return account
-
-
-def _into(file: DistFile, weight: Weight) -> Callable[[int, memoryview], None]:
-    return lambda start, content: file.write(weight, start, content)
 
 
 def _bytes(weight: Weight, dtypes: dict[str, torch.dtype]) -> int:

@@ -5,8 +5,9 @@ while it is in the processor's cache, so that the pace is that of copying a file
 """
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from math import prod
@@ -21,6 +22,7 @@ from tasks.convert.mapping import Weight
 BLOCK = 1 << 20  # bytes
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 THREADS = min(4, os.cpu_count() or 1)
+AHEAD = 4 * THREADS  # weights in hand: enough that a large one does not hold up the others
 
 
 @dataclass(frozen=True)
@@ -150,14 +152,23 @@ def entry(weight: Weight, ours: str, whole: blake3, theirs: str, parts: list[bla
 
 def each(work: Callable[[Weight], Entry], weights: Iterable[Weight], done: Callable[[Weight], None]) -> list[Entry]:
     """`work` on every weight, on THREADS threads; results in the weights' order. The first error ends it."""
+    found: list[Entry] = []
+    pending: deque[tuple[Weight, Future[Entry]]] = deque()
+
+    def take() -> None:
+        weight, future = pending.popleft()
+        found.append(future.result())
+        done(weight)
+
     with ThreadPoolExecutor(THREADS, "transfer") as pool:
         try:
-            pending = [(weight, pool.submit(work, weight)) for weight in weights]
-            found = []
-            for weight, future in pending:
-                found.append(future.result())
-                done(weight)
-            return found
+            for weight in weights:
+                pending.append((weight, pool.submit(work, weight)))
+                if len(pending) > AHEAD:
+                    take()
+            while pending:
+                take()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+    return found
