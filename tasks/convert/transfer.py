@@ -5,9 +5,8 @@ while it is in the processor's cache, so that the pace is that of copying a file
 """
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
 from math import prod
@@ -22,7 +21,7 @@ from tasks.convert.mapping import Weight
 BLOCK = 1 << 20  # bytes
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 THREADS = min(4, os.cpu_count() or 1)
-AHEAD = 4 * THREADS  # weights in hand: enough that a large one does not hold up the others
+AHEAD = 4 * THREADS  # weights in hand
 
 
 @dataclass(frozen=True)
@@ -150,20 +149,21 @@ def entry(weight: Weight, ours: str, whole: blake3, theirs: str, parts: list[bla
     return Entry(weight.name, list(weight.shape), ours.removeprefix("torch."), whole.hexdigest(), found)
 
 
-def each(work: Callable[[Weight], Entry], weights: Iterable[Weight], done: Callable[[Weight], None]) -> list[Entry]:
+def each(work: Callable[[Weight], Entry], weights: list[Weight], done: Callable[[Weight], None]) -> list[Entry]:
     """`work` on every weight, on THREADS threads; results in the weights' order. The first error ends it."""
-    found: list[Entry] = []
-    pending: deque[tuple[Weight, Future[Entry]]] = deque()
+    found: dict[str, Entry] = {}
+    pending: dict[Future[Entry], Weight] = {}
 
     def take() -> None:
-        weight, future = pending.popleft()
-        found.append(future.result())
-        done(weight)
+        for future in wait(pending, return_when=FIRST_COMPLETED).done:
+            weight = pending.pop(future)
+            found[weight.name] = future.result()
+            done(weight)
 
     with ThreadPoolExecutor(THREADS, "transfer") as pool:
         try:
             for weight in weights:
-                pending.append((weight, pool.submit(work, weight)))
+                pending[pool.submit(work, weight)] = weight
                 if len(pending) > AHEAD:
                     take()
             while pending:
@@ -171,4 +171,4 @@ def each(work: Callable[[Weight], Entry], weights: Iterable[Weight], done: Calla
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return found
+    return [found[weight.name] for weight in weights]
