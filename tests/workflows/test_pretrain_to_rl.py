@@ -18,7 +18,7 @@ from tasks.manifest import read_manifest, verify
 
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
 ROOT = Path(__file__).parents[2]
-STAGES = ("corpus", "tokenizer", "shards", "pretrain", "convert", "sft", "dpo", "grpo", "publish")
+STAGES = ("corpus", "tokenizer", "shards", "pretrain", "convert", "audit", "sft", "dpo", "grpo", "publish")
 LABELS = ("base", "sft", "dpo", "grpo")
 
 TUNE = {"batch_size": 8, "micro_batch_size": 8, "warmup_steps": 1, "max_prompt_tokens": 80, "max_new_tokens": 16}
@@ -112,6 +112,8 @@ def test_each_artifact_names_its_parents(run: tuple[Path, Any]) -> None:
         return read_manifest(output_of(run[0], stage)).digest
 
     assert read_manifest(output_of(run[0], "convert")).parents["checkpoint"] == digest("pretrain")
+    assert read_manifest(output_of(run[0], "audit")).parents["checkpoint"] == digest("pretrain")
+    assert read_manifest(output_of(run[0], "audit")).parents["model"] == digest("convert")
     assert read_manifest(output_of(run[0], "sft")).parents["model"] == digest("convert")
     assert read_manifest(output_of(run[0], "dpo")).parents["model"] == digest("sft")
     assert read_manifest(output_of(run[0], "grpo")).parents["model"] == digest("dpo")
