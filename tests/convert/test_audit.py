@@ -244,3 +244,18 @@ def test_one_flipped_bit_in_the_checkpoint_is_caught(pairs: Callable[[str], tupl
     content[where + 100] ^= 1
     path.write_bytes(content)
     assert "model.layers.0.mlp.down_proj.weight: 1 of" in caught(damaged, model)
+
+
+def test_the_forward_pass_alone_tells_and_says_from_which_layer_on(
+    pairs: Callable[[str], tuple[Path, Path]], tmp_path: Path
+) -> None:
+    model, checkpoint = pairs("qwen3")
+    damaged = Path(shutil.copytree(model, tmp_path / "model"))
+    weights = load_file(damaged / MODEL)
+    weights["model.layers.1.mlp.down_proj.weight"].mul_(1.1)
+    save_file(weights, damaged / MODEL, metadata={"format": "pt"})
+    found = audited(checkpoint, damaged)
+    before, *after = found.layer_max_abs_diff
+    assert before < 1e-5
+    assert min(after) > 1e-3
+    assert found.logits_max_abs_diff > 1e-3
