@@ -32,14 +32,17 @@ class Tiny:
     """A training in this process, and its checkpoints."""
 
     def __init__(
-        self, folder: Path, precision: str = "bf16", distributed_optimizer: bool = False, **policy: int | bool
+        self,
+        folder: Path,
+        precision: str = "bf16",
+        distributed_optimizer: bool = False,
+        clip_grad: float = 1.0,
+        **policy: int | bool,
     ):
         layout = Layout(micro_batch=2, distributed_optimizer=distributed_optimizer)
-        # The distributed optimizer sums up the gradient norm in another order. Where the norm clips, the last bit
-        # of a weight depends on that, and then a checkpoint of one kind goes on under the other but for that bit.
-        unclipped = tiny_spec().optimizer.model_copy(update={"clip_grad": 1e6})
+        optimizer = tiny_spec().optimizer.model_copy(update={"clip_grad": clip_grad})
         policies = CheckpointPolicy(**policy)
-        self.spec = tiny_spec(precision=precision, layout=layout, checkpoints=policies, optimizer=unclipped)
+        self.spec = tiny_spec(precision=precision, layout=layout, checkpoints=policies, optimizer=optimizer)
         data = folder / "shards"
         if not data.exists():
             make_shards(data)
@@ -84,13 +87,16 @@ def one_process() -> Iterator[None]:
 def test_it_continues_bit_for_bit_with_and_without_the_distributed_optimizer(
     precision: str, saved_with: bool, loaded_with: bool, tmp_path: Path
 ) -> None:
-    run = Tiny(tmp_path, precision, saved_with)
+    # The distributed optimizer sums up the gradient norm in another order, and where the norm clips, the last bit
+    # of a weight depends on that: from one to the other it is bit for bit only as long as nothing is clipped.
+    clip_grad = 1.0 if saved_with == loaded_with else 1e6
+    run = Tiny(tmp_path, precision, saved_with, clip_grad)
     for _ in range(3):
         run.step()
     run.save()
     undisturbed = [run.step() for _ in range(3)]
 
-    again = Tiny(tmp_path, precision, loaded_with)
+    again = Tiny(tmp_path, precision, loaded_with, clip_grad)
     again.checkpoints.resume(again.state)
     assert (again.state.step, again.state.samples, len(again.state.losses)) == (3, 12, 3)
     assert [again.step() for _ in range(3)] == undisturbed

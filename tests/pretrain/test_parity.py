@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 # fp32 sums in another order; measured: at most a tenth of these
 LOSS, NORM, WEIGHTS = 1e-5, 1e-5, 1e-5
 
-# Layouts that are trained by the same processes. Not more: Megatron's distributed optimizer is never freed, and
-# the threads of its groups wake up a hundred times a second each.
+# Layouts that are trained by the same processes. Not more: Megatron's distributed optimizer is never freed, nor
+# are its groups and their threads.
 AT_A_TIME = 12
 
 # what `make test` tries: each kind of parallelism, some together, on up to four processes
