@@ -7,7 +7,6 @@ embedding are in it.
 """
 
 import copy
-import json
 from functools import cached_property
 from pathlib import Path
 
@@ -17,8 +16,7 @@ from torch import Tensor
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PretrainedConfig, PreTrainedModel
 
 from tasks.convert.errors import ConversionError
-
-INDEX, ONE_FILE = "model.safetensors.index.json", "model.safetensors"
+from tasks.convert.safetensors_files import Model
 
 
 class Reference:
@@ -29,7 +27,7 @@ class Reference:
 
     def __init__(self, folder: Path) -> None:
         self.config = AutoConfig.from_pretrained(folder)
-        self.files = _files(folder)
+        self.files = {name: folder / stored.file for name, stored in Model(folder).tensors.items()}
 
     @torch.no_grad()
     def embed(self, tokens: Tensor) -> Tensor:
@@ -75,15 +73,6 @@ class Reference:
             with safe_open(path, framework="pt") as file:
                 found |= {new: file.get_tensor(name) for name, new in names.items() if self.files[name] == path}
         return found
-
-
-def _files(folder: Path) -> dict[str, Path]:
-    """Which file has a tensor, by its name."""
-    if (folder / INDEX).exists():
-        places = json.loads((folder / INDEX).read_text())["weight_map"]
-        return {name: folder / place for name, place in places.items()}
-    with safe_open(folder / ONE_FILE, framework="pt") as file:
-        return dict.fromkeys(file.keys(), folder / ONE_FILE)
 
 
 def _with_layers(config: PretrainedConfig, numbers: list[int]) -> PretrainedConfig:
