@@ -31,6 +31,8 @@ from tasks.convert.pickles import Described, read_description, read_metadata
 
 METADATA = ".metadata"
 _NO_WEIGHTS = ("optimizer.", "chained_", "rng")  # how the names of a checkpoint's other tensors begin
+# What zipfile and pickle raise on bytes that are none of theirs: NotImplementedError for a zip version from the
+# future, OSError for a place before the file's beginning.
 _DAMAGED = (
     zipfile.BadZipFile,
     NotImplementedError,

@@ -60,9 +60,9 @@ class Piece:
     stop: int
 
 
-def blocks(weight: Weight, itemsize: int) -> Iterator[tuple[int, int, list[Piece]]]:
-    """A weight's rows, `start` to `stop`, in blocks of about BLOCK bytes, and each block's pieces."""
-    height = _height(weight, itemsize)
+def blocks(weight: Weight, itemsize: int, most: int = BLOCK) -> Iterator[tuple[int, int, list[Piece]]]:
+    """A weight's rows, `start` to `stop`, in blocks of about `most` bytes, and each block's pieces."""
+    height = _height(weight, itemsize, most)
     ends, end = [], 0
     for segment in weight.segments:
         ends.append(end := end + segment.stop - segment.start)
@@ -81,9 +81,9 @@ def blocks(weight: Weight, itemsize: int) -> Iterator[tuple[int, int, list[Piece
         yield start, stop, pieces
 
 
-def _height(weight: Weight, itemsize: int) -> int:
+def _height(weight: Weight, itemsize: int, most: int = BLOCK) -> int:
     """Rows in a block."""
-    return max(1, BLOCK // max(1, prod(weight.shape[1:]) * itemsize))
+    return max(1, most // max(1, prod(weight.shape[1:]) * itemsize))
 
 
 def _same_bytes(weight: Weight, ours: torch.dtype | None, theirs: torch.dtype) -> bool:

@@ -546,16 +546,6 @@ def move(direction: str, source: Path, target: Path, progress: Callable[[int, in
     return target
 
 
-@pytest.fixture(params=["import", "export"])
-def direction(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def source(direction: str, models: Path) -> Path:
-    return models / ("theirs" if direction == "import" else "ours")
-
-
 def test_a_disk_without_room_is_seen_before_the_work(direction: str, source: Path, disk: Path) -> None:
     fill(disk, 200_000)
     with pytest.raises(ConversionError, match=r"GB are needed and .* GB are free; make room"):
@@ -571,7 +561,7 @@ def test_a_disk_that_fills_up_later_is_said_and_gone_on_from(
         if not (disk / "filler").exists():
             fill(disk)
 
-    with pytest.raises((ConversionError, OSError), match=r"target\.partial") as caught:
+    with pytest.raises(ConversionError, match=r"target\.partial") as caught:
         move(direction, source, disk / "target", fill_it)
     assert re.search("space|room", str(caught.value))
     assert not (disk / "target").exists()

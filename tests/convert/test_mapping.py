@@ -1,7 +1,6 @@
 """The table of names and rows: every map is a bijection, and the names are transformers' own."""
 
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -91,25 +90,23 @@ def test_stacked_weights_are_there_for_every_layer_and_expert(found: tuple[Table
 def test_blocks_cover_every_row_once_and_say_the_same(
     found: tuple[Table, Architecture], block: int, itemsize: int
 ) -> None:
-    with patch.object(transfer, "BLOCK", block):
-        for weight in weights(*found):
-            rows: list[tuple[int, int]] = []
-            for start, stop, pieces in transfer.blocks(weight, itemsize):
-                assert start == len(rows)
-                for piece in pieces:
-                    assert start + piece.start == len(rows)
-                    rows += [(piece.part, piece.row + row) for row in range(piece.stop - piece.start)]
-                assert stop == len(rows)
-            assert rows == rows_of(list(weight.segments))
+    for weight in weights(*found):
+        rows: list[tuple[int, int]] = []
+        for start, stop, pieces in transfer.blocks(weight, itemsize, block):
+            assert start == len(rows)
+            for piece in pieces:
+                assert start + piece.start == len(rows)
+                rows += [(piece.part, piece.row + row) for row in range(piece.stop - piece.start)]
+            assert stop == len(rows)
+        assert rows == rows_of(list(weight.segments))
 
 
 @given(tables_and_models())
 def test_a_block_is_no_larger_than_a_row_must_be(found: tuple[Table, Architecture]) -> None:
-    with patch.object(transfer, "BLOCK", 100):
-        for weight in weights(*found):
-            row = torch.Size(weight.shape[1:]).numel() * 2
-            for start, stop, _ in transfer.blocks(weight, 2):
-                assert (stop - start) * row <= max(row, 100)
+    for weight in weights(*found):
+        row = torch.Size(weight.shape[1:]).numel() * 2
+        for start, stop, _ in transfer.blocks(weight, 2, 100):
+            assert (stop - start) * row <= max(row, 100)
 
 
 @pytest.mark.parametrize("name", models.FAMILIES)

@@ -46,16 +46,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(params=["import", "export"])
-def direction(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def source(direction: str, models: Path) -> Path:
-    return models / ("theirs" if direction == "import" else "ours")
-
-
 def journal(target: Path) -> list[dict[str, Any]]:
     """The weights that are written, as far as the lines are whole."""
     path = target.with_name(target.name + ".partial") / JOURNAL
