@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import prod
@@ -53,18 +54,22 @@ def export_model(
         written = sum(_bytes(weight, dtypes[weight.name]) for weight in source.weights if weight.name in making.done)
         making.room(total)
         progress(written, total)
-        sizes = {}
-        for file, mine in zip(_names(len(shards)), shards, strict=True):
-            tensors = {name: (shape, dtypes[weight.name]) for weight in mine for name, shape in weight.parts}
-            sizes[file] = {name: prod(shape) * dtype.itemsize for name, (shape, dtype) in tensors.items()}
-            missing = [weight for weight in mine if weight.name not in making.done]
-            if not missing:
-                continue
-            shard = Shard(making.folder / file, tensors)
+        sizes: dict[str, dict[str, int]] = {}
+        with ExitStack() as open_files:
+            # all files at once: the kernel lets one thread at a time write to a file
+            files: dict[str, Shard] = {}
+            for file, mine in zip(_names(len(shards)), shards, strict=True):
+                tensors = {name: (shape, dtypes[weight.name]) for weight in mine for name, shape in weight.parts}
+                sizes[file] = {name: prod(shape) * dtype.itemsize for name, (shape, dtype) in tensors.items()}
+                if all(weight.name in making.done for weight in mine):
+                    continue
+                shard = Shard(making.folder / file, tensors)
+                open_files.callback(shard.close)
+                files |= {weight.name: shard for weight in mine}
 
-            def move(weight: Weight, shard: Shard = shard) -> Entry:
+            def move(weight: Weight) -> Entry:
                 read = partial(source.checkpoint.rows, source.keys[weight.key], weight.index)
-                entry = export_weight(weight, dtypes[weight.name], read, shard.write)
+                entry = export_weight(weight, dtypes[weight.name], read, files[weight.name].write)
                 making.wrote(entry)
                 return entry
 
@@ -73,10 +78,7 @@ def export_model(
                 written += _bytes(weight, dtypes[weight.name])
                 progress(written, total)
 
-            try:
-                each(move, missing, moved)
-            finally:
-                shard.close()
+            each(move, [weight for weight in _in_turn(shards) if weight.name not in making.done], moved)
         if len(shards) > 1:
             write_index(making.folder, sizes)
         _write_beside(source, making.folder, tokenizer, set(dtypes.values()))
@@ -108,6 +110,12 @@ def _shards(weights: list[Weight], dtypes: dict[str, torch.dtype], most: int) ->
         shard.append(weight)
         size += more
     yield shard
+
+
+def _in_turn(shards: list[list[Weight]]) -> list[Weight]:
+    """From every file at the same pace, so that they end together."""
+    placed = [(number / len(mine), weight) for mine in shards for number, weight in enumerate(mine)]
+    return [weight for _, weight in sorted(placed, key=lambda item: item[0])]
 
 
 def _names(count: int) -> list[str]:

@@ -131,12 +131,14 @@ def test_a_second_one_at_the_same_time_is_refused(direction: str, source: Path, 
 
 
 def test_files_that_were_finished_are_not_touched(models: Path, tmp_path: Path) -> None:
-    stop("export", models / "ours", tmp_path / "target")
+    count = Count()
+    convert("export", models / "ours", tmp_path / "undisturbed", count)
+    stop("export", models / "ours", tmp_path / "target", weights=count.weights - 3)
     files = sorted((tmp_path / "target.partial").glob("*.safetensors"))
     before = {path.name: path.stat().st_mtime_ns for path in files}
     convert("export", models / "ours", tmp_path / "target")
     unchanged = [name for name, time in before.items() if (tmp_path / "target" / name).stat().st_mtime_ns == time]
-    assert len(unchanged) >= len(before) - 1 > 1
+    assert len(unchanged) >= len(before) - 3 > 1
 
 
 def test_a_line_that_was_half_written_counts_for_nothing(direction: str, source: Path, tmp_path: Path) -> None:
