@@ -4,6 +4,7 @@
 #   TORCH_BACKEND=cuda           a machine with an NVIDIA GPU: Python 3.12 and images/gpu.txt
 #   PIP_FIND_LINKS=DIR           where torch's CPU build lies, when it should not come from PyTorch's own index
 #   RECIPE=FILE                  another recipe for `make demo`
+#   WORKERS=N                    processes of `make test`; each wants a core and 4 GB
 
 TORCH_BACKEND ?= cpu
 ifeq ($(TORCH_BACKEND),cpu)
@@ -22,6 +23,7 @@ endif
 PYTHON ?= python$(PYTHON_VERSION)
 UV_VERSION := 0.13.8
 RECIPE ?= workflows/recipes/laptop.yaml
+WORKERS ?= 2
 BENCHMARKS = $(filter-out __init__ harness,$(basename $(notdir $(wildcard tests/benchmarks/*.py))))
 
 BIN := .venv/bin
@@ -46,7 +48,7 @@ demo: $(READY)  ## raw text to a GRPO-tuned, published model: 10 to 15 minutes t
 	@$(BIN)/pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl --recipe $(RECIPE)
 
 test: lint  ## the checks, then all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 parity: $(READY)  ## every parallel layout on up to 8 processes against one process; hours on two cores
 	$(BIN)/python -m pytest -m slow tests/pretrain/test_parity.py

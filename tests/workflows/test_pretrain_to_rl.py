@@ -73,7 +73,7 @@ def pyflyte(folder: Path, recipe: Path) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=550,
+        timeout=1100,
         check=False,
     )
 
