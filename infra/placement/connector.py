@@ -4,6 +4,7 @@ A job's name is made of what it does, so a `create` that is tried again (the ans
 finds the job that runs instead of starting a second one.
 """
 
+import re
 import textwrap
 import threading
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from sky.schemas.api.responses import ManagedJobRecord
 from sky.server.common import get_server_url
 
 from infra.errors import Stopped
+from infra.placement.config import Placement
 from infra.placement.job import OUTPUT_PREFIX, Order, sky_task
 from infra.tracking.redact import redact_text
 
@@ -53,6 +55,8 @@ PHASES: dict[str, tuple[int, str]] = {
     "FAILED_CONTROLLER": (TaskExecution.RETRYABLE_FAILED, "failed: SkyPilot's controller had an error"),
 }
 FINAL = {"SUCCEEDED", "CANCELLED", *(status for status in PHASES if status.startswith("FAILED"))}
+# SkyPilot's words for the machines of a job: "2x[spot](gpus=H100:8, cpus=192, mem=2048, p5.48xlarge, disk=256)"
+DESCRIBED = re.compile(r"(?P<nodes>\d+)x(?P<spot>\[spot\])?\((?P<words>.*)\)")
 UNREACHABLE = (ApiServerConnectionError, requests.ConnectionError, requests.Timeout)
 
 
@@ -67,6 +71,7 @@ class SkyJob(ResourceMeta):
     name: str
     job_id: int
     output_prefix: str
+    placement: dict[str, Any]
 
 
 class SkyPilotConnector(AsyncConnectorBase):
@@ -82,19 +87,18 @@ class SkyPilotConnector(AsyncConnectorBase):
         self, task_template: TaskTemplate, output_prefix: str, inputs: LiteralMap | None = None, **_: Any
     ) -> SkyJob:
         """Start the job, or find the one that runs. Raises NoApiServer, and what SkyPilot says of a wrong task."""
-        name = _job_name(task_template, inputs)
+        name, order = _job_name(task_template, inputs), Order(**task_template.custom)
         try:
             found = next((record for record in _records(name_match=name) if _is_at_work(record, name)), None)
             if found is not None:
-                return SkyJob(name, found.job_id, _output_prefix(found))
-            order = Order(**task_template.custom)
+                return SkyJob(name, found.job_id or 0, _output_prefix(found), order.placement)
             container = task_template.container
             config = sky_task(name, order, container.image, container.args, output_prefix)
             ids, _handle = sdk.get(jobs.launch(sky.Task.from_yaml_config(config), name=name))
             assert ids, "SkyPilot names the job that it starts"
         except UNREACHABLE as error:
             raise NoApiServer(f"{_server()} does not answer ({error}); `sky api start` starts one here") from error
-        job = SkyJob(name, ids[0], output_prefix)
+        job = SkyJob(name, ids[0], output_prefix, order.placement)
         if self._unwanted.is_set():
             self.delete(job)
         return job
@@ -110,6 +114,11 @@ class SkyPilotConnector(AsyncConnectorBase):
         phase, words = PHASES[_status(record)]
         link = TaskLog(name=f"SkyPilot job {record.job_id}", uri=f"{get_server_url()}/dashboard/jobs/{record.job_id}")
         resource = Resource(phase, _message(record, words), [link], custom_info=where(record))
+        if phase == TaskExecution.RUNNING and (over := _over_limit(resource_meta, record)):
+            self.delete(resource_meta)
+            return Resource(
+                TaskExecution.FAILED, f"job {record.job_id} was cancelled: {over}", [link], None, where(record)
+            )
         if phase == TaskExecution.SUCCEEDED:
             resource.outputs = LiteralMap.from_flyte_idl(
                 _read(literals_pb2.LiteralMap, f"{resource_meta.output_prefix}/outputs.pb")
@@ -138,9 +147,39 @@ def where(record: ManagedJobRecord) -> dict[str, Any]:
         "zone": record.zone,
         "cluster": record.current_cluster_name,
         "resources": record.cluster_resources,
+        "price_per_hour": price_per_hour(record),
         "recoveries": record.recovery_count,
     }
     return {name: value for name, value in found.items() if value not in (None, "", "-")}
+
+
+def price_per_hour(record: ManagedJobRecord) -> float | None:
+    """What the machines of a job cost, US dollars, by SkyPilot's catalog; None for those that have no price there."""
+    described = DESCRIBED.fullmatch(record.cluster_resources_full or "")
+    words = described["words"].split(", ") if described else []
+    instance = next((word for word in words if "=" not in word and word != "..."), None)
+    if described is None or instance is None:
+        return None
+    place = "/".join(filter(None, (record.cloud, record.region, record.zone)))
+    machine = sky.Resources(
+        infra=place, instance_type=instance, accelerators=record.accelerators, use_spot=bool(described["spot"])
+    )
+    return int(described["nodes"]) * float(machine.get_cost(3600))
+
+
+def _over_limit(job: SkyJob, record: ManagedJobRecord) -> str | None:
+    """Which of the placement's limits a job has reached, if any. SkyPilot has none for a run's price, and leaves the
+    accelerators out of the hourly one where they are priced apart from the machine."""
+    limits = Placement.model_validate(job.placement)
+    hours, price = (record.job_duration or 0) / 3600, price_per_hour(record) or 0.0
+    for name, value, limit in (
+        ("time_limit_h", hours, limits.time_limit_h),
+        ("max_price_per_hour", price, limits.max_price_per_hour),
+        ("max_price_per_run", price * hours, limits.max_price_per_run),
+    ):
+        if limit is not None and value > limit:
+            return f"placement.{name} is {limit:g}, and it is at {value:.4g}"
+    return None
 
 
 def _job_name(template: TaskTemplate, inputs: LiteralMap | None) -> str:
