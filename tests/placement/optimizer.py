@@ -57,7 +57,7 @@ def main() -> None:
     os.dup2(2, 1)  # SkyPilot prints
 
     from sky import check, clouds, global_user_state
-    from sky.clouds import CloudCapability
+    from sky.clouds.cloud import CloudCapability
 
     global_user_state.initialize_and_get_db()
     global_user_state.set_allowed_clouds(check._get_workspace_allowed_clouds("default"), "default")
