@@ -8,6 +8,7 @@ import re
 import textwrap
 import threading
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +16,6 @@ from typing import Any
 import requests
 import sky
 import yaml
-from blake3 import blake3
 from flyteidl.core import errors_pb2, literals_pb2
 from flyteidl.core.execution_pb2 import TaskExecution, TaskLog
 from flytekit import FlyteContextManager
@@ -23,9 +23,8 @@ from flytekit.core.utils import load_proto_from_file
 from flytekit.extend.backend.base_connector import AsyncConnectorBase, ConnectorRegistry, Resource, ResourceMeta
 from flytekit.models.literals import LiteralMap
 from flytekit.models.task import TaskTemplate
-from sky import jobs
+from sky import exceptions, jobs
 from sky.client import sdk
-from sky.exceptions import ApiServerConnectionError
 from sky.schemas.api.responses import ManagedJobRecord
 from sky.server.common import get_server_url
 
@@ -57,7 +56,17 @@ PHASES: dict[str, tuple[int, str]] = {
 FINAL = {"SUCCEEDED", "CANCELLED", *(status for status in PHASES if status.startswith("FAILED"))}
 # SkyPilot's words for the machines of a job: "2x[spot](gpus=H100:8, cpus=192, mem=2048, p5.48xlarge, disk=256)"
 DESCRIBED = re.compile(r"(?P<nodes>\d+)x(?P<spot>\[spot\])?\((?P<words>.*)\)")
-UNREACHABLE = (ApiServerConnectionError, requests.ConnectionError, requests.Timeout)
+# What a question ends with when the server is away, or was started again meanwhile (RuntimeError: it knows of no such
+# request; it is the base of SkyPilot's own word for a server that is away, too)
+UNANSWERED = (
+    requests.RequestException,
+    RuntimeError,
+    exceptions.ClusterNotUpError,
+    exceptions.RequestCancelled,
+    exceptions.RequestInterruptedError,
+    exceptions.ServerTemporarilyUnavailableError,
+)
+UNREACHABLE = (exceptions.ApiServerConnectionError, requests.ConnectionError, requests.Timeout)
 
 
 class NoApiServer(Stopped):
@@ -109,8 +118,8 @@ class SkyPilotConnector(AsyncConnectorBase):
             return Resource(TaskExecution.RUNNING, f"{_server()} does not answer; asking again")
         try:
             (record,) = _records(job_ids=[resource_meta.job_id])
-        except UNREACHABLE as error:
-            return Resource(TaskExecution.RUNNING, f"{_server()} does not answer ({error}); asking again")
+        except UNANSWERED as error:
+            return Resource(TaskExecution.RUNNING, f"{_server()} does not answer; asking again ({error})")
         phase, words = PHASES[_status(record)]
         link = TaskLog(name=f"SkyPilot job {record.job_id}", uri=f"{get_server_url()}/dashboard/jobs/{record.job_id}")
         resource = Resource(phase, _message(record, words), [link], custom_info=where(record))
@@ -129,9 +138,13 @@ class SkyPilotConnector(AsyncConnectorBase):
 
     def delete(self, resource_meta: SkyJob, **_: Any) -> None:
         """Cancel the job; one that is over is left as it is."""
-        (record,) = _records(job_ids=[resource_meta.job_id])
-        if _status(record) not in FINAL:
-            sdk.get(jobs.cancel(job_ids=[resource_meta.job_id]))
+        number = resource_meta.job_id
+        try:
+            (record,) = _records(job_ids=[number])
+            if _status(record) not in FINAL:
+                sdk.get(jobs.cancel(job_ids=[number]))
+        except UNREACHABLE as error:
+            raise NoApiServer(f"{_server()} does not answer: job {number} goes on; sky jobs cancel {number}") from error
 
     def give_up(self) -> None:
         """Whoever asked for the job that is being created has gone."""
@@ -184,13 +197,13 @@ def _over_limit(job: SkyJob, record: ManagedJobRecord) -> str | None:
 
 def _job_name(template: TaskTemplate, inputs: LiteralMap | None) -> str:
     """The same for the same work: the task, its version, and its inputs as Flyte's cache takes them."""
-    identity = blake3(f"{template.id.name}\0{template.metadata.discovery_version}".encode())
+    identity = blake2b(f"{template.id.name}\0{template.metadata.discovery_version}".encode(), digest_size=6)
     for name, literal in sorted((inputs.literals if inputs else {}).items()):
         identity.update(f"{name}\0".encode())
         content = literal.to_flyte_idl().SerializeToString(deterministic=True)
         identity.update(literal.hash.encode() if literal.hash else content)
     stage = template.id.name.rpartition(".")[2].replace("_", "-")
-    return f"baton-{stage}-{identity.hexdigest()[:12]}"
+    return f"baton-{stage}-{identity.hexdigest()}"
 
 
 def _is_at_work(record: ManagedJobRecord, name: str) -> bool:

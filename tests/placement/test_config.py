@@ -22,7 +22,7 @@ def test_nothing_said_is_anywhere_on_demand() -> None:
 
 
 def test_every_field_reaches_skypilot() -> None:
-    fields = {"cpus": 8, "memory_gb": 64, "disk_gb": 500, "nodes": 4, "max_price_per_hour": 100}
+    fields: dict[str, Any] = {"cpus": 8, "memory_gb": 64, "disk_gb": 500, "nodes": 4, "max_price_per_hour": 100}
     (one,) = read(accelerators=["H100:8"], infra=["aws/us-east-1"], spot="spot", docker="registry/image:1", **fields)
     assert (str(one.cloud), one.region, one.accelerators, one.use_spot) == ("AWS", "us-east-1", {"H100": 8}, True)
     assert (one.cpus, one.memory, one.disk_size, one.max_hourly_cost) == ("8+", "64+", 500, 25)
