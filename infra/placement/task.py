@@ -31,6 +31,7 @@ from infra.errors import Stopped
 from infra.launch import EngineFailed
 from infra.placement.config import MACHINE_FAULT, Placement
 from infra.placement.job import RESTARTS_LEFT, Order
+from infra.placement.mirror import mirror
 from infra.placement.storage import storage_of
 from infra.progress import ProgressBar, say
 from infra.tracking.code import PROJECT, code_version
@@ -131,11 +132,13 @@ class Placeable(AsyncConnectorExecutorMixin):
         """Ask until the job is over; show what changes, and the engine's progress. Raises PlacementFailed."""
         title, said, asked = self.name.rpartition(".")[2], "", -POLL_S
         bar, execution, succeeded = None, current_execution(title), False
+        storage = storage_of(self.placement.storage if self.placement else None)
         try:
             while True:
                 if time.monotonic() - asked >= POLL_S:
                     asked = time.monotonic()
                     resource = await asyncio.to_thread(self._connector.get, resource_meta)
+                    mirror(storage, execution, resource_meta.name)
                     if resource.message != said:
                         said = resource.message
                         say(f"{title}: {said}")
