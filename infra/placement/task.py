@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from flyteidl.core.execution_pb2 import TaskExecution
-from flytekit import FlyteContext, FlyteContextManager, ImageSpec
+from flytekit import FlyteContextManager, ImageSpec
 from flytekit.configuration import FastSerializationSettings, ImageConfig, SerializationSettings
 from flytekit.constants import CopyFileDetection
 from flytekit.core.data_persistence import FileAccessProvider
@@ -52,6 +52,12 @@ class Placeable(AsyncConnectorExecutorMixin):
 
     placement: Placement | None = None  # of the copy that a placement is given to
 
+    def __call__(self, *args: Any, **inputs: Any) -> Any:
+        """A cluster is told by the task's type. A spec that is a promise is looked at where the task runs."""
+        placement = getattr(inputs.get("spec"), "placement", None)
+        task = self if placement is None else self._at(placement)
+        return super(Placeable, task).__call__(*args, **inputs)
+
     def execute(self, **inputs: Any) -> Any:
         placement = inputs["spec"].placement
         if JOB in os.environ:
@@ -59,12 +65,6 @@ class Placeable(AsyncConnectorExecutorMixin):
         if placement is None:
             return super(AsyncConnectorExecutorMixin, self).execute(**inputs)
         return self._at(placement)._elsewhere(**self.sent(placement, inputs))
-
-    def compile(self, ctx: FlyteContext, *args: Any, **inputs: Any) -> Any:
-        """For a Flyte cluster. A spec that is not known yet (a promise) is looked at where the task runs."""
-        placement = getattr(inputs.get("spec"), "placement", None)
-        task = self if placement is None else self._at(placement)
-        return super(Placeable, task).compile(ctx, *args, **inputs)
 
     def sent(self, placement: Placement, inputs: dict[str, Any]) -> dict[str, Any]:
         """The inputs with their files where the job will find them."""
