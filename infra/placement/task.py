@@ -48,18 +48,18 @@ class PlacementFailed(Stopped):
 
 
 class Placeable(AsyncConnectorExecutorMixin):
-    """Goes before PythonFunctionTask among a task's bases. The input `spec` has a `placement`, or None."""
+    """Goes before PythonFunctionTask among a task's bases. Its input `spec` may have a `placement`."""
 
     placement: Placement | None = None  # of the copy that a placement is given to
 
     def __call__(self, *args: Any, **inputs: Any) -> Any:
         """A cluster is told by the task's type. A spec that is a promise is looked at where the task runs."""
-        placement = getattr(inputs.get("spec"), "placement", None)
+        placement = _placement(inputs)
         task = self if placement is None else self._at(placement)
         return super(Placeable, task).__call__(*args, **inputs)
 
     def execute(self, **inputs: Any) -> Any:
-        placement = inputs["spec"].placement
+        placement = _placement(inputs)
         if JOB in os.environ:
             return self._in_job(**inputs)
         if placement is None:
@@ -158,6 +158,10 @@ class Placeable(AsyncConnectorExecutorMixin):
         if not succeeded:
             raise PlacementFailed(f"{title}: {resource.message}")
         return resource
+
+
+def _placement(inputs: dict[str, Any]) -> Placement | None:
+    return getattr(inputs.get("spec"), "placement", None)
 
 
 class _NoHistory(StandardIgnore):
