@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from flytekit import FlyteContextManager
+from flytekit.core.type_engine import TypeEngine
 
 from infra.home import baton_home
 from infra.placement.mirror import mirror
@@ -41,10 +43,17 @@ def made(folder: Path) -> Tokenizer:
 
 def test_an_artifact_goes_to_the_bucket_once(bucket: str, tmp_path: Path) -> None:
     artifact = made(tmp_path / "output")
-    address = send(str(artifact.directory.path), artifact.digest, bucket)
+    address = send(artifact.place, artifact.digest, bucket)
     assert address == f"{bucket}/artifacts/{artifact.digest}"
     verify(tmp_path / "bucket/artifacts" / artifact.digest, artifact.digest)
     assert send(address, artifact.digest, bucket) == address
+
+
+def test_an_address_survives_flyte_s_types(tmp_path: Path) -> None:
+    here = made(tmp_path / "output").at("s3://bucket/jobs/x/output")
+    context = FlyteContextManager.current_context()
+    literal = TypeEngine.to_literal(context, here, Tokenizer, TypeEngine.to_literal_type(Tokenizer))
+    assert TypeEngine.to_python_value(context, literal, Tokenizer).place == "s3://bucket/jobs/x/output"
 
 
 def test_it_comes_from_the_bucket_when_it_is_needed(bucket: str, tmp_path: Path) -> None:
@@ -63,7 +72,7 @@ def test_what_a_job_made_is_known_by_its_address_in_the_bucket(monkeypatch: pyte
 def test_a_shared_folder_needs_no_copies(tmp_path: Path) -> None:
     storage = storage_of(f"{tmp_path}/")
     artifact = made(tmp_path / "jobs/tokenizer-0/output")
-    assert send(str(artifact.directory.path), artifact.digest, storage) == str(tmp_path / "jobs/tokenizer-0/output")
+    assert send(artifact.place, artifact.digest, storage) == str(tmp_path / "jobs/tokenizer-0/output")
 
 
 def test_a_job_s_record_and_metrics_come_home(bucket: str, tmp_path: Path) -> None:
