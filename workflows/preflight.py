@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from infra.home import baton_home
+from infra.placement.config import Placement
+from infra.placement.storage import is_bucket, storage_of
 from tasks.convert.spec import unexportable
 from tasks.pretrain.accelerators import BY_NAME, accelerator
 from tasks.pretrain.fit import Place, fitting, place_of
@@ -180,7 +182,7 @@ def _hardware(given: Given) -> list[Problem]:
     if layout.device and layout.device not in BY_NAME:
         return [Problem("pretrain.layout.device", layout.device, f"one of {', '.join(BY_NAME)}")]
     found = []
-    if gpus and not layout.device and layout.processes > len(gpus):
+    if gpus and not layout.device and not spec.placement and layout.processes > len(gpus):
         allowed = f"at most the GPUs of this machine ({len(gpus)}), one for each process; layout.device names another"
         found.append(Problem("pretrain.layout.processes", layout.processes, allowed))
     if spec.precision == "fp8":
@@ -206,7 +208,8 @@ def _layout(given: Given) -> list[Problem]:
     spec: PretrainSpec | None = given.specs.get("pretrain")
     if spec is None or any(not problem.path.startswith("optimizer") for problem in spec.problems()):
         return []  # these have their own words
-    vocabulary, place = vocabulary_of(given), place_of(spec.layout, given.machine)
+    vocabulary = vocabulary_of(given)
+    place = None if spec.placement and not spec.layout.device else place_of(spec.layout, given.machine)
     if vocabulary is None:
         return []
     if wrong := spec.layout_problems(vocabulary):
@@ -230,9 +233,9 @@ def _instead(spec: PretrainSpec, vocabulary: int, place: Place) -> str:
 
 def _room(given: Given) -> list[Problem]:
     """The disk has room for what the run writes, if it is this machine's."""
-    if "pretrain" not in given.specs or given.specs["pretrain"].layout.device:
+    spec: PretrainSpec | None = given.specs.get("pretrain")
+    if spec is None or spec.layout.device or spec.placement:
         return []
-    spec = given.specs["pretrain"]
     needed = estimated_bytes(given, spec.model.parameters(vocabulary_of(given) or 0))
     free = shutil.disk_usage(baton_home()).free
     if needed <= free:
@@ -242,6 +245,24 @@ def _room(given: Given) -> list[Problem]:
         "lower checkpoints.keep_last, make room, or set BATON_HOME to a larger disk"
     )
     return [Problem("pretrain.checkpoints.keep_last", spec.checkpoints.keep_last, allowed)]
+
+
+def _placements(given: Given) -> list[Problem]:
+    """A placed stage has as many machines as it is spread over, and they share their files."""
+    found = []
+    for name, spec in given.specs.items():
+        placement: Placement | None = getattr(spec, "placement", None)
+        if placement is None:
+            continue
+        nodes = spec.layout.nodes if isinstance(spec, PretrainSpec) else 1
+        if placement.nodes != nodes:
+            what = "as layout.nodes is" if isinstance(spec, PretrainSpec) else "this stage runs on one"
+            found.append(Problem(f"{name}.placement.nodes", placement.nodes, f"{nodes}: {what}"))
+        storage = storage_of(placement.storage)
+        if nodes > 1 and is_bucket(storage):
+            allowed = "a folder that the machines share: they write one checkpoint together"
+            found.append(Problem(f"{name}.placement.storage", storage, allowed))
+    return found
 
 
 # bytes for each weight: bf16 weights, fp32 master weights, and Adam's two moments; a model for exchange in bf16
@@ -271,4 +292,5 @@ CHECKS: list[Callable[[Given], list[Problem]]] = [
     _hardware,
     _layout,
     _room,
+    _placements,
 ]
