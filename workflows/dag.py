@@ -1,0 +1,93 @@
+"""A recipe's DAG, looked at before anything runs: its stages in their order, and what the cache has of them.
+
+Flyte compiles the very function that it would run, and each stage is looked up in Flyte's local cache
+under the very key that the run would use. So nothing here knows which stages there are.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from flytekit.core.context_manager import CompilationState, FlyteContext, FlyteContextManager
+from flytekit.core.local_cache import LocalTaskCache
+from flytekit.core.node import Node
+from flytekit.core.promise import Promise, translate_inputs_to_literals
+from flytekit.core.type_engine import TypeEngine
+from flytekit.core.workflow import get_promise
+from flytekit.models.literals import LiteralMap
+from pydantic import ValidationError
+
+from tasks.artifacts import Artifact
+from tasks.manifest import ArtifactError, read_manifest
+from tasks.stage import StageTask
+from workflows.pretrain_to_rl import dag
+from workflows.recipe import Recipe
+
+Made = dict[Node, dict[str, Promise]]  # what is known of the stages' outputs
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage of the run."""
+
+    name: str  # the stage's; its second use is stage-2
+    stage: str
+    after: tuple[str, ...]
+    cached: str | None  # the artifact's digest
+
+
+def steps_of(recipe: Recipe) -> list[Step]:
+    """Every stage that the recipe asks for, in an order in which they can run."""
+    here = FlyteContextManager.current_context()
+    compiling = here.with_compilation_state(CompilationState(prefix=""))
+    with FlyteContextManager.with_context(compiling) as context:
+        dag(recipe)
+        state = context.compilation_state
+    steps: dict[str, Step] = {}  # by the node's id
+    made: Made = {}
+    for node in state.nodes if state else ():
+        stage = node.flyte_entity.task_config.engine.stage
+        uses = 1 + sum(step.stage == stage for step in steps.values())
+        before = tuple(steps[parent].name for parent in steps if parent in {each.id for each in node.upstream_nodes})
+        name = stage if uses == 1 else f"{stage}-{uses}"
+        steps[node.id] = Step(name, stage, before, _cached(here, node, made))
+    return list(steps.values())
+
+
+def _cached(context: FlyteContext, node: Node, made: Made) -> str | None:
+    """The digest of what the stage would take from the cache; None: it has to run, or one before it has."""
+    task: StageTask = node.flyte_entity
+    if not task.metadata.cache or any(parent not in made for parent in node.upstream_nodes):
+        return None
+    found = LocalTaskCache.get(
+        task.name, task.metadata.cache_version, _inputs(context, node, made), task.metadata.cache_ignore_input_vars
+    )
+    if found is None or not (artifact := _artifact(context, task, found)):
+        return None
+    made[node] = {name: Promise(name, literal) for name, literal in found.literals.items()}
+    return artifact.digest
+
+
+def _inputs(context: FlyteContext, node: Node, made: Made) -> LiteralMap:
+    """What the stage would be given, as the run would write it."""
+    task: StageTask = node.flyte_entity
+    hints = task.get_input_types() or {}
+    values: dict[str, Any] = {}
+    for binding in node.bindings:
+        promise = get_promise(binding.binding, made)
+        # a constant's hash is lost when it is bound: as a Python value it gets it again
+        constant = binding.binding.scalar is not None
+        values[binding.var] = (
+            TypeEngine.to_python_value(context, promise.val, hints[binding.var]) if constant else promise
+        )
+    literals = translate_inputs_to_literals(context, values, task.interface.inputs, hints)
+    return LiteralMap(literals)
+
+
+def _artifact(context: FlyteContext, task: StageTask, found: LiteralMap) -> Artifact | None:
+    """The artifact, if its manifest is still there and the same. Its files are looked at by the run."""
+    ((name, python_type),) = task.python_interface.outputs.items()
+    try:
+        artifact: Artifact = TypeEngine.to_python_value(context, found.literals[name], python_type)
+        return artifact if read_manifest(artifact.local()).digest == artifact.digest else None
+    except (ValidationError, ArtifactError):
+        return None
