@@ -1,0 +1,109 @@
+"""Where a stage may run and at what price: the recipe's words, and what SkyPilot makes of them.
+
+A placement says nothing about the result, so it enters no cache key and no digest.
+"""
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+MACHINE_FAULT = 75  # the job's exit code (EX_TEMPFAIL) when another start may cure it: SkyPilot recovers the job
+
+Accelerator = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][\w.\-]*(:\d+(\.\d+)?)?$")]
+Infra = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(/[^/\s]+)*$")]
+CloudOrRegion = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(/[^/\s]+)?$")]
+HAVE_NO_CATALOG = ("slurm", "kubernetes", "k8s", "ssh")  # their regions are the user's own clusters
+SPOT = {"spot": (True,), "on_demand": (False,), "spot_first": (True, False)}
+
+
+class Placement(BaseModel):
+    """Where a stage may run. What is left out is open: SkyPilot takes the cheapest place that has capacity."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    accelerators: list[Accelerator] = Field([], description="Acceptable ones, for each node: [H100:8, A100-80GB:8]")
+    infra: list[Infra] = Field(
+        [], description="Where it may run: [aws, gcp/us-central1, slurm/alpha/cpu, k8s/my-cluster]; default: anywhere"
+    )
+    exclude: list[CloudOrRegion] = Field([], description="Where it may not run: [azure, aws/us-east-1]")
+    choose: Literal["cheapest", "in_order"] = Field(
+        "cheapest", description="Of all that is acceptable the cheapest first, or in the order in which it is listed"
+    )
+    spot: Literal["spot", "on_demand", "spot_first"] = Field("on_demand", description="Which kind of machine")
+    nodes: int = Field(1, ge=1, le=4096, description="Machines; a stage that is spread over several needs as many")
+    cpus: float | None = Field(None, gt=0, description="CPUs of each node, at least")
+    memory_gb: float | None = Field(None, gt=0, description="Memory of each node, at least, GB")
+    disk_gb: int | None = Field(None, ge=1, description="Disk of each node, GB")
+    max_price_per_hour: float | None = Field(None, gt=0, description="Of all nodes together, US dollars")
+    max_price_per_run: float | None = Field(
+        None, gt=0, description="Of the whole stage, US dollars: it is stopped when it has cost as much"
+    )
+    time_limit_h: float | None = Field(None, gt=0, description="Hours after which the stage is stopped")
+    restarts: int = Field(
+        3, ge=0, le=1000, description="Starts after a fault of the machine; those after a preemption are not counted"
+    )
+    image: str | None = Field(
+        None,
+        min_length=1,
+        description="Container image; default: the stage's own in BATON_IMAGE_REGISTRY, if that is set",
+    )
+    setup: str | None = Field(
+        None, description="Shell lines before the command, such as `. /shared/baton/.venv/bin/activate`"
+    )
+    storage: str | None = Field(
+        None,
+        min_length=1,
+        description="Where both sides keep the run's files: a folder that the machines share with this one, s3://… or "
+        "gs://…; default: BATON_STORAGE, or Baton's home",
+    )
+
+    @model_validator(mode="after")
+    def _something_is_left(self) -> "Placement":
+        if self.infra and all(self._is_excluded(place) for place in self.infra):
+            raise ValueError("exclude leaves nothing of infra")
+        for cloud in {*self.infra, *(HAVE_NO_CATALOG if not self.infra else ())}.intersection(HAVE_NO_CATALOG):
+            if self._is_split(cloud):
+                raise ValueError(f"a part of {cloud} is excluded: name the parts that may be used in infra instead")
+        return self
+
+    def _is_excluded(self, place: str) -> bool:
+        """Whether a place is one of `exclude`, or within one."""
+        return any(f"{place.lower()}/".startswith(f"{other.lower()}/") for other in self.exclude)
+
+    def _is_split(self, place: str) -> bool:
+        """Whether a part of a place is excluded."""
+        return any(other.lower().startswith(f"{place.lower()}/") for other in self.exclude)
+
+    def resources(self, docker: str | None = None, clouds: Sequence[str] = ()) -> dict[str, Any]:
+        """The `resources:` of a SkyPilot task. `docker`: the container image, if any. `clouds`: those that SkyPilot
+        has access to, for a placement that says no more than which of them are excluded.
+
+        Imports SkyPilot and reads its catalog of a cloud of which some regions are excluded."""
+        each_node = {
+            "cpus": self.cpus and f"{self.cpus:g}+",
+            "memory": self.memory_gb and f"{self.memory_gb:g}+",
+            "disk_size": self.disk_gb,
+            "image_id": docker and f"docker:{docker.removeprefix('docker:')}",
+            "max_hourly_cost": self.max_price_per_hour and self.max_price_per_hour / self.nodes,
+            "job_recovery": {"max_restarts_on_errors": 0, "recover_on_exit_codes": [MACHINE_FAULT]},
+        }
+        named = self.infra or (clouds if self.exclude else ())
+        places = [part for place in named for part in self._parts(place) if not self._is_excluded(part)]
+        choices = [
+            {"use_spot": spot} | ({"accelerators": chip} if chip else {}) | ({"infra": place} if place else {})
+            for chip, place, spot in product(self.accelerators or [""], places or [""], SPOT[self.spot])
+        ]
+        which = "ordered" if self.choose == "in_order" else "any_of"
+        return {name: value for name, value in each_node.items() if value is not None} | {which: choices}
+
+    def _parts(self, place: str) -> list[str]:
+        """A place, as its regions where some of them are excluded."""
+        return [f"{place}/{region}" for region in _regions(place)] if self._is_split(place) else [place]
+
+
+def _regions(cloud: str) -> list[str]:
+    from sky.catalog.common import read_catalog
+
+    return sorted(set(read_catalog(f"{cloud.lower()}/vms.csv")["Region"].dropna()))
