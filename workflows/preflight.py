@@ -4,31 +4,16 @@ the hardware can do what is asked, and that there is room for it in memory and f
 import importlib.util
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 from infra.home import baton_home
 from tasks.convert.spec import unexportable
 from tasks.pretrain.accelerators import BY_NAME, accelerator
 from tasks.pretrain.fit import Place, fitting, place_of
-from tasks.pretrain.hardware import Machine, this_machine
 from tasks.pretrain.memory import GB, estimate
 from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem, Spec
-
-
-@dataclass(frozen=True)
-class Given:
-    """The stages that a recipe asks for: those that are right by themselves, and the names of those
-    that are not (their own problems are reported already)."""
-
-    specs: dict[str, Any]
-    broken: set[str]
-    machine: Machine = field(default_factory=this_machine)
-
-    def __contains__(self, stage: str) -> bool:
-        return stage in self.specs or stage in self.broken
-
+from workflows.costs import over_budget
+from workflows.given import Given, vocabulary_of
 
 # stage: the stage it needs, and what that one hands to it
 NEEDS = {
@@ -60,7 +45,7 @@ def problems_of(given: Given) -> list[Problem]:
     return found
 
 
-def _order(given: Given) -> list[Problem]:
+def order(given: Given) -> list[Problem]:
     """Each stage's input comes from a stage that is on."""
     found = []
     if "start_from" in given:
@@ -144,12 +129,6 @@ def _head_size(given: Given) -> list[Problem]:
         return []
     allowed = f"one of {', '.join(map(str, VLLM_HEAD_SIZES))}: vLLM, which {', '.join(with_vllm)} use, has no other"
     return [Problem("pretrain.model.head_dim", size, allowed)]
-
-
-def vocabulary_of(given: Given) -> int | None:
-    """Rows of the embedding, where they are known before the run."""
-    rows: int | None = given.specs["pretrain"].model.vocab_size
-    return rows or (given.specs["tokenizer"].size() if "tokenizer" in given.specs else None)
 
 
 def _convertible(given: Given) -> list[Problem]:
@@ -260,7 +239,7 @@ def estimated_bytes(given: Given, parameters: int) -> int:
 
 
 CHECKS: list[Callable[[Given], list[Problem]]] = [
-    _order,
+    order,
     _inputs,
     _data_sets,
     _vocabulary,
@@ -271,4 +250,5 @@ CHECKS: list[Callable[[Given], list[Problem]]] = [
     _hardware,
     _layout,
     _room,
+    over_budget,
 ]

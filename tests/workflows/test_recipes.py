@@ -8,8 +8,8 @@ import yaml
 
 from tasks.pretrain.hardware import Machine
 from workflows import describe
+from workflows.given import Given
 from workflows.plan import plan
-from workflows.preflight import Given
 from workflows.recipe import Recipe
 from workflows.recipe_error import RecipeError
 
