@@ -26,9 +26,9 @@ from tasks.spec import Problem
 from workflows.costs import Quotes, over_budget, quotes
 from workflows.given import Given, placements_of
 from workflows.needs import MFU, Need, need
-from workflows.preflight import order
+from workflows.preflight import inputs, order
 from workflows.recipe import Recipe, given_of
-from workflows.recipe_error import RecipeError, words
+from workflows.recipe_error import RecipeError
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Planned:
     after: tuple[str, ...]
     cached: str | None  # the digest that it takes from the cache
     need: Need | None = None  # None: no arithmetic to speak of, or not known before the run
-    place: Place | None = None  # what its memory and its hours are for
+    device: str | None = None  # what its memory and its hours are for
+    device_memory: float | None = None  # bytes
     hours: float | None = None  # None: not known
     quotes: Quotes | None = None  # None: no placement, it runs here
 
@@ -51,13 +52,15 @@ def plan(recipe: Recipe, given: Given, mfu: float) -> Iterator[Planned]:
 
     placed = placements_of(given)
     for step in steps_of(recipe):
-        quoted = None
-        if step.stage in placed:
-            quoted = quotes(placed[step.stage], need(given, step.stage), mfu)
-        place = _place(given, step.stage, quoted)
-        needed = need(given, step.stage, place.kernels) if place else need(given, step.stage)
-        hours = needed.hours(BY_NAME.get(place.name), mfu) if needed and place else None
-        yield Planned(step.name, step.stage, step.after, step.cached, needed, place, hours, quoted)
+        placement, base = placed.get(step.stage), need(given, step.stage)
+        quoted = quotes(placement, base, mfu) if placement else None
+        if base is None or (place := _place(given, step.stage, quoted)) is None:
+            yield Planned(step.name, step.stage, step.after, step.cached, base, quotes=quoted)
+            continue
+        needed = need(given, step.stage, place.kernels)
+        hours = base.hours(BY_NAME.get(place.name), mfu)
+        device = (place.name, place.capacity)
+        yield Planned(step.name, step.stage, step.after, step.cached, needed, *device, hours, quoted)
 
 
 def _place(given: Given, stage: str, quoted: Quotes | None) -> Place | None:
@@ -85,7 +88,7 @@ def text(name: str, stages: list[Planned], given: Given, mfu: float) -> Iterator
 
 
 def _takes(each: Planned, spec: Any, mfu: float) -> Iterator[tuple[str, str]]:
-    needed, place = each.need, each.place
+    needed = each.need
     if needed is None:
         return
     mixture = needed.active_parameters < needed.parameters
@@ -100,16 +103,16 @@ def _takes(each: Planned, spec: Any, mfu: float) -> Iterator[tuple[str, str]]:
     yield "arithmetic", f"{needed.flops / needed.tokens / 1e9:.3g} GFLOP a token, {needed.flops:.2e} FLOP in all"
     if isinstance(spec, PretrainSpec):
         yield "layout", f"{spec.layout.name()}: {spec.layout.nodes} x {spec.layout.processes} processes"
-    if place:
-        capacity = f"{place.name} ({place.capacity / GB:.3g} GB)"
+    if each.device_memory:
+        capacity = f"{each.device} ({each.device_memory / GB:.3g} GB)"
         yield "memory", f"{least}{needed.memory.total / GB:.3g} GB on each {capacity}"
         yield "", needed.memory.words()
-    if each.hours is None or place is None:
+    if each.hours is None:
         yield "time", "not known: the peak of what it runs on is not in the table"
     else:
         least = "at least " if needed.sampling else ""
         days = f" ({each.hours / 24:.3g} days)" if each.hours > 48 else ""
-        on = f"{needed.processes} {place.name}, at {mfu:.0%} of their peak (--mfu)"
+        on = f"{needed.processes} {each.device}, at {mfu:.0%} of their peak (--mfu)"
         yield "time", f"{least}{each.hours:.3g} hours{days} on {on}"
 
 
@@ -159,7 +162,7 @@ def main(recipe: Path, for_machines: bool, mfu: float) -> None:
         if mfu != MFU:
             at_default = over_budget(given)
             problems = [each for each in problems if each not in at_default] + over_budget(given, mfu)
-        if not order(given):  # else there is no DAG
+        if not order(given) and not inputs(given):  # else there is no DAG
             stages = list(plan(whole, given, mfu))
     name = whole.name if whole else recipe.stem
     if for_machines:
@@ -168,8 +171,7 @@ def main(recipe: Path, for_machines: bool, mfu: float) -> None:
     else:
         for line in text(name, stages, given, mfu) if stages else ():
             print(line)
-        print("\n" + (f"{len(problems)} problems" if problems else "no problem found"))
-        print(*map(words, problems), sep="\n", end="\n" * bool(problems))
+        print(f"\n{RecipeError(problems)}" if problems else "\nno problem found")
     sys.exit(2 if problems else 0)
 
 

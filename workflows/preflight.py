@@ -68,7 +68,7 @@ def order(given: Given) -> list[Problem]:
     return found
 
 
-def _inputs(given: Given) -> list[Problem]:
+def inputs(given: Given) -> list[Problem]:
     """Files and folders that the recipe names are there."""
     found = []
     for name in ("corpus", "tokenizer", "start_from", "init_from"):
@@ -240,7 +240,7 @@ def estimated_bytes(given: Given, parameters: int) -> int:
 
 CHECKS: list[Callable[[Given], list[Problem]]] = [
     order,
-    _inputs,
+    inputs,
     _data_sets,
     _vocabulary,
     _positions,

@@ -20,12 +20,8 @@ class RecipeError(Stopped):
         """`recipe`: what is wrong, when its fields are right by themselves."""
         self.problems, self.recipe = problems, recipe
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        super().__init__("\n".join([f"the recipe has {count}; nothing was started", *map(words, problems)]))
-
-
-def words(problem: Problem) -> str:
-    """One problem, indented."""
-    return f"  {problem.path}: {_short(problem.value)}\n      {problem.allowed}"
+        lines = [f"  {problem.path}: {_short(problem.value)}\n      {problem.allowed}" for problem in problems]
+        super().__init__("\n".join([f"the recipe has {count}; nothing was started", *lines]))
 
 
 def problems_from(error: ValidationError, model: type[BaseModel], raw: Any) -> list[Problem]:
