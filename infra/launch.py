@@ -41,7 +41,12 @@ SHORT_WAITS = {"GOMP_SPINCOUNT": "1000"}
 
 
 class EngineFailed(Stopped):
-    """An engine ended without a result; the message has its last words and its folder."""
+    """An engine ended without a result; the message has its last words and its folder. `curable`: perhaps not
+    so on another machine."""
+
+    def __init__(self, message: str, curable: bool = False) -> None:
+        super().__init__(message)
+        self.curable = curable
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,9 @@ def run_engine(
                 return job_dir / "output"
             end = ending(title, job_dir, returncode, watch, printed)
             if restart == survival.max_restarts or not (end.curable and watch.got_on):
-                raise EngineFailed(f"{end.how}{_tries(end, restart, survival)}{end.details}")
+                is_bug = "traceback" in read_result(job_dir) and not watch.got_on
+                message = f"{end.how}{_tries(end, restart, survival)}{end.details}"
+                raise EngineFailed(message, curable=end.curable and not is_bug)
             again = f"restart {restart + 1} of {survival.max_restarts}"
             _tell(log, f"{end.how}; starting again from the newest checkpoint, {again}")
     raise AssertionError("the last start returns or raises")

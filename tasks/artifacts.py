@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 from flytekit.types.directory import FlyteDirectory
 from pydantic import BaseModel, ConfigDict
 
+from infra.placement.storage import fetch, is_bucket
 from tasks.manifest import read_manifest
 
 
@@ -39,9 +40,14 @@ class Artifact(BaseModel):
         """What to call the run of `stage` that made it."""
         return stage
 
+    def at(self, place: str) -> Self:
+        """The same, at another place: a path or an address in storage."""
+        return self.model_copy(update={"directory": FlyteDirectory(place, remote_directory=False)})
+
     def local(self) -> Path:
-        """The directory on this machine, downloaded first when it is elsewhere."""
-        return Path(self.directory.download())
+        """The directory on this machine, downloaded first (once) when it is elsewhere."""
+        place = str(self.directory.path)
+        return fetch(place, self.digest) if is_bucket(place) else Path(place)
 
 
 class Corpus(Artifact):

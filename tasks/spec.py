@@ -10,6 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from infra.placement.config import Placement
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -47,6 +49,14 @@ class Spec(BaseModel):
             if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("identity") is False
         }
         return self.model_dump(mode="json", exclude=apart)
+
+
+class StageSpec(Spec):
+    """The spec of a whole stage."""
+
+    placement: Placement | None = Field(
+        None, description="Where the stage runs, if not on this machine", json_schema_extra={"identity": False}
+    )
 
 
 def not_identity(default: Spec, description: str) -> Any:

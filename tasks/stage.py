@@ -14,19 +14,26 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import flytekit.core.local_cache
 from flytekit import Cache, Deck, HashMethod, ImageSpec, current_context, task
-from flytekit.core.context_manager import FlyteContext
+from flytekit.core.base_task import IgnoreOutputs
+from flytekit.core.context_manager import FlyteContext, FlyteContextManager
 from flytekit.core.python_function_task import PythonFunctionTask
 from flytekit.core.type_engine import TypeEngine
 from flytekit.extend import TaskPlugins
+from flytekit.models.literals import LiteralMap
 from pydantic import ValidationError
 
 from infra.home import baton_home, quiet
 from infra.launch import Engine, Survival, job_directory, run_engine
+from infra.node import this_node
+from infra.placement.config import Placement
+from infra.placement.storage import address_of, send, storage_of
+from infra.placement.task import Placeable
 from infra.progress import say
 from infra.tracking.execution import note_cached
 from infra.tracking.record import tracked
@@ -43,7 +50,9 @@ quiet()
 flytekit.core.local_cache.CACHE_LOCATION = str(baton_home() / "flyte-cache")
 
 
-_made_here: set[str] = set()  # digests of what this process's stages made, as opposed to found in the cache
+# digests of what this process's stages made, as opposed to found in the cache: here, and elsewhere
+_made_here: set[str] = set()
+_received: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -53,9 +62,17 @@ class Stage:
     engine: Engine
 
 
-class StageTask(PythonFunctionTask[Stage]):
-    """A Flyte task whose local cache hits are only believed while their files are there, and are
-    recorded in the execution that they served."""
+class StageTask(Placeable, PythonFunctionTask[Stage]):
+    """A Flyte task that runs here or where its spec's placement says. Its local cache hits are only believed
+    while their files are there, and are recorded in the execution that they served."""
+
+    def sent(self, placement: Placement, inputs: dict[str, Any]) -> dict[str, Any]:
+        storage = storage_of(placement.storage)
+        return {name: _sent(value, storage) for name, value in inputs.items()}
+
+    def received(self, outputs: LiteralMap) -> None:
+        (literal,) = outputs.literals.values()
+        _received.add(self._artifact(FlyteContextManager.current_context(), literal).digest)
 
     def local_execute(self, ctx: FlyteContext, **kwargs: Any) -> Any:
         promise = super().local_execute(ctx, **kwargs)
@@ -65,7 +82,7 @@ class StageTask(PythonFunctionTask[Stage]):
         except ArtifactError as error:
             say(f"{stage} is cached, but its files are not what they were. {error}\nMaking it again.")
         else:
-            if artifact.digest not in _made_here:
+            if artifact.digest not in _made_here | _received:
                 note_cached(artifact.title(stage), artifact.kind, artifact.digest, artifact.facts())
                 say(f"✓ {artifact.title(stage):<14} cached")
             return promise
@@ -77,13 +94,17 @@ class StageTask(PythonFunctionTask[Stage]):
 
     def _intact(self, ctx: FlyteContext, promise: Any) -> Artifact:
         """The artifact that was promised, its files checked unless they were just made. Raises ArtifactError."""
-        (python_type,) = self.python_interface.outputs.values()
         try:
-            artifact: Artifact = TypeEngine.to_python_value(ctx, promise.val, python_type)
+            artifact = self._artifact(ctx, promise.val)
         except ValidationError as error:  # Flyte's directory type looks for it at once
             raise ArtifactError("Its directory is gone, or another version of Baton made it.") from error
         if artifact.digest not in _made_here:
-            verify(Path(artifact.directory.path), artifact.digest)
+            verify(artifact.local(), artifact.digest)
+        return artifact
+
+    def _artifact(self, ctx: FlyteContext, literal: Any) -> Artifact:
+        (python_type,) = self.python_interface.outputs.values()
+        artifact: Artifact = TypeEngine.to_python_value(ctx, literal, python_type)
         return artifact
 
 
@@ -114,6 +135,13 @@ def stage(engine: Engine, *, image: ImageSpec, cached: bool = True) -> Callable[
         return made_task
 
     return decorate
+
+
+def _sent(value: Any, storage: str) -> Any:
+    """Artifacts as they are found in storage; anything else as it is."""
+    if isinstance(value, Artifact):
+        return value.at(send(str(value.directory.path), value.digest, storage))
+    return [_sent(item, storage) for item in value] if isinstance(value, list) else value
 
 
 def _identity_digest(spec: Spec) -> str:
@@ -150,13 +178,17 @@ def run(
         "spec": words,
         "inputs": {name: {"path": str(item.local()), "digest": item.digest} for name, item in named.items()},
     }
+    start = partial(run_engine, engine, job_dir, request, title=title, processes=processes, nodes=nodes)
+    if this_node(nodes).rank:
+        start(survival=survival)
+        raise IgnoreOutputs("node 0 hands out the result")
     with tracked(title, job_dir, spec=words, inputs=digests) as record:
-        output = run_engine(engine, job_dir, request, title=title, processes=processes, nodes=nodes, survival=survival)
+        output = start(survival=survival)
         artifact = made.from_directory(output)
         record.made(made.kind, artifact.digest, artifact.facts())
     _made_here.add(artifact.digest)
     _draw_deck(title, output)
-    return artifact
+    return artifact.at(address_of(str(output)))
 
 
 def _one_by_one(inputs: dict[str, Artifact | Sequence[Artifact]]) -> dict[str, Artifact]:

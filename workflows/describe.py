@@ -10,11 +10,11 @@ import types
 from typing import Any, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from tasks.data.source_spec import FilesSource, HuggingFaceSource, JsonlSource, ParquetSource, StdlibSource
-from tasks.spec import Spec
 from workflows.recipe import SECTIONS, Recipe
 
 SOURCES = (StdlibSource, FilesSource, JsonlSource, ParquetSource, HuggingFaceSource)
@@ -34,7 +34,7 @@ def main(names: list[str]) -> int:
     return 0
 
 
-def _print_fields(model: type[Spec], indent: str) -> None:
+def _print_fields(model: type[BaseModel], indent: str) -> None:
     for name, field in model.model_fields.items():
         if name == "kind" or FILLED_IN in (field.description or ""):
             continue
@@ -50,17 +50,17 @@ def _print_fields(model: type[Spec], indent: str) -> None:
                 _print_fields(source, indent + "  #   ")
 
 
-def _nested(field: FieldInfo) -> type[Spec] | None:
+def _nested(field: FieldInfo) -> type[BaseModel] | None:
     """The spec that a field is, or may be in place of null."""
     union = get_args(field.annotation) if get_origin(field.annotation) is types.UnionType else (field.annotation,)
     (kind, *more) = [option for option in union if option is not type(None)]
-    return kind if not more and isinstance(kind, type) and issubclass(kind, Spec) else None
+    return kind if not more and isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
 def _default(field: FieldInfo) -> str:
     if field.default is PydanticUndefined:
         return "(required)"
-    default = field.default.model_dump(exclude_none=True) if isinstance(field.default, Spec) else field.default
+    default = field.default.model_dump(exclude_none=True) if isinstance(field.default, BaseModel) else field.default
     return json.dumps(default)  # YAML reads JSON
 
 

@@ -1,5 +1,7 @@
 """Which code made a run: the commit, whether it was changed since, and a digest of the change."""
 
+import json
+import os
 import subprocess
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -9,6 +11,7 @@ from platform import python_version
 from blake3 import blake3
 
 PROJECT = Path(__file__).resolve().parents[2]
+CODE = "BATON_CODE"
 LARGE = 1 << 20  # bytes; an untracked file beyond this counts by name and size only
 
 _PACKAGES = (
@@ -20,7 +23,10 @@ _PACKAGES = (
 @cache
 def code_version() -> dict[str, str]:
     """{"commit", "dirty", "diff"}: `diff` is BLAKE3 over the tracked changes and the untracked files,
-    there only when `dirty` is "true". A tree that is not a git checkout has commit "unknown"."""
+    there only when `dirty` is "true". A tree that is not a git checkout has commit "unknown".
+    On a job's machine it is the version of the checkout that sent it there."""
+    if CODE in os.environ:
+        return dict(json.loads(os.environ[CODE]))
     commit = _git("rev-parse", "--verify", "--quiet", "HEAD")
     if commit is None and _git("rev-parse", "--git-dir") is None:
         return {"commit": "unknown", "dirty": "unknown"}

@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from infra.progress import say
+from infra.tracking.placed import own_place
 from infra.tracking.spool import executions, is_delivered, settle
-from infra.tracking.store import PushFailed, prepare_client, shown_uri
+from infra.tracking.store import PushFailed, passed_on, prepare_client, shown_uri
 
 START_S = 0.3  # lets the caller get on with its work before MLflow is imported
 PERIOD_S = 2.0
@@ -56,6 +57,8 @@ class Forwarder:
 
     def _work(self) -> None:
         self._wake.wait(START_S)
+        if own_place() and not passed_on():
+            return  # whoever sent this stage here has the store, and delivers what is spooled
         prepare_client()
         with _flyte_s_import_lock():
             from infra.tracking.push import push_execution  # imports MLflow

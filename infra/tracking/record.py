@@ -10,6 +10,7 @@ from typing import Any
 from infra.tracking.code import code_version, package_versions
 from infra.tracking.execution import current_execution, wake
 from infra.tracking.flatten import flatten
+from infra.tracking.placed import own_place
 from infra.tracking.redact import redact, redact_text
 from infra.tracking.spool import FAILED, FINISHED, KILLED, StageRun, stage_folder, write_stage
 
@@ -41,6 +42,7 @@ def tracked(title: str, job_dir: Path, *, spec: dict[str, Any], inputs: dict[str
         code=code_version(),
         versions=package_versions(),
         started=time.time(),
+        placed=own_place(),
     )
     write_stage(folder, run)
     record = Record()

@@ -47,6 +47,7 @@ class StageRun:
     error: str | None = None
     cached: bool = False
     output: dict[str, Any] | None = None  # kind, digest, facts
+    placed: dict[str, Any] = field(default_factory=dict)  # where it ran, if not here: see placed.py
 
 
 def executions() -> list[Path]:

@@ -40,6 +40,7 @@ def stage_words(execution: Execution, stage: str, run: StageRun, parent: str) ->
     tags |= {f"baton.input.{name}": digest for name, digest in run.inputs.items()}
     tags |= {f"baton.version.{name}": version for name, version in run.versions.items()}
     metrics = _duration(run)
+    tags |= {f"baton.placed.{name}": str(value) for name, value in run.placed.items()}
     if run.error:
         tags["baton.error"] = run.error
     if run.output:

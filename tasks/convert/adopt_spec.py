@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import Field
 
-from tasks.spec import Problem, Spec
+from tasks.spec import Problem, StageSpec
 
 
-class AdoptSpec(Spec):
+class AdoptSpec(StageSpec):
     """An existing Hugging Face causal language model, by folder or by hub name."""
 
     model: str = Field(min_length=1, description="Folder with config.json and safetensors, or a hub name (owner/name)")

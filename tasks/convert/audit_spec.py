@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from tasks.spec import Spec
+from tasks.spec import StageSpec
 
 
-class AuditSpec(Spec):
+class AuditSpec(StageSpec):
     """The proof that an exported model is the trained one."""
 
     tokens: int = Field(2048, ge=8, le=1_000_000, description="Held-out tokens on which logits are compared")

@@ -5,10 +5,10 @@ from typing import Literal
 from pydantic import Field
 
 from tasks.pretrain.model_spec import ModelSpec
-from tasks.spec import Problem, Spec
+from tasks.spec import Problem, StageSpec
 
 
-class ConvertSpec(Spec):
+class ConvertSpec(StageSpec):
     """A Hugging Face model of a Megatron checkpoint."""
 
     dtype: Literal["bf16", "fp32"] = Field("bf16", description="Storage type of the exported weights")

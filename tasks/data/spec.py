@@ -19,7 +19,7 @@ from tasks.data.source_spec import (
     is_path,
     state_of,
 )
-from tasks.spec import Problem, Spec
+from tasks.spec import Problem, StageSpec
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>")
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte, so that any text can be said
@@ -29,7 +29,7 @@ Source = Annotated[
 ]
 
 
-class CorpusSpec(Spec):
+class CorpusSpec(StageSpec):
     """Documents from one source, exact duplicates dropped, split by content."""
 
     source: Source = Field(StdlibSource(), description="where the documents come from; `kind` says which of the five")
@@ -50,7 +50,7 @@ class CorpusSpec(Spec):
         return self.model_copy(update={"state": self.source.state()})
 
 
-class TokenizerSpec(Spec):
+class TokenizerSpec(StageSpec):
     """A byte-level BPE trained on the corpus, or an existing tokenizer."""
 
     vocab_size: int | None = Field(
@@ -102,7 +102,7 @@ class TokenizerSpec(Spec):
         return [Problem("existing", self.existing, allowed)]
 
 
-class ShardsSpec(Spec):
+class ShardsSpec(StageSpec):
     """Megatron `.bin/.idx` of both splits; it has no choices (yet)."""
 
 

@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from tasks.spec import Spec
+from tasks.spec import StageSpec
 
 
-class EvaluateSpec(Spec):
+class EvaluateSpec(StageSpec):
     """Bits per byte on held-out documents, and next statements for prompts out of them."""
 
     prompts: int = Field(600, ge=1, le=100_000, description="Held-out prompts, one completion each; count")

@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from tasks.spec import Problem, Spec
+from tasks.spec import Problem, StageSpec
 
 
-class PostTrainSpec(Spec):
+class PostTrainSpec(StageSpec):
     """An optimizer run over next-statement prompts from the training modules."""
 
     steps: int = Field(100, ge=1, le=1_000_000, description="optimizer steps")

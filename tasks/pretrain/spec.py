@@ -13,7 +13,7 @@ from pydantic import Field
 from tasks.pretrain.layout import Layout, nearest
 from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.optimizer_spec import OptimizerSpec
-from tasks.spec import Problem, Spec, not_identity
+from tasks.spec import Problem, Spec, StageSpec, not_identity
 
 Reaction = Literal["stop", "skip", "roll_back", "continue"]
 
@@ -65,7 +65,7 @@ class Survival(Spec):
     )
 
 
-class PretrainSpec(Spec):
+class PretrainSpec(StageSpec):
     """One pretraining run. `tokens()` tokens are seen."""
 
     engine: Literal["megatron"] = Field("megatron", description="What trains")

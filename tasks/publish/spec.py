@@ -4,10 +4,10 @@ import re
 
 from pydantic import Field
 
-from tasks.spec import Problem, Spec
+from tasks.spec import Problem, StageSpec
 
 
-class PublishSpec(Spec):
+class PublishSpec(StageSpec):
     """The final model with its card, as a version in the MLflow model registry."""
 
     name: str = Field(

@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from tasks.spec import Spec
+from tasks.spec import StageSpec
 
 
-class ReportSpec(Spec):
+class ReportSpec(StageSpec):
     """One report belongs to one execution: the execution's id is what tells it from another."""
 
     title: str = Field("Baton", min_length=1, max_length=200, description="the report's headline")

@@ -1,0 +1,93 @@
+"""The SkyPilot job that runs a Flyte task: the same command that a Flyte pod would run, on every machine."""
+
+import json
+import os
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from blake3 import blake3
+
+from infra.home import QUIET
+from infra.placement.config import MACHINE_FAULT, Placement
+from infra.placement.storage import BUCKET, is_bucket
+from infra.tracking.code import CODE
+from infra.tracking.placed import JOB
+from infra.tracking.store import passed_on
+
+RESTARTS_LEFT = "BATON_RESTARTS_LEFT"
+OUTPUT_PREFIX = "BATON_OUTPUT_PREFIX"
+MOUNTED = "$HOME/baton-storage"  # where a bucket is on the job's machines
+PASSED_ON = ("HF_HUB_OFFLINE", "MLFLOW_EXPERIMENT_NAME")
+SECRETS = ("HF_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+
+# Faults are counted by the first machine, in storage: SkyPilot forgets on which machine it was, and would start again
+# for ever. `timeout` ends with 124, and a process that a signal has ended with more than 128.
+RUN = f"""\
+{{setup}}
+export BATON_HOME={{home}} NODE_RANK="$SKYPILOT_NODE_RANK"
+export MASTER_ADDR="${{{{SKYPILOT_NODE_IPS%%$'\\n'*}}}}" MASTER_PORT={{port}}
+attempt="$BATON_HOME/placed/{{attempt}}"
+mkdir -p "$attempt"
+[ -e "$attempt/started" ] || date +%s > "$attempt/started"
+touch "$attempt/faults"
+export {RESTARTS_LEFT}=$(({{restarts}} - $(wc -l < "$attempt/faults")))
+code="$HOME/baton-code-$NODE_RANK"
+rm -rf "$code" && mkdir -p "$code" && cd "$code" || exit 1
+{{command}}
+ended=$?
+[ $ended -eq {MACHINE_FAULT} ] || [ $ended -gt 128 ] || exit $ended
+[ ${RESTARTS_LEFT} -gt 0 ] || exit 1
+[ "$NODE_RANK" != 0 ] || date >> "$attempt/faults"
+exit {MACHINE_FAULT}
+"""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the task tells the connector, as the `custom` of its template."""
+
+    placement: dict[str, Any]
+    storage: str
+    execution: str  # the tracked one that the job belongs to
+    code: dict[str, str]  # its version: there is no git where the job is
+
+
+def sky_task(name: str, order: Order, image: str, command: list[str], output_prefix: str) -> dict[str, Any]:
+    """SkyPilot's YAML for a job, without its resources. Secrets come from this process's environment."""
+    placement = Placement.model_validate(order.placement)
+    attempt = blake3(output_prefix.encode()).hexdigest()[:16]
+    limit_s = seconds(placement)
+    words = [*(["timeout", "--kill-after=90", f"{limit_s:.0f}"] if limit_s else []), *command]
+    bucket = is_bucket(order.storage)
+    run = RUN.format(
+        setup=placement.setup or "",
+        home=MOUNTED if bucket else shlex.quote(order.storage),
+        port=20000 + int(attempt[:4], 16) % 10000,  # two jobs may share a machine
+        attempt=attempt,
+        restarts=placement.restarts,
+        command=shlex.join(words),
+    )
+    envs = {JOB: name, OUTPUT_PREFIX: output_prefix, "BATON_EXECUTION": order.execution, CODE: json.dumps(order.code)}
+    envs |= {"FLYTE_FAIL_ON_ERROR": "true"} | {word: os.environ[word] for word in PASSED_ON if word in os.environ}
+    secrets = {word: os.environ[word] for word in SECRETS if os.environ.get(word)} | passed_on()
+    mounts = {MOUNTED.replace("$HOME", "~"): {"source": order.storage, "mode": "MOUNT_CACHED"}} if bucket else {}
+    if bucket:
+        envs[BUCKET] = order.storage
+    return {
+        "name": name,
+        "num_nodes": placement.nodes,
+        "envs": QUIET | envs,
+        "secrets": secrets,
+        "file_mounts": mounts,
+        "resources": placement.resources(image or None),
+        "run": run,
+    }
+
+
+def seconds(placement: Placement) -> float | None:
+    """How long the job may take, as far as that is known before it has a machine: reckoned at the highest price."""
+    hours = [placement.time_limit_h] if placement.time_limit_h else []
+    if placement.max_price_per_run and placement.max_price_per_hour:
+        hours.append(placement.max_price_per_run / placement.max_price_per_hour)
+    return min(hours) * 3600 if hours else None

@@ -1,0 +1,184 @@
+"""A Flyte task that runs here, or where the placement of its input says.
+
+On a Flyte cluster the placed task is of another type, which the connector service takes; from a laptop the same
+connector works in this process.
+"""
+
+import asyncio
+import copy
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from flyteidl.core.execution_pb2 import TaskExecution
+from flytekit import FlyteContext, FlyteContextManager, ImageSpec
+from flytekit.configuration import FastSerializationSettings, ImageConfig, SerializationSettings
+from flytekit.constants import CopyFileDetection
+from flytekit.core.data_persistence import FileAccessProvider
+from flytekit.extend.backend.base_connector import AsyncConnectorExecutorMixin, Resource
+from flytekit.extend.backend.utils import is_terminal_phase
+from flytekit.models.literals import LiteralMap
+from flytekit.tools.fast_registration import FastPackageOptions, fast_package
+from flytekit.tools.ignore import StandardIgnore
+
+from infra.errors import Stopped
+from infra.launch import EngineFailed
+from infra.placement.config import MACHINE_FAULT, Placement
+from infra.placement.job import RESTARTS_LEFT, Order
+from infra.placement.storage import storage_of
+from infra.progress import ProgressBar, say
+from infra.tracking.code import PROJECT, code_version
+from infra.tracking.execution import current_execution, execution_id, wake
+from infra.tracking.placed import JOB, note_placed, progress_of
+
+TASK_TYPE = "skypilot"
+POLL_S = 4.0  # between two questions to SkyPilot's API server
+DRAW_S = 0.5  # between two looks at how far the engine is
+
+
+class PlacementFailed(Stopped):
+    """A stage that was to run elsewhere did not end well there."""
+
+
+class Placeable(AsyncConnectorExecutorMixin):
+    """Goes before PythonFunctionTask among a task's bases. The input `spec` has a `placement`, or None."""
+
+    placement: Placement | None = None  # of the copy that a placement is given to
+
+    def execute(self, **inputs: Any) -> Any:
+        placement = inputs["spec"].placement
+        if JOB in os.environ:
+            return self._in_job(**inputs)
+        if placement is None:
+            return super(AsyncConnectorExecutorMixin, self).execute(**inputs)
+        return self._at(placement)._elsewhere(**self.sent(placement, inputs))
+
+    def compile(self, ctx: FlyteContext, *args: Any, **inputs: Any) -> Any:
+        """For a Flyte cluster. A spec that is not known yet (a promise) is looked at where the task runs."""
+        placement = getattr(inputs.get("spec"), "placement", None)
+        task = self if placement is None else self._at(placement)
+        return super(Placeable, task).compile(ctx, *args, **inputs)
+
+    def sent(self, placement: Placement, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The inputs with their files where the job will find them."""
+        return inputs
+
+    def received(self, outputs: LiteralMap) -> None:
+        """Told what a job has made."""
+
+    def get_custom(self, settings: SerializationSettings) -> dict[str, Any]:
+        if self.placement is None:
+            return {}
+        storage = storage_of(self.placement.storage)
+        return asdict(Order(self.placement.model_dump(mode="json"), storage, execution_id(), code_version()))
+
+    def get_image(self, settings: SerializationSettings) -> str:
+        """A job's image is pulled: there is one where the placement or a registry has it. Otherwise the machine
+        itself has the environment."""
+        if self.placement is None:
+            return str(super().get_image(settings))
+        own: ImageSpec = self.container_image
+        return self.placement.image or (own.image_name() if own.registry else "")
+
+    def _at(self, placement: Placement) -> "Placeable":
+        """This task as one that is placed: of another type, and the same in all that its cache key is made of."""
+        placed = copy.copy(self)
+        placed._task_type, placed.placement = TASK_TYPE, placement
+        return placed
+
+    def _in_job(self, **inputs: Any) -> Any:
+        """On the job's machine. What another machine may cure ends with an exit code that SkyPilot recovers from."""
+        try:
+            return super(AsyncConnectorExecutorMixin, self).execute(**inputs)
+        except EngineFailed as error:
+            if not error.curable or int(os.environ[RESTARTS_LEFT]) <= 0:
+                raise
+            say(f"{error}\nAnother start may cure this: the job is handed back to SkyPilot.")
+            raise SystemExit(MACHINE_FAULT) from error
+
+    def _elsewhere(self, **inputs: Any) -> Any:
+        """Through the connector in this process; returns when the job is over."""
+        import infra.placement.connector  # noqa: F401 - registers itself; imports SkyPilot
+
+        assert self.placement is not None
+        storage = storage_of(self.placement.storage)
+        context = FlyteContextManager.current_context()
+        access = FileAccessProvider(context.file_access.local_sandbox_dir, f"{storage}/flyte")
+        context = context.with_file_access(access).build()
+        settings = SerializationSettings(
+            ImageConfig(),
+            fast_serialization_settings=FastSerializationSettings(
+                enabled=True, destination_dir=".", distribution_location=_code(access, storage)
+            ),
+        )
+        with FlyteContextManager.with_context(context.with_serialization_settings(settings)), _signals():
+            try:
+                outputs = super().execute(**inputs)
+            except SystemExit:
+                if self._connector is not None and self.resource_meta is None:
+                    self._connector.give_up()  # the thread that creates the job is at it still
+                raise
+        self.received(outputs)
+        return outputs
+
+    async def _get(self, resource_meta: Any) -> Resource:
+        """Ask until the job is over; show what changes, and the engine's progress. Raises PlacementFailed."""
+        title, said, asked = self.name.rpartition(".")[2], "", -POLL_S
+        bar, execution = None, current_execution(title)
+        while True:
+            if time.monotonic() - asked >= POLL_S:
+                asked = time.monotonic()
+                resource = await asyncio.to_thread(self._connector.get, resource_meta)
+                if resource.message != said:
+                    said = resource.message
+                    say(f"{title}: {said}")
+                if resource.custom_info and note_placed(execution, resource_meta.name, resource.custom_info):
+                    wake()
+                if is_terminal_phase(resource.phase):
+                    break
+            if bar is None and (progress := progress_of(execution, resource_meta.name)):
+                bar = ProgressBar(title, progress)
+            elif bar is not None:
+                bar.update()
+            await asyncio.sleep(DRAW_S)
+        if bar is not None:
+            bar.close(resource.phase == TaskExecution.SUCCEEDED)
+        if resource.phase != TaskExecution.SUCCEEDED:
+            raise PlacementFailed(f"{title}: {resource.message}")
+        return resource
+
+
+class _NoHistory(StandardIgnore):
+    """Git's own files, beside what git ignores."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root, [".git", ".git/*"])
+
+
+def _code(access: FileAccessProvider, storage: str) -> str:
+    """This project's files in storage, by their digest, as Flyte's fast registration has them."""
+    with TemporaryDirectory() as folder:
+        options = FastPackageOptions([_NoHistory], copy_style=CopyFileDetection.ALL)
+        archive = Path(fast_package(PROJECT, folder, options=options))
+        there = f"{storage}/code/{archive.name}"
+        if not access.exists(there):
+            access.put_data(str(archive), there)
+    return there
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """SIGTERM is like Ctrl-C, which cancels the job; and Flyte's handlers of jobs that are over are forgotten."""
+    handlers: list[Callable[..., Any]] = FlyteContextManager.signal_handlers
+    others, before = len(handlers), signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        del handlers[others:]

@@ -1,0 +1,40 @@
+"""Where a stage ran that did not run on this machine: in its record, and how far its engine is there."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from infra.tracking.spool import RUNNING, StageRun, read_stage, stage_folders, write_stage
+
+JOB = "BATON_PLACED"  # in the environment of a placed stage: its job's name
+
+
+def own_place() -> dict[str, Any]:
+    """On a job's machine, what SkyPilot says of where this is; here, nothing."""
+    if JOB not in os.environ:
+        return {}
+    place = json.loads(os.environ.get("SKYPILOT_CLUSTER_INFO") or "{}")
+    return {"job": os.environ[JOB]} | {name: place[name] for name in ("cloud", "region", "zone") if place.get(name)}
+
+
+def note_placed(execution: Path, job: str, where: dict[str, Any]) -> bool:
+    """Add to the record that a job made of its stage what only SkyPilot knows. It is the job's own until it ends.
+    Returns whether there was something to add."""
+    found = [(folder, run) for folder, run in _made_by(execution, job) if run.status != RUNNING]
+    changed = [(folder, run) for folder, run in found if run.placed | where != run.placed]
+    for folder, run in changed:
+        write_stage(folder, replace(run, placed=run.placed | where))
+    return bool(changed)
+
+
+def progress_of(execution: Path, job: str) -> Path | None:
+    """The progress.json of the engine that a job runs, once there is one."""
+    running = [run.job_dir for _, run in _made_by(execution, job) if run.job_dir and run.status == RUNNING]
+    return next((path for folder in running if (path := Path(folder) / "progress.json").exists()), None)
+
+
+def _made_by(execution: Path, job: str) -> list[tuple[Path, StageRun]]:
+    stages = [(folder, read_stage(folder)) for folder in stage_folders(execution)]
+    return [(folder, run) for folder, run in stages if run.placed.get("job") == job]
