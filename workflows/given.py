@@ -6,6 +6,8 @@ from typing import Any
 from infra.placement.config import Placement
 from tasks.pretrain.hardware import Machine, this_machine
 from tasks.pretrain.model_spec import FAMILIES, ModelSpec
+from tasks.pretrain.spec import PretrainSpec
+from tasks.spec import StageSpec
 
 # what a config.json says of a dense model
 SIZES = {"model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"}
@@ -54,6 +56,15 @@ def model_of(given: Given) -> tuple[ModelSpec, int] | None:
 
 
 def placements_of(given: Given) -> dict[str, Placement]:
-    """Of every stage that has one, by the stage's name."""
-    found = {stage: getattr(spec, "placement", None) for stage, spec in given.specs.items()}
-    return {stage: placement for stage, placement in found.items() if placement}
+    """Of every stage that has one, by the stage's path in the recipe."""
+    corpora = {f"more_corpora.{number}": spec for number, spec in enumerate(given.specs.get("more_corpora", ()))}
+    specs = {stage: spec for stage, spec in (given.specs | corpora).items() if isinstance(spec, StageSpec)}
+    return {stage: spec.placement for stage, spec in specs.items() if spec.placement}
+
+
+def devices_of(spec: PretrainSpec) -> list[str | None]:
+    """The accelerators that a pretraining is meant for, where they are known; None: whatever is here."""
+    named = [name.partition(":")[0] for name in spec.placement.accelerators] if spec.placement else []
+    if named or (spec.placement and not spec.layout.device):
+        return [*named]
+    return [spec.layout.device]

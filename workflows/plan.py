@@ -22,9 +22,9 @@ from tasks.pretrain.fit import Place, place_of
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import GB
 from tasks.pretrain.spec import PretrainSpec
-from tasks.spec import Problem
+from tasks.spec import Problem, StageSpec
 from workflows.costs import Quotes, over_budget, quotes
-from workflows.given import Given, placements_of
+from workflows.given import Given, devices_of
 from workflows.needs import MFU, Need, need
 from workflows.preflight import inputs, order
 from workflows.recipe import Recipe, given_of
@@ -50,28 +50,30 @@ def plan(recipe: Recipe, given: Given, mfu: float) -> Iterator[Planned]:
     """Every stage of the recipe, in an order in which they can run."""
     from workflows.dag import steps_of  # the stages and Flyte: a recipe that is not whole needs neither
 
-    placed = placements_of(given)
     for step in steps_of(recipe):
-        placement, base = placed.get(step.stage), need(given, step.stage)
+        placement, base = step.spec.placement, need(given, step.stage)
         quoted = quotes(placement, base, mfu) if placement else None
-        if base is None or (place := _place(given, step.stage, quoted)) is None:
+        place = _place(step.spec, given, quoted) if base else None
+        if base is None or place is None:
             yield Planned(step.name, step.stage, step.after, step.cached, base, quotes=quoted)
             continue
-        needed = need(given, step.stage, place.kernels)
-        hours = base.hours(BY_NAME.get(place.name), mfu)
+        needed, hours = need(given, step.stage, place.kernels), base.hours(BY_NAME.get(place.name), mfu)
         device = (place.name, place.capacity)
         yield Planned(step.name, step.stage, step.after, step.cached, needed, *device, hours, quoted)
 
 
-def _place(given: Given, stage: str, quoted: Quotes | None) -> Place | None:
-    """Where one process of the stage runs: where it is tried first, or where its layout says, or here."""
-    spec, placement = given.specs.get(stage), placements_of(given).get(stage)
-    layout = spec.layout if isinstance(spec, PretrainSpec) else Layout()
+def _place(spec: StageSpec, given: Given, quoted: Quotes | None) -> Place | None:
+    """Where one process of the stage runs: where it is tried first, or where its spec says, or here."""
+    layout, device = Layout(), None
+    if isinstance(spec, PretrainSpec):
+        layout, device = spec.layout, next(iter(devices_of(spec)), None)
+    elif spec.placement and spec.placement.accelerators:
+        device = spec.placement.accelerators[0].partition(":")[0]
     if quoted and quoted.found:
-        layout = layout.model_copy(update={"device": quoted.found[0].offer.accelerator})
-    elif placement and placement.accelerators:
-        layout = layout.model_copy(update={"device": placement.accelerators[0].partition(":")[0]})
-    return place_of(layout, given.machine)
+        device = quoted.found[0].offer.accelerator
+    if spec.placement and not device:
+        return None  # some machine without an accelerator
+    return place_of(layout.model_copy(update={"device": device}), given.machine)
 
 
 def text(name: str, stages: list[Planned], given: Given, mfu: float) -> Iterator[str]:

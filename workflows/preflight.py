@@ -13,7 +13,7 @@ from tasks.pretrain.memory import GB, estimate
 from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem, Spec
 from workflows.costs import over_budget
-from workflows.given import Given, vocabulary_of
+from workflows.given import Given, devices_of, vocabulary_of
 
 # stage: the stage it needs, and what that one hands to it
 NEEDS = {
@@ -159,11 +159,11 @@ def _hardware(given: Given) -> list[Problem]:
     if layout.device and layout.device not in BY_NAME:
         return [Problem("pretrain.layout.device", layout.device, f"one of {', '.join(BY_NAME)}")]
     found = []
-    if gpus and not layout.device and layout.processes > len(gpus):
+    if gpus and devices_of(spec) == [None] and layout.processes > len(gpus):
         allowed = f"at most the GPUs of this machine ({len(gpus)}), one for each process; layout.device names another"
         found.append(Problem("pretrain.layout.processes", layout.processes, allowed))
     if spec.precision == "fp8":
-        found += _fp8(layout.device, gpus)
+        found += [problem for device in devices_of(spec) for problem in _fp8(device, gpus)]
     return found
 
 
@@ -171,7 +171,7 @@ def _fp8(device: str | None, gpus: tuple[str, ...]) -> list[Problem]:
     """It takes tensor cores for it, and Transformer Engine where the run is made."""
     if device is None and not gpus:
         why = "needs a GPU of NVIDIA's Hopper generation or newer, and this machine has none"
-    elif (chip := BY_NAME[device] if device else accelerator(gpus[0])) and not chip.peak("fp8"):
+    elif (chip := BY_NAME.get(device) if device else accelerator(gpus[0])) and not chip.peak("fp8"):
         why = f"{chip.name} has no fp8 arithmetic: Hopper (H100, H200) and newer have"
     elif not device and importlib.util.find_spec("transformer_engine") is None:
         why = "needs Transformer Engine, which is not installed here (`pip install transformer-engine[pytorch]`)"
@@ -181,22 +181,43 @@ def _fp8(device: str | None, gpus: tuple[str, ...]) -> list[Problem]:
 
 
 def _layout(given: Given) -> list[Problem]:
-    """The layout can share out the tokenizer's vocabulary, and a process's tensors fit where it runs."""
+    """The layout can share out the tokenizer's vocabulary, and a process's tensors fit wherever it may run."""
     spec: PretrainSpec | None = given.specs.get("pretrain")
     if spec is None or any(not problem.path.startswith("optimizer") for problem in spec.problems()):
         return []  # these have their own words
-    vocabulary, place = vocabulary_of(given), place_of(spec.layout, given.machine)
+    vocabulary = vocabulary_of(given)
     if vocabulary is None:
         return []
     if wrong := spec.layout_problems(vocabulary):
         return [problem.under("pretrain.layout") for problem in wrong]
-    if place is None or place.has_room_for(needed := estimate(spec, vocabulary, place.kernels)):
+    found = []
+    for device in devices_of(spec):
+        place = place_of(spec.layout.model_copy(update={"device": device}), given.machine)
+        if place is None or place.has_room_for(needed := estimate(spec, vocabulary, place.kernels)):
+            continue
+        allowed = (
+            f"needs {needed.total / GB:.3g} GB on each {place.name} ({place.capacity / GB:.3g} GB): {needed.words()}; "
+            + _instead(spec, vocabulary, place)
+        )
+        found.append(Problem("pretrain.layout", spec.layout.name(), allowed))
+    return found
+
+
+def _placed_layout(given: Given) -> list[Problem]:
+    """A placement has as many machines and accelerators as the layout has processes: no one waits for the
+    others for ever, and nothing is paid for that is not used."""
+    spec: PretrainSpec | None = given.specs.get("pretrain")
+    if spec is None or spec.placement is None:
         return []
-    allowed = (
-        f"needs {needed.total / GB:.3g} GB on each {place.name} ({place.capacity / GB:.3g} GB): {needed.words()}; "
-        + _instead(spec, vocabulary, place)
-    )
-    return [Problem("pretrain.layout", spec.layout.name(), allowed)]
+    found, layout = [], spec.layout
+    if spec.placement.nodes != layout.nodes:
+        allowed = f"as many as pretrain.layout.nodes ({layout.nodes})"
+        found.append(Problem("pretrain.placement.nodes", spec.placement.nodes, allowed))
+    for number, name in enumerate(spec.placement.accelerators):
+        if float(name.partition(":")[2] or 1) != layout.processes:
+            allowed = f"as many as pretrain.layout.processes, one for each: {name.partition(':')[0]}:{layout.processes}"
+            found.append(Problem(f"pretrain.placement.accelerators.{number}", name, allowed))
+    return found
 
 
 def _instead(spec: PretrainSpec, vocabulary: int, place: Place) -> str:
@@ -209,7 +230,7 @@ def _instead(spec: PretrainSpec, vocabulary: int, place: Place) -> str:
 
 def _room(given: Given) -> list[Problem]:
     """The disk has room for what the run writes, if it is this machine's."""
-    if "pretrain" not in given.specs or given.specs["pretrain"].layout.device:
+    if "pretrain" not in given.specs or devices_of(given.specs["pretrain"]) != [None]:
         return []
     spec = given.specs["pretrain"]
     needed = estimated_bytes(given, spec.model.parameters(vocabulary_of(given) or 0))
@@ -249,6 +270,7 @@ CHECKS: list[Callable[[Given], list[Problem]]] = [
     _same_model,
     _hardware,
     _layout,
+    _placed_layout,
     _room,
     over_budget,
 ]

@@ -6,11 +6,12 @@ this only where there is a placement: it loads SkyPilot, some seconds.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import requests
 import sky
 from sky import exceptions, global_user_state, optimizer, sky_logging, skypilot_config
-from sky.clouds.cloud import CloudCapability
+from sky.clouds.cloud import CloudCapability, CloudImplementationFeatures
 
 from infra.placement.config import Placement
 
@@ -52,8 +53,8 @@ def offers(placement: Placement, most: int = MOST) -> list[Offer]:
     found: list[Offer] = []
     tried: list[sky.Resources] = []
     with sky_logging.silent():
-        _look_for_clouds()
-        while len(found) < most and (best := _best(placement, tried)):
+        resources = placement.resources(clouds=_clouds())
+        while len(found) < most and (best := _best(resources, placement.nodes, tried)):
             found.append(_offer(best, placement.nodes))
             tried.append(
                 sky.Resources(
@@ -67,17 +68,20 @@ def offers(placement: Placement, most: int = MOST) -> list[Offer]:
     return found
 
 
-def _look_for_clouds() -> None:
-    """SkyPilot itself would look for every cloud's credentials here, which can take minutes. Raises NoPrices."""
+def _clouds() -> list[str]:
+    """Those that SkyPilot has found access to. If there were none, it would look for all of them, for minutes.
+    Raises NoPrices."""
     global_user_state.initialize_and_get_db()
     workspace = skypilot_config.get_active_workspace()
-    if not global_user_state.get_cached_enabled_clouds(CloudCapability.COMPUTE, workspace):
+    found = global_user_state.get_cached_enabled_clouds(CloudCapability.COMPUTE, workspace)
+    if not found:
         raise NoPrices("SkyPilot knows no cloud on this machine; `sky check` looks for the credentials that are here")
+    return [str(cloud).lower() for cloud in found]
 
 
-def _best(placement: Placement, tried: list[sky.Resources]) -> sky.Resources | None:
+def _best(resources: dict[str, Any], nodes: int, tried: list[sky.Resources]) -> sky.Resources | None:
     """Where SkyPilot would go when there is no capacity in what was tried."""
-    task = sky.Task.from_yaml_config({"num_nodes": placement.nodes, "run": "true", "resources": placement.resources()})
+    task = sky.Task.from_yaml_config({"num_nodes": nodes, "run": "true", "resources": resources})
     with sky.Dag() as dag:
         dag.add(task)
     try:
@@ -98,7 +102,9 @@ def _offer(best: sky.Resources, nodes: int) -> Offer:
 
 def _price(best: sky.Resources, use_spot: bool, nodes: int) -> float | None:
     try:
+        if use_spot and best.cloud:  # some catalogs assert that nobody asks
+            best.cloud.check_features_are_supported(best, {CloudImplementationFeatures.SPOT_INSTANCE})
         price = best.copy(use_spot=use_spot).get_cost(3600)
-    except ValueError:  # the catalog has none
+    except (exceptions.NotSupportedError, ValueError):  # ValueError: the catalog has none
         return None
     return nodes * price if price == price else None  # NaN
