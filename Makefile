@@ -33,7 +33,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test parity survive lint bench lock clean
+.PHONY: help demo test test-placement parity survive lint bench lock clean
 
 # without .pyc files the large libraries load several times slower
 unexport PYTHONDONTWRITEBYTECODE
@@ -47,6 +47,9 @@ demo: $(READY)  ## raw text to a GRPO-tuned, published model: 10 to 15 minutes t
 
 test: lint  ## the checks, then all tests
 	$(BIN)/python -m pytest
+
+test-placement: $(READY)  ## placed stages on two real Slurm clusters, made in namespaces by root; about 15 minutes
+	tests/placement/slurm/run.sh
 
 parity: $(READY)  ## every parallel layout on up to 8 processes against one process; hours on two cores
 	$(BIN)/python -m pytest -m slow tests/pretrain/test_parity.py

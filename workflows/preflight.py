@@ -6,14 +6,16 @@ import shutil
 from collections.abc import Callable
 
 from infra.home import baton_home
+from infra.placement.storage import is_bucket, storage_of
 from tasks.convert.spec import unexportable
 from tasks.pretrain.accelerators import BY_NAME, accelerator
 from tasks.pretrain.fit import Place, fitting, place_of
+from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import GB, estimate
 from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem, Spec
 from workflows.costs import over_budget
-from workflows.given import Given, devices_of, vocabulary_of
+from workflows.given import Given, devices_of, placements_of, vocabulary_of
 
 # stage: the stage it needs, and what that one hands to it
 NEEDS = {
@@ -203,23 +205,6 @@ def _layout(given: Given) -> list[Problem]:
     return found
 
 
-def _placed_layout(given: Given) -> list[Problem]:
-    """A placement has as many machines and accelerators as the layout has processes: no one waits for the
-    others for ever, and nothing is paid for that is not used."""
-    spec: PretrainSpec | None = given.specs.get("pretrain")
-    if spec is None or spec.placement is None:
-        return []
-    found, layout = [], spec.layout
-    if spec.placement.nodes != layout.nodes:
-        allowed = f"as many as pretrain.layout.nodes ({layout.nodes})"
-        found.append(Problem("pretrain.placement.nodes", spec.placement.nodes, allowed))
-    for number, name in enumerate(spec.placement.accelerators):
-        if float(name.partition(":")[2] or 1) != layout.processes:
-            allowed = f"as many as pretrain.layout.processes, one for each: {name.partition(':')[0]}:{layout.processes}"
-            found.append(Problem(f"pretrain.placement.accelerators.{number}", name, allowed))
-    return found
-
-
 def _instead(spec: PretrainSpec, vocabulary: int, place: Place) -> str:
     found = fitting(spec, vocabulary, place)
     if found is None:
@@ -230,9 +215,9 @@ def _instead(spec: PretrainSpec, vocabulary: int, place: Place) -> str:
 
 def _room(given: Given) -> list[Problem]:
     """The disk has room for what the run writes, if it is this machine's."""
-    if "pretrain" not in given.specs or devices_of(given.specs["pretrain"]) != [None]:
+    spec: PretrainSpec | None = given.specs.get("pretrain")
+    if spec is None or spec.layout.device or spec.placement:
         return []
-    spec = given.specs["pretrain"]
     needed = estimated_bytes(given, spec.model.parameters(vocabulary_of(given) or 0))
     free = shutil.disk_usage(baton_home()).free
     if needed <= free:
@@ -242,6 +227,32 @@ def _room(given: Given) -> list[Problem]:
         "lower checkpoints.keep_last, make room, or set BATON_HOME to a larger disk"
     )
     return [Problem("pretrain.checkpoints.keep_last", spec.checkpoints.keep_last, allowed)]
+
+
+def _placements(given: Given) -> list[Problem]:
+    """A placed stage has as many machines as it is spread over, with an accelerator for each process, and they
+    share their files."""
+    found = []
+    for name, placement in placements_of(given).items():
+        spec = given.specs.get(name)
+        layout, what = (
+            (spec.layout, "as layout.nodes is")
+            if isinstance(spec, PretrainSpec)
+            else (Layout(), "this stage runs on one")
+        )
+        if placement.nodes != layout.nodes:
+            what = "as layout.nodes is" if isinstance(spec, PretrainSpec) else "this stage runs on one"
+            found.append(Problem(f"{name}.placement.nodes", placement.nodes, f"{layout.nodes}: {what}"))
+        for number, each in enumerate(placement.accelerators if isinstance(spec, PretrainSpec) else ()):
+            chip, _, count = each.partition(":")
+            if float(count or 1) != layout.processes:
+                allowed = f"{chip}:{layout.processes}: one for each of layout.processes"
+                found.append(Problem(f"{name}.placement.accelerators.{number}", each, allowed))
+        storage = storage_of(placement.storage)
+        if layout.nodes > 1 and is_bucket(storage):
+            allowed = "a folder that the machines share: they write one checkpoint together"
+            found.append(Problem(f"{name}.placement.storage", storage, allowed))
+    return found
 
 
 # bytes for each weight: bf16 weights, fp32 master weights, and Adam's two moments; a model for exchange in bf16
@@ -270,7 +281,7 @@ CHECKS: list[Callable[[Given], list[Problem]]] = [
     _same_model,
     _hardware,
     _layout,
-    _placed_layout,
     _room,
+    _placements,
     over_budget,
 ]

@@ -4,9 +4,11 @@ A job's name is made of what it does, so a `create` that is tried again (the ans
 finds the job that runs instead of starting a second one.
 """
 
+import re
 import textwrap
 import threading
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +16,6 @@ from typing import Any
 import requests
 import sky
 import yaml
-from blake3 import blake3
 from flyteidl.core import errors_pb2, literals_pb2
 from flyteidl.core.execution_pb2 import TaskExecution, TaskLog
 from flytekit import FlyteContextManager
@@ -22,13 +23,13 @@ from flytekit.core.utils import load_proto_from_file
 from flytekit.extend.backend.base_connector import AsyncConnectorBase, ConnectorRegistry, Resource, ResourceMeta
 from flytekit.models.literals import LiteralMap
 from flytekit.models.task import TaskTemplate
-from sky import jobs
+from sky import exceptions, jobs
 from sky.client import sdk
-from sky.exceptions import ApiServerConnectionError
 from sky.schemas.api.responses import ManagedJobRecord
 from sky.server.common import get_server_url
 
 from infra.errors import Stopped
+from infra.placement.config import Placement
 from infra.placement.job import OUTPUT_PREFIX, Order, sky_task
 from infra.tracking.redact import redact_text
 
@@ -53,7 +54,19 @@ PHASES: dict[str, tuple[int, str]] = {
     "FAILED_CONTROLLER": (TaskExecution.RETRYABLE_FAILED, "failed: SkyPilot's controller had an error"),
 }
 FINAL = {"SUCCEEDED", "CANCELLED", *(status for status in PHASES if status.startswith("FAILED"))}
-UNREACHABLE = (ApiServerConnectionError, requests.ConnectionError, requests.Timeout)
+# SkyPilot's words for the machines of a job: "2x[spot](gpus=H100:8, cpus=192, mem=2048, p5.48xlarge, disk=256)"
+DESCRIBED = re.compile(r"(?P<nodes>\d+)x(?P<spot>\[spot\])?\((?P<words>.*)\)")
+# What a question ends with when the server is away, or was started again meanwhile (RuntimeError: it knows of no such
+# request; it is the base of SkyPilot's own word for a server that is away, too)
+UNANSWERED = (
+    requests.RequestException,
+    RuntimeError,
+    exceptions.ClusterNotUpError,
+    exceptions.RequestCancelled,
+    exceptions.RequestInterruptedError,
+    exceptions.ServerTemporarilyUnavailableError,
+)
+UNREACHABLE = (exceptions.ApiServerConnectionError, requests.ConnectionError, requests.Timeout)
 
 
 class NoApiServer(Stopped):
@@ -67,6 +80,7 @@ class SkyJob(ResourceMeta):
     name: str
     job_id: int
     output_prefix: str
+    placement: dict[str, Any]
 
 
 class SkyPilotConnector(AsyncConnectorBase):
@@ -82,19 +96,18 @@ class SkyPilotConnector(AsyncConnectorBase):
         self, task_template: TaskTemplate, output_prefix: str, inputs: LiteralMap | None = None, **_: Any
     ) -> SkyJob:
         """Start the job, or find the one that runs. Raises NoApiServer, and what SkyPilot says of a wrong task."""
-        name = _job_name(task_template, inputs)
+        name, order = _job_name(task_template, inputs), Order(**task_template.custom)
         try:
             found = next((record for record in _records(name_match=name) if _is_at_work(record, name)), None)
             if found is not None:
-                return SkyJob(name, found.job_id, _output_prefix(found))
-            order = Order(**task_template.custom)
+                return SkyJob(name, found.job_id or 0, _output_prefix(found), order.placement)
             container = task_template.container
             config = sky_task(name, order, container.image, container.args, output_prefix)
             ids, _handle = sdk.get(jobs.launch(sky.Task.from_yaml_config(config), name=name))
             assert ids, "SkyPilot names the job that it starts"
         except UNREACHABLE as error:
             raise NoApiServer(f"{_server()} does not answer ({error}); `sky api start` starts one here") from error
-        job = SkyJob(name, ids[0], output_prefix)
+        job = SkyJob(name, ids[0], output_prefix, order.placement)
         if self._unwanted.is_set():
             self.delete(job)
         return job
@@ -105,11 +118,16 @@ class SkyPilotConnector(AsyncConnectorBase):
             return Resource(TaskExecution.RUNNING, f"{_server()} does not answer; asking again")
         try:
             (record,) = _records(job_ids=[resource_meta.job_id])
-        except UNREACHABLE as error:
-            return Resource(TaskExecution.RUNNING, f"{_server()} does not answer ({error}); asking again")
+        except UNANSWERED as error:
+            return Resource(TaskExecution.RUNNING, f"{_server()} does not answer; asking again ({error})")
         phase, words = PHASES[_status(record)]
         link = TaskLog(name=f"SkyPilot job {record.job_id}", uri=f"{get_server_url()}/dashboard/jobs/{record.job_id}")
         resource = Resource(phase, _message(record, words), [link], custom_info=where(record))
+        if phase == TaskExecution.RUNNING and (over := _over_limit(resource_meta, record)):
+            self.delete(resource_meta)
+            return Resource(
+                TaskExecution.FAILED, f"job {record.job_id} was cancelled: {over}", [link], None, where(record)
+            )
         if phase == TaskExecution.SUCCEEDED:
             resource.outputs = LiteralMap.from_flyte_idl(
                 _read(literals_pb2.LiteralMap, f"{resource_meta.output_prefix}/outputs.pb")
@@ -120,9 +138,13 @@ class SkyPilotConnector(AsyncConnectorBase):
 
     def delete(self, resource_meta: SkyJob, **_: Any) -> None:
         """Cancel the job; one that is over is left as it is."""
-        (record,) = _records(job_ids=[resource_meta.job_id])
-        if _status(record) not in FINAL:
-            sdk.get(jobs.cancel(job_ids=[resource_meta.job_id]))
+        number = resource_meta.job_id
+        try:
+            (record,) = _records(job_ids=[number])
+            if _status(record) not in FINAL:
+                sdk.get(jobs.cancel(job_ids=[number]))
+        except UNREACHABLE as error:
+            raise NoApiServer(f"{_server()} does not answer: job {number} goes on; sky jobs cancel {number}") from error
 
     def give_up(self) -> None:
         """Whoever asked for the job that is being created has gone."""
@@ -138,20 +160,50 @@ def where(record: ManagedJobRecord) -> dict[str, Any]:
         "zone": record.zone,
         "cluster": record.current_cluster_name,
         "resources": record.cluster_resources,
+        "price_per_hour": price_per_hour(record),
         "recoveries": record.recovery_count,
     }
     return {name: value for name, value in found.items() if value not in (None, "", "-")}
 
 
+def price_per_hour(record: ManagedJobRecord) -> float | None:
+    """What the machines of a job cost, US dollars, by SkyPilot's catalog; None for those that have no price there."""
+    described = DESCRIBED.fullmatch(record.cluster_resources_full or "")
+    words = described["words"].split(", ") if described else []
+    instance = next((word for word in words if "=" not in word and word != "..."), None)
+    if described is None or instance is None:
+        return None
+    place = "/".join(filter(None, (record.cloud, record.region, record.zone)))
+    machine = sky.Resources(
+        infra=place, instance_type=instance, accelerators=record.accelerators, use_spot=bool(described["spot"])
+    )
+    return int(described["nodes"]) * float(machine.get_cost(3600))
+
+
+def _over_limit(job: SkyJob, record: ManagedJobRecord) -> str | None:
+    """Which of the placement's limits a job has reached, if any. SkyPilot has none for a run's price, and leaves the
+    accelerators out of the hourly one where they are priced apart from the machine."""
+    limits = Placement.model_validate(job.placement)
+    hours, price = (record.job_duration or 0) / 3600, price_per_hour(record) or 0.0
+    for name, value, limit in (
+        ("time_limit_h", hours, limits.time_limit_h),
+        ("max_price_per_hour", price, limits.max_price_per_hour),
+        ("max_price_per_run", price * hours, limits.max_price_per_run),
+    ):
+        if limit is not None and value > limit:
+            return f"placement.{name} is {limit:g}, and it is at {value:.4g}"
+    return None
+
+
 def _job_name(template: TaskTemplate, inputs: LiteralMap | None) -> str:
     """The same for the same work: the task, its version, and its inputs as Flyte's cache takes them."""
-    identity = blake3(f"{template.id.name}\0{template.metadata.discovery_version}".encode())
+    identity = blake2b(f"{template.id.name}\0{template.metadata.discovery_version}".encode(), digest_size=6)
     for name, literal in sorted((inputs.literals if inputs else {}).items()):
         identity.update(f"{name}\0".encode())
         content = literal.to_flyte_idl().SerializeToString(deterministic=True)
         identity.update(literal.hash.encode() if literal.hash else content)
     stage = template.id.name.rpartition(".")[2].replace("_", "-")
-    return f"baton-{stage}-{identity.hexdigest()[:12]}"
+    return f"baton-{stage}-{identity.hexdigest()}"
 
 
 def _is_at_work(record: ManagedJobRecord, name: str) -> bool:

@@ -4,15 +4,13 @@ import json
 import os
 import shlex
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
-
-from blake3 import blake3
 
 from infra.home import QUIET
 from infra.placement.config import MACHINE_FAULT, Placement
 from infra.placement.storage import BUCKET, is_bucket
-from infra.tracking.code import CODE
-from infra.tracking.placed import JOB
+from infra.tracking.placed import CODE, JOB
 from infra.tracking.store import passed_on
 
 RESTARTS_LEFT = "BATON_RESTARTS_LEFT"
@@ -56,7 +54,7 @@ class Order:
 def sky_task(name: str, order: Order, image: str, command: list[str], output_prefix: str) -> dict[str, Any]:
     """SkyPilot's YAML for a job, without its resources. Secrets come from this process's environment."""
     placement = Placement.model_validate(order.placement)
-    attempt = blake3(output_prefix.encode()).hexdigest()[:16]
+    attempt = blake2b(output_prefix.encode(), digest_size=8).hexdigest()
     limit_s = seconds(placement)
     words = [*(["timeout", "--kill-after=90", f"{limit_s:.0f}"] if limit_s else []), *command]
     bucket = is_bucket(order.storage)

@@ -2,8 +2,7 @@
 
 import os
 from pathlib import Path
-
-from flytekit import FlyteContextManager
+from typing import Any
 
 from infra.home import baton_home
 
@@ -33,7 +32,7 @@ def send(directory: str, digest: str, storage: str) -> str:
     if directory.startswith(f"{storage}/"):
         return directory
     there = f"{storage}/artifacts/{digest}"
-    access = FlyteContextManager.current_context().file_access
+    access = _access()
     if not access.exists(f"{there}/{COMPLETE}"):
         access.put_data(f"{directory}/", there, is_multipart=True)
     return there
@@ -44,6 +43,13 @@ def fetch(directory: str, digest: str) -> Path:
     here = baton_home() / "artifacts" / digest
     if not (here / COMPLETE).exists():
         partial = here.with_name(f"{digest}.{os.getpid()}.partial")
-        FlyteContextManager.current_context().file_access.get_data(f"{directory}/", str(partial), is_multipart=True)
+        _access().get_data(f"{directory}/", str(partial), is_multipart=True)
         partial.replace(here)
     return here
+
+
+def _access() -> Any:
+    """Flyte's access to files, by fsspec; imported when it is needed, since recipes are checked without it."""
+    from flytekit import FlyteContextManager
+
+    return FlyteContextManager.current_context().file_access

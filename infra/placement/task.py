@@ -130,26 +130,29 @@ class Placeable(AsyncConnectorExecutorMixin):
     async def _get(self, resource_meta: Any) -> Resource:
         """Ask until the job is over; show what changes, and the engine's progress. Raises PlacementFailed."""
         title, said, asked = self.name.rpartition(".")[2], "", -POLL_S
-        bar, execution = None, current_execution(title)
-        while True:
-            if time.monotonic() - asked >= POLL_S:
-                asked = time.monotonic()
-                resource = await asyncio.to_thread(self._connector.get, resource_meta)
-                if resource.message != said:
-                    said = resource.message
-                    say(f"{title}: {said}")
-                if resource.custom_info and note_placed(execution, resource_meta.name, resource.custom_info):
-                    wake()
-                if is_terminal_phase(resource.phase):
-                    break
-            if bar is None and (progress := progress_of(execution, resource_meta.name)):
-                bar = ProgressBar(title, progress)
-            elif bar is not None:
-                bar.update()
-            await asyncio.sleep(DRAW_S)
-        if bar is not None:
-            bar.close(resource.phase == TaskExecution.SUCCEEDED)
-        if resource.phase != TaskExecution.SUCCEEDED:
+        bar, execution, succeeded = None, current_execution(title), False
+        try:
+            while True:
+                if time.monotonic() - asked >= POLL_S:
+                    asked = time.monotonic()
+                    resource = await asyncio.to_thread(self._connector.get, resource_meta)
+                    if resource.message != said:
+                        said = resource.message
+                        say(f"{title}: {said}")
+                    if resource.custom_info and note_placed(execution, resource_meta.name, resource.custom_info):
+                        wake()
+                    if is_terminal_phase(resource.phase):
+                        break
+                if bar is None and (progress := progress_of(execution, resource_meta.name)):
+                    bar = ProgressBar(title, progress)
+                elif bar is not None:
+                    bar.update()
+                await asyncio.sleep(DRAW_S)
+            succeeded = resource.phase == TaskExecution.SUCCEEDED
+        finally:
+            if bar is not None:
+                bar.close(succeeded)
+        if not succeeded:
             raise PlacementFailed(f"{title}: {resource.message}")
         return resource
 

@@ -10,8 +10,9 @@ from platform import python_version
 
 from blake3 import blake3
 
+from infra.tracking.placed import CODE
+
 PROJECT = Path(__file__).resolve().parents[2]
-CODE = "BATON_CODE"
 LARGE = 1 << 20  # bytes; an untracked file beyond this counts by name and size only
 
 _PACKAGES = (

@@ -8,7 +8,9 @@ from typing import Any
 
 from infra.tracking.spool import RUNNING, StageRun, read_stage, stage_folders, write_stage
 
-JOB = "BATON_PLACED"  # in the environment of a placed stage: its job's name
+# in the environment of a placed stage: its job's name, and the version of the code that was sent there
+JOB = "BATON_PLACED"
+CODE = "BATON_CODE"
 
 
 def own_place() -> dict[str, Any]:

@@ -196,9 +196,9 @@ def test_a_layout_fits_each_accelerator_that_it_may_get() -> None:
 
 def test_a_placement_has_the_machines_of_the_layout() -> None:
     (problem,) = problems({"accelerators": ["H100:8"], "nodes": 1})
-    assert problem.startswith("pretrain.placement.nodes: 1: as many as pretrain.layout.nodes (2)")
+    assert problem.startswith("pretrain.placement.nodes: 1: 2: as layout.nodes is")
 
 
 def test_a_placement_has_an_accelerator_for_each_process() -> None:
     (problem,) = problems({"accelerators": ["H100:4"], "nodes": 2})
-    assert problem.startswith("pretrain.placement.accelerators.0: 'H100:4': as many as pretrain.layout.processes")
+    assert problem.startswith("pretrain.placement.accelerators.0: 'H100:4': H100:8: one for each of layout.processes")

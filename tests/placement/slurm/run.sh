@@ -47,4 +47,4 @@ unshare --net --mount --uts --ipc --pid --fork --kill-child --mount-proc bash -e
   ip link set veth0 up
   ip link set veth1 up
   exec "$@"
-' inside .venv/bin/python -m pytest -m slurm "$here" "$@"
+' inside .venv/bin/python -m pytest -m slurm --basetemp "$root/runs" "$here" "$@"

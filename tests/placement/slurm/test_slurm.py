@@ -1,12 +1,132 @@
+"""Pretraining placed on real Slurm clusters by the unmodified SkyPilot. `make test-placement` runs it.
+
+Each run leaves its machine and comes back; what it is compared with runs here, in the same world.
+"""
+
 import os
-import subprocess
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
+from tests.placement.slurm.runs import ALPHA, BETA, LONG, SHORT, Run, placement, start
+from tests.placement.slurm.world import Cluster, World, start_api_server, stop_api_server, until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
+TOKEN = "hf_" + "Z" * 30
 
 
-def test_shell(slurm):
-    print(slurm)
-    script = os.environ.get("WORLD_SCRIPT", "/tmp/wt5/.try.sh")
-    subprocess.run(["bash", script], check=False)
+def done(run: Run) -> Run:
+    """The run, ended well."""
+    assert run.ends() == 0, run.said()
+    return run
+
+
+@pytest.fixture(scope="session")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The short training, here."""
+    return done(start(tmp_path_factory.mktemp("short"), SHORT))
+
+
+@pytest.fixture(scope="session")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The long training, here."""
+    return done(start(tmp_path_factory.mktemp("long"), LONG))
+
+
+@contextmanager
+def full(cluster: Cluster) -> Iterator[None]:
+    """A cluster all of whose nodes somebody else has."""
+    words = ["sbatch", "--parsable", "--exclusive", f"--nodes={len(cluster.nodes)}", "--wrap", "sleep 3600"]
+    job = cluster.slurm(*words, f"--output={cluster.here}/other.txt").strip()
+    until(lambda: cluster.slurm("squeue", "-h", "-j", job, "-o", "%t").strip() == "R", "the other job")
+    try:
+        yield
+    finally:
+        cluster.slurm("scancel", job)
+        until(lambda: job not in cluster.jobs(), "the other job's end")
+
+
+def nothing_is_left(world: World) -> bool:
+    return not world.alpha.jobs() and not world.beta.jobs()
+
+
+def pids(word: str, run: Run) -> list[int]:
+    """Of processes of a run's job, by a word of their command line."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command, environment = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if word.encode() in command and b"BATON_PLACED=" in environment and str(run.home).encode() in environment:
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+def test_placed_elsewhere_it_is_the_same(slurm: World, short: Run, tmp_path: Path) -> None:
+    run = done(start(tmp_path, SHORT, {"placement": placement(ALPHA)}, HF_TOKEN=TOKEN))
+    assert run.digest == short.digest
+    assert run.losses() == short.losses()
+    placed = run.record().placed
+    assert (placed["cloud"], placed["region"], placed["zone"]) == ("Slurm", "alpha", "cpu")
+    assert placed["job_id"] > 0
+    until(lambda: nothing_is_left(slurm), "the clusters are given back")
+    for path in [*run.home.rglob("*.json"), *run.home.rglob("*.txt"), tmp_path / "terminal.txt"]:
+        assert TOKEN not in path.read_text(), path
+    again = done(start(tmp_path, SHORT, {"placement": placement(BETA)}))  # no part of the cache key
+    assert "pretrain       cached" in again.said()
+
+
+def test_a_full_cluster_is_passed_over(slurm: World, short: Run, tmp_path: Path) -> None:
+    with full(slurm.alpha):
+        run = done(start(tmp_path, SHORT, {"placement": placement(ALPHA, BETA)}))
+    assert run.record().placed["region"] == "beta"
+    assert run.digest == short.digest
+
+
+def test_a_killed_job_recovers_to_the_same_loss(slurm: World, long: Run, tmp_path: Path) -> None:
+    run = start(tmp_path, LONG, {"placement": placement(ALPHA, BETA)})
+    run.reaches(150)
+    slurm.alpha.slurm("scancel", *slurm.alpha.jobs())
+    run.reaches(500)
+    os.kill(pids("pyflyte-execute", run)[-1], signal.SIGKILL)
+    done(run)
+    assert run.losses() == long.losses()
+    assert run.digest == long.digest
+    assert run.record().placed["recoveries"] == 2
+
+
+def test_ctrl_c_leaves_nothing_on_the_clusters(slurm: World, tmp_path: Path) -> None:
+    run = start(tmp_path, LONG, {"placement": placement(ALPHA)})
+    run.reaches(20)
+    run.ctrl_c()
+    assert run.ends(60) == 1
+    until(lambda: nothing_is_left(slurm), "the job's end", 120)
+    until(lambda: not pids("tasks.pretrain", run), "its processes' end")
+
+
+def test_what_a_person_must_change_fails_once(slurm: World, tmp_path: Path) -> None:
+    wrong = {"layout": {"micro_batch": 4, "device": "H100"}}  # only where the job is can it be seen that there is none
+    run = start(tmp_path, SHORT, wrong, {"placement": placement(ALPHA)})
+    assert run.ends() == 1
+    assert "layout.device is H100 and this machine has no GPU" in run.said()
+    assert run.record().placed["recoveries"] == 0
+
+
+def test_two_nodes_train_one_model(slurm: World, short: Run, tmp_path: Path) -> None:
+    layout = {"nodes": 2, "processes": 1, "micro_batch": 4}
+    run = done(start(tmp_path, SHORT, {"placement": placement(ALPHA, nodes=2), "layout": layout}))
+    assert (run.record().output or {})["facts"]["layout"]["data"] == 2
+    assert run.losses()[30] == pytest.approx(short.losses()[30], rel=1e-3)
+
+
+def test_the_api_server_may_be_restarted(slurm: World, long: Run, tmp_path: Path) -> None:
+    run = start(tmp_path, LONG, {"placement": placement(ALPHA)})
+    run.reaches(50)
+    stop_api_server()
+    until(lambda: "does not answer" in run.said(), "that is noticed")
+    start_api_server()
+    assert done(run).digest == long.digest

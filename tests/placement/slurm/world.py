@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from infra.home import QUIET
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
@@ -63,11 +65,20 @@ class Cluster:
     def commands(self) -> list[list[str]]:
         """What is started for it."""
         conf = str(self.here / "slurm.conf")
+        log = str(self.root / f"log/sshd-{self.name}.log")
+        node = f"hostname $0 && exec /usr/sbin/slurmd -D -f {conf}"
         return [
-            ["/usr/sbin/sshd", "-D", "-f", str(self.here / "sshd.conf"), "-E", str(self.root / f"log/sshd-{self.name}.log")],
+            ["/usr/sbin/sshd", "-D", "-f", str(self.here / "sshd.conf"), "-E", log],
             ["/usr/sbin/slurmctld", "-D", "-f", conf],
-            *(["unshare", "--uts", "sh", "-c", f"hostname {node} && exec /usr/sbin/slurmd -D -f {conf}"] for node in self.nodes),
-        ]  # fmt: skip
+            *(["unshare", "--uts", "sh", "-c", node, name] for name in self.nodes),
+        ]
+
+    def is_up(self) -> bool:
+        """Whether all nodes are there and idle."""
+        try:
+            return self.slurm("sinfo", "-h", "-t", "idle", "-o", "%D").split() == [str(len(self.nodes))]
+        except subprocess.CalledProcessError:
+            return False
 
 
 @dataclass(frozen=True)
@@ -79,7 +90,7 @@ class World:
     beta: Cluster
 
 
-def filled(name: str, words: dict[str, object]) -> str:
+def filled(name: str, words: Mapping[str, object]) -> str:
     """A file of this folder with its @…@ filled in."""
     text = (HERE / name).read_text()
     for word, value in words.items():
@@ -94,24 +105,27 @@ def world() -> Iterator[World]:
     alpha = Cluster("alpha", ("a1", "a2"), 6810, 2201, root)
     beta = Cluster("beta", ("b1",), 6820, 2202, root)
     _write_files(root, (alpha, beta))
+    munge = root / "munge"
+    files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
     with ExitStack() as stack:
-        socket = str(root / "munge/socket")
-        stack.enter_context(running(["/usr/sbin/munged", "-F", "--force", "--key-file", str(root / "munge/key"), "--socket", socket,
-                                     "--pid-file", str(root / "munge/pid"), "--log-file", str(root / "log/munged.log"),
-                                     "--seed-file", str(root / "munge/seed")]))  # fmt: skip
-        until(lambda: Path(socket).exists(), "munged")
-        for cluster in (alpha, beta):
-            for command in cluster.commands():
-                stack.enter_context(running(command))
-        for cluster in (alpha, beta):
-            up = f"{len(cluster.nodes)}\n"
-            until(
-                lambda cluster=cluster, up=up: _quiet(cluster, "sinfo", "-h", "-t", "idle", "-o", "%D") == up,
-                cluster.name,
-            )
-        stack.enter_context(
-            running([sys.executable, "-m", "http.server", "46599", "--bind", "127.0.0.1"], cwd=root / "munge")
-        )
+        words = [f"--{option}={munge / name}" for option, name in files.items()]
+        stack.enter_context(running(["/usr/sbin/munged", "--foreground", "--force", *words]))
+        until((munge / "socket").exists, "munged")
+        for command in [*alpha.commands(), *beta.commands()]:
+            stack.enter_context(running(command))
+        until(alpha.is_up, "alpha")
+        until(beta.is_up, "beta")
+        answer = [
+            sys.executable,
+            "-m",
+            "http.server",
+            "46599",
+            "--bind",
+            "127.0.0.1",
+            "--directory",
+            str(root / "wheels"),
+        ]
+        stack.enter_context(running(answer))
         start_api_server()
         stack.callback(stop_api_server)
         yield World(root, alpha, beta)
@@ -142,11 +156,9 @@ def _write_files(root: Path, clusters: tuple[Cluster, ...]) -> None:
 
 
 def start_api_server() -> None:
-    environment = os.environ | {
-        "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(Path(os.environ["BATON_WORLD"]) / "wheels"), "PYTHONPATH": str(REPOSITORY),
-        "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
-    }  # fmt: skip
-    subprocess.run([BIN / "sky", "api", "start"], env=environment, cwd=REPOSITORY, check=True, timeout=180)
+    wheels = str(Path(os.environ["BATON_WORLD"]) / "wheels")
+    environment = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels, "PYTHONPATH": str(REPOSITORY)} | QUIET
+    subprocess.run([BIN / "sky", "api", "start"], env=os.environ | environment, cwd=REPOSITORY, check=True, timeout=180)
 
 
 def stop_api_server() -> None:
@@ -154,10 +166,10 @@ def stop_api_server() -> None:
 
 
 @contextmanager
-def running(command: list[str], cwd: Path | None = None) -> Iterator[None]:
+def running(command: list[str]) -> Iterator[None]:
     """A daemon in the foreground, ended with the body."""
     with (Path(os.environ["BATON_WORLD"]) / "log/daemons.log").open("ab") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=cwd)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
         yield
     finally:
@@ -175,10 +187,3 @@ def until(true: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {timeout_s:g} s")
         time.sleep(0.2)
-
-
-def _quiet(cluster: Cluster, *words: str) -> str:
-    try:
-        return cluster.slurm(*words)
-    except subprocess.CalledProcessError:
-        return ""

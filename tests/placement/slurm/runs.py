@@ -1,0 +1,114 @@
+"""`pyflyte run` with a placed pretraining, as a person starts it: small data, a tiny model."""
+
+import json
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra.tracking.spool import StageRun, read_stage
+from tests.placement.slurm.world import BIN, REPOSITORY, until
+
+# The laptop recipe up to the model for exchange, with smaller numbers: its later stages are not placed here.
+RECIPE: dict[str, Any] = {
+    "name": "placed",
+    "corpus": {"source": {"kind": "files", "path": "sources"}, "held_out": 0.3},
+    "tokenizer": {"vocab_size": 512},
+    "shards": {},
+    "pretrain": {
+        "model": {"layers": 2, "hidden": 64, "heads": 2, "kv_heads": 1, "head_dim": 32, "ffn_hidden": 128},
+        "sequence_length": 64,
+        "global_batch": 8,
+        "layout": {"micro_batch": 4},
+        "optimizer": {"warmup_steps": 5},
+    },
+    "convert": {},
+}
+SHORT = {"steps": 30, "checkpoints": {"every": 10}}
+LONG = {"steps": 1500, "checkpoints": {"every": 100}, "validate_every": 500}
+ALPHA, BETA = "slurm/alpha/cpu", "slurm/beta/cpu"
+
+
+def placement(*infra: str, **more: Any) -> dict[str, Any]:
+    return {"infra": list(infra), "choose": "in_order", "setup": f". {BIN}/activate", **more}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One `pyflyte run` in a folder of its own."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "baton"
+
+    def said(self) -> str:
+        """What it printed."""
+        return (self.folder / "terminal.txt").read_text()
+
+    def ends(self, timeout_s: float = 600.0) -> int:
+        """Its exit code."""
+        try:
+            return self.process.wait(timeout_s)
+        finally:
+            self.process.kill()
+
+    def record(self) -> StageRun:
+        """The pretraining in the newest execution."""
+        return read_stage(max((self.home / "executions").glob("*/pretrain")))
+
+    @property
+    def digest(self) -> str:
+        """Of the checkpoint."""
+        output = self.record().output
+        assert output is not None, self.said()
+        return str(output["digest"])
+
+    def losses(self) -> dict[int, float]:
+        """By step."""
+        return {point["step"]: point["loss"] for point in self._metrics()}
+
+    def reaches(self, step: int) -> None:
+        """Wait until the training has taken so many steps."""
+        until(lambda: self.process.poll() is not None or self._steps() >= step, f"step {step}", 300)
+        assert self.process.poll() is None, self.said()
+
+    def ctrl_c(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def _steps(self) -> int:
+        return max((point["step"] for point in self._metrics()), default=0)
+
+    def _metrics(self) -> list[dict[str, Any]]:
+        text = "".join(path.read_text() for path in (self.home / "jobs").glob("pretrain-*/metrics.jsonl"))
+        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+
+def start(folder: Path, *changes: dict[str, Any], **environment: str) -> Run:
+    """Start the recipe with changes to its pretraining, in a folder that is new or was used before."""
+    sources = folder / "sources"
+    sources.mkdir(parents=True, exist_ok=True)
+    for name in ("argparse", "ast", "calendar", "csv", "difflib", "shlex", "tarfile", "textwrap", "zipfile"):
+        (sources / f"{name}.py").write_bytes((Path(os.__file__).parent / f"{name}.py").read_bytes())
+    pretrain = dict(RECIPE["pretrain"])
+    for change in changes:
+        pretrain |= change
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(RECIPE | {"pretrain": pretrain}))
+    words = [str(BIN / "pyflyte"), "run", str(REPOSITORY / "workflows/pretrain_to_rl.py"), "pretrain_to_rl"]
+    with (folder / "terminal.txt").open("wb") as terminal:
+        process = subprocess.Popen(
+            [*words, "--recipe", str(recipe)],
+            cwd=folder,
+            env=os.environ | {"BATON_HOME": str(folder / "baton"), "PYTHONPATH": str(REPOSITORY)} | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=terminal,
+            stderr=terminal,
+        )
+    return Run(folder, process)

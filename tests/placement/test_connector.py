@@ -1,0 +1,100 @@
+"""What the connector makes of SkyPilot's words, and what it sends: without a server."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sky
+from flyteidl.core.execution_pb2 import TaskExecution
+from flytekit.extend.backend.base_connector import ConnectorRegistry
+from flytekit.extend.backend.utils import is_terminal_phase
+from sky.jobs.state import ManagedJobStatus
+from sky.schemas.api.responses import ManagedJobRecord
+
+from infra.placement.connector import FINAL, PHASES, SkyJob, SkyPilotConnector, where
+from infra.placement.job import Order, sky_task
+
+COMMAND = ["pyflyte-execute", "--inputs", "s3://bucket/a folder/inputs.pb"]
+
+
+def test_every_status_has_a_phase() -> None:
+    """Fails when SkyPilot adds one."""
+    assert {status.value for status in ManagedJobStatus} == PHASES.keys()
+
+
+@pytest.mark.parametrize("status", list(ManagedJobStatus))
+def test_a_phase_ends_when_the_job_does(status: ManagedJobStatus) -> None:
+    phase, _ = PHASES[status.value]
+    assert is_terminal_phase(phase) == status.is_terminal() == (status.value in FINAL)
+    assert (phase == TaskExecution.SUCCEEDED) == (status == ManagedJobStatus.SUCCEEDED)
+
+
+def test_flyte_finds_the_connector_by_the_task_s_type() -> None:
+    assert isinstance(ConnectorRegistry.get_connector("skypilot"), SkyPilotConnector)
+
+
+def test_a_job_survives_the_connector_that_made_it() -> None:
+    job = SkyJob("baton-pretrain-0", 7, "s3://bucket/out", {"nodes": 2})
+    assert SkyJob.decode(job.encode()) == job
+
+
+def test_a_server_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYPILOT_API_SERVER_ENDPOINT", "http://127.0.0.1:9")
+    sky.server.common.get_server_url.cache_clear()
+    resource = SkyPilotConnector().get(SkyJob("baton-pretrain-0", 7, "/out", {}))
+    sky.server.common.get_server_url.cache_clear()
+    assert resource.phase == TaskExecution.RUNNING
+    assert "does not answer; asking again" in (resource.message or "")
+
+
+def test_the_record_says_where_it_ran() -> None:
+    record = ManagedJobRecord(job_id=3, cloud="Slurm", region="beta", zone="cpu", cluster_resources="1x(cpus=2)")
+    assert where(record) == {
+        "job_id": 3, "cloud": "Slurm", "region": "beta", "zone": "cpu", "resources": "1x(cpus=2)",
+    }  # fmt: skip
+
+
+def order(storage: str = "/shared", **placement: Any) -> dict[str, Any]:
+    return sky_task("baton-x-0", Order(placement, storage, "20260101-000000", {}), "", COMMAND, "/shared/out")
+
+
+def test_the_job_is_a_task_of_skypilot_s() -> None:
+    task = sky.Task.from_yaml_config(order("s3://bucket/baton", nodes=2, infra=["aws"], time_limit_h=2))
+    assert task.num_nodes == 2
+    assert "timeout --kill-after=90 7200 pyflyte-execute --inputs 's3://bucket/a folder/inputs.pb'" in str(task.run)
+    assert [mount.source for mount in task.storage_mounts.values()] == ["s3://bucket/baton"]
+
+
+def test_secrets_are_skypilot_s_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:password@mlflow.example")
+    config = order()
+    assert config["secrets"] == {"HF_TOKEN": "hf_secret", "MLFLOW_TRACKING_URI": "https://me:password@mlflow.example"}
+    assert "hf_secret" not in str(config | {"secrets": {}})
+    assert "password" not in str(config | {"secrets": {}})
+
+
+def run(tmp_path: Path, command: list[str], **placement: Any) -> int:
+    """The exit code of a job's script on one machine."""
+    config = sky_task("baton-x-0", Order(placement, str(tmp_path), "e", {}), "", command, f"{tmp_path}/out")
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SKYPILOT_NODE_RANK": "0"}
+    environment |= {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"} | config["envs"]
+    return subprocess.run(["bash", "-c", config["run"]], env=environment, check=False).returncode
+
+
+def test_what_a_person_must_change_ends_the_job(tmp_path: Path) -> None:
+    assert run(tmp_path, ["sh", "-c", "exit 3"]) == 3
+
+
+def test_a_fault_of_the_machine_is_recovered_so_many_times(tmp_path: Path) -> None:
+    killed = ["sh", "-c", "kill -9 $$"]
+    assert [run(tmp_path, killed, restarts=2) for _ in range(3)] == [75, 75, 1]
+
+
+def test_the_time_limit_ends_the_job(tmp_path: Path) -> None:
+    assert run(tmp_path, ["sleep", "60"], time_limit_h=1 / 3600) == 124
+
+
+def test_the_first_node_is_where_all_meet(tmp_path: Path) -> None:
+    assert run(tmp_path, ["sh", "-c", "test $NODE_RANK = 0 && test $MASTER_ADDR = 10.0.0.1 && test $MASTER_PORT"]) == 0

@@ -1,0 +1,60 @@
+"""Where a stage runs is no part of what it is."""
+
+from typing import Any
+
+import pytest
+from flytekit.core.hash import HashMethod
+
+from infra.placement.config import Placement
+from tasks.pretrain.spec import PretrainSpec
+from tasks.pretrain.task import pretrain
+from tasks.spec import StageSpec
+from workflows.recipe import SECTIONS, Recipe
+from workflows.recipe_error import RecipeError
+
+PRETRAIN: Any = pretrain  # the task, for mypy a function
+ELSEWHERE = {"accelerators": ["H100:8"], "spot": "spot_first", "max_price_per_hour": 40}
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_any_stage_may_be_placed(section: str) -> None:
+    assert issubclass(SECTIONS[section], StageSpec)
+
+
+def test_it_is_in_no_cache_key() -> None:
+    (key,) = [each for each in PRETRAIN.python_interface.inputs["spec"].__metadata__ if isinstance(each, HashMethod)]
+    here, elsewhere = PretrainSpec(), PretrainSpec(placement=Placement.model_validate(ELSEWHERE))
+    assert key.calculate(here) == key.calculate(elsewhere)
+    assert here.identity() == elsewhere.identity()
+
+
+def test_a_placed_task_differs_in_its_type_alone() -> None:
+    placed = PRETRAIN._at(Placement())
+    assert (placed.task_type, PRETRAIN.task_type) == ("skypilot", "python-task")
+    assert placed.name == PRETRAIN.name
+    assert placed.metadata.cache_version == PRETRAIN.metadata.cache_version
+
+
+def test_a_wrong_placement_is_a_problem_of_the_recipe() -> None:
+    with pytest.raises(RecipeError, match=r"corpus.placement.acelerators(.|\n)*did you mean accelerators\?"):
+        Recipe.model_validate({"corpus": {"placement": {"acelerators": []}}})
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ({"sft": {"placement": {"nodes": 2}}}, "sft.placement.nodes: 2\n      1: this stage runs on one"),
+        (
+            {"pretrain": {"layout": {"nodes": 2}, "placement": {}}},
+            "pretrain.placement.nodes: 1\n      2: as layout.nodes is",
+        ),
+        (
+            {"pretrain": {"layout": {"nodes": 2}, "placement": {"nodes": 2, "storage": "s3://bucket"}}},
+            "pretrain.placement.storage: 's3://bucket'\n      a folder that the machines share",
+        ),
+    ],
+)
+def test_the_machines_fit_the_stage(recipe: dict[str, Any], said: str) -> None:
+    with pytest.raises(RecipeError) as error:
+        Recipe.model_validate(recipe)
+    assert said in str(error.value)
