@@ -13,7 +13,7 @@ from flytekit.image_spec.default_builder import create_docker_context
 import images
 from tests.source import ROOT, requirements
 
-LISTS = [*images.FAMILIES, "gpu"]
+LISTS = [*images.FAMILIES, "connector", "mlflow", "gpu"]
 IMAGES = [images.DATA, images.TRAIN, images.SERVE, images.POST_TRAIN]
 RESOLVE = [
     "--quiet",
