@@ -4,7 +4,6 @@ A job's name is made of what it does, so a `create` that is tried again (the ans
 finds the job that runs instead of starting a second one.
 """
 
-import re
 import textwrap
 import threading
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from sky.server.common import get_server_url
 from infra.errors import Stopped
 from infra.placement.config import Placement
 from infra.placement.job import OUTPUT_PREFIX, Order, sky_task
+from infra.placement.record import message, over_limit, where
 from infra.tracking.redact import redact_text
 
 TASK_TYPE = "skypilot"
@@ -54,8 +54,6 @@ PHASES: dict[str, tuple[int, str]] = {
     "FAILED_CONTROLLER": (TaskExecution.RETRYABLE_FAILED, "failed: SkyPilot's controller had an error"),
 }
 FINAL = {"SUCCEEDED", "CANCELLED", *(status for status in PHASES if status.startswith("FAILED"))}
-# SkyPilot's words for the machines of a job: "2x[spot](gpus=H100:8, cpus=192, mem=2048, p5.48xlarge, disk=256)"
-DESCRIBED = re.compile(r"(?P<nodes>\d+)x(?P<spot>\[spot\])?\((?P<words>.*)\)")
 # What a question ends with when the server is away, or was started again meanwhile (RuntimeError: it knows of no such
 # request; it is the base of SkyPilot's own word for a server that is away, too)
 UNANSWERED = (
@@ -122,18 +120,15 @@ class SkyPilotConnector(AsyncConnectorBase):
             return Resource(TaskExecution.RUNNING, f"{_server()} does not answer; asking again ({error})")
         phase, words = PHASES[_status(record)]
         link = TaskLog(name=f"SkyPilot job {record.job_id}", uri=f"{get_server_url()}/dashboard/jobs/{record.job_id}")
-        resource = Resource(phase, _message(record, words), [link], custom_info=where(record))
-        if phase == TaskExecution.RUNNING and (over := _over_limit(resource_meta, record)):
-            self.delete(resource_meta)
-            return Resource(
-                TaskExecution.FAILED, f"job {record.job_id} was cancelled: {over}", [link], None, where(record)
-            )
+        resource = Resource(phase, message(record, words), [link], custom_info=where(record))
         if phase == TaskExecution.SUCCEEDED:
-            resource.outputs = LiteralMap.from_flyte_idl(
-                _read(literals_pb2.LiteralMap, f"{resource_meta.output_prefix}/outputs.pb")
-            )
+            outputs = _read(literals_pb2.LiteralMap, f"{resource_meta.output_prefix}/outputs.pb")
+            resource.outputs = LiteralMap.from_flyte_idl(outputs)
         elif _status(record) in FINAL:
             resource.message = f"{resource.message}\n{_why(resource_meta, record)}"
+        elif over := over_limit(Placement.model_validate(resource_meta.placement), record):
+            self.delete(resource_meta)
+            resource.phase, resource.message = TaskExecution.FAILED, f"job {record.job_id} was cancelled: {over}"
         return resource
 
     def delete(self, resource_meta: SkyJob, **_: Any) -> None:
@@ -149,50 +144,6 @@ class SkyPilotConnector(AsyncConnectorBase):
     def give_up(self) -> None:
         """Whoever asked for the job that is being created has gone."""
         self._unwanted.set()
-
-
-def where(record: ManagedJobRecord) -> dict[str, Any]:
-    """Where a job runs, for the record of the stage."""
-    found = {
-        "job_id": record.job_id,
-        "cloud": record.cloud,
-        "region": record.region,
-        "zone": record.zone,
-        "cluster": record.current_cluster_name,
-        "resources": record.cluster_resources,
-        "price_per_hour": price_per_hour(record),
-        "recoveries": record.recovery_count,
-    }
-    return {name: value for name, value in found.items() if value not in (None, "", "-")}
-
-
-def price_per_hour(record: ManagedJobRecord) -> float | None:
-    """What the machines of a job cost, US dollars, by SkyPilot's catalog; None for those that have no price there."""
-    described = DESCRIBED.fullmatch(record.cluster_resources_full or "")
-    words = described["words"].split(", ") if described else []
-    instance = next((word for word in words if "=" not in word and word != "..."), None)
-    if described is None or instance is None:
-        return None
-    place = "/".join(filter(None, (record.cloud, record.region, record.zone)))
-    machine = sky.Resources(
-        infra=place, instance_type=instance, accelerators=record.accelerators, use_spot=bool(described["spot"])
-    )
-    return int(described["nodes"]) * float(machine.get_cost(3600))
-
-
-def _over_limit(job: SkyJob, record: ManagedJobRecord) -> str | None:
-    """Which of the placement's limits a job has reached, if any. SkyPilot has none for a run's price, and leaves the
-    accelerators out of the hourly one where they are priced apart from the machine."""
-    limits = Placement.model_validate(job.placement)
-    hours, price = (record.job_duration or 0) / 3600, price_per_hour(record) or 0.0
-    for name, value, limit in (
-        ("time_limit_h", hours, limits.time_limit_h),
-        ("max_price_per_hour", price, limits.max_price_per_hour),
-        ("max_price_per_run", price * hours, limits.max_price_per_run),
-    ):
-        if limit is not None and value > limit:
-            return f"placement.{name} is {limit:g}, and it is at {value:.4g}"
-    return None
 
 
 def _job_name(template: TaskTemplate, inputs: LiteralMap | None) -> str:
@@ -235,13 +186,6 @@ def _server_answers() -> bool:
         return requests.get(f"{get_server_url()}/api/health", timeout=10).ok
     except requests.RequestException:
         return False
-
-
-def _message(record: ManagedJobRecord, words: str) -> str:
-    place = "/".join(filter(None, (record.cloud, record.region, record.zone)))
-    on = f" on {place} ({record.cluster_resources})" if place and record.cluster_resources not in (None, "-") else ""
-    again = f", recovered {record.recovery_count} times" if record.recovery_count else ""
-    return f"job {record.job_id} {words}{on}{again}"
 
 
 def _why(job: SkyJob, record: ManagedJobRecord) -> str:

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from flyteidl.core.execution_pb2 import TaskExecution
-from flytekit import FlyteContext, FlyteContextManager, ImageSpec
+from flytekit import FlyteContextManager, ImageSpec
 from flytekit.configuration import FastSerializationSettings, ImageConfig, SerializationSettings
 from flytekit.constants import CopyFileDetection
 from flytekit.core.data_persistence import FileAccessProvider
@@ -31,6 +31,7 @@ from infra.errors import Stopped
 from infra.launch import EngineFailed
 from infra.placement.config import MACHINE_FAULT, Placement
 from infra.placement.job import RESTARTS_LEFT, Order
+from infra.placement.mirror import mirror
 from infra.placement.storage import storage_of
 from infra.progress import ProgressBar, say
 from infra.tracking.code import PROJECT, code_version
@@ -51,6 +52,12 @@ class Placeable(AsyncConnectorExecutorMixin):
 
     placement: Placement | None = None  # of the copy that a placement is given to
 
+    def __call__(self, *args: Any, **inputs: Any) -> Any:
+        """A cluster is told by the task's type. A spec that is a promise is looked at where the task runs."""
+        placement = getattr(inputs.get("spec"), "placement", None)
+        task = self if placement is None else self._at(placement)
+        return super(Placeable, task).__call__(*args, **inputs)
+
     def execute(self, **inputs: Any) -> Any:
         placement = inputs["spec"].placement
         if JOB in os.environ:
@@ -58,12 +65,6 @@ class Placeable(AsyncConnectorExecutorMixin):
         if placement is None:
             return super(AsyncConnectorExecutorMixin, self).execute(**inputs)
         return self._at(placement)._elsewhere(**self.sent(placement, inputs))
-
-    def compile(self, ctx: FlyteContext, *args: Any, **inputs: Any) -> Any:
-        """For a Flyte cluster. A spec that is not known yet (a promise) is looked at where the task runs."""
-        placement = getattr(inputs.get("spec"), "placement", None)
-        task = self if placement is None else self._at(placement)
-        return super(Placeable, task).compile(ctx, *args, **inputs)
 
     def sent(self, placement: Placement, inputs: dict[str, Any]) -> dict[str, Any]:
         """The inputs with their files where the job will find them."""
@@ -131,11 +132,13 @@ class Placeable(AsyncConnectorExecutorMixin):
         """Ask until the job is over; show what changes, and the engine's progress. Raises PlacementFailed."""
         title, said, asked = self.name.rpartition(".")[2], "", -POLL_S
         bar, execution, succeeded = None, current_execution(title), False
+        storage = storage_of(self.placement.storage if self.placement else None)
         try:
             while True:
                 if time.monotonic() - asked >= POLL_S:
                     asked = time.monotonic()
                     resource = await asyncio.to_thread(self._connector.get, resource_meta)
+                    mirror(storage, execution, resource_meta.name)
                     if resource.message != said:
                         said = resource.message
                         say(f"{title}: {said}")

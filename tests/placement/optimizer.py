@@ -76,7 +76,7 @@ def _order(words: dict[str, Any], enabled: list[str]) -> list[dict[str, Any]]:
     from sky.utils.resources_utils import format_resource
 
     from infra.placement.config import Placement
-    from infra.placement.connector import price_per_hour
+    from infra.placement.record import price_per_hour
 
     placement = Placement.model_validate(words)
     found: list[dict[str, Any]] = []

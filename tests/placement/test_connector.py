@@ -12,8 +12,10 @@ from flytekit.extend.backend.utils import is_terminal_phase
 from sky.jobs.state import ManagedJobStatus
 from sky.schemas.api.responses import ManagedJobRecord
 
-from infra.placement.connector import FINAL, PHASES, SkyJob, SkyPilotConnector, where
+from infra.placement.config import Placement
+from infra.placement.connector import FINAL, PHASES, SkyJob, SkyPilotConnector
 from infra.placement.job import Order, sky_task
+from infra.placement.record import over_limit, where
 
 COMMAND = ["pyflyte-execute", "--inputs", "s3://bucket/a folder/inputs.pb"]
 
@@ -53,6 +55,11 @@ def test_the_record_says_where_it_ran() -> None:
     assert where(record) == {
         "job_id": 3, "cloud": "Slurm", "region": "beta", "zone": "cpu", "resources": "1x(cpus=2)",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("hours", "over"), [(0.5, None), (3.0, "placement.time_limit_h is 2, and it is at 3")])
+def test_a_job_that_takes_too_long_is_over_its_limit(hours: float, over: str | None) -> None:
+    assert over_limit(Placement(time_limit_h=2), ManagedJobRecord(job_duration=3600 * hours)) == over
 
 
 def order(storage: str = "/shared", **placement: Any) -> dict[str, Any]:

@@ -1,0 +1,63 @@
+"""SkyPilot's record of a managed job in our words: where it runs, at what price, and whether that is too much."""
+
+import re
+from typing import Any
+
+import sky
+from sky.schemas.api.responses import ManagedJobRecord
+
+from infra.placement.config import Placement
+
+# SkyPilot's words for the machines of a job: "2x[spot](gpus=H100:8, cpus=192, mem=2048, p5.48xlarge, disk=256)"
+DESCRIBED = re.compile(r"(?P<nodes>\d+)x(?P<spot>\[spot\])?\((?P<words>.*)\)")
+
+
+def where(record: ManagedJobRecord) -> dict[str, Any]:
+    """Where a job runs, for the record of the stage."""
+    found = {
+        "job_id": record.job_id,
+        "cloud": record.cloud,
+        "region": record.region,
+        "zone": record.zone,
+        "cluster": record.current_cluster_name,
+        "resources": record.cluster_resources,
+        "price_per_hour": price_per_hour(record),
+        "recoveries": record.recovery_count,
+    }
+    return {name: value for name, value in found.items() if value not in (None, "", "-")}
+
+
+def message(record: ManagedJobRecord, words: str) -> str:
+    """A job in one line: which, how it is (`words`), and where."""
+    place = "/".join(filter(None, (record.cloud, record.region, record.zone)))
+    on = f" on {place} ({record.cluster_resources})" if place and record.cluster_resources not in (None, "-") else ""
+    again = f", recovered {record.recovery_count} times" if record.recovery_count else ""
+    return f"job {record.job_id} {words}{on}{again}"
+
+
+def price_per_hour(record: ManagedJobRecord) -> float | None:
+    """What the machines of a job cost, US dollars, by SkyPilot's catalog; None for those that have no price there."""
+    described = DESCRIBED.fullmatch(record.cluster_resources_full or "")
+    words = described["words"].split(", ") if described else []
+    instance = next((word for word in words if "=" not in word and word != "..."), None)
+    if described is None or instance is None:
+        return None
+    place = "/".join(filter(None, (record.cloud, record.region, record.zone)))
+    machine = sky.Resources(
+        infra=place, instance_type=instance, accelerators=record.accelerators, use_spot=bool(described["spot"])
+    )
+    return int(described["nodes"]) * float(machine.get_cost(3600))
+
+
+def over_limit(limits: Placement, record: ManagedJobRecord) -> str | None:
+    """Which of the placement's limits a job has reached, if any. SkyPilot has none for a run's price, and leaves the
+    accelerators out of the hourly one where they are priced apart from the machine."""
+    hours, price = (record.job_duration or 0) / 3600, price_per_hour(record) or 0.0
+    for name, value, limit in (
+        ("time_limit_h", hours, limits.time_limit_h),
+        ("max_price_per_hour", price, limits.max_price_per_hour),
+        ("max_price_per_run", price * hours, limits.max_price_per_run),
+    ):
+        if limit is not None and value > limit:
+            return f"placement.{name} is {limit:g}, and it is at {value:.4g}"
+    return None

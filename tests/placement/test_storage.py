@@ -1,0 +1,78 @@
+"""A bucket between two machines, each with a home of its own: fsspec's, of the kind `file://`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.home import baton_home
+from infra.placement.mirror import mirror
+from infra.placement.storage import address_of, send, storage_of
+from infra.tracking.metrics import points_after
+from infra.tracking.spool import read_stage
+from tasks.artifacts import Tokenizer
+from tasks.manifest import verify, write_manifest
+
+JOB = """
+from pathlib import Path
+from infra.home import baton_home
+from infra.tracking.record import tracked
+folder = baton_home() / "jobs" / "pretrain-0"
+folder.mkdir(parents=True)
+(folder / "metrics.jsonl").write_text('{"step": 1, "time": 1.0, "loss": 2.5}\\n')
+with tracked("pretrain", folder, spec={}, inputs={}):
+    pass
+"""
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/bucket"
+
+
+def made(folder: Path) -> Tokenizer:
+    folder.mkdir(parents=True)
+    (folder / "vocabulary.txt").write_text("a b c")
+    write_manifest(folder, "tokenizer", {"vocab_size": 3, "eos_id": 0, "pad_id": 0}, {}, {})
+    return Tokenizer.from_directory(folder)
+
+
+def test_an_artifact_goes_to_the_bucket_once(bucket: str, tmp_path: Path) -> None:
+    artifact = made(tmp_path / "output")
+    address = send(str(artifact.directory.path), artifact.digest, bucket)
+    assert address == f"{bucket}/artifacts/{artifact.digest}"
+    verify(tmp_path / "bucket/artifacts" / artifact.digest, artifact.digest)
+    assert send(address, artifact.digest, bucket) == address
+
+
+def test_it_comes_from_the_bucket_when_it_is_needed(bucket: str, tmp_path: Path) -> None:
+    artifact = made(tmp_path / "bucket/jobs/tokenizer-0/output").at(f"{bucket}/jobs/tokenizer-0/output")
+    here = artifact.local()
+    assert here.is_relative_to(baton_home())
+    verify(here, artifact.digest)
+    assert artifact.local() == here
+
+
+def test_what_a_job_made_is_known_by_its_address_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATON_BUCKET", "s3://bucket/baton")
+    assert address_of(f"{baton_home()}/jobs/pretrain-0/output") == "s3://bucket/baton/jobs/pretrain-0/output"
+
+
+def test_a_shared_folder_needs_no_copies(tmp_path: Path) -> None:
+    storage = storage_of(f"{tmp_path}/")
+    artifact = made(tmp_path / "jobs/tokenizer-0/output")
+    assert send(str(artifact.directory.path), artifact.digest, storage) == str(tmp_path / "jobs/tokenizer-0/output")
+
+
+def test_a_job_s_record_and_metrics_come_home(bucket: str, tmp_path: Path) -> None:
+    environment = {"BATON_HOME": f"{tmp_path}/bucket", "BATON_EXECUTION": "e0", "BATON_PLACED": "baton-pretrain-0"}
+    environment |= {"SKYPILOT_CLUSTER_INFO": '{"cloud": "AWS", "region": "us-east-1"}'}
+    subprocess.run([sys.executable, "-c", JOB], env=os.environ | environment, check=True)
+    execution = tmp_path / "here/e0"
+    mirror(bucket, execution, "baton-pretrain-0")
+    run = read_stage(execution / "pretrain")
+    assert run.placed == {"job": "baton-pretrain-0", "cloud": "AWS", "region": "us-east-1"}
+    ((points, _),) = points_after(Path(run.job_dir or "") / "metrics.jsonl", 0, 10)
+    assert [(point.name, point.value) for point in points] == [("loss", 2.5)]
