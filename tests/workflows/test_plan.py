@@ -113,7 +113,7 @@ def test_cost_is_hours_times_the_price(plans: dict[str, tuple[int, str]]) -> Non
     assert stage["hours"] == pytest.approx(stage["need"]["flops"] / (0.4 * 312e12 * 16) / 3600)  # 312 TFLOP/s each
     for words in (
         "at 40% of their peak (--mfu)",
-        "1. aws/us-east-1 2 x p4de (8 A100-80GB), spot, an hour: spot $24.00",
+        "1. aws/us-east-1 2 x p4de (8 A100-80GB), spot $24.00 an hour (on-demand $80.00), $4,5",
     ):
         assert words in said
     assert f"cost        expected ${stage['hours'] * 24:,.2f}; all spot ${stage['hours'] * 24:,.2f}" in said
