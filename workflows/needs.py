@@ -1,8 +1,7 @@
 """What a stage takes, known before it starts: tokens, arithmetic, memory, and so the hours on an accelerator.
 
-FLOPs are counted as tasks/pretrain/flops.py does: a backward pass is two forward passes. Hours follow
-from them by the share of its peak that an accelerator is kept busy with (MFU), which a run shows and a
-plan can only assume.
+FLOPs are counted as tasks/pretrain/flops.py does. Hours follow from them by the share of its peak that an
+accelerator is kept busy with (MFU), which a run shows and a plan can only assume.
 """
 
 from dataclasses import dataclass
@@ -13,13 +12,11 @@ from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import Accelerator
 from tasks.pretrain.flops import flops_per_token
 from tasks.pretrain.memory import GPU, Kernels, Memory, estimate
-from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.sft.spec import SFTSpec
 from workflows.given import Given, model_of
 
 MFU = 0.4  # what a well set up run reaches on a frontier GPU: Llama 3's had 38-43 %
-TRAIN, FORWARD = 3, 1  # passes
 
 
 @dataclass(frozen=True)
@@ -41,6 +38,11 @@ class Need:
         return self.flops / (mfu * peak * self.processes) / 3600 if peak else None
 
 
+# TRL's stages: sequences of an example, and passes of each. A backward pass is two; DPO and GRPO go through the
+# reference model as well, and GRPO samples first (as DPO does on a few prompts, which is not counted).
+TUNING: dict[type[PostTrainSpec], tuple[int, int]] = {SFTSpec: (1, 3), DPOSpec: (2, 3 + 1), GRPOSpec: (1, 3 + 1 + 1)}
+
+
 def need(given: Given, stage: str, kernels: Kernels = GPU) -> Need | None:
     """None: its arithmetic is nothing beside the rest of it, or the model is not known before the run."""
     spec, known = given.specs.get(stage), model_of(given)
@@ -52,23 +54,10 @@ def need(given: Given, stage: str, kernels: Kernels = GPU) -> Need | None:
         flops = flops_per_token(model, vocabulary, spec.sequence_length) * spec.tokens()
         memory = estimate(spec, vocabulary, kernels)
         return Need(weights, active, spec.tokens(), flops, memory, spec.layout.world, spec.precision)
-    return _tuning(spec, model, vocabulary)
-
-
-def _tuning(spec: PostTrainSpec, model: ModelSpec, vocabulary: int) -> Need:
-    """TRL's stages, in one process, with all sequences as long as they may be. Their activations are not counted."""
+    # in one process, all sequences as long as they may be, weights and optimizer in fp32, activations not counted
+    sequences, passes = TUNING[type(spec)]
     length = spec.max_prompt_tokens + spec.max_new_tokens
-    forward = flops_per_token(model, vocabulary, length) / TRAIN
-    tokens = spec.steps * spec.batch_size * length
-    if isinstance(spec, SFTSpec):
-        passes = TRAIN * tokens
-    elif isinstance(spec, DPOSpec):  # two sequences each, through the reference model too; and what was sampled first
-        tokens *= 2
-        passes = (TRAIN + FORWARD) * tokens + FORWARD * spec.prompts * length
-    else:  # the rollouts, and the reference model for the KL
-        reference = FORWARD if isinstance(spec, GRPOSpec) and spec.beta else 0
-        passes = (TRAIN + FORWARD + reference) * tokens
-    weights = model.parameters(vocabulary)
-    memory = Memory(4 * weights, 4 * weights, 8 * weights, 0)  # in fp32: tasks/posttrain/trainer.py
-    sampling = not isinstance(spec, SFTSpec)
-    return Need(weights, model.active_parameters(vocabulary), tokens, passes * forward, memory, 1, "bf16", sampling)
+    tokens = spec.steps * spec.batch_size * sequences * length
+    flops = tokens * passes * flops_per_token(model, vocabulary, length) / 3
+    memory = Memory(4 * weights, 4 * weights, 8 * weights, 0)
+    return Need(weights, active, tokens, flops, memory, 1, "bf16", sampling=not isinstance(spec, SFTSpec))
