@@ -29,6 +29,7 @@ class Quote:
     expected: float | None  # on the machines that would be tried
     spot: float | None
     on_demand: float | None
+    over: bool  # one of the placement's limits: SkyPilot's own holds for an instance where it is cheapest
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,28 @@ class Quotes:
 def quotes(placement: Placement, needed: Need | None, mfu: float) -> Quotes:
     """Where a stage could go, and what it would cost there."""
     offered = _offers(placement.model_dump_json())
-    return offered if isinstance(offered, Quotes) else Quotes(tuple(_quote(offer, needed, mfu) for offer in offered))
+    return (
+        offered
+        if isinstance(offered, Quotes)
+        else Quotes(tuple(_quote(offer, placement, needed, mfu) for offer in offered))
+    )
 
 
-def _quote(offer: "Offer", needed: Need | None, mfu: float) -> Quote:
+def _quote(offer: "Offer", placement: Placement, needed: Need | None, mfu: float) -> Quote:
     hours = needed.hours(BY_NAME.get(offer.accelerator or ""), mfu) if needed else None
     prices = (offer.price, offer.spot_price, offer.on_demand_price)
-    return Quote(offer, hours, *(None if hours is None or price is None else hours * price for price in prices))
+    cost, spot, on_demand = (None if hours is None or price is None else hours * price for price in prices)
+    return Quote(offer, hours, cost, spot, on_demand, any(_broken(placement, offer.price, cost, hours)))
+
+
+def _broken(
+    placement: Placement, price: float, cost: float | None, hours: float | None
+) -> Iterator[tuple[str, float, float]]:
+    """Each limit that is not kept: its name, what it is, and what it would have to be."""
+    for name, least in (("max_price_per_hour", price), ("max_price_per_run", cost), ("time_limit_h", hours)):
+        limit = getattr(placement, name)
+        if limit is not None and least is not None and least > limit:
+            yield name, limit, least
 
 
 @functools.cache  # a recipe is read several times in one run
@@ -85,18 +101,10 @@ def _broken_limits(placement: Placement, quoted: Quotes, mfu: float) -> Iterator
     if quoted.refused:
         yield Problem("", "on", f"SkyPilot does not take it: {quoted.refused}")
     elif not (quoted.unknown or quoted.found):
-        limit = placement.max_price_per_hour
-        yield Problem("max_price_per_hour", limit, "more, or other machines: no cloud that is enabled here has such")
-    if not quoted.found:
-        return
-    first = quoted.found[0]
-    where = f"{first.offer.words()} is tried first and costs ${first.offer.price:,.2f} an hour"
-    work = f"{where}, for {first.hours:,.3g} hours at {mfu:.0%} of its peak" if first.hours else where
-    for name, least in (
-        ("max_price_per_hour", first.offer.price),
-        ("max_price_per_run", first.expected),
-        ("time_limit_h", first.hours),
-    ):
-        limit = getattr(placement, name)
-        if limit is not None and least is not None and least > limit:
+        limit, name = placement.max_price_per_hour, "max_price_per_hour" if placement.max_price_per_hour else ""
+        yield Problem(name, limit or "on", "no cloud that is enabled here has such machines; widen it")
+    for first in quoted.found[:1]:
+        where = f"{first.offer.words()} is tried first and costs ${first.offer.price:,.2f} an hour"
+        work = f"{where}, for {first.hours:,.3g} hours at {mfu:.0%} of its peak" if first.hours else where
+        for name, limit, least in _broken(placement, first.offer.price, first.expected, first.hours):
             yield Problem(name, limit, f"at least {least:,.2f}: {work}; or less to compute, or other machines")

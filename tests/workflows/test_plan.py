@@ -36,6 +36,7 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
     "by_the_hour": {**A100S, "max_price_per_hour": 39},
     "too_long": {**A100S, "time_limit_h": 100},
     "no_such_region": {**A100S, "infra": ["aws/moon-1"], "time_limit_h": 1000},
+    "dear_elsewhere": {**A100S, "infra": ["aws"], "max_price_per_hour": 80},
     "excluded": {**A100S, "exclude": ["lambda"], "max_price_per_hour": 1000},
 }
 
@@ -138,7 +139,7 @@ def test_a_limit_that_holds_at_another_mfu_is_none_there(plans: dict[str, tuple[
 @pytest.mark.parametrize(
     ("name", "path", "words"),
     [
-        ("by_the_hour", "max_price_per_hour: 39.0", "no cloud that is enabled here has such"),
+        ("by_the_hour", "max_price_per_hour: 39.0", "no cloud that is enabled here has such machines"),
         ("too_long", "time_limit_h: 100.0", "at least 189"),
         ("no_such_region", "placement: 'on'", "Invalid region 'moon-1'"),
     ],
@@ -148,6 +149,15 @@ def test_other_limits(plans: dict[str, tuple[int, str]], name: str, path: str, w
     assert code == 2
     assert path in said
     assert words in said
+
+
+def test_a_place_that_would_only_be_tried_later_is_marked_when_it_is_over_a_limit(
+    plans: dict[str, tuple[int, str]],
+) -> None:
+    """SkyPilot's own limit lets an instance be had wherever it is, when it is cheap enough somewhere."""
+    assert plans["dear_elsewhere"][0] == 0
+    over = [(quote["offer"]["place"], quote["over"]) for quote in pretrain(plans, "dear_elsewhere")["quotes"]["found"]]
+    assert over == [("aws/us-east-1", False), ("aws/us-west-2", True)]
 
 
 def test_what_is_excluded_is_not_tried(plans: dict[str, tuple[int, str]]) -> None:
