@@ -89,7 +89,7 @@ COMPILE := $(UV) pip compile --quiet --custom-compile-command "make lock"
 FOR_IMAGES := --python-version 3.12 --python-platform x86_64-manylinux_2_31 --only-binary :all:
 lock:  ## resolve requirements.in and images/*.in to their pinned lists
 	$(COMPILE) --python-version 3.11 $(FROM) $(foreach name,torch torchvision torchaudio torchcodec,--no-emit-package $(name)) requirements.in -o requirements.txt
-	for family in data train serve post-train gpu; do $(COMPILE) $(FOR_IMAGES) images/$$family.in -o images/$$family.txt; done
+	for family in data train serve post-train connector mlflow gpu; do $(COMPILE) $(FOR_IMAGES) images/$$family.in -o images/$$family.txt; done
 
 clean:  ## forget the environment and everything that was made (.baton)
 	rm -rf .venv .baton .mypy_cache .ruff_cache .pytest_cache .hypothesis

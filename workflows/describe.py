@@ -1,60 +1,36 @@
-"""Every field of a recipe, with its default, its bounds and what it means; or what a recipe will take.
+"""Every field of a recipe, with its default, its bounds and what it means.
 
-python -m workflows.describe                                all sections
-python -m workflows.describe pretrain                       one section
-python -m workflows.describe workflows/recipes/nano.yaml    the recipe's checks, then its tokens, FLOPs and memory
+python -m workflows.describe             all sections
+python -m workflows.describe pretrain    one section
 """
 
 import json
 import sys
 import types
-from pathlib import Path
 from typing import Any, get_args, get_origin
 
-import yaml
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from tasks.data.source_spec import FilesSource, HuggingFaceSource, JsonlSource, ParquetSource, StdlibSource
-from workflows.plan import plan
-from workflows.preflight import Given
 from workflows.recipe import SECTIONS, Recipe
-from workflows.recipe_error import RecipeError
 
 SOURCES = (StdlibSource, FilesSource, JsonlSource, ParquetSource, HuggingFaceSource)
 SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
-RECIPE_SUFFIXES = (".yaml", ".yml", ".json")
 FILLED_IN = "filled in by Baton"  # fields that no one writes
 
 
 def main(names: list[str]) -> int:
-    if len(names) == 1 and Path(names[0]).suffix in RECIPE_SUFFIXES:
-        return _plan(Path(names[0]))
     unknown = [name for name in names if name not in SECTIONS]
     if unknown:
-        print(
-            f"no such section: {', '.join(unknown)}; there are: {', '.join(SECTIONS)}; or name one recipe file",
-            file=sys.stderr,
-        )
+        print(f"no such section: {', '.join(unknown)}; there are: {', '.join(SECTIONS)}", file=sys.stderr)
         return 2
     for name in names or SECTIONS:
         print(f"{name}:  # {Recipe.model_fields[name].description}")
         _print_fields(SECTIONS[name], "  ")
         print()
-    return 0
-
-
-def _plan(path: Path) -> int:
-    try:
-        recipe = Recipe.model_validate(yaml.safe_load(path.read_text()))
-    except (RecipeError, OSError, yaml.YAMLError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    print(f"{recipe.name}: no problem found")
-    for line in plan(Given({name: section for name, section in recipe if section is not None}, set())):
-        print(f"  {line}")
     return 0
 
 

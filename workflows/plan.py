@@ -1,46 +1,142 @@
-"""What a recipe's pretraining will take, known before it starts: tokens, arithmetic, time, memory."""
+"""Know before you pay: what a recipe would do, take and cost. Nothing is run.
 
+python -m workflows.plan RECIPE             the stages, what is cached, what each takes, where it would go
+python -m workflows.plan RECIPE --json      the same for machines
+python -m workflows.plan RECIPE --mfu 0.3   hours at 30 % of the accelerators' peak
+
+Exit code 2 when the recipe has a problem: `pyflyte run` refuses it in the same words.
+"""
+
+import json
+import sys
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
 
 from tasks.pretrain.accelerators import BY_NAME
-from tasks.pretrain.fit import place_of
-from tasks.pretrain.flops import flops_per_token
-from tasks.pretrain.memory import GB, estimate
+from tasks.pretrain.fit import Place, place_of
+from tasks.pretrain.layout import Layout
+from tasks.pretrain.memory import GB
 from tasks.pretrain.spec import PretrainSpec
-from workflows.preflight import Given, vocabulary_of
+from tasks.spec import Problem, StageSpec
+from workflows.costs import Quotes, over_budget, quotes
+from workflows.given import Given, devices_of
+from workflows.needs import MFU, Need, need
+from workflows.preflight import inputs, order
+from workflows.recipe import Recipe, given_of
+from workflows.recipe_error import RecipeError
 
-MFU = 0.4  # what a well set up run reaches on a frontier GPU: Llama 3's had 38-43 %
+
+@dataclass(frozen=True)
+class Planned:
+    """One stage of the plan."""
+
+    name: str
+    stage: str  # a section of the recipe, for those that have one
+    after: tuple[str, ...]
+    cached: str | None  # the digest that it takes from the cache
+    need: Need | None = None  # None: no arithmetic to speak of, or not known before the run
+    device: str | None = None  # what its memory and its hours are for
+    device_memory: float | None = None  # bytes
+    hours: float | None = None  # None: not known
+    quotes: Quotes | None = None  # None: no placement, it runs here
 
 
-def plan(given: Given) -> Iterator[str]:
-    """A line for each, for the recipe's stages as they are given."""
-    spec: PretrainSpec | None = given.specs.get("pretrain")
-    if spec is None:
-        yield "no pretraining"
+def plan(recipe: Recipe, given: Given, mfu: float) -> Iterator[Planned]:
+    """Every stage of the recipe, in an order in which they can run."""
+    from workflows.dag import steps_of  # the stages and Flyte: a recipe that is not whole needs neither
+
+    for step in steps_of(recipe):
+        placement, base = step.spec.placement, need(given, step.stage)
+        quoted = quotes(placement, base, mfu) if placement else None
+        place = _place(step.spec, given, quoted) if base else None
+        if base is None or place is None:
+            yield Planned(step.name, step.stage, step.after, step.cached, base, quotes=quoted)
+            continue
+        needed, hours = need(given, step.stage, place.kernels), base.hours(BY_NAME.get(place.name), mfu)
+        device = (place.name, place.capacity)
+        yield Planned(step.name, step.stage, step.after, step.cached, needed, *device, hours, quoted)
+
+
+def _place(spec: StageSpec, given: Given, quoted: Quotes | None) -> Place | None:
+    """Where one process of the stage runs: where it is tried first, or where its spec says, or here."""
+    layout, device = Layout(), None
+    if isinstance(spec, PretrainSpec):
+        layout, device = spec.layout, next(iter(devices_of(spec)), None)
+    elif spec.placement and spec.placement.accelerators:
+        device = spec.placement.accelerators[0].partition(":")[0]
+    if quoted and quoted.found:
+        device = quoted.found[0].offer.accelerator
+    if spec.placement and not device:
+        return None  # some machine without an accelerator
+    return place_of(layout.model_copy(update={"device": device}), given.machine)
+
+
+def text(name: str, stages: list[Planned], given: Given, mfu: float) -> Iterator[str]:
+    """The plan for a person, line by line."""
+    yield f"{name}: {len(stages)} stages, {sum(bool(each.cached) for each in stages)} of them cached"
+    for each in stages:
+        state = f"cached {each.cached[:12]}" if each.cached else "placed" if each.quotes else "here"
+        yield f"  {each.name:<12}{state:<21}{'after ' * bool(each.after)}{', '.join(each.after)}".rstrip()
+    for each in stages:
+        if each.need or each.quotes:
+            yield "\n" + each.name + (" (cached: it will take nothing)" if each.cached else "")
+            lines = [*_takes(each, given.specs[each.stage], mfu), *_costs(each.quotes)]
+            yield from (f"  {title:<12}{words}" for title, words in lines)
+
+
+def _takes(each: Planned, spec: Any, mfu: float) -> Iterator[tuple[str, str]]:
+    needed = each.need
+    if needed is None:
         return
-    vocabulary = vocabulary_of(given)
-    if vocabulary is None:
-        yield "pretrain: the vocabulary's size is not known before the run; model.vocab_size can give it"
+    mixture = needed.active_parameters < needed.parameters
+    meets = f", of which a token meets {_short(needed.active_parameters)}" if mixture else ""
+    yield "parameters", f"{_short(needed.parameters)}{meets}"
+    tokens, least = f"{_short(needed.tokens)} at most", "at least "
+    if isinstance(spec, PretrainSpec):
+        ratio = f"{needed.tokens / needed.active_parameters:.3g} for each parameter{' that it meets' * mixture}"
+        batch = _short(spec.global_batch * spec.sequence_length)
+        tokens, least = f"{_short(needed.tokens)}, {ratio}; {spec.steps:,} steps of {batch}", ""
+    yield "tokens", tokens
+    yield "arithmetic", f"{needed.flops / needed.tokens / 1e9:.3g} GFLOP a token, {needed.flops:.2e} FLOP in all"
+    if isinstance(spec, PretrainSpec):
+        yield "layout", f"{spec.layout.name()}: {spec.layout.nodes} x {spec.layout.processes} processes"
+    if each.device_memory:
+        capacity = f"{each.device} ({each.device_memory / GB:.3g} GB)"
+        yield "memory", f"{least}{needed.memory.total / GB:.3g} GB on each {capacity}"
+        yield "", needed.memory.words()
+    if each.hours is None:
+        yield "time", "not known: the peak of what it runs on is not in the table"
+    else:
+        least = "at least " if needed.sampling else ""
+        days = f" ({each.hours / 24:.3g} days)" if each.hours > 48 else ""
+        on = f"{needed.processes} {each.device}, at {mfu:.0%} of their peak (--mfu)"
+        yield "time", f"{least}{each.hours:.3g} hours{days} on {on}"
+
+
+def _costs(quoted: Quotes | None) -> Iterator[tuple[str, str]]:
+    if quoted is None:
         return
-    weights, active = spec.model.parameters(vocabulary), spec.model.active_parameters(vocabulary)
-    each = flops_per_token(spec.model, vocabulary, spec.sequence_length)
-    whole, world = each * spec.tokens(), spec.layout.world
-    yield f"parameters  {_short(weights)}" + (f", of which a token meets {_short(active)}" if active < weights else "")
-    batch = spec.global_batch * spec.sequence_length
-    yield (
-        f"tokens      {_short(spec.tokens())}, {spec.tokens() / active:.3g} for each parameter"
-        f"{' that it meets' if active < weights else ''}; {spec.steps:,} steps of {_short(batch)}"
-    )
-    yield f"arithmetic  {each / 1e9:.3g} GFLOP a token, {whole:.2e} FLOP in all"
-    chip = BY_NAME.get(spec.layout.device or "")
-    if chip and (peak := chip.peak(spec.precision)):
-        days = whole / (MFU * peak * world) / 86400
-        yield f"time        {days:.3g} days on {world} {chip.name}, at {MFU:.0%} of their peak"
-    yield f"layout      {spec.layout.name()}: {spec.layout.nodes} x {spec.layout.processes} processes"
-    if place := place_of(spec.layout, given.machine):
-        needed = estimate(spec, vocabulary, place.kernels)
-        yield f"memory      {needed.total / GB:.3g} GB on each {place.name} ({place.capacity / GB:.3g} GB)"
-        yield f"            {needed.words()}"
+    if not quoted.found:
+        none = "no cloud that is enabled here offers such machines"
+        yield "prices", f"not known: {quoted.unknown or quoted.refused}" if quoted.unknown or quoted.refused else none
+        return
+    for number, quote in enumerate(quoted.found, 1):
+        offer = quote.offer
+        other = offer.on_demand_price if offer.spot else offer.spot_price
+        instead = f" ({'on-demand' if offer.spot else 'spot'} {_dollars(other)})" if other is not None else ""
+        price = f"{_dollars(offer.price)} an hour{instead}, {_dollars(quote.expected)} in all"
+        yield "would try" * (number == 1), f"{number}. {offer.words()} {price}{': over a limit' * quote.over}"
+    spot, on_demand = (_dollars(quoted.cheapest(kind)) for kind in (True, False))
+    yield "cost", f"expected {_dollars(quoted.found[0].expected)}; all spot {spot}, all on-demand {on_demand}"
+
+
+def _dollars(amount: float | None) -> str:
+    return "not known" if amount is None else f"${amount:,.2f}"
 
 
 def _short(number: float) -> str:
@@ -49,3 +145,39 @@ def _short(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g} {unit}"
     return f"{number:.3g}"
+
+
+@click.command()
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option("--json", "for_machines", is_flag=True, help="For machines: one JSON object.")
+@click.option("--mfu", default=MFU, show_default=True, type=click.FloatRange(0.01, 1), help="Share of the peak FLOP/s.")
+def main(recipe: Path, for_machines: bool, mfu: float) -> None:
+    """What a RECIPE would do, take and cost, before anything runs."""
+    problems: list[Problem] = []
+    stages: list[Planned] = []
+    try:
+        whole: Any = Recipe.model_validate(yaml.safe_load(recipe.read_text()))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RecipeError([Problem("recipe", str(recipe), f"an existing YAML or JSON file: {error}")]) from error
+    except RecipeError as error:
+        whole, problems = error.recipe, error.problems
+    if whole:
+        given = given_of(whole)
+        if mfu != MFU:
+            at_default = over_budget(given)
+            problems = [each for each in problems if each not in at_default] + over_budget(given, mfu)
+        if not order(given) and not inputs(given):  # else there is no DAG
+            stages = list(plan(whole, given, mfu))
+    name = whole.name if whole else recipe.stem
+    if for_machines:
+        found = {"stages": [asdict(each) for each in stages], "problems": [asdict(each) for each in problems]}
+        print(json.dumps({"recipe": name, "mfu": mfu, **found}, indent=1, default=str))
+    else:
+        for line in text(name, stages, given, mfu) if stages else ():
+            print(line)
+        print(f"\n{RecipeError(problems)}" if problems else "\nno problem found")
+    sys.exit(2 if problems else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -4,33 +4,18 @@ the hardware can do what is asked, and that there is room for it in memory and f
 import importlib.util
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 from infra.home import baton_home
-from infra.placement.config import Placement
 from infra.placement.storage import is_bucket, storage_of
 from tasks.convert.spec import unexportable
 from tasks.pretrain.accelerators import BY_NAME, accelerator
 from tasks.pretrain.fit import Place, fitting, place_of
-from tasks.pretrain.hardware import Machine, this_machine
+from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import GB, estimate
 from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem, Spec
-
-
-@dataclass(frozen=True)
-class Given:
-    """The stages that a recipe asks for: those that are right by themselves, and the names of those
-    that are not (their own problems are reported already)."""
-
-    specs: dict[str, Any]
-    broken: set[str]
-    machine: Machine = field(default_factory=this_machine)
-
-    def __contains__(self, stage: str) -> bool:
-        return stage in self.specs or stage in self.broken
-
+from workflows.costs import over_budget
+from workflows.given import Given, devices_of, placements_of, vocabulary_of
 
 # stage: the stage it needs, and what that one hands to it
 NEEDS = {
@@ -62,7 +47,7 @@ def problems_of(given: Given) -> list[Problem]:
     return found
 
 
-def _order(given: Given) -> list[Problem]:
+def order(given: Given) -> list[Problem]:
     """Each stage's input comes from a stage that is on."""
     found = []
     if "start_from" in given:
@@ -85,7 +70,7 @@ def _order(given: Given) -> list[Problem]:
     return found
 
 
-def _inputs(given: Given) -> list[Problem]:
+def inputs(given: Given) -> list[Problem]:
     """Files and folders that the recipe names are there."""
     found = []
     for name in ("corpus", "tokenizer", "start_from", "init_from"):
@@ -148,12 +133,6 @@ def _head_size(given: Given) -> list[Problem]:
     return [Problem("pretrain.model.head_dim", size, allowed)]
 
 
-def vocabulary_of(given: Given) -> int | None:
-    """Rows of the embedding, where they are known before the run."""
-    rows: int | None = given.specs["pretrain"].model.vocab_size
-    return rows or (given.specs["tokenizer"].size() if "tokenizer" in given.specs else None)
-
-
 def _convertible(given: Given) -> list[Problem]:
     """Hugging Face's model of the family can say all that is trained."""
     if "convert" not in given or "pretrain" not in given.specs:
@@ -182,11 +161,11 @@ def _hardware(given: Given) -> list[Problem]:
     if layout.device and layout.device not in BY_NAME:
         return [Problem("pretrain.layout.device", layout.device, f"one of {', '.join(BY_NAME)}")]
     found = []
-    if gpus and not layout.device and not spec.placement and layout.processes > len(gpus):
+    if gpus and devices_of(spec) == [None] and layout.processes > len(gpus):
         allowed = f"at most the GPUs of this machine ({len(gpus)}), one for each process; layout.device names another"
         found.append(Problem("pretrain.layout.processes", layout.processes, allowed))
     if spec.precision == "fp8":
-        found += _fp8(layout.device, gpus)
+        found += [problem for device in devices_of(spec) for problem in _fp8(device, gpus)]
     return found
 
 
@@ -194,7 +173,7 @@ def _fp8(device: str | None, gpus: tuple[str, ...]) -> list[Problem]:
     """It takes tensor cores for it, and Transformer Engine where the run is made."""
     if device is None and not gpus:
         why = "needs a GPU of NVIDIA's Hopper generation or newer, and this machine has none"
-    elif (chip := BY_NAME[device] if device else accelerator(gpus[0])) and not chip.peak("fp8"):
+    elif (chip := BY_NAME.get(device) if device else accelerator(gpus[0])) and not chip.peak("fp8"):
         why = f"{chip.name} has no fp8 arithmetic: Hopper (H100, H200) and newer have"
     elif not device and importlib.util.find_spec("transformer_engine") is None:
         why = "needs Transformer Engine, which is not installed here (`pip install transformer-engine[pytorch]`)"
@@ -204,23 +183,26 @@ def _fp8(device: str | None, gpus: tuple[str, ...]) -> list[Problem]:
 
 
 def _layout(given: Given) -> list[Problem]:
-    """The layout can share out the tokenizer's vocabulary, and a process's tensors fit where it runs."""
+    """The layout can share out the tokenizer's vocabulary, and a process's tensors fit wherever it may run."""
     spec: PretrainSpec | None = given.specs.get("pretrain")
     if spec is None or any(not problem.path.startswith("optimizer") for problem in spec.problems()):
         return []  # these have their own words
     vocabulary = vocabulary_of(given)
-    place = None if spec.placement and not spec.layout.device else place_of(spec.layout, given.machine)
     if vocabulary is None:
         return []
     if wrong := spec.layout_problems(vocabulary):
         return [problem.under("pretrain.layout") for problem in wrong]
-    if place is None or place.has_room_for(needed := estimate(spec, vocabulary, place.kernels)):
-        return []
-    allowed = (
-        f"needs {needed.total / GB:.3g} GB on each {place.name} ({place.capacity / GB:.3g} GB): {needed.words()}; "
-        + _instead(spec, vocabulary, place)
-    )
-    return [Problem("pretrain.layout", spec.layout.name(), allowed)]
+    found = []
+    for device in devices_of(spec):
+        place = place_of(spec.layout.model_copy(update={"device": device}), given.machine)
+        if place is None or place.has_room_for(needed := estimate(spec, vocabulary, place.kernels)):
+            continue
+        allowed = (
+            f"needs {needed.total / GB:.3g} GB on each {place.name} ({place.capacity / GB:.3g} GB): {needed.words()}; "
+            + _instead(spec, vocabulary, place)
+        )
+        found.append(Problem("pretrain.layout", spec.layout.name(), allowed))
+    return found
 
 
 def _instead(spec: PretrainSpec, vocabulary: int, place: Place) -> str:
@@ -248,18 +230,26 @@ def _room(given: Given) -> list[Problem]:
 
 
 def _placements(given: Given) -> list[Problem]:
-    """A placed stage has as many machines as it is spread over, and they share their files."""
+    """A placed stage has as many machines as it is spread over, with an accelerator for each process, and they
+    share their files."""
     found = []
-    for name, spec in given.specs.items():
-        placement: Placement | None = getattr(spec, "placement", None)
-        if placement is None:
-            continue
-        nodes = spec.layout.nodes if isinstance(spec, PretrainSpec) else 1
-        if placement.nodes != nodes:
+    for name, placement in placements_of(given).items():
+        spec = given.specs.get(name)
+        layout, what = (
+            (spec.layout, "as layout.nodes is")
+            if isinstance(spec, PretrainSpec)
+            else (Layout(), "this stage runs on one")
+        )
+        if placement.nodes != layout.nodes:
             what = "as layout.nodes is" if isinstance(spec, PretrainSpec) else "this stage runs on one"
-            found.append(Problem(f"{name}.placement.nodes", placement.nodes, f"{nodes}: {what}"))
+            found.append(Problem(f"{name}.placement.nodes", placement.nodes, f"{layout.nodes}: {what}"))
+        for number, each in enumerate(placement.accelerators if isinstance(spec, PretrainSpec) else ()):
+            chip, _, count = each.partition(":")
+            if float(count or 1) != layout.processes:
+                allowed = f"{chip}:{layout.processes}: one for each of layout.processes"
+                found.append(Problem(f"{name}.placement.accelerators.{number}", each, allowed))
         storage = storage_of(placement.storage)
-        if nodes > 1 and is_bucket(storage):
+        if layout.nodes > 1 and is_bucket(storage):
             allowed = "a folder that the machines share: they write one checkpoint together"
             found.append(Problem(f"{name}.placement.storage", storage, allowed))
     return found
@@ -281,8 +271,8 @@ def estimated_bytes(given: Given, parameters: int) -> int:
 
 
 CHECKS: list[Callable[[Given], list[Problem]]] = [
-    _order,
-    _inputs,
+    order,
+    inputs,
     _data_sets,
     _vocabulary,
     _positions,
@@ -293,4 +283,5 @@ CHECKS: list[Callable[[Given], list[Problem]]] = [
     _layout,
     _room,
     _placements,
+    over_budget,
 ]

@@ -3,7 +3,8 @@
     pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl --recipe workflows/recipes/laptop.yaml
 
 The recipe says which stages there are. `stages` is a dynamic workflow, so that the DAG has exactly
-those: a stage that is off is not a node that does nothing.
+those: a stage that is off is not a node that does nothing. `dag` is what it does beside keeping its
+record, so that the same DAG can be looked at before it is run (workflows/plan.py).
 """
 
 from flytekit import dynamic, workflow
@@ -25,10 +26,8 @@ from tasks.sft.task import sft
 from workflows.recipe import Recipe
 
 
-@dynamic(container_image=images.DATA)
-def stages(recipe: Recipe) -> Report:
+def dag(recipe: Recipe) -> Report:
     """The stages that the recipe asks for, in their order."""
-    begin_execution(recipe.name, recipe.model_dump(mode="json"))
     tokenizer = shards = checkpoint = model = proof = published = None
     more_shards: list[TokenizedCorpus] = []
     models: list[HFModel] = []
@@ -89,6 +88,12 @@ def stages(recipe: Recipe) -> Report:
         more_corpora=more_corpora,
         more_shards=more_shards,
     )
+
+
+@dynamic(container_image=images.DATA)
+def stages(recipe: Recipe) -> Report:
+    begin_execution(recipe.name, recipe.model_dump(mode="json"))
+    return dag(recipe)
 
 
 @workflow

@@ -20,7 +20,8 @@ from tasks.pretrain.spec import PretrainSpec
 from tasks.publish.spec import PublishSpec
 from tasks.sft.spec import SFTSpec
 from tasks.spec import Spec
-from workflows.preflight import Given, problems_of
+from workflows.given import Given
+from workflows.preflight import problems_of
 from workflows.recipe_error import RecipeError, problems_from
 
 
@@ -52,17 +53,22 @@ class Recipe(Spec):
     def _all_problems_at_once(cls, value: Any, handler: ModelWrapValidatorHandler["Recipe"]) -> "Recipe":
         if isinstance(value, Recipe):
             return value
+        recipe: Recipe | None = None
         try:
-            recipe, problems = handler(value), []
-            sections = {name: getattr(recipe, name) for name in cls.model_fields}
-            given = Given({name: section for name, section in sections.items() if section is not None}, set())
+            recipe = handler(value)
+            problems, given = [], given_of(recipe)
         except ValidationError as error:
             problems = problems_from(error, cls, value)
             given = _readable_part(value)
         problems += problems_of(given)
-        if problems:
-            raise RecipeError(problems)
+        if problems or recipe is None:
+            raise RecipeError(problems, recipe)
         return recipe
+
+
+def given_of(recipe: Recipe) -> Given:
+    """The stages that a recipe asks for."""
+    return Given({name: section for name, section in recipe if section is not None}, set())
 
 
 def _readable_part(value: Any) -> Given:

@@ -16,8 +16,9 @@ class RecipeError(Stopped):
 
     exit_code = 2
 
-    def __init__(self, problems: list[Problem]) -> None:
-        self.problems = problems
+    def __init__(self, problems: list[Problem], recipe: BaseModel | None = None) -> None:
+        """`recipe`: what is wrong, when its fields are right by themselves."""
+        self.problems, self.recipe = problems, recipe
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         lines = [f"  {problem.path}: {_short(problem.value)}\n      {problem.allowed}" for problem in problems]
         super().__init__("\n".join([f"the recipe has {count}; nothing was started", *lines]))

@@ -16,18 +16,18 @@ def publish(
     spec: PublishSpec,
     model: HFModel,
     reports: list[EvalReport],
-    models: list[HFModel] | None = None,
+    models: list[HFModel],
+    more_corpora: list[Corpus],
     corpus: Corpus | None = None,
     checkpoint: MegatronCheckpoint | None = None,
-    more_corpora: list[Corpus] | None = None,
 ) -> PublishedModel:
     """The model with a card made from the run, and its version in the model registry. `models` (those it
     came from), the corpora and `checkpoint` are only told about on the card."""
     told: dict[str, Any] = {
         **{f"eval_{report.label}": report for report in reports},
-        **{f"from_{each.label}": each for each in models or [] if each.digest != model.digest},
+        **{f"from_{each.label}": each for each in models if each.digest != model.digest},
         "corpus": corpus,
-        **{f"corpus_{number}": each for number, each in enumerate(more_corpora or [], 2)},
+        **{f"corpus_{number}": each for number, each in enumerate(more_corpora, 2)},
         "checkpoint": checkpoint,
     }
     return run(ENGINE, PublishedModel, spec, model=model, **{name: item for name, item in told.items() if item})

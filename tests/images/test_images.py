@@ -13,7 +13,7 @@ from flytekit.image_spec.default_builder import create_docker_context
 import images
 from tests.source import ROOT, requirements
 
-LISTS = [*images.FAMILIES, "gpu"]
+LISTS = [*images.FAMILIES, "connector", "mlflow", "gpu"]
 IMAGES = [images.DATA, images.TRAIN, images.SERVE, images.POST_TRAIN]
 RESOLVE = [
     "--quiet",
@@ -95,3 +95,12 @@ def image_name(clone: Path, **environment: str) -> str:
     words = [sys.executable, "-c", program]
     ended = subprocess.run(words, cwd=clone, env=os.environ | environment, check=True, capture_output=True, text=True)
     return ended.stdout.strip()
+
+
+def test_an_image_that_cannot_be_looked_up_is_not_taken_for_built() -> None:
+    """Flyte takes it for that: nobody listens at the registry."""
+    words = [sys.executable, "-m", "images", "train"]
+    environment = os.environ | {"BATON_IMAGE_REGISTRY": "localhost:1"}
+    ended = subprocess.run(words, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "the registry does not answer" in ended.stderr

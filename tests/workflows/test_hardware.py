@@ -15,7 +15,8 @@ from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem
 from tests.pretrain.shapes import LLAMA_3_8B, QWEN3_30B_A3B
-from workflows.preflight import CHECKS, Given
+from workflows.given import Given
+from workflows.preflight import CHECKS
 
 LAPTOP = Machine((), 16 * 2**30)
 TWO_H100 = Machine(("NVIDIA H100 80GB HBM3",) * 2, 2**40)

@@ -159,6 +159,33 @@ def test_a_second_run_finds_every_stage_in_the_cache(run: tuple[Path, Any]) -> N
     assert after == before
 
 
+def planned(folder: Path, recipe: dict[str, Any]) -> dict[str, Any]:
+    """The stages that `python -m workflows.plan` names, in the run's folder."""
+    path = folder / "planned.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    words = [sys.executable, "-m", "workflows.plan", str(path), "--json"]
+    done = subprocess.run(words, cwd=folder, env=environment(folder), check=True, capture_output=True, text=True)
+    return {stage["name"]: stage for stage in json.loads(done.stdout)["stages"]}
+
+
+def test_the_plan_knows_what_the_cache_has(run: tuple[Path, Any]) -> None:
+    found = planned(run[0], TINY)
+    assert {name for name in found if not found[name]["cached"]} == {"report"}
+    for stage in STAGES:
+        assert found[stage]["cached"] == read_manifest(output_of(run[0], stage)).digest
+
+    changed = planned(run[0], TINY | {"dpo": TINY["dpo"] | {"steps": 3}})
+    assert {name for name in changed if not changed[name]["cached"]} == {
+        *("dpo", "evaluate-3", "grpo", "evaluate-4", "publish", "report")
+    }
+
+
+def test_the_plan_knows_a_model_that_is_started_from(run: tuple[Path, Any]) -> None:
+    existing = output_of(run[0], "convert")
+    found = planned(run[0], {"corpus": TINY["corpus"], "start_from": {"model": str(existing)}, "sft": TINY["sft"]})
+    assert found["sft"]["need"]["parameters"] == read_manifest(existing).facts["parameters"]
+
+
 def test_a_run_may_enter_midway_and_stop_early(run: tuple[Path, Any], tmp_path: Path) -> None:
     """From an existing model: publish it, and nothing else."""
     recipe = {

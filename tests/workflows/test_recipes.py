@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from tasks.pretrain.hardware import Machine
-from workflows import describe
-from workflows.plan import plan
-from workflows.preflight import Given
-from workflows.recipe import Recipe
+from workflows.given import Given
+from workflows.needs import MFU
+from workflows.plan import main, plan, text
+from workflows.recipe import Recipe, given_of
 from workflows.recipe_error import RecipeError
 
 RECIPES = Path(__file__).parents[2] / "workflows" / "recipes"
@@ -37,8 +37,8 @@ def read(name: str) -> dict[str, Any]:
 
 def lines(name: str) -> list[str]:
     recipe = Recipe.model_validate(read(name))
-    given = Given({name: section for name, section in recipe if section}, set(), Machine((), 8 * 2**30))
-    return list(plan(given))
+    given = Given(given_of(recipe).specs, set(), Machine((), 8 * 2**30))
+    return "\n".join(text(name, list(plan(recipe, given, MFU)), given, MFU)).splitlines()
 
 
 @each
@@ -60,7 +60,7 @@ def test_a_large_recipe_is_as_large_as_it_says(name: str) -> None:
 @pytest.mark.parametrize("name", MEANT_FOR)
 def test_a_large_recipe_fits_its_device_with_room_to_spare(name: str) -> None:
     """On a machine without a GPU as anywhere: the layout says where it is meant to run."""
-    (memory,) = [line for line in lines(name) if line.startswith("memory")]
+    memory, *_ = [line for line in lines(name) if line.startswith("  memory")]
     needed, *_, capacity = [
         float(word.strip("(")) for word in memory.split() if word.strip("(").replace(".", "").isdigit()
     ]
@@ -73,27 +73,41 @@ def test_the_nano_recipe_sees_twenty_tokens_for_each_parameter() -> None:
 
 
 def test_the_laptop_recipe_fits_a_laptop() -> None:
-    (memory,) = [line for line in lines("laptop") if line.startswith("memory")]
+    memory, *_ = [line for line in lines("laptop") if line.startswith("  memory")]
     assert "process of this machine (8.59 GB)" in memory
 
 
 def test_a_recipe_can_be_asked_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert describe.main([str(RECIPES / "moe-30b-a3b.yaml")]) == 0
+    assert asked(RECIPES / "moe-30b-a3b.yaml") == 0
     shown = capsys.readouterr().out
     for words in (
+        "8 stages, 0 of them cached",
         "30.5 B, of which a token meets 3.35 B",
         "23.1 GFLOP a token",
         "32 H100",
         "on each H100 (80 GB)",
         "optimizer",
+        "no problem found",
     ):
         assert words in shown
 
 
 def test_a_recipe_that_is_wrong_says_so_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "wrong.yaml").write_text("pretrain: {model: {layers: 0}}")
-    assert describe.main([str(tmp_path / "wrong.yaml")]) == 2
-    assert "pretrain.model.layers" in capsys.readouterr().err
+    assert asked(tmp_path / "wrong.yaml") == 2
+    assert "pretrain.model.layers" in capsys.readouterr().out
+
+
+def test_a_recipe_that_is_not_there_says_so_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked(tmp_path / "no.yaml") == 2
+    assert "an existing YAML or JSON file" in capsys.readouterr().err
+
+
+def asked(recipe: Path) -> int:
+    """`python -m workflows.plan`'s exit code."""
+    with pytest.raises(SystemExit) as end:
+        main([str(recipe)])
+    return int(end.value.code or 0)
 
 
 def test_the_recipe_to_enter_midway_lacks_only_the_model() -> None:

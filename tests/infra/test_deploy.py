@@ -1,0 +1,167 @@
+"""What is deployed: the files of infra/flyte, infra/mlflow and infra/skypilot, against the schemas of those who read
+them and against each other."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from check_jsonschema.builtin_schemas import get_builtin_schema
+
+from infra.placement.task import TASK_TYPE
+from tests.source import ROOT, closure, distributions, requirements, third_party
+
+INFRA = ROOT / "infra"
+KUBERNETES = "1.32"
+OURS, OF_CONNECTOR, OF_MLFLOW = (
+    requirements(ROOT / name) for name in ("requirements.txt", "images/connector.txt", "images/mlflow.txt")
+)
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((INFRA / name).read_text())
+
+
+def manifests() -> dict[str, Any]:
+    """The connector's, by kind."""
+    return {each["kind"]: each for each in yaml.safe_load_all((INFRA / "flyte/connector.yaml").read_text())}
+
+
+# -- Kubernetes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "Service", "NetworkPolicy"])
+def test_a_manifest_is_what_kubernetes_takes(kind: str) -> None:
+    kubernetes_validate.validate(manifests()[kind], KUBERNETES, strict=True)
+
+
+def test_a_misspelled_field_is_not() -> None:
+    wrong = manifests()["Deployment"]
+    wrong["spec"]["template"]["spec"]["containers"][0]["volumeMount"] = []
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, KUBERNETES, strict=True)
+
+
+def test_flyte_finds_the_connector() -> None:
+    service, pods = manifests()["Service"], manifests()["Deployment"]["spec"]["template"]
+    values = read("flyte/values.yaml")
+    name, port = service["metadata"]["name"], service["spec"]["ports"][0]
+    endpoint = values["configuration"]["inline"]["plugins"]["connector-service"]["defaultConnector"]["endpoint"]
+    assert endpoint == f"dns:///{name}.{service['metadata']['namespace']}.svc.cluster.local:{port['port']}"
+    (container,) = pods["spec"]["containers"]
+    assert service["spec"]["selector"] == pods["metadata"]["labels"]
+    listens = {each["name"]: each["containerPort"] for each in container["ports"]}[port["targetPort"]]
+    assert container["args"] == ["--port", str(listens), "--modules", "infra.placement.connector"]
+
+
+def test_flyte_gives_placed_tasks_to_the_connector() -> None:
+    plugins = read("flyte/values.yaml")["enabled_plugins"]["tasks"]["task-plugins"]
+    assert plugins["default-for-task-types"][TASK_TYPE] == "connector-service"
+    assert set(plugins["default-for-task-types"].values()) <= set(plugins["enabled-plugins"])
+
+
+def test_the_connector_runs_with_as_little_as_it_needs() -> None:
+    spec = manifests()["Deployment"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert spec["securityContext"]["runAsNonRoot"] and not spec["automountServiceAccountToken"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert not [each for each in container["env"] if re.search("TOKEN|KEY|PASSWORD", each["name"])]  # from a Secret
+
+
+# -- the connector's image ---------------------------------------------------------------------------
+
+
+def test_the_connector_s_image_has_all_that_it_imports() -> None:
+    for path in closure(INFRA / "placement/connector.py"):
+        assert INFRA in path.parents  # the one folder of ours that is in it
+        for package in third_party(path):
+            assert distributions(package) & OF_CONNECTOR.keys(), f"{path} imports {package}"
+    assert {"grpcio-health-checking", "prometheus-client"} <= OF_CONNECTOR.keys()  # the probes and the metrics
+
+
+@pytest.mark.parametrize("package", ["flytekit", "skypilot"])
+def test_the_connector_speaks_with_the_versions_that_are_here(package: str) -> None:
+    assert OF_CONNECTOR[package] == OURS[package]
+
+
+# -- MLflow ------------------------------------------------------------------------------------------
+
+
+def test_the_compose_file_is_what_compose_takes() -> None:
+    jsonschema.validate(read("mlflow/compose.yaml"), get_builtin_schema("vendor.compose-spec"))
+
+
+def test_a_misspelled_service_is_not() -> None:
+    wrong = read("mlflow/compose.yaml")
+    wrong["services"]["mlflow"]["port"] = wrong["services"]["mlflow"].pop("ports")
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, get_builtin_schema("vendor.compose-spec"))
+
+
+def test_mlflow_listens_on_this_machine_alone_and_has_no_password_in_the_file() -> None:
+    services = read("mlflow/compose.yaml")["services"]
+    ports = [port for service in services.values() for port in service.get("ports", ())]
+    assert ports == ["127.0.0.1:5000:5000"]
+    secrets = [
+        value
+        for service in services.values()
+        for name, value in service["environment"].items()
+        if re.search("PASSWORD|KEY", name)
+    ]
+    assert len(secrets) == 6 and all(value.startswith("${") for value in secrets)
+
+
+def test_mlflow_is_the_version_that_is_here_with_its_database_and_its_store() -> None:
+    assert OF_MLFLOW["mlflow"] == OURS["mlflow"]
+    assert {"psycopg2-binary", "boto3"} <= OF_MLFLOW.keys()
+    environment = read("mlflow/compose.yaml")["services"]["mlflow"]["environment"]
+    assert environment["MLFLOW_BACKEND_STORE_URI"].startswith("postgresql+psycopg2://")
+
+
+# -- SkyPilot ----------------------------------------------------------------------------------------
+
+SHOW = """
+import json
+from sky import clouds, skypilot_config
+price = skypilot_config.get_nested(("slurm", "pricing", "accelerators", "H100"), None)
+print(json.dumps([sorted(clouds.Slurm.existing_allowed_clusters()), price]))
+"""
+
+
+def skypilot(home: Path, config: str) -> subprocess.CompletedProcess[str]:
+    """SkyPilot with that configuration, and with the sample of Slurm clusters."""
+    (home / ".slurm").mkdir()
+    (home / ".slurm/config").write_text((INFRA / "skypilot/slurm.config").read_text())
+    (home / "config.yaml").write_text(config)
+    environment = os.environ | {"HOME": str(home), "SKYPILOT_GLOBAL_CONFIG": str(home / "config.yaml")}
+    return subprocess.run(
+        [sys.executable, "-c", SHOW], env=environment, check=False, capture_output=True, text=True, cwd=ROOT
+    )
+
+
+def test_skypilot_takes_its_configuration_and_finds_the_clusters(tmp_path: Path) -> None:
+    config = (INFRA / "skypilot/config.yaml").read_text()
+    ended = skypilot(tmp_path, config)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout.splitlines()[-1]) == [["alpha", "beta"], 1.5]
+
+
+def test_a_misspelled_configuration_is_refused(tmp_path: Path) -> None:
+    ended = skypilot(tmp_path, (INFRA / "skypilot/config.yaml").read_text().replace("jobs:", "job:"))
+    assert ended.returncode != 0
+    assert "did you mean 'jobs'" in ended.stderr
+
+
+def test_servers_and_clients_are_of_one_version() -> None:
+    image = read("skypilot/values.yaml")["apiService"]["image"]
+    assert f"=={image.rpartition(':')[2]}" == OURS["skypilot"]
+    flyte = read("flyte/values.yaml")["deployment"]["image"]["tag"]
+    assert re.match(r"v(\d+\.\d+)\.", flyte)[1] == re.match(r"==(\d+\.\d+)\.", OURS["flytekit"])[1]  # type: ignore[index]

@@ -1,0 +1,49 @@
+"""What `python -m workflows.plan` says where SkyPilot has catalogs, in one process of its own, since loading SkyPilot
+takes seconds:
+
+python -m tests.workflows.priced FOLDER    for each FOLDER/<name>.yaml: its exit code and words, as JSON
+
+Run it in a HOME with catalogs. `nowhere.yaml` is planned before any cloud is enabled, the others after.
+"""
+
+import contextlib
+import io
+import json
+import sys
+from pathlib import Path
+
+from sky import check, global_user_state
+from sky.clouds.cloud import CloudCapability
+
+from workflows.plan import main
+
+
+def enable(*clouds: str) -> None:
+    """What `sky check` would note."""
+    global_user_state.initialize_and_get_db()
+    global_user_state.set_allowed_clouds(check._get_workspace_allowed_clouds("default"), "default")
+    for capability in (CloudCapability.COMPUTE, CloudCapability.STORAGE):
+        global_user_state.set_enabled_clouds(list(clouds), capability, "default")
+
+
+def planned(recipe: Path, *more: str) -> tuple[int, str]:
+    """Exit code and output."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        try:
+            main([str(recipe), *more])
+        except SystemExit as end:
+            return int(end.code or 0), said.getvalue()
+    raise AssertionError("it exits")
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    found = {"nowhere": planned(folder / "nowhere.yaml")}
+    enable("AWS", "Lambda", "RunPod")
+    for path in sorted(folder.glob("*.yaml")):
+        if path.stem != "nowhere":
+            found[path.stem] = planned(path)
+            found[f"{path.stem} --json"] = planned(path, "--json")
+    found["dear --mfu 0.8"] = planned(folder / "dear.yaml", "--mfu", "0.8")
+    print(json.dumps(found))

@@ -1,0 +1,110 @@
+"""What the stages with a placement are expected to cost, and whether that is within their limits.
+
+Expected: the price at the place that is tried first, for the hours that the arithmetic takes. Not in it
+are starting up, storage, traffic between clouds, and work that is done again after a preemption.
+"""
+
+import functools
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from infra.placement.config import Placement
+from tasks.pretrain.accelerators import BY_NAME
+from tasks.spec import Problem
+from workflows.given import Given, placements_of
+from workflows.needs import MFU, Need, need
+
+if TYPE_CHECKING:
+    from infra.placement.prices import Offer
+
+
+@dataclass(frozen=True)
+class Quote:
+    """One place, and what the stage would take there: hours and US dollars, None where that is not known."""
+
+    offer: "Offer"
+    hours: float | None
+    expected: float | None  # on the machines that would be tried
+    spot: float | None
+    on_demand: float | None
+    over: bool  # one of the placement's limits: SkyPilot's own holds for an instance where it is cheapest
+
+
+@dataclass(frozen=True)
+class Quotes:
+    """The places of one stage, in the order in which they are tried."""
+
+    found: tuple[Quote, ...] = ()
+    unknown: str | None = None  # why prices are not known here
+    refused: str | None = None  # why SkyPilot does not take the placement
+
+    def cheapest(self, spot: bool) -> float | None:
+        """What the stage costs at least on such machines."""
+        costs = (quote.spot if spot else quote.on_demand for quote in self.found)
+        return min((cost for cost in costs if cost is not None), default=None)
+
+
+def quotes(placement: Placement, needed: Need | None, mfu: float) -> Quotes:
+    """Where a stage could go, and what it would cost there."""
+    offered = _offers(placement.model_dump_json())
+    return (
+        offered
+        if isinstance(offered, Quotes)
+        else Quotes(tuple(_quote(offer, placement, needed, mfu) for offer in offered))
+    )
+
+
+def _quote(offer: "Offer", placement: Placement, needed: Need | None, mfu: float) -> Quote:
+    hours = needed.hours(BY_NAME.get(offer.accelerator or ""), mfu) if needed else None
+    prices = (offer.price, offer.spot_price, offer.on_demand_price)
+    cost, spot, on_demand = (None if hours is None or price is None else hours * price for price in prices)
+    return Quote(offer, hours, cost, spot, on_demand, any(_broken(placement, offer.price, cost, hours)))
+
+
+def _broken(
+    placement: Placement, price: float, cost: float | None, hours: float | None
+) -> Iterator[tuple[str, float, float]]:
+    """Each limit that is not kept: its name, what it is, and what it would have to be."""
+    for name, least in (("max_price_per_hour", price), ("max_price_per_run", cost), ("time_limit_h", hours)):
+        limit = getattr(placement, name)
+        if limit is not None and least is not None and least > limit:
+            yield name, limit, least
+
+
+@functools.cache  # a recipe is read several times in one run
+def _offers(placement: str) -> "tuple[Offer, ...] | Quotes":
+    if importlib.util.find_spec("sky") is None:  # a stage's image on a cluster: the launch has looked
+        return Quotes(unknown="SkyPilot is not installed here")
+    from infra.placement.prices import NoPrices, offers  # sky: only where there is a placement
+
+    try:
+        return tuple(offers(Placement.model_validate_json(placement)))
+    except NoPrices as error:
+        return Quotes(unknown=str(error))
+    except ValueError as error:
+        return Quotes(refused=str(error))
+
+
+def over_budget(given: Given, mfu: float = MFU) -> list[Problem]:
+    """Every limit of a placement that its stage would not keep. Prices are looked up where there is a limit."""
+    return [
+        problem.under(f"{stage}.placement")
+        for stage, placement in placements_of(given).items()
+        if placement.max_price_per_hour or placement.max_price_per_run or placement.time_limit_h
+        for problem in _broken_limits(placement, quotes(placement, need(given, stage), mfu), mfu)
+    ]
+
+
+def _broken_limits(placement: Placement, quoted: Quotes, mfu: float) -> Iterator[Problem]:
+    if quoted.refused:
+        yield Problem("", "on", f"SkyPilot does not take it: {quoted.refused}")
+    elif not (quoted.unknown or quoted.found):
+        limit, name = placement.max_price_per_hour, "max_price_per_hour" if placement.max_price_per_hour else ""
+        yield Problem(name, limit or "on", "no cloud that is enabled here has such machines; widen it")
+    for first in quoted.found[:1]:
+        where = f"{first.offer.words()} is tried first and costs ${first.offer.price:,.2f} an hour"
+        work = f"{where}, for {first.hours:,.3g} hours at {mfu:.0%} of its peak" if first.hours else where
+        for name, limit, least in _broken(placement, first.offer.price, first.expected, first.hours):
+            yield Problem(name, limit, f"at least {least:,.2f}: {work}; or less to compute, or other machines")

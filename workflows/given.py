@@ -1,0 +1,70 @@
+"""A recipe's stages as they are known before anything runs."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from infra.placement.config import Placement
+from tasks.pretrain.hardware import Machine, this_machine
+from tasks.pretrain.model_spec import FAMILIES, ModelSpec
+from tasks.pretrain.spec import PretrainSpec
+from tasks.spec import StageSpec
+
+# what a config.json says of a dense model
+SIZES = {"model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"}
+
+
+@dataclass(frozen=True)
+class Given:
+    """The stages that a recipe asks for: those that are right by themselves, and the names of those
+    that are not (their own problems are reported already)."""
+
+    specs: dict[str, Any]
+    broken: set[str]
+    machine: Machine = field(default_factory=this_machine)
+
+    def __contains__(self, stage: str) -> bool:
+        return stage in self.specs or stage in self.broken
+
+
+def vocabulary_of(given: Given) -> int | None:
+    """Rows of the pretrained embedding, where they are known before the run."""
+    rows: int | None = given.specs["pretrain"].model.vocab_size
+    return rows or (given.specs["tokenizer"].size() if "tokenizer" in given.specs else None)
+
+
+def model_of(given: Given) -> tuple[ModelSpec, int] | None:
+    """The model's shape and its vocabulary: of the one that is pretrained, or that the run starts from. None: it
+    is not known before the run, or of a family whose arithmetic is not."""
+    if "pretrain" in given.specs:
+        vocabulary = vocabulary_of(given)
+        return (given.specs["pretrain"].model, vocabulary) if vocabulary else None
+    config = given.specs["start_from"].config() if "start_from" in given.specs else None
+    if not config or not config.keys() >= SIZES or config["model_type"] not in FAMILIES:
+        return None
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    shape = ModelSpec(
+        family=config["model_type"],
+        layers=config["num_hidden_layers"],
+        hidden=hidden,
+        heads=heads,
+        kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or hidden // heads,
+        ffn_hidden=config["intermediate_size"],
+        tied_embeddings=config.get("tie_word_embeddings", True),
+    )
+    return shape, config["vocab_size"]
+
+
+def placements_of(given: Given) -> dict[str, Placement]:
+    """Of every stage that has one, by the stage's path in the recipe."""
+    corpora = {f"more_corpora.{number}": spec for number, spec in enumerate(given.specs.get("more_corpora", ()))}
+    specs = {stage: spec for stage, spec in (given.specs | corpora).items() if isinstance(spec, StageSpec)}
+    return {stage: spec.placement for stage, spec in specs.items() if spec.placement}
+
+
+def devices_of(spec: PretrainSpec) -> list[str | None]:
+    """The accelerators that a pretraining is meant for, where they are known; None: whatever is here."""
+    named = [name.partition(":")[0] for name in spec.placement.accelerators] if spec.placement else []
+    if named or (spec.placement and not spec.layout.device):
+        return [*named]
+    return [spec.layout.device]
