@@ -11,6 +11,7 @@ and the *digests* of its inputs are the same. Paths, machines, layouts and retri
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,11 +28,12 @@ from pydantic import ValidationError
 
 from infra.home import baton_home, quiet
 from infra.launch import Engine, Survival, job_directory, run_engine
+from infra.node import Node
 from infra.progress import say
 from infra.tracking.execution import note_cached
 from infra.tracking.record import tracked
 from tasks.artifacts import Artifact
-from tasks.manifest import MANIFEST, ArtifactError, text_digest, verify
+from tasks.manifest import MANIFEST, ArtifactError, read_manifest, text_digest, verify
 from tasks.spec import Spec
 
 A = TypeVar("A", bound=Artifact)
@@ -66,7 +68,17 @@ class StageTask(PythonFunctionTask[Stage]):
             say(f"{stage} is cached, but its files are not what they were. {error}\nMaking it again.")
         else:
             if artifact.digest not in _made_here:
-                note_cached(artifact.title(stage), artifact.kind, artifact.digest, artifact.facts())
+                made = Path(artifact.directory.path)
+                manifest = read_manifest(made)
+                note_cached(
+                    artifact.title(stage),
+                    artifact.kind,
+                    artifact.digest,
+                    artifact.facts(),
+                    spec=manifest.spec,
+                    inputs=manifest.parents,
+                    job_dir=made.parent,
+                )
                 say(f"✓ {artifact.title(stage):<14} cached")
             return promise
         os.environ["FLYTE_LOCAL_CACHE_OVERWRITE"] = "true"  # Flyte's own switch; it has no argument for it
@@ -150,7 +162,8 @@ def run(
         "spec": words,
         "inputs": {name: {"path": str(item.local()), "digest": item.digest} for name, item in named.items()},
     }
-    with tracked(title, job_dir, spec=words, inputs=digests) as record:
+    again = shlex.join(["python", *engine.command(job_dir, processes, Node(nodes=nodes, address="MASTER_ADDR"))[1:]])
+    with tracked(title, job_dir, spec=words, inputs=digests, command=again) as record:
         output = run_engine(engine, job_dir, request, title=title, processes=processes, nodes=nodes, survival=survival)
         artifact = made.from_directory(output)
         record.made(made.kind, artifact.digest, artifact.facts())

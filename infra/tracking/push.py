@@ -15,6 +15,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
+from infra.tracking.datasets import send_lineage
 from infra.tracking.metrics import Point, points_after
 from infra.tracking.redact import redact_text
 from infra.tracking.spool import (
@@ -44,6 +45,7 @@ class Pushed:
     store: str  # digest of the store's address: another store has none of it
     run_id: str
     sent: str = ""  # digest of the record as it was last sent
+    progress: str = ""  # as it was last sent
     offset: int = 0  # bytes of metrics.jsonl that are sent
     file: int = 0  # its inode: a resumed engine replaces the file, to drop the steps it takes again
 
@@ -89,12 +91,12 @@ def _push_records(client: MlflowClient, folder: Path) -> bool:
     stages = {stage: read_stage(stage) for stage in stage_folders(folder)}
     parent = _push_record(client, folder, execution_words(execution), None)
     for stage, run in stages.items():
-        metrics = Path(run.job_dir) / "metrics.jsonl" if run.job_dir else None
-        _push_record(client, stage, stage_words(execution, stage.name, run, parent), metrics)
+        job = Path(run.job_dir) if run.job_dir and not run.cached else None  # the maker's curves are there once
+        _push_record(client, stage, stage_words(execution, stage.name, run, parent), job)
     return RUNNING not in (execution.status, *(run.status for run in stages.values()))
 
 
-def _push_record(client: MlflowClient, folder: Path, words: Words, metrics: Path | None) -> str:
+def _push_record(client: MlflowClient, folder: Path, words: Words, job: Path | None) -> str:
     """Push one record and what is new of its metrics; returns its MLflow run id."""
     pushed = _read_pushed(folder) or Pushed(_store_digest(), _find_or_create(client, words))
     digest = blake3(json.dumps(asdict(words), sort_keys=True).encode()).hexdigest()
@@ -103,6 +105,10 @@ def _push_record(client: MlflowClient, folder: Path, words: Words, metrics: Path
     if changed:
         client.update_run(pushed.run_id, status=RUNNING, name=words.name)  # a stage may be tried again
         _send_words(client, pushed.run_id, words)
+        send_lineage(client, pushed.run_id, words)
+    metrics = job / "metrics.jsonl" if job else None
+    if job is not None and words.ended is None:
+        pushed = _push_progress(client, folder, pushed, job)
     if metrics is not None and metrics.exists() and (changed or words.ended is None):
         if pushed.file != (file := metrics.stat().st_ino):
             pushed = replace(pushed, offset=0, file=file)
@@ -115,6 +121,19 @@ def _push_record(client: MlflowClient, folder: Path, words: Words, metrics: Path
             client.set_terminated(pushed.run_id, words.status, int(words.ended * 1000))
         _write_pushed(folder, replace(pushed, sent=digest))
     return pushed.run_id
+
+
+def _push_progress(client: MlflowClient, folder: Path, pushed: Pushed, job: Path) -> Pushed:
+    """How far a running engine is (its progress.json), as one tag."""
+    try:
+        progress = redact_text((job / "progress.json").read_text())[:LONGEST_TAG]
+    except FileNotFoundError:
+        return pushed
+    if progress != pushed.progress:
+        client.set_tag(pushed.run_id, "baton.progress", progress)
+        pushed = replace(pushed, progress=progress)
+        _write_pushed(folder, pushed)
+    return pushed
 
 
 def _send_words(client: MlflowClient, run_id: str, words: Words) -> None:

@@ -47,6 +47,9 @@ class StageRun:
     error: str | None = None
     cached: bool = False
     output: dict[str, Any] | None = None  # kind, digest, facts
+    command: str = ""  # that makes it again from its job directory
+    machine: dict[str, str] = field(default_factory=dict)  # see machine.py
+    placement: dict[str, str] = field(default_factory=dict)
 
 
 def executions() -> list[Path]:
