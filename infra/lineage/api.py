@@ -10,23 +10,13 @@
 A digest may be cut short (6 characters or more). An unknown one raises UnknownNode.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
+from infra.lineage.artifacts import Artifact, describe
 from infra.lineage.database import open_database
 from infra.lineage.diff import Difference, difference
-from infra.lineage.facts import tags
 from infra.lineage.graph import Graph, Run
 from infra.lineage.openlineage import events
-
-
-@dataclass(frozen=True)
-class Artifact:
-    """What a stage made: kind is None where only its readers are on record."""
-
-    digest: str
-    kind: str | None
-    label: str  # base, sft, …, or the title of the stage that made it
 
 
 class Lineage:
@@ -76,15 +66,3 @@ class Lineage:
         with self.engine.connect() as connection:
             known = describe(graph, connection, [node for node in nodes if node not in graph.runs])
         return [graph.runs[node] if node in graph.runs else known[node] for node in nodes]
-
-
-def describe(graph: Graph, connection: Any, digests: list[str]) -> dict[str, Artifact]:
-    """The kind and the name of artifacts, as those that made them said."""
-    makers = {digest: (graph.parents(digest) or [""])[0] for digest in digests}
-    said = tags(connection, [run for run in makers.values() if run], "baton.output.kind", "baton.fact.label")
-    found = {}
-    for digest, run in makers.items():
-        own = said.get(run, {})
-        title = graph.runs[run].title if run else digest[:12]
-        found[digest] = Artifact(digest, own.get("baton.output.kind"), own.get("baton.fact.label") or title)
-    return found

@@ -38,7 +38,7 @@ class Difference:
 
     @property
     def none(self) -> bool:
-        return not (self.data or self.config or self.code or self.versions)
+        return all(pair.same for pair in self.artifacts) and not (self.config or self.code or self.versions)
 
 
 def difference(graph: Graph, connection: Connection, a: str, b: str) -> Difference:

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from markupsafe import Markup
 
+from infra.lineage.artifacts import Artifact
 from infra.lineage.graph import Run
 from infra.lineage.layout import layered
 from infra.lineage.view import Box
 
-WIDTH, CARD, PILL, SEAM = 148.0, 44.0, 21.0, 3.0
-ACROSS, DOWN, MARGIN = 46.0, 18.0, 10.0  # between boxes, and around all
-LETTERS = 16, 21  # that fit on a card: of the name, of the line below it
+WIDTH, CARD, PILL, SEAM = 136.0, 44.0, 21.0, 3.0
+ACROSS, DOWN, MARGIN = 34.0, 18.0, 10.0  # between boxes, and around all
+LETTERS = 14, 19  # that fit on a card: of the name, of the line below it
 
 FAMILIES = {
     "corpus": "data",
@@ -28,19 +30,6 @@ FAMILIES = {
 
 
 @dataclass(frozen=True)
-class Label:
-    """What is written on an artifact."""
-
-    name: str
-    detail: str
-    kind: str | None
-
-    @property
-    def family(self) -> str:
-        return FAMILIES.get(self.kind or "", "other")
-
-
-@dataclass(frozen=True)
 class Marks:
     """What stands out: the chosen node, and the nodes on a way (all others step back)."""
 
@@ -54,7 +43,7 @@ class Marks:
 
 def draw(
     boxes: Sequence[Box],
-    labels: Mapping[str, Label],
+    labels: Mapping[str, Artifact],
     runs: Mapping[str, Run],
     link: Callable[[str], str],
     marks: Marks,
@@ -83,7 +72,8 @@ def draw(
     wide = 2 * MARGIN + max(left, default=0.0) + WIDTH - MARGIN
     high = 2 * MARGIN + layout.height
     head = Markup(
-        '<svg class="graph" viewBox="0 0 {w:.0f} {h:.0f}" width="{w:.0f}" height="{h:.0f}" role="group" aria-label="{alt}">'
+        '<svg class="graph" viewBox="0 0 {w:.0f} {h:.0f}" width="{w:.0f}" height="{h:.0f}" role="group" '
+        'aria-label="{alt}">'
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0 0L8 4L0 8z"/></marker></defs>'
     ).format(w=wide, h=high, alt=alt)
@@ -107,7 +97,7 @@ def _way(start: Box, end: Box, marks: Marks) -> str:
 
 def _curve(points: Sequence[tuple[float, float]], style: str) -> Markup:
     words = [f"M{points[0][0]:.0f} {points[0][1]:.1f}"]
-    for (x1, y1), (x2, y2) in zip(points, points[1:], strict=False):
+    for (x1, y1), (x2, y2) in pairwise(points):
         middle = (x1 + x2) / 2
         words.append(
             f"L{x2:.0f} {y2:.1f}"
@@ -121,7 +111,7 @@ def _box(
     box: Box,
     x: float,
     y: float,
-    labels: Mapping[str, Label],
+    labels: Mapping[str, Artifact],
     runs: Mapping[str, Run],
     link: Callable[[str], str],
     marks: Marks,
@@ -144,27 +134,28 @@ def _box(
     return Markup("").join(parts)
 
 
-def _card(digest: str, label: Label, x: float, y: float, href: str, mark: str) -> Markup:
+def _card(digest: str, label: Artifact, x: float, y: float, href: str, mark: str) -> Markup:
+    family = FAMILIES.get(label.kind or "", "other")
     said = f"{label.name}, {(label.kind or 'artifact').replace('_', ' ')}, {label.detail}"
     return Markup(
         '<a class="artifact {}{}" href="{}" data-node="{}" aria-label="{}"><title>{} {}</title><path d="{}"/>{}{}</a>'
     ).format(
-        label.family,
+        family,
         mark,
         href,
         digest,
         said,
         said,
         digest[:12],
-        _outline(label.family, x, y),
-        _text("name", x + 16, y + 19, _short(label.name, LETTERS[0])),
-        _text("detail", x + 16, y + 34, _short(label.detail, LETTERS[1])),
+        _outline(family, x, y),
+        _text("name", x + 16, y + (22 if family == "data" else 19), _short(label.name, LETTERS[0])),
+        _text("detail", x + 16, y + (36 if family == "data" else 34), _short(label.detail, LETTERS[1])),
     )
 
 
 def _pill(run: Run, x: float, y: float, href: str, mark: str) -> Markup:
     state = "cached" if run.cached else run.status.lower()
-    took = "cached" if run.cached else brief(run.ended - run.started) if run.ended else state
+    took = "cached" if run.cached else state if run.took is None else brief(run.took)
     return Markup(
         '<a class="run {}{}" href="{}" data-node="{}" aria-label="run {}, {}"><title>{}: {}</title>'
         '<rect x="{}" y="{:.1f}" width="{}" height="{}" rx="{}"/><circle cx="{}" cy="{:.1f}" r="3.5"/>{}{}</a>'
@@ -191,7 +182,8 @@ def _pill(run: Run, x: float, y: float, href: str, mark: str) -> Markup:
 
 def _fold(box: Box, x: float, y: float, href: str, mark: str) -> Markup:
     return Markup(
-        '<a class="fold{}" href="{}" aria-label="show {} more: {}"><rect x="{}" y="{:.1f}" width="{}" height="{}" rx="6"/>'
+        '<a class="fold{}" href="{}" aria-label="show {} more: {}">'
+        '<rect x="{}" y="{:.1f}" width="{}" height="{}" rx="6"/>'
         '<rect x="{}" y="{:.1f}" width="{}" height="{}" rx="6"/>{}{}</a>'
     ).format(
         mark,
@@ -215,7 +207,7 @@ def _outline(family: str, x: float, y: float) -> str:
     """A cylinder for data, a leaning card for a tokenizer, a hexagon for a model, a sheet for what was found."""
     w, h = WIDTH, CARD
     if family == "data":
-        return f"M{x} {y + 5:.1f}c0 -7 {w} -7 {w} 0v{h - 10}c0 7 -{w} 7 -{w} 0zM{x} {y + 5:.1f}c0 7 {w} 7 {w} 0"
+        return f"M{x} {y + 5:.1f}c0 -6 {w} -6 {w} 0v{h - 10}c0 6 -{w} 6 -{w} 0zM{x} {y + 5:.1f}c0 6 {w} 6 {w} 0"
     if family == "tokenizer":
         return f"M{x + 9} {y:.1f}h{w - 9}l-9 {h}h-{w - 9}z"
     if family == "model":

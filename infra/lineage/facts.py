@@ -1,7 +1,6 @@
 """What is known of runs, asked of MLflow's tables: tags, parameters, metrics, curves, registry versions."""
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Collection
 from typing import Any
@@ -26,6 +25,8 @@ from infra.lineage.database import (
 CURVE_POINTS = 1000  # of a curve that is longer, about so many are read
 LARGEST = 1e300  # beyond it, and not a number, is nothing to draw
 NOT_CURVES = ("output/", "duration_s")
+
+FIRST = ("loss", "validation_loss", "reward", "all_checks", "distinct", "kl", "mfu", "tokens_per_s", "lr", "grad_norm")
 
 # what tells how good a model is, the first that is there: (metric, whether more is better)
 MEASURES = (("all_checks", True), ("bits_per_byte", False), ("validation_loss", False))
@@ -64,7 +65,7 @@ def curves(connection: Connection, run: str) -> dict[str, Points]:
     """Each metric over the steps, those with one value left out; long ones thinned to every k-th step."""
     sizes = select(METRICS.c.key, func.count()).where(METRICS.c.run_uuid == run).group_by(METRICS.c.key)
     found: dict[str, Points] = {}
-    for name, size in connection.execute(sizes.order_by(METRICS.c.key)).all():
+    for name, size in sorted(connection.execute(sizes).all(), key=lambda row: (_rank(row[0]), row[0])):
         if size < 2 or name.startswith(NOT_CURVES):
             continue
         query = select(METRICS.c.step, METRICS.c.value).where(
@@ -80,18 +81,16 @@ def curves(connection: Connection, run: str) -> dict[str, Points]:
     return found
 
 
-def matching(connection: Connection, word: str) -> set[str]:
-    """The runs that a word of a search names: `field=value` of a parameter, or part of a name or a commit."""
-    field, equals, value = word.partition("=")
-    if equals:
-        query = select(PARAMS.c.run_uuid).where(PARAMS.c.key == field, PARAMS.c.value == value)
-        return set(connection.execute(query).scalars())
-    like = "%" + re.sub("([%_~])", r"~\1", word.lower()) + "%"
-    names = select(RUNS.c.run_uuid).where(func.lower(RUNS.c.name).like(like, escape="~"))
-    commits = select(TAGS.c.run_uuid).where(
-        TAGS.c.key == "mlflow.source.git.commit", func.lower(TAGS.c.value).like(like, escape="~")
-    )
-    return set(connection.execute(names).scalars()) | set(connection.execute(commits).scalars())
+def with_param(connection: Connection, name: str, value: str) -> set[str]:
+    query = select(PARAMS.c.run_uuid).where(PARAMS.c.key == name, PARAMS.c.value == value)
+    return set(connection.execute(query).scalars())
+
+
+def with_tag(connection: Connection, name: str, value: str) -> set[str]:
+    """The runs with a tag of this value; one that ends in % may go on as it likes."""
+    column = TAGS.c.value
+    match = column.startswith(value[:-1], autoescape=True) if value.endswith("%") else column == value
+    return set(connection.execute(select(TAGS.c.run_uuid).where(TAGS.c.key == name, match)).scalars())
 
 
 def experiment(connection: Connection, run: str) -> str:
@@ -123,6 +122,11 @@ def versions(connection: Connection) -> list[dict[str, Any]]:
             found.order_by(VERSIONS.c.creation_time.desc(), VERSIONS.c.version.desc())
         )
     ]
+
+
+def _rank(name: str) -> int:
+    """What is looked at first comes first."""
+    return FIRST.index(name) if name in FIRST else len(FIRST)
 
 
 def best(of: dict[str, float]) -> dict[str, Any] | None:

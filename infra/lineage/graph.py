@@ -41,6 +41,11 @@ class Run:
     def live(self) -> bool:
         return self.status in LIVE
 
+    @property
+    def took(self) -> float | None:
+        """Seconds, once it has ended."""
+        return None if self.ended is None else self.ended - self.started
+
 
 @dataclass(frozen=True)
 class Execution:

@@ -2,7 +2,8 @@
 
 Layers by the longest way from a root; crossings thinned out by the mean of the neighbours' places; heights
 set so that lines are as straight as the room between boxes allows (a least-squares fit that keeps the
-order, found by pooling adjacent violators). An arrow that passes over layers reserves a place in each.
+order, found by pooling adjacent violators). What much came of weighs more, so that the main chain is a
+straight line. An arrow that passes over layers reserves a place in each.
 """
 
 from collections.abc import Sequence
@@ -31,15 +32,17 @@ def layered(heights: Sequence[float], arrows: Sequence[tuple[int, int]], gap: fl
     for box in order:
         columns[layer[box]].append(box)
     sizes, ways, steps = list(heights), dict[tuple[int, int], list[int]](), list[tuple[int, int]]()
+    weights = _weights(count, strong, order)
     for start, end in strong:
         chain = [start]
         for column in columns[layer[start] + 1 : layer[end]]:
             column.append(len(sizes))
             chain.append(len(sizes))
             sizes.append(THREAD)
+            weights.append(0.5)
         steps += zip(chain, [*chain[1:], end], strict=True)
         ways[start, end] = chain[1:]
-    y = _heights(columns, sizes, steps, gap)
+    y = _heights(columns, sizes, weights, steps, gap)
     top = min((y[box] - sizes[box] / 2 for box in range(count)), default=0.0)
     bottom = max((y[box] + sizes[box] / 2 for box in range(count)), default=0.0)
     y = [at - top for at in y]
@@ -92,7 +95,8 @@ def _reduced(
     for start, end in arrows:
         parents[end].append(start)
     above = [0] * count
-    strong, weak = [], []
+    strong: list[tuple[int, int]] = []
+    weak: list[tuple[int, int]] = []
     for box in order:
         for parent in parents[box]:
             above[box] |= above[parent] | 1 << parent
@@ -102,8 +106,24 @@ def _reduced(
     return strong, weak
 
 
+def _weights(count: int, arrows: Sequence[tuple[int, int]], order: Sequence[int]) -> list[float]:
+    """How much a box may say about where it is: the square of how many came of it, itself counted."""
+    children: list[list[int]] = [[] for _ in range(count)]
+    for start, end in arrows:
+        children[start].append(end)
+    below = [0] * count
+    for box in reversed(order):
+        for child in children[box]:
+            below[box] |= below[child] | 1 << child
+    return [(1.0 + bits.bit_count()) ** 2 for bits in below]
+
+
 def _heights(
-    columns: list[list[int]], sizes: Sequence[float], steps: Sequence[tuple[int, int]], gap: float
+    columns: list[list[int]],
+    sizes: Sequence[float],
+    weights: Sequence[float],
+    steps: Sequence[tuple[int, int]],
+    gap: float,
 ) -> list[float]:
     """The middle of every box and thread."""
     before: list[list[int]] = [[] for _ in sizes]
@@ -113,38 +133,49 @@ def _heights(
         after[start].append(end)
     y = [0.0] * len(sizes)
     for column in columns:
-        _stack(column, y, [0.0] * len(column), sizes, gap)
+        _stack(column, y, [0.0] * len(column), sizes, weights, gap)
     for sweep in range(SWEEPS):
         forward = sweep % 2 == 0
         beside = before if forward else after
         for column in columns if forward else reversed(columns):
-            wanted = {box: _mean([y[other] for other in beside[box]], y[box]) for box in column}
+            if sweep >= SWEEPS - 4 and not forward:
+                beside = [one + other for one, other in zip(before, after, strict=True)]
+            wanted = {box: _mean(beside[box], y, weights, y[box]) for box in column}
             if sweep < SWEEPS - 4:  # the last sweeps keep the order and straighten the lines
-                column.sort(key=lambda box: (wanted[box], y[box]))
-            elif not forward:
-                wanted = {box: _mean([y[other] for other in before[box] + after[box]], y[box]) for box in column}
-            _stack(column, y, [wanted[box] for box in column], sizes, gap)
+                column.sort(key=lambda box: (round(wanted[box]), -weights[box], y[box]))
+            _stack(column, y, [wanted[box] for box in column], sizes, weights, gap)
     return y
 
 
-def _stack(column: Sequence[int], y: list[float], wanted: Sequence[float], sizes: Sequence[float], gap: float) -> None:
+def _stack(
+    column: Sequence[int],
+    y: list[float],
+    wanted: Sequence[float],
+    sizes: Sequence[float],
+    weights: Sequence[float],
+    gap: float,
+) -> None:
     """Put the boxes of a column as near to where they are wanted as their order and their sizes allow."""
     offsets, reach = [], 0.0
     for number, box in enumerate(column):
         if number:
             reach += (sizes[column[number - 1]] + sizes[box]) / 2 + gap
         offsets.append(reach)
-    blocks: list[tuple[float, int]] = []  # (mean of wanted minus offset, how many)
-    for at, offset in zip(wanted, offsets, strict=True):
-        mean, many = at - offset, 1
+    blocks: list[tuple[float, float, int]] = []  # (mean of wanted minus offset, weight, how many)
+    for box, at, offset in zip(column, wanted, offsets, strict=True):
+        mean, weight, many = at - offset, weights[box] ** 2, 1
         while blocks and blocks[-1][0] > mean:
-            other, more = blocks.pop()
-            mean, many = (mean * many + other * more) / (many + more), many + more
-        blocks.append((mean, many))
-    placed = [mean for mean, many in blocks for _ in range(many)]
+            other, heavy, more = blocks.pop()
+            mean = (mean * weight + other * heavy) / (weight + heavy)
+            weight, many = weight + heavy, many + more
+        blocks.append((mean, weight, many))
+    placed = [mean for mean, _, many in blocks for _ in range(many)]
     for box, base, offset in zip(column, placed, offsets, strict=True):
         y[box] = base + offset
 
 
-def _mean(values: Sequence[float], otherwise: float) -> float:
-    return sum(values) / len(values) if values else otherwise
+def _mean(boxes: Sequence[int], y: Sequence[float], weights: Sequence[float], otherwise: float) -> float:
+    """Where the neighbours are, on the weighted average."""
+    if not boxes:
+        return otherwise
+    return sum(y[box] * weights[box] ** 2 for box in boxes) / sum(weights[box] ** 2 for box in boxes)

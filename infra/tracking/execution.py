@@ -24,7 +24,7 @@ from infra.progress import say
 from infra.tracking.code import code_version, package_versions
 from infra.tracking.flatten import flatten
 from infra.tracking.forwarder import Forwarder
-from infra.tracking.machine import machine
+from infra.tracking.machine import links, machine
 from infra.tracking.redact import redact, redact_command
 from infra.tracking.spool import (
     FAILED,
@@ -136,7 +136,9 @@ def current_execution(name: str, recipe: dict[str, Any] | None = None) -> Path:
         lock = hold(folder)
         if named_here:
             command = shlex.join(redact_command(sys.argv))
-            found = Execution(folder.name, name, redact(recipe or {}), code_version(), command, time.time())
+            found = Execution(
+                folder.name, name, redact(recipe or {}), code_version(), command, time.time(), links=links()
+            )
         else:  # another process began it, or it is taken up again
             found = replace(read_execution(folder), status=RUNNING, ended=None)
         (folder / "delivered").unlink(missing_ok=True)

@@ -32,6 +32,15 @@ def placement() -> dict[str, str]:
     return {name: str(named[name]) for name in ("cluster", "cloud", "region", "zone") if named.get(name)}
 
 
+def links() -> dict[str, str]:
+    """{"Flyte": address} on a Flyte cluster that says where its console is (FLYTE_PLATFORM_CONSOLE_ENDPOINT)."""
+    words = ("PLATFORM_CONSOLE_ENDPOINT", *(f"INTERNAL_EXECUTION_{part}" for part in ("PROJECT", "DOMAIN", "ID")))
+    console, project, domain, id = (os.environ.get(f"FLYTE_{word}", "") for word in words)
+    if not (console and id):
+        return {}
+    return {"Flyte": f"{console.rstrip('/')}/console/projects/{project}/domains/{domain}/executions/{id}"}
+
+
 def _field(path: Path, name: str) -> str | None:
     """The first `name: value` of a file of the kernel's."""
     try:

@@ -3,8 +3,9 @@ parameters and tags are set to what they are, and MLflow keeps the same metric p
 
 import json
 import re
+import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ class Pushed:
     run_id: str
     sent: str = ""  # digest of the record as it was last sent
     progress: str = ""  # as it was last sent
+    first: list[float] = field(default_factory=list)  # how far it was when it was first looked at, and when
     offset: int = 0  # bytes of metrics.jsonl that are sent
     file: int = 0  # its inode: a resumed engine replaces the file, to drop the steps it takes again
 
@@ -105,7 +107,8 @@ def _push_record(client: MlflowClient, folder: Path, words: Words, job: Path | N
     if changed:
         client.update_run(pushed.run_id, status=RUNNING, name=words.name)  # a stage may be tried again
         _send_words(client, pushed.run_id, words)
-        send_lineage(client, pushed.run_id, words)
+        send_lineage(client, _experiment(client), pushed.run_id, words)
+        pushed = replace(pushed, first=[])
     metrics = job / "metrics.jsonl" if job else None
     if job is not None and words.ended is None:
         pushed = _push_progress(client, folder, pushed, job)
@@ -124,14 +127,16 @@ def _push_record(client: MlflowClient, folder: Path, words: Words, job: Path | N
 
 
 def _push_progress(client: MlflowClient, folder: Path, pushed: Pushed, job: Path) -> Pushed:
-    """How far a running engine is (its progress.json), as one tag."""
+    """How far a running engine is (its progress.json), as one tag, with how far it was at first and when."""
     try:
-        progress = redact_text((job / "progress.json").read_text())[:LONGEST_TAG]
+        progress = json.loads((job / "progress.json").read_text())
     except FileNotFoundError:
         return pushed
-    if progress != pushed.progress:
-        client.set_tag(pushed.run_id, "baton.progress", progress)
-        pushed = replace(pushed, progress=progress)
+    first = pushed.first or [progress["done"], time.time()]
+    told = redact_text(json.dumps(progress | {"first": first}))[:LONGEST_TAG]
+    if told != pushed.progress:
+        client.set_tag(pushed.run_id, "baton.progress", told)
+        pushed = replace(pushed, progress=told, first=first)
         _write_pushed(folder, pushed)
     return pushed
 

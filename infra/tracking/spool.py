@@ -29,6 +29,7 @@ class Execution:
     ended: float | None = None
     status: str = RUNNING
     metrics: dict[str, float] = field(default_factory=dict)  # its summary
+    links: dict[str, str] = field(default_factory=dict)  # name -> address of a page about it
 
 
 @dataclass(frozen=True)

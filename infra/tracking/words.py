@@ -20,12 +20,13 @@ class Words:
     started: float
     ended: float | None
     status: str
-    inputs: dict[str, str] = field(default_factory=dict)  # of a stage: name -> digest
-    output: dict[str, Any] | None = None  # that it made: kind, digest, facts
+    inputs: dict[str, str] = field(default_factory=dict)  # that a stage itself read: name -> digest
+    output: dict[str, Any] | None = None  # that it itself made: kind, digest, facts
 
 
 def execution_words(execution: Execution) -> Words:
     tags = {"baton.name": execution.name, "mlflow.source.name": execution.command, "mlflow.source.type": "LOCAL"}
+    tags |= {f"baton.link.{name}": address for name, address in execution.links.items()}
     return Words(
         name=f"{execution.name} {execution.id}",
         key={"baton.execution": execution.id, "baton.role": "execution"},
@@ -64,7 +65,7 @@ def stage_words(execution: Execution, stage: str, run: StageRun, parent: str) ->
         started=run.started,
         ended=run.ended,
         status=run.status,
-        inputs=run.inputs,
+        inputs={} if run.cached else run.inputs,
         output=None if run.cached else run.output,
     )
 
