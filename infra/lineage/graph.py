@@ -111,7 +111,7 @@ class Graph:
             self._place(run, tags[run], runs, executions)
         by_id = {each.id: each for each in executions.values()}
         if runs != self.runs or by_id != self.executions:
-            self._connect(runs, by_id)
+            self.connect(runs, by_id)
 
     def _place(self, run: str, tags: dict[str, str], runs: dict[str, Run], executions: dict[str, Execution]) -> None:
         """Take up one run, as a stage or as an execution; a run that is not Baton's has none of the tags."""
@@ -128,7 +128,7 @@ class Graph:
             cached, output = tags.get("baton.cached") == "true", tags.get("baton.output")
             runs[run] = Run(run, str(name or "stage"), str(status), *times, execution, cached, output, inputs)
 
-    def _connect(self, runs: dict[str, Run], executions: dict[str, Execution]) -> None:
+    def connect(self, runs: dict[str, Run], executions: dict[str, Execution]) -> None:
         """The edges. Who made an artifact again from the same inputs, or had it from the cache, is not another
         maker: the first one stands for all."""
         makers: dict[str, dict[tuple[str, ...], str]] = defaultdict(dict)

@@ -23,7 +23,9 @@ ENDS = {"FINISHED": "COMPLETE", "FAILED": "FAIL", "KILLED": "ABORT"}
 
 def events(graph: Graph, connection: Connection, runs: Iterable[str]) -> list[dict[str, Any]]:
     """One START for each run, and one COMPLETE, FAIL or ABORT for each that has ended; parents first."""
-    ids = graph.in_order(runs)
+    wanted = list(runs)
+    beside = [node for run in wanted for node in (*graph.parents(run), *graph.children(run))]
+    ids = [node for node in graph.in_order([*wanted, *beside]) if node in graph.runs]
     tags, params = facts.tags(connection, ids), facts.params(connection, ids)
     found = []
     for id in ids:
@@ -50,7 +52,7 @@ def _of_one(graph: Graph, run: Run, tags: dict[str, str], params: dict[str, str]
         )
     if error := tags.get("baton.error"):
         run_facets["errorMessage"] = _facet(
-            f"{SPEC}/facets/1-0-0/ErrorMessageRunFacet.json#/$defs/ErrorMessageRunFacet",
+            f"{SPEC}/facets/1-0-1/ErrorMessageRunFacet.json#/$defs/ErrorMessageRunFacet",
             message=error,
             programmingLanguage="python",
         )

@@ -2,6 +2,7 @@
 parameters and tags are set to what they are, and MLflow keeps the same metric point once."""
 
 import json
+import posixpath
 import re
 import time
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ METRICS_A_BATCH = 1000  # MLflow's limits
 OTHERS_A_BATCH = 100
 LONGEST_PARAM = 6000
 LONGEST_TAG = 5000
+LONGEST_NAME = 250
 FILE_CLOCK_S = 0.1  # a killed run ended when its files last changed, by a coarser clock
 
 
@@ -105,7 +107,7 @@ def _push_record(client: MlflowClient, folder: Path, words: Words, job: Path | N
     changed = digest != pushed.sent
     _write_pushed(folder, pushed)
     if changed:
-        client.update_run(pushed.run_id, status=RUNNING, name=words.name)  # a stage may be tried again
+        client.update_run(pushed.run_id, status=RUNNING, name=words.name[:LONGEST_NAME])  # a stage may be tried again
         _send_words(client, pushed.run_id, words)
         send_lineage(client, _experiment(client), pushed.run_id, words)
         pushed = replace(pushed, first=[])
@@ -164,7 +166,8 @@ def _find_or_create(client: MlflowClient, words: Words) -> str:
 
     if first := found():
         return first[0]
-    made = client.create_run(experiment, int(words.started * 1000), words.key | words.tags, words.name).info.run_id
+    tags = {_name(key): value[:LONGEST_TAG] for key, value in (words.key | words.tags).items()}
+    made = client.create_run(experiment, int(words.started * 1000), tags, words.name[:LONGEST_NAME]).info.run_id
     first_of_all = found()[0]
     if first_of_all != made:
         client.delete_run(made)
@@ -196,8 +199,11 @@ def _metric(point: Point) -> Metric:
 
 
 def _name(text: str) -> str:
-    """A name that MLflow takes: letters, digits and _-./: and space."""
-    return re.sub(r"[^\w\-./: ]", "_", text, flags=re.ASCII)[:250]
+    """A name that MLflow takes: letters, digits and _-./: and space, and no path that leads elsewhere."""
+    name = re.sub(r"[^\w\-./: ]", "_", text, flags=re.ASCII)[:250]
+    if posixpath.normpath(name) != name:
+        name = name.replace("/", "_")
+    return re.sub("^[./]", "_", name)
 
 
 def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:

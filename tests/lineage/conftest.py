@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Ite
     shutil.copy(empty_store, path / "mlflow.db")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BATON_HOME", str(path))
+        patch.setattr(sys, "argv", ["/x/pyflyte", "run", "workflows/pretrain_to_rl.py", "--recipe", "a recipe.yaml"])
         patch.delenv("BATON_EXECUTION", raising=False)
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         found = record()

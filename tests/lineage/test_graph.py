@@ -7,11 +7,9 @@ from mlflow import MlflowClient
 
 from infra.lineage.api import Artifact, Lineage
 from infra.lineage.graph import UnknownNode
-from infra.tracking.execution import begin_execution, end_execution, note_cached
-from infra.tracking.push import push_execution
+from infra.tracking.execution import begin_execution, end_execution, flush, note_cached
 from infra.tracking.record import tracked
-from infra.tracking.spool import execution_folder
-from tests.lineage.recorded import Stored
+from tests.lineage.recorded import Stored, deliver
 
 
 def names(nodes: list[object]) -> list[str]:
@@ -67,7 +65,7 @@ def test_a_digest_may_be_cut_short(lineage: Lineage, store: Stored) -> None:
 def test_what_is_new_is_seen_at_the_next_look(home: Path, tmp_path: Path) -> None:
     def push(id: str) -> None:
         end_execution()
-        assert push_execution(execution_folder(id))
+        deliver(id)
 
     id = begin_execution("one", {})
     with tracked("corpus", tmp_path / "1", spec={}, inputs={}) as record:
@@ -88,13 +86,12 @@ def test_what_is_new_is_seen_at_the_next_look(home: Path, tmp_path: Path) -> Non
 
 def test_what_is_made_while_a_run_goes_on_is_seen(home: Path, tmp_path: Path) -> None:
     id = begin_execution("one", {})
-    folder = execution_folder(id)
     with tracked("corpus", tmp_path / "1", spec={}, inputs={}) as record:
-        push_execution(folder)
+        assert flush(60)
         lineage = Lineage()
         assert [run.live for run in lineage.graph.refresh().stages(id)] == [True]
         record.made("corpus", "a" * 64, {})
-    push_execution(folder)
+    assert flush(60)
     assert [run.output for run in lineage.graph.refresh().stages(id)] == ["a" * 64]
 
 
@@ -106,7 +103,7 @@ def test_an_artifact_made_twice_of_the_same_has_one_maker_and_made_of_something_
         with tracked("shards", tmp_path / str(number), spec={}, inputs={"corpus": parent * 64}) as record:
             record.made("tokenized_corpus", "b" * 64, {})
         end_execution()
-        assert push_execution(execution_folder(id))
+        deliver(id)
     graph = Lineage().graph.refresh()
     assert len(graph.parents("b" * 64)) == 2
     assert len(graph.uses("b" * 64)) == 3
@@ -118,7 +115,7 @@ def test_a_circle_of_equal_contents_ends(home: Path, tmp_path: Path) -> None:
         with tracked("adopt", tmp_path / str(number), spec={}, inputs={"model": read * 64}) as record:
             record.made("hf_model", made * 64, {})
     end_execution()
-    assert push_execution(execution_folder(id))
+    deliver(id)
     lineage = Lineage()
     assert len(lineage.ancestors("a" * 64)) == 3
     assert {node.digest[0] for node in lineage.path("a" * 64, "b" * 64) if isinstance(node, Artifact)} == {"a", "b"}
@@ -130,6 +127,6 @@ def test_a_cached_stage_noted_without_inputs_shows_those_of_its_maker(home: Path
         record.made("tokenized_corpus", "b" * 64, {})
     note_cached("shards", "tokenized_corpus", "b" * 64, {})
     end_execution()
-    assert push_execution(execution_folder(id))
+    deliver(id)
     graph = Lineage().graph.refresh()
     assert [graph.inputs(run.id) for run in graph.stages(id)] == [{"corpus": "a" * 64}] * 2
