@@ -11,6 +11,7 @@ and the *digests* of its inputs are the same. Paths, machines, layouts and retri
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from pydantic import ValidationError
 
 from infra.home import baton_home, quiet
 from infra.launch import Engine, Survival, job_directory, run_engine
-from infra.node import this_node
+from infra.node import Node, this_node
 from infra.placement.config import Placement
 from infra.placement.storage import address_of, send, storage_of
 from infra.placement.task import Placeable
@@ -38,7 +39,7 @@ from infra.progress import say
 from infra.tracking.execution import note_cached
 from infra.tracking.record import tracked
 from tasks.artifacts import Artifact
-from tasks.manifest import MANIFEST, ArtifactError, text_digest, verify
+from tasks.manifest import MANIFEST, ArtifactError, read_manifest, text_digest, verify
 from tasks.spec import Spec
 
 A = TypeVar("A", bound=Artifact)
@@ -83,7 +84,17 @@ class StageTask(Placeable, PythonFunctionTask[Stage]):
             say(f"{stage} is cached, but its files are not what they were. {error}\nMaking it again.")
         else:
             if artifact.digest not in _made_here | _received:
-                note_cached(artifact.title(stage), artifact.kind, artifact.digest, artifact.facts())
+                made = artifact.local()
+                manifest = read_manifest(made)
+                note_cached(
+                    artifact.title(stage),
+                    artifact.kind,
+                    artifact.digest,
+                    artifact.facts(),
+                    spec=manifest.spec,
+                    inputs=manifest.parents,
+                    job_dir=made.parent if made.name == "output" else None,  # else it was fetched from a bucket
+                )
                 say(f"✓ {artifact.title(stage):<14} cached")
             return promise
         os.environ["FLYTE_LOCAL_CACHE_OVERWRITE"] = "true"  # Flyte's own switch; it has no argument for it
@@ -178,11 +189,12 @@ def run(
         "spec": words,
         "inputs": {name: {"path": str(item.local()), "digest": item.digest} for name, item in named.items()},
     }
+    again = shlex.join(["python", *engine.command(job_dir, processes, Node(nodes=nodes, address="MASTER_ADDR"))[1:]])
     start = partial(run_engine, engine, job_dir, request, title=title, processes=processes, nodes=nodes)
     if this_node(nodes).rank:
         start(survival=survival)
         raise IgnoreOutputs("node 0 hands out the result")
-    with tracked(title, job_dir, spec=words, inputs=digests) as record:
+    with tracked(title, job_dir, spec=words, inputs=digests, command=again) as record:
         output = start(survival=survival)
         artifact = made.from_directory(output)
         record.made(made.kind, artifact.digest, artifact.facts())

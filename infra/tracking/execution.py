@@ -11,6 +11,7 @@ process ends. BATON_EXECUTION carries the execution's id to other processes.
 import atexit
 import os
 import secrets
+import shlex
 import sys
 import threading
 import time
@@ -21,7 +22,9 @@ from typing import Any
 from infra.home import baton_home
 from infra.progress import say
 from infra.tracking.code import code_version, package_versions
+from infra.tracking.flatten import flatten
 from infra.tracking.forwarder import Forwarder
+from infra.tracking.machine import links, machine
 from infra.tracking.redact import redact, redact_command
 from infra.tracking.spool import (
     FAILED,
@@ -89,15 +92,27 @@ def end_execution(status: str = FINISHED, metrics: dict[str, float] | None = Non
     return close_execution()
 
 
-def note_cached(title: str, kind: str, digest: str, facts: dict[str, Any]) -> None:
-    """Record a stage whose artifact Flyte served from its cache."""
-    execution = current_execution(title)
+def note_cached(
+    title: str,
+    kind: str,
+    digest: str,
+    facts: dict[str, Any],
+    *,
+    spec: dict[str, Any] | None = None,
+    inputs: dict[str, str] | None = None,
+    job_dir: Path | None = None,
+) -> None:
+    """Record a stage whose artifact Flyte served from its cache; spec, inputs and job directory are those
+    that made it."""
+    folder = stage_folder(current_execution(title), title, None if job_dir is None else str(job_dir))
+    if (folder / "run.json").exists() and read_stage(folder).status == FINISHED:
+        return  # this execution made it itself, and was taken up again
     now = time.time()
     run = StageRun(
         title=title,
-        params={},
-        inputs={},
-        job_dir=None,
+        params=flatten(redact(spec or {})),
+        inputs=inputs or {},
+        job_dir=None if job_dir is None else str(job_dir),
         code=code_version(),
         versions=package_versions(),
         started=now,
@@ -105,8 +120,9 @@ def note_cached(title: str, kind: str, digest: str, facts: dict[str, Any]) -> No
         status=FINISHED,
         cached=True,
         output={"kind": kind, "digest": digest, "facts": redact(facts)},
+        machine=machine(),
     )
-    write_stage(stage_folder(execution, title, None), run)
+    write_stage(folder, run)
 
 
 def current_execution(name: str, recipe: dict[str, Any] | None = None) -> Path:
@@ -119,8 +135,10 @@ def current_execution(name: str, recipe: dict[str, Any] | None = None) -> Path:
         named_here = not (folder / "execution.json").exists()
         lock = hold(folder)
         if named_here:
-            command = " ".join(redact_command(sys.argv))
-            found = Execution(folder.name, name, redact(recipe or {}), code_version(), command, time.time())
+            command = shlex.join(redact_command(sys.argv))
+            found = Execution(
+                folder.name, name, redact(recipe or {}), code_version(), command, time.time(), links=links()
+            )
         else:  # another process began it, or it is taken up again
             found = replace(read_execution(folder), status=RUNNING, ended=None)
         (folder / "delivered").unlink(missing_ok=True)

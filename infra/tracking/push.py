@@ -2,9 +2,11 @@
 parameters and tags are set to what they are, and MLflow keeps the same metric point once."""
 
 import json
+import posixpath
 import re
+import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
+from infra.tracking.datasets import send_lineage
 from infra.tracking.metrics import Point, points_after
 from infra.tracking.redact import redact_text
 from infra.tracking.spool import (
@@ -34,6 +37,7 @@ METRICS_A_BATCH = 1000  # MLflow's limits
 OTHERS_A_BATCH = 100
 LONGEST_PARAM = 6000
 LONGEST_TAG = 5000
+LONGEST_NAME = 250
 FILE_CLOCK_S = 0.1  # a killed run ended when its files last changed, by a coarser clock
 
 
@@ -44,6 +48,8 @@ class Pushed:
     store: str  # digest of the store's address: another store has none of it
     run_id: str
     sent: str = ""  # digest of the record as it was last sent
+    progress: str = ""  # as it was last sent
+    first: list[float] = field(default_factory=list)  # how far it was when it was first looked at, and when
     offset: int = 0  # bytes of metrics.jsonl that are sent
     file: int = 0  # its inode: a resumed engine replaces the file, to drop the steps it takes again
 
@@ -89,20 +95,25 @@ def _push_records(client: MlflowClient, folder: Path) -> bool:
     stages = {stage: read_stage(stage) for stage in stage_folders(folder)}
     parent = _push_record(client, folder, execution_words(execution), None)
     for stage, run in stages.items():
-        metrics = Path(run.job_dir) / "metrics.jsonl" if run.job_dir else None
-        _push_record(client, stage, stage_words(execution, stage.name, run, parent), metrics)
+        job = Path(run.job_dir) if run.job_dir and not run.cached else None  # the maker's curves are there once
+        _push_record(client, stage, stage_words(execution, stage.name, run, parent), job)
     return RUNNING not in (execution.status, *(run.status for run in stages.values()))
 
 
-def _push_record(client: MlflowClient, folder: Path, words: Words, metrics: Path | None) -> str:
+def _push_record(client: MlflowClient, folder: Path, words: Words, job: Path | None) -> str:
     """Push one record and what is new of its metrics; returns its MLflow run id."""
     pushed = _read_pushed(folder) or Pushed(_store_digest(), _find_or_create(client, words))
     digest = blake3(json.dumps(asdict(words), sort_keys=True).encode()).hexdigest()
     changed = digest != pushed.sent
     _write_pushed(folder, pushed)
     if changed:
-        client.update_run(pushed.run_id, status=RUNNING, name=words.name)  # a stage may be tried again
+        client.update_run(pushed.run_id, status=RUNNING, name=words.name[:LONGEST_NAME])  # a stage may be tried again
         _send_words(client, pushed.run_id, words)
+        send_lineage(client, _experiment(client), pushed.run_id, words)
+        pushed = replace(pushed, first=[])
+    metrics = job / "metrics.jsonl" if job else None
+    if job is not None and words.ended is None:
+        pushed = _push_progress(client, folder, pushed, job)
     if metrics is not None and metrics.exists() and (changed or words.ended is None):
         if pushed.file != (file := metrics.stat().st_ino):
             pushed = replace(pushed, offset=0, file=file)
@@ -115,6 +126,21 @@ def _push_record(client: MlflowClient, folder: Path, words: Words, metrics: Path
             client.set_terminated(pushed.run_id, words.status, int(words.ended * 1000))
         _write_pushed(folder, replace(pushed, sent=digest))
     return pushed.run_id
+
+
+def _push_progress(client: MlflowClient, folder: Path, pushed: Pushed, job: Path) -> Pushed:
+    """How far a running engine is (its progress.json), as one tag, with how far it was at first and when."""
+    try:
+        progress = json.loads((job / "progress.json").read_text())
+    except FileNotFoundError:
+        return pushed
+    first = pushed.first or [progress["done"], time.time()]
+    told = redact_text(json.dumps(progress | {"first": first}))[:LONGEST_TAG]
+    if told != pushed.progress:
+        client.set_tag(pushed.run_id, "baton.progress", told)
+        pushed = replace(pushed, progress=told, first=first)
+        _write_pushed(folder, pushed)
+    return pushed
 
 
 def _send_words(client: MlflowClient, run_id: str, words: Words) -> None:
@@ -140,7 +166,8 @@ def _find_or_create(client: MlflowClient, words: Words) -> str:
 
     if first := found():
         return first[0]
-    made = client.create_run(experiment, int(words.started * 1000), words.key | words.tags, words.name).info.run_id
+    tags = {_name(key): value[:LONGEST_TAG] for key, value in (words.key | words.tags).items()}
+    made = client.create_run(experiment, int(words.started * 1000), tags, words.name[:LONGEST_NAME]).info.run_id
     first_of_all = found()[0]
     if first_of_all != made:
         client.delete_run(made)
@@ -172,8 +199,11 @@ def _metric(point: Point) -> Metric:
 
 
 def _name(text: str) -> str:
-    """A name that MLflow takes: letters, digits and _-./: and space."""
-    return re.sub(r"[^\w\-./: ]", "_", text, flags=re.ASCII)[:250]
+    """A name that MLflow takes: letters, digits and _-./: and space, and no path that leads elsewhere."""
+    name = re.sub(r"[^\w\-./: ]", "_", text, flags=re.ASCII)[:250]
+    if posixpath.normpath(name) != name:
+        name = name.replace("/", "_")
+    return re.sub("^[./]", "_", name)
 
 
 def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:

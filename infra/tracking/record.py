@@ -10,6 +10,7 @@ from typing import Any
 from infra.tracking.code import code_version, package_versions
 from infra.tracking.execution import current_execution, wake
 from infra.tracking.flatten import flatten
+from infra.tracking.machine import machine
 from infra.tracking.placed import own_place
 from infra.tracking.redact import redact, redact_text
 from infra.tracking.spool import FAILED, FINISHED, KILLED, StageRun, stage_folder, write_stage
@@ -29,9 +30,12 @@ class Record:
 
 
 @contextmanager
-def tracked(title: str, job_dir: Path, *, spec: dict[str, Any], inputs: dict[str, str]) -> Iterator[Record]:
+def tracked(
+    title: str, job_dir: Path, *, spec: dict[str, Any], inputs: dict[str, str], command: str = ""
+) -> Iterator[Record]:
     """Track a stage while the body runs: its parameters (`spec`, flattened), its inputs' digests, the
-    metrics that its engine appends to JOB_DIR/metrics.jsonl, and how it ended. What the body raises
+    metrics that its engine appends to JOB_DIR/metrics.jsonl, the `command` that makes it again, where it
+    ran, and how it ended. What the body raises
     passes through: Ctrl-C and SIGTERM end as KILLED, errors as FAILED."""
     folder = stage_folder(current_execution(title), title, str(job_dir))
     run = StageRun(
@@ -42,6 +46,8 @@ def tracked(title: str, job_dir: Path, *, spec: dict[str, Any], inputs: dict[str
         code=code_version(),
         versions=package_versions(),
         started=time.time(),
+        command=redact_text(command),
+        machine=machine(),
         placed=own_place(),
     )
     write_stage(folder, run)

@@ -13,6 +13,8 @@ from typing import Any
 
 from infra.home import baton_home
 
+LONGEST_NAME = 80  # of a stage's folder
+
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"  # MLflow's own words
 
 
@@ -29,6 +31,7 @@ class Execution:
     ended: float | None = None
     status: str = RUNNING
     metrics: dict[str, float] = field(default_factory=dict)  # its summary
+    links: dict[str, str] = field(default_factory=dict)  # name -> address of a page about it
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class StageRun:
     error: str | None = None
     cached: bool = False
     output: dict[str, Any] | None = None  # kind, digest, facts
+    command: str = ""  # that makes it again from its job directory
+    machine: dict[str, str] = field(default_factory=dict)  # see machine.py
     placed: dict[str, Any] = field(default_factory=dict)  # where it ran, if not here: see placed.py
 
 
@@ -61,7 +66,7 @@ def execution_folder(execution_id: str) -> Path:
 
 def stage_folder(execution: Path, title: str, job_dir: str | None) -> Path:
     """The folder for a stage: the one of its earlier attempt at the same job, or a new one."""
-    slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "stage"
+    slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:LONGEST_NAME] or "stage"
     for number in count(1):
         folder = execution / (slug if number == 1 else f"{slug}-{number}")
         if not (folder / "run.json").exists() or read_stage(folder).job_dir == job_dir:

@@ -1,7 +1,8 @@
 """Spooled records in MLflow's words: parameters, tags, metrics. Does not import MLflow."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from infra.tracking.flatten import flatten
 from infra.tracking.spool import Execution, StageRun
@@ -19,10 +20,13 @@ class Words:
     started: float
     ended: float | None
     status: str
+    inputs: dict[str, str] = field(default_factory=dict)  # that a stage itself read: name -> digest
+    output: dict[str, Any] | None = None  # that it itself made: kind, digest, facts
 
 
 def execution_words(execution: Execution) -> Words:
     tags = {"baton.name": execution.name, "mlflow.source.name": execution.command, "mlflow.source.type": "LOCAL"}
+    tags |= {f"baton.link.{name}": address for name, address in execution.links.items()}
     return Words(
         name=f"{execution.name} {execution.id}",
         key={"baton.execution": execution.id, "baton.role": "execution"},
@@ -38,9 +42,10 @@ def execution_words(execution: Execution) -> Words:
 def stage_words(execution: Execution, stage: str, run: StageRun, parent: str) -> Words:
     tags = {"mlflow.parentRunId": parent, "baton.name": execution.name, "baton.cached": json.dumps(run.cached)}
     tags |= {f"baton.input.{name}": digest for name, digest in run.inputs.items()}
-    tags |= {f"baton.version.{name}": version for name, version in run.versions.items()}
+    for group, values in (("version", run.versions), ("machine", run.machine), ("placed", run.placed)):
+        tags |= {f"baton.{group}.{name}": str(value) for name, value in values.items()}
+    tags |= {"baton.job": run.job_dir or "", "baton.command": run.command}
     metrics = _duration(run)
-    tags |= {f"baton.placed.{name}": str(value) for name, value in run.placed.items()}
     if run.error:
         tags["baton.error"] = run.error
     if run.output:
@@ -55,11 +60,13 @@ def stage_words(execution: Execution, stage: str, run: StageRun, parent: str) ->
         name=run.title,
         key={"baton.execution": execution.id, "baton.role": "stage", "baton.stage": stage},
         params=run.params,
-        tags=tags | _code_tags(run.code),
+        tags={name: value for name, value in (tags | _code_tags(run.code)).items() if value},
         metrics=metrics,
         started=run.started,
         ended=run.ended,
         status=run.status,
+        inputs={} if run.cached else run.inputs,
+        output=None if run.cached else run.output,
     )
 
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from infra.text import points, share
 from tasks.report.blocks import Block, Cell, Mark, Table, Text
 from tasks.report.source import Source
-from tasks.report.text import points, share
 
 MORE_PASSING = 0.20  # all checks, at least this much more of all completions
 STILL_DISTINCT = 0.60  # of the share of distinct completions before, at least

@@ -8,7 +8,7 @@ outside (completions, file names) is escaped in one place only.
 from dataclasses import dataclass
 from typing import Literal
 
-from markupsafe import Markup
+from infra.charts import Figure
 
 Tone = Literal["good", "bad", "quiet", "best"]
 
@@ -63,15 +63,6 @@ class Table:
 
     def alignment(self) -> str:
         return self.align or "l" + "r" * (len(self.columns) - 1)
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A drawing. `alt` says in words what it shows; `narrow` replaces it on a phone."""
-
-    svg: Markup
-    alt: str
-    narrow: Markup | None = None
 
 
 @dataclass(frozen=True)

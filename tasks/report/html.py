@@ -6,11 +6,12 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
+from infra.charts import Figure
+from infra.text import encodable
 from tasks.report.blocks import (
     Block,
     Cell,
     Code,
-    Figure,
     Fold,
     Grid,
     List,
@@ -22,7 +23,6 @@ from tasks.report.blocks import (
     Text,
     Title,
 )
-from tasks.report.text import encodable
 
 PAGE = Markup("""<!DOCTYPE html>
 <html lang="en">

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from tasks.report.blocks import Figure
+from infra.charts import Figure
 from tasks.report.source import Source
 
 BOX_WIDTH, BOX_HEIGHT = 124, 44

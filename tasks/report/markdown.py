@@ -4,11 +4,12 @@ out: they are the web page's."""
 import re
 from functools import singledispatch
 
+from infra.charts import Figure
+from infra.text import encodable
 from tasks.report.blocks import (
     Block,
     Cell,
     Code,
-    Figure,
     Fold,
     Grid,
     List,
@@ -20,7 +21,6 @@ from tasks.report.blocks import (
     Text,
     Title,
 )
-from tasks.report.text import encodable
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 

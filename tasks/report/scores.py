@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
+from infra.charts import bars
+from infra.text import number, share, words
 from tasks.report.blocks import Cell, Grid, Mark, Table
-from tasks.report.plots import bars
 from tasks.report.source import Source
-from tasks.report.text import number, share, words
 
 SHARES = ("all_checks", "distinct", "parses", "not_trivial", "defined", "uses_context")  # of completions
 REAL = "real statements"  # how they fare under the same checks: the ceiling

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from infra.charts import Points
 from tasks.manifest import RECORD, Manifest, read_manifest
 
-Points = list[tuple[float, float]]  # (step, value), by step
 LARGEST = 1e300  # beyond it, and not a number, is nothing to draw
 
 

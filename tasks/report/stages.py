@@ -4,11 +4,11 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from infra.text import count, number, share, size, value, words
 from tasks.report.blocks import Block, Cell, Code, Fold, Mark, Pieces, Table, Text
 from tasks.report.samples import samples
 from tasks.report.scores import score_bars, score_table
 from tasks.report.source import Source
-from tasks.report.text import count, number, share, size, value, words
 from tasks.report.training import training_curves
 
 MOST_ROWS = 400  # of a mapping table

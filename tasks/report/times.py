@@ -2,9 +2,9 @@
 
 import time
 
+from infra.text import duration
 from infra.tracking.spool import Execution, execution_folder, read_execution, read_stage, stage_folders
 from tasks.report.blocks import Block, Cell, Mark, Table, Text
-from tasks.report.text import duration
 
 
 def about_execution(execution_id: str) -> list[str]:

@@ -1,9 +1,9 @@
 """Which training metrics are drawn, together and in what order."""
 
-from tasks.report.blocks import Figure, Grid
-from tasks.report.plots import curves
-from tasks.report.source import Points, Source
-from tasks.report.text import words
+from infra.charts import Figure, Points, curves
+from infra.text import words
+from tasks.report.blocks import Grid
+from tasks.report.source import Source
 
 # title -> metrics of one panel; what an engine did not stream is left out
 PANELS: dict[str, tuple[str, ...]] = {

@@ -1,11 +1,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infra.charts import bars, curves
 from tasks.report.blocks import Block, Code, Fold, Grid, List, Mark, Pieces, Sample, Section, Table, Text, Title
 from tasks.report.html import fragment, page
 from tasks.report.lineage import lineage
 from tasks.report.markdown import markdown
-from tasks.report.plots import bars, curves
 from tests.report.reading import Reading
 
 HOSTILE = st.one_of(

@@ -1,6 +1,6 @@
 import pytest
 
-from tasks.report.text import count, duration, encodable, number, points, share, size, value
+from infra.text import count, duration, encodable, number, points, share, size, value
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,32 @@
 """Small charts as SVG, drawn for a width of 360 px so that one fills a phone and three a desk.
 
-Colours are CSS variables of `style.css`, so a chart follows light and dark. No plotting library:
+Colours are the page's CSS variables --s0 to --s3, so a chart follows light and dark. No plotting library:
 these two charts take a millisecond, and every coordinate is the same for the same data.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from markupsafe import Markup
 
-from tasks.report.blocks import Figure
-from tasks.report.source import Points
-from tasks.report.text import number
+from infra.text import number
+
+Points = list[tuple[float, float]]  # (step, value), by step
 
 WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 50, 28  # margins around the plotted area
 MOST_POINTS = 300  # drawn per line; more are averaged over equal stretches
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing. `alt` says in words what it shows; `narrow` replaces it on a phone."""
+
+    svg: Markup
+    alt: str
+    narrow: Markup | None = None
 
 
 def curves(title: str, lines: dict[str, Points], unit: str = "step") -> Figure:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.report.plots import HEIGHT, MOST_POINTS, WIDTH, bars, curves
+from infra.charts import HEIGHT, MOST_POINTS, WIDTH, bars, curves
 from tasks.report.source import LARGEST
 from tests.report.reading import Reading
 

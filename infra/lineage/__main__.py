@@ -1,0 +1,37 @@
+"""`python -m infra.lineage` (make ui): Baton's lineage and MLflow's own pages, on one port of this machine."""
+
+import os
+
+import click
+
+from infra.tracking.store import artifact_location, prepare_client, shown_uri, tracking_uri
+
+
+@click.command(help=__doc__)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=5000, show_default=True, help="Port to listen on.")
+@click.option("--store", help="MLflow's database, sqlite:///… or postgresql://…; default: where runs are tracked.")
+@click.option("--without-mlflow", is_flag=True, help="Baton's pages alone: a database user that may only read will do.")
+def main(host: str, port: int, store: str | None, without_mlflow: bool) -> None:
+    prepare_client()
+    if store:
+        os.environ["MLFLOW_TRACKING_URI"] = store
+    import uvicorn
+
+    from infra.lineage.app import MOUNT, alone, with_mlflow
+    from infra.lineage.database import open_database
+
+    open_database().dispose()  # a message first, before MLflow would make an empty store
+    if not without_mlflow:
+        os.environ["_MLFLOW_SERVER_FILE_STORE"] = tracking_uri()
+        os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = artifact_location() or "mlflow-artifacts:/"
+        os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
+    app = alone() if without_mlflow else with_mlflow()
+    click.echo(f"store    {shown_uri()}\nlineage  http://{host}:{port}{MOUNT}/", err=True)
+    if not without_mlflow:
+        click.echo(f"mlflow   http://{host}:{port}/", err=True)
+    uvicorn.run(app, host=host, port=port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Lineage from Python:
+
+    from infra.lineage.api import Lineage
+
+    lineage = Lineage()                        # the store of MLFLOW_TRACKING_URI, or Baton's own
+    lineage.ancestors("3f2a…")                 # artifacts and runs, nearest first
+    lineage.diff(model_a, model_b).config      # what differs between two histories
+    lineage.export("3f2a…")                    # OpenLineage events
+
+A digest may be cut short (6 characters or more). An unknown one raises UnknownNode.
+"""
+
+from typing import Any
+
+from infra.lineage.artifacts import Artifact, describe
+from infra.lineage.database import open_database
+from infra.lineage.diff import Difference, difference
+from infra.lineage.graph import Graph, Run
+from infra.lineage.openlineage import events
+
+
+class Lineage:
+    """The lineage in one store."""
+
+    def __init__(self, store: str | None = None) -> None:
+        """`store`: sqlite:///… or postgresql://…, of MLflow. Raises LineageUnavailable."""
+        self.engine = open_database(store)
+        self.graph = Graph(self.engine)
+
+    def ancestors(self, digest: str) -> list[Artifact | Run]:
+        """All that an artifact was made of and by, nearest first."""
+        graph = self.graph.refresh()
+        return self._told(graph.ancestors(graph.resolve(digest)))
+
+    def descendants(self, digest: str) -> list[Artifact | Run]:
+        """All that became of an artifact, nearest first."""
+        graph = self.graph.refresh()
+        return self._told(graph.descendants(graph.resolve(digest)))
+
+    def path(self, a: str, b: str) -> list[Artifact | Run]:
+        """All that lies between two artifacts, both included, in the order of making; empty when neither comes
+        from the other."""
+        graph = self.graph.refresh()
+        return self._told(graph.path(graph.resolve(a), graph.resolve(b)))
+
+    def diff(self, a: str, b: str) -> Difference:
+        """What differs between the histories of two artifacts."""
+        graph = self.graph.refresh()
+        with self.engine.connect() as connection:
+            return difference(graph, connection, graph.resolve(a), graph.resolve(b))
+
+    def export(self, digest: str | None = None, execution: str | None = None) -> list[dict[str, Any]]:
+        """OpenLineage events of an artifact's history, of an execution, or of the whole store."""
+        graph = self.graph.refresh()
+        if digest is not None:
+            runs = [node for node in graph.ancestors(graph.resolve(digest)) if node in graph.runs]
+        elif execution is not None:
+            runs = [run.id for run in graph.stages(execution)]
+        else:
+            runs = list(graph.runs)
+        with self.engine.connect() as connection:
+            return events(graph, connection, runs)
+
+    def _told(self, nodes: list[str]) -> list[Artifact | Run]:
+        graph = self.graph
+        with self.engine.connect() as connection:
+            known = describe(graph, connection, [node for node in nodes if node not in graph.runs])
+        return [graph.runs[node] if node in graph.runs else known[node] for node in nodes]

@@ -1,0 +1,62 @@
+"""What an artifact is called and what is said of it, by the run that made it."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from infra.lineage import facts
+from infra.lineage.graph import Graph
+from infra.text import count, number, share
+
+MODELS = ("hf_model", "published_model")
+FACT = "output/"  # numbers among an artifact's facts are metrics of the run that made it
+
+# the one fact that says most of a kind
+_DETAILS = {
+    "corpus": ("documents", lambda value: f"{number(value)} documents"),
+    "tokenizer": ("vocab_size", lambda value: f"{number(value)} tokens"),
+    "tokenized_corpus": ("tokens", lambda value: f"{count(value)} tokens"),
+    "megatron_checkpoint": ("step", lambda value: f"step {number(value)}"),
+    "megatron_weights": ("parameters", lambda value: f"{count(value)} weights"),
+    "hf_model": ("parameters", lambda value: f"model, {count(value)}"),
+    "published_model": ("registry_version", lambda value: f"version {number(value)}"),
+    "eval_report": ("all_checks", lambda value: f"{share(value)} pass"),
+    "conversion_audit": ("argmax_agreement", lambda value: f"{share(value)} agree"),
+}
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """kind is None, and the name its digest's beginning, where only its readers are on record."""
+
+    digest: str
+    kind: str | None
+    name: str  # base, sft, …, or the title of the stage that made it
+    detail: str
+
+
+def describe(graph: Graph, connection: Connection, digests: Collection[str]) -> dict[str, Artifact]:
+    """Each artifact's name, kind and most telling fact."""
+    makers = {digest: next(iter(graph.parents(digest)), "") for digest in digests}
+    runs = [run for run in makers.values() if run]
+    names = ("baton.output.kind", "baton.fact.label", "baton.fact.registry_name")
+    told = facts.tags(connection, runs, *names)
+    measured = facts.metrics(connection, runs, *{FACT + name for name, _ in _DETAILS.values()})
+    found = {}
+    for digest, run in makers.items():
+        kind, label, registered = (told.get(run, {}).get(name) for name in names)
+        title = graph.runs[run].title if run else digest[:12]
+        name, written = _DETAILS.get(kind or "", ("", str))
+        value = measured.get(run, {}).get(FACT + name)
+        detail = written(value) if value is not None else (kind or "made elsewhere").replace("_", " ")
+        known_as = (registered or label) if kind in MODELS else None
+        found[digest] = Artifact(digest, kind, known_as or title, detail)
+    return found
+
+
+def all_facts(tags: dict[str, str], metrics: dict[str, float]) -> dict[str, Any]:
+    """What the stage said of its artifact."""
+    numbers = {name.removeprefix(FACT): value for name, value in metrics.items() if name.startswith(FACT)}
+    return facts.group(tags, "fact") | numbers

@@ -1,0 +1,82 @@
+"""MLflow's database, opened for reading only.
+
+MLflow's client needs seconds where the pages have milliseconds, so they ask its tables themselves. The
+tables and columns that are relied on are all named here; tests/lineage/test_database.py fails when a
+version of MLflow has others. A user of the database that may only SELECT is enough.
+"""
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, bindparam, column, create_engine, table, text
+from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from infra.errors import Stopped
+from infra.tracking.redact import redact_text
+from infra.tracking.store import tracking_uri
+
+SQLITE = "sqlite:///"
+A_QUERY = 900  # values of one IN (…); SQLite takes 999
+
+EXPERIMENTS = table("experiments", column("experiment_id"), column("name"))
+RUNS = table(
+    "runs", *map(column, ("run_uuid", "name", "status", "start_time", "end_time", "lifecycle_stage", "experiment_id"))
+)
+TAGS = table("tags", column("key"), column("value"), column("run_uuid"))
+PARAMS = table("params", column("key"), column("value"), column("run_uuid"))
+LATEST = table("latest_metrics", *map(column, ("key", "value", "timestamp", "step", "is_nan", "run_uuid")))
+METRICS = table("metrics", *map(column, ("key", "value", "timestamp", "step", "is_nan", "run_uuid")))
+VERSIONS = table("model_versions", *map(column, ("name", "version", "creation_time", "description", "current_stage")))
+VERSION_TAGS = table("model_version_tags", *map(column, ("key", "value", "name", "version")))
+ALIASES = table("registered_model_aliases", column("alias"), column("name"), column("version"))
+TABLES = (EXPERIMENTS, RUNS, TAGS, PARAMS, LATEST, METRICS, VERSIONS, VERSION_TAGS, ALIASES)
+
+# what ends a prefix of tag keys: the character after "."
+INPUTS = "baton.input."
+AFTER_INPUTS = "baton.input/"
+
+
+class LineageUnavailable(Stopped):
+    """There is no database to read the lineage from."""
+
+
+def open_database(uri: str | None = None) -> Engine:
+    """The store's database (MLFLOW_TRACKING_URI, or the SQLite file in Baton's home), read-only. Raises
+    LineageUnavailable."""
+    uri = uri or tracking_uri()
+    shown = redact_text(uri)
+    if uri.startswith(SQLITE):
+        path = Path(uri.removeprefix(SQLITE)).absolute()
+        if not path.is_file():
+            raise LineageUnavailable(f"{shown}: no such file yet; the first run makes it (make demo)")
+        engine = create_engine(f"sqlite:///file:{path}?mode=ro&uri=true")
+    elif uri.startswith("postgresql"):
+        read_only = {"options": "-c default_transaction_read_only=on"}
+        engine = create_engine(make_url(uri), connect_args=read_only, pool_pre_ping=True)
+    else:
+        raise LineageUnavailable(
+            f"{shown}: lineage is read from MLflow's database itself, which is sqlite:///… or postgresql://…; give "
+            "that address with --store, or open the page on the server's own machine"
+        )
+    try:
+        with engine.connect() as connection:
+            connection.execute(text("SELECT 1 FROM runs LIMIT 1"))
+    except SQLAlchemyError as error:
+        reason = redact_text(str(error)).partition("\n")[0]
+        raise LineageUnavailable(f"{shown}: not a database of MLflow's that can be read ({reason})") from error
+    return engine
+
+
+def rows(connection: Connection, query: Any, **values: Collection[str]) -> Iterator[Any]:
+    """The rows of a query with one expanding `IN` parameter, asked for in portions."""
+    ((name, given),) = values.items()
+    listed = list(given)
+    for start in range(0, len(listed), A_QUERY):
+        yield from connection.execute(query, {name: listed[start : start + A_QUERY]})
+
+
+def among(name: str) -> Any:
+    """The right side of `column.in_(…)` for `rows`."""
+    return bindparam(name, expanding=True)

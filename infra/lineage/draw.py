@@ -1,0 +1,233 @@
+"""The graph as SVG: an artifact is a shape by its kind, the run that made it a pill on top of it."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from markupsafe import Markup
+
+from infra.lineage.artifacts import Artifact
+from infra.lineage.graph import Run
+from infra.lineage.layout import layered
+from infra.lineage.view import Box
+
+WIDTH, CARD, PILL, SEAM = 136.0, 44.0, 21.0, 3.0
+ACROSS, DOWN, MARGIN = 34.0, 18.0, 10.0  # between boxes, and around all
+LETTERS = 14, 19  # that fit on a card: of the name, of the line below it
+
+FAMILIES = {
+    "corpus": "data",
+    "tokenized_corpus": "data",
+    "tokenizer": "tokenizer",
+    "megatron_checkpoint": "model",
+    "megatron_weights": "model",
+    "hf_model": "model",
+    "published_model": "model",
+    "eval_report": "finding",
+    "conversion_audit": "finding",
+    "report": "page",
+}
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What stands out: the chosen node, and the nodes on a way (all others step back)."""
+
+    chosen: str | None = None
+    way: Collection[str] = ()
+
+    def of(self, node: str) -> str:
+        chosen = " chosen" if node == self.chosen else ""
+        return chosen if not self.way else chosen + (" on" if node in self.way else " off")
+
+
+def draw(
+    boxes: Sequence[Box],
+    labels: Mapping[str, Artifact],
+    runs: Mapping[str, Run],
+    link: Callable[[str], str],
+    marks: Marks,
+    alt: str,
+) -> Markup:
+    """The whole drawing. `link(node)` is where a click leads."""
+    at = {box.key: number for number, box in enumerate(boxes)}
+    arrows = [(at[parent], number) for number, box in enumerate(boxes) for parent in box.parents if parent in at]
+    layout = layered([_height(box) for box in boxes], arrows, DOWN)
+    left = [MARGIN + layer * (WIDTH + ACROSS) for layer in layout.layer]
+    top = [MARGIN + y - _height(box) / 2 for box, y in zip(boxes, layout.y, strict=True)]
+
+    def arrow(start: int, end: int, style: str) -> Markup:
+        out, into = top[start] + _height(boxes[start]) - CARD / 2, top[end] + _entry(boxes[end])
+        points = [(left[start] + WIDTH, out)]
+        for passed, y in enumerate(layout.ways.get((start, end), ()), layout.layer[start] + 1):
+            x = MARGIN + passed * (WIDTH + ACROSS)
+            points += [(x, MARGIN + y), (x + WIDTH, MARGIN + y)]
+        style += _way(boxes[start], boxes[end], marks)
+        return _curve([*points, (left[end] - 5, into)], style)
+
+    parts = [arrow(start, end, "weak") for start, end in layout.weak]
+    parts += [arrow(start, end, "edge") for start, end in layout.ways]
+    for box, x, y in zip(boxes, left, top, strict=True):
+        parts.append(_box(box, x, y, labels, runs, link, marks))
+    wide = 2 * MARGIN + max(left, default=0.0) + WIDTH - MARGIN
+    high = 2 * MARGIN + layout.height
+    head = Markup(
+        '<svg class="graph" viewBox="0 0 {w:.0f} {h:.0f}" width="{w:.0f}" height="{h:.0f}" role="group" '
+        'aria-label="{alt}">'
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0 0L8 4L0 8z"/></marker></defs>'
+    ).format(w=wide, h=high, alt=alt)
+    return head + Markup("").join(parts) + Markup("</svg>")
+
+
+def _height(box: Box) -> float:
+    return len(box.runs) * (PILL + SEAM) + CARD
+
+
+def _entry(box: Box) -> float:
+    """Where arrows come in: at the run that read, else at the card."""
+    return PILL / 2 if box.runs else CARD / 2
+
+
+def _way(start: Box, end: Box, marks: Marks) -> str:
+    if not marks.way:
+        return ""
+    return " on" if start.key in marks.way and any(run in marks.way for run in end.runs) else " off"
+
+
+def _curve(points: Sequence[tuple[float, float]], style: str) -> Markup:
+    words = [f"M{points[0][0]:.0f} {points[0][1]:.1f}"]
+    for (x1, y1), (x2, y2) in pairwise(points):
+        middle = (x1 + x2) / 2
+        words.append(
+            f"L{x2:.0f} {y2:.1f}"
+            if abs(y1 - y2) < 0.5
+            else f"C{middle:.0f} {y1:.1f} {middle:.0f} {y2:.1f} {x2:.0f} {y2:.1f}"
+        )
+    return Markup('<path class="{}" d="{}" marker-end="url(#tip)"/>').format(style, "".join(words))
+
+
+def _box(
+    box: Box,
+    x: float,
+    y: float,
+    labels: Mapping[str, Artifact],
+    runs: Mapping[str, Run],
+    link: Callable[[str], str],
+    marks: Marks,
+) -> Markup:
+    parts = []
+    for number, run in enumerate(box.runs):
+        parts.append(_pill(runs[run], x, y + number * (PILL + SEAM), link(run), marks.of(run)))
+    below = y + len(box.runs) * (PILL + SEAM)
+    if box.folded:
+        parts.append(_fold(box, x, below, link(box.key), " off" if marks.way else ""))
+    elif box.artifact is None:
+        said = "at work" if runs[box.runs[0]].live else "no result"
+        parts.append(
+            Markup('<g class="ghost{}"><rect x="{}" y="{:.1f}" width="{}" height="{}" rx="6"/>{}</g>').format(
+                marks.of(box.runs[0]), x, below, WIDTH, CARD, _text("detail", x + 14, below + 26, said)
+            )
+        )
+    else:
+        parts.append(_card(box.artifact, labels[box.artifact], x, below, link(box.artifact), marks.of(box.artifact)))
+    return Markup("").join(parts)
+
+
+def _card(digest: str, label: Artifact, x: float, y: float, href: str, mark: str) -> Markup:
+    family = FAMILIES.get(label.kind or "", "other")
+    said = f"{label.name}, {(label.kind or 'artifact').replace('_', ' ')}, {label.detail}"
+    return Markup(
+        '<a class="artifact {}{}" href="{}" data-node="{}" aria-label="{}"><title>{} {}</title><path d="{}"/>{}{}</a>'
+    ).format(
+        family,
+        mark,
+        href,
+        digest,
+        said,
+        said,
+        digest[:12],
+        _outline(family, x, y),
+        _text("name", x + 16, y + (22 if family == "data" else 19), _short(label.name, LETTERS[0])),
+        _text("detail", x + 16, y + (36 if family == "data" else 34), _short(label.detail, LETTERS[1])),
+    )
+
+
+def _pill(run: Run, x: float, y: float, href: str, mark: str) -> Markup:
+    state = "cached" if run.cached else run.status.lower()
+    took = "cached" if run.cached else state if run.took is None else brief(run.took)
+    return Markup(
+        '<a class="run {}{}" href="{}" data-node="{}" aria-label="run {}, {}"><title>{}: {}</title>'
+        '<rect x="{}" y="{:.1f}" width="{}" height="{}" rx="{}"/><circle cx="{}" cy="{:.1f}" r="3.5"/>{}{}</a>'
+    ).format(
+        state,
+        mark,
+        href,
+        run.id,
+        run.title,
+        state,
+        run.title,
+        state,
+        x,
+        y,
+        WIDTH,
+        PILL,
+        PILL / 2,
+        x + 12,
+        y + PILL / 2,
+        _text("title", x + 21, y + 14.5, _short(run.title, 13)),
+        _text("took", x + WIDTH - 10, y + 14.5, took),
+    )
+
+
+def _fold(box: Box, x: float, y: float, href: str, mark: str) -> Markup:
+    return Markup(
+        '<a class="fold{}" href="{}" aria-label="show {} more: {}">'
+        '<rect x="{}" y="{:.1f}" width="{}" height="{}" rx="6"/>'
+        '<rect x="{}" y="{:.1f}" width="{}" height="{}" rx="6"/>{}{}</a>'
+    ).format(
+        mark,
+        href,
+        box.folded,
+        box.title,
+        x + 5,
+        y - 4,
+        WIDTH - 10,
+        CARD,
+        x,
+        y,
+        WIDTH,
+        CARD,
+        _text("name", x + 16, y + 19, f"+ {box.folded:,} more"),
+        _text("detail", x + 16, y + 34, _short(box.title, LETTERS[1])),
+    )
+
+
+def _outline(family: str, x: float, y: float) -> str:
+    """A cylinder for data, a leaning card for a tokenizer, a hexagon for a model, a sheet for what was found."""
+    w, h = WIDTH, CARD
+    if family == "data":
+        return f"M{x} {y + 5:.1f}c0 -6 {w} -6 {w} 0v{h - 10}c0 6 -{w} 6 -{w} 0zM{x} {y + 5:.1f}c0 6 {w} 6 {w} 0"
+    if family == "tokenizer":
+        return f"M{x + 9} {y:.1f}h{w - 9}l-9 {h}h-{w - 9}z"
+    if family == "model":
+        return f"M{x + 9} {y:.1f}h{w - 18}l9 {h / 2}l-9 {h / 2}h-{w - 18}l-9 -{h / 2}z"
+    if family in ("finding", "page"):
+        return f"M{x} {y:.1f}h{w - 12}l12 12v{h - 12}h-{w}zM{x + w - 12} {y:.1f}v12h12"
+    return f"M{x} {y:.1f}h{w}v{h}h-{w}z"
+
+
+def _text(style: str, x: float, y: float, words: str) -> Markup:
+    return Markup('<text class="{}" x="{:.0f}" y="{:.1f}">{}</text>').format(style, x, y, words)
+
+
+def _short(text: str, letters: int) -> str:
+    return text if len(text) <= letters else text[: letters - 1] + "…"
+
+
+def brief(seconds: float) -> str:
+    """4 s · 5 min · 2.1 h · 3.4 d."""
+    for unit, length in (("d", 86400), ("h", 3600)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds / 60:.0f} min" if seconds >= 100 else f"{seconds:.0f} s"

@@ -1,0 +1,123 @@
+"""What of the graph is drawn: boxes, each an artifact with the runs that made it, and folds for the rest.
+
+Many children of one kind are folded into one box but for the newest, and so is what lies beyond `limit`
+boxes. A fold opens when its node's id is in `opened`.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from infra.lineage.graph import Graph
+
+FEW = 4  # so many children of one title are all shown
+SHOWN = 3  # of more, the newest
+LIMIT = 60  # boxes, unless asked otherwise
+MOST = 300
+
+
+@dataclass
+class Box:
+    """An artifact with its makers; a run without a result; or a fold: how many are behind it, and of what."""
+
+    key: str  # digest, run id, or what the fold belongs to
+    artifact: str | None = None
+    runs: list[str] = field(default_factory=list)
+    parents: list[str] = field(default_factory=list)  # keys
+    folded: int = 0
+    title: str = ""
+
+
+def of_execution(graph: Graph, execution: str, opened: Iterable[str] = (), limit: int = MOST) -> list[Box]:
+    """Its stages, cached ones too, with what they read and made."""
+    boxes: dict[str, Box] = {}
+    for run in graph.stages(execution):
+        box = boxes.setdefault(run.output or run.id, Box(run.output or run.id, run.output))
+        box.runs.append(run.id)
+        box.parents = list(dict.fromkeys([*box.parents, *graph.inputs(run.id).values()]))
+    for parent in [parent for box in boxes.values() for parent in box.parents]:
+        boxes.setdefault(parent, Box(parent, parent))  # made elsewhere
+    return _folded(graph, boxes, frozenset(opened), limit)
+
+
+def of_artifact(graph: Graph, focus: str, opened: Iterable[str] = (), limit: int = LIMIT) -> list[Box]:
+    """Its ancestors and its descendants, the nearest first."""
+    open_ = frozenset(opened)
+    boxes = {focus: _box(graph, focus)}
+    folds: dict[str, Box] = {}
+    for upward in (True, False):
+        waiting = deque([focus])
+        most = limit // 2 if upward else limit  # ancestors leave half of the room to descendants
+        while waiting:
+            at = waiting.popleft()
+            found = _parents(graph, at) if upward else _children(graph, at)
+            shown, hidden = (found, {}) if upward else _some(graph, found, at in open_)
+            new = [other for other in shown if other not in boxes]
+            room = max(0, most - len(boxes))
+            for other in new[:room]:
+                boxes[other] = _box(graph, other)
+                waiting.append(other)
+            if len(new) > room:
+                hidden = {**hidden, "relatives": new[room:]}
+            for title, behind in hidden.items():
+                key = f"fold:{'up' if upward else 'down'}:{at}:{title}"
+                folds[key] = Box(key, None, [], [] if upward else [at], len(behind), title)
+                if upward:
+                    boxes[at].parents.append(key)
+    return _closed({**boxes, **folds})
+
+
+def _box(graph: Graph, artifact: str) -> Box:
+    if artifact in graph.runs:
+        return Box(artifact, None, [artifact], list(dict.fromkeys(graph.inputs(artifact).values())))
+    makers = graph.parents(artifact)
+    return Box(artifact, artifact, list(makers), _parents(graph, artifact))
+
+
+def _parents(graph: Graph, artifact: str) -> list[str]:
+    """Artifacts that it was made of."""
+    return list(dict.fromkeys(digest for run in graph.parents(artifact) for digest in graph.parents(run)))
+
+
+def _children(graph: Graph, artifact: str) -> list[str]:
+    """Artifacts that were made of it, oldest first."""
+    return list(dict.fromkeys(digest for run in graph.children(artifact) for digest in graph.children(run)))
+
+
+def _some(graph: Graph, found: Sequence[str], opened: bool) -> tuple[list[str], dict[str, list[str]]]:
+    """Of children the few that are shown, and what is folded, by title."""
+    by_title: dict[str, list[str]] = {}
+    for digest in found:
+        by_title.setdefault(graph.runs[graph.parents(digest)[0]].title, []).append(digest)
+    if opened:
+        return list(found), {}
+    hidden = {title: some[:-SHOWN] for title, some in by_title.items() if len(some) > FEW}
+    away = {digest for some in hidden.values() for digest in some}
+    return [digest for digest in found if digest not in away], hidden
+
+
+def _folded(graph: Graph, boxes: dict[str, Box], opened: frozenset[str], limit: int) -> list[Box]:
+    """Leaves of one title and the same parents become one box; what is beyond the limit too."""
+    parents = {parent for box in boxes.values() for parent in box.parents}
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for key, box in boxes.items():
+        if box.runs and key not in parents and not opened & set(box.parents):
+            groups.setdefault((graph.runs[box.runs[0]].title, *box.parents), []).append(key)
+    for (title, *of), keys in groups.items():
+        if len(keys) > FEW and of:
+            for key in keys[:-SHOWN]:
+                del boxes[key]
+            fold = f"fold:down:{of[0]}:{title}"
+            boxes[fold] = Box(fold, None, [], list(of), len(keys) - SHOWN, title)
+    if len(boxes) > limit:
+        kept = dict(list(boxes.items())[:limit])
+        hidden = len(boxes) - limit
+        boxes = {**kept, "fold:more": Box("fold:more", None, [], [next(reversed(kept))], hidden, "stages")}
+    return _closed(boxes)
+
+
+def _closed(boxes: dict[str, Box]) -> list[Box]:
+    """With arrows only between boxes that are there."""
+    for box in boxes.values():
+        box.parents = [parent for parent in dict.fromkeys(box.parents) if parent in boxes]
+    return list(boxes.values())

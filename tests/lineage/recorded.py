@@ -1,0 +1,135 @@
+"""Two executions, recorded as stages record themselves: real manifests, real pushes, no engine.
+
+`laptop` makes everything; `laptop again` has the data from the cache, another learning rate, and an SFT
+that fails. A third party writes names that are meant to do harm (`hostile`).
+"""
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+
+from infra.home import baton_home
+from infra.tracking.execution import begin_execution, close_execution, end_execution, note_cached
+from infra.tracking.push import push_execution
+from infra.tracking.record import tracked
+from infra.tracking.spool import execution_folder
+from infra.tracking.store import tracking_uri
+from tasks.manifest import write_manifest
+
+LAPTOP = {"name": "laptop", "seed": 1, "pretrain": {"optimizer": {"lr": 0.003}, "steps": 20}, "sources": ["a", "b"]}
+HOSTILE = "<script>alert(1)</script>'\"><img src=x onerror=alert(2)>"
+PATHS = "../../../../etc/passwd"
+LONG = "very-" * 400 + "long"
+UNICODE = "ünïcödé \u202e 模型 🙂"
+
+
+@dataclass
+class Stored:
+    """What was recorded: digests by stage."""
+
+    home: Path
+    uri: str
+    first: str  # execution ids
+    second: str
+    digests: dict[str, str] = field(default_factory=dict)  # of the first
+    others: dict[str, str] = field(default_factory=dict)  # of the second
+
+
+def record() -> Stored:
+    """Into the store of this process's Baton home."""
+    first = begin_execution("laptop", LAPTOP)
+    digests = _chain({}, lr=0.003)
+    end_execution()
+    second = begin_execution("laptop again", LAPTOP | {"pretrain": {"optimizer": {"lr": 0.001}, "steps": 20}})
+    others = {}
+    for title, kind in (("corpus", "corpus"), ("tokenizer", "tokenizer"), ("shards", "tokenized_corpus")):
+        inputs = {
+            name: digests[name] for name in {"tokenizer": ["corpus"], "shards": ["corpus", "tokenizer"]}.get(title, [])
+        }
+        note_cached(title, kind, digests[title], {"documents": 7}, inputs=inputs, job_dir=_job(title))
+        others[title] = digests[title]
+    others = _chain(others, lr=0.001, fails="sft")
+    end_execution("FAILED")
+    for id in (first, second):
+        deliver(id)
+    client = MlflowClient(tracking_uri())
+    client.create_registered_model("baton-laptop")
+    for label in ("convert", "sft"):
+        client.create_model_version(
+            "baton-laptop",
+            source=_job(label).as_uri(),
+            tags={"baton.digest": "p" * 64, "baton.model": digests[label], "baton.eval.all_checks": "0.25"},
+        )
+    client.set_registered_model_alias("baton-laptop", "champion", "2")
+    close_execution()
+    return Stored(baton_home(), tracking_uri(), first, second, digests, others)
+
+
+def record_hostile() -> str:
+    """An execution whose every word is meant to do harm; returns its id."""
+    id = begin_execution(HOSTILE, {"name": LONG, "path": PATHS, HOSTILE: UNICODE})
+    job = Path("/etc")
+    with tracked(UNICODE, job, spec={HOSTILE: PATHS}, inputs={PATHS: "f" * 64}, command=HOSTILE) as made:
+        made.made(HOSTILE, HOSTILE, {"label": PATHS, LONG: HOSTILE})
+    with tracked(LONG, baton_home() / ".." / "..", spec={}, inputs={HOSTILE: HOSTILE}) as made:
+        made.made("hf_model", "e" * 64, {"label": HOSTILE})
+    end_execution()
+    deliver(id)
+    close_execution()
+    return id
+
+
+def deliver(id: str) -> None:
+    """Until MLflow has all of an execution; a thread may be at it already."""
+    deadline = time.monotonic() + 60
+    while not push_execution(execution_folder(id)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _chain(made: dict[str, str], lr: float, fails: str = "") -> dict[str, str]:
+    stages: list[tuple[str, str, list[str], dict[str, Any], dict[str, Any]]] = [
+        ("corpus", "corpus", [], {"source": {"kind": "stdlib"}}, {"documents": 7}),
+        ("tokenizer", "tokenizer", ["corpus"], {"vocab_size": 512}, {"vocab_size": 512}),
+        ("shards", "tokenized_corpus", ["corpus", "tokenizer"], {}, {"tokens": 3_600_000}),
+        ("pretrain", "megatron_checkpoint", ["shards"], {"optimizer": {"lr": lr}, "steps": 20}, {"step": 20}),
+        ("convert", "hf_model", ["pretrain", "tokenizer"], {}, {"label": "base", "parameters": 5_800_000}),
+        ("evaluate-base", "eval_report", ["convert", "corpus"], {}, {"label": "base", "all_checks": 0.1}),
+        ("sft", "hf_model", ["convert", "corpus"], {"steps": 3}, {"label": "sft", "parameters": 5_800_000}),
+        ("evaluate-sft", "eval_report", ["sft", "corpus"], {}, {"label": "sft", "all_checks": 0.25}),
+    ]
+    for title, kind, parents, spec, facts in stages:
+        if title in made or any(parent not in made for parent in parents):
+            continue
+        if kind == "eval_report":
+            facts = facts | {"model_digest": made[parents[0]]}
+        job = _job(f"{title}-{lr}")
+        (job / "output" / "record").mkdir(parents=True)
+        (job / "output" / "weights.bin").write_text(f"{title} {lr}")
+        (job / "output" / "record" / "samples.json").write_text(json.dumps([{"source": "a.py", "text": HOSTILE}]))
+        (job / "log.txt").write_text("step 1\nloaded https://me:secret@host/x\n")
+        (job / "metrics.jsonl").write_text(
+            "".join(
+                json.dumps({"step": step, "time": time.time(), "loss": lr + 9 / (1 + step)}) + "\n"
+                for step in range(20)
+            )
+        )
+        inputs = {parent: made[parent] for parent in parents}
+        try:
+            with tracked(title, job, spec=spec, inputs=inputs, command=f"python -m tasks.{title} {job}") as record:
+                if title == fails:
+                    raise OSError("the disk is full")
+                manifest = write_manifest(job / "output", kind, facts, spec, inputs)
+                record.made(kind, manifest.digest, facts)
+                made[title] = manifest.digest
+        except OSError:
+            pass  # recorded as failed
+    return made
+
+
+def _job(name: str) -> Path:
+    return baton_home() / "jobs" / name
