@@ -40,14 +40,18 @@ class Artifact(BaseModel):
         """What to call the run of `stage` that made it."""
         return stage
 
+    @property
+    def place(self) -> str:
+        """Where the directory is: a path, or an address in storage."""
+        return str(self.directory._remote_source or self.directory.path)
+
     def at(self, place: str) -> Self:
         """The same, at another place: a path or an address in storage."""
         return self.model_copy(update={"directory": FlyteDirectory(place, remote_directory=False)})
 
     def local(self) -> Path:
         """The directory on this machine, downloaded first (once) when it is elsewhere."""
-        place = str(self.directory.path)
-        return fetch(place, self.digest) if is_bucket(place) else Path(place)
+        return fetch(self.place, self.digest) if is_bucket(self.place) else Path(self.place)
 
 
 class Corpus(Artifact):

@@ -140,7 +140,7 @@ def stage(engine: Engine, *, image: ImageSpec, cached: bool = True) -> Callable[
 def _sent(value: Any, storage: str) -> Any:
     """Artifacts as they are found in storage; anything else as it is."""
     if isinstance(value, Artifact):
-        return value.at(send(str(value.directory.path), value.digest, storage))
+        return value.at(send(value.place, value.digest, storage))
     return [_sent(item, storage) for item in value] if isinstance(value, list) else value
 
 

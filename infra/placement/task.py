@@ -36,7 +36,7 @@ from infra.placement.storage import storage_of
 from infra.progress import ProgressBar, say
 from infra.tracking.code import PROJECT, code_version
 from infra.tracking.execution import current_execution, execution_id, wake
-from infra.tracking.placed import JOB, note_placed, progress_of
+from infra.tracking.placed import JOB, is_recorded, note_placed, progress_of
 
 TASK_TYPE = "skypilot"
 POLL_S = 4.0  # between two questions to SkyPilot's API server
@@ -48,18 +48,18 @@ class PlacementFailed(Stopped):
 
 
 class Placeable(AsyncConnectorExecutorMixin):
-    """Goes before PythonFunctionTask among a task's bases. The input `spec` has a `placement`, or None."""
+    """Goes before PythonFunctionTask among a task's bases. Its input `spec` may have a `placement`."""
 
     placement: Placement | None = None  # of the copy that a placement is given to
 
     def __call__(self, *args: Any, **inputs: Any) -> Any:
         """A cluster is told by the task's type. A spec that is a promise is looked at where the task runs."""
-        placement = getattr(inputs.get("spec"), "placement", None)
+        placement = _placement(inputs)
         task = self if placement is None else self._at(placement)
         return super(Placeable, task).__call__(*args, **inputs)
 
     def execute(self, **inputs: Any) -> Any:
-        placement = inputs["spec"].placement
+        placement = _placement(inputs)
         if JOB in os.environ:
             return self._in_job(**inputs)
         if placement is None:
@@ -71,7 +71,7 @@ class Placeable(AsyncConnectorExecutorMixin):
         return inputs
 
     def received(self, outputs: LiteralMap) -> None:
-        """Told what a job has made."""
+        """Told what a job of this execution has made."""
 
     def get_custom(self, settings: SerializationSettings) -> dict[str, Any]:
         if self.placement is None:
@@ -120,12 +120,13 @@ class Placeable(AsyncConnectorExecutorMixin):
         )
         with FlyteContextManager.with_context(context.with_serialization_settings(settings)), _signals():
             try:
-                outputs = super().execute(**inputs)
+                outputs: LiteralMap = super().execute(**inputs)
             except SystemExit:
                 if self._connector is not None and self.resource_meta is None:
                     self._connector.give_up()  # the thread that creates the job is at it still
                 raise
-        self.received(outputs)
+        if is_recorded(current_execution(self.name), self.resource_meta.name):
+            self.received(outputs)
         return outputs
 
     async def _get(self, resource_meta: Any) -> Resource:
@@ -158,6 +159,10 @@ class Placeable(AsyncConnectorExecutorMixin):
         if not succeeded:
             raise PlacementFailed(f"{title}: {resource.message}")
         return resource
+
+
+def _placement(inputs: dict[str, Any]) -> Placement | None:
+    return getattr(inputs.get("spec"), "placement", None)
 
 
 class _NoHistory(StandardIgnore):

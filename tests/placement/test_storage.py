@@ -6,12 +6,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from flytekit import FlyteContextManager
+from flytekit.core.type_engine import TypeEngine
 
 from infra.home import baton_home
 from infra.placement.mirror import mirror
 from infra.placement.storage import address_of, send, storage_of
 from infra.tracking.metrics import points_after
-from infra.tracking.spool import read_stage
+from infra.tracking.placed import note_placed
+from infra.tracking.spool import Execution, read_stage
+from infra.tracking.words import stage_words
 from tasks.artifacts import Tokenizer
 from tasks.manifest import verify, write_manifest
 
@@ -41,10 +45,17 @@ def made(folder: Path) -> Tokenizer:
 
 def test_an_artifact_goes_to_the_bucket_once(bucket: str, tmp_path: Path) -> None:
     artifact = made(tmp_path / "output")
-    address = send(str(artifact.directory.path), artifact.digest, bucket)
+    address = send(artifact.place, artifact.digest, bucket)
     assert address == f"{bucket}/artifacts/{artifact.digest}"
     verify(tmp_path / "bucket/artifacts" / artifact.digest, artifact.digest)
     assert send(address, artifact.digest, bucket) == address
+
+
+def test_an_address_survives_flyte_s_types(tmp_path: Path) -> None:
+    here = made(tmp_path / "output").at("s3://bucket/jobs/x/output")
+    context = FlyteContextManager.current_context()
+    literal = TypeEngine.to_literal(context, here, Tokenizer, TypeEngine.to_literal_type(Tokenizer))
+    assert TypeEngine.to_python_value(context, literal, Tokenizer).place == "s3://bucket/jobs/x/output"
 
 
 def test_it_comes_from_the_bucket_when_it_is_needed(bucket: str, tmp_path: Path) -> None:
@@ -63,16 +74,31 @@ def test_what_a_job_made_is_known_by_its_address_in_the_bucket(monkeypatch: pyte
 def test_a_shared_folder_needs_no_copies(tmp_path: Path) -> None:
     storage = storage_of(f"{tmp_path}/")
     artifact = made(tmp_path / "jobs/tokenizer-0/output")
-    assert send(str(artifact.directory.path), artifact.digest, storage) == str(tmp_path / "jobs/tokenizer-0/output")
+    assert send(artifact.place, artifact.digest, storage) == str(tmp_path / "jobs/tokenizer-0/output")
 
 
-def test_a_job_s_record_and_metrics_come_home(bucket: str, tmp_path: Path) -> None:
+@pytest.fixture
+def execution(bucket: str, tmp_path: Path) -> Path:
+    """The execution here, after a job wrote into the bucket's part of it and it was mirrored."""
     environment = {"BATON_HOME": f"{tmp_path}/bucket", "BATON_EXECUTION": "e0", "BATON_PLACED": "baton-pretrain-0"}
     environment |= {"SKYPILOT_CLUSTER_INFO": '{"cloud": "AWS", "region": "us-east-1"}'}
     subprocess.run([sys.executable, "-c", JOB], env=os.environ | environment, check=True)
-    execution = tmp_path / "here/e0"
-    mirror(bucket, execution, "baton-pretrain-0")
+    mirror(bucket, tmp_path / "here/e0", "baton-pretrain-0")
+    return tmp_path / "here/e0"
+
+
+def test_a_job_s_record_and_metrics_come_home(execution: Path) -> None:
     run = read_stage(execution / "pretrain")
     assert run.placed == {"job": "baton-pretrain-0", "cloud": "AWS", "region": "us-east-1"}
     ((points, _),) = points_after(Path(run.job_dir or "") / "metrics.jsonl", 0, 10)
     assert [(point.name, point.value) for point in points] == [("loss", 2.5)]
+
+
+def test_the_price_is_added_to_the_record(execution: Path) -> None:
+    assert note_placed(execution, "baton-pretrain-0", {"job_id": 3, "price_per_hour": 24.1})
+    assert not note_placed(execution, "baton-pretrain-0", {"job_id": 3, "price_per_hour": 24.1})
+    assert not note_placed(execution, "baton-another-0", {"job_id": 4})
+    tags = stage_words(
+        Execution("e0", "tiny", {}, {}, "", 0.0), "pretrain", read_stage(execution / "pretrain"), "0"
+    ).tags
+    assert (tags["baton.placed.region"], tags["baton.placed.price_per_hour"]) == ("us-east-1", "24.1")
