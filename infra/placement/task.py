@@ -131,9 +131,7 @@ class Placeable(AsyncConnectorExecutorMixin):
 
     def connector_signal_handler(self, resource_meta: Any, *signal_and_frame: Any) -> None:
         """Ctrl-C."""
-        say(
-            f"{resource_meta.name}: cancelling job {resource_meta.job_id}; the same command goes on from its checkpoint"
-        )
+        say(f"cancelling job {resource_meta.job_id}; the same command goes on from its newest checkpoint")
         super().connector_signal_handler(resource_meta, *signal_and_frame)
 
     async def _get(self, resource_meta: Any) -> Resource:
