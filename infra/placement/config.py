@@ -80,7 +80,8 @@ class Placement(BaseModel):
         """The `resources:` of a SkyPilot task. `docker`: the container image, if any. `clouds`: those that SkyPilot
         has access to, for a placement that says no more than which of them are excluded.
 
-        Raises ValueError when nothing is left. Imports SkyPilot and reads its catalog of a cloud of which some regions are excluded."""
+        Imports SkyPilot and reads its catalog of a cloud of which some regions are excluded. Raises ValueError when
+        nothing is left."""
         each_node = {
             "cpus": self.cpus and f"{self.cpus:g}+",
             "memory": self.memory_gb and f"{self.memory_gb:g}+",
