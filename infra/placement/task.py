@@ -129,6 +129,11 @@ class Placeable(AsyncConnectorExecutorMixin):
             self.received(outputs)
         return outputs
 
+    def connector_signal_handler(self, resource_meta: Any, *signal_and_frame: Any) -> None:
+        """Ctrl-C."""
+        say(f"cancelling job {resource_meta.job_id}; the same command goes on from its newest checkpoint")
+        super().connector_signal_handler(resource_meta, *signal_and_frame)
+
     async def _get(self, resource_meta: Any) -> Resource:
         """Ask until the job is over; show what changes, and the engine's progress. Raises PlacementFailed."""
         title, said, asked = self.name.rpartition(".")[2], "", -POLL_S

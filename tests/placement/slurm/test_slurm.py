@@ -105,6 +105,7 @@ def test_ctrl_c_leaves_nothing_on_the_clusters(slurm: World, tmp_path: Path) -> 
     run.reaches(20)
     run.ctrl_c()
     assert run.ends(60) == 1
+    assert "cancelling job" in run.said()
     until(lambda: nothing_is_left(slurm), "the job's end", 120)
     until(lambda: not pids("tasks.pretrain", run), "its processes' end")
 
