@@ -62,7 +62,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     common.write_text("AcceleratorName,Clouds\nA100-80GB,\"['AWS', 'Lambda', 'RunPod']\"\nH100,\"['AWS']\"\n")
     for name, placement in PLACEMENTS.items():
         (home / f"{name}.yaml").write_text(yaml.safe_dump(recipe(placement)))
-    more = {"sft": {"placement": {"accelerators": ["H100:1"]}}, "convert": {"placement": {"cpus": 8}}}
+    more = {
+        "init_from": {"model": "owner/name", "placement": {"cpus": 8}},
+        "convert": {"placement": {"cpus": 8}},
+        "sft": {"placement": {"accelerators": ["H100:1"]}},
+    }
     (home / "several.yaml").write_text(yaml.safe_dump(recipe(PLACEMENTS["cheapest"]) | more))
     return home
 
@@ -127,8 +131,8 @@ def test_cost_is_hours_times_the_price(plans: dict[str, tuple[int, str]]) -> Non
 def test_the_cost_of_several_stages_is_added_up(plans: dict[str, tuple[int, str]]) -> None:
     stages = json.loads(plans["several --json"][1])["stages"]
     costs = {each["name"]: each["quotes"]["found"][0]["expected"] for each in stages if each["quotes"]}
-    assert costs["convert"] is None
-    total = f"expected cost of 2 stages: ${costs['pretrain'] + costs['sft']:,.2f}, and of 1 more it is not known"
+    assert costs["take_in"] is costs["convert"] is None
+    total = f"expected cost of 2 stages: ${costs['pretrain'] + costs['sft']:,.2f}, and of 2 more it is not known"
     assert total in plans["several"][1]
 
 
