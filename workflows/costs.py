@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from infra.placement.config import Placement
+from infra.progress import say
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.spec import Problem
 from workflows.given import Given, placements_of
@@ -82,6 +83,7 @@ def _offers(placement: str) -> "tuple[Offer, ...] | Quotes":
     try:
         return tuple(offers(Placement.model_validate_json(placement)))
     except NoPrices as error:
+        say(f"A placement's prices and limits are not checked: {error}")
         return Quotes(unknown=str(error))
     except ValueError as error:
         return Quotes(refused=str(error))

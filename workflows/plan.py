@@ -85,8 +85,13 @@ def text(name: str, stages: list[Planned], given: Given, mfu: float) -> Iterator
     for each in stages:
         if each.need or each.quotes:
             yield "\n" + each.name + (" (cached: it will take nothing)" if each.cached else "")
-            lines = [*_takes(each, given.specs[each.stage], mfu), *_costs(each.quotes)]
+            lines = [*_takes(each, given.specs.get(each.stage), mfu), *_costs(each.quotes)]
             yield from (f"  {title:<12}{words}" for title, words in lines)
+    costs = [each.quotes.found[0].expected for each in stages if each.quotes and each.quotes.found and not each.cached]
+    known = [cost for cost in costs if cost is not None]
+    if len(costs) > 1:
+        rest = f", and of {len(costs) - len(known)} more it is not known" * (len(known) < len(costs))
+        yield f"\nexpected cost of {len(known)} stages: {_dollars(sum(known))}{rest}"
 
 
 def _takes(each: Planned, spec: Any, mfu: float) -> Iterator[tuple[str, str]]:

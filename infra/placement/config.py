@@ -80,7 +80,8 @@ class Placement(BaseModel):
         """The `resources:` of a SkyPilot task. `docker`: the container image, if any. `clouds`: those that SkyPilot
         has access to, for a placement that says no more than which of them are excluded.
 
-        Imports SkyPilot and reads its catalog of a cloud of which some regions are excluded."""
+        Imports SkyPilot and reads its catalog of a cloud of which some regions are excluded. Raises ValueError when
+        nothing is left."""
         each_node = {
             "cpus": self.cpus and f"{self.cpus:g}+",
             "memory": self.memory_gb and f"{self.memory_gb:g}+",
@@ -91,6 +92,8 @@ class Placement(BaseModel):
         }
         named = self.infra or (clouds if self.exclude else ())
         places = [part for place in named for part in self._parts(place) if not self._is_excluded(part)]
+        if self.exclude and not places:
+            raise ValueError(f"exclude: {self.exclude}: leaves none of {', '.join(named) or 'the clouds'}")
         choices = [
             {"use_spot": spot} | ({"accelerators": chip} if chip else {}) | ({"infra": place} if place else {})
             for chip, place, spot in product(self.accelerators or [""], places or [""], SPOT[self.spot])

@@ -100,7 +100,8 @@ class SkyPilotConnector(AsyncConnectorBase):
             if found is not None:
                 return SkyJob(name, found.job_id or 0, _output_prefix(found), order.placement)
             container = task_template.container
-            config = sky_task(name, order, container.image, container.args, output_prefix)
+            clouds = sdk.get(sdk.enabled_clouds()) if order.placement["exclude"] else []
+            config = sky_task(name, order, container.image, container.args, output_prefix, clouds)
             ids, _handle = sdk.get(jobs.launch(sky.Task.from_yaml_config(config), name=name))
             assert ids, "SkyPilot names the job that it starts"
         except UNREACHABLE as error:

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -27,7 +28,6 @@ export BATON_HOME={{home}} NODE_RANK="$SKYPILOT_NODE_RANK"
 export MASTER_ADDR="${{{{SKYPILOT_NODE_IPS%%$'\\n'*}}}}" MASTER_PORT={{port}}
 attempt="$BATON_HOME/placed/{{attempt}}"
 mkdir -p "$attempt"
-[ -e "$attempt/started" ] || date +%s > "$attempt/started"
 touch "$attempt/faults"
 export {RESTARTS_LEFT}=$(({{restarts}} - $(wc -l < "$attempt/faults")))
 code="$HOME/baton-code-$NODE_RANK"
@@ -51,8 +51,10 @@ class Order:
     code: dict[str, str]  # its version: there is no git where the job is
 
 
-def sky_task(name: str, order: Order, image: str, command: list[str], output_prefix: str) -> dict[str, Any]:
-    """SkyPilot's YAML for a job, without its resources. Secrets come from this process's environment."""
+def sky_task(
+    name: str, order: Order, image: str, command: list[str], output_prefix: str, clouds: Sequence[str] = ()
+) -> dict[str, Any]:
+    """SkyPilot's YAML for a job. Secrets come from this process's environment. `clouds`: see Placement.resources."""
     placement = Placement.model_validate(order.placement)
     attempt = blake2b(output_prefix.encode(), digest_size=8).hexdigest()
     limit_s = seconds(placement)
@@ -78,7 +80,7 @@ def sky_task(name: str, order: Order, image: str, command: list[str], output_pre
         "envs": QUIET | envs,
         "secrets": secrets,
         "file_mounts": mounts,
-        "resources": placement.resources(image or None),
+        "resources": placement.resources(image or None, clouds),
         "run": run,
     }
 

@@ -88,8 +88,10 @@ def _best(resources: dict[str, Any], nodes: int, tried: list[sky.Resources]) -> 
         optimizer.Optimizer.optimize(dag, blocked_resources=tried, quiet=True)
     except exceptions.ResourcesUnavailableError:
         return None
-    except (exceptions.NoCloudAccessError, requests.RequestException) as error:
-        raise NoPrices(f"SkyPilot's catalogs cannot be read here: {str(error).splitlines()[0]}") from error
+    except requests.RequestException as error:
+        raise NoPrices("SkyPilot's catalogs are not here and cannot be fetched; is there a network?") from error
+    except (exceptions.NoCloudAccessError, ImportError) as error:  # ImportError: a cloud's own library is not here
+        raise NoPrices(f"SkyPilot cannot look them up here: {error}") from error
     return task.best_resources
 
 

@@ -36,7 +36,7 @@ from infra.placement.storage import storage_of
 from infra.progress import ProgressBar, say
 from infra.tracking.code import PROJECT, code_version
 from infra.tracking.execution import current_execution, execution_id, wake
-from infra.tracking.placed import JOB, note_placed, progress_of
+from infra.tracking.placed import JOB, is_recorded, note_placed, progress_of
 
 TASK_TYPE = "skypilot"
 POLL_S = 4.0  # between two questions to SkyPilot's API server
@@ -71,7 +71,7 @@ class Placeable(AsyncConnectorExecutorMixin):
         return inputs
 
     def received(self, outputs: LiteralMap) -> None:
-        """Told what a job has made."""
+        """Told what a job of this execution has made."""
 
     def get_custom(self, settings: SerializationSettings) -> dict[str, Any]:
         if self.placement is None:
@@ -120,13 +120,19 @@ class Placeable(AsyncConnectorExecutorMixin):
         )
         with FlyteContextManager.with_context(context.with_serialization_settings(settings)), _signals():
             try:
-                outputs = super().execute(**inputs)
+                outputs: LiteralMap = super().execute(**inputs)
             except SystemExit:
                 if self._connector is not None and self.resource_meta is None:
                     self._connector.give_up()  # the thread that creates the job is at it still
                 raise
-        self.received(outputs)
+        if is_recorded(current_execution(self.name), self.resource_meta.name):
+            self.received(outputs)
         return outputs
+
+    def connector_signal_handler(self, resource_meta: Any, *signal_and_frame: Any) -> None:
+        """Ctrl-C."""
+        say(f"cancelling job {resource_meta.job_id}; the same command goes on from its newest checkpoint")
+        super().connector_signal_handler(resource_meta, *signal_and_frame)
 
     async def _get(self, resource_meta: Any) -> Resource:
         """Ask until the job is over; show what changes, and the engine's progress. Raises PlacementFailed."""

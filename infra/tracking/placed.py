@@ -37,6 +37,11 @@ def progress_of(execution: Path, job: str) -> Path | None:
     return next((path for folder in running if (path := Path(folder) / "progress.json").exists()), None)
 
 
+def is_recorded(execution: Path, job: str) -> bool:
+    """Whether a job is one of this execution's: it may have been found, begun by an earlier one."""
+    return bool(_made_by(execution, job))
+
+
 def _made_by(execution: Path, job: str) -> list[tuple[Path, StageRun]]:
     stages = [(folder, read_stage(folder)) for folder in stage_folders(execution)]
     return [(folder, run) for folder, run in stages if run.placed.get("job") == job]

@@ -57,6 +57,13 @@ def test_what_is_excluded_is_left_out() -> None:
     assert kept == {"beta"}
 
 
+def test_an_exclusion_that_cannot_be_kept_is_an_error() -> None:
+    with pytest.raises(ValueError, match="leaves none of AWS"):
+        read(exclude=["aws"], clouds=("AWS",))
+    with pytest.raises(ValueError, match="leaves none of the clouds"):
+        read(exclude=["aws"])
+
+
 @pytest.mark.parametrize("place", ["aws", "gcp/us-central1/us-central1-a", "slurm/alpha/gpu", "k8s/my-cluster"])
 def test_any_infra_of_skypilot(place: str) -> None:
     (one,) = read(infra=[place])

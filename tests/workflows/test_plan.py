@@ -23,6 +23,7 @@ CATALOGS = {
         "p4de,A100-80GB,8,96,1152,,40,12,us-east-1,us-east-1a,x86_64",
         "p4de,A100-80GB,8,96,1152,,44,14,us-west-2,us-west-2a,x86_64",
         "p5,H100,8,192,2048,,60,,us-east-1,us-east-1a,x86_64",
+        "p5.4xlarge,H100,1,24,256,,8,,us-east-1,us-east-1a,x86_64",
     ],
     "lambda": ["gpu_8x_a100,A100-80GB,8,128,2000,,20,,europe-1,europe-1,x86_64"],
     "runpod": ["8x_A100,A100-80GB,8,128,2000,,10,8,EU,EU-1,x86_64"],  # SkyPilot has no several nodes there
@@ -61,6 +62,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     common.write_text("AcceleratorName,Clouds\nA100-80GB,\"['AWS', 'Lambda', 'RunPod']\"\nH100,\"['AWS']\"\n")
     for name, placement in PLACEMENTS.items():
         (home / f"{name}.yaml").write_text(yaml.safe_dump(recipe(placement)))
+    more = {
+        "init_from": {"model": "owner/name", "placement": {"cpus": 8}},
+        "convert": {"placement": {"cpus": 8}},
+        "sft": {"placement": {"accelerators": ["H100:1"]}},
+    }
+    (home / "several.yaml").write_text(yaml.safe_dump(recipe(PLACEMENTS["cheapest"]) | more))
     return home
 
 
@@ -119,6 +126,14 @@ def test_cost_is_hours_times_the_price(plans: dict[str, tuple[int, str]]) -> Non
         assert words in said
     assert f"cost        expected ${stage['hours'] * 24:,.2f}; all spot ${stage['hours'] * 24:,.2f}" in said
     assert f"all on-demand ${stage['hours'] * 40:,.2f}" in said
+
+
+def test_the_cost_of_several_stages_is_added_up(plans: dict[str, tuple[int, str]]) -> None:
+    stages = json.loads(plans["several --json"][1])["stages"]
+    costs = {each["name"]: each["quotes"]["found"][0]["expected"] for each in stages if each["quotes"]}
+    assert costs["take_in"] is costs["convert"] is None
+    total = f"expected cost of 2 stages: ${costs['pretrain'] + costs['sft']:,.2f}, and of 2 more it is not known"
+    assert total in plans["several"][1]
 
 
 def test_a_limit_by_the_run_is_a_problem_and_the_plan_is_shown_all_the_same(

@@ -60,8 +60,9 @@ class Run:
             self.process.kill()
 
     def record(self) -> StageRun:
-        """The pretraining in the newest execution."""
-        return read_stage(max((self.home / "executions").glob("*/pretrain")))
+        """The pretraining in the newest execution that placed it or did it here."""
+        stages = [read_stage(folder) for folder in sorted((self.home / "executions").glob("*/pretrain"))]
+        return [stage for stage in stages if not stage.cached][-1]
 
     @property
     def digest(self) -> str:

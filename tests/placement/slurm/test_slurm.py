@@ -4,6 +4,7 @@ Each run leaves its machine and comes back; what it is compared with runs here, 
 """
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -104,8 +105,19 @@ def test_ctrl_c_leaves_nothing_on_the_clusters(slurm: World, tmp_path: Path) -> 
     run.reaches(20)
     run.ctrl_c()
     assert run.ends(60) == 1
+    assert "cancelling job" in run.said()
     until(lambda: nothing_is_left(slurm), "the job's end", 120)
     until(lambda: not pids("tasks.pretrain", run), "its processes' end")
+
+
+def test_a_laptop_that_was_closed_finds_its_job_again(slurm: World, long: Run, tmp_path: Path) -> None:
+    first = start(tmp_path, LONG, {"placement": placement(ALPHA)})
+    first.reaches(20)
+    first.process.kill()
+    job = re.findall(r"job \d+ running", first.said())[-1]
+    again = done(start(tmp_path, LONG, {"placement": placement(ALPHA)}))
+    assert job in again.said()
+    assert first.digest == long.digest
 
 
 def test_what_a_person_must_change_fails_once(slurm: World, tmp_path: Path) -> None:
