@@ -13,6 +13,7 @@ from infra.lineage.view import Box
 
 WIDTH, CARD, PILL, SEAM = 136.0, 44.0, 21.0, 3.0
 ACROSS, DOWN, MARGIN = 34.0, 18.0, 10.0  # between boxes, and around all
+PILL_LETTERS = 16  # of a run's title and its time together
 LETTERS = 14, 19  # that fit on a card: of the name, of the line below it
 
 FAMILIES = {
@@ -175,7 +176,7 @@ def _pill(run: Run, x: float, y: float, href: str, mark: str) -> Markup:
         PILL / 2,
         x + 12,
         y + PILL / 2,
-        _text("title", x + 21, y + 14.5, _short(run.title, 13)),
+        _text("title", x + 21, y + 14.5, _short(run.title, PILL_LETTERS - len(took))),
         _text("took", x + WIDTH - 10, y + 14.5, took),
     )
 

@@ -9,8 +9,8 @@ from infra.lineage.api import Lineage
 from infra.lineage.app import alone
 from infra.lineage.artifacts import Artifact
 from infra.lineage.database import RUNS, open_database
-from tests.lineage.conftest import Postgres
 from tests.lineage.many import Made, fill
+from tests.lineage.postgres import Postgres
 
 pytestmark = pytest.mark.slow
 
