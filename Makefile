@@ -35,7 +35,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-placement parity survive lint bench lock clean
+.PHONY: help demo ui test test-placement test-ui parity survive lint bench lock clean
 
 # without .pyc files the large libraries load several times slower
 unexport PYTHONDONTWRITEBYTECODE
@@ -47,11 +47,19 @@ help:  ## this list
 demo: $(READY)  ## raw text to a GRPO-tuned, published model: 10 to 15 minutes the first time
 	@$(BIN)/pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl --recipe $(RECIPE)
 
+ui: $(READY)  ## what made each model, and what became of it: Baton's pages and MLflow's on http://127.0.0.1:5000/lineage
+	@$(BIN)/python -m infra.lineage
+
 test: lint  ## the checks, then all tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-placement: $(READY)  ## placed stages on two real Slurm clusters, made in namespaces by root; about half an hour
 	tests/placement/slurm/run.sh
+
+test-ui: $(READY)  ## the lineage page in Chromium and on PostgreSQL, from Debian's packages; about ten minutes
+	@command -v chromium >/dev/null && ls -d /usr/lib/postgresql/*/bin >/dev/null 2>&1 || { \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium postgresql fonts-dejavu-core >/dev/null; }
+	$(BIN)/python -m pytest -m slow tests/lineage
 
 parity: $(READY)  ## every parallel layout on up to 8 processes against one process; hours on two cores
 	$(BIN)/python -m pytest -m slow tests/pretrain/test_parity.py

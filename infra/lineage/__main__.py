@@ -6,6 +6,8 @@ import click
 
 from infra.tracking.store import artifact_location, prepare_client, shown_uri, tracking_uri
 
+LOCAL = ("127.0.0.1", "localhost", "::1")
+
 
 @click.command(help=__doc__)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -26,7 +28,9 @@ def main(host: str, port: int, store: str | None, without_mlflow: bool) -> None:
         os.environ["_MLFLOW_SERVER_FILE_STORE"] = tracking_uri()
         os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = artifact_location() or "mlflow-artifacts:/"
         os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
-    app = alone() if without_mlflow else with_mlflow()
+    # a page elsewhere could have its own name point here; MLflow's server sees to that itself
+    hosts = LOCAL if host in LOCAL else ("*",)
+    app = alone(hosts=hosts) if without_mlflow else with_mlflow()
     click.echo(f"store    {shown_uri()}\nlineage  http://{host}:{port}{MOUNT}/", err=True)
     if not without_mlflow:
         click.echo(f"mlflow   http://{host}:{port}/", err=True)

@@ -7,7 +7,7 @@ loaded from elsewhere (see the policy), and without JavaScript everything can be
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,6 +17,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
@@ -43,9 +45,10 @@ HEADERS = {
 Work = Callable[[Request], Page]
 
 
-def alone(store: str | None = None) -> Starlette:
-    """Baton's pages without MLflow's. Raises LineageUnavailable."""
-    return Starlette(routes=[Mount(MOUNT, _site(store, mlflow=False)), Route("/", _home)])
+def alone(store: str | None = None, hosts: Sequence[str] = ("*",)) -> Starlette:
+    """Baton's pages without MLflow's, for requests that name one of the `hosts`. Raises LineageUnavailable."""
+    only = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+    return Starlette(routes=[Mount(MOUNT, _site(store, mlflow=False)), Route("/", _home)], middleware=[only])
 
 
 def with_mlflow(store: str | None = None) -> Any:

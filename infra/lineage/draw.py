@@ -11,9 +11,10 @@ from infra.lineage.graph import Run
 from infra.lineage.layout import layered
 from infra.lineage.view import Box
 
-WIDTH, CARD, PILL, SEAM = 136.0, 44.0, 21.0, 3.0
+WIDTH, CARD, PILL, SEAM = 136.0, 46.0, 22.0, 3.0
 ACROSS, DOWN, MARGIN = 34.0, 18.0, 10.0  # between boxes, and around all
-LETTERS = 14, 19  # that fit on a card: of the name, of the line below it
+PILL_LETTERS = 16  # of a run's title and its time together
+LETTERS = 13, 17  # that fit on a card: of the name, of the line below it
 
 FAMILIES = {
     "corpus": "data",
@@ -74,7 +75,8 @@ def draw(
     head = Markup(
         '<svg class="graph" viewBox="0 0 {w:.0f} {h:.0f}" width="{w:.0f}" height="{h:.0f}" role="group" '
         'aria-label="{alt}">'
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" orient="auto" '
+        'markerUnits="userSpaceOnUse">'
         '<path d="M0 0L8 4L0 8z"/></marker></defs>'
     ).format(w=wide, h=high, alt=alt)
     return head + Markup("").join(parts) + Markup("</svg>")
@@ -148,8 +150,8 @@ def _card(digest: str, label: Artifact, x: float, y: float, href: str, mark: str
         said,
         digest[:12],
         _outline(family, x, y),
-        _text("name", x + 16, y + (22 if family == "data" else 19), _short(label.name, LETTERS[0])),
-        _text("detail", x + 16, y + (36 if family == "data" else 34), _short(label.detail, LETTERS[1])),
+        _text("name", x + 16, y + (23 if family == "data" else 19), _short(label.name, LETTERS[0])),
+        _text("detail", x + 16, y + (38 if family == "data" else 36), _short(label.detail, LETTERS[1])),
     )
 
 
@@ -175,8 +177,8 @@ def _pill(run: Run, x: float, y: float, href: str, mark: str) -> Markup:
         PILL / 2,
         x + 12,
         y + PILL / 2,
-        _text("title", x + 21, y + 14.5, _short(run.title, 13)),
-        _text("took", x + WIDTH - 10, y + 14.5, took),
+        _text("title", x + 21, y + 15.5, _short(run.title, PILL_LETTERS - len(took))),
+        _text("took", x + WIDTH - 10, y + 15.5, took),
     )
 
 

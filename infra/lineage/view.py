@@ -88,7 +88,7 @@ def _some(graph: Graph, found: Sequence[str], opened: bool) -> tuple[list[str], 
     """Of children the few that are shown, and what is folded, by title."""
     by_title: dict[str, list[str]] = {}
     for digest in found:
-        by_title.setdefault(graph.runs[graph.parents(digest)[0]].title, []).append(digest)
+        by_title.setdefault(_stem(graph.runs[graph.parents(digest)[0]].title), []).append(digest)
     if opened:
         return list(found), {}
     hidden = {title: some[:-SHOWN] for title, some in by_title.items() if len(some) > FEW}
@@ -102,7 +102,7 @@ def _folded(graph: Graph, boxes: dict[str, Box], opened: frozenset[str], limit: 
     groups: dict[tuple[str, ...], list[str]] = {}
     for key, box in boxes.items():
         if box.runs and key not in parents and not opened & set(box.parents):
-            groups.setdefault((graph.runs[box.runs[0]].title, *box.parents), []).append(key)
+            groups.setdefault((_stem(graph.runs[box.runs[0]].title), *box.parents), []).append(key)
     for (title, *of), keys in groups.items():
         if len(keys) > FEW and of:
             for key in keys[:-SHOWN]:
@@ -114,6 +114,11 @@ def _folded(graph: Graph, boxes: dict[str, Box], opened: frozenset[str], limit: 
         hidden = len(boxes) - limit
         boxes = {**kept, "fold:more": Box("fold:more", None, [], [next(reversed(kept))], hidden, "stages")}
     return _closed(boxes)
+
+
+def _stem(title: str) -> str:
+    """Without its number: the stages of a sweep are of one kind."""
+    return title.rstrip("0123456789 -_.") or title
 
 
 def _closed(boxes: dict[str, Box]) -> list[Box]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, SqlParam, SqlRun, SqlTag
-from sqlalchemy import create_engine, insert
+from sqlalchemy import create_engine, insert, text
 
 from infra.tracking.flatten import flatten
 from infra.tracking.spool import Execution, StageRun
@@ -75,6 +75,9 @@ def fill(uri: str, executions: int = EXECUTIONS, seed: int = 1) -> Made:
             if number % 500 == 499:
                 _write(connection, batch)
         _write(connection, batch)
+    if engine.dialect.name == "postgresql":
+        with engine.begin() as connection:
+            connection.execute(text("ANALYZE"))  # as PostgreSQL does by itself within minutes
     engine.dispose()
     return made
 

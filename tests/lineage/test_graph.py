@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from infra.lineage.api import Artifact, Lineage
-from infra.lineage.graph import UnknownNode
+from infra.lineage.api import Lineage
+from infra.lineage.artifacts import Artifact
+from infra.lineage.graph import Run, UnknownNode
 from infra.tracking.execution import begin_execution, end_execution, flush, note_cached
 from infra.tracking.record import tracked
 from tests.lineage.recorded import Stored, deliver
 
 
-def names(nodes: list[object]) -> list[str]:
-    return [node.name if isinstance(node, Artifact) else f"({getattr(node, 'title')})" for node in nodes]  # noqa: B009
+def names(nodes: list[Artifact | Run]) -> list[str]:
+    return [node.name if isinstance(node, Artifact) else f"({node.title})" for node in nodes]
 
 
 def test_the_ancestors_of_a_model_are_all_that_it_was_made_of(lineage: Lineage, store: Stored) -> None:

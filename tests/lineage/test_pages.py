@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from infra.lineage.app import alone
+from infra.lineage.app import alone, with_mlflow
 from infra.lineage.files import look
 from infra.tracking.execution import begin_execution, end_execution, flush
 from infra.tracking.record import tracked
@@ -167,6 +167,20 @@ def test_a_running_stage_says_how_far_it_is(home: Path, tmp_path: Path) -> None:
     end_execution()
     deliver(id)
     assert "data-live" not in TestClient(alone()).get(f"{ROOT}/executions/{id}").text
+
+
+def test_a_page_elsewhere_cannot_read_it_by_pointing_its_own_name_here(store: Stored) -> None:
+    page = TestClient(alone(hosts=("127.0.0.1",)), base_url="http://127.0.0.1:5000")
+    assert page.get(f"{ROOT}/executions").status_code == 200
+    assert page.get(f"{ROOT}/executions", headers={"host": "evil.example:5000"}).status_code == 400
+
+
+def test_mlflow_and_baton_are_one_server(store: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_MLFLOW_SERVER_FILE_STORE", store.uri)
+    server = TestClient(with_mlflow(), base_url="http://localhost")
+    assert store.first in server.get(f"{ROOT}/executions").text
+    assert server.get("/health").text == "OK"
+    assert "In MLflow" in server.get(f"{ROOT}/executions/{store.first}").text
 
 
 # Names that are meant to do harm

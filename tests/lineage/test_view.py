@@ -28,11 +28,13 @@ def test_the_rows_in_bulk_are_the_rows_of_the_recording_api(many: tuple[Graph, M
     assert stages["corpus"].cached and not stages["sft"].cached
 
 
-def test_many_children_of_a_kind_are_folded_and_open_on_demand(tmp_path: Path, many: tuple[Graph, Made]) -> None:
+@pytest.mark.parametrize("numbered", [False, True])
+def test_many_children_of_a_kind_are_folded_and_open_on_demand(many: tuple[Graph, Made], numbered: bool) -> None:
     graph = Graph(many[0].engine)
-    run = Run("0", "convert", "FINISHED", 0.0, 1.0, "e", output="base")
+    base, run = {"model": "base"}, Run("0", "convert", "FINISHED", 0.0, 1.0, "e", output="base")
+    titles = [f"sft-{number}" if numbered else "sft" for number in range(1, 10)]
     tuned = [
-        Run(str(n), "sft", "FINISHED", n, n, "e", output=f"sft{n}", inputs={"model": "base"}) for n in range(1, 10)
+        Run(str(n), title, "FINISHED", n, n, "e", output=f"sft{n}", inputs=base) for n, title in enumerate(titles, 1)
     ]
     graph.connect({each.id: each for each in [run, *tuned]}, {})
     boxes = {box.key: box for box in of_artifact(graph, "base")}

@@ -13,10 +13,10 @@ function graph(canvas) {
     svg.setAttribute("height", box.height * scale);
     canvas.scrollTo(left, top);
   }
-  const fit = () => zoom(Math.min(1.15, room() / box.width));
+  const fit = (high = Infinity) => zoom(Math.min(1.15, room() / box.width, high / box.height));
   document.querySelector(".zoom").hidden = false;
   document.querySelectorAll("[data-zoom]").forEach((button) => button.addEventListener("click", () =>
-    button.dataset.zoom === "fit" ? fit() : zoom(scale * Number(button.dataset.zoom))));
+    button.dataset.zoom === "fit" ? fit(0.7 * window.innerHeight) : zoom(scale * Number(button.dataset.zoom))));
   canvas.addEventListener("wheel", (event) => {
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
@@ -40,9 +40,9 @@ function graph(canvas) {
   canvas.addEventListener("click", (event) => { if (moved) event.preventDefault(); }, true);
   canvas.addEventListener("dragstart", (event) => event.preventDefault());
   if (room() / box.width > 0.66) fit();  // else as large as it can be read, to be scrolled
-  const chosen = svg.querySelector(".chosen");
-  if (chosen) {
-    const at = chosen.getBoundingClientRect(), here = canvas.getBoundingClientRect();
+  const first = svg.querySelector(".chosen") || svg.querySelector("a");
+  if (first) {
+    const at = first.getBoundingClientRect(), here = canvas.getBoundingClientRect();
     canvas.scrollBy(at.left - here.left - (here.width - at.width) / 2, at.top - here.top - (here.height - at.height) / 2);
   }
 }
