@@ -48,7 +48,7 @@ demo: $(READY)  ## raw text to a GRPO-tuned, published model: 10 to 15 minutes t
 test: lint  ## the checks, then all tests
 	$(BIN)/python -m pytest
 
-test-placement: $(READY)  ## placed stages on two real Slurm clusters, made in namespaces by root; about 15 minutes
+test-placement: $(READY)  ## placed stages on two real Slurm clusters, made in namespaces by root; about half an hour
 	tests/placement/slurm/run.sh
 
 parity: $(READY)  ## every parallel layout on up to 8 processes against one process; hours on two cores

@@ -50,5 +50,6 @@ unshare --net --mount --uts --ipc --pid --fork --kill-child --mount-proc bash -e
   ip addr add 192.0.2.1/24 dev veth0
   ip link set veth0 up
   ip link set veth1 up
-  exec "$@"
+  "$@"  # and this shell stays: it is the first process here, and takes leave of those that lost their parents
+  exit $?
 ' inside .venv/bin/python -m pytest -m slurm --basetemp "$root/runs" "$here" "$@"
