@@ -135,9 +135,10 @@ def _push_progress(client: MlflowClient, folder: Path, pushed: Pushed, job: Path
     except FileNotFoundError:
         return pushed
     first = pushed.first or [progress["done"], time.time()]
-    told = redact_text(json.dumps(progress | {"first": first}))[:LONGEST_TAG]
+    told = json.dumps(progress)
     if told != pushed.progress:
-        client.set_tag(pushed.run_id, "baton.progress", told)
+        text = json.dumps(progress | {"first": first, "time": time.time()})
+        client.set_tag(pushed.run_id, "baton.progress", redact_text(text)[:LONGEST_TAG])
         pushed = replace(pushed, progress=told, first=first)
         _write_pushed(folder, pushed)
     return pushed
