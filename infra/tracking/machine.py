@@ -27,7 +27,10 @@ def machine() -> dict[str, str]:
 
 def placement() -> dict[str, str]:
     """{"cluster", "cloud", "region", "zone"} on a machine that SkyPilot rented, as far as it says; else {}."""
-    told = json.loads(os.environ.get("SKYPILOT_CLUSTER_INFO") or "{}")
+    try:
+        told = dict(json.loads(os.environ.get("SKYPILOT_CLUSTER_INFO", "{}")))
+    except (ValueError, TypeError):
+        return {}  # a record that lacks a line stops no training
     named = {name.removesuffix("_name"): value for name, value in told.items()}
     return {name: str(named[name]) for name in ("cluster", "cloud", "region", "zone") if named.get(name)}
 

@@ -92,7 +92,8 @@ def _push(folder: Path) -> bool:
 def _push_records(client: MlflowClient, folder: Path) -> bool:
     """Push the parent and its children. Returns whether all of them have ended."""
     execution = read_execution(folder)
-    stages = {stage: read_stage(stage) for stage in stage_folders(folder)}
+    found = {stage: read_stage(stage) for stage in stage_folders(folder)}
+    stages = dict(sorted(found.items(), key=lambda each: each[1].started))  # a model before what was found about it
     parent = _push_record(client, folder, execution_words(execution), None)
     for stage, run in stages.items():
         job = Path(run.job_dir) if run.job_dir and not run.cached else None  # the maker's curves are there once
@@ -202,9 +203,8 @@ def _metric(point: Point) -> Metric:
 def _name(text: str) -> str:
     """A name that MLflow takes: letters, digits and _-./: and space, and no path that leads elsewhere."""
     name = re.sub(r"[^\w\-./: ]", "_", text, flags=re.ASCII)[:250]
-    if posixpath.normpath(name) != name:
-        name = name.replace("/", "_")
-    return re.sub("^[./]", "_", name)
+    name = re.sub("^[./]", "_", name)
+    return name if posixpath.normpath(name) == name else name.replace("/", "_")
 
 
 def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:
