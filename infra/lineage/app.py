@@ -5,6 +5,7 @@ loaded from elsewhere (see the policy), and without JavaScript everything can be
 """
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -83,7 +84,7 @@ def _site(store: str | None, mlflow: bool) -> Starlette:
 
     def data(path: str, work: Callable[[Request], Any]) -> Route:
         async def answer(request: Request) -> Response:
-            return _json(await run_in_threadpool(work, request))
+            return _json(_shown(await run_in_threadpool(work, request)))
 
         return Route(path, answer)
 
@@ -157,6 +158,8 @@ def _shown(found: Any) -> Any:
     """Without the drawings."""
     if isinstance(found, dict):
         return {name: _shown(each) for name, each in found.items() if not name.startswith("_")}
+    if isinstance(found, float) and not math.isfinite(found):
+        return None  # JSON has no word for it
     return [_shown(each) for each in found] if isinstance(found, list) else found
 
 

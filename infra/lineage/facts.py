@@ -24,6 +24,7 @@ from infra.lineage.database import (
 
 CURVE_POINTS = 1000  # of a curve that is longer, about so many are read
 LARGEST = 1e300  # beyond it, and not a number, is nothing to draw
+PRICE = "baton.placed.price_per_hour"
 NOT_CURVES = ("output/", "duration_s")
 
 FIRST = ("loss", "validation_loss", "reward", "all_checks", "distinct", "kl", "mfu", "tokens_per_s", "lr", "grad_norm")
@@ -49,16 +50,6 @@ def metrics(connection: Connection, runs: Collection[str], *keys: str) -> dict[s
         LATEST.c.run_uuid.in_(among("runs")), LATEST.c.is_nan == literal(False)
     )
     return _by_run(rows(connection, query.where(LATEST.c.key.in_(keys)) if keys else query, runs=runs))
-
-
-def last_signs(connection: Connection, runs: Collection[str]) -> dict[str, float]:
-    """When the newest metric of each run was taken, in seconds since the epoch."""
-    query = (
-        select(LATEST.c.run_uuid, func.max(LATEST.c.timestamp))
-        .where(LATEST.c.run_uuid.in_(among("runs")))
-        .group_by(LATEST.c.run_uuid)
-    )
-    return {run: float(when) / 1000 for run, when in rows(connection, query, runs=runs)}
 
 
 def curves(connection: Connection, run: str) -> dict[str, Points]:
@@ -93,8 +84,10 @@ def with_tag(connection: Connection, name: str, value: str) -> set[str]:
     return set(connection.execute(select(TAGS.c.run_uuid).where(TAGS.c.key == name, match)).scalars())
 
 
-def experiment(connection: Connection, run: str) -> str:
-    return str(connection.execute(select(RUNS.c.experiment_id).where(RUNS.c.run_uuid == run)).scalar_one())
+def mlflow_page(connection: Connection, run: str) -> str:
+    """Where MLflow's own pages have a run."""
+    experiment = connection.execute(select(RUNS.c.experiment_id).where(RUNS.c.run_uuid == run)).scalar_one()
+    return f"/#/experiments/{experiment}/runs/{run}"
 
 
 def versions(connection: Connection) -> list[dict[str, Any]]:
@@ -129,21 +122,12 @@ def _rank(name: str) -> int:
     return FIRST.index(name) if name in FIRST else len(FIRST)
 
 
-def best(of: dict[str, float]) -> dict[str, Any] | None:
-    """The measure that tells most of a model, from its metrics' names, `output/` or not."""
-    for name, more in MEASURES:
-        value = of.get(name, of.get(f"output/{name}"))
-        if value is not None:
-            return {"name": name, "value": value, "more": more}
-    return None
-
-
-def cost(placed: dict[str, str], measured: dict[str, float], seconds: float | None) -> float | None:
-    """What a run cost in US dollars: as measured, or its hours at the price that it was placed at."""
+def cost(tags: dict[str, str], measured: dict[str, float], seconds: float | None) -> float | None:
+    """What a run cost in US dollars: as measured, or its hours at the price of its placement."""
     if "cost_usd" in measured:
         return measured["cost_usd"]
     try:
-        return float(placed["price_per_hour"]) * (seconds or 0.0) / 3600
+        return float(tags[PRICE]) * (seconds or 0.0) / 3600
     except (KeyError, ValueError):
         return None
 

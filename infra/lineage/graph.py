@@ -144,6 +144,7 @@ class Graph:
                     makers[run.output][inputs] = run.id
                     for digest in dict.fromkeys(inputs):
                         readers[digest].append(run.id)
+        # the runs first: who looks up an edge of the old graph meanwhile finds its run in the new one
         self.runs, self.executions, self._stages, self._readers = runs, executions, dict(stages), dict(readers)
         self._makers = {digest: list(each.values()) for digest, each in makers.items()}
 

@@ -112,8 +112,16 @@ def _folded(graph: Graph, boxes: dict[str, Box], opened: frozenset[str], limit: 
     if len(boxes) > limit:
         kept = dict(list(boxes.items())[:limit])
         hidden = len(boxes) - limit
-        boxes = {**kept, "fold:more": Box("fold:more", None, [], [next(reversed(kept))], hidden, "stages")}
+        boxes = {
+            **kept,
+            "fold:down:more:stages": Box("fold:down:more:stages", None, [], [next(reversed(kept))], hidden, "stages"),
+        }
     return _closed(boxes)
+
+
+def folded_at(key: str) -> str:
+    """The node that a fold belongs to: its key is fold:<up|down>:<node>:<title>."""
+    return key.split(":", 3)[2]
 
 
 def _stem(title: str) -> str:

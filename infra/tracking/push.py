@@ -92,7 +92,8 @@ def _push(folder: Path) -> bool:
 def _push_records(client: MlflowClient, folder: Path) -> bool:
     """Push the parent and its children. Returns whether all of them have ended."""
     execution = read_execution(folder)
-    stages = {stage: read_stage(stage) for stage in stage_folders(folder)}
+    found = {stage: read_stage(stage) for stage in stage_folders(folder)}
+    stages = dict(sorted(found.items(), key=lambda each: each[1].started))  # a model before what was found about it
     parent = _push_record(client, folder, execution_words(execution), None)
     for stage, run in stages.items():
         job = Path(run.job_dir) if run.job_dir and not run.cached else None  # the maker's curves are there once
@@ -135,9 +136,10 @@ def _push_progress(client: MlflowClient, folder: Path, pushed: Pushed, job: Path
     except FileNotFoundError:
         return pushed
     first = pushed.first or [progress["done"], time.time()]
-    told = redact_text(json.dumps(progress | {"first": first}))[:LONGEST_TAG]
+    told = json.dumps(progress)
     if told != pushed.progress:
-        client.set_tag(pushed.run_id, "baton.progress", told)
+        text = json.dumps(progress | {"first": first, "time": time.time()})
+        client.set_tag(pushed.run_id, "baton.progress", redact_text(text)[:LONGEST_TAG])
         pushed = replace(pushed, progress=told, first=first)
         _write_pushed(folder, pushed)
     return pushed
@@ -201,9 +203,8 @@ def _metric(point: Point) -> Metric:
 def _name(text: str) -> str:
     """A name that MLflow takes: letters, digits and _-./: and space, and no path that leads elsewhere."""
     name = re.sub(r"[^\w\-./: ]", "_", text, flags=re.ASCII)[:250]
-    if posixpath.normpath(name) != name:
-        name = name.replace("/", "_")
-    return re.sub("^[./]", "_", name)
+    name = re.sub("^[./]", "_", name)
+    return name if posixpath.normpath(name) == name else name.replace("/", "_")
 
 
 def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:

@@ -35,8 +35,8 @@ def tracked(
 ) -> Iterator[Record]:
     """Track a stage while the body runs: its parameters (`spec`, flattened), its inputs' digests, the
     metrics that its engine appends to JOB_DIR/metrics.jsonl, the `command` that makes it again, where it
-    ran, and how it ended. What the body raises
-    passes through: Ctrl-C and SIGTERM end as KILLED, errors as FAILED."""
+    ran, and how it ended. What the body raises passes through: Ctrl-C and SIGTERM end as KILLED, errors
+    as FAILED."""
     folder = stage_folder(current_execution(title), title, str(job_dir))
     run = StageRun(
         title=title,

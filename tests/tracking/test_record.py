@@ -1,5 +1,6 @@
 """What a person finds in MLflow after a run."""
 
+import json
 import math
 from pathlib import Path
 
@@ -133,6 +134,58 @@ def test_a_stage_from_the_cache_is_recorded_as_such(home: Path) -> None:
     assert run.data.tags["baton.cached"] == "true"
     assert run.data.tags["baton.output"] == "e" * 64
     assert run.data.metrics["output/parses"] == 0.75
+
+
+def test_a_cached_stage_says_what_it_was_made_of_but_not_over_what_was_made_here(home: Path, tmp_path: Path) -> None:
+    begin_execution("again", {})
+    job = tmp_path / "job"
+    note_cached("sft", "hf_model", "e" * 64, {}, spec={"lr": 1}, inputs={"model": "b" * 64}, job_dir=job)
+    with tracked("dpo", tmp_path / "dpo", spec={}, inputs={}) as record:
+        record.made("hf_model", "d" * 64, {})
+    note_cached("dpo", "hf_model", "d" * 64, {}, job_dir=tmp_path / "dpo")  # taken up again
+    flush(WAIT_S)
+    cached, made = runs("stage")
+    assert (cached.data.params, cached.data.tags["baton.input.model"]) == ({"lr": "1"}, "b" * 64)
+    assert (cached.data.tags["baton.cached"], made.data.tags["baton.cached"]) == ("true", "false")
+
+
+def test_mlflow_s_own_pages_show_inputs_models_and_their_scores(home: Path, tmp_path: Path) -> None:
+    with tracked("sft", tmp_path / "sft", spec={}, inputs={"model": "b" * 64, "corpus": "c" * 64}) as record:
+        record.made("hf_model", "e" * 64, {"label": "sft"})
+    with tracked("evaluate-sft", tmp_path / "eval", spec={}, inputs={"model": "e" * 64}) as record:
+        record.made("eval_report", "f" * 64, {"label": "sft", "model_digest": "e" * 64, "all_checks": 0.25})
+    flush(WAIT_S)
+    sft, _ = runs("stage")
+    told = {each.tags[0].value: each.dataset for each in sft.inputs.dataset_inputs}
+    assert {name: dataset.digest for name, dataset in told.items()} == {"model": "b" * 36, "corpus": "c" * 36}
+    (model,) = MlflowClient(tracking_uri()).search_logged_models([sft.info.experiment_id])
+    assert (model.name, model.source_run_id, model.tags["baton.artifact"]) == ("sft", sft.info.run_id, "e" * 64)
+    assert {metric.key: metric.value for metric in model.metrics}["output/all_checks"] == 0.25
+    assert [each.model_id for each in sft.outputs.model_outputs] == [model.model_id]
+
+
+def test_a_running_stage_says_how_far_it_is(home: Path, tmp_path: Path) -> None:
+    job = Job(tmp_path / "job", "pretrain", "checkpoint", {}, {})
+    job.directory.mkdir()
+    with tracked("pretrain", job.directory, spec={}, inputs={}, command="python -m tasks.pretrain.train JOB"):
+        for done in (10, 20):
+            job.progress(done, 40, "steps", loss=2.5)
+            flush(WAIT_S)
+        (run,) = runs("stage")
+    told = json.loads(run.data.tags["baton.progress"])
+    assert (told["done"], told["total"], told["unit"], told["first"][0]) == (20, 40, "steps", 10)
+    assert told["time"] >= told["first"][1]
+    assert run.data.tags["baton.command"] == "python -m tasks.pretrain.train JOB"
+    assert run.data.tags["baton.job"] == str(job.directory)
+
+
+def test_names_that_mlflow_would_refuse_reach_it_changed(home: Path, tmp_path: Path) -> None:
+    with tracked("very-" * 100, tmp_path / "job", spec={"../../etc": 1}, inputs={"../x": "a" * 64, "/abs": "b" * 64}):
+        pass
+    flush(WAIT_S)
+    (run,) = runs("stage")
+    assert run.data.params == {"_._.._etc": "1"}
+    assert {key for key in run.data.tags if key.startswith("baton.input.")} == {"baton.input.../x", "baton.input./abs"}
 
 
 def test_a_failed_stage_says_why(home: Path, tmp_path: Path) -> None:
