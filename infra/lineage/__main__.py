@@ -1,6 +1,7 @@
 """`python -m infra.lineage` (make ui): Baton's lineage and MLflow's own pages, on one port of this machine."""
 
 import os
+import warnings
 
 import click
 
@@ -16,6 +17,7 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 @click.option("--without-mlflow", is_flag=True, help="Baton's pages alone: a database user that may only read will do.")
 def main(host: str, port: int, store: str | None, without_mlflow: bool) -> None:
     prepare_client()
+    warnings.filterwarnings("ignore", module="mlflow")  # about its own use of Starlette
     if store:
         os.environ["MLFLOW_TRACKING_URI"] = store
     import uvicorn

@@ -5,11 +5,13 @@ between leaves a file that no later MLflow can open. So they are made beside it,
 """
 
 import fcntl
+import threading
 from pathlib import Path
 
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
 PREFIX = "sqlite:///"
+_migrating = threading.Lock()  # Alembic, which MLflow migrates with, has one global context
 
 
 def make_tables(uri: str) -> None:
@@ -17,7 +19,7 @@ def make_tables(uri: str) -> None:
     path = Path(uri.removeprefix(PREFIX))
     if not uri.startswith(PREFIX) or path.exists():
         return
-    with path.with_name(f"{path.name}.lock").open("w") as lock:
+    with _migrating, path.with_name(f"{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two executions at once: one makes it
         if path.exists():
             return
