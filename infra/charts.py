@@ -17,6 +17,7 @@ Points = list[tuple[float, float]]  # (step, value), by step
 
 WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 50, 28  # margins around the plotted area
+_LARGE = (("G", 9), ("M", 6), ("k", 3))
 MOST_POINTS = 300  # drawn per line; more are averaged over equal stretches
 
 
@@ -155,7 +156,10 @@ def _tick_format(ticks: list[float]) -> Callable[[float], str]:
     gap = min((b - a for a, b in pairwise(ticks)), default=1.0)
     largest = max(map(abs, ticks))
     finest = math.floor(math.log10(gap) + 1e-9)  # the decimal place of the gap
-    if finest >= -4 and largest < 1e6:
+    unit, power = next((unit, power) for unit, power in _LARGE if largest >= 10**power or unit == "k")
+    if 1e5 <= largest < 1e12 and power - finest <= 2:
+        return lambda tick: f"{tick / 10**power:.{max(0, power - finest)}f} {unit}"
+    if finest >= -4 and largest < 1e5:
         return lambda tick: f"{tick:,.{max(0, -finest)}f}"
     digits = max(1, math.floor(math.log10(largest) + 1e-9) - finest + 1)
     return lambda tick: f"{tick:.{digits}g}"

@@ -60,7 +60,7 @@ def tracking_hint() -> str:
     """What a person types or opens to see the runs."""
     if urlsplit(tracking_uri()).scheme in ("http", "https"):
         return f"{shown_uri()} (experiment {experiment_name()})"
-    return f"mlflow ui --backend-store-uri {shown_uri()}"
+    return f"python -m infra.lineage --store {shown_uri()}"
 
 
 def prepare_client() -> None:

@@ -56,7 +56,7 @@ def test_the_text_fits_a_terminal_and_says_where_to_look(run: dict[str, Path], t
     text = (output / "report.md").read_text()
     assert len(text.splitlines()) <= 66 and max(map(len, text.split("## Where to look next")[0].splitlines())) <= 120
     assert str(output / "report.html") in text and str(run["published"]) in text
-    assert f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/home/mlflow.db" in text
+    assert f"python -m infra.lineage --store sqlite:///{tmp_path}/home/mlflow.db" in text
     assert "--recipe" in text
 
 
