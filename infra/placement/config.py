@@ -38,7 +38,9 @@ class Placement(BaseModel):
     disk_gb: int | None = Field(None, ge=1, description="Disk of each node, GB")
     max_price_per_hour: float | None = Field(None, gt=0, description="Of all nodes together, US dollars")
     max_price_per_run: float | None = Field(
-        None, gt=0, description="Of the whole stage, US dollars: it is stopped when it has cost as much"
+        None,
+        gt=0,
+        description="Of the whole stage, US dollars: the connector, while it runs, stops it when it has cost that",
     )
     time_limit_h: float | None = Field(None, gt=0, description="Hours after which the stage is stopped")
     restarts: int = Field(
