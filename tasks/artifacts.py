@@ -65,6 +65,9 @@ class Corpus(Artifact):
     duplicates: int
     empty: int
     invalid_utf8: int
+    edited: int = 0  # these three: since the corpora that an increment follows
+    renamed: int = 0
+    deleted: int = 0
 
 
 class Tokenizer(Artifact):
@@ -153,6 +156,29 @@ class EvalReport(Artifact):
 
     def title(self, stage: str) -> str:
         return f"{stage}-{self.label}"
+
+
+class Decision(Artifact):
+    """`decision.json`: whether a candidate takes the champion's place, and every number that says so."""
+
+    kind = "decision"
+    outcome: str  # promoted, kept, rejected
+    candidate: str  # digests of the HFModels
+    champion: str | None
+    metric: str
+    improvement: float  # of the main metric, relative to the champion's
+    bound: float  # the improvement is at least this, with the confidence asked for
+
+
+class Endpoint(Artifact):
+    """`endpoint.json`: how a model is served, and what it can do served so."""
+
+    kind = "endpoint"
+    label: str
+    model_digest: str
+    requests_per_s: float  # the highest measured
+    tokens_per_s: float
+    first_token_ms: float  # median, one request at a time
 
 
 class PublishedModel(Artifact):
