@@ -15,11 +15,14 @@ import httpx
 
 from infra.launch import SHORT_WAITS
 from infra.lifeline import LAUNCHED
+from infra.progress import say
 from infra.watch import kill_group
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, verify
 from tasks.serve.spec import ServeSpec
 
+VLLM = "tasks.serve.vllm_server"
+LOOPBACK = "127.0.0.1"
 STOP_GRACE_S = 15.0  # from SIGTERM to SIGKILL
 LOOK_S = 0.25  # between two looks at a server that starts
 LAST_WORDS = 15  # lines of its log
@@ -66,22 +69,21 @@ def engine_words(spec: ServeSpec) -> list[str]:
 class Server:
     """One server process. It ends by `stop`, and with this process however that ends."""
 
-    def __init__(self, spec: ServeSpec, model: Served, log: Path, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Start it; port 0 is one that is free. Its output goes to `log`."""
+    def __init__(self, spec: ServeSpec, model: Served, log: Path, module: str = VLLM) -> None:
+        """Start it on a free port of this machine's own address. Its output goes to `log`."""
         self.model, self.log, self.spec = model, log, spec
-        self._reserved = _reserve(host, port)
+        self._reserved = reserve(LOOPBACK, 0)
         port = self._reserved.getsockname()[1]
-        # a server on all addresses is asked on this machine's own
-        self.url = f"http://{_written('127.0.0.1' if host == '0.0.0.0' else host)}:{port}"
+        self.url = f"http://{LOOPBACK}:{port}"
         self.started = time.monotonic()
         words = ["--model", str(model.directory), "--served-model-name", model.digest, model.name]
-        words += ["--host", host, "--port", str(port), "--disable-uvicorn-access-log", *engine_words(spec)]
+        words += ["--host", LOOPBACK, "--port", str(port), "--disable-uvicorn-access-log", *engine_words(spec)]
         environment = SHORT_WAITS | os.environ | LAUNCHED | {"PYTHONUNBUFFERED": "1"}
         environment["VLLM_CPU_KVCACHE_SPACE"] = str(spec.cpu_cache_gib)
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as stream:
+        with log.open("ab") as stream:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tasks.serve.vllm_server", *words],
+                [sys.executable, "-m", module, *words],
                 stdin=subprocess.PIPE,  # its lifeline
                 stdout=stream,
                 stderr=subprocess.STDOUT,
@@ -138,7 +140,21 @@ class Server:
             self.process.stdin.close()
 
 
-def _reserve(host: str, port: int) -> socket.socket:
+def waiting(server: Server, title: str, every_s: float = 15.0) -> Callable[[float], None]:
+    """A line now and then while a server starts."""
+    told = 0.0
+    say(f"  {title}: starting its server (log: {server.log})")
+
+    def tell(waited: float) -> None:
+        nonlocal told
+        if waited - told > every_s:
+            told = waited
+            say(f"  {title}: {waited:.0f} s, loading")
+
+    return tell
+
+
+def reserve(host: str, port: int) -> socket.socket:
     """A socket that holds the port until the server, which needs seconds to get there, has bound it as well. Linux
     lets both have it (SO_REUSEADDR, and this one does not listen). Raises ServerFailed when it is taken."""
     held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -151,5 +167,5 @@ def _reserve(host: str, port: int) -> socket.socket:
     return held
 
 
-def _written(host: str) -> str:
+def written(host: str) -> str:
     return f"[{host}]" if ":" in host else host
