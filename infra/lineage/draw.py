@@ -26,6 +26,7 @@ FAMILIES = {
     "published_model": "model",
     "eval_report": "finding",
     "conversion_audit": "finding",
+    "endpoint": "finding",
     "report": "page",
 }
 

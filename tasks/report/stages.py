@@ -6,6 +6,7 @@ from typing import Any
 
 from infra.text import count, number, share, size, value, words
 from tasks.report.blocks import Block, Cell, Code, Fold, Mark, Pieces, Table, Text
+from tasks.report.endpoint import endpoint
 from tasks.report.samples import samples
 from tasks.report.scores import score_bars, score_table
 from tasks.report.source import Source
@@ -178,5 +179,6 @@ KINDS: dict[str, Callable[[Source], list[Block]]] = {
     "hf_model": _model,
     "conversion_audit": _audit,
     "eval_report": _evaluation,
+    "endpoint": endpoint,
     "published_model": _published,
 }

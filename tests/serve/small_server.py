@@ -41,7 +41,8 @@ def app(digest: str, name: str, behaviour: str = "") -> Starlette:
         await asyncio.sleep(PART_S * tokens)
         choice = {"index": 0, "text": "x" * tokens, "logprobs": {"token_logprobs": [-1.0] * tokens}}
         usage = {"prompt_tokens": 1, "completion_tokens": tokens, "total_tokens": 1 + tokens}
-        return JSONResponse({"id": "c", "object": "text_completion", "created": 0, "model": digest, "choices": [choice], "usage": usage})  # fmt: skip
+        told = {"id": "c", "object": "text_completion", "created": 0, "model": digest}
+        return JSONResponse(told | {"choices": [choice], "usage": usage})
 
     return Starlette(
         routes=[
