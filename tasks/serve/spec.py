@@ -12,8 +12,8 @@ MOST_CONCURRENT = 1024
 class LoadSpec(Spec):
     """A load: so many clients, each of which sends its next request when the last one is answered."""
 
-    concurrency: tuple[int, ...] = Field(
-        (1, 2, 4, 8, 16, 32, 64), min_length=1, max_length=20, description="Clients at a time, one level each; count"
+    concurrency: list[int] = Field(
+        [1, 2, 4, 8, 16, 32, 64], min_length=1, max_length=20, description="Clients at a time, one level each; count"
     )
     requests_per_client: int = Field(8, ge=1, le=10_000, description="Requests of each client at each level; count")
     least_requests: int = Field(32, ge=1, le=1_000_000, description="Requests of a level at least; count")
@@ -24,7 +24,7 @@ class LoadSpec(Spec):
     def problems(self) -> list[Problem]:
         wrong = [each for each in self.concurrency if not 1 <= each <= MOST_CONCURRENT]
         found = [Problem("concurrency", each, f"1 to {MOST_CONCURRENT}") for each in wrong]
-        if self.concurrency[0] != 1 or list(self.concurrency) != sorted(set(self.concurrency)):
+        if self.concurrency[0] != 1 or self.concurrency != sorted(set(self.concurrency)):
             found.append(Problem("concurrency", self.concurrency, "1 first, then larger ones, each once"))
         return found
 

@@ -38,7 +38,10 @@ def app(digest: str, name: str, behaviour: str = "") -> Starlette:
         tokens = asked.get("max_tokens", 8)
         if asked.get("stream"):
             return StreamingResponse(_parts(digest, tokens), media_type="text/event-stream")
-        await asyncio.sleep(PART_S * tokens)
+        for _ in range(tokens):
+            await asyncio.sleep(PART_S)
+            if await request.is_disconnected():  # as vLLM does
+                return Response()
         choice = {"index": 0, "text": "x" * tokens, "logprobs": {"token_logprobs": [-1.0] * tokens}}
         usage = {"prompt_tokens": 1, "completion_tokens": tokens, "total_tokens": 1 + tokens}
         told = {"id": "c", "object": "text_completion", "created": 0, "model": digest}
