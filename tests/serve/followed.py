@@ -57,7 +57,8 @@ class Service:
 
     def wait(self, until: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
         """How it stands, as soon as it stands so."""
-        return awaited(lambda: told if until(told := self.baton()) else None, timeout_s, self.log)
+        found: dict[str, Any] = awaited(lambda: told if until(told := self.baton()) else None, timeout_s, self.log)
+        return found
 
     def serves(self, version: int, timeout_s: float = 20) -> None:
         self.wait(lambda told: bool(told["serving"]) and told["serving"]["version"] == version, timeout_s)

@@ -75,7 +75,8 @@ def main() -> None:
     said = behaviour.read_text() if behaviour.exists() else ""
     if said == "dies":
         raise SystemExit("the weights cannot be read")
-    uvicorn.run(app(*words.served_model_name, said), host=words.host, port=words.port, log_level="warning")
+    digest, name = words.served_model_name
+    uvicorn.run(app(digest, name, said), host=words.host, port=words.port, log_level="warning")
 
 
 if __name__ == "__main__":

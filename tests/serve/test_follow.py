@@ -1,5 +1,6 @@
 """A service that follows the champion: a real registry, real processes, clients who ask all the time."""
 
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -11,12 +12,14 @@ import pytest
 
 from tasks.publish.aliases import promote, roll_back
 from tests.serve.followed import NAME, Service, awaited, digest_of, publish, service, small_model, under_load
+from tests.tracking.conftest import empty_store  # noqa: F401 - a fixture
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def home(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Path]:  # noqa: F811
     with pytest.MonkeyPatch.context() as patch:
         home = tmp_path_factory.mktemp("home")
+        shutil.copy(empty_store, home / "mlflow.db")
         patch.setenv("BATON_HOME", str(home))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         yield home
@@ -85,7 +88,8 @@ def test_an_answer_that_was_begun_ends_at_the_model_that_began_it(
 
 def test_a_server_that_dies_is_started_again(followed: Service, versions: dict[str, int]) -> None:
     def servers() -> list[psutil.Process]:
-        return [each for each in followed.family() if "tests.serve.small_server" in each.cmdline()]
+        alive = [each for each in followed.family() if each.status() != psutil.STATUS_ZOMBIE]
+        return [each for each in alive if "tests.serve.small_server" in each.cmdline()]
 
     awaited(lambda: len(servers()) == 1, 20, followed.log)  # the one before has ended
     servers()[0].kill()
@@ -103,32 +107,28 @@ def test_without_an_alias_the_last_champion_goes_on(followed: Service, home: Pat
     client.set_registered_model_alias(NAME, "champion", str(versions["second"]))
 
 
-@pytest.fixture
-def another(home: Path, versions: dict[str, int]) -> Iterator[Service]:
+def test_a_killed_service_leaves_no_process(home: Path, versions: dict[str, int]) -> None:
     with service(home) as found:
         found.serves(versions["second"])
-        yield found
+        family = found.family()
+        found.process.kill()
+        assert psutil.wait_procs(family, timeout=10)[1] == []
 
 
-def test_sigterm_lets_answers_end_and_leaves_no_process(another: Service) -> None:
-    family, lines = another.family(), []
+def test_sigterm_lets_answers_end_and_leaves_no_process(followed: Service) -> None:
+    family = followed.family()
+    lines: list[str] = []
 
     def stream() -> None:
         asked = {"model": NAME, "prompt": "def", "max_tokens": 100, "stream": True}
-        with httpx.stream("POST", f"{another.url}/v1/completions", json=asked) as answer:
+        with httpx.stream("POST", f"{followed.url}/v1/completions", json=asked) as answer:
             lines.extend(answer.iter_lines())
 
     client = threading.Thread(target=stream)
     client.start()
-    another.wait(lambda told: told["serving"]["requests"] == 1, 5)
-    another.process.send_signal(signal.SIGTERM)
-    assert another.process.wait(30) == 0
+    followed.wait(lambda told: told["serving"]["requests"] == 1, 5)
+    followed.process.send_signal(signal.SIGTERM)
+    assert followed.process.wait(30) == 0
     client.join()
     assert lines[-2] == "data: [DONE]"
     assert psutil.wait_procs(family, timeout=1)[1] == []
-
-
-def test_a_killed_service_leaves_no_process(another: Service) -> None:
-    family = another.family()
-    another.process.kill()
-    assert psutil.wait_procs(family, timeout=10)[1] == []
