@@ -35,6 +35,7 @@ CHAMPION, PREVIOUS = "champion", "previous"
 MODEL_TAG = "baton.model"
 TERMS_TAG = "baton.champion"  # [{"since", "until", "why"}, …], oldest first
 ROLLED_BACK_TAG = "baton.rolled_back"  # when; the same on all versions that one rollback set aside
+OUTCOME_TAG = "baton.outcome"  # promoted, kept or rejected; a version without it is not (yet) a generation
 CLAIM = "baton.claim."
 CLAIM_S = 60.0  # a claim that stands this long is of a mover that died
 TERMS_KEPT = 30  # MLflow takes 5,000 characters a tag
@@ -80,13 +81,15 @@ def promote(name: str, version: int, expected: int | None) -> None:
 
     def attempt(client: MlflowClient) -> None:
         with _claimed(client, name, claim):
-            now = _number(_model(client, name), CHAMPION)
+            model = _model(client, name)
+            now = _number(model, CHAMPION)
             if now not in (version, expected):
                 raise ChampionChanged(
                     f"the champion of {name} is {_said(now)}, not {_said(expected)}, which version {version} was "
                     "compared with; compare it with the champion of now: run the same command again"
                 )
-            _move(client, name, expected if now == version else now, version, f"version {version} was promoted")
+            was = _number(model, PREVIOUS) if now == version else now  # `previous` moves first
+            _move(client, name, was, version, f"version {version} was promoted")
 
     ask(attempt)
 
