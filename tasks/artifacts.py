@@ -166,8 +166,8 @@ class Decision(Artifact):
     candidate: str  # digests of the HFModels
     champion: str | None
     metric: str
-    improvement: float  # of the main metric, relative to the champion's
-    bound: float  # the improvement is at least this, with the confidence asked for
+    improvement: float | None  # of the main metric; units as in PromotionSpec; None: not to be had
+    bound: float | None  # the improvement is at least this, with the confidence asked for
 
 
 class Endpoint(Artifact):
@@ -188,6 +188,17 @@ class PublishedModel(Artifact):
     label: str
     registry_name: str
     registry_version: str
+
+
+class Promotion(Artifact):
+    """`promotion.json`: a decision carried out, and how the registry's aliases stand since."""
+
+    kind = "promotion"
+    registry_name: str
+    registry_version: str
+    outcome: str
+    champion: str | None  # registry versions
+    previous: str | None
 
 
 class Report(Artifact):

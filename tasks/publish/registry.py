@@ -30,6 +30,7 @@ PAUSE_S = 2.0
 UPLOAD_TIMEOUT_S = 120  # of one answer: a server that stores a large file takes its time
 
 DIGEST_TAG = "baton.digest"
+PART_TAG = "baton.part."  # + name: "<digest> <place>" of an artifact that the model was made of
 
 # MLflow's words for: try again later
 _PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")
@@ -50,19 +51,49 @@ class Publication:
 def register(what: Publication, waiting: Callable[[float], None], patience_s: float = PATIENCE_S) -> str:
     """Make or find the version; returns its number. `waiting(seconds)` is called while the registry is
     away. Raises StageError when it stays away for `patience_s`, or refuses."""
-    prepare_client()
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(UPLOAD_TIMEOUT_S)
-    uri = tracking_uri()
 
-    def attempt() -> str:
-        make_tables(uri)
-        client = MlflowClient(uri)
-        version = _find(client, what) or _make(client, what, uri)
+    def attempt(client: MlflowClient) -> str:
+        version = _find(client, what)
+        if version:
+            _retag(client, what, version)
+        else:
+            version = _make(client, what, tracking_uri())
         if what.alias:
             client.set_registered_model_alias(what.name, what.alias, version)
         return version
 
-    return _patiently(attempt, waiting, patience_s)
+    return ask(attempt, waiting, patience_s)
+
+
+def ask(
+    attempt: Callable[[MlflowClient], T],
+    waiting: Callable[[float], None] = lambda waited: None,
+    patience_s: float = PATIENCE_S,
+) -> T:
+    """Call `attempt` with the registry's client until it succeeds; what looks like it will pass is waited
+    for, and `waiting(seconds)` called. Raises StageError when it stays away for `patience_s`, or refuses."""
+    prepare_client()
+    uri = tracking_uri()
+    started = time.monotonic()
+    while True:
+        try:
+            make_tables(uri)
+            return attempt(MlflowClient(uri))
+        except MlflowException as error:
+            reason, passing = str(error).partition("\n")[0], error.error_code in _PASSING
+        except RequestException as error:  # the connection broke while files were sent
+            reason, passing = str(error).partition("\n")[0], True
+        waited = time.monotonic() - started
+        if not passing:
+            raise StageError(f"the model registry {shown_uri()} refuses: {redact_text(reason)[:500]}")
+        if waited + PAUSE_S > patience_s:
+            raise StageError(
+                f"the model registry {shown_uri()} has not answered for {waited:.0f} s ({redact_text(reason)[:300]}). "
+                "Start it and run the same command again, which goes on from here; or leave `publish` out."
+            )
+        waiting(waited)
+        time.sleep(PAUSE_S)
 
 
 def _find(client: MlflowClient, what: Publication) -> str | None:
@@ -70,6 +101,14 @@ def _find(client: MlflowClient, what: Publication) -> str | None:
     query = f"name = '{what.name}' and tags.`{DIGEST_TAG}` = '{what.digest}'"
     found: list[ModelVersion] = list(client.search_model_versions(query))
     return str(min(int(version.version) for version in found)) if found else None
+
+
+def _retag(client: MlflowClient, what: Publication, version: str) -> None:
+    """Bring the tags up to what is said now: an artifact may have another place than at the first try."""
+    there = client.get_model_version(what.name, version).tags
+    for key, value in what.tags.items():
+        if there.get(key) != value:
+            client.set_model_version_tag(what.name, version, key, value)
 
 
 def _make(client: MlflowClient, what: Publication, uri: str) -> str:
@@ -105,25 +144,3 @@ def _upload(client: MlflowClient, what: Publication) -> str:
         client.log_model_artifacts(model.model_id, str(what.directory))
         client.finalize_logged_model(model.model_id, "READY")
     return str(model.model_id)
-
-
-def _patiently(attempt: Callable[[], T], waiting: Callable[[float], None], patience_s: float) -> T:
-    """Call until it succeeds; what looks like it will pass is waited for."""
-    started = time.monotonic()
-    while True:
-        try:
-            return attempt()
-        except MlflowException as error:
-            reason, passing = str(error).partition("\n")[0], error.error_code in _PASSING
-        except RequestException as error:  # the connection broke while files were sent
-            reason, passing = str(error).partition("\n")[0], True
-        waited = time.monotonic() - started
-        if not passing:
-            raise StageError(f"the model registry {shown_uri()} refuses: {redact_text(reason)[:500]}")
-        if waited + PAUSE_S > patience_s:
-            raise StageError(
-                f"the model registry {shown_uri()} has not answered for {waited:.0f} s ({redact_text(reason)[:300]}). "
-                "Start it and run the same command again, which goes on from here; or leave `publish` out."
-            )
-        waiting(waited)
-        time.sleep(PAUSE_S)
