@@ -11,6 +11,8 @@ A DAG's shape here depends on what the stages before it made (how much is new, w
 dynamic workflow, with what it depends on as inputs.
 """
 
+import json
+
 from flytekit import dynamic, workflow
 
 import images
@@ -19,7 +21,7 @@ from infra.errors import Stopped
 from infra.progress import say
 from infra.text import number, size
 from infra.tracking.execution import begin_execution, execution_id
-from tasks.artifacts import Corpus, Decision, HFModel, PublishedModel, TokenizedCorpus, Tokenizer
+from tasks.artifacts import Corpus, Decision, HFModel, Promotion, TokenizedCorpus, Tokenizer
 from tasks.convert.task import audit, convert, take_in
 from tasks.data.spec import GatherSpec
 from tasks.data.task import find_new, gather, prune, tokenize, train_tokenizer
@@ -27,6 +29,7 @@ from tasks.dpo.task import dpo
 from tasks.evaluate.task import evaluate
 from tasks.grpo.task import grpo
 from tasks.pretrain.task import pretrain
+from tasks.promote.spec import PromoteSpec
 from tasks.promote.task import decide, promote
 from tasks.publish.task import publish
 from tasks.report.spec import ReportSpec
@@ -124,27 +127,27 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
         shards=shards,
         tokenizer=tokenizer,
     )
-    promoted = promote(spec=recipe.promotion, decision=decision, published=published)
+    promoted = promote(spec=PromoteSpec(execution=execution_id()), decision=decision, published=published)
     report(
         spec=ReportSpec(title=recipe.name, execution=execution_id()),
         corpus=newest,
         models=[model],
-        reports=reports,
+        reports=reports[:1],
         tokenizer=tokenizer,
         shards=shards,
         checkpoint=checkpoint,
         audit=proof,
-        published=promoted,
+        published=published,
         decision=decision,
     )
-    told: str = after(recipe=recipe, decision=decision, published=promoted)
+    told: str = after(recipe=recipe, decision=decision, promoted=promoted)
     return told
 
 
 @dynamic(container_image=images.DATA, retries=RETRIES)
-def after(recipe: ContinuousRecipe, decision: Decision, published: PublishedModel) -> str:
+def after(recipe: ContinuousRecipe, decision: Decision, promoted: Promotion) -> str:
     """Say how it ended; tune anew when the base has changed."""
-    told = _say(f"{published.registry_name} version {published.registry_version}: {decision.words()}")
+    told = _say(f"{promoted.registry_name} version {promoted.registry_version}: {_words(decision)}")
     if decision.outcome != "promoted" or recipe.refresh is None:
         return told
     tuned: str = tune(recipe=recipe)
@@ -165,7 +168,7 @@ def tune(recipe: ContinuousRecipe) -> str:
         base = next(iter(champion(_name(recipe))), None)
         if base is None:
             return _say(f"{name}: nothing to do: {_name(recipe)} has no champion yet")
-        if any(each.parts["base"].digest == base.digest for each in tuned):
+        if any(each.part("from_base").digest == base.digest for each in tuned):
             return _say(f"{name}: nothing to do: the champion of {_name(recipe)} has been tuned")
         told: str = tune_anew(recipe=recipe, base=base)
         return told
@@ -173,6 +176,8 @@ def tune(recipe: ContinuousRecipe) -> str:
 
 @dynamic(container_image=images.DATA, retries=RETRIES)
 def tune_anew(recipe: ContinuousRecipe, base: HFModel) -> str:
+    """SFT, DPO and GRPO of `base`, as far as the recipe has them."""
+    assert recipe.refresh
     known = generations(_name(recipe))
     corpora = [part(each, "corpus") for each in known if each.accepted]
     corpus = gather(spec=GatherSpec(train=True), corpora=corpora, newest=part(known[-1], "corpus"))
@@ -189,25 +194,23 @@ def tune_anew(recipe: ContinuousRecipe, base: HFModel) -> str:
     ]
     decision = decide(spec=recipe.refresh.promotion, reports=reports)
     spec = recipe.publish.model_copy(update={"name": recipe.refresh.name})
-    published = publish(
-        spec=spec, model=model, reports=reports[:1], models=[base], more_corpora=[], corpus=corpus, base=base
-    )
-    promoted = promote(spec=recipe.refresh.promotion, decision=decision, published=published)
+    published = publish(spec=spec, model=model, reports=reports[:1], models=[base], more_corpora=[], corpus=corpus)
+    promoted = promote(spec=PromoteSpec(execution=execution_id()), decision=decision, published=published)
     report(
         spec=ReportSpec(title=recipe.refresh.name, execution=execution_id()),
         corpus=corpus,
         models=[model],
-        reports=reports,
-        published=promoted,
+        reports=reports[:1],
+        published=published,
         decision=decision,
     )
-    told: str = told_of(decision=decision, published=promoted)
+    told: str = told_of(decision=decision, promoted=promoted)
     return told
 
 
 @dynamic(container_image=images.DATA)
-def told_of(decision: Decision, published: PublishedModel) -> str:
-    return _say(f"{published.registry_name} version {published.registry_version}: {decision.words()}")
+def told_of(decision: Decision, promoted: Promotion) -> str:
+    return _say(f"{promoted.registry_name} version {promoted.registry_version}: {_words(decision)}")
 
 
 def _name(recipe: ContinuousRecipe) -> str:
@@ -230,6 +233,10 @@ def _changes(newest: Corpus) -> str:
     found = {"new": newest.documents + newest.held_out_documents - newest.edited, "edited": newest.edited}
     found |= {"renamed": newest.renamed, "deleted": newest.deleted}
     return f"documents: {', '.join(f'{number(many)} {name}' for name, many in found.items())}"
+
+
+def _words(decision: Decision) -> str:
+    return str(json.loads((decision.local() / "decision.json").read_text())["words"])
 
 
 def _say(told: str) -> str:

@@ -79,7 +79,10 @@ class RefreshSpec(Spec):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$",
         description="Name of the tuned model in the registry",
     )
-    promotion: PromotionSpec = Field(PromotionSpec(), description="When the tuned model takes its champion's place")
+    promotion: PromotionSpec = Field(
+        PromotionSpec(metric="old.all_checks", margin=0.01, regressions={"old.bits_per_byte": 0.05}),
+        description="When the tuned model takes its champion's place",
+    )
 
 
 class ScheduleSpec(Spec):

@@ -20,19 +20,19 @@ def generations(name: str) -> "list[Generation]":
 
 
 def part(of: "Generation", name: str) -> Any:
-    """The artifact that was the generation's corpus, shards, checkpoint, …. Raises ArtifactError when its files are
-    gone or damaged."""
+    """The artifact that was the generation's corpus, shards, checkpoint, …. Raises LedgerError when its
+    files are gone."""
     from tasks.promote import ledger
 
-    return ledger.load(of.parts[name])
+    return ledger.load(of.part(name))
 
 
 def champion(name: str) -> list[HFModel]:
     """The champion's model, if there is one."""
-    from tasks.publish.aliases import CHAMPION, version_at
+    from tasks.promote import ledger
 
-    found = version_at(name, CHAMPION)
-    return [part(each, "model") for each in generations(name) if found and each.version == found.version]
+    found = ledger.champion(name)
+    return [part(found, "model")] if found else []
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Replayed:
 
 
 def replayed(accepted: "list[Generation]", newest: Corpus) -> list[Replayed]:
-    """Of each generation, oldest first; one whose text to train on is all gone is left out. Raises ArtifactError."""
+    """Of each generation, oldest first; one whose text to train on is all gone is left out. Raises LedgerError."""
     from tasks.data.changes import Changes
     from tasks.data.documents import SPLITS, read_names
 
