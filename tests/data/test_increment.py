@@ -22,7 +22,9 @@ from tasks.data.changes import Changes
 from tasks.data.documents import SPLITS, Split, read_documents, split_of
 from tasks.job import Job, StageError
 from tasks.manifest import text_digest
+from tasks.posttrain.examples import examples
 from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
+from tasks.sft.spec import SFTSpec
 from tests.data.by_hand import digest, facts, new_job, run
 
 # isort: split
@@ -280,3 +282,23 @@ def test_shards_of_another_corpus_are_not_pruned(chain: Chain, small_tokenizer: 
 def test_a_corpus_that_says_nothing_of_what_is_gone_is_refused(chain: Chain) -> None:
     with pytest.raises(StageError, match="give a corpus of `find_new`"):
         chain.make(gather_engine.work, "gather", {}, corpora=chain.corpora, newest=chain.corpora[0])
+
+
+def without(chain: Chain, split: Split) -> Path:
+    """A corpus whose other split alone has documents."""
+    spec = chain.spec | {"held_out": 1e-9 if split == "held_out" else 0.4999}
+    for path in list(chain.source.iterdir()):
+        if split == "train" and split_of(text_digest(path.read_text()), 0.4999) == "train":
+            path.unlink()
+    return chain.make(increment_engine.work, "increment", spec)
+
+
+def test_a_tokenizer_needs_documents_to_train_on_and_no_others(chain: Chain) -> None:
+    chain.make(tokenizer_engine.work, "tokenizer", {"vocab_size": 262}, corpus=without(chain, "held_out"))
+    with pytest.raises(StageError, match="no documents to train a tokenizer on"):
+        chain.make(tokenizer_engine.work, "tokenizer", {"vocab_size": 262}, corpus=without(chain, "train"))
+
+
+def test_post_training_says_that_there_is_nothing_to_train_on(chain: Chain) -> None:
+    with pytest.raises(StageError, match="has no documents to train on"):
+        examples(without(chain, "train"), None, SFTSpec(), 1)
