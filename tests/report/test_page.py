@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.data.changes import Changes, Edited, Named, Renamed
 from tasks.manifest import ArtifactError, write_manifest
 from tasks.report.page import stage_page
 from tests.report.example import example_run, lines, make_report
@@ -47,6 +48,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_every_kind_of_artifact_has_a_page(run: dict[str, Path], name: str, shown: list[str]) -> None:
     text = Reading(stage_page(run[name])).text
     assert [word for word in shown if word not in text] == []
+
+
+def test_an_increment_tells_what_became_of_the_source(run: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(run["corpus"], tmp_path / "increment")
+    Changes(
+        new=[Named(source="new.py", id="1" * 64)],
+        edited=[Edited(source="shapes.py", before="a" * 64, after="b" * 64)],
+        renamed=[Renamed(id="c" * 64, before="old name.py", after="new name.py")],
+        deleted=[Named(source=f"{number}.py", id="d" * 64) for number in range(500)],
+        gone=["a" * 64] * 501,
+    ).write(tmp_path / "increment")
+    text = Reading(stage_page(tmp_path / "increment")).text
+    shown = ["Since the corpora before it", "501", "503 changes, the first 400 shown", "aaaaaaaaaaaa → bbbbbbbbbbbb"]
+    assert [word for word in (*shown, "new name.py", "was old name.py") if word not in text] == []
+    assert "Since the corpora before it" not in Reading(stage_page(run["corpus"])).text
 
 
 def test_a_page_names_the_parents_the_spec_and_the_versions(run: dict[str, Path]) -> None:
