@@ -65,7 +65,7 @@ parity: $(READY)  ## every parallel layout on up to 8 processes against one proc
 	$(BIN)/python -m pytest -m slow tests/pretrain/test_parity.py
 
 survive: $(READY)  ## kill -9 at random moments in every kind of layout, all chains of layouts; about ten minutes
-	$(BIN)/python -m pytest -m slow tests/pretrain/test_kills.py tests/pretrain/test_reshard.py
+	$(BIN)/python -m pytest -m slow tests/pretrain/test_kills.py tests/pretrain/test_reshard.py tests/pretrain/test_continue.py
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check

@@ -80,7 +80,7 @@ def rows(dataset: Samples, count: int = 24) -> list[list[int]]:
 
 
 def of_lengths(folder: Path, train: list[int], held_out: list[int]) -> Path:
-    return write_shards(folder, *([np.full(length, 2) for length in lengths] for lengths in (train, held_out)))
+    return write_shards(folder, [np.full(length, 2) for length in train], [np.full(length, 2) for length in held_out])
 
 
 def test_a_data_set_smaller_than_one_sequence_is_read_again_for_its_share(tmp_path: Path) -> None:
