@@ -64,7 +64,7 @@ test-ui: $(READY)  ## the lineage page in Chromium and on PostgreSQL, from Debia
 parity: $(READY)  ## every parallel layout on up to 8 processes against one process; hours on two cores
 	$(BIN)/python -m pytest -m slow tests/pretrain/test_parity.py
 
-survive: $(READY)  ## kill -9 at random moments in every kind of layout, all chains of layouts; about ten minutes
+survive: $(READY)  ## kill -9 at random moments in every kind of layout, all chains of layouts; about a quarter of an hour
 	$(BIN)/python -m pytest -m slow tests/pretrain/test_kills.py tests/pretrain/test_reshard.py tests/pretrain/test_continue.py
 
 lint: $(READY)  ## ruff and mypy
