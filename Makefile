@@ -70,8 +70,8 @@ test-continuous: $(READY)  ## five days of continuous training with a simulated 
 parity: $(READY)  ## every parallel layout on up to 8 processes against one process; hours on two cores
 	$(BIN)/python -m pytest -m slow tests/pretrain/test_parity.py
 
-survive: $(READY)  ## kill -9 at random moments in every kind of layout, all chains of layouts; about ten minutes
-	$(BIN)/python -m pytest -m slow tests/pretrain/test_kills.py tests/pretrain/test_reshard.py
+survive: $(READY)  ## kill -9 at random moments in every kind of layout, all chains of layouts; about a quarter of an hour
+	$(BIN)/python -m pytest -m slow tests/pretrain/test_kills.py tests/pretrain/test_reshard.py tests/pretrain/test_continue.py
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check

@@ -7,7 +7,7 @@ from typing import Any
 from infra.text import count, number, share, size, value, words
 from tasks.report.blocks import Block, Cell, Code, Fold, Mark, Pieces, Table, Text
 from tasks.report.samples import samples
-from tasks.report.scores import score_bars, score_table
+from tasks.report.scores import score_bars, score_table, set_table
 from tasks.report.source import Source
 from tasks.report.training import training_curves
 
@@ -146,7 +146,7 @@ def _audit(source: Source) -> list[Block]:
 
 
 def _evaluation(source: Source) -> list[Block]:
-    return [score_table([source]), *score_bars([source]), *samples([source])]
+    return [score_table([source]), *set_table([source]), *score_bars([source]), *samples([source])]
 
 
 def _published(source: Source) -> list[Block]:

@@ -77,6 +77,22 @@ def test_a_page_does_without_the_record(run: dict[str, Path], name: str, tmp_pat
     assert Reading(stage_page(bare)).text
 
 
+def test_an_evaluation_on_several_held_out_sets_shows_each(run: dict[str, Path], tmp_path: Path) -> None:
+    page = tmp_path / "page"
+    shutil.copytree(run["eval_base"], page)
+    counts = {"documents": 3, "bytes": 9000, "tokens": 4000, "prompts": 7}
+    sets = {
+        "corpus": counts | {"bits_per_byte": 2.412, "all_checks": 0.312},
+        "more.0": counts | {"bits_per_byte": 2.755},  # of words alone
+    }
+    report = json.loads((page / "report.json").read_text())
+    (page / "report.json").write_text(json.dumps(report | {"sets": sets}))
+    text = Reading(stage_page(page)).text
+    assert [shown for shown in ("Each held-out set by itself", "more.0", "2.755", "9.0 kB") if shown not in text] == []
+    (page / "report.json").write_text(json.dumps(report | {"sets": {"corpus": sets["corpus"]}}))
+    assert "Each held-out set" not in Reading(stage_page(page)).text
+
+
 def test_a_kind_that_nobody_foresaw_shows_its_facts_and_its_metrics(tmp_path: Path) -> None:
     (tmp_path / "record").mkdir()
     (tmp_path / "record" / "metrics.jsonl").write_text(
