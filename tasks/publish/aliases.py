@@ -97,22 +97,22 @@ def promote(name: str, version: int, expected: int | None) -> None:
 def roll_back(name: str, to: int | None = None) -> tuple[Version, Version]:
     """Make `previous`, or the earlier champion `to`, champion again; returns what was and what is. What was
     becomes `previous`, so that a second rollback undoes the first. The versions after the one that is
-    turned back to are marked as rolled back until then. Raises NoSuchVersion, StageError."""
-
+    turned back to are marked as rolled back until then. Raises NoSuchVersion, ChampionChanged, StageError."""
+    was, now = ask(lambda client: _turn(client, name, to))  # decided once, then done however often it takes
+    when = _utc("milliseconds")
     claim = f"{CLAIM}{uuid4().hex}"
 
-    def attempt(client: MlflowClient) -> tuple[Version, Version]:
+    def attempt(client: MlflowClient) -> None:
         with _claimed(client, name, claim):
-            found = {each.version: each for each in _versions(client, name)}
-            model = _model(client, name)
-            was, now = _number(model, CHAMPION), to or _number(model, PREVIOUS)
-            _check_turn(name, found, was, now)
-            assert was is not None and now is not None
-            _mark(client, found, was, now)
-            _move(client, name, was, now, f"rolled back to version {now}" if now < was else f"turned to version {now}")
-            return found[was], found[now]
+            champion = _number(_model(client, name), CHAMPION)
+            if champion not in (was.version, now.version):
+                raise ChampionChanged(f"the champion of {name} has just become {_said(champion)}; look, and try again")
+            _mark(client, _versions(client, name), was.version, now.version, when)
+            why = f"{'rolled back' if now.version < was.version else 'turned'} to version {now.version}"
+            _move(client, name, was.version, now.version, why)
 
-    return ask(attempt)
+    ask(attempt)
+    return was, now
 
 
 def terms(version: Version) -> list[dict[str, Any]]:
@@ -222,7 +222,7 @@ def _move(client: MlflowClient, name: str, was: int | None, now: int, why: str) 
     if was is not None and was != now:
         client.set_registered_model_alias(name, PREVIOUS, str(was))
     client.set_registered_model_alias(name, CHAMPION, str(now))
-    when = datetime.now(UTC).isoformat(timespec="seconds")
+    when = _utc("seconds")
     if was is not None and was != now:
         _write_terms(client, name, was, lambda past: _ended(past, when, why))
     _write_terms(client, name, now, lambda past: _begun(past, when))
@@ -245,31 +245,42 @@ def _ended(past: list[Any], when: str, why: str) -> list[Any]:
     return past if last["until"] else [*past[:-1], last | {"until": when, "why": why}]
 
 
-def _mark(client: MlflowClient, found: dict[int, Version], was: int, now: int) -> None:
-    """Backwards: everything after `now` is rolled back. Forwards: what was rolled back with it is so no more."""
-    name = found[now].name
+def _mark(client: MlflowClient, found: list[Version], was: int, now: int, when: str) -> None:
+    """What was rolled back together with `now` is so no more; what is after it is, if this goes backwards."""
+    before = {each.version: each.tags.get(ROLLED_BACK_TAG) for each in found}
+    after = {number: None if mark == before[now] else mark for number, mark in before.items()}
     if now < was:
-        when = datetime.now(UTC).isoformat(timespec="milliseconds")
-        for number, each in found.items():
-            if number > now and ROLLED_BACK_TAG not in each.tags:
-                client.set_model_version_tag(name, str(number), ROLLED_BACK_TAG, when)
-        return
-    when = found[now].tags.get(ROLLED_BACK_TAG, "")
-    for number, each in found.items():
-        if when and each.tags.get(ROLLED_BACK_TAG) == when:
-            client.delete_model_version_tag(name, str(number), ROLLED_BACK_TAG)
+        after |= {number: mark or when for number, mark in after.items() if number > now}
+    for each in found:
+        number, mark = each.version, after[each.version]
+        if mark and mark != before[number]:
+            client.set_model_version_tag(each.name, str(number), ROLLED_BACK_TAG, mark)
+        elif before[number] and not mark:
+            client.delete_model_version_tag(each.name, str(number), ROLLED_BACK_TAG)
 
 
-def _check_turn(name: str, found: dict[int, Version], was: int | None, now: int | None) -> None:
+def _turn(client: MlflowClient, name: str, to: int | None) -> tuple[Version, Version]:
+    """The champion, and the version to turn to. Raises NoSuchVersion."""
+    model = _model(client, name)
+    if model is None:
+        known = ", ".join(sorted(each.name for each in client.search_registered_models())) or "none"
+        raise NoSuchVersion(f"{name}: no such model in the registry; there are: {known}")
+    was, now = _number(model, CHAMPION), to or _number(model, PREVIOUS)
     if was is None:
         raise NoSuchVersion(f"{name}: no version is champion, so there is nothing to roll back")
     if now is None:
         raise NoSuchVersion(f"{name}: version {was} is champion and none was before it: there is nothing to turn to")
+    found = {each.version: each for each in _versions(client, name)}
     earlier = [number for number, each in found.items() if terms(each) and number != was]
     if now not in earlier:
         said = ", ".join(map(str, earlier)) or "none"
         raise NoSuchVersion(f"{name}: version {now}: not an earlier champion; those are: {said} (champion: {was})")
+    return found[was], found[now]
 
 
 def _said(version: int | None) -> str:
     return "nobody" if version is None else f"version {version}"
+
+
+def _utc(precision: str) -> str:
+    return datetime.now(UTC).isoformat(timespec=precision)
