@@ -35,7 +35,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test test-placement test-ui parity survive lint bench lock clean
+.PHONY: help demo ui schedule test test-placement test-ui test-continuous parity survive lint bench lock clean
 
 # without .pyc files the large libraries load several times slower
 unexport PYTHONDONTWRITEBYTECODE
@@ -50,6 +50,9 @@ demo: $(READY)  ## raw text to a GRPO-tuned, published model: 10 to 15 minutes t
 ui: $(READY)  ## what made each model, and what became of it: Baton's pages and MLflow's on http://127.0.0.1:5000/lineage
 	@$(BIN)/python -m infra.lineage
 
+schedule: $(READY)  ## continuous training by its cron expressions, without a Flyte cluster; BATON_CONTINUOUS=FILE: another recipe
+	@$(BIN)/python -m workflows.schedule
+
 test: lint  ## the checks, then all tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -60,6 +63,9 @@ test-ui: $(READY)  ## the lineage page in Chromium and on PostgreSQL, from Debia
 	@command -v chromium >/dev/null && ls -d /usr/lib/postgresql/*/bin >/dev/null 2>&1 || { \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium postgresql fonts-dejavu-core >/dev/null; }
 	$(BIN)/python -m pytest -m slow tests/lineage
+
+test-continuous: $(READY)  ## five days of continuous training with a simulated clock; about ten minutes
+	$(BIN)/python -m pytest -m slow tests/workflows/test_five_days.py
 
 parity: $(READY)  ## every parallel layout on up to 8 processes against one process; hours on two cores
 	$(BIN)/python -m pytest -m slow tests/pretrain/test_parity.py

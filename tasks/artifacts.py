@@ -95,8 +95,8 @@ class MegatronCheckpoint(Artifact):
     """Megatron's dist_checkpointing directory, with `model.json` (the model's spec) beside it."""
 
     kind = "megatron_checkpoint"
-    step: int
-    tokens_seen: int
+    step: int  # of its run
+    tokens_seen: int  # by the model: of its run, and of those that it continues
     parameters: int
     vocab_size: int
     sequence_length: int
@@ -140,7 +140,7 @@ class ConversionAudit(Artifact):
 
 
 class EvalReport(Artifact):
-    """`report.json` and `completions.jsonl` of one model."""
+    """`report.json`, `completions.jsonl` and `documents.jsonl` of one model. The facts are of its first corpus."""
 
     kind = "eval_report"
     label: str

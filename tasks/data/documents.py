@@ -6,13 +6,18 @@ A row group holds about 1 MiB of text, so it is also the unit of parallel work d
 documents in the same order give the same bytes, whatever machine writes them.
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from blake3 import blake3
 
 from tasks.manifest import text_digest
 
@@ -39,6 +44,11 @@ class RowGroup:
     index: int
 
 
+def document_id(text: bytes) -> str:
+    """The id that a document of these bytes has, without looking whether they are UTF-8."""
+    return blake3(text.removeprefix(BOM_UTF8)).hexdigest()
+
+
 def document(source: str, text: str) -> Document:
     """Raises UnicodeEncodeError when the text holds lone surrogates, which no file can hold as UTF-8."""
     return Document(text_digest(text), source, text)
@@ -54,6 +64,24 @@ def read_documents(corpus_dir: Path, split: Split) -> Iterator[Document]:
     """A split's documents in the corpus's order; about 1 MiB of text in memory at a time."""
     for group in row_groups(corpus_dir, split):
         yield from read_row_group(group)
+
+
+def read_names(corpus_dir: Path, split: Split) -> Iterator[tuple[str, str]]:
+    """(id, source) of a split's documents in the corpus's order, without their text."""
+    for group in row_groups(corpus_dir, split):
+        with pq.ParquetFile(group.path) as file:
+            table = file.read_row_group(group.index, columns=["id", "source"], use_threads=False)
+        yield from zip(table["id"].to_pylist(), table["source"].to_pylist(), strict=True)
+
+
+def text_sizes(corpus_dir: Path, split: Split) -> npt.NDArray[np.int64]:
+    """The UTF-8 size of each of a split's documents, in the corpus's order."""
+    sizes = [np.empty(0, np.int64)]
+    for group in row_groups(corpus_dir, split):
+        with pq.ParquetFile(group.path) as file:
+            texts = file.read_row_group(group.index, columns=["text"], use_threads=False)["text"]
+        sizes.append(pc.binary_length(texts).to_numpy().astype(np.int64))
+    return np.concatenate(sizes)
 
 
 def row_groups(corpus_dir: Path, split: Split) -> list[RowGroup]:

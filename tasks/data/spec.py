@@ -106,6 +106,12 @@ class ShardsSpec(StageSpec):
     """Megatron `.bin/.idx` of both splits; it has no choices (yet)."""
 
 
+class GatherSpec(StageSpec):
+    """One corpus of several."""
+
+    train: bool = Field(True, description="the documents to train on too, not the held-out ones alone")
+
+
 def _ids(vocabulary: dict[str, int] | list[object]) -> list[int]:
     """The ids in tokenizer.json's vocabulary: a map for BPE, a list for Unigram."""
     return list(vocabulary.values()) if isinstance(vocabulary, dict) else list(range(len(vocabulary)))

@@ -22,6 +22,7 @@ PARTS: dict[str, type[Artifact]] = {
     "shards": TokenizedCorpus,
     "checkpoint": MegatronCheckpoint,
     "tokenizer": Tokenizer,
+    "from_base": HFModel,
     "model": HFModel,
 }
 

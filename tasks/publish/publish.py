@@ -14,7 +14,7 @@ from tasks.publish.copy import CARD, copy_model
 from tasks.publish.registry import PART_TAG, PATIENCE_S, Publication, register
 from tasks.publish.spec import PublishSpec
 
-PARTS = ("corpus", "shards", "checkpoint", "tokenizer", "model")
+PARTS = ("corpus", "shards", "checkpoint", "tokenizer", "from_base", "model")
 
 
 def work(job: Job) -> None:

@@ -8,6 +8,7 @@ from infra.launch import Engine
 from tasks.artifacts import (
     ConversionAudit,
     Corpus,
+    Decision,
     EvalReport,
     HFModel,
     MegatronCheckpoint,
@@ -35,6 +36,7 @@ def report(
     published: PublishedModel | None = None,
     more_corpora: list[Corpus] | None = None,
     more_shards: list[TokenizedCorpus] | None = None,
+    decision: Decision | None = None,
 ) -> Report:
     """Makes report.html and report.md of whatever stages there were, and prints the latter."""
     named: dict[str, Any] = {
@@ -46,6 +48,7 @@ def report(
         "pretrain": checkpoint,
         "audit": audit,
         **{model.label: model for model in models},
+        "decision": decision,
         "published": published,
         **{f"eval_{each.label}": each for each in reports},
     }
