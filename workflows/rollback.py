@@ -22,7 +22,8 @@ from tasks.job import StageError
 )
 @click.option("--show", is_flag=True, help="Show who was champion when, and change nothing.")
 def main(name: str, to: int | None, show: bool) -> None:
-    from tasks.publish.aliases import ROLLED_BACK_TAG, Version, roll_back, terms, versions
+    from tasks.publish.aliases import ROLLED_BACK_TAG, Version, terms, versions
+    from tasks.publish.champion import roll_back
 
     def said(version: Version) -> str:
         return f"version {version.version} ({version.tags.get('baton.label', 'model')} {version.digest[:12]})"

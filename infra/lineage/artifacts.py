@@ -24,6 +24,7 @@ _DETAILS = {
     "published_model": ("registry_version", lambda value: f"version {number(value)}"),
     "eval_report": ("all_checks", lambda value: f"{share(value)} pass"),
     "conversion_audit": ("argmax_agreement", lambda value: f"{share(value)} agree"),
+    "decision": ("improvement", lambda value: f"{100 * value:+.1f} %"),
 }
 
 

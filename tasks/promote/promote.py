@@ -19,12 +19,11 @@ from tasks.publish.aliases import (
     OUTCOME_TAG,
     PREVIOUS,
     ROLLED_BACK_TAG,
-    ChampionChanged,
     Version,
-    promote,
     version_at,
     versions,
 )
+from tasks.publish.champion import ChampionChanged, promote
 from tasks.publish.registry import PATIENCE_S, ask
 
 DECISION_TAG = "baton.decision"

@@ -10,6 +10,7 @@ from infra.tracking.store import tracking_hint
 from tasks.job import Job, main
 from tasks.report.bar import verdict
 from tasks.report.blocks import Block, Cell, List, Mark, Section, Table, Title
+from tasks.report.decision import decision
 from tasks.report.html import page
 from tasks.report.lineage import lineage
 from tasks.report.markdown import markdown
@@ -50,6 +51,7 @@ def summary(spec: ReportSpec, sources: list[Source], shown: int = SHOWN) -> list
     result: list[Block] = []
     if evaluations:
         result = [
+            *(block for each in _of_kind(sources, "decision") for block in decision(each)),
             *verdict(_of_kind(sources, "hf_model"), evaluations),
             score_table(evaluations),
             *set_table(evaluations),

@@ -6,6 +6,7 @@ from typing import Any
 
 from infra.text import count, number, share, size, value, words
 from tasks.report.blocks import Block, Cell, Code, Fold, Mark, Pieces, Table, Text
+from tasks.report.decision import decision
 from tasks.report.samples import samples
 from tasks.report.scores import score_bars, score_table, set_table
 from tasks.report.source import Source
@@ -160,6 +161,12 @@ def _published(source: Source) -> list[Block]:
     return blocks
 
 
+def _promotion(source: Source) -> list[Block]:
+    facts = source.manifest.facts
+    stands = f"champion is version {facts['champion'] or '–'}, previous {facts['previous'] or '–'}"
+    return [Text(f"{facts['registry_name']}, version {facts['registry_version']}: {facts['outcome']}; {stands}.")]
+
+
 def _facts(source: Source) -> list[Block]:
     return [_facts_table(source), *training_curves(source)]
 
@@ -201,4 +208,6 @@ KINDS: dict[str, Callable[[Source], list[Block]]] = {
     "conversion_audit": _audit,
     "eval_report": _evaluation,
     "published_model": _published,
+    "decision": decision,
+    "promotion": _promotion,
 }
