@@ -7,6 +7,7 @@ from typing import Any
 from infra.text import count, number, share, size, value, words
 from tasks.report.blocks import Block, Cell, Code, Fold, Mark, Pieces, Table, Text
 from tasks.report.decision import decision
+from tasks.report.endpoint import endpoint
 from tasks.report.samples import samples
 from tasks.report.scores import score_bars, score_table, set_table
 from tasks.report.source import Source
@@ -207,6 +208,7 @@ KINDS: dict[str, Callable[[Source], list[Block]]] = {
     "hf_model": _model,
     "conversion_audit": _audit,
     "eval_report": _evaluation,
+    "endpoint": endpoint,
     "published_model": _published,
     "decision": decision,
     "promotion": _promotion,
