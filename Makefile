@@ -35,7 +35,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test test-placement test-ui test-serve parity survive lint bench lock clean
+.PHONY: help demo ui schedule test test-placement test-ui test-continuous test-serve parity survive lint bench lock clean
 
 # without .pyc files the large libraries load several times slower
 unexport PYTHONDONTWRITEBYTECODE
@@ -50,6 +50,9 @@ demo: $(READY)  ## raw text to a GRPO-tuned, published model: 10 to 15 minutes t
 ui: $(READY)  ## what made each model, and what became of it: Baton's pages and MLflow's on http://127.0.0.1:5000/lineage
 	@$(BIN)/python -m infra.lineage
 
+schedule: $(READY)  ## continuous training by its cron expressions, without a Flyte cluster; BATON_CONTINUOUS=FILE: another recipe
+	@$(BIN)/python -m workflows.schedule
+
 test: lint  ## the checks, then all tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -61,14 +64,17 @@ test-ui: $(READY)  ## the lineage page in Chromium and on PostgreSQL, from Debia
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium postgresql fonts-dejavu-core >/dev/null; }
 	$(BIN)/python -m pytest -m slow tests/lineage
 
+test-continuous: $(READY)  ## five days of continuous training with a simulated clock; about ten minutes
+	$(BIN)/python -m pytest -m slow tests/workflows/test_five_days.py
+
 test-serve: $(READY)  ## the champion's service with vLLM: switched under 16 clients, killed, its registry away; about five minutes
 	$(BIN)/python -m pytest -m slow tests/serve
 
 parity: $(READY)  ## every parallel layout on up to 8 processes against one process; hours on two cores
 	$(BIN)/python -m pytest -m slow tests/pretrain/test_parity.py
 
-survive: $(READY)  ## kill -9 at random moments in every kind of layout, all chains of layouts; about ten minutes
-	$(BIN)/python -m pytest -m slow tests/pretrain/test_kills.py tests/pretrain/test_reshard.py
+survive: $(READY)  ## kill -9 at random moments in every kind of layout, all chains of layouts; about a quarter of an hour
+	$(BIN)/python -m pytest -m slow tests/pretrain/test_kills.py tests/pretrain/test_reshard.py tests/pretrain/test_continue.py
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check

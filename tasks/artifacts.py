@@ -95,8 +95,8 @@ class MegatronCheckpoint(Artifact):
     """Megatron's dist_checkpointing directory, with `model.json` (the model's spec) beside it."""
 
     kind = "megatron_checkpoint"
-    step: int
-    tokens_seen: int
+    step: int  # of its run
+    tokens_seen: int  # by the model: of its run, and of those that it continues
     parameters: int
     vocab_size: int
     sequence_length: int
@@ -140,7 +140,7 @@ class ConversionAudit(Artifact):
 
 
 class EvalReport(Artifact):
-    """`report.json` and `completions.jsonl` of one model."""
+    """`report.json`, `completions.jsonl` and `documents.jsonl` of one model. The facts are of its first corpus."""
 
     kind = "eval_report"
     label: str
@@ -166,8 +166,8 @@ class Decision(Artifact):
     candidate: str  # digests of the HFModels
     champion: str | None
     metric: str
-    improvement: float  # of the main metric, relative to the champion's
-    bound: float  # the improvement is at least this, with the confidence asked for
+    improvement: float | None  # of the main metric; units as in PromotionSpec; None: not to be had
+    bound: float | None  # the improvement is at least this, with the confidence asked for
 
 
 class Endpoint(Artifact):
@@ -188,6 +188,17 @@ class PublishedModel(Artifact):
     label: str
     registry_name: str
     registry_version: str
+
+
+class Promotion(Artifact):
+    """`promotion.json`: a decision carried out, and how the registry's aliases stand since."""
+
+    kind = "promotion"
+    registry_name: str
+    registry_version: str
+    outcome: str
+    champion: str | None  # registry versions
+    previous: str | None
 
 
 class Report(Artifact):

@@ -2,7 +2,7 @@
 
 An engine is a process, `python -m tasks.<stage>.<engine> JOB_DIR`, alone or under torchrun:
 
-    JOB_DIR/spec.json       in:  {"stage", "kind", "spec", "inputs": {name: {"path", "digest"}}}
+    JOB_DIR/spec.json       in:  {"stage", "kind", "spec", "inputs": {name: {"path", "digest", "place"}}}
     JOB_DIR/output/         out: the artifact, sealed by its manifest
     JOB_DIR/work            a folder: what a resume needs (checkpoints in progress)
     JOB_DIR/metrics.jsonl   out: one object a line, {"step", "time", name: number, …}
@@ -49,7 +49,7 @@ class Job:
     stage: str
     kind: str
     raw_spec: dict[str, Any]
-    inputs: dict[str, dict[str, str]]
+    inputs: dict[str, dict[str, str]]  # "place" is where others find what is at "path" here
 
     @property
     def output(self) -> Path:

@@ -187,7 +187,10 @@ def run(
         "stage": engine.stage,
         "kind": made.kind,
         "spec": words,
-        "inputs": {name: {"path": str(item.local()), "digest": item.digest} for name, item in named.items()},
+        "inputs": {
+            name: {"path": str(item.local()), "digest": item.digest, "place": item.place}
+            for name, item in named.items()
+        },
     }
     again = shlex.join(["python", *engine.command(job_dir, processes, Node(nodes=nodes, address="MASTER_ADDR"))[1:]])
     start = partial(run_engine, engine, job_dir, request, title=title, processes=processes, nodes=nodes)

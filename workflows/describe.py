@@ -1,4 +1,5 @@
-"""Every field of a recipe, with its default, its bounds and what it means.
+"""Every field of a recipe, with its default, its bounds and what it means. The sections from `grow` on are for
+workflows/continuous.py.
 
 python -m workflows.describe             all sections
 python -m workflows.describe pretrain    one section
@@ -15,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from tasks.data.source_spec import FilesSource, HuggingFaceSource, JsonlSource, ParquetSource, StdlibSource
-from workflows.recipe import SECTIONS, Recipe
+from workflows.continuous_recipe import SECTIONS, ContinuousRecipe
 
 SOURCES = (StdlibSource, FilesSource, JsonlSource, ParquetSource, HuggingFaceSource)
 SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
@@ -28,7 +29,7 @@ def main(names: list[str]) -> int:
         print(f"no such section: {', '.join(unknown)}; there are: {', '.join(SECTIONS)}", file=sys.stderr)
         return 2
     for name in names or SECTIONS:
-        print(f"{name}:  # {Recipe.model_fields[name].description}")
+        print(f"{name}:  # {ContinuousRecipe.model_fields[name].description}")
         _print_fields(SECTIONS[name], "  ")
         print()
     return 0

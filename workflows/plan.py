@@ -23,6 +23,7 @@ from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import GB
 from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem, StageSpec
+from workflows.continuous_recipe import recipe_of
 from workflows.costs import Quotes, over_budget, quotes
 from workflows.given import Given, devices_of
 from workflows.needs import MFU, Need, need
@@ -161,7 +162,7 @@ def main(recipe: Path, for_machines: bool, mfu: float) -> None:
     problems: list[Problem] = []
     stages: list[Planned] = []
     try:
-        whole: Any = Recipe.model_validate(yaml.safe_load(recipe.read_text()))
+        whole: Any = recipe_of(yaml.safe_load(recipe.read_text()))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise RecipeError([Problem("recipe", str(recipe), f"an existing YAML or JSON file: {error}")]) from error
     except RecipeError as error:

@@ -43,13 +43,13 @@ def dag(recipe: Recipe) -> Report:
         more_shards = [tokenize(spec=recipe.shards, corpus=each, tokenizer=tokenizer) for each in more_corpora]
     if recipe.pretrain:
         start = [take_in(spec=recipe.init_from.as_found())] if recipe.init_from else []
-        checkpoint = pretrain(spec=recipe.pretrain, data=shards, more=more_shards, start=start)
+        checkpoint = pretrain(spec=recipe.pretrain, data=shards, more=more_shards, start=start, resume=[])
 
     def keep(model: HFModel) -> HFModel:
         """Evaluate each model as soon as it is there."""
         models.append(model)
         if recipe.evaluate:
-            reports.append(evaluate(spec=recipe.evaluate, model=model, corpus=corpus))
+            reports.append(evaluate(spec=recipe.evaluate, model=model, corpus=corpus, more=[]))
         return model
 
     if recipe.convert:

@@ -58,7 +58,7 @@ class Recipe(Spec):
         recipe: Recipe | None = None
         try:
             recipe = handler(value)
-            problems, given = [], given_of(recipe)
+            problems, given = recipe.problems(), given_of(recipe)
         except ValidationError as error:
             problems = problems_from(error, cls, value)
             given = _readable_part(value)

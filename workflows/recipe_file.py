@@ -38,7 +38,7 @@ def _name(param: click.Parameter | None) -> str:
 
 def to_click_option(*args: Any, **kwargs: Any) -> click.Option:
     option: click.Option = _to_click_option(*args, **kwargs)
-    if Recipe in args or Recipe in kwargs.values():
+    if any(isinstance(each, type) and issubclass(each, Recipe) for each in (*args, *kwargs.values())):
         option.help = HELP
     return option
 

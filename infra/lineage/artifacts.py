@@ -25,6 +25,7 @@ _DETAILS = {
     "eval_report": ("all_checks", lambda value: f"{share(value)} pass"),
     "endpoint": ("tokens_per_s", lambda value: f"{number(value)} tokens/s"),
     "conversion_audit": ("argmax_agreement", lambda value: f"{share(value)} agree"),
+    "decision": ("improvement", lambda value: f"{100 * value:+.1f} %"),
 }
 
 

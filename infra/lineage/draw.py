@@ -26,6 +26,8 @@ FAMILIES = {
     "published_model": "model",
     "eval_report": "finding",
     "conversion_audit": "finding",
+    "decision": "finding",
+    "promotion": "finding",
     "endpoint": "finding",
     "report": "page",
 }

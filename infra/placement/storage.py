@@ -48,6 +48,11 @@ def fetch(directory: str, digest: str) -> Path:
     return here
 
 
+def fetch_one(file: str, here: Path) -> None:
+    """One file of a bucket, to a path on this machine."""
+    _access().get_data(file, str(here), is_multipart=False)
+
+
 def _access() -> Any:
     """Flyte's access to files, by fsspec; imported when it is needed, since recipes are checked without it."""
     from flytekit import FlyteContextManager

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tasks.data.documents import SPLITS, Document, SplitWriter, document, read_documents, split_of
-from tasks.data.sources import read_source
+from tasks.data.sources import Raw, read_source
 from tasks.data.spec import CorpusSpec
 from tasks.job import Job, StageError, main, write_json
 
@@ -45,7 +45,7 @@ def work(job: Job) -> None:
         writer.close()
     train, held_out = writers["train"], writers["held_out"]
     _refuse_empty(spec, counts, train, held_out)
-    _write_samples(job)
+    write_samples(job)
     job.finish(
         documents=train.documents,
         held_out_documents=held_out.documents,
@@ -60,18 +60,9 @@ def work(job: Job) -> None:
 def _kept(job: Job, spec: CorpusSpec, counts: Counts) -> Iterator[Document]:
     """The source's documents but for the invalid, the empty and the repeated, which are counted."""
     seen: set[bytes] = set()
-    shown = time.monotonic()
-    for raw in read_source(spec.source):
-        if time.monotonic() - shown > PROGRESS_INTERVAL_S:
-            shown = time.monotonic()
-            job.progress(100 * raw.done, 100, "%", documents=f"{len(seen):,}")
-        try:
-            item = document(raw.source, raw.text.decode("utf-8-sig"))
-        except UnicodeDecodeError:
-            counts.invalid_utf8 += 1
-            continue
-        if not item.text.strip():
-            counts.empty += 1
+    for raw in reading(job, spec):
+        item = sound_document(raw, counts)
+        if item is None:
             continue
         key = bytes.fromhex(item.id[:32])
         if key in seen:
@@ -81,13 +72,33 @@ def _kept(job: Job, spec: CorpusSpec, counts: Counts) -> Iterator[Document]:
         yield item
 
 
+def reading(job: Job, spec: CorpusSpec) -> Iterator[Raw]:
+    """The source from its first document to its last, told on the terminal."""
+    shown = time.monotonic()
+    for number, raw in enumerate(read_source(spec.source), start=1):
+        if time.monotonic() - shown > PROGRESS_INTERVAL_S:
+            shown = time.monotonic()
+            job.progress(100 * raw.done, 100, "%", documents=f"{number:,}")
+        yield raw
+
+
+def sound_document(raw: Raw, counts: Counts) -> Document | None:
+    """What was found as a document; None, and counted, when it is not UTF-8 or has nothing but white space."""
+    try:
+        item = document(raw.source, raw.text.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        counts.invalid_utf8 += 1
+        return None
+    if not item.text.strip():
+        counts.empty += 1
+        return None
+    return item
+
+
 def _refuse_empty(spec: CorpusSpec, counts: Counts, train: SplitWriter, held_out: SplitWriter) -> None:
     found = train.documents + held_out.documents
     if not found:
-        raise StageError(
-            f"the {spec.source.kind} source gave no document ({counts.empty} empty, {counts.invalid_utf8} not UTF-8); "
-            "choose another path or text_field"
-        )
+        raise no_documents(spec, counts)
     for split, writer in (("held-out", held_out), ("train", train)):
         if not writer.documents:
             raise StageError(
@@ -96,7 +107,15 @@ def _refuse_empty(spec: CorpusSpec, counts: Counts, train: SplitWriter, held_out
             )
 
 
-def _write_samples(job: Job) -> None:
+def no_documents(spec: CorpusSpec, counts: Counts, more: str = "") -> StageError:
+    return StageError(
+        f"the {spec.source.kind} source gave no document ({counts.empty} empty, {counts.invalid_utf8} not UTF-8); "
+        f"choose another path or text_field{more}"
+    )
+
+
+def write_samples(job: Job) -> None:
+    """The beginnings of a few held-out documents, for the report."""
     samples = [
         {"source": item.source, "text": item.text[:SAMPLE_CHARACTERS]}
         for item in islice(read_documents(job.output, "held_out"), SAMPLES)

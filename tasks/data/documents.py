@@ -6,13 +6,18 @@ A row group holds about 1 MiB of text, so it is also the unit of parallel work d
 documents in the same order give the same bytes, whatever machine writes them.
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from blake3 import blake3
 
 from tasks.manifest import text_digest
 
@@ -39,6 +44,11 @@ class RowGroup:
     index: int
 
 
+def document_id(text: bytes) -> str:
+    """The id that a document of these bytes has, without looking whether they are UTF-8."""
+    return blake3(text.removeprefix(BOM_UTF8)).hexdigest()
+
+
 def document(source: str, text: str) -> Document:
     """Raises UnicodeEncodeError when the text holds lone surrogates, which no file can hold as UTF-8."""
     return Document(text_digest(text), source, text)
@@ -56,9 +66,31 @@ def read_documents(corpus_dir: Path, split: Split) -> Iterator[Document]:
         yield from read_row_group(group)
 
 
+def read_names(corpus_dir: Path, split: Split) -> Iterator[tuple[str, str]]:
+    """(id, source) of a split's documents in the corpus's order, without their text."""
+    for batch in _columns(corpus_dir, split, ["id", "source"]):
+        yield from zip(batch["id"].to_pylist(), batch["source"].to_pylist(), strict=True)
+
+
+def text_sizes(corpus_dir: Path, split: Split) -> npt.NDArray[np.int64]:
+    """The UTF-8 size of each of a split's documents, in the corpus's order."""
+    sizes = [pc.binary_length(batch["text"]).to_numpy() for batch in _columns(corpus_dir, split, ["text"])]
+    return np.concatenate([np.empty(0, np.int64), *sizes])
+
+
+def _columns(corpus_dir: Path, split: Split, names: list[str]) -> Iterator[pa.RecordBatch]:
+    for path in _files(corpus_dir, split):
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(columns=names, use_threads=False)
+
+
+def _files(corpus_dir: Path, split: Split) -> list[Path]:
+    return sorted(corpus_dir.glob(f"{split}-*.parquet"))
+
+
 def row_groups(corpus_dir: Path, split: Split) -> list[RowGroup]:
     """The places of a split's documents, in order. Reads the files' footers only."""
-    paths = sorted(corpus_dir.glob(f"{split}-*.parquet"))
+    paths = _files(corpus_dir, split)
     return [RowGroup(path, index) for path in paths for index in range(pq.read_metadata(path).num_row_groups)]
 
 

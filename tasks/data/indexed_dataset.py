@@ -28,6 +28,7 @@ VERSION = 1
 SMALL_VOCABULARY = 65_500  # below it ids fit into uint16: Megatron's own limit
 TokenDtype = np.dtype[np.uint16] | np.dtype[np.int32]
 _CODES = {np.dtype(np.uint16): 8, np.dtype(np.int32): 4}
+_HEADER = 34  # bytes
 _BLOCK = 1 << 20  # lengths in memory at a time
 
 
@@ -49,6 +50,13 @@ def write_index(path: Path, lengths: Path, dtype: TokenDtype) -> None:
             start = int(ends[-1])
         for first in range(0, count + 1, _BLOCK):
             index.write(np.arange(first, min(first + _BLOCK, count + 1), dtype="<i8").tobytes())
+
+
+def read_lengths(index: Path) -> npt.NDArray[np.int32]:
+    """How many tokens each sequence has, from an `.idx` that `write_index` wrote."""
+    with index.open("rb") as stream:
+        _, _, count, _ = struct.unpack("<QBQQ", stream.read(_HEADER)[len(MAGIC) :])
+        return np.frombuffer(stream.read(4 * count), "<i4")
 
 
 def _blocks(lengths: Path) -> Iterator[npt.NDArray[np.int32]]:

@@ -1,14 +1,18 @@
-"""The three data stages: a source → corpus → tokenizer → tokenized shards."""
+"""The data stages: a source → corpus → tokenizer → tokenized shards; and what a source that changes needs:
+what is new in it, what is left of what was there before."""
 
 import images
 from infra.launch import Engine
 from tasks.artifacts import Corpus, TokenizedCorpus, Tokenizer
-from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
+from tasks.data.spec import CorpusSpec, GatherSpec, ShardsSpec, TokenizerSpec
 from tasks.stage import run, stage
 
 CORPUS = Engine("corpus", "tasks.data.corpus", version="1")
 TOKENIZER = Engine("tokenizer", "tasks.data.tokenizer", version="1")
 SHARDS = Engine("shards", "tasks.data.shards", version="2")
+INCREMENT = Engine("increment", "tasks.data.increment", version="1")
+GATHER = Engine("gather", "tasks.data.gather", version="1")
+PRUNE = Engine("prune", "tasks.data.prune", version="1")
 
 
 @stage(CORPUS, image=images.DATA)
@@ -27,3 +31,22 @@ def train_tokenizer(spec: TokenizerSpec, corpus: Corpus) -> Tokenizer:
 def tokenize(spec: ShardsSpec, corpus: Corpus, tokenizer: Tokenizer) -> TokenizedCorpus:
     """Write both splits as Megatron `.bin/.idx`."""
     return run(SHARDS, TokenizedCorpus, spec, corpus=corpus, tokenizer=tokenizer)
+
+
+@stage(INCREMENT, image=images.DATA)
+def find_new(spec: CorpusSpec, known: list[Corpus]) -> Corpus:
+    """The source's documents that are in none of the known corpora (oldest first), perhaps none; `changes.json`
+    says what became of the others."""
+    return run(INCREMENT, Corpus, spec, known=known)
+
+
+@stage(GATHER, image=images.DATA)
+def gather(spec: GatherSpec, corpora: list[Corpus], newest: Corpus) -> Corpus:
+    """What is left of some corpora, in their order, when `newest` was found."""
+    return run(GATHER, Corpus, spec, corpora=corpora, newest=newest)
+
+
+@stage(PRUNE, image=images.DATA)
+def prune(spec: ShardsSpec, data: TokenizedCorpus, corpus: Corpus, newest: Corpus) -> TokenizedCorpus:
+    """The shards of a corpus without the documents that were gone when `newest` was found."""
+    return run(PRUNE, TokenizedCorpus, spec, data=data, corpus=corpus, newest=newest)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from vllm import LLM, SamplingParams
 
+from tasks.evaluate.held_out import HeldOut
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.evaluate.subject import Subject
 from tasks.job import Job
@@ -15,11 +16,11 @@ WINDOWS_A_CALL = 32  # are what the progress bar moves by
 
 
 def answer(
-    job: Job, spec: EvaluateSpec, subject: Subject, prompts: Sequence[list[int]], windows: Sequence[list[int]]
-) -> tuple[list[Completion], float]:
-    """One completion of each prompt, and the bits of every token of the windows but each one's first."""
+    job: Job, spec: EvaluateSpec, subject: Subject, sets: Sequence[HeldOut]
+) -> list[tuple[list[Completion], list[float]]]:
+    """For each set one completion of each prompt, and the bits of each window: of its tokens but the first."""
     llm = open_engine(subject.path, max_model_len=subject.positions, seed=spec.seed)
-    return complete(job, llm, prompts, spec), token_bits(job, llm, windows)
+    return [(complete(job, llm, each.questions, spec), window_bits(job, llm, each.windows)) for each in sets]
 
 
 def complete(job: Job, llm: LLM, prompts: Sequence[list[int]], spec: EvaluateSpec) -> list[Completion]:
@@ -36,15 +37,15 @@ def complete(job: Job, llm: LLM, prompts: Sequence[list[int]], spec: EvaluateSpe
     return completions
 
 
-def token_bits(job: Job, llm: LLM, windows: Sequence[list[int]]) -> float:
+def window_bits(job: Job, llm: LLM, windows: Sequence[list[int]]) -> list[float]:
     # a new token has to be asked for; it is drawn and not used
     params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
-    nats: list[float] = []
+    bits: list[float] = []
     for begin in range(0, len(windows), WINDOWS_A_CALL):
         job.progress(begin, len(windows), "windows")
         batch = windows[begin : begin + WINDOWS_A_CALL]
         requests = [{"prompt_token_ids": window} for window in batch]
         for window, output in zip(batch, llm.generate(requests, params, use_tqdm=False), strict=True):
             steps = zip(window[1:], output.prompt_logprobs[1:], strict=True)
-            nats.append(-math.fsum(step[token].logprob for token, step in steps))
-    return math.fsum(nats) / math.log(2)
+            bits.append(-math.fsum(step[token].logprob for token, step in steps) / math.log(2))
+    return bits

@@ -8,19 +8,20 @@ next, which begins with the last token of the one before as its only context.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from tasks.data.documents import Document
 
 
-def held_out_texts(documents: Iterable[Document], budget: int) -> list[str]:
+def held_out_texts(documents: Iterable[Document], budget: int) -> list[Document]:
     """Documents in the order of their ids (so, at random but always the same), until `budget` bytes of
-    UTF-8 are reached; the last one is cut there, at a whole character."""
-    texts: list[str] = []
+    UTF-8 are reached; the last one's text is cut there, at a whole character."""
+    texts: list[Document] = []
     left = budget
     for document in sorted(documents, key=lambda each: each.id):
         if left <= 0:
             break
-        texts.append(document.text.encode()[:left].decode(errors="ignore"))
+        texts.append(replace(document, text=document.text.encode()[:left].decode(errors="ignore")))
         left -= len(document.text.encode())
     return texts
 

@@ -1,26 +1,30 @@
 """Evaluate one model: bits per byte on held-out documents, and the next statement.
 
-In: "model" (a Hugging Face directory) and "corpus". Out:
+In: "model" (a Hugging Face directory), "corpus", and further corpora "more.0", …: each is a held-out
+set of its own. Out:
 
-    report.json         the rates, the same rates of the real statements (the ceiling), what was counted
-    completions.jsonl   a line for each prompt: id, source, prompt, reference, completion, statement, checks
-    record/samples.json the first few of them, for the report
+    report.json         the first set's rates, the same rates of the real statements (the ceiling), and
+                        under "sets" each set's rates and what was counted
+    completions.jsonl   a line for each prompt: set, id, source, prompt, reference, completion, statement, checks
+    documents.jsonl     a line for each scored document: set, id, bytes (UTF-8), bits
+    record/samples.json the first few completions, for the report
 
 Every model is asked the same prompts, once each, and draws from its own distribution: no beam, no
-retry, and nothing of the answer is repaired before it is judged (see tasks/statements/check.py).
+retry, and nothing of the answer is repaired before it is judged (see tasks/statements/check.py). The
+first set comes first: its scores are the same whatever sets follow it.
 """
 
 import json
+import math
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.data.documents import Document, read_documents
-from tasks.evaluate.bits import held_out_texts, windows
+from tasks.evaluate.held_out import FIRST, HeldOut, choose
 from tasks.evaluate.spec import EvaluateSpec
-from tasks.evaluate.subject import Subject, open_subject
-from tasks.job import Job, StageError, main, write_json
+from tasks.evaluate.subject import open_subject
+from tasks.job import Job, main, write_json
 from tasks.statements.check import Verdict, check
-from tasks.statements.extract import extract
 from tasks.statements.prompt import Prompt
 from tasks.statements.summary import Summary, summarise
 
@@ -33,68 +37,77 @@ SAMPLES = 12
 def work(job: Job) -> None:
     spec = job.spec(EvaluateSpec)
     subject = open_subject(job.input("model"))
-    documents = list(read_documents(job.input("corpus"), "held_out"))
-    prompts = choose_prompts(documents, subject, spec)
-    texts = held_out_texts(documents, spec.held_out_bytes)
-    tokens = [subject.tokens(text) for text in texts]
-    # one position is kept for the token that vLLM has to be asked for
-    runs = [run for each in tokens for run in windows(each, subject.end_of_text, subject.positions - 1)]
+    corpora = {name: job.input(name) for name in job.inputs if name == FIRST or name.startswith("more.")}
+    sets = [choose(name, corpus, subject, spec) for name, corpus in corpora.items()]
 
     from tasks.evaluate.answer import answer  # imports vLLM: some seconds that bad input should not cost
 
-    completions, bits = answer(job, spec, subject, [subject.tokens(prompt.text) for prompt in prompts], runs)
-    verdicts = [check(prompt, completion.text) for prompt, completion in zip(prompts, completions, strict=True)]
-    ceiling = summarise([check(prompt, prompt.reference) for prompt in prompts])
+    scores: dict[str, dict[str, float]] = {}
+    documents: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
+    for each, (completions, bits) in zip(sets, answer(job, spec, subject, sets), strict=True):
+        verdicts = [check(*pair) for pair in zip(each.prompts, [one.text for one in completions], strict=True)]
+        scored = _documents(each, bits)
+        scores[each.name] = _scores(each, scored, verdicts)
+        documents += scored
+        lines += [_line(each.name, *one) for one in zip(each.prompts, completions, verdicts, strict=True)]
+    ceiling = summarise([check(prompt, prompt.reference) for prompt in sets[0].prompts])
 
-    size = sum(len(text.encode()) for text in texts)
-    rates = {"bits_per_byte": bits / size, **_rates(summarise(verdicts))}
-    facts = {"label": subject.label, "model_digest": job.inputs["model"]["digest"], "prompts": len(prompts), **rates}
+    first = scores[FIRST]
+    rates = {name: first[name] for name in ("bits_per_byte", *_rates(ceiling))}
+    facts = {"label": subject.label, "model_digest": job.inputs["model"]["digest"], "prompts": spec.prompts, **rates}
     job.output.mkdir(parents=True, exist_ok=True)
     write_json(
         job.output / "report.json",
         {
             **facts,
             "ceiling": _rates(ceiling),
-            "ended": sum(completion.ended for completion in completions) / len(completions),
-            "held_out": {"documents": len(texts), "bytes": size, "tokens": sum(map(len, tokens))},
+            "ended": sum(line["ended"] for line in lines if line["set"] == FIRST) / spec.prompts,
+            "sets": scores,
             "sampling": spec.model_dump(mode="json"),
         },
     )
-    lines = [_line(*each) for each in zip(prompts, completions, verdicts, strict=True)]
-    (job.output / "completions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    _write_lines(job.output / "completions.jsonl", lines)
+    _write_lines(job.output / "documents.jsonl", documents)
     write_json(job.record / "samples.json", lines[:SAMPLES])
     job.metric(0, **rates)
     job.finish(**facts)
 
 
-def choose_prompts(documents: list[Document], subject: Subject, spec: EvaluateSpec) -> list[Prompt]:
-    """The first `spec.prompts` prompts that leave room for a completion. Raises StageError when there
-    are fewer."""
-    room = subject.positions - spec.max_new_tokens
-    if room <= 0:
-        raise StageError(
-            f"evaluate.max_new_tokens: {spec.max_new_tokens}: the model has {subject.positions} positions for the "
-            "prompt and the completion together; ask for fewer tokens"
-        )
-    found = extract(
-        documents, seed=spec.seed, per_function=spec.prompts_per_function, max_prompt_chars=spec.max_prompt_chars
-    )
-    fitting = [prompt for prompt in found if len(subject.tokens(prompt.text)) <= room]
-    if len(fitting) < spec.prompts:
-        raise StageError(
-            f"evaluate.prompts: {spec.prompts}: the {len(documents)} held-out documents have {len(fitting)} places "
-            f"to ask about (and {len(found) - len(fitting)} too long for the model's {subject.positions} positions); "
-            "ask for fewer, take more out of each function (prompts_per_function), or hold out more of the corpus"
-        )
-    return fitting[: spec.prompts]
+def _documents(held_out: HeldOut, bits: list[float]) -> list[dict[str, Any]]:
+    """The set's documents with their bits, of the bits of its windows."""
+    of_windows = iter(bits)
+    return [
+        {
+            "set": held_out.name,
+            "id": each.document.id,
+            "bytes": each.bytes,
+            "bits": math.fsum(next(of_windows) for _ in each.windows),
+        }
+        for each in held_out.documents
+    ]
+
+
+def _scores(held_out: HeldOut, documents: list[dict[str, Any]], verdicts: list[Verdict]) -> dict[str, float]:
+    """What was counted, and the rates: those of nothing are left out."""
+    size = sum(document["bytes"] for document in documents)
+    found = {
+        "documents": len(documents),
+        "bytes": size,
+        "tokens": sum(len(each.tokens) for each in held_out.documents),
+        "prompts": len(verdicts),
+    }
+    bits = {"bits_per_byte": math.fsum(document["bits"] for document in documents) / size} if size else {}
+    return found | bits | (_rates(summarise(verdicts)) if verdicts else {})
 
 
 def _rates(summary: Summary) -> dict[str, float]:
     return {name: rate for name, rate in asdict(summary).items() if name != "count"}
 
 
-def _line(prompt: Prompt, completion: "Completion", verdict: Verdict) -> dict[str, Any]:
+def _line(held_out: str, prompt: Prompt, completion: "Completion", verdict: Verdict) -> dict[str, Any]:
     return {
+        "set": held_out,
         "id": prompt.id,
         "source": prompt.source,
         "prompt": prompt.text,
@@ -104,6 +117,10 @@ def _line(prompt: Prompt, completion: "Completion", verdict: Verdict) -> dict[st
         "statement": verdict.statement,
         **verdict.checks,
     }
+
+
+def _write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@ from tasks.artifacts import Corpus, EvalReport, HFModel
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.stage import run, stage
 
-ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", version="1")
+ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", version="2")
 
 
 @stage(ENGINE, image=images.SERVE)
-def evaluate(spec: EvaluateSpec, model: HFModel, corpus: Corpus) -> EvalReport:
-    return run(ENGINE, EvalReport, spec, title=f"evaluate-{model.label}", model=model, corpus=corpus)
+def evaluate(spec: EvaluateSpec, model: HFModel, corpus: Corpus, more: list[Corpus]) -> EvalReport:
+    """Score a model on the held-out text of `corpus`, and by itself on that of each of `more`."""
+    return run(ENGINE, EvalReport, spec, title=f"evaluate-{model.label}", model=model, corpus=corpus, more=more)

@@ -50,7 +50,7 @@ class TrainingState:
     losses: list[float] = field(default_factory=list)  # the last ones, by which a spike is known
 
     def plain(self) -> dict[str, Any]:
-        values = {item.name: getattr(self, item.name) for item in fields(self)[3:]}
+        values = {item.name: getattr(self, item.name) for item in PLAIN}
         return values | {"updates": updates(self.optimizer), "schedule": self.scheduler.num_steps}
 
     def sharded(self, with_rng: bool) -> dict[str, Any]:
@@ -58,6 +58,9 @@ class TrainingState:
         models = {f"model{number}": chunk.sharded_state_dict() for number, chunk in enumerate(self.chunks)}
         state = {**models, "optimizer": sharded_state(self.optimizer, models.values())}
         return state | ({"rng": _sharded_rng()} if with_rng else {})
+
+
+PLAIN = fields(TrainingState)[3:]
 
 
 def grid() -> dict[str, int]:
@@ -197,19 +200,14 @@ class Checkpoints:
 
     def load(self, state: TrainingState, path: Path) -> None:
         """Continue from a checkpoint. Raises ArtifactError when its files are not what was written."""
-        facts = _verify(path)
-        same_grid = facts["grid"] == grid()  # otherwise a rank's random state is no other rank's
-        plain = dist_checkpointing.load_common_state_dict(str(path))["plain"]
-        prepare(state.optimizer, plain.pop("updates"))
-        loaded = dist_checkpointing.load(state.sharded(with_rng=same_grid), str(path))
-        for number, chunk in enumerate(state.chunks):
-            chunk.load_state_dict(loaded[f"model{number}"])
-        state.scheduler.num_steps = plain.pop("schedule")
+        same_grid = _verify(path)["grid"] == grid()  # otherwise a rank's random state is no other rank's
+        plain, rng = _read(state, path, with_rng=same_grid)
+        state.scheduler.num_steps = plain["schedule"]
         state.scheduler.step(increment=0)
-        for name, value in plain.items():
-            setattr(state, name, value)
+        for item in PLAIN:
+            setattr(state, item.name, plain[item.name])
         if same_grid:
-            _set_rng(loaded["rng"])
+            _set_rng(rng)
 
 
 def superfluous(steps: list[int], policy: CheckpointPolicy) -> list[int]:
@@ -225,6 +223,25 @@ class _Saving:
     facts: dict[str, Any]
     request: AsyncRequest
     written: "Future[dict[str, FileEntry]]"  # this rank's files
+
+
+def take_over(state: TrainingState, path: Path) -> None:
+    """Begin a run with the weights of another's checkpoint and with what AdamW knows of them: its moments, and
+    how often it has updated them. The tokens seen are counted on from there; steps, schedule, place in the data
+    and random state are the new run's. Every rank calls it, under any layout. The files must have been checked
+    against their digests before."""
+    plain, _ = _read(state, path, with_rng=False)
+    state.tokens = plain["tokens"]
+
+
+def _read(state: TrainingState, path: Path, with_rng: bool) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Fill the weights and the optimizer's state; returns the plain fields and, `with_rng`, the random state."""
+    plain = dist_checkpointing.load_common_state_dict(str(path))["plain"]
+    prepare(state.optimizer, plain["updates"])
+    loaded = dist_checkpointing.load(state.sharded(with_rng), str(path))
+    for number, chunk in enumerate(state.chunks):
+        chunk.load_state_dict(loaded[f"model{number}"])
+    return plain, loaded.get("rng", {})
 
 
 def fill(chunks: list[GPTModel], path: Path) -> None:

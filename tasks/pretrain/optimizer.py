@@ -36,7 +36,7 @@ def build_optimizer(
         group["fused"] = True  # torch's AdamW in one pass over the weights; Megatron has no word for it
     scheduler = OptimizerParamScheduler(
         optimizer,
-        init_lr=0.0,
+        init_lr=wanted.warmup_from,
         max_lr=wanted.lr,
         min_lr=wanted.min_lr,
         lr_warmup_steps=wanted.warmup_steps,

@@ -12,7 +12,14 @@ class OptimizerSpec(Spec):
 
     lr: float = Field(3e-3, gt=0, le=1, description="Peak learning rate")
     min_lr: float = Field(3e-4, ge=0, le=1, description="Learning rate at the end of the decay")
-    warmup_steps: int = Field(40, ge=0, description="Steps of linear warm-up from 0")
+    warmup_steps: int = Field(40, ge=0, description="Steps of linear warm-up")
+    warmup_from: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Learning rate that the warm-up starts at: a run that continues another is re-warmed from the "
+        "min_lr that it ended with",
+    )
     decay: Literal["cosine", "linear", "WSD"] = Field("cosine", description="Shape of the decay")
     wsd_decay_steps: int = Field(0, ge=0, description="With WSD: steps of the final decay")
     beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's first-moment decay")
@@ -25,6 +32,10 @@ class OptimizerSpec(Spec):
         found = []
         if self.min_lr > self.lr:
             found.append(Problem("min_lr", self.min_lr, f"at most lr ({self.lr})"))
+        if self.warmup_from > self.lr:
+            found.append(Problem("warmup_from", self.warmup_from, f"at most lr ({self.lr})"))
+        if self.warmup_from and not self.warmup_steps:
+            found.append(Problem("warmup_from", self.warmup_from, "0 without warmup_steps: there is no warm-up"))
         if self.decay == "WSD" and self.wsd_decay_steps == 0:
             found.append(Problem("wsd_decay_steps", 0, "at least 1 with decay: WSD"))
         if self.decay != "WSD" and self.wsd_decay_steps:

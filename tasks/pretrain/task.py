@@ -11,9 +11,14 @@ ENGINES = {"megatron": Engine("pretrain", "tasks.pretrain.train", version="3")}
 
 @stage(ENGINES["megatron"], image=images.TRAIN)
 def pretrain(
-    spec: PretrainSpec, data: TokenizedCorpus, more: list[TokenizedCorpus], start: list[MegatronWeights]
+    spec: PretrainSpec,
+    data: TokenizedCorpus,
+    more: list[TokenizedCorpus],
+    start: list[MegatronWeights],
+    resume: list[MegatronCheckpoint],
 ) -> MegatronCheckpoint:
-    """Train a model on tokenized text, `data` with `more` blended in: from nothing, or from the one in `start`."""
+    """Train a model on tokenized text, `data` with `more` blended in: from nothing, from the weights in `start`, or
+    on from the run in `resume`, with its optimizer's state. One of the two at most, and one of it."""
     return run(
         ENGINES[spec.engine],
         MegatronCheckpoint,
@@ -24,4 +29,5 @@ def pretrain(
         data=data,
         more=more,
         start=start,
+        resume=resume,
     )

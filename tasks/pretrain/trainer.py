@@ -7,9 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,18 +17,15 @@ from tasks.job import Job, StageError
 from tasks.manifest import read_manifest
 from tasks.pretrain.anomaly import Anomaly, Book, Watch
 from tasks.pretrain.batches import Batch, Samples, build_datasets, micro_batches
+from tasks.pretrain.beginning import Beginning
 from tasks.pretrain.canonical import copy_content
-from tasks.pretrain.checkpoint import Checkpoints, TrainingState, fill
+from tasks.pretrain.checkpoint import Checkpoints, TrainingState
 from tasks.pretrain.flops import flops_per_token, peak_flops
 from tasks.pretrain.megatron import CUDA, DEVICE
-from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.prefetch import Prefetch
 from tasks.pretrain.spec import PretrainSpec, Reaction
 from tasks.pretrain.training import Training
 
-START = "start.0"  # the input with the weights to begin with
-# what a run may change of the model that it starts from: neither a weight nor what it computes depends on it
-FREE_FROM_THE_START: Any = {"max_positions": True, "init_std": True, "experts": {"aux_loss", "z_loss"}}
 LAYOUT_FACTS = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor", "data")
 
 
@@ -43,7 +38,7 @@ class Trainer:
         data = [job.input(name) for name in job.inputs if name == "data" or name.startswith("more.")]
         self.data_facts = read_manifest(data[0]).facts
         self.vocab_size = spec.model.vocab_size or int(self.data_facts["vocab_size"])
-        self.start = self._start()
+        self.beginning = Beginning(job, spec, self.vocab_size, self.data_facts["tokenizer_digest"])
         self._check()
         self.writer = dist.get_rank() == 0
         self.checkpoints = Checkpoints(job.work / "checkpoints", spec.checkpoints)
@@ -56,26 +51,6 @@ class Trainer:
         self.book = Book(job.directory, self.watch, self.writer)
         self.flops_per_token = flops_per_token(spec.model, self.vocab_size, spec.sequence_length)
         self.stop_requested = False
-
-    def _start(self) -> Path | None:
-        """The weights to begin with, where there are any; they are of this model."""
-        if START not in self.job.inputs:
-            return None
-        folder = self.job.input(START)
-        described = json.loads((folder / "model.json").read_text())
-        ours, theirs = (
-            model.model_dump(exclude=FREE_FROM_THE_START)
-            for model in (
-                self.spec.model.model_copy(update={"vocab_size": self.vocab_size}),
-                ModelSpec.model_validate(described["model"]),
-            )
-        )
-        words = [
-            f"{name} is {ours[name]}, and {theirs[name]} in the weights" for name in ours if ours[name] != theirs[name]
-        ]
-        if words:
-            raise StageError(f"pretrain.model is not the model of init_from: {'; '.join(words)}")
-        return folder
 
     def _check(self) -> None:
         if self.vocab_size < self.data_facts["vocab_size"]:
@@ -171,14 +146,12 @@ class Trainer:
     # -- the run ---------------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Continue from the newest complete checkpoint, if there is one; otherwise begin, with the weights of
-        another model if the run has one to start from."""
+        """Continue from the newest complete checkpoint of this run, if there is one; otherwise begin."""
         if self.checkpoints.resume(self.state):
             if self.writer:
                 print(f"continuing from step {self.state.step}", flush=True)
-        elif self.start:
-            fill(self.training.chunks, self.start / "checkpoint")
-            self.training.optimizer.reload_model_params()  # into its fp32 copies
+        else:
+            self.beginning.enter(self.state)
         if self.writer:
             self.job.forget_after(self.state.step)
 

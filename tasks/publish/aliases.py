@@ -1,24 +1,16 @@
-"""Who is champion: the aliases of a registered model, moved so that two movers cannot cross.
+"""The versions of a registered model: which one an alias names, and their files.
 
-`champion` is the version that serves, `previous` the one before it. MLflow moves an alias without
-looking at where it was, so a mover first hangs a claim on the registered model (a tag of its own) and
-then looks for others': of two at once at least one sees the other, and who sees another steps back and
-tries again. The registry alone tells the history: each version's tag `baton.champion` has its terms.
+`champion` is the version that serves, `previous` the one before it (tasks/publish/champion.py moves them).
+The registry alone tells the history: the tag `baton.champion` of each version has the times when it was.
 """
 
 import json
 import os
-import random
 import shutil
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
-from uuid import uuid4
 
 from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
@@ -27,7 +19,6 @@ from mlflow.exceptions import MlflowException
 
 from infra.home import baton_home
 from infra.tracking.store import tracking_uri
-from tasks.job import StageError
 from tasks.manifest import ArtifactError, verify, write_manifest
 from tasks.publish.registry import DIGEST_TAG, PATIENCE_S, ask
 
@@ -35,17 +26,7 @@ CHAMPION, PREVIOUS = "champion", "previous"
 MODEL_TAG = "baton.model"
 TERMS_TAG = "baton.champion"  # [{"since", "until", "why"}, …], oldest first
 ROLLED_BACK_TAG = "baton.rolled_back"  # when; the same on all versions that one rollback set aside
-CLAIM = "baton.claim."
-CLAIM_S = 60.0  # a claim that stands this long is of a mover that died
-TERMS_KEPT = 30  # MLflow takes 5,000 characters a tag
-
-
-class ChampionChanged(StageError):
-    """The champion is not the version that was expected: another was promoted or rolled back meanwhile."""
-
-
-class NoSuchVersion(StageError):
-    """There is no version to turn to."""
+OUTCOME_TAG = "baton.outcome"  # promoted, kept or rejected; a version without it is not (yet) a generation
 
 
 @dataclass(frozen=True)
@@ -64,52 +45,12 @@ class Version:
 def version_at(name: str, alias: str, patience_s: float = PATIENCE_S) -> Version | None:
     """The version that has the alias; None where the model or the alias is not there. Raises StageError
     when the registry does not answer for `patience_s`."""
-    return ask(lambda client: _at(client, _model(client, name), alias), patience_s=patience_s)
+    return ask(lambda client: _at(client, find_model(client, name), alias), patience_s=patience_s)
 
 
 def versions(name: str, patience_s: float = PATIENCE_S) -> list[Version]:
     """Every version, oldest first. Raises StageError."""
-    return ask(lambda client: _versions(client, name), patience_s=patience_s)
-
-
-def promote(name: str, version: int, expected: int | None) -> None:
-    """Make `version` champion if `expected` (None: nobody) is; it becomes `previous`. Called again, it
-    completes what was cut off. Raises ChampionChanged, StageError."""
-
-    claim = f"{CLAIM}{uuid4().hex}"
-
-    def attempt(client: MlflowClient) -> None:
-        with _claimed(client, name, claim):
-            now = _number(_model(client, name), CHAMPION)
-            if now not in (version, expected):
-                raise ChampionChanged(
-                    f"the champion of {name} is {_said(now)}, not {_said(expected)}, which version {version} was "
-                    "compared with; compare it with the champion of now: run the same command again"
-                )
-            _move(client, name, expected if now == version else now, version, f"version {version} was promoted")
-
-    ask(attempt)
-
-
-def roll_back(name: str, to: int | None = None) -> tuple[Version, Version]:
-    """Make `previous`, or the earlier champion `to`, champion again; returns what was and what is. What was
-    becomes `previous`, so that a second rollback undoes the first. The versions after the one that is
-    turned back to are marked as rolled back until then. Raises NoSuchVersion, StageError."""
-
-    claim = f"{CLAIM}{uuid4().hex}"
-
-    def attempt(client: MlflowClient) -> tuple[Version, Version]:
-        with _claimed(client, name, claim):
-            found = {each.version: each for each in _versions(client, name)}
-            model = _model(client, name)
-            was, now = _number(model, CHAMPION), to or _number(model, PREVIOUS)
-            _check_turn(name, found, was, now)
-            assert was is not None and now is not None
-            _mark(client, found, was, now)
-            _move(client, name, was, now, f"rolled back to version {now}" if now < was else f"turned to version {now}")
-            return found[was], found[now]
-
-    return ask(attempt)
+    return ask(lambda client: all_versions(client, name), patience_s=patience_s)
 
 
 def terms(version: Version) -> list[dict[str, Any]]:
@@ -152,7 +93,7 @@ def _download(version: Version, place: Path) -> None:
     download_artifacts(f"models:/{version.name}/{version.version}", dst_path=str(place), tracking_uri=tracking_uri())
 
 
-def _model(client: MlflowClient, name: str) -> RegisteredModel | None:
+def find_model(client: MlflowClient, name: str) -> RegisteredModel | None:
     try:
         return client.get_registered_model(name)
     except MlflowException as error:
@@ -161,26 +102,26 @@ def _model(client: MlflowClient, name: str) -> RegisteredModel | None:
         return None
 
 
-def _number(model: RegisteredModel | None, alias: str) -> int | None:
+def number_at(model: RegisteredModel | None, alias: str) -> int | None:
     return int(model.aliases[alias]) if model and alias in model.aliases else None
 
 
 def _at(client: MlflowClient, model: RegisteredModel | None, alias: str) -> Version | None:
-    number = _number(model, alias)
-    return None if model is None or number is None else _version(client.get_model_version(model.name, str(number)))
+    number = number_at(model, alias)
+    return None if model is None or number is None else as_version(client.get_model_version(model.name, str(number)))
 
 
-def _versions(client: MlflowClient, name: str) -> list[Version]:
+def all_versions(client: MlflowClient, name: str) -> list[Version]:
     found: list[ModelVersion] = []
     token: str | None = ""
     while token is not None:
         page = client.search_model_versions(f"name = '{name}'", page_token=token or None)
         found += page
         token = page.token or None
-    return sorted(map(_version, found), key=lambda each: each.version)
+    return sorted(map(as_version, found), key=lambda each: each.version)
 
 
-def _version(found: ModelVersion) -> Version:
+def as_version(found: ModelVersion) -> Version:
     tags = dict(found.tags)
     return Version(
         name=str(found.name),
@@ -191,82 +132,3 @@ def _version(found: ModelVersion) -> Version:
         tags=tags,
         created=found.creation_timestamp / 1000,
     )
-
-
-@contextmanager
-def _claimed(client: MlflowClient, name: str, mine: str) -> Iterator[None]:
-    """Be the only one who moves this model's aliases, while the tag `mine` is on it."""
-    seen: dict[str, float] = {}  # others' claims, and since when: by this process's clock alone
-    while True:
-        client.set_registered_model_tag(name, mine, "1")
-        model = _model(client, name)
-        others = [tag for tag in (model.tags if model else ()) if tag.startswith(CLAIM) and tag != mine]
-        if not others:
-            break
-        client.delete_registered_model_tag(name, mine)
-        for tag in others:
-            if time.monotonic() - seen.setdefault(tag, time.monotonic()) > CLAIM_S:
-                client.delete_registered_model_tag(name, tag)
-        time.sleep(random.uniform(0.05, 0.5))  # two that step back together must not come back together
-    try:
-        yield
-    finally:
-        client.delete_registered_model_tag(name, mine)
-
-
-def _move(client: MlflowClient, name: str, was: int | None, now: int, why: str) -> None:
-    """Move both aliases and write the terms; each step may be repeated."""
-    if was is not None and was != now:
-        client.set_registered_model_alias(name, PREVIOUS, str(was))
-    client.set_registered_model_alias(name, CHAMPION, str(now))
-    when = datetime.now(UTC).isoformat(timespec="seconds")
-    if was is not None and was != now:
-        _write_terms(client, name, was, lambda past: _ended(past, when, why))
-    _write_terms(client, name, now, lambda past: _begun(past, when))
-
-
-def _write_terms(client: MlflowClient, name: str, version: int, change: Callable[[list[Any]], list[Any]]) -> None:
-    past = terms(_version(client.get_model_version(name, str(version))))
-    if (told := change(past)) != past:
-        client.set_model_version_tag(name, str(version), TERMS_TAG, json.dumps(told[-TERMS_KEPT:]))
-
-
-def _begun(past: list[Any], when: str) -> list[Any]:
-    return past if past and past[-1]["until"] is None else [*past, {"since": when, "until": None, "why": None}]
-
-
-def _ended(past: list[Any], when: str, why: str) -> list[Any]:
-    if not past:  # the alias was set by hand, or by `publish`
-        past = [{"since": None, "until": None, "why": None}]
-    last = past[-1]
-    return past if last["until"] else [*past[:-1], last | {"until": when, "why": why}]
-
-
-def _mark(client: MlflowClient, found: dict[int, Version], was: int, now: int) -> None:
-    """Backwards: everything after `now` is rolled back. Forwards: what was rolled back with it is so no more."""
-    name = found[now].name
-    if now < was:
-        when = datetime.now(UTC).isoformat(timespec="milliseconds")
-        for number, each in found.items():
-            if number > now and ROLLED_BACK_TAG not in each.tags:
-                client.set_model_version_tag(name, str(number), ROLLED_BACK_TAG, when)
-        return
-    when = found[now].tags.get(ROLLED_BACK_TAG, "")
-    for number, each in found.items():
-        if when and each.tags.get(ROLLED_BACK_TAG) == when:
-            client.delete_model_version_tag(name, str(number), ROLLED_BACK_TAG)
-
-
-def _check_turn(name: str, found: dict[int, Version], was: int | None, now: int | None) -> None:
-    if was is None:
-        raise NoSuchVersion(f"{name}: no version is champion, so there is nothing to roll back")
-    if now is None:
-        raise NoSuchVersion(f"{name}: version {was} is champion and none was before it: there is nothing to turn to")
-    earlier = [number for number, each in found.items() if terms(each) and number != was]
-    if now not in earlier:
-        said = ", ".join(map(str, earlier)) or "none"
-        raise NoSuchVersion(f"{name}: version {now}: not an earlier champion; those are: {said} (champion: {was})")
-
-
-def _said(version: int | None) -> str:
-    return "nobody" if version is None else f"version {version}"

@@ -1,8 +1,9 @@
 """Publish a model: its files with a card made from the run, and a version in the model registry.
 
-In: "model" (a Hugging Face directory); "eval_<label>", "from_<label>", "corpus" and "checkpoint" are
-only told about. Out: the model's directory with README.md. The registry's version is a fact of the
-artifact and not part of its content, so that a second registry does not make it another model.
+In: "model" (a Hugging Face directory); "eval_<label>", "from_<label>", "corpus", "checkpoint", "shards"
+and "tokenizer" are only told about: on the card, and where they are in the version's tags. Out: the
+model's directory with README.md. The registry's version is a fact of the artifact and not part of its
+content, so that a second registry does not make it another model.
 """
 
 from tasks.job import Job, main
@@ -10,8 +11,10 @@ from tasks.manifest import content_digest, read_manifest
 from tasks.publish.card import model_card
 from tasks.publish.chain import chain, reports
 from tasks.publish.copy import CARD, copy_model
-from tasks.publish.registry import PATIENCE_S, Publication, register
+from tasks.publish.registry import PART_TAG, PATIENCE_S, Publication, register
 from tasks.publish.spec import PublishSpec
+
+PARTS = ("corpus", "shards", "checkpoint", "tokenizer", "from_base", "model")
 
 
 def work(job: Job) -> None:
@@ -33,6 +36,10 @@ def work(job: Job) -> None:
         for name, value in report.facts.items()
         if isinstance(value, float)
     }
+    parts = {name: job.inputs[name] for name in PARTS if name in job.inputs}
+    places = {
+        f"{PART_TAG}{name}": f"{each['digest']} {each.get('place', each['path'])}" for name, each in parts.items()
+    }
     version = register(
         Publication(
             name=spec.name,
@@ -40,7 +47,7 @@ def work(job: Job) -> None:
             directory=job.output,
             digest=content_digest(job.output),
             description=spec.description or f"{label} model of {model.facts['parameters']:,} parameters, made by Baton",
-            tags={"baton.label": label, "baton.model": model.digest, **scores},
+            tags={"baton.label": label, "baton.model": model.digest, **places, **scores},
         ),
         waiting=lambda waited: job.progress(waited, PATIENCE_S, "s of waiting for the model registry"),
     )

@@ -30,6 +30,7 @@ PAUSE_S = 2.0
 UPLOAD_TIMEOUT_S = 120  # of one answer: a server that stores a large file takes its time
 
 DIGEST_TAG = "baton.digest"
+PART_TAG = "baton.part."  # + name: "<digest> <place>" of an artifact that the model was made of
 
 # MLflow's words for: try again later
 _PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")
@@ -53,7 +54,11 @@ def register(what: Publication, waiting: Callable[[float], None], patience_s: fl
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(UPLOAD_TIMEOUT_S)
 
     def attempt(client: MlflowClient) -> str:
-        version = _find(client, what) or _make(client, what, tracking_uri())
+        version = _find(client, what)
+        if version:
+            _retag(client, what, version)
+        else:
+            version = _make(client, what, tracking_uri())
         if what.alias:
             client.set_registered_model_alias(what.name, what.alias, version)
         return version
@@ -96,6 +101,14 @@ def _find(client: MlflowClient, what: Publication) -> str | None:
     query = f"name = '{what.name}' and tags.`{DIGEST_TAG}` = '{what.digest}'"
     found: list[ModelVersion] = list(client.search_model_versions(query))
     return str(min(int(version.version) for version in found)) if found else None
+
+
+def _retag(client: MlflowClient, what: Publication, version: str) -> None:
+    """Bring the tags up to what is said now: an artifact may have another place than at the first try."""
+    there = client.get_model_version(what.name, version).tags
+    for key, value in what.tags.items():
+        if there.get(key) != value:
+            client.set_model_version_tag(what.name, version, key, value)
 
 
 def _make(client: MlflowClient, what: Publication, uri: str) -> str:

@@ -10,11 +10,12 @@ from infra.tracking.store import tracking_hint
 from tasks.job import Job, main
 from tasks.report.bar import verdict
 from tasks.report.blocks import Block, Cell, List, Mark, Section, Table, Title
+from tasks.report.decision import decision
 from tasks.report.html import page
 from tasks.report.lineage import lineage
 from tasks.report.markdown import markdown
 from tasks.report.samples import SHOWN, samples
-from tasks.report.scores import score_bars, score_table
+from tasks.report.scores import score_bars, score_table, set_table
 from tasks.report.source import Source, open_source
 from tasks.report.spec import ReportSpec
 from tasks.report.stages import about, heading
@@ -50,8 +51,10 @@ def summary(spec: ReportSpec, sources: list[Source], shown: int = SHOWN) -> list
     result: list[Block] = []
     if evaluations:
         result = [
+            *(block for each in _of_kind(sources, "decision") for block in decision(each)),
             *verdict(_of_kind(sources, "hf_model"), evaluations),
             score_table(evaluations),
+            *set_table(evaluations),
             *score_bars(evaluations),
         ]
     how_many = "1 artifact" if len(sources) == 1 else f"{len(sources)} artifacts"

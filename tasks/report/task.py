@@ -8,6 +8,7 @@ from infra.launch import Engine
 from tasks.artifacts import (
     ConversionAudit,
     Corpus,
+    Decision,
     Endpoint,
     EvalReport,
     HFModel,
@@ -36,6 +37,7 @@ def report(
     published: PublishedModel | None = None,
     more_corpora: list[Corpus] | None = None,
     more_shards: list[TokenizedCorpus] | None = None,
+    decision: Decision | None = None,
     endpoint: Endpoint | None = None,
 ) -> Report:
     """Makes report.html and report.md of whatever stages there were, and prints the latter."""
@@ -48,6 +50,7 @@ def report(
         "pretrain": checkpoint,
         "audit": audit,
         **{model.label: model for model in models},
+        "decision": decision,
         "endpoint": endpoint,
         "published": published,
         **{f"eval_{each.label}": each for each in reports},

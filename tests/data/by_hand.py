@@ -10,17 +10,29 @@ from typing import Any
 from tasks.job import Job, open_job
 from tasks.manifest import read_manifest
 
-KINDS = {"corpus": "corpus", "tokenizer": "tokenizer", "shards": "tokenized_corpus"}
+KINDS = {
+    "corpus": "corpus",
+    "tokenizer": "tokenizer",
+    "shards": "tokenized_corpus",
+    "increment": "corpus",
+    "gather": "corpus",
+    "prune": "tokenized_corpus",
+}
 
 
-def new_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path) -> Job:
-    """A job directory, ready to run."""
+def new_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path | list[Path]) -> Job:
+    """A job directory, ready to run; a list is as many inputs, as for `tasks.stage.run`."""
     directory.mkdir(parents=True, exist_ok=True)
+    named = {
+        name if part is given else f"{name}.{index}": part
+        for name, given in inputs.items()
+        for index, part in enumerate(given if isinstance(given, list) else [given])
+    }
     request = {
         "stage": stage,
         "kind": KINDS[stage],
         "spec": spec,
-        "inputs": {name: {"path": str(path), "digest": digest(path)} for name, path in inputs.items()},
+        "inputs": {name: {"path": str(path), "digest": digest(path)} for name, path in named.items()},
     }
     (directory / "spec.json").write_text(json.dumps(request))
     return open_job(directory)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.data.documents import document
+from tasks.data.documents import Document, document
 from tasks.evaluate.bits import held_out_texts, windows
 
 
@@ -18,10 +18,14 @@ def test_windows_predict_every_token_once_after_the_one_before_it(tokens: list[i
 def test_texts_are_whole_documents_in_the_order_of_their_ids_up_to_the_budget() -> None:
     documents = [document(str(i), f"{i}" * 10) for i in range(10)]
     by_id = [each.text for each in sorted(documents, key=lambda each: each.id)]
-    assert held_out_texts(documents, 25) == [by_id[0], by_id[1], by_id[2][:5]]
-    assert held_out_texts(documents[::-1], 30) == by_id[:3]
-    assert held_out_texts(documents, 10**6) == by_id
+    assert texts(documents, 25) == [by_id[0], by_id[1], by_id[2][:5]]
+    assert texts(documents[::-1], 30) == by_id[:3]
+    assert texts(documents, 10**6) == by_id
 
 
 def test_a_text_is_cut_at_a_whole_character() -> None:
-    assert held_out_texts([document("é", "éé")], 3) == ["é"]
+    assert texts([document("é", "éé")], 3) == ["é"]
+
+
+def texts(documents: list[Document], budget: int) -> list[str]:
+    return [each.text for each in held_out_texts(documents, budget)]

@@ -55,14 +55,21 @@ def undisturbed(start: Callable[[Path], Run], job: Path) -> float:
 
 
 def kill_again_and_again(
-    start: Callable[[Path], Run], folder: Path, data: Path, spec: PretrainSpec, seconds: float, kills: Kills, seed: str
+    start: Callable[[Path], Run],
+    folder: Path,
+    data: Path,
+    spec: PretrainSpec,
+    seconds: float,
+    kills: Kills,
+    seed: str,
+    resume: Path | None = None,
 ) -> list[Path]:
     """Start runs and kill them at random moments within `seconds`, until all kills are made; a run that was
     killed is started again until it ends. Returns the jobs, each to its end."""
     chance = random.Random(seed)
     jobs: list[Path] = []
     while kills.left():
-        job = pretrain_job(folder / f"run-{len(jobs)}", data, spec)
+        job = pretrain_job(folder / f"run-{len(jobs)}", data, spec, resume=resume)
         jobs.append(job)
         while not _ended(job):
             rank_file(job, 0, "json").unlink(missing_ok=True)  # of the run before

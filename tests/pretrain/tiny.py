@@ -78,10 +78,13 @@ def write_job(folder: Path, stage: str, kind: str, spec: dict[str, Any], **input
     return folder
 
 
-def pretrain_job(folder: Path, data: Path, spec: PretrainSpec, *more: Path, begin: Path | None = None) -> Path:
-    """`begin`: the weights to start from."""
+def pretrain_job(
+    folder: Path, data: Path, spec: PretrainSpec, *more: Path, begin: Path | None = None, resume: Path | None = None
+) -> Path:
+    """`begin`: the weights to start from; `resume`: the run to continue."""
     inputs = {"data": data} | {f"more.{number}": each for number, each in enumerate(more)}
     inputs |= {"start.0": begin} if begin else {}
+    inputs |= {"resume.0": resume} if resume else {}
     return write_job(folder, "pretrain", "megatron_checkpoint", spec.model_dump(mode="json"), **inputs)
 
 

@@ -10,7 +10,7 @@ import httpx
 import psutil
 import pytest
 
-from tasks.publish.aliases import promote, roll_back
+from tasks.publish.champion import promote, roll_back
 from tests.serve.followed import NAME, Service, awaited, digest_of, publish, service, small_model, under_load
 from tests.tracking.conftest import empty_store  # noqa: F401 - a fixture
 

@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from tasks.manifest import read_manifest, write_manifest
-from tasks.publish.aliases import promote, roll_back
+from tasks.publish.champion import promote, roll_back
 from tests.serve.followed import (
     NAME,
     REAL,

@@ -1,0 +1,54 @@
+"""The engine that makes one corpus of what is left of several.
+
+In: "corpora.0", "corpora.1", … and "newest", an increment whose `changes.json` says which documents are
+gone from the source. The documents keep their order and their split; of equal ones the first is kept.
+With `train: false` the held-out split alone is taken.
+
+Facts: those of the corpus engine; `deleted` counts what was left out because it is gone.
+"""
+
+import shutil
+
+from tasks.data.changes import Changes
+from tasks.data.corpus import write_samples
+from tasks.data.documents import SPLITS, SplitWriter, read_documents
+from tasks.data.spec import GatherSpec
+from tasks.job import Job, main
+
+
+def work(job: Job) -> None:
+    spec = job.spec(GatherSpec)
+    gone = set(Changes.read(job.input("newest")).gone)
+    corpora = [job.input(f"corpora.{index}") for index in range(len(job.inputs) - 1)]
+    shutil.rmtree(job.output, ignore_errors=True)
+    job.output.mkdir(parents=True)
+    seen: set[str] = set()
+    duplicates = deleted = 0
+    writers = {split: SplitWriter(job.output, split) for split in SPLITS}
+    for split in SPLITS if spec.train else ("held_out",):
+        for number, corpus in enumerate(corpora):
+            job.progress(number, len(corpora), "corpora", split=split)
+            for item in read_documents(corpus, split):
+                if item.id in gone:
+                    deleted += 1
+                elif item.id in seen:
+                    duplicates += 1
+                else:
+                    seen.add(item.id)
+                    writers[split].add(item)
+        writers[split].close()
+    write_samples(job)
+    job.finish(
+        documents=writers["train"].documents,
+        held_out_documents=writers["held_out"].documents,
+        bytes=writers["train"].bytes,
+        held_out_bytes=writers["held_out"].bytes,
+        duplicates=duplicates,
+        empty=0,
+        invalid_utf8=0,
+        deleted=deleted,
+    )
+
+
+if __name__ == "__main__":
+    main(work)

@@ -1,0 +1,46 @@
+"""Decide whether a candidate takes the champion's place.
+
+In: "reports.0", the candidate's evaluation, and "reports.1", the champion's, if there is one. Out:
+decision.json with the outcome, the words for a person, and every metric of both models.
+"""
+
+from dataclasses import asdict
+
+from tasks.job import Job, main, write_json
+from tasks.promote.measured import check_comparable, read_measured
+from tasks.promote.rule import judge
+from tasks.promote.spec import PromotionSpec
+
+
+def work(job: Job) -> None:
+    spec = job.spec(PromotionSpec)
+    candidate, *others = (read_measured(job.input(name)) for name in sorted(job.inputs))
+    champion = others[0] if others else None
+    if champion:
+        check_comparable(candidate, champion)
+    verdict = judge(spec, candidate, champion)
+    main_metric = next(each for each in verdict.measures if each.name == spec.metric)
+    facts = {
+        "outcome": verdict.outcome,
+        "candidate": candidate.digest,
+        "champion": champion.digest if champion else None,
+        "metric": spec.metric,
+        "improvement": main_metric.difference,
+        "bound": main_metric.low,
+    }
+    job.output.mkdir(parents=True, exist_ok=True)
+    told = {
+        **facts,
+        "words": verdict.words,
+        "labels": [each.label for each in (candidate, champion) if each],
+        "spec": spec.identity(),
+        "measures": [asdict(each) for each in verdict.measures],
+    }
+    write_json(job.output / "decision.json", told)
+    if main_metric.difference is not None and main_metric.low is not None:
+        job.metric(0, improvement=main_metric.difference, bound=main_metric.low)
+    job.finish(**facts)
+
+
+if __name__ == "__main__":
+    main(work)

@@ -1,0 +1,106 @@
+"""Carry a decision into the model registry.
+
+In: "decision" and "published". A promoted version becomes champion, if the champion is still the model
+that it was compared with. Then the decision is written to the version's tags, `baton.outcome` last: with
+it the version is a generation (see tasks/promote/ledger.py). All of it may be repeated. Out:
+promotion.json, how the aliases stand then.
+"""
+
+import json
+from typing import Any
+
+from mlflow import MlflowClient
+
+from tasks.job import Job, StageError, main, write_json
+from tasks.manifest import read_manifest
+from tasks.promote.rule import PROMOTED
+from tasks.publish.aliases import (
+    CHAMPION,
+    OUTCOME_TAG,
+    PREVIOUS,
+    ROLLED_BACK_TAG,
+    Version,
+    version_at,
+    versions,
+)
+from tasks.publish.champion import ChampionChanged, promote
+from tasks.publish.registry import PATIENCE_S, ask
+
+DECISION_TAG = "baton.decision"
+
+
+def work(job: Job) -> None:
+    decision_dir, published_dir = job.input("decision"), job.input("published")
+    decision = json.loads((decision_dir / "decision.json").read_text())
+    version = _registered(job, read_manifest(published_dir).facts, decision)
+    name, outcome = version.name, decision["outcome"]
+
+    if outcome == PROMOTED and ROLLED_BACK_TAG not in version.tags:
+        job.progress(0, 2, "steps", now="moving the champion")
+        promote(name, version.version, _compared_with(version, decision))
+    job.progress(1, 2, "steps", now="writing it down")
+    tags = {DECISION_TAG: job.inputs["decision"]["digest"], f"{DECISION_TAG}.words": decision["words"]}
+    tags |= {f"{DECISION_TAG}.{each['name']}": _told(each) for each in decision["measures"] if each["met"] is not None}
+
+    def write(client: MlflowClient) -> None:
+        for key, value in (tags | {OUTCOME_TAG: outcome}).items():  # the outcome last: it is the commit
+            client.set_model_version_tag(name, str(version.version), key, value)
+
+    ask(write, lambda waited: job.progress(waited, PATIENCE_S, "s of waiting for the model registry"))
+    at = {alias: version_at(name, alias) for alias in (CHAMPION, PREVIOUS)}
+    facts = {
+        "registry_name": name,
+        "registry_version": str(version.version),
+        "outcome": outcome,
+        **{alias: str(found.version) if found else None for alias, found in at.items()},
+    }
+    job.output.mkdir(parents=True, exist_ok=True)
+    write_json(job.output / "promotion.json", {**facts, "words": decision["words"]})
+    job.finish(**facts)
+
+
+def _registered(job: Job, facts: dict[str, Any], decision: dict[str, Any]) -> Version:
+    """The published version, as the registry has it. Raises StageError when it is not the one decided about."""
+    name, number = facts["registry_name"], int(facts["registry_version"])
+    found = next((each for each in versions(name) if each.version == number), None)
+    if found is None or found.content != job.inputs["published"]["digest"]:
+        raise StageError(
+            f"the model registry has no {name} version {number} with the published files: it is another registry than "
+            "they were published to, or it was emptied. Point MLFLOW_TRACKING_URI to the first, or publish again "
+            f"(delete {job.inputs['published']['path']} and run the same command)"
+        )
+    if found.digest != decision["candidate"]:
+        raise StageError(
+            f"{name} version {number} is the model {found.digest[:12]}, and the decision is about "
+            f"{decision['candidate'][:12]}: promote the version of the model that was compared"
+        )
+    return found
+
+
+def _compared_with(version: Version, decision: dict[str, Any]) -> int | None:
+    """The champion, which is the model that the candidate was compared with. Raises ChampionChanged."""
+    champion = version_at(version.name, CHAMPION)
+    if champion and champion.version == version.version:
+        return champion.version  # moved by a try that was cut off later
+    if (champion.digest if champion else None) != decision["champion"]:
+        raise ChampionChanged(
+            f"the champion of {version.name} is {_model(champion.digest if champion else None)}, and version "
+            f"{version.version} was compared with {_model(decision['champion'])}: run the same command again, which "
+            "compares it with the champion of now"
+        )
+    return champion.version if champion else None
+
+
+def _model(digest: str | None) -> str:
+    return f"the model {digest[:12]}" if digest else "nobody"
+
+
+def _told(measure: dict[str, Any]) -> str:
+    """+0.0312 (at least +0.0280)"""
+    return f"{measure['difference']:+.4f}" + (
+        f" (at least {measure['low']:+.4f})" if measure["low"] is not None else ""
+    )
+
+
+if __name__ == "__main__":
+    main(work)

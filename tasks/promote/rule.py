@@ -1,0 +1,139 @@
+"""The rule: promoted, kept or rejected.
+
+    promoted   the main metric is better by more than the margin, with confidence, and no metric's
+               regression is beyond its bound
+    rejected   some metric's regression is beyond its bound, with confidence; or a figure is not a number
+    kept       anything else
+
+In doubt nothing changes: the champion goes on serving, and the training goes on from the candidate.
+"""
+
+import math
+from dataclasses import dataclass
+
+from infra.text import points
+from tasks.promote.bootstrap import Difference, fewer, items_needed, more
+from tasks.promote.measured import Measured
+from tasks.promote.spec import BITS, RATES, SETS, PromotionSpec
+
+PROMOTED, KEPT, REJECTED = "promoted", "kept", "rejected"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One metric of both models. A difference is positive where the candidate is better; its units are those
+    of PromotionSpec. The bounds are one-sided."""
+
+    name: str
+    items: int  # documents or prompts
+    candidate: float | None  # None: there was nothing to measure it on, or it is not a number
+    champion: float | None = None
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    margin: float | None = None  # asked of the main metric
+    allowed: float | None = None  # the largest regression that is put up with
+    met: bool | None = None  # whether what was asked is so; None: nothing was
+
+
+@dataclass(frozen=True)
+class Verdict:
+    outcome: str
+    words: str
+    measures: list[Measure]
+
+
+def judge(spec: PromotionSpec, candidate: Measured, champion: Measured | None) -> Verdict:
+    """Compare item by item; `champion` None: there is none yet."""
+    names = [f"{which}.{measure}" for which in SETS for measure in (BITS, *RATES)]
+    measures = [_measure(name, spec, candidate, champion) for name in names]
+    broken = [each.name for each in measures if each.items and each.candidate is None]
+    if broken:
+        return Verdict(REJECTED, f"Rejected: {broken[0]} of the candidate is not a number.", measures)
+    if champion is None:
+        return Verdict(PROMOTED, "Promoted: the first model, there is no champion to compare it with.", measures)
+    main = next(each for each in measures if each.name == spec.metric)
+    beyond = [each for each in measures if _beyond(each, each.difference)]
+    surely = [each for each in beyond if _beyond(each, each.high)]
+    sure = f"with {100 * spec.confidence:g} % confidence"
+    if surely:
+        (worst, *_) = surely
+        words = (
+            f"Rejected: {_name(worst)} is worse than the champion's by {_size(worst, worst.difference)}, by "
+            f"{_size(worst, worst.high)} or more {sure} (allowed: {_size(worst, worst.allowed)})."
+        )
+        return Verdict(REJECTED, words, measures)
+    if beyond:
+        (worst, *_) = beyond
+        words = (
+            f"Kept: {_name(worst)} is worse than the champion's by {_size(worst, worst.difference)} (allowed: "
+            f"{_size(worst, worst.allowed)}), which may be chance: the champion stays."
+        )
+        return Verdict(KEPT, words, measures)
+    if main.difference is None:
+        return Verdict(KEPT, f"Kept: there is nothing to measure {_name(main)} on: the champion stays.", measures)
+    told = f"{_name(main)} is {'better' if main.difference > 0 else 'no better'} than the champion's"
+    if main.low is None:
+        needed = f"{items_needed(spec.confidence)} are needed to be sure {sure}"
+        return Verdict(KEPT, f"Kept: {told}, on {main.items} items; {needed}: the champion stays.", measures)
+    told += f" by {_size(main, main.difference)}" if main.difference > 0 else ""
+    if main.met:
+        told += f", by {_size(main, main.low)} or more {sure} (asked: more than {_size(main, spec.margin)})"
+        return Verdict(PROMOTED, f"Promoted: {told}, and nothing regressed beyond its bound.", measures)
+    told += f"; {sure} its difference is {_signed(main, main.low)} or more, and asked is {_signed(main, spec.margin)}"
+    return Verdict(KEPT, f"Kept: {told}: the champion stays.", measures)
+
+
+def _measure(name: str, spec: PromotionSpec, candidate: Measured, champion: Measured | None) -> Measure:
+    which, _, measure = name.partition(".")
+    ours = candidate.items(which, measure)
+    if not len(ours):
+        return Measure(name, 0, None)
+    value = _finite(candidate.value(which, measure))
+    if champion is None or value is None:
+        return Measure(name, len(ours), value)
+    compare = fewer if measure == BITS else more
+    found = compare(ours, champion.items(which, measure), spec.confidence, spec.resamples, spec.seed)
+    margin = spec.margin if name == spec.metric else None
+    allowed = spec.regressions.get(name)
+    return Measure(
+        name,
+        len(ours),
+        value,
+        _finite(champion.value(which, measure)),
+        _finite(found.value),
+        _finite(found.low),
+        _finite(found.high),
+        margin,
+        allowed,
+        _met(found, margin, allowed),
+    )
+
+
+def _met(found: Difference, margin: float | None, allowed: float | None) -> bool | None:
+    asked = [found.low is not None and found.low > margin] if margin is not None else []
+    asked += [found.value >= -allowed] if allowed is not None else []
+    return all(asked) if asked else None
+
+
+def _beyond(measure: Measure, difference: float | None) -> bool:
+    return measure.allowed is not None and difference is not None and difference < -measure.allowed
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _name(measure: Measure) -> str:
+    which, _, name = measure.name.partition(".")
+    return (
+        f"{name.replace('_', ' ')} on the {which} text" if which != "all" else f"{name.replace('_', ' ')} on all text"
+    )
+
+
+def _size(measure: Measure, difference: float | None) -> str:
+    return _signed(measure, abs(difference or 0.0)).lstrip("+")
+
+
+def _signed(measure: Measure, difference: float) -> str:
+    return f"{100 * difference:+.2f} %" if measure.name.endswith(BITS) else points(difference)

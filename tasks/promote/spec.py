@@ -1,0 +1,57 @@
+"""When a candidate takes the champion's place.
+
+A metric is named `set.measure`. The sets: `old` is held-out text of what was accepted before, `new` of
+what came since, `all` of both. The main metric is taken on `old` by default: a corrupted day brings
+corrupted held-out text as well, and a model that learnt it wins there. What is new and accepted today is
+old tomorrow, so a champion that does not keep up with the text is overtaken all the same.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from tasks.spec import Problem, StageSpec
+
+BITS = "bits_per_byte"
+RATES = ("all_checks", "parses", "not_trivial", "defined", "uses_context")  # shares of completions
+SETS = ("old", "new", "all")
+
+NAME = rf"^({'|'.join(SETS)})\.({'|'.join((BITS, *RATES))})$"
+UNITS = "relative to the champion's for bits per byte, difference of shares (0.03: 3 points) for the others"
+TAIL = 10  # resamples beyond a bound, at least: fewer make it a matter of luck
+
+
+class PromotionSpec(StageSpec):
+    """Better by a margin on the main metric, with confidence, and no regression beyond its bound elsewhere."""
+
+    metric: str = Field(
+        "old.bits_per_byte",
+        pattern=NAME,
+        description="Main metric: old, new or all; a dot; bits_per_byte, all_checks, parses, not_trivial, defined "
+        "or uses_context",
+    )
+    margin: float = Field(
+        0.002, ge=0, lt=1, description=f"A promoted model is better on the main metric by more than this; {UNITS}"
+    )
+    confidence: float = Field(
+        0.95, ge=0.5, lt=1, description="Of each bound, one-sided; share of repetitions in which it would hold"
+    )
+    resamples: int = Field(4_000, ge=100, le=1_000_000, description="Bootstrap resamples behind each bound; count")
+    regressions: dict[Annotated[str, Field(pattern=NAME)], Annotated[float, Field(ge=0, lt=1)]] = Field(
+        {"old.bits_per_byte": 0.01, "new.bits_per_byte": 0.01, "old.all_checks": 0.03},
+        description=f"Largest regression that is put up with, by metric; {UNITS}",
+    )
+    seed: int = Field(0, ge=0, lt=2**31, description="Of the bootstrap's draws")
+
+    def problems(self) -> list[Problem]:
+        needed = round(TAIL / (1 - self.confidence))
+        if self.resamples < needed:
+            allowed = f"at least {needed} for a confidence of {self.confidence}: {TAIL} beyond the bound"
+            return [Problem("resamples", self.resamples, allowed)]
+        return []
+
+
+class PromoteSpec(StageSpec):
+    """One carrying out of a decision: the execution tells it from another, so that each one looks at the registry."""
+
+    execution: str = Field("", pattern=r"^(\w[\w.-]*)?$", max_length=200, description="Id of the execution")

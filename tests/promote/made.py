@@ -1,0 +1,125 @@
+"""Evaluations and models made by hand, and the engines run on them in this process."""
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.artifacts import Artifact, Corpus, Decision, EvalReport, HFModel, Promotion, PublishedModel
+from tasks.job import Job, open_job
+from tasks.manifest import read_manifest, write_manifest
+from tasks.promote.decide import work as decide
+from tasks.promote.promote import work as promote
+from tasks.promote.spec import RATES
+from tasks.publish.publish import work as publish
+
+NAME = "baton-test"
+OLD, NEW = "corpus", "more.0"
+CORPUS = {
+    "documents": 1, "held_out_documents": 1, "bytes": 5, "held_out_bytes": 5, "duplicates": 0, "empty": 0,
+    "invalid_utf8": 0,
+}  # fmt: skip
+MODEL = {
+    "label": "base", "architecture": "Qwen3ForCausalLM", "parameters": 7, "vocab_size": 5, "max_positions": 8,
+    "dtype": "bfloat16",
+}  # fmt: skip
+
+
+def seal(directory: Path, kind: type[Artifact], facts: Mapping[str, Any], files: Mapping[str, str]) -> Path:
+    """An artifact of these files."""
+    directory.mkdir(parents=True)
+    for name, text in files.items():
+        (directory / name).write_text(text)
+    write_manifest(directory, kind.kind, dict(facts), {}, {})
+    return directory
+
+
+def model(directory: Path) -> Path:
+    return seal(directory, HFModel, MODEL, {"model.safetensors": directory.name})
+
+
+def corpus(directory: Path) -> Path:
+    return seal(directory, Corpus, CORPUS, {"text": directory.name})
+
+
+def report(
+    directory: Path,
+    of: Path,
+    bits: Mapping[str, float] | None = None,
+    passing: float = 0.5,
+    documents: int = 40,
+    prompts: int = 300,
+    sampling: Mapping[str, Any] | None = None,
+) -> Path:
+    """An evaluation of the model `of`: about `bits` bits per byte on each set, and a share that is `passing`. The
+    documents and prompts are the same every time."""
+    sizes, luck = random.Random(0), random.Random(directory.name)
+    scored, lines = [], []
+    for name, level in (bits or {OLD: 2.0, NEW: 2.0}).items():
+        for number in range(documents):
+            size = sizes.randint(100, 10_000)
+            hardness = sizes.uniform(0.8, 1.2) * luck.uniform(0.99, 1.01)
+            scored.append({"set": name, "id": f"{name}-{number}", "bytes": size, "bits": size * level * hardness})
+        for number in range(prompts):
+            checks = dict.fromkeys(RATES, luck.random() < passing)
+            lines.append({"set": name, "id": f"{name}-{number}", **checks})
+    rates = dict.fromkeys(RATES, passing) | {"distinct": 0.9, "bits_per_byte": 2.0}
+    facts = {"label": "base", "model_digest": read_manifest(of).digest, "prompts": prompts, **rates}
+    files = {
+        "documents.jsonl": "".join(json.dumps(line) + "\n" for line in scored),
+        "completions.jsonl": "".join(json.dumps(line) + "\n" for line in lines),
+        "report.json": json.dumps({"sampling": {"seed": 0, "temperature": 1.0} | dict(sampling or {})}),
+    }
+    return seal(directory, EvalReport, facts, files)
+
+
+def run(
+    work: Callable[[Job], None], kind: type[Artifact], directory: Path, spec: dict[str, Any], **inputs: Path
+) -> Path:
+    """An engine's output; `reports_0` is the input "reports.0"."""
+    job_dir(kind, directory, spec, **inputs)
+    work(open_job(directory))
+    return directory / "output"
+
+
+def job_dir(kind: type[Artifact], directory: Path, spec: dict[str, Any], **inputs: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    told = {
+        name.replace("_", "."): {"path": str(path), "place": str(path), "digest": read_manifest(path).digest}
+        for name, path in inputs.items()
+    }
+    request = {"stage": directory.name, "kind": kind.kind, "spec": spec, "inputs": told}
+    (directory / "spec.json").write_text(json.dumps(request))
+    return directory
+
+
+def decided(directory: Path, *reports: Path, **spec: Any) -> Path:
+    inputs = {f"reports_{number}": path for number, path in enumerate(reports)}
+    return run(decide, Decision, directory, spec, **inputs)
+
+
+def published(directory: Path, of: Path, **parts: Path) -> Path:
+    return run(publish, PublishedModel, directory, {"name": NAME}, model=of, **parts)
+
+
+def promoted(directory: Path, decision: Path, published: Path) -> Path:
+    return run(promote, Promotion, directory, {}, decision=decision, published=published)
+
+
+def read(output: Path, name: str) -> dict[str, Any]:
+    return dict(json.loads((output / name).read_text()))
+
+
+def day(root: Path, candidate: str, champion: str | None, **bits: float) -> str:
+    """A whole day of the model `candidate`, with this many bits per byte on the old text and on the new; the
+    champion has 2 on both. Returns the outcome."""
+    made = model(root / candidate)
+    levels = {OLD: bits.get("old", 2.0), NEW: bits.get("new", 2.0)}
+    reports = [report(root / f"eval-{candidate}", made, levels)]
+    if champion:
+        reports.append(report(root / f"eval-{champion}-for-{candidate}", root / champion))
+    decision = decided(root / f"decide-{candidate}", *reports)
+    version = published(root / f"publish-{candidate}", made, corpus=corpus(root / f"corpus-{candidate}"))
+    promoted(root / f"promote-{candidate}", decision, version)
+    return str(read(decision, "decision.json")["outcome"])

@@ -1,0 +1,77 @@
+"""How a model goes on: steps, shares of old and new text, and what a recipe for it needs."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.pretrain.spec import PretrainSpec
+from workflows.continuous_recipe import ContinuousRecipe, GrowSpec, weights
+from workflows.recipe_error import RecipeError
+
+RECIPE = Path(__file__).parents[2] / "workflows/recipes/continuous.yaml"
+
+
+def recipe() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(RECIPE.read_text())
+    return found
+
+
+def test_the_new_text_is_read_as_often_as_asked_beside_the_replay() -> None:
+    assert GrowSpec(replay=0.5, epochs=2).steps(new_tokens=10_000, tokens_per_step=1_000) == 40
+
+
+def test_the_steps_keep_within_their_bounds() -> None:
+    bounded = GrowSpec(fewest_steps=5, most_steps=50)
+    assert (bounded.steps(1, 1_000), bounded.steps(10**9, 1_000)) == (5, 50)
+
+
+@given(st.integers(0, 10**12), st.lists(st.integers(0, 10**12), max_size=20), st.floats(0, 0.99))
+def test_the_shares_make_one_whole_and_go_by_size(new: int, old: list[int], replay: float) -> None:
+    shares = weights(new, old, replay)
+    assert len(shares) == len(old) + 1
+    assert sum(shares) == pytest.approx(1)
+    if new and sum(old):
+        assert shares[-1] == pytest.approx(1 - replay)
+    pairs = sorted(zip(old, shares[:-1], strict=True))
+    assert all(a <= b for (_, a), (_, b) in pairwise(pairs))
+
+
+def test_the_learning_rate_is_warmed_up_again_from_where_it_ended() -> None:
+    first = PretrainSpec(steps=1000)
+    spec = GrowSpec(lr=1e-3, min_lr=2e-4, warmup=0.1).pretraining(first, 409_600, [409_600], warm_from=3e-4)
+    assert (spec.steps, spec.optimizer.warmup_steps) == (200, 20)
+    assert (spec.optimizer.warmup_from, spec.optimizer.lr, spec.optimizer.min_lr) == (3e-4, 1e-3, 2e-4)
+    assert spec.problems() == []
+
+
+@given(st.integers(1, 10**7), st.floats(0, 0.99), st.integers(1, 100))
+def test_every_run_on_new_text_is_a_right_spec(new: int, warmup: float, fewest: int) -> None:
+    grow = GrowSpec(warmup=warmup, fewest_steps=fewest)
+    assert grow.pretraining(PretrainSpec(), new, [10**6], warm_from=3e-4).problems() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "words"),
+    [
+        ({"publish": None}, "publish", "PublishSpec"),
+        ({"evaluate": None}, "evaluate", "EvaluateSpec"),
+        ({"more_corpora": [{}]}, "more_corpora", "no place in continuous training"),
+        ({"publish": {"alias": "champion"}}, "publish.alias", "the promotion moves the alias"),
+        ({"sft": None, "dpo": None, "grpo": None}, "refresh", "at least one of"),
+        ({"refresh": {"name": "baton-continuous"}}, "refresh.name", "another name"),
+        ({"grow": {"lr": 1e-4, "min_lr": 1e-3}}, "grow.min_lr", "at most lr"),
+        ({"grow": {"most_steps": 2}}, "grow.most_steps", "at least fewest_steps"),
+        ({"grow": {"replay": 1}}, "grow.replay", "less than 1"),
+        ({"schedule": {"continue_training": "every night"}}, "schedule.continue_training", "cron expression"),
+        ({"schedule": {"notify": ["me"]}}, "schedule.notify", "email"),
+    ],
+)
+def test_a_recipe_that_cannot_go_on_is_answered(change: dict[str, Any], path: str, words: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        ContinuousRecipe.model_validate(recipe() | change)
+    assert any(problem.path == path and words in problem.allowed for problem in caught.value.problems), caught.value

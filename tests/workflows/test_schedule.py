@@ -1,0 +1,83 @@
+"""The schedule: what is due when, by a clock of the test's own."""
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from workflows.schedule import Plan, due, keep
+
+NIGHTLY, WEEKLY = Plan("nightly", "0 2 * * *"), Plan("weekly", "0 4 * * 0")
+MONDAY = datetime(2026, 11, 23, 12, tzinfo=UTC)
+
+
+class Clock:
+    """Time passes only while somebody sleeps, or works."""
+
+    def __init__(self, moment: datetime, end: datetime) -> None:
+        self.moment, self.end = moment, end
+
+    def now(self) -> datetime:
+        return self.moment
+
+    def sleep(self, seconds: float) -> None:
+        self.moment += timedelta(seconds=seconds)
+        if self.moment > self.end:
+            raise KeyboardInterrupt
+
+
+def starts(days: int, takes: timedelta, *plans: Plan) -> list[str]:
+    """What is started in so many days after Monday noon when a run takes `takes`."""
+    clock, found = Clock(MONDAY, MONDAY + timedelta(days=days)), list[str]()
+
+    def start(plan: Plan) -> None:
+        found.append(f"{plan.name} {clock.moment:%a %H:%M}")
+        clock.sleep(takes.total_seconds())
+
+    with pytest.raises(KeyboardInterrupt):
+        keep([*plans], start, clock.now, clock.sleep)
+    return found
+
+
+def test_a_plan_starts_at_its_time_every_time() -> None:
+    assert starts(3, timedelta(hours=1), NIGHTLY) == ["nightly Tue 02:00", "nightly Wed 02:00", "nightly Thu 02:00"]
+
+
+def test_sunday_is_day_0_as_cron_has_it() -> None:
+    assert starts(8, timedelta(hours=1), WEEKLY) == ["weekly Sun 04:00"]
+
+
+def test_what_falls_due_while_another_runs_starts_once_afterwards() -> None:
+    assert starts(4, timedelta(hours=50), NIGHTLY) == ["nightly Tue 02:00", "nightly Thu 04:00"]
+
+
+def test_one_run_at_a_time_the_earliest_first() -> None:
+    assert starts(6.5, timedelta(hours=3), WEEKLY, NIGHTLY)[-2:] == ["nightly Sun 02:00", "weekly Sun 05:00"]  # type: ignore[arg-type]
+
+
+def test_nothing_is_due_twice() -> None:
+    at_two = datetime(2026, 11, 24, 2, tzinfo=UTC)
+    assert due([NIGHTLY], MONDAY, at_two) == [NIGHTLY]
+    assert due([NIGHTLY], at_two, at_two + timedelta(hours=23)) == []
+
+
+def schedule(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "workflows.schedule", *words]
+    return subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_the_plans_are_listed_with_their_next_starts() -> None:
+    done = schedule("--list")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stderr.splitlines()] == ["nightly", "weekly"]
+
+
+def test_a_recipe_that_is_not_there_is_answered(tmp_path: Path) -> None:
+    done = schedule("--list", "--recipe", str(tmp_path / "none.yaml"))
+    assert done.returncode == 2
+    assert "existing YAML file" in done.stderr and "Traceback" not in done.stderr

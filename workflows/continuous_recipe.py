@@ -1,0 +1,152 @@
+"""The recipe of a model that keeps learning: an ordinary recipe, and how it goes on with new text.
+
+The first run makes the first generation, as the ordinary recipe says. Each later one reads what is new in
+`corpus`, trains on with `grow`, and `promotion` decides whether the result takes the champion's place.
+"""
+
+import math
+from typing import Any, Literal
+
+from pydantic import Field
+
+from tasks.convert.spec import ConvertSpec
+from tasks.data.spec import ShardsSpec, TokenizerSpec
+from tasks.evaluate.spec import EvaluateSpec
+from tasks.pretrain.spec import PretrainSpec
+from tasks.promote.spec import PromotionSpec
+from tasks.publish.spec import PublishSpec
+from tasks.spec import Problem, Spec
+from workflows.recipe import SECTIONS as RECIPE_SECTIONS
+from workflows.recipe import Recipe
+
+OFF = ("start_from", "more_corpora")
+TUNING = ("sft", "dpo", "grpo")
+
+
+class GrowSpec(Spec):
+    """How the model goes on with new text."""
+
+    replay: float = Field(0.5, ge=0, lt=1, description="Share of each step's sequences that is text of earlier runs")
+    epochs: float = Field(1.0, gt=0, le=100, description="How often the new text is read")
+    smallest: int = Field(1, ge=1, description="New text of less than this is left for the next run; bytes")
+    fewest_steps: int = Field(10, ge=1, description="Optimizer steps at least, however little text is new")
+    most_steps: int | None = Field(None, ge=1, description="Optimizer steps at most, however much text is new")
+    lr: float = Field(1e-3, gt=0, le=1, description="Learning rate that is warmed up to again")
+    min_lr: float = Field(3e-4, ge=0, le=1, description="Learning rate at the end; the next run warms up from it")
+    warmup: float = Field(0.1, ge=0, lt=1, description="Share of the steps that the warm-up takes")
+    on_overlap: Literal["wait", "skip"] = Field(
+        "wait", description="A run that starts while another is at work on the same model waits for it, or ends"
+    )
+
+    def problems(self) -> list[Problem]:
+        found = []
+        if self.min_lr > self.lr:
+            found.append(Problem("min_lr", self.min_lr, f"at most lr ({self.lr})"))
+        if self.most_steps is not None and self.most_steps < self.fewest_steps:
+            found.append(Problem("most_steps", self.most_steps, f"at least fewest_steps ({self.fewest_steps})"))
+        return found
+
+    def steps(self, new_tokens: int, tokens_per_step: int) -> int:
+        """Optimizer steps that read the new text `epochs` times, beside the replay."""
+        steps = math.ceil(new_tokens * self.epochs / (1 - self.replay) / tokens_per_step)
+        return max(self.fewest_steps, min(steps, self.most_steps or steps))
+
+    def pretraining(self, first: PretrainSpec, new: int, old: list[int], warm_from: float) -> PretrainSpec:
+        """The spec of a run on a data set of `new` tokens, which comes last, after the `old` ones."""
+        steps = self.steps(new, first.global_batch * first.sequence_length)
+        warmup = min(math.ceil(self.warmup * steps), steps - 1)
+        schedule: dict[str, Any] = {"lr": self.lr, "min_lr": self.min_lr, "decay": "cosine", "wsd_decay_steps": 0}
+        schedule |= {"warmup_from": min(warm_from, self.lr) if warmup else 0.0, "warmup_steps": warmup}
+        optimizer = first.optimizer.model_copy(update=schedule)
+        shares = weights(new, old, self.replay)
+        changed = {"steps": steps, "optimizer": optimizer, "batch_warmup": None, "data_weights": shares}
+        return first.model_copy(update=changed)
+
+
+def weights(new_tokens: int, old_tokens: list[int], replay: float) -> list[float]:
+    """Shares of the data sets: `replay` for the old ones, by their size, and the rest for the new one, which is
+    last. Where there is nothing to replay, or nothing new to train on, the other has it all."""
+    old = sum(old_tokens)
+    share = 0.0 if not old else 1.0 if not new_tokens else replay
+    return [share * tokens / old if old else 0.0 for tokens in old_tokens] + [1 - share]
+
+
+class RefreshSpec(Spec):
+    """Tuning anew after the base has been promoted."""
+
+    name: str = Field(
+        "baton-tuned",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$",
+        description="Name of the tuned model in the registry",
+    )
+    promotion: PromotionSpec = Field(
+        PromotionSpec(metric="old.all_checks", margin=0.01, regressions={"old.bits_per_byte": 0.05}),
+        description="When the tuned model takes its champion's place",
+    )
+
+
+class ScheduleSpec(Spec):
+    """When the launch plans start, by cron expressions of five fields, in UTC."""
+
+    continue_training: str = Field("0 2 * * *", description="Nightly, by default")
+    refresh_rl: str = Field("0 4 * * 0", description="Weekly, by default; promotions of the base start it too")
+    notify: list[str] = Field([], description="Email addresses that are told of a run that failed or timed out")
+    retries: int = Field(2, ge=0, le=10, description="How often a run that failed is started again; it continues")
+
+    def problems(self) -> list[Problem]:
+        from croniter import croniter  # flytekit's own reader of these
+
+        allowed = "a cron expression of five fields: minute hour day month weekday, such as '0 2 * * *'"
+        crons = {"continue_training": self.continue_training, "refresh_rl": self.refresh_rl}
+        found = [
+            Problem(name, cron, allowed)
+            for name, cron in crons.items()
+            if len(cron.split()) != 5 or not croniter.is_valid(cron)
+        ]
+        return found + [Problem("notify", each, "an email address") for each in self.notify if "@" not in each[1:-1]]
+
+
+class ContinuousRecipe(Recipe):
+    """A recipe, and how its model goes on."""
+
+    tokenizer: TokenizerSpec = Field(description="Tokenizer, of all generations")
+    shards: ShardsSpec = Field(description="Tokenized shards")
+    pretrain: PretrainSpec = Field(description="Pretraining of the first generation; its model is that of all")
+    convert: ConvertSpec = Field(description="Export to Hugging Face")
+    evaluate: EvaluateSpec = Field(description="Evaluation of candidate and champion on the same held-out text")
+    publish: PublishSpec = Field(description="The model in the registry, whose versions are the generations")
+    grow: GrowSpec = Field(GrowSpec(), description="How the model goes on with new text")
+    promotion: PromotionSpec = Field(PromotionSpec(), description="When a candidate takes the champion's place")
+    refresh: RefreshSpec | None = Field(None, description="SFT, DPO and GRPO anew after a promotion; null: none")
+    schedule: ScheduleSpec = Field(ScheduleSpec(), description="When it runs by itself")
+
+    def problems(self) -> list[Problem]:
+        found = [
+            Problem(name, "on", "has no place in continuous training: the new text is found in `corpus`; leave it out")
+            for name in OFF
+            if getattr(self, name)
+        ]
+        if self.publish.alias:
+            found.append(Problem("publish.alias", self.publish.alias, "null: the promotion moves the alias"))
+        if self.refresh and not any(getattr(self, name) for name in TUNING):
+            found.append(Problem("refresh", "on", f"needs at least one of {', '.join(TUNING)}"))
+        if self.refresh and self.refresh.name == self.publish.name:
+            found.append(Problem("refresh.name", self.refresh.name, "another name than publish.name, the base's"))
+        return found
+
+
+OF_ITS_OWN = ContinuousRecipe.model_fields.keys() - Recipe.model_fields.keys()
+
+
+def recipe_of(content: Any) -> Recipe:
+    """A file's content as the recipe that it is: a continuous one if it has a section of those. Raises RecipeError."""
+    continuous = isinstance(content, dict) and content.keys() & OF_ITS_OWN
+    return (ContinuousRecipe if continuous else Recipe).model_validate(content)
+
+
+SECTIONS: dict[str, type[Spec]] = RECIPE_SECTIONS | {
+    "grow": GrowSpec,
+    "promotion": PromotionSpec,
+    "refresh": RefreshSpec,
+    "schedule": ScheduleSpec,
+}

@@ -1,0 +1,130 @@
+"""The launch plans by their cron expressions, on a machine without a Flyte cluster: `make schedule`.
+
+    python -m workflows.schedule [--recipe FILE] [--now] [--list]
+
+One run at a time, each a process of its own (`pyflyte run` of the launch plan). A run that falls due while another
+is going, or while the machine sleeps, starts once afterwards. One that fails is started again, as often as the
+recipe's schedule.retries says, and continues where it stood.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+import click
+from croniter import croniter
+
+from infra.progress import say
+
+LOOK_S = 30.0  # between two looks at the clock: a machine that slept notices
+PAUSE_S = 60.0  # before the first retry; twice as long before each further one
+WRONG_RECIPE = 2  # exit code: another try would not help
+LAUNCH_PLANS = Path(__file__).with_name("launch_plans.py")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A launch plan's name and when it starts."""
+
+    name: str
+    cron: str  # five fields, UTC
+
+    def after(self, moment: datetime) -> datetime:
+        """The first start later than `moment`."""
+        found: datetime = croniter(self.cron, moment).get_next(datetime)
+        return found
+
+
+def due(plans: list[Plan], since: datetime, now: datetime) -> list[Plan]:
+    """The plans with a start after `since` and not after `now`, each once, the earliest first."""
+    starts = sorted((plan.after(since), index) for index, plan in enumerate(plans))
+    return [plans[index] for start, index in starts if start <= now]
+
+
+def keep(
+    plans: list[Plan],
+    start: Callable[[Plan], object],
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Start each plan when it is due, until somebody ends us. `now` and `sleep` are the clock."""
+    since = now()
+    while True:
+        upcoming = min(plan.after(since) for plan in plans)
+        while (left := (upcoming - now()).total_seconds()) > 0:
+            sleep(min(left, LOOK_S))
+        moment = now()
+        for plan in due(plans, since, moment):
+            start(plan)
+        since = moment
+
+
+def run(plan: Plan, retries: int, sleep: Callable[[float], None] = time.sleep) -> int:
+    """One run, started again when it fails; returns its exit code."""
+    for attempt in range(retries + 1):
+        say(
+            f"{datetime.now(UTC):%Y-%m-%d %H:%M} {plan.name} starts{f' again ({attempt} of {retries})' * bool(attempt)}"
+        )
+        code = _process([str(Path(sys.executable).with_name("pyflyte")), "run", str(LAUNCH_PLANS), plan.name])
+        if code in (0, WRONG_RECIPE) or attempt == retries:
+            break
+        sleep(PAUSE_S * 2**attempt)
+    say(f"{datetime.now(UTC):%Y-%m-%d %H:%M} {plan.name} {'ended' if code == 0 else f'failed, exit code {code}'}")
+    return code
+
+
+def _process(command: list[str]) -> int:
+    """Run it to its end; it ends with us."""
+    process = subprocess.Popen(command)
+    with _sigterm_as_exit():
+        try:
+            return process.wait()
+        except (KeyboardInterrupt, SystemExit):
+            process.terminate()
+            process.wait()
+            raise
+
+
+@contextmanager
+def _sigterm_as_exit() -> Iterator[None]:
+    def leave(signum: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + signum)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@click.command()
+@click.option("--recipe", type=click.Path(path_type=Path), help="Continuous recipe; else BATON_CONTINUOUS has it.")
+@click.option("--now", is_flag=True, help="Start every plan once before waiting.")
+@click.option("--list", "only_list", is_flag=True, help="Print the plans and their next starts, and end.")
+def main(recipe: Path | None, now: bool, only_list: bool) -> None:
+    """Start the launch plans by their cron expressions, until Ctrl-C."""
+    if recipe:
+        os.environ["BATON_CONTINUOUS"] = str(recipe.absolute())
+    from workflows import launch_plans  # Flyte: not on the path of --help
+
+    retries = launch_plans.recipe().schedule.retries
+    plans = [Plan(each.name, each.schedule.cron_schedule.schedule) for each in launch_plans.PLANS]
+    for plan in plans:
+        say(f"{plan.name:<10} {plan.cron:<14} next {plan.after(datetime.now(UTC)):%Y-%m-%d %H:%M} UTC")
+    if only_list:
+        return
+    for plan in plans if now else ():
+        run(plan, retries)
+    keep(plans, lambda plan: run(plan, retries))
+
+
+if __name__ == "__main__":
+    main()

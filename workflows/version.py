@@ -1,0 +1,26 @@
+"""python -m workflows.version: what a registration of the launch plans is called, made of its code and its recipe.
+
+    pyflyte register workflows --version "$(python -m workflows.version)"
+
+The same commit and recipe give the same name, so that registering twice changes nothing (Flyte never
+replaces a version); changes that are not committed make it another one.
+"""
+
+import json
+
+from infra.tracking.code import code_version
+from tasks.manifest import text_digest
+from workflows.continuous_recipe import ContinuousRecipe
+from workflows.launch_plans import recipe
+
+
+def version(of: ContinuousRecipe) -> str:
+    """<commit>[-<changes>]-<recipe>, twelve hex digits each."""
+    code = code_version()
+    changes = [code["diff"][:12]] if "diff" in code else []
+    said = text_digest(json.dumps(of.model_dump(mode="json"), sort_keys=True))
+    return "-".join([code["commit"][:12], *changes, said[:12]])
+
+
+if __name__ == "__main__":
+    print(version(recipe()))
