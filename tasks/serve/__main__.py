@@ -89,8 +89,10 @@ def _model(path: Path) -> Served:
             f"model {was['digest'][:12]} of this endpoint is not in {was['path']} any more; say where it is: "
             f"python -m tasks.serve DIRECTORY --like {path}"
         )
-    verify(Path(was["path"]), was["digest"])
-    return open_served(Path(was["path"]))
+    served = open_served(Path(was["path"]))
+    if served.digest != was["digest"]:
+        raise ArtifactError(f"{served.directory}: model {was['digest'][:12]} was there; it is {served.digest[:12]} now")
+    return served
 
 
 def _start(spec: ServeSpec, model: Served) -> Server:

@@ -84,6 +84,7 @@ class Server:
         environment["VLLM_CPU_KVCACHE_SPACE"] = str(spec.cpu_cache_gib)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as stream:
+            self._begins = stream.tell()  # after what an earlier server of the model said
             self.process = subprocess.Popen(
                 [sys.executable, "-m", module, *words],
                 stdin=subprocess.PIPE,  # its lifeline
@@ -117,7 +118,7 @@ class Server:
 
     def failed(self, how: str) -> ServerFailed:
         """The error, with the server's last words."""
-        lines = self.log.read_text(errors="replace").splitlines()
+        lines = self.log.read_bytes()[self._begins :].decode(errors="replace").splitlines()
         errors = [line for line in lines if ERROR.match(line)][-3:]  # several processes: the cause is not the last
         said = "".join(f"\n    {line[:300]}" for line in errors or lines[-LAST_WORDS:])
         return ServerFailed(f"the server of model {self.model.digest[:12]} {how}. Its last words ({self.log}):{said}")
