@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
-from mlflow.exceptions import MlflowException
 
 from infra.tracking.store import tracking_uri
 from tasks.manifest import ArtifactError, write_manifest
@@ -193,9 +192,3 @@ def test_the_files_are_those_that_were_published(three: None, tmp_path: Path) ->
     (tmp_path / "published 2" / "model.safetensors").write_text("baton-test X")
     with pytest.raises(ArtifactError, match="was changed"):
         fetch(found)
-
-
-def test_mlflow_has_no_compare_and_set_of_its_own(three: None) -> None:
-    """If it gets one some day, the claims can go."""
-    with pytest.raises((TypeError, MlflowException)):
-        MlflowClient(tracking_uri()).set_registered_model_alias(NAME, CHAMPION, "1", expected=None)  # type: ignore[call-arg]
