@@ -35,7 +35,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo ui schedule test test-placement test-ui test-continuous parity survive lint bench lock clean
+.PHONY: help demo ui schedule test test-placement test-ui test-continuous test-serve parity survive lint bench lock clean
 
 # without .pyc files the large libraries load several times slower
 unexport PYTHONDONTWRITEBYTECODE
@@ -67,11 +67,14 @@ test-ui: $(READY)  ## the lineage page in Chromium and on PostgreSQL, from Debia
 test-continuous: $(READY)  ## five days of continuous training with a simulated clock; about ten minutes
 	$(BIN)/python -m pytest -m slow tests/workflows/test_five_days.py
 
+test-serve: $(READY)  ## the champion's service with vLLM: switched under 16 clients, killed, its registry away; about five minutes
+	$(BIN)/python -m pytest -m slow tests/serve
+
 parity: $(READY)  ## every parallel layout on up to 8 processes against one process; hours on two cores
 	$(BIN)/python -m pytest -m slow tests/pretrain/test_parity.py
 
-survive: $(READY)  ## kill -9 at random moments in every kind of layout, all chains of layouts; about ten minutes
-	$(BIN)/python -m pytest -m slow tests/pretrain/test_kills.py tests/pretrain/test_reshard.py
+survive: $(READY)  ## kill -9 at random moments in every kind of layout, all chains of layouts; about a quarter of an hour
+	$(BIN)/python -m pytest -m slow tests/pretrain/test_kills.py tests/pretrain/test_reshard.py tests/pretrain/test_continue.py
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check

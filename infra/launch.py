@@ -28,6 +28,7 @@ from blake3 import blake3
 from infra.ending import Ending, ending
 from infra.errors import Stopped
 from infra.home import baton_home
+from infra.lifeline import LAUNCHED
 from infra.logs import Printed, node_log, wait_for_earlier
 from infra.node import Node, this_node
 from infra.progress import ProgressBar, say
@@ -124,9 +125,7 @@ def run_engine(
 
 def _run(command: list[str], job_dir: Path, title: str, log: IO[bytes], watch: Watch) -> int:
     """Start the engine in a session of its own and follow it to its end."""
-    environment = (
-        SHORT_WAITS | os.environ | {"BATON_LAUNCHED": "1", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
-    )
+    environment = SHORT_WAITS | os.environ | LAUNCHED | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
     (job_dir / "progress.json").unlink(missing_ok=True)
     process = subprocess.Popen(
         command,

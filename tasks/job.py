@@ -16,9 +16,7 @@ So a stage can be rerun by hand from its folder.
 
 import json
 import os
-import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -29,6 +27,7 @@ from typing import Any, TypeVar
 
 from infra.heartbeat import Heartbeat
 from infra.home import quiet
+from infra.lifeline import end_with_launcher
 from infra.logs import print_to_own_log
 from tasks.manifest import RECORD, ArtifactError, verify, write_manifest
 from tasks.spec import Spec
@@ -138,7 +137,7 @@ def main(work: Callable[[Job], None]) -> None:
     if len(sys.argv) != 2:
         sys.exit(f"usage: python -m {_module_name(work)} JOB_DIR")
     quiet()
-    _end_with_launcher()
+    end_with_launcher(GRACE_S)
     job = open_job(Path(sys.argv[1]).absolute())
     try:
         if _rank():
@@ -184,19 +183,3 @@ def _leave_word(job: Job, word: dict[str, Any]) -> None:
 def _module_name(work: Callable[[Job], None]) -> str:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec.name if spec else work.__module__
-
-
-def _end_with_launcher() -> None:
-    """When the launcher dies, however it dies, so does the engine: it holds the other end of our
-    stdin (BATON_LAUNCHED says so). SIGTERM first, so that a training run saves a checkpoint."""
-    if not os.environ.get("BATON_LAUNCHED"):
-        return
-
-    def watch() -> None:
-        while os.read(0, 1024):
-            pass
-        os.killpg(0, signal.SIGTERM)
-        time.sleep(GRACE_S)
-        os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=watch, name="lifeline", daemon=True).start()

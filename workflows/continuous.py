@@ -63,7 +63,7 @@ def look(recipe: ContinuousRecipe) -> str:
     name = _name(recipe)
     with alone(name, recipe.grow.on_overlap) as free:
         if not free:
-            return _say(f"{name}: skipped, another run is at work on it")
+            return f"{name}: skipped, another run is at work on it"
         known = [part(each, "corpus") for each in generations(name)]
         newest = find_new(spec=recipe.corpus.as_found(), known=known)
         told: str = grow(recipe=recipe, newest=newest)
@@ -79,7 +79,7 @@ def grow(recipe: ContinuousRecipe, newest: Corpus) -> str:
         if not before:
             raise Stopped("corpus: there is no text to begin with; give the source some documents")
         enough = f", and less than grow.smallest ({size(recipe.grow.smallest)})" if newest.documents else ""
-        return _say(f"{_name(recipe)}: nothing to do: {size(newest.bytes)} of new text to train on{enough}")
+        return f"{_name(recipe)}: nothing to do: {size(newest.bytes)} of new text to train on{enough}"
     if before:
         tokenizer = part(before[0], "tokenizer")
     else:
@@ -147,7 +147,7 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
 @dynamic(container_image=images.DATA, retries=RETRIES)
 def after(recipe: ContinuousRecipe, decision: Decision, promoted: Promotion) -> str:
     """Say how it ended; tune anew when the base has changed."""
-    told = _say(f"{promoted.registry_name} version {promoted.registry_version}: {_words(decision)}")
+    told = f"{promoted.registry_name} version {promoted.registry_version}: {_words(decision)}"
     if decision.outcome != "promoted" or recipe.refresh is None:
         return told
     tuned: str = tune(recipe=recipe)
@@ -163,13 +163,13 @@ def tune(recipe: ContinuousRecipe) -> str:
     name = recipe.refresh.name
     with alone(name, recipe.grow.on_overlap) as free:
         if not free:
-            return _say(f"{name}: skipped, another run is at work on it")
+            return f"{name}: skipped, another run is at work on it"
         tuned = generations(name)
         base = next(iter(champion(_name(recipe))), None)
         if base is None:
-            return _say(f"{name}: nothing to do: {_name(recipe)} has no champion yet")
+            return f"{name}: nothing to do: {_name(recipe)} has no champion yet"
         if any(each.part("from_base").digest == base.digest for each in tuned):
-            return _say(f"{name}: nothing to do: the champion of {_name(recipe)} has been tuned")
+            return f"{name}: nothing to do: the champion of {_name(recipe)} has been tuned"
         told: str = tune_anew(recipe=recipe, base=base)
         return told
 
@@ -210,7 +210,7 @@ def tune_anew(recipe: ContinuousRecipe, base: HFModel) -> str:
 
 @dynamic(container_image=images.DATA)
 def told_of(decision: Decision, promoted: Promotion) -> str:
-    return _say(f"{promoted.registry_name} version {promoted.registry_version}: {_words(decision)}")
+    return f"{promoted.registry_name} version {promoted.registry_version}: {_words(decision)}"
 
 
 def _name(recipe: ContinuousRecipe) -> str:
@@ -237,8 +237,3 @@ def _changes(newest: Corpus) -> str:
 
 def _words(decision: Decision) -> str:
     return str(json.loads((decision.local() / "decision.json").read_text())["words"])
-
-
-def _say(told: str) -> str:
-    say(told)
-    return told

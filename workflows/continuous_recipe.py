@@ -56,7 +56,7 @@ class GrowSpec(Spec):
         steps = self.steps(new, first.global_batch * first.sequence_length)
         warmup = min(math.ceil(self.warmup * steps), steps - 1)
         schedule: dict[str, Any] = {"lr": self.lr, "min_lr": self.min_lr, "decay": "cosine", "wsd_decay_steps": 0}
-        schedule |= {"warmup_from": min(warm_from, self.lr), "warmup_steps": warmup}
+        schedule |= {"warmup_from": min(warm_from, self.lr) if warmup else 0.0, "warmup_steps": warmup}
         optimizer = first.optimizer.model_copy(update=schedule)
         shares = weights(new, old, self.replay)
         changed = {"steps": steps, "optimizer": optimizer, "batch_warmup": None, "data_weights": shares}

@@ -26,7 +26,7 @@ NEEDS = {
 }
 # vllm 0.27, v1/attention/backends/cpu_attn.py and flash_attn.py: what both have
 VLLM_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-NEED_A_MODEL = ("evaluate", "sft", "dpo", "grpo", "publish")
+NEED_A_MODEL = ("evaluate", "sft", "dpo", "grpo", "serve", "publish")
 # pretrain.model's fields in a config.json
 IN_CONFIG = {
     "family": "model_type", "layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads",
@@ -114,7 +114,7 @@ def _positions(given: Given) -> list[Problem]:
     else:
         return []
     found = []
-    for name in ("evaluate", "sft", "dpo", "grpo"):
+    for name in ("evaluate", "sft", "dpo", "grpo", "serve"):
         for length, value in given.specs[name].sequence_lengths().items() if name in given.specs else ():
             if value > positions:
                 found.append(Problem(f"{name}.{length}", value, f"at most {where} ({positions})"))
@@ -123,7 +123,7 @@ def _positions(given: Given) -> list[Problem]:
 
 def _head_size(given: Given) -> list[Problem]:
     """vLLM has attention kernels for the model's heads."""
-    with_vllm = [stage for stage in ("evaluate", "dpo", "grpo") if stage in given]
+    with_vllm = [stage for stage in ("evaluate", "dpo", "grpo", "serve") if stage in given]
     if "pretrain" not in given.specs or not with_vllm:
         return []
     size = given.specs["pretrain"].model.head_dim

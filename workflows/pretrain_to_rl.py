@@ -22,13 +22,14 @@ from tasks.pretrain.task import pretrain
 from tasks.publish.task import publish
 from tasks.report.spec import ReportSpec
 from tasks.report.task import report
+from tasks.serve.task import serve
 from tasks.sft.task import sft
 from workflows.recipe import Recipe
 
 
 def dag(recipe: Recipe) -> Report:
     """The stages that the recipe asks for, in their order."""
-    tokenizer = shards = checkpoint = model = proof = published = None
+    tokenizer = shards = checkpoint = model = proof = published = endpoint = None
     more_shards: list[TokenizedCorpus] = []
     models: list[HFModel] = []
     reports: list[EvalReport] = []
@@ -65,6 +66,8 @@ def dag(recipe: Recipe) -> Report:
     if recipe.grpo:
         model = keep(grpo(spec=recipe.grpo, model=model, corpus=corpus))
 
+    if recipe.serve:
+        endpoint = serve(spec=recipe.serve, model=model)
     if recipe.publish:
         published = publish(
             spec=recipe.publish,
@@ -84,6 +87,7 @@ def dag(recipe: Recipe) -> Report:
         shards=shards,
         checkpoint=checkpoint,
         audit=proof,
+        endpoint=endpoint,
         published=published,
         more_corpora=more_corpora,
         more_shards=more_shards,

@@ -18,6 +18,7 @@ from tasks.evaluate.spec import EvaluateSpec
 from tasks.grpo.spec import GRPOSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.publish.spec import PublishSpec
+from tasks.serve.spec import ServeSpec
 from tasks.sft.spec import SFTSpec
 from tasks.spec import Spec
 from workflows.given import Given
@@ -46,6 +47,7 @@ class Recipe(Spec):
     sft: SFTSpec | None = Field(None, description="Supervised fine-tuning with TRL")
     dpo: DPOSpec | None = Field(None, description="Direct preference optimization with TRL")
     grpo: GRPOSpec | None = Field(None, description="Reinforcement learning with TRL and live vLLM rollouts")
+    serve: ServeSpec | None = Field(None, description="The last model served with vLLM, asked and measured")
     publish: PublishSpec | None = Field(None, description="Model card and registry version of the last model")
 
     @model_validator(mode="wrap")
@@ -122,5 +124,6 @@ SECTIONS: dict[str, type[Spec]] = {
     "sft": SFTSpec,
     "dpo": DPOSpec,
     "grpo": GRPOSpec,
+    "serve": ServeSpec,
     "publish": PublishSpec,
 }

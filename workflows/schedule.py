@@ -59,9 +59,8 @@ def keep(
     since = now()
     while True:
         upcoming = min(plan.after(since) for plan in plans)
-        if (left := (upcoming - now()).total_seconds()) > 0:
+        while (left := (upcoming - now()).total_seconds()) > 0:
             sleep(min(left, LOOK_S))
-            continue
         moment = now()
         for plan in due(plans, since, moment):
             start(plan)

@@ -23,6 +23,7 @@ _DETAILS = {
     "hf_model": ("parameters", lambda value: f"model, {count(value)}"),
     "published_model": ("registry_version", lambda value: f"version {number(value)}"),
     "eval_report": ("all_checks", lambda value: f"{share(value)} pass"),
+    "endpoint": ("tokens_per_s", lambda value: f"{number(value)} tokens/s"),
     "conversion_audit": ("argmax_agreement", lambda value: f"{share(value)} agree"),
     "decision": ("improvement", lambda value: f"{100 * value:+.1f} %"),
 }

@@ -28,6 +28,7 @@ FAMILIES = {
     "conversion_audit": "finding",
     "decision": "finding",
     "promotion": "finding",
+    "endpoint": "finding",
     "report": "page",
 }
 

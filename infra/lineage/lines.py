@@ -116,7 +116,7 @@ def findings(graph: Graph, connection: Connection, digest: str) -> list[Line]:
     found = []
     for child, run in makers.items():
         kind, about = told[run].get("baton.output.kind"), told[run].get("baton.fact.model_digest", digest)
-        if kind in ("eval_report", "conversion_audit") and about == digest:
+        if kind in ("eval_report", "conversion_audit", "endpoint") and about == digest:
             values = {name.removeprefix(FACT): v for name, v in measured[run].items() if name.startswith(FACT)}
             found.append({"digest": child, "title": graph.runs[run].title, "kind": kind, "facts": values})
     return found

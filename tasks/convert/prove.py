@@ -20,7 +20,8 @@ from tasks.convert.audit_spec import AuditSpec
 from tasks.convert.errors import ConversionError
 from tasks.convert.import_model import open_hugging_face
 from tasks.convert.megatron_model import open_megatron
-from tasks.job import Job, main, write_json
+from tasks.job import Job, StageError, main, write_json
+from tasks.manifest import read_manifest
 from tasks.pretrain import megatron  # noqa: F401  before megatron.core
 
 # isort: split
@@ -48,7 +49,9 @@ def work(job: Job) -> None:
 
 
 def held_out_tokens(data: Path, count: int, longest: int) -> Tensor:
-    """At most `count` tokens of held-out text, (sequences, length)."""
+    """At most `count` tokens of held-out text, (sequences, length). Raises StageError when there is none."""
+    if not read_manifest(data).facts["held_out_tokens"]:
+        raise StageError(f"{data} has 0 held-out tokens, and the audit compares logits on held-out text; hold out more")
     dataset = IndexedDataset(str(data / "held_out"))
     flat = np.concatenate([dataset[index] for index in range(min(len(dataset), count))])[:count]
     length = min(longest, len(flat))

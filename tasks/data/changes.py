@@ -79,12 +79,17 @@ class Known:
         """Take in the next corpus."""
         for split in SPLITS:
             for document_id, name in read_names(corpus, split):
-                self.splits.setdefault(document_id, split)
-                self._put(name, document_id)
+                self.learn(name, document_id, split)
         if (corpus / CHANGES).exists():
-            self._follow(Changes.read(corpus))
+            self.follow(Changes.read(corpus))
 
-    def _follow(self, changes: Changes) -> None:
+    def learn(self, name: str, document_id: str, split: Split) -> None:
+        """A document that is in a corpus."""
+        self.splits.setdefault(document_id, split)
+        self._put(name, document_id)
+
+    def follow(self, changes: Changes) -> None:
+        """What else had happened when a corpus was made."""
         for each in changes.deleted:
             self.lost[each.source] = each.id
             if self.names.get(each.source) == each.id:

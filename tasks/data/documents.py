@@ -68,25 +68,29 @@ def read_documents(corpus_dir: Path, split: Split) -> Iterator[Document]:
 
 def read_names(corpus_dir: Path, split: Split) -> Iterator[tuple[str, str]]:
     """(id, source) of a split's documents in the corpus's order, without their text."""
-    for group in row_groups(corpus_dir, split):
-        with pq.ParquetFile(group.path) as file:
-            table = file.read_row_group(group.index, columns=["id", "source"], use_threads=False)
-        yield from zip(table["id"].to_pylist(), table["source"].to_pylist(), strict=True)
+    for batch in _columns(corpus_dir, split, ["id", "source"]):
+        yield from zip(batch["id"].to_pylist(), batch["source"].to_pylist(), strict=True)
 
 
 def text_sizes(corpus_dir: Path, split: Split) -> npt.NDArray[np.int64]:
     """The UTF-8 size of each of a split's documents, in the corpus's order."""
-    sizes = [np.empty(0, np.int64)]
-    for group in row_groups(corpus_dir, split):
-        with pq.ParquetFile(group.path) as file:
-            texts = file.read_row_group(group.index, columns=["text"], use_threads=False)["text"]
-        sizes.append(pc.binary_length(texts).to_numpy().astype(np.int64))
-    return np.concatenate(sizes)
+    sizes = [pc.binary_length(batch["text"]).to_numpy() for batch in _columns(corpus_dir, split, ["text"])]
+    return np.concatenate([np.empty(0, np.int64), *sizes])
+
+
+def _columns(corpus_dir: Path, split: Split, names: list[str]) -> Iterator[pa.RecordBatch]:
+    for path in _files(corpus_dir, split):
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(columns=names, use_threads=False)
+
+
+def _files(corpus_dir: Path, split: Split) -> list[Path]:
+    return sorted(corpus_dir.glob(f"{split}-*.parquet"))
 
 
 def row_groups(corpus_dir: Path, split: Split) -> list[RowGroup]:
     """The places of a split's documents, in order. Reads the files' footers only."""
-    paths = sorted(corpus_dir.glob(f"{split}-*.parquet"))
+    paths = _files(corpus_dir, split)
     return [RowGroup(path, index) for path in paths for index in range(pq.read_metadata(path).num_row_groups)]
 
 

@@ -16,7 +16,10 @@ from typing import ClassVar, Literal
 from blake3 import blake3
 from pydantic import Field
 
+from infra.errors import Stopped
 from tasks.spec import Problem, Spec
+
+HUB_TIMEOUT_S = 30.0
 
 TEXT_SUFFIXES = (".txt", ".md", ".py")
 JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
@@ -182,6 +185,22 @@ class HuggingFaceSource(Spec):
         if folder is None:
             return ""
         return state_of(folder, sorted(path for path in folder.rglob("*") if path.is_file()))
+
+    def commit(self) -> str:
+        """The dataset's newest commit on the hub; nothing with HF_HUB_OFFLINE=1, since what was downloaded
+        earlier does not change. Raises Stopped when the hub does not answer."""
+        if os.environ.get("HF_HUB_OFFLINE") == "1":
+            return ""
+        from huggingface_hub import dataset_info
+        from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # httpx's or httpx2's, by version
+
+        try:
+            return dataset_info(self.name, timeout=HUB_TIMEOUT_S).sha or ""
+        except (HTTPError, OSError, ValueError) as error:
+            raise Stopped(
+                f"dataset {self.name!r}: the hub does not say what its newest commit is ({error}). Check the name and "
+                "the network, or set HF_HUB_OFFLINE=1 to use what was downloaded earlier."
+            ) from error
 
 
 def is_path(name: str) -> bool:

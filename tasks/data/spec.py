@@ -44,10 +44,14 @@ class CorpusSpec(StageSpec):
         """What the source lacks on this machine, looked up cheaply."""
         return [problem.under("source") for problem in self.source.missing()]
 
-    def as_found(self) -> "CorpusSpec":
+    def as_found(self, *, ask_hub: bool = False) -> "CorpusSpec":
         """This spec with the source's present state in it: its files' names, sizes and times, or the
-        interpreter's version. With it, changed files make a new corpus instead of a stale cache hit."""
-        return self.model_copy(update={"state": self.source.state()})
+        interpreter's version. With it, changed files make a new corpus instead of a stale cache hit. A dataset
+        of the hub has its newest commit for that, when it is asked for. Raises Stopped."""
+        state = self.source.state()
+        if ask_hub and not state and isinstance(self.source, HuggingFaceSource):
+            state = self.source.commit()
+        return self.model_copy(update={"state": state})
 
 
 class TokenizerSpec(StageSpec):

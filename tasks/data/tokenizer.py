@@ -71,7 +71,10 @@ def work(job: Job) -> None:
 
 
 def _train(job: Job, vocab_size: int, min_frequency: int, corpus: Path) -> tuple[int, int]:
-    """Train on the train split and write the folder; returns the ids of end-of-text and padding."""
+    """Train on the train split and write the folder; returns the ids of end-of-text and padding.
+    Raises StageError."""
+    if not read_manifest(corpus).facts["documents"]:
+        raise StageError("the corpus has no documents to train a tokenizer on; give one that has, or an existing one")
     bpe = untrained()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -139,6 +142,8 @@ def _copy(name: str, output: Path) -> tuple[int, int]:
 def _write_sample(job: Job, tokenizer: FastTokenizer, corpus: Path) -> None:
     """A held-out text cut into tokens, and how many bytes a token holds there."""
     texts = [item.text for item in islice(read_documents(corpus, "held_out"), 32)]
+    if not texts:
+        return  # nothing is held out
     tokens = sum(len(encoding) for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False))
     cut = tokenizer.encode(texts[0][:SAMPLE_CHARACTERS], add_special_tokens=False)
     write_json(

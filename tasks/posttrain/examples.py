@@ -31,6 +31,8 @@ def examples(corpus: Path, tokenizer: Any, spec: PostTrainSpec, count: int) -> l
     are none."""
     order = random.Random(spec.seed)
     groups = row_groups(corpus, "train")
+    if not groups:
+        raise StageError(f"{corpus} has no documents to train on; give a corpus whose train split has some")
     order.shuffle(groups)
     found: dict[str, Example] = {}
     for group in groups:

@@ -82,7 +82,9 @@ def build_datasets(spec: PretrainSpec, data: list[Path], vocab_size: int, cache:
     """(train, held-out) of tokenized data sets. Training blends all of them; the held-out sequences are of
     the first alone, so that runs with other blends compare. The shuffled index is kept in `cache`.
     Raises StageError when the data sets cannot be read by one model."""
-    _check(spec, data)
+    facts = [read_manifest(folder).facts for folder in data]
+    weights = spec.data_weights or [float(each["tokens"]) for each in facts]
+    _check(weights, data, facts)
     read = partial(
         _gpt_dataset,
         random_seed=spec.seed,
@@ -95,16 +97,22 @@ def build_datasets(spec: PretrainSpec, data: list[Path], vocab_size: int, cache:
         create_attention_mask=False,
     )
     samples = spec.samples_at(spec.steps)
-    weights = spec.data_weights or [float(read_manifest(folder).facts["tokens"]) for folder in data]
     blend = [(folder / "train", weight) for folder, weight in zip(data, weights, strict=True) if weight > 0]
     train = _blended(blend, samples, read) if len(blend) > 1 else read(blend[0][0], samples)
     return train, read(data[0] / "held_out", spec.validation_sequences)
 
 
-def _check(spec: PretrainSpec, data: list[Path]) -> None:
-    if spec.data_weights is not None and len(spec.data_weights) != len(data):
-        raise StageError(f"data_weights {spec.data_weights}: there are {len(data)} data sets; one weight for each")
-    tokenizers = [str(read_manifest(folder).facts["tokenizer_digest"]) for folder in data]
+def _check(weights: list[float], data: list[Path], facts: list[dict[str, Any]]) -> None:
+    if len(weights) != len(data):
+        raise StageError(f"data_weights {weights}: there are {len(data)} data sets; one weight for each")
+    if not any(each["tokens"] for each in facts):
+        raise StageError(f"there is no text to train on: {', '.join(map(str, data))} have 0 training tokens")
+    for folder, weight, each in zip(data, weights, facts, strict=True):
+        if weight and not each["tokens"]:
+            raise StageError(f"data_weights {weights}: {folder} has 0 training tokens; give it the weight 0")
+    if not facts[0]["held_out_tokens"]:
+        raise StageError(f"there is no text to validate on: {data[0]} has 0 held-out tokens; hold out more of it")
+    tokenizers = [str(each["tokenizer_digest"]) for each in facts]
     if len(set(tokenizers)) > 1:
         told = ", ".join(f"{folder} by {digest[:12]}" for folder, digest in zip(data, tokenizers, strict=True))
         raise StageError(

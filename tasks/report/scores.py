@@ -4,11 +4,12 @@ import json
 from typing import Any
 
 from infra.charts import bars
-from infra.text import number, share, words
+from infra.text import number, share, size, words
 from tasks.report.blocks import Cell, Grid, Mark, Table
 from tasks.report.source import Source
 
 SHARES = ("all_checks", "distinct", "parses", "not_trivial", "defined", "uses_context")  # of completions
+SET_SHARES = ("all_checks", "distinct", "parses")  # as many as a terminal has room for
 REAL = "real statements"  # how they fare under the same checks: the ceiling
 
 
@@ -27,6 +28,28 @@ def score_table(evaluations: list[Source]) -> Table:
     columns = ["measure", *[each.label for each in evaluations], *(["real"] if real else [])]
     caption = "Next statement on held-out prompts: shares of completions, and bits per byte (less is better)"
     return Table(caption + ("; real: the statements that came next" if real else ""), columns, rows)
+
+
+def set_table(evaluations: list[Source]) -> list[Table]:
+    """A row for each model and held-out set, where a model was asked about several."""
+    rows: list[list[Cell]] = [
+        [
+            each.label,
+            name,
+            number(scores["documents"]),
+            size(scores["bytes"]),
+            f"{scores['bits_per_byte']:.3f}" if "bits_per_byte" in scores else "–",
+            number(scores["prompts"]),
+            *[share(scores[measure]) if measure in scores else "–" for measure in SET_SHARES],
+        ]
+        for each in evaluations
+        for name, scores in _report(each).get("sets", {}).items()
+    ]
+    if len(rows) <= len(evaluations):
+        return []
+    columns = ["model", "set", "documents", "text", "bits per byte", "prompts", *map(words, SET_SHARES)]
+    caption = "Each held-out set by itself: the first is the one above; a set may have less than was asked for"
+    return [Table(caption, columns, rows, "ll" + "r" * (len(columns) - 2))]
 
 
 def score_bars(evaluations: list[Source]) -> list[Grid]:
@@ -50,11 +73,14 @@ def score_bars(evaluations: list[Source]) -> list[Grid]:
 def real_scores(evaluations: list[Source]) -> dict[str, float]:
     """What the real statements reach under the same checks; empty when nobody measured it."""
     for each in evaluations:
-        path = each.directory / "report.json"
-        report: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        if found := report.get("ceiling"):
+        if found := _report(each).get("ceiling"):
             return {name: float(found[name]) for name in SHARES if name in found}
     return {}
+
+
+def _report(evaluation: Source) -> dict[str, Any]:
+    path = evaluation.directory / "report.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
 def _row(title: str, name: str, evaluations: list[Source], *, best: Any) -> list[Cell]:

@@ -45,7 +45,11 @@ class Source:
 
     def record_json(self, name: str) -> Any | None:
         """A .json file of the record, or None when the engine did not write one."""
-        path = self.directory / RECORD / name
+        return self.content_json(f"{RECORD}/{name}")
+
+    def content_json(self, name: str) -> Any | None:
+        """A .json file of the artifact itself, or None when it has none of that name."""
+        path = self.directory / name
         return json.loads(path.read_text()) if path.exists() else None
 
 

@@ -7,8 +7,9 @@ from typing import Any
 from infra.text import count, number, share, size, value, words
 from tasks.report.blocks import Block, Cell, Code, Fold, Mark, Pieces, Table, Text
 from tasks.report.decision import decision
+from tasks.report.endpoint import endpoint
 from tasks.report.samples import samples
-from tasks.report.scores import score_bars, score_table
+from tasks.report.scores import score_bars, score_table, set_table
 from tasks.report.source import Source
 from tasks.report.training import training_curves
 
@@ -37,8 +38,30 @@ def _corpus(source: Source) -> list[Block]:
     left_out = ", ".join(f"{number(facts[name])} {words(name)}" for name in ("duplicates", "empty", "invalid_utf8"))
     blocks: list[Block] = [Table("Documents", ["split", "documents", "text"], split)]
     blocks.append(Text(f"Left out: {left_out}.", "quiet"))
+    blocks += _changes(source)
     beginnings: list[Block] = [Code(each["text"], each["source"]) for each in source.record_json("samples.json") or []]
     return [*blocks, Fold("Beginnings of some held-out documents", beginnings)] if beginnings else blocks
+
+
+def _changes(source: Source) -> list[Block]:
+    """What became of the source, where the corpus is what was new in it."""
+    changes = source.content_json("changes.json")
+    if changes is None:
+        return []
+    counts: list[list[Cell]] = [[words(name), number(len(rows))] for name, rows in changes.items()]
+    rows: list[list[Cell]] = [
+        *([each["source"], "edited", f"{each['before'][:12]} → {each['after'][:12]}"] for each in changes["edited"]),
+        *([each["after"], "renamed", f"was {each['before']}"] for each in changes["renamed"]),
+        *([each["source"], "deleted", each["id"][:12]] for each in changes["deleted"]),
+        *([each["source"], "returned", each["id"][:12]] for each in changes["returned"]),
+        *([each["source"], "new", each["id"][:12]] for each in changes["new"]),
+    ]
+    blocks: list[Block] = [Table("Since the corpora before it", ["what", "documents"], counts)]
+    if rows:
+        more = f", the first {MOST_ROWS} shown" if len(rows) > MOST_ROWS else ""
+        listed = Table("What became of each", ["document", "what", ""], rows[:MOST_ROWS], "lll")
+        blocks.append(Fold(f"{number(len(rows))} changes{more}", [listed]))
+    return blocks
 
 
 def _tokenizer(source: Source) -> list[Block]:
@@ -125,7 +148,7 @@ def _audit(source: Source) -> list[Block]:
 
 
 def _evaluation(source: Source) -> list[Block]:
-    return [score_table([source]), *score_bars([source]), *samples([source])]
+    return [score_table([source]), *set_table([source]), *score_bars([source]), *samples([source])]
 
 
 def _published(source: Source) -> list[Block]:
@@ -185,6 +208,7 @@ KINDS: dict[str, Callable[[Source], list[Block]]] = {
     "hf_model": _model,
     "conversion_audit": _audit,
     "eval_report": _evaluation,
+    "endpoint": endpoint,
     "published_model": _published,
     "decision": decision,
     "promotion": _promotion,

@@ -9,6 +9,7 @@ from tasks.artifacts import (
     ConversionAudit,
     Corpus,
     Decision,
+    Endpoint,
     EvalReport,
     HFModel,
     MegatronCheckpoint,
@@ -37,6 +38,7 @@ def report(
     more_corpora: list[Corpus] | None = None,
     more_shards: list[TokenizedCorpus] | None = None,
     decision: Decision | None = None,
+    endpoint: Endpoint | None = None,
 ) -> Report:
     """Makes report.html and report.md of whatever stages there were, and prints the latter."""
     named: dict[str, Any] = {
@@ -49,6 +51,7 @@ def report(
         "audit": audit,
         **{model.label: model for model in models},
         "decision": decision,
+        "endpoint": endpoint,
         "published": published,
         **{f"eval_{each.label}": each for each in reports},
     }

@@ -6,15 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.convert.audit_spec import AuditSpec
+from tasks.convert.prove import held_out_tokens
 from tasks.convert.spec import ConvertSpec
+from tasks.job import StageError
 from tasks.manifest import read_manifest, verify, write_manifest
 from tests.convert.tiny import make_tokenizer
-from tests.pretrain.tiny import MODEL, VOCABULARY, make_shards, pretrain_job, tiny_spec, train, write_job
+from tests.pretrain.tiny import MODEL, VOCABULARY, make_shards, pretrain_job, tiny_spec, train, write_job, write_shards
 
 
 def run(engine: str, job: Path) -> int:
@@ -106,3 +109,9 @@ def test_an_audit_that_finds_a_difference_fails(chain: dict[str, Path], tmp_path
     assert run("prove", job) == 1
     assert "model.norm.weight: 1 of 32 numbers are not" in json.loads((job / "result.json").read_text())["error"]
     assert (job / "output" / "audit.json").exists()
+
+
+def test_an_audit_needs_held_out_text(tmp_path: Path) -> None:
+    data = write_shards(tmp_path / "data", [np.arange(100)], [])
+    with pytest.raises(StageError, match="has 0 held-out tokens"):
+        held_out_tokens(data, count=10, longest=10)

@@ -2,6 +2,12 @@
 
 import gzip
 import json
+import os
+import subprocess
+import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pyarrow as pa
@@ -150,6 +156,29 @@ def test_a_dataset_that_cannot_be_had_says_so(tmp_path: Path, monkeypatch: pytes
         found(HuggingFaceSource(name=str(tmp_path / "plain"), text_field="body"))
     with pytest.raises(StageError, match="needs a network"):
         found(HuggingFaceSource(name="nobody/nothing-of-this-name"))
+
+
+def test_a_dataset_of_the_hub_is_as_its_newest_commit_says(tmp_path: Path) -> None:
+    """Else nobody would notice that it grew. The hub is a server of ours, and is then gone."""
+    info = tmp_path / "api" / "datasets" / "a" / "b"
+    info.parent.mkdir(parents=True)
+    info.write_text(json.dumps({"id": "a/b", "sha": "5" * 40}))
+    program = """if True:
+        from tasks.data.spec import CorpusSpec
+        print(CorpusSpec(source={"kind": "huggingface", "name": "a/b"}).as_found(ask_hub=True).state)"""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
+    hub = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
+
+    def asked(**changes: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-c", program]
+        return subprocess.run(words, env=os.environ | hub | changes, capture_output=True, text=True, check=False)
+
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    assert asked(HF_HUB_OFFLINE="0").stdout.strip() == "5" * 40
+    assert asked(HF_HUB_OFFLINE="1").stdout.strip() == ""
+    server.shutdown()
+    server.server_close()
+    assert "set HF_HUB_OFFLINE=1 to use what was downloaded earlier" in asked(HF_HUB_OFFLINE="0").stderr
 
 
 def test_progress_runs_from_nothing_to_everything(tmp_path: Path) -> None:

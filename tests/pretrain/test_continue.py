@@ -6,25 +6,23 @@ second continues the first must be one run of as many steps, to the bit.
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tasks.manifest import read_manifest, verify
-from tasks.pretrain.layout import Layout
 from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.spec import PretrainSpec
-from tests.pretrain.killing import LAYOUTS, Kills, kill_again_and_again, killable, outcome
+from tests.pretrain.killing import LAYOUTS, Kills, kill_again_and_again, killable, outcome, undisturbed
 from tests.pretrain.ranks import engine
 from tests.pretrain.tiny import MODEL, make_shards, metrics, pretrain_job, tiny_spec, write_shards
 
-ONE = Layout(micro_batch=2)
 FLAT = OptimizerSpec(lr=1e-2, min_lr=1e-2, warmup_steps=0)
 STILL = OptimizerSpec(lr=1e-12, min_lr=1e-12, warmup_steps=0)
-
-Trained = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
@@ -48,48 +46,69 @@ def refused(job: Path) -> str:
     return str(json.loads((job / "result.json").read_text())["error"])
 
 
-def flat(steps: int, layout: Layout = ONE, **changes: Any) -> PretrainSpec:
-    return tiny_spec(optimizer=FLAT, steps=steps, layout=layout, **changes)
+def flat(steps: int, name: str = "one process", **changes: Any) -> PretrainSpec:
+    return tiny_spec(optimizer=FLAT, steps=steps, layout=LAYOUTS[name], **changes)
+
+
+@pytest.fixture(scope="module")
+def before(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(pretrain_job(tmp_path_factory.mktemp("before") / "job", data, tiny_spec(steps=3))) / "output"
+
+
+@pytest.fixture(scope="module")
+def fp32(repeated: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str], Path]:
+    """A run of so many steps in fp32 under a layout, when it is asked for."""
+    folder = tmp_path_factory.mktemp("fp32")
+
+    @cache
+    def run(steps: int, name: str) -> Path:
+        return trained(pretrain_job(folder / f"{steps} {name}", repeated, flat(steps, name, precision="fp32")))
+
+    return run
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_two_runs_of_four_steps_are_one_of_eight(precision: str, repeated: Path, tmp_path: Path) -> None:
+def test_runs_of_four_and_two_and_two_steps_are_one_of_eight(precision: str, repeated: Path, tmp_path: Path) -> None:
     whole = trained(pretrain_job(tmp_path / "whole", repeated, flat(8, precision=precision)))
     first = trained(pretrain_job(tmp_path / "first", repeated, flat(4, precision=precision)))
-    spec = flat(4, precision=precision, seed=99)
+    spec = flat(2, precision=precision, seed=99)
     second = trained(pretrain_job(tmp_path / "second", repeated, spec, resume=first / "output"))
-    assert list(metrics(first).values()) + list(metrics(second).values()) == list(metrics(whole).values())
-    facts, of_whole = (verify(job / "output").facts for job in (second, whole))
+    third = trained(pretrain_job(tmp_path / "third", repeated, spec, resume=second / "output"))
+    parts = [step for job in (first, second, third) for step in metrics(job).values()]
+    assert parts == list(metrics(whole).values())
+    facts, of_whole = (verify(job / "output").facts for job in (third, whole))
     assert facts["validation_loss"] == of_whole["validation_loss"]
     assert facts["tokens_seen"] == of_whole["tokens_seen"] == 8 * 4 * 32
-    assert facts["step"] == 4
+    assert facts["step"] == 2
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("TP2", "one process"), ("one process", "DP2-DO"), ("DP2-DO", "PP2"), ("PP2", "TP2")],
+    [
+        ("TP2", "one process"),
+        ("one process", "DP2-DO"),
+        pytest.param("DP2-DO", "PP2", marks=pytest.mark.slow),
+        pytest.param("PP2", "TP2", marks=pytest.mark.slow),
+    ],
 )
-def test_under_another_layout_too(one: str, other: str, repeated: Path, tmp_path: Path) -> None:
-    whole = trained(pretrain_job(tmp_path / "whole", repeated, flat(8, precision="fp32")))
-    first = trained(pretrain_job(tmp_path / "first", repeated, flat(4, LAYOUTS[one], precision="fp32")))
-    spec = flat(4, LAYOUTS[other], precision="fp32")
-    second = trained(pretrain_job(tmp_path / "second", repeated, spec, resume=first / "output"))
-    found, expected = metrics(second), metrics(whole)
+def test_under_another_layout_too(
+    one: str, other: str, repeated: Path, fp32: Callable[[int, str], Path], tmp_path: Path
+) -> None:
+    spec = flat(4, other, precision="fp32")
+    second = trained(pretrain_job(tmp_path / "second", repeated, spec, resume=fp32(4, one) / "output"))
+    found, expected = metrics(second), metrics(fp32(8, "one process"))
     for step in range(1, 5):
         assert found[step]["loss"] == pytest.approx(expected[4 + step]["loss"], rel=1e-4)
         assert found[step]["grad_norm"] == pytest.approx(expected[4 + step]["grad_norm"], rel=1e-3)
 
 
-def test_weights_alone_would_go_another_way(repeated: Path, tmp_path: Path) -> None:
+def test_weights_alone_would_go_another_way(repeated: Path, fp32: Callable[[int, str], Path], tmp_path: Path) -> None:
     """What the tests above can tell apart: the same weights without AdamW's state."""
-    first = trained(pretrain_job(tmp_path / "first", repeated, flat(4, precision="fp32")))
-    jobs = [
-        trained(pretrain_job(tmp_path / how, repeated, flat(4, precision="fp32"), **{how: first / "output"}))
-        for how in ("resume", "begin")
-    ]
-    (second, *rest), (fresh, *others) = (list(metrics(job).values()) for job in jobs)
-    assert second["loss"] == fresh["loss"]
-    assert all(abs(one["loss"] - other["loss"]) > 1e-3 for one, other in zip(rest, others, strict=True))
+    first = fp32(4, "one process") / "output"
+    fresh = metrics(trained(pretrain_job(tmp_path / "fresh", repeated, flat(4, precision="fp32"), begin=first)))
+    whole = metrics(fp32(8, "one process"))
+    assert fresh[1]["loss"] == whole[5]["loss"]
+    assert all(abs(fresh[step]["loss"] - whole[4 + step]["loss"]) > 1e-3 for step in (2, 3, 4))
 
 
 def test_it_begins_with_the_loss_that_the_other_ended_with(data: Path, tmp_path: Path) -> None:
@@ -101,7 +120,7 @@ def test_it_begins_with_the_loss_that_the_other_ended_with(data: Path, tmp_path:
     assert read_manifest(second / "output").parents["resume.0"] == read_manifest(first / "output").digest
 
 
-def test_the_schedule_is_its_own_and_warms_up_from_where_it_is_told(data: Path, tmp_path: Path) -> None:
+def test_schedule_steps_and_place_in_the_data_are_its_own(data: Path, tmp_path: Path) -> None:
     first = trained(pretrain_job(tmp_path / "first", data, tiny_spec()))
     again = OptimizerSpec(lr=5e-3, min_lr=1e-3, warmup_steps=2, warmup_from=1e-3)
     spec = tiny_spec(optimizer=again)
@@ -109,26 +128,29 @@ def test_the_schedule_is_its_own_and_warms_up_from_where_it_is_told(data: Path, 
     rates = [step["lr"] for step in metrics(second).values()]
     assert rates[:3] == pytest.approx([1e-3, 3e-3, 5e-3])
     assert rates[3:] == sorted(rates[3:], reverse=True)
+    plain = torch.load(second / "output" / "checkpoint" / "common.pt", weights_only=True)["plain"]
+    assert {name: plain[name] for name in ("step", "samples", "schedule")} == {"step": 8, "samples": 32, "schedule": 8}
+    assert (plain["updates"], plain["tokens"]) == (16, 2 * 32 * 32)
+    assert len(plain["losses"]) == 8
 
 
-def test_killed_again_and_again_it_ends_as_if_it_had_not_been(data: Path, tmp_path: Path) -> None:
-    """Also between its beginning and its first own checkpoint; and once it has one, it goes on from that."""
-    first = trained(pretrain_job(tmp_path / "first", data, tiny_spec(layout=LAYOUTS["DP2-DO"])))
-    spec = killable(LAYOUTS["DP2-DO"], steps=16)
-    reference = pretrain_job(tmp_path / "undisturbed", data, spec, resume=first / "output")
-    trained(reference)
-    jobs = kill_again_and_again(
-        engine, tmp_path, data, spec, seconds=3, kills=Kills(4), seed="continued", resume=first / "output"
-    )
+@pytest.mark.parametrize(
+    ("name", "count"), [("DP2-DO", 4), *(pytest.param(name, 20, marks=pytest.mark.slow) for name in LAYOUTS)]
+)
+def test_killed_again_and_again_it_ends_as_if_it_had_not_been(
+    name: str, count: int, before: Path, data: Path, tmp_path: Path
+) -> None:
+    """Also before its first own checkpoint; and once it has one, it goes on from that."""
+    spec = killable(LAYOUTS[name], steps=16)
+    reference = pretrain_job(tmp_path / "undisturbed", data, spec, resume=before)
+    seconds = undisturbed(engine, reference)
+    kills = Kills(count)
+    jobs = kill_again_and_again(engine, tmp_path, data, spec, seconds, kills, seed=name, resume=before)
     assert [outcome(job) for job in jobs] == [outcome(reference)] * len(jobs)
+    print(f"{name}: {count} kills in {len(jobs)} runs; {dict(kills.found)}")
 
 
 # -- what is refused ---------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def before(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(pretrain_job(tmp_path_factory.mktemp("before") / "job", data, tiny_spec(steps=3))) / "output"
 
 
 def test_another_model(before: Path, data: Path, tmp_path: Path) -> None:

@@ -76,6 +76,42 @@ def rows(dataset: Samples, count: int = 24) -> list[list[int]]:
     return [dataset[index]["tokens"].tolist() for index in range(count)]
 
 
+# -- little data ---------------------------------------------------------------------------------------
+
+
+def of_lengths(folder: Path, train: list[int], held_out: list[int]) -> Path:
+    return write_shards(folder, [np.full(length, 2) for length in train], [np.full(length, 2) for length in held_out])
+
+
+def test_a_data_set_smaller_than_one_sequence_is_read_again_for_its_share(tmp_path: Path) -> None:
+    data = [of_one_token(tmp_path / "much", 1, 20), of_lengths(tmp_path / "little", [7], [])]
+    dataset, _ = build_datasets(tiny_spec(data_weights=[0.5, 0.5]), data, VOCABULARY, tmp_path / "index")
+    assert [row[0] for row in rows(dataset)].count(2) == 12
+
+
+def test_a_data_set_without_training_text_is_passed_over(tmp_path: Path) -> None:
+    data = [of_one_token(tmp_path / "much", 1, 20), of_lengths(tmp_path / "none", [], [50])]
+    dataset, _ = build_datasets(tiny_spec(), data, VOCABULARY, tmp_path / "index")
+    assert {row[0] for row in rows(dataset)} == {1}
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out", "weights", "said"),
+    [
+        ([], [50], [1.0], "there is no text to train on: .*none have 0 training tokens"),
+        ([100], [], [1.0], "there is no text to validate on: .*none has 0 held-out tokens; hold out more of it"),
+        ([], [50], [0.3, 0.7], r"data_weights \[0.3, 0.7\]: .*none has 0 training tokens; give it the weight 0"),
+    ],
+)
+def test_data_sets_with_nothing_in_them_are_named(
+    tmp_path: Path, train: list[int], held_out: list[int], weights: list[float], said: str
+) -> None:
+    data = [of_lengths(tmp_path / "none", train, held_out), of_one_token(tmp_path / "much", 1, 20)]
+    spec = tiny_spec(data_weights=weights)
+    with pytest.raises(StageError, match=said):
+        build_datasets(spec, data[: len(weights)], VOCABULARY, tmp_path / "index")
+
+
 # -- blends ------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from tasks.artifacts import (
     Artifact,
     ConversionAudit,
     Corpus,
+    Endpoint,
     EvalReport,
     HFModel,
     MegatronCheckpoint,
@@ -125,6 +126,12 @@ def example_run(root: Path, rates: Mapping[str, tuple[float, ...]] = RATES) -> d
         root / "published", PublishedModel, {"label": "grpo", "registry_name": "baton-laptop", "registry_version": "1"},
         {"model": made["grpo"]}, files={"README.md": "# baton-laptop\n\nA model card.\n"},
     )  # fmt: skip
+    made["endpoint"] = seal(
+        root / "endpoint", Endpoint,
+        {"label": "grpo", "model_digest": made_of(made["grpo"]), "requests_per_s": 41.5, "tokens_per_s": 2656.0,
+         "first_token_ms": 12.5},
+        {"model": made["grpo"]}, files={"endpoint.json": json.dumps(served())}, spec={"max_num_seqs": 256},
+    )  # fmt: skip
     for label in ("base", "sft", "dpo", "grpo"):
         made[f"eval_{label}"] = evaluation(root, label, made[label], made["corpus"], rates[label])
     return made
@@ -167,6 +174,21 @@ def completion(label: str, index: int) -> dict[str, Any]:
         **passed,
         "all_checks": all(passed.values()),
     }
+
+
+def served(failed: int = 0) -> dict[str, Any]:
+    """endpoint.json, as the engine writes it."""
+    levels = [
+        {"concurrency": clients, "requests": 32, "failed": failed, "errors": ["Timeout"] * bool(failed), "seconds": 2.0,
+         "requests_per_s": 10.0 + clients, "tokens_per_s": 640.0 + 64 * clients,
+         **{name: {"p50": 12.5 * clients, "p95": 20.0 * clients, "p99": 25.0 * clients}
+            for name in ("first_token_ms", "inter_token_ms", "whole_ms")}}
+        for clients in (1, 4, 16)
+    ]  # fmt: skip
+    return {
+        "model_digest": "ab" * 32, "name": "grpo", "engine": "vllm", "arguments": ["--dtype", "auto"],
+        "started_s": 18.4, "completion": " f(x):", "chat": None, "levels": levels,
+    }  # fmt: skip
 
 
 def audit() -> dict[str, Any]:

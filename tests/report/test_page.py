@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.data.changes import Changes, Edited, Named, Renamed
 from tasks.manifest import ArtifactError, write_manifest
 from tasks.report.page import stage_page
 from tests.report.example import example_run, lines, make_report
@@ -49,6 +50,21 @@ def test_every_kind_of_artifact_has_a_page(run: dict[str, Path], name: str, show
     assert [word for word in shown if word not in text] == []
 
 
+def test_an_increment_tells_what_became_of_the_source(run: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(run["corpus"], tmp_path / "increment")
+    Changes(
+        new=[Named(source="new.py", id="1" * 64)],
+        edited=[Edited(source="shapes.py", before="a" * 64, after="b" * 64)],
+        renamed=[Renamed(id="c" * 64, before="old name.py", after="new name.py")],
+        deleted=[Named(source=f"{number}.py", id="d" * 64) for number in range(500)],
+        gone=["a" * 64] * 501,
+    ).write(tmp_path / "increment")
+    text = Reading(stage_page(tmp_path / "increment")).text
+    shown = ["Since the corpora before it", "501", "503 changes, the first 400 shown", "aaaaaaaaaaaa → bbbbbbbbbbbb"]
+    assert [word for word in (*shown, "new name.py", "was old name.py") if word not in text] == []
+    assert "Since the corpora before it" not in Reading(stage_page(run["corpus"])).text
+
+
 def test_a_page_names_the_parents_the_spec_and_the_versions(run: dict[str, Path]) -> None:
     text = Reading(stage_page(run["pretrain"])).text
     assert "model.hidden" in text and "python" in text and "Made from" in text
@@ -59,6 +75,22 @@ def test_a_page_does_without_the_record(run: dict[str, Path], name: str, tmp_pat
     bare = tmp_path / name
     shutil.copytree(run[name], bare, ignore=shutil.ignore_patterns("record", "completions.jsonl", "report.json"))
     assert Reading(stage_page(bare)).text
+
+
+def test_an_evaluation_on_several_held_out_sets_shows_each(run: dict[str, Path], tmp_path: Path) -> None:
+    page = tmp_path / "page"
+    shutil.copytree(run["eval_base"], page)
+    counts = {"documents": 3, "bytes": 9000, "tokens": 4000, "prompts": 7}
+    sets = {
+        "corpus": counts | {"bits_per_byte": 2.412, "all_checks": 0.312},
+        "more.0": counts | {"bits_per_byte": 2.755},  # of words alone
+    }
+    report = json.loads((page / "report.json").read_text())
+    (page / "report.json").write_text(json.dumps(report | {"sets": sets}))
+    text = Reading(stage_page(page)).text
+    assert [shown for shown in ("Each held-out set by itself", "more.0", "2.755", "9.0 kB") if shown not in text] == []
+    (page / "report.json").write_text(json.dumps(report | {"sets": {"corpus": sets["corpus"]}}))
+    assert "Each held-out set" not in Reading(stage_page(page)).text
 
 
 def test_a_kind_that_nobody_foresaw_shows_its_facts_and_its_metrics(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tasks.data.documents import SplitWriter, document
 from tasks.manifest import Manifest, write_manifest
 
 EOS, PAD = "<|endoftext|>", "<|pad|>"
+CHAT = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 POSITIONS = 256
 
 
@@ -71,4 +72,4 @@ def _tokenizer() -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator([inspect.getsource(argparse)], trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS, pad_token=PAD)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS, pad_token=PAD, chat_template=CHAT)

@@ -38,9 +38,9 @@ pytestmark = pytest.mark.slow
 NAME = "five-days"
 NIGHTLY = Plan("nightly", "0 2 * * *")
 LIBRARY = Path(os.__file__).parent
-FIRST = ("argparse", "ast", "calendar", "configparser", "csv", "difflib", "heapq", "shelve", "shlex", "textwrap", "zipfile", "tarfile")  # fmt: skip
-SECOND = ("typing", "inspect", "pathlib", "subprocess", "threading", "tempfile", "optparse", "smtplib")
-LAST = ("datetime", "decimal", "fractions", "statistics", "socket", "ssl", "pdb", "doctest")
+MODULES = sorted(path.stem for path in LIBRARY.glob("*.py") if 2_000 < path.stat().st_size < 16_000)
+FIRST, SECOND, LAST = MODULES[:40], MODULES[40:60], MODULES[60:80]
+EDITED, DELETED = FIRST[:2]
 RECIPE: dict[str, Any] = {
     "name": NAME,
     "corpus": {"source": {"kind": "files", "path": "incoming"}, "held_out": 0.3},
@@ -57,7 +57,7 @@ RECIPE: dict[str, Any] = {
     },
     "convert": {},
     "audit": None,
-    "evaluate": {"prompts": 12, "max_new_tokens": 16, "max_prompt_chars": 200, "held_out_bytes": 20000},
+    "evaluate": {"prompts": 12, "max_new_tokens": 16, "max_prompt_chars": 200, "held_out_bytes": 100_000},
     "grow": {"replay": 0.2, "lr": 5e-3, "min_lr": 3e-4, "most_steps": 120, "fewest_steps": 60},
     "publish": {"name": NAME},
     "schedule": {"retries": 2},
@@ -90,9 +90,9 @@ def monday(world: World) -> None:
 
 def tuesday(world: World) -> None:
     world.arrive(*SECOND)
-    edited = world.incoming / "shlex.py"
-    edited.write_text(edited.read_text().replace("self.", "this."))
-    (world.incoming / "shelve.py").unlink()
+    edited = world.incoming / f"{EDITED}.py"
+    edited.write_text(f"{edited.read_text()}\n# edited\n")
+    (world.incoming / f"{DELETED}.py").unlink()
     _in_background(lambda: _start_a_second_run(world))
 
 
@@ -221,8 +221,8 @@ def test_no_document_is_trained_on_twice(week: World) -> None:
 
 def test_the_edited_and_the_deleted_file_are_told_of(week: World) -> None:
     changes = _changes(by_number()[2])
-    assert [each["source"] for each in changes["edited"]] == ["shlex.py"]
-    assert [each["source"] for each in changes["deleted"]] == ["shelve.py"]
+    assert [each["source"] for each in changes["edited"]] == [f"{EDITED}.py"]
+    assert [each["source"] for each in changes["deleted"]] == [f"{DELETED}.py"]
 
 
 def test_the_killed_run_continued_from_its_checkpoint(week: World) -> None:
@@ -257,8 +257,8 @@ def test_the_rejected_text_is_in_no_later_model(week: World) -> None:
 
 
 def _digest(number: int, part: str) -> str:
-    return by_number()[number].parts[part].digest
+    return by_number()[number].part(part).digest
 
 
 def _changes(generation: Generation) -> Any:
-    return json.loads((Path(generation.parts["corpus"].place) / "changes.json").read_text())
+    return json.loads((Path(generation.part("corpus").place) / "changes.json").read_text())

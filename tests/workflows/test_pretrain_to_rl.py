@@ -18,7 +18,7 @@ from tasks.manifest import read_manifest, verify
 
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
 ROOT = Path(__file__).parents[2]
-STAGES = ("corpus", "tokenizer", "shards", "pretrain", "convert", "audit", "sft", "dpo", "grpo", "publish")
+STAGES = ("corpus", "tokenizer", "shards", "pretrain", "convert", "audit", "sft", "dpo", "grpo", "serve", "publish")
 LABELS = ("base", "sft", "dpo", "grpo")
 
 TUNE = {"batch_size": 8, "micro_batch_size": 8, "warmup_steps": 1, "max_prompt_tokens": 80, "max_new_tokens": 16}
@@ -41,6 +41,7 @@ TINY: dict[str, Any] = {
     "sft": {"steps": 3, **TUNE},
     "dpo": {"steps": 2, "prompts": 48, **TUNE},
     "grpo": {"steps": 2, "generations": 4, **TUNE},
+    "serve": {"load": {"concurrency": [1, 4], "requests_per_client": 1, "least_requests": 4, "prompt_tokens": 32, "output_tokens": 8}},
     "publish": {"name": "tiny"},
 }  # fmt: skip
 

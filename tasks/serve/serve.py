@@ -1,0 +1,89 @@
+"""The stage: bring a server up, ask it a completion and a chat, measure it, end it.
+
+Out: endpoint.json: how the model is served, what it answered, and what each level of the load came to.
+`python -m tasks.serve ENDPOINT` starts a service from it.
+"""
+
+from typing import Any
+
+from tasks.job import Job, StageError, main, write_json
+from tasks.manifest import read_manifest
+from tasks.serve.server import Server, engine_words, open_served
+from tasks.serve.smoke import smoke_test
+from tasks.serve.spec import ServeSpec
+
+ENDPOINT = "endpoint.json"
+MODEL = "model.json"  # in the record: where the model was, which is no part of the result
+
+
+def work(job: Job) -> None:
+    spec = job.spec(ServeSpec)
+    directory = job.input("model")
+    label = read_manifest(directory).facts["label"]
+    model = open_served(directory)
+    job.output.mkdir(parents=True, exist_ok=True)
+    server = Server(spec, model, job.directory / "server.txt")
+    try:
+        levels = _measured(job, spec, server)
+    finally:
+        server.stop()
+    best = max(levels, key=lambda level: level["requests_per_s"], default=None)
+    write_json(job.record / MODEL, {"path": str(directory), "digest": model.digest})
+    job.finish(
+        label=label,
+        model_digest=model.digest,
+        requests_per_s=best["requests_per_s"] if best else 0.0,
+        tokens_per_s=max((level["tokens_per_s"] for level in levels), default=0.0),
+        first_token_ms=levels[0]["first_token_ms"]["p50"] if levels else 0.0,
+    )
+
+
+def _measured(job: Job, spec: ServeSpec, server: Server) -> list[dict[str, Any]]:
+    job.progress(0, 1, "steps", now="loading the model")
+    if spec.load:
+        from tasks.serve.load import measure, requests  # vLLM, while the server imports it too
+    server.wait_until_healthy(lambda waited: job.progress(waited, spec.start_timeout_s, "s", now="loading the model"))
+    started_s = server.age_s()
+    answers = smoke_test(server.url, server.model)
+    levels: list[dict[str, Any]] = []
+    if spec.load:
+        total = sum(requests(spec.load, clients) for clients in spec.load.concurrency)
+        job.progress(0, total, "requests")
+        for level in measure(server.url, server.model, spec.load):
+            if level["failed"] == level["requests"]:
+                raise StageError(f"no request of {level['concurrency']} clients was answered: {level['errors']}")
+            levels.append(level)
+            job.metric(level["concurrency"], **_numbers(level))
+            job.progress(
+                sum(each["requests"] for each in levels), total, "requests", tokens_per_s=level["tokens_per_s"]
+            )
+    write_json(
+        job.output / ENDPOINT,
+        {
+            "model_digest": server.model.digest,
+            "name": server.model.name,
+            "engine": "vllm",
+            "arguments": engine_words(spec),
+            "started_s": started_s,
+            "completion": answers.completion,
+            "chat": answers.chat,
+            "levels": levels,
+        },
+    )
+    return levels
+
+
+def _numbers(level: dict[str, Any]) -> dict[str, float]:
+    """A level for MLflow: its step is the number of clients."""
+    names = ("failed", "requests_per_s", "tokens_per_s")
+    latencies = {
+        f"{name}_{share}": number
+        for name, each in level.items()
+        if isinstance(each, dict)
+        for share, number in each.items()
+    }
+    return {name: float(level[name]) for name in names} | latencies
+
+
+if __name__ == "__main__":
+    main(work)

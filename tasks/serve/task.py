@@ -1,0 +1,14 @@
+"""The typed task: how is this model served, and what can it do so?"""
+
+import images
+from infra.launch import Engine
+from tasks.artifacts import Endpoint, HFModel
+from tasks.serve.spec import ServeSpec
+from tasks.stage import run, stage
+
+ENGINE = Engine("serve", "tasks.serve.serve", version="1")
+
+
+@stage(ENGINE, image=images.SERVE)
+def serve(spec: ServeSpec, model: HFModel) -> Endpoint:
+    return run(ENGINE, Endpoint, spec, model=model)

@@ -1,0 +1,155 @@
+"""A service that follows a registered model, as a process; and clients that notice everything."""
+
+import asyncio
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from tasks.manifest import read_manifest, write_manifest
+from tasks.publish.registry import Publication, register
+from tests.source import ROOT
+
+NAME, CLIENTS = "coder", 16
+SMALL = ("tests.serve.follow_small", NAME)
+REAL = ("tasks.serve", "--follow", NAME, "--port", "0", "--every", "1")
+
+
+def small_model(directory: Path, behaviour: str = "") -> Path:
+    """What a small server serves: nothing, and how it behaves."""
+    directory.mkdir()
+    (directory / "behaviour").write_text(behaviour)
+    (directory / "name").write_text(directory.name)
+    write_manifest(directory, "hf_model", {"label": "small"}, {}, {})
+    return directory
+
+
+def digest_of(model: Path) -> str:
+    return read_manifest(model).digest
+
+
+def publish(model: Path) -> int:
+    """Its version in the registry."""
+    digest = digest_of(model)
+    what = Publication(NAME, None, model, digest, "", {"baton.model": digest, "baton.label": "small"})
+    return int(register(what, waiting=lambda waited: None))
+
+
+@dataclass
+class Service:
+    process: subprocess.Popen[bytes]
+    url: str
+    log: Path
+
+    def baton(self) -> dict[str, Any]:
+        return dict(httpx.get(f"{self.url}/baton", trust_env=False).json())
+
+    def wait(self, until: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
+        """How it stands, as soon as it stands so."""
+        found: dict[str, Any] = awaited(lambda: told if until(told := self.baton()) else None, timeout_s, self.log)
+        return found
+
+    def serves(self, version: int, timeout_s: float = 20) -> None:
+        self.wait(lambda told: bool(told["serving"]) and told["serving"]["version"] == version, timeout_s)
+
+    def family(self) -> list[psutil.Process]:
+        me = psutil.Process(self.process.pid)
+        return [me, *me.children(recursive=True)]
+
+
+@contextmanager
+def service(home: Path, words: tuple[str, ...] = SMALL) -> Iterator[Service]:
+    """Ended at the end, and no process of it is left then."""
+    log = home / "service.log"
+    environment = os.environ | {"BATON_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *words], cwd=ROOT, env=environment, stdout=stream, stderr=stream
+        )
+    family: list[psutil.Process] = []
+    try:
+        url = awaited(lambda: re.search(r"(http://[\d.:]+)/v1", log.read_text()), 60, log).group(1)
+        awaited(lambda: _answers(url), 30, log)
+        found = Service(process, url, log)
+        yield found
+        if process.poll() is None:
+            family = found.family()
+    finally:
+        process.terminate()
+        process.wait(60)
+    assert psutil.wait_procs(family, timeout=10)[1] == []
+
+
+def awaited(look: Callable[[], Any], timeout_s: float, log: Path) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        time.sleep(0.05)
+    raise AssertionError(log.read_text()[-5000:])
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/baton", trust_env=False).is_success
+    except httpx.TransportError:
+        return False
+
+
+@dataclass(frozen=True)
+class Answer:
+    by: str  # the digest that the header names
+    said: str  # the digest that the answer itself names
+    failure: str = ""
+
+
+async def ask(client: httpx.AsyncClient, url: str, stream: bool) -> Answer:
+    asked = {"model": NAME, "prompt": "def", "max_tokens": 12, "stream": stream}
+    try:
+        answer = await client.post(f"{url}/v1/completions", json=asked)
+        if not answer.is_success:
+            return Answer("", "", f"{answer.status_code}: {answer.text[:300]}")
+        by, text = answer.headers["x-baton-model"], answer.text
+        if stream:
+            parts = [part.removeprefix("data: ") for part in text.strip().split("\n\n")]
+            whole = parts.pop() == "[DONE]" and len(parts) >= 1
+            said = {json.loads(part)["model"] for part in parts}
+            return Answer(by, *said) if whole and len(said) == 1 else Answer(by, "", f"cut off: {text[-300:]}")
+        return Answer(by, answer.json()["model"])
+    except (httpx.HTTPError, ValueError, KeyError) as error:
+        return Answer("", "", repr(error))
+
+
+def under_load(url: str, steps: Callable[[], None]) -> list[Answer]:
+    """Every answer to 16 clients, half of the requests streamed, who ask all the time that `steps` takes."""
+
+    async def one(number: int, ended: asyncio.Event) -> list[Answer]:
+        found = []
+        async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+            for turn in itertools.count(number):
+                found.append(await ask(client, url, stream=turn % 2 == 0))
+                if ended.is_set():
+                    return found
+        return found
+
+    async def whole() -> list[list[Answer]]:
+        ended = asyncio.Event()
+        clients = [asyncio.create_task(one(number, ended)) for number in range(CLIENTS)]
+        try:
+            await asyncio.to_thread(steps)
+        finally:
+            ended.set()
+        return await asyncio.gather(*clients)
+
+    return [answer for answers in asyncio.run(whole()) for answer in answers]

@@ -1,0 +1,134 @@
+"""A service that follows the champion: a real registry, real processes, clients who ask all the time."""
+
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tasks.publish.champion import promote, roll_back
+from tests.serve.followed import NAME, Service, awaited, digest_of, publish, service, small_model, under_load
+from tests.tracking.conftest import empty_store  # noqa: F401 - a fixture
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Path]:  # noqa: F811
+    with pytest.MonkeyPatch.context() as patch:
+        home = tmp_path_factory.mktemp("home")
+        shutil.copy(empty_store, home / "mlflow.db")
+        patch.setenv("BATON_HOME", str(home))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield home
+
+
+@pytest.fixture(scope="module")
+def models(home: Path) -> dict[str, Path]:
+    behaviours = {"first": "", "second": "", "ill": "never healthy", "dead": "dies", "wrong": "answers wrongly"}
+    return {name: small_model(home / name, behaviour) for name, behaviour in behaviours.items()}
+
+
+@pytest.fixture(scope="module")
+def versions(models: dict[str, Path]) -> dict[str, int]:
+    return {name: publish(model) for name, model in models.items()}
+
+
+@pytest.fixture(scope="module")
+def followed(home: Path, versions: dict[str, int]) -> Iterator[Service]:
+    with service(home) as found:
+        yield found
+
+
+def test_before_there_is_a_champion_requests_are_told_to_come_back(followed: Service) -> None:
+    answer = httpx.post(f"{followed.url}/v1/completions", json={"model": NAME})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert httpx.get(f"{followed.url}/healthz").status_code == 503
+
+
+def test_a_champion_moves_under_sixteen_clients_and_no_request_fails(
+    followed: Service, models: dict[str, Path], versions: dict[str, int]
+) -> None:
+    promote(NAME, versions["first"], None)
+    followed.serves(versions["first"])
+
+    def steps() -> None:
+        promote(NAME, versions["second"], versions["first"])
+        followed.serves(versions["second"])
+        for name in ("ill", "dead", "wrong"):
+            promote(NAME, versions[name], versions["second"])
+            told = followed.wait(lambda told: bool(told["refused"]), 20)
+            assert (told["refused"]["version"], told["serving"]["version"]) == (versions[name], versions["second"])
+            roll_back(NAME)
+            followed.wait(lambda told: told["refused"] is None, 20)
+        promote(NAME, versions["first"], versions["second"])
+        followed.serves(versions["first"])
+
+    answers = under_load(followed.url, steps)
+    assert [answer.failure for answer in answers if answer.failure] == []
+    assert {answer.by for answer in answers} == {digest_of(models[name]) for name in ("first", "second")}
+    assert all(answer.by == answer.said for answer in answers)
+    assert len(answers) > 100
+
+
+def test_an_answer_that_was_begun_ends_at_the_model_that_began_it(
+    followed: Service, models: dict[str, Path], versions: dict[str, int]
+) -> None:
+    asked = {"model": NAME, "prompt": "def", "max_tokens": 150, "stream": True}
+    with httpx.stream("POST", f"{followed.url}/v1/completions", json=asked) as answer:
+        parts = answer.iter_lines()
+        next(parts)
+        promote(NAME, versions["second"], versions["first"])
+        followed.serves(versions["second"])
+        assert answer.headers["x-baton-model"] == digest_of(models["first"])
+        assert list(parts)[-2:] == ["data: [DONE]", ""]
+
+
+def test_a_server_that_dies_is_started_again(followed: Service, versions: dict[str, int]) -> None:
+    def servers() -> list[psutil.Process]:
+        alive = [each for each in followed.family() if each.status() != psutil.STATUS_ZOMBIE]
+        return [each for each in alive if "tests.serve.small_server" in each.cmdline()]
+
+    awaited(lambda: len(servers()) == 1, 20, followed.log)  # the one before has ended
+    servers()[0].kill()
+    followed.wait(lambda told: told["serving"] is None, 10)
+    followed.serves(versions["second"])
+
+
+def test_without_an_alias_the_last_champion_goes_on(followed: Service, home: Path, versions: dict[str, int]) -> None:
+    import mlflow
+
+    client = mlflow.MlflowClient(f"sqlite:///{home / 'mlflow.db'}")
+    client.delete_registered_model_alias(NAME, "champion")
+    awaited(lambda: "has no champion" in followed.log.read_text(), 10, followed.log)
+    assert followed.baton()["serving"]["version"] == versions["second"]
+    client.set_registered_model_alias(NAME, "champion", str(versions["second"]))
+
+
+def test_a_killed_service_leaves_no_process(home: Path, versions: dict[str, int]) -> None:
+    with service(home) as found:
+        found.serves(versions["second"])
+        family = found.family()
+        found.process.kill()
+        assert psutil.wait_procs(family, timeout=10)[1] == []
+
+
+def test_sigterm_lets_answers_end_and_leaves_no_process(followed: Service) -> None:
+    family = followed.family()
+    lines: list[str] = []
+
+    def stream() -> None:
+        asked = {"model": NAME, "prompt": "def", "max_tokens": 100, "stream": True}
+        with httpx.stream("POST", f"{followed.url}/v1/completions", json=asked) as answer:
+            lines.extend(answer.iter_lines())
+
+    client = threading.Thread(target=stream)
+    client.start()
+    followed.wait(lambda told: told["serving"]["requests"] == 1, 5)
+    followed.process.send_signal(signal.SIGTERM)
+    assert followed.process.wait(30) == 0
+    client.join()
+    assert lines[-2] == "data: [DONE]"
+    assert psutil.wait_procs(family, timeout=1)[1] == []

@@ -1,0 +1,124 @@
+"""The service with vLLM's own server behind it: `make test-serve`, three to six minutes on two cores."""
+
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import psutil
+import pytest
+from safetensors.torch import load_file, save_file
+
+from tasks.manifest import read_manifest, write_manifest
+from tasks.publish.champion import promote, roll_back
+from tests.serve.followed import (
+    NAME,
+    REAL,
+    awaited,
+    digest_of,
+    publish,
+    service,
+    small_model,
+    under_load,
+)
+from tests.serve.tiny import tiny_model
+from tests.tracking.conftest import Server, empty_store, home, server, sleeping_server  # noqa: F401 - fixtures
+
+pytestmark = pytest.mark.slow
+START_S = 240  # one vLLM server beside another, on a busy machine
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    for seed, name in enumerate(("first", "second", "not-a-number", "torn")):
+        tiny_model(root / name, seed=seed)
+    spoil_numbers(root / "not-a-number")
+    weights = root / "torn" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    seal_again(root / "torn")
+    return {path.name: path for path in root.iterdir()}
+
+
+def spoil_numbers(model: Path) -> None:
+    """It loads, it is healthy, and nothing that it computes is a number."""
+    weights = load_file(model / "model.safetensors")
+    weights["model.norm.weight"].fill_(float("nan"))
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    seal_again(model)
+
+
+def seal_again(model: Path) -> None:
+    write_manifest(model, "hf_model", read_manifest(model).facts, {}, {})
+
+
+def test_a_champion_moves_under_sixteen_clients_and_no_request_fails(home: Path, models: dict[str, Path]) -> None:  # noqa: F811
+    versions = {name: publish(model) for name, model in models.items()}
+    promote(NAME, versions["first"], None)
+    with service(home, REAL) as followed:
+        followed.serves(versions["first"], START_S)
+
+        def steps() -> None:
+            promote(NAME, versions["second"], versions["first"])
+            followed.serves(versions["second"], START_S)
+            for name in ("not-a-number", "torn"):
+                promote(NAME, versions[name], versions["second"])
+                told = followed.wait(lambda told: bool(told["refused"]), START_S)
+                assert (told["refused"]["version"], told["serving"]["version"]) == (versions[name], versions["second"])
+                roll_back(NAME)
+                followed.wait(lambda told: told["refused"] is None, START_S)
+            promote(NAME, versions["first"], versions["second"])
+            followed.serves(versions["first"], START_S)
+
+        answers = under_load(followed.url, steps)
+    print(f"{len(answers)} answers, {sum(bool(answer.failure) for answer in answers)} failures")
+    assert [answer.failure for answer in answers if answer.failure] == []
+    assert {answer.by for answer in answers} == {digest_of(models[name]) for name in ("first", "second")}
+    assert all(answer.by == answer.said for answer in answers)
+    assert len(answers) > 1000
+
+
+@pytest.fixture
+def one(home: Path, models: dict[str, Path]) -> Iterator[openai.OpenAI]:  # noqa: F811
+    with service(home, ("tasks.serve", str(models["first"]), "--port", "0")) as found:
+        found.wait(lambda told: bool(told["serving"]), START_S)
+        yield openai.OpenAI(base_url=f"{found.url}/v1", api_key="none", max_retries=0)
+
+
+def test_one_model_chats_completes_and_says_who_it_is(one: openai.OpenAI, models: dict[str, Path]) -> None:
+    digest = digest_of(models["first"])
+    assert {each.id for each in one.models.list()} == {digest, "tiny"}
+    chat = one.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Hello"}], max_tokens=4)
+    completion = one.completions.create(model=digest, prompt="def", max_tokens=4)
+    assert chat.model == completion.model == digest
+
+
+def test_a_killed_service_leaves_no_process_of_vllm(home: Path, models: dict[str, Path]) -> None:  # noqa: F811
+    with service(home, ("tasks.serve", str(models["first"]), "--port", "0")) as found:
+        awaited(lambda: any("EngineCore" in str(each.cmdline()) for each in found.family()), START_S, found.log)
+        family = found.family()
+        found.process.send_signal(signal.SIGKILL)
+        assert psutil.wait_procs(family, timeout=20)[1] == []
+
+
+def test_a_registry_that_is_away_costs_nothing(home: Path, server: Server, tmp_path: Path) -> None:  # noqa: F811
+    """The versions' files come from it; then it is killed, and comes back with another champion."""
+    models = [small_model(tmp_path / name) for name in ("first", "second")]
+    versions = [publish(model) for model in models]
+    promote(NAME, versions[0], None)
+    for model in models:
+        shutil.rmtree(model)
+    with service(home) as followed:
+        followed.serves(versions[0], 60)
+
+        def steps() -> None:
+            server.kill()
+            awaited(lambda: "the registry is away" in followed.log.read_text(), 60, followed.log)
+            server.start()
+            promote(NAME, versions[1], versions[0])
+            followed.serves(versions[1], 60)
+
+        answers = under_load(followed.url, steps)
+    assert [answer.failure for answer in answers if answer.failure] == []
+    assert len({answer.by for answer in answers}) == 2
