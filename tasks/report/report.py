@@ -48,10 +48,9 @@ def whole(spec: ReportSpec, sources: list[Source]) -> list[Block]:
 def summary(spec: ReportSpec, sources: list[Source], shown: int = SHOWN) -> list[Block]:
     """What a person wants to know first; `shown` sample prompts."""
     evaluations = _of_kind(sources, "eval_report")
-    result: list[Block] = []
+    result = [block for each in _of_kind(sources, "decision") for block in decision(each)]
     if evaluations:
-        result = [
-            *(block for each in _of_kind(sources, "decision") for block in decision(each)),
+        result += [
             *verdict(_of_kind(sources, "hf_model"), evaluations),
             score_table(evaluations),
             *set_table(evaluations),
