@@ -1,14 +1,13 @@
 """A server process: its beginning, its failures, its end. The server is the small one, the processes are real."""
 
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tasks.manifest import ArtifactError, write_manifest
+from tasks.serve.__main__ import main
 from tasks.serve.server import Server, ServerFailed, open_served, reserve
 from tasks.serve.smoke import smoke_test
 from tasks.serve.spec import ServeSpec
@@ -89,23 +88,16 @@ def test_a_published_model_is_served_under_its_model_s_digest_and_its_registered
     assert (served.digest, served.name) == ("ab" * 32, "coder")
 
 
-def command(*words: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"COLUMNS": "200"}
-    return subprocess.run(
-        [sys.executable, "-m", "tasks.serve", *words], env=environment, check=False, capture_output=True, text=True
-    )
-
-
 def test_an_endpoint_whose_model_is_gone_says_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "record").mkdir()
     (tmp_path / "endpoint.json").write_text("{}")
     (tmp_path / "record" / "model.json").write_text(f'{{"path": "{tmp_path}/gone", "digest": "{"ab" * 32}"}}')
     write_manifest(tmp_path, "endpoint", {"label": "grpo"}, {}, {"model": "ab" * 32})
-    ended = command(str(tmp_path))
-    assert ended.returncode == 1
-    assert "--like" in ended.stderr and "Traceback" not in ended.stderr
+    ended = CliRunner().invoke(main, [str(tmp_path), "--port", "0"])
+    assert ended.exit_code == 1
+    assert f"--like {tmp_path}" in ended.output and "Traceback" not in ended.output
 
 
 def test_either_a_path_or_a_name(tmp_path: Path) -> None:
-    for words in ((), (str(tmp_path), "--follow", "coder")):
-        assert "give either PATH or --follow NAME" in command(*words).stderr
+    for words in ([], [str(tmp_path), "--follow", "coder"]):
+        assert "give either PATH or --follow NAME" in CliRunner().invoke(main, words).output
