@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -25,7 +26,8 @@ VLLM = "tasks.serve.vllm_server"
 LOOPBACK = "127.0.0.1"
 STOP_GRACE_S = 15.0  # from SIGTERM to SIGKILL
 LOOK_S = 0.25  # between two looks at a server that starts
-LAST_WORDS = 15  # lines of its log
+LAST_WORDS = 15  # lines of its log, where none of them is the end of a traceback
+ERROR = re.compile(r"(\(\w+ pid=\d+\) )?[\w.]+(Error|Exception): ")
 
 
 class ServerFailed(StageError):
@@ -115,8 +117,9 @@ class Server:
 
     def failed(self, how: str) -> ServerFailed:
         """The error, with the server's last words."""
-        lines = self.log.read_text(errors="replace").splitlines()[-LAST_WORDS:]
-        said = "".join(f"\n    {line[:300]}" for line in lines)
+        lines = self.log.read_text(errors="replace").splitlines()
+        errors = [line for line in lines if ERROR.match(line)][-3:]  # several processes: the cause is not the last
+        said = "".join(f"\n    {line[:300]}" for line in errors or lines[-LAST_WORDS:])
         return ServerFailed(f"the server of model {self.model.digest[:12]} {how}. Its last words ({self.log}):{said}")
 
     def age_s(self) -> float:

@@ -1,6 +1,7 @@
 """Is it the right model, and does it answer? A completion and a chat, through OpenAI's own client."""
 
 import math
+import os
 from dataclasses import dataclass
 
 import openai
@@ -19,10 +20,15 @@ class Answers:
     chat: str | None
 
 
+def api_key() -> str:
+    """What vLLM's server asks of its clients when VLLM_API_KEY is set."""
+    return os.environ.get("VLLM_API_KEY") or "none"
+
+
 def smoke_test(url: str, model: Served) -> Answers:
     """Raises ServerFailed unless the server lists the model's digest and name, and each answer bears the
     digest, has as many tokens as were asked for, and probabilities that are numbers."""
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=PATIENCE_S)
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=api_key(), max_retries=0, timeout=PATIENCE_S)
     try:
         listed = {each.id for each in client.models.list()}
         _check(url, {model.digest, model.name} <= listed, f"/v1/models lists {sorted(listed)}, not {model.digest}")

@@ -165,3 +165,39 @@ def test_servers_and_clients_are_of_one_version() -> None:
     assert f"=={image.rpartition(':')[2]}" == OURS["skypilot"]
     flyte = read("flyte/values.yaml")["deployment"]["image"]["tag"]
     assert re.match(r"v(\d+\.\d+)\.", flyte)[1] == re.match(r"==(\d+\.\d+)\.", OURS["flytekit"])[1]  # type: ignore[index]
+
+
+SERVICE = """
+import json, sys
+import sky
+task = sky.Task.from_yaml_config(json.load(sys.stdin), env_overrides=[("MODEL", "coder")],
+                                 secrets_overrides=[("MLFLOW_TRACKING_URI", "http://mlflow"), ("VLLM_API_KEY", "k")])
+service = task.service
+ports = {tuple(each.ports) for each in task.resources}
+print(json.dumps([service.readiness_path, service.min_replicas, service.max_replicas, sorted(ports), task.run]))
+"""
+
+
+def sky_task(config: Any, home: Path) -> subprocess.CompletedProcess[str]:
+    """The task, by SkyPilot's own parser."""
+    environment = os.environ | {"HOME": str(home)}
+    words = [sys.executable, "-c", SERVICE]
+    return subprocess.run(
+        words, input=json.dumps(config), env=environment, check=False, capture_output=True, text=True, cwd=ROOT
+    )
+
+
+def test_skyserve_takes_the_service_and_asks_where_it_answers(tmp_path: Path) -> None:
+    ended = sky_task(read("skypilot/serve.yaml"), tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    probe, least, most, ports, command = json.loads(ended.stdout.splitlines()[-1])
+    assert (probe, least, most) == ("/healthz", 1, 4)
+    assert ports == [["8000"]] and "--port 8000" in command and "--host 0.0.0.0" in command
+    assert command.startswith("python -m tasks.serve --follow")
+
+
+def test_a_misspelled_service_section_is_refused(tmp_path: Path) -> None:
+    wrong = read("skypilot/serve.yaml")
+    wrong["service"]["readiness"] = wrong["service"].pop("readiness_probe")
+    ended = sky_task(wrong, tmp_path)
+    assert ended.returncode != 0 and "readiness" in ended.stderr

@@ -42,6 +42,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("dpo", ["Model dpo", "Margin of the chosen", "Preference accuracy"]),
         ("grpo", ["Model grpo", "Reward", "KL to the reference", "Rollout mismatch", "Checks passed"]),
         ("eval_grpo", ["Eval report grpo", "78.4 %", "2.498", "height = shape.height * scale", "✓ passes"]),
+        (
+            "endpoint",
+            ["Endpoint grpo", "Healthy after 18 s", "no chat template", "1,664", "First token", "95 %", "--dtype auto"],
+        ),
         ("published", ["Published model grpo", "baton-laptop, version 1", "A model card."]),
     ],
 )

@@ -131,8 +131,9 @@ async def ask(client: httpx.AsyncClient, url: str, stream: bool) -> Answer:
         return Answer("", "", repr(error))
 
 
-def under_load(url: str, steps: Callable[[], None]) -> list[Answer]:
-    """Every answer to 16 clients, half of the requests streamed, who ask all the time that `steps` takes."""
+def under_load(url: str, steps: Callable[[], None], pause_s: float = 0.0) -> list[Answer]:
+    """Every answer to 16 clients, half of the requests streamed, who ask all the time that `steps` takes, each
+    `pause_s` after its last answer."""
 
     async def one(number: int, ended: asyncio.Event) -> list[Answer]:
         found = []
@@ -140,7 +141,8 @@ def under_load(url: str, steps: Callable[[], None]) -> list[Answer]:
             for turn in itertools.count(number):
                 found.append(await ask(client, url, stream=turn % 2 == 0))
                 if ended.is_set():
-                    return found
+                    break
+                await asyncio.sleep(pause_s)
         return found
 
     async def whole() -> list[list[Answer]]:

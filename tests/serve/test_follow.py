@@ -107,12 +107,15 @@ def test_without_an_alias_the_last_champion_goes_on(followed: Service, home: Pat
     client.set_registered_model_alias(NAME, "champion", str(versions["second"]))
 
 
-def test_a_killed_service_leaves_no_process(home: Path, versions: dict[str, int]) -> None:
-    with service(home) as found:
-        found.serves(versions["second"])
-        family = found.family()
-        found.process.kill()
-        assert psutil.wait_procs(family, timeout=10)[1] == []
+def test_a_version_that_the_alias_has_left_is_given_up_while_it_starts(
+    followed: Service, versions: dict[str, int]
+) -> None:
+    promote(NAME, versions["ill"], versions["second"])
+    followed.wait(lambda told: bool(told["coming"]), 10)
+    roll_back(NAME)
+    told = followed.wait(lambda told: told["coming"] is None, 10)
+    assert (told["refused"], told["serving"]["version"]) == (None, versions["second"])
+    assert "got no request: champion has moved on" in followed.log.read_text()
 
 
 def test_sigterm_lets_answers_end_and_leaves_no_process(followed: Service) -> None:

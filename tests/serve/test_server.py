@@ -1,0 +1,103 @@
+"""A server process: its beginning, its failures, its end. The server is the small one, the processes are real."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tasks.manifest import ArtifactError, write_manifest
+from tasks.serve.__main__ import main
+from tasks.serve.server import Server, ServerFailed, open_served, reserve
+from tasks.serve.smoke import smoke_test
+from tasks.serve.spec import ServeSpec
+from tests.serve.followed import small_model
+
+SPEC = ServeSpec(start_timeout_s=20)
+
+
+def start(model: Path, log: Path, spec: ServeSpec = SPEC) -> Server:
+    return Server(spec, open_served(model), log, module="tests.serve.small_server")
+
+
+def test_it_becomes_healthy_answers_and_ends(tmp_path: Path) -> None:
+    server = start(small_model(tmp_path / "model"), tmp_path / "log")
+    try:
+        server.wait_until_healthy(lambda waited: None)
+        answers = smoke_test(server.url, server.model)
+        assert (answers.completion, answers.chat) == ("x" * 8, None)
+    finally:
+        server.stop()
+    assert not server.alive
+
+
+def test_one_that_dies_says_its_last_words(tmp_path: Path) -> None:
+    server = start(small_model(tmp_path / "model", "dies"), tmp_path / "log")
+    with pytest.raises(ServerFailed, match=r"(?s)exit code 1 .*the weights cannot be read"):
+        server.wait_until_healthy(lambda waited: None)
+    server.stop()
+
+
+def test_one_that_hangs_is_given_up(tmp_path: Path) -> None:
+    quick = ServeSpec(start_timeout_s=3)
+    server = start(small_model(tmp_path / "model", "never healthy"), tmp_path / "log", quick)
+    with pytest.raises(ServerFailed, match="not healthy after 3 s"):
+        server.wait_until_healthy(lambda waited: None)
+    server.stop()
+
+
+def test_another_s_answer_is_found_out(tmp_path: Path) -> None:
+    server = start(small_model(tmp_path / "model"), tmp_path / "log")
+    other = open_served(small_model(tmp_path / "other"))
+    try:
+        server.wait_until_healthy(lambda waited: None)
+        with pytest.raises(ServerFailed, match="/v1/models lists"):
+            smoke_test(server.url, other)
+    finally:
+        server.stop()
+
+
+def test_a_reserved_port_is_the_server_s_and_no_one_else_s() -> None:
+    with reserve("127.0.0.1", 0) as held:
+        port = held.getsockname()[1]
+        with socket.socket() as another, pytest.raises(OSError, match="in use"):
+            another.bind(("127.0.0.1", port))  # without SO_REUSEADDR, as one that dials out is bound
+        with reserve("127.0.0.1", port) as server:
+            server.listen()
+            with pytest.raises(ServerFailed, match="choose another --port"):
+                reserve("127.0.0.1", port)
+
+
+def test_a_changed_model_is_not_served(tmp_path: Path) -> None:
+    model = small_model(tmp_path / "model")
+    (model / "name").write_text("tampered")
+    with pytest.raises(ArtifactError, match=r"name has 8 bytes|name was changed"):
+        open_served(model)
+
+
+def test_what_is_no_model_is_not_served(tmp_path: Path) -> None:
+    write_manifest(tmp_path, "corpus", {}, {}, {})
+    with pytest.raises(ArtifactError, match="a corpus; only an hf_model"):
+        open_served(tmp_path)
+
+
+def test_a_published_model_is_served_under_its_model_s_digest_and_its_registered_name(tmp_path: Path) -> None:
+    facts = {"label": "grpo", "registry_name": "coder", "registry_version": "3"}
+    write_manifest(tmp_path, "published_model", facts, {}, {"model": "ab" * 32})
+    served = open_served(tmp_path)
+    assert (served.digest, served.name) == ("ab" * 32, "coder")
+
+
+def test_an_endpoint_whose_model_is_gone_says_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "record").mkdir()
+    (tmp_path / "endpoint.json").write_text("{}")
+    (tmp_path / "record" / "model.json").write_text(f'{{"path": "{tmp_path}/gone", "digest": "{"ab" * 32}"}}')
+    write_manifest(tmp_path, "endpoint", {"label": "grpo"}, {}, {"model": "ab" * 32})
+    ended = CliRunner().invoke(main, [str(tmp_path), "--port", "0"])
+    assert ended.exit_code == 1
+    assert f"--like {tmp_path}" in ended.output and "Traceback" not in ended.output
+
+
+def test_either_a_path_or_a_name(tmp_path: Path) -> None:
+    for words in ([], [str(tmp_path), "--follow", "coder"]):
+        assert "give either PATH or --follow NAME" in CliRunner().invoke(main, words).output
