@@ -69,7 +69,7 @@ def test_the_project_has_no_cycle_of_packages_between_stages() -> None:
 
 def test_starting_up_loads_no_heavy_library() -> None:
     """What makes `pyflyte run … --help` answer within seconds."""
-    program = "import sys, workflows.pretrain_to_rl; print(*sys.modules)"
+    program = "import sys, workflows.pretrain_to_rl, workflows.launch_plans; print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     # flytekit leaves empty stand-ins for some of them: a library that is loaded has submodules
     loaded = {name.split(".")[0] for name in ended.stdout.split() if "." in name}

@@ -65,7 +65,7 @@ def look(recipe: ContinuousRecipe) -> str:
         if not free:
             return f"{name}: skipped, another run is at work on it"
         known = [part(each, "corpus") for each in generations(name)]
-        newest = find_new(spec=recipe.corpus.as_found(), known=known)
+        newest = find_new(spec=recipe.corpus.as_found(ask_hub=True), known=known)
         told: str = grow(recipe=recipe, newest=newest)
         return told
 

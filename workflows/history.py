@@ -6,6 +6,7 @@ MLflow and PyArrow are imported where they are used: not on the path of `pyflyte
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from infra.tracking.forwarder import flyte_s_import_lock
 from tasks.artifacts import Corpus, HFModel, TokenizedCorpus
 
 if TYPE_CHECKING:
@@ -14,25 +15,26 @@ if TYPE_CHECKING:
 
 def generations(name: str) -> "list[Generation]":
     """Every generation of a registered model, oldest first."""
-    from tasks.promote import ledger
-
-    return ledger.generations(name)
+    found: list[Generation] = _ledger().generations(name)
+    return found
 
 
 def part(of: "Generation", name: str) -> Any:
     """The artifact that was the generation's corpus, shards, checkpoint, …. Raises LedgerError when its
     files are gone."""
-    from tasks.promote import ledger
-
-    return ledger.load(of.part(name))
+    return _ledger().load(of.part(name))
 
 
 def champion(name: str) -> list[HFModel]:
     """The champion's model, if there is one."""
-    from tasks.promote import ledger
-
-    found = ledger.champion(name)
+    found = _ledger().champion(name)
     return [part(found, "model")] if found else []
+
+
+def _ledger() -> Any:
+    with flyte_s_import_lock():
+        from tasks.promote import ledger
+    return ledger
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ turned to again.
 import click
 
 from infra.errors import Stopped
+from infra.tracking.store import check_reachable
 from tasks.job import StageError
 
 
@@ -24,6 +25,8 @@ from tasks.job import StageError
 def main(name: str, to: int | None, show: bool) -> None:
     from tasks.publish.aliases import ROLLED_BACK_TAG, Version, terms, versions
     from tasks.publish.champion import roll_back
+
+    check_reachable()
 
     def said(version: Version) -> str:
         return f"version {version.version} ({version.tags.get('baton.label', 'model')} {version.digest[:12]})"

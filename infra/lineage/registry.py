@@ -26,7 +26,6 @@ def registered(graph: Graph, connection: Connection) -> list[dict[str, Any]]:
         told["model"] = artifact_line(named[digest]) if digest in named else None
         told["scores"] = _scores(each["tags"])
         told["outcome"] = "rolled back" if "baton.rolled_back" in each["tags"] else each["tags"].get("baton.outcome")
-        told["decision"] = each["tags"].get("baton.decision", "")
         told["reason"] = each["tags"].get("baton.decision.words", "")
         told["from"] = [artifact_line(named[origin]) for origin in origins.get(digest, ())]
         by_name.setdefault(each["name"], []).append(told)

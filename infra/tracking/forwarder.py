@@ -60,7 +60,7 @@ class Forwarder:
         if own_place() and not passed_on():
             return  # whoever sent this stage here has the store, and delivers what is spooled
         prepare_client()
-        with _flyte_s_import_lock():
+        with flyte_s_import_lock():
             from infra.tracking.push import push_execution  # imports MLflow
 
         left_over = [path for path in executions() if path != self.execution and not is_delivered(path)]
@@ -95,10 +95,11 @@ class Forwarder:
         self._away = False
 
 
-def _flyte_s_import_lock() -> AbstractContextManager[object]:
+def flyte_s_import_lock() -> AbstractContextManager[object]:
     """flytekit leaves pandas and pyarrow half-imported until they are used, and looks at them whenever it
     converts a value. MLflow uses them: were they loaded by this thread at that moment, the conversion
-    would find them without their classes (importlib's LazyLoader has no lock before Python 3.12)."""
+    would find them without their classes (importlib's LazyLoader has no lock before Python 3.12). Whoever
+    imports MLflow beside this thread takes it as well: two imports of it at once end in half of it."""
     flyte = sys.modules.get("flytekit.core.type_engine")
     lock: AbstractContextManager[object] = flyte.TypeEngine.lazy_import_lock if flyte else nullcontext()
     return lock

@@ -25,6 +25,7 @@ Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 ROW_GROUP_BYTES = 1 << 20  # of text
+_ROWS = 1024  # in memory at a time, where documents are not read as such
 FILE_BYTES = 1 << 29  # of text: some 150 MB compressed
 _SCHEMA = pa.schema([("id", pa.string()), ("source", pa.string()), ("text", pa.string())])
 
@@ -81,7 +82,7 @@ def text_sizes(corpus_dir: Path, split: Split) -> npt.NDArray[np.int64]:
 def _columns(corpus_dir: Path, split: Split, names: list[str]) -> Iterator[pa.RecordBatch]:
     for path in _files(corpus_dir, split):
         with pq.ParquetFile(path) as file:
-            yield from file.iter_batches(columns=names, use_threads=False)
+            yield from file.iter_batches(_ROWS, columns=names, use_threads=False)
 
 
 def _files(corpus_dir: Path, split: Split) -> list[Path]:

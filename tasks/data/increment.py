@@ -9,7 +9,8 @@ learned; others are split by content as ever. What is known is read and hashed, 
 wait on disk until the whole source was seen, since only then is it clear which of them are edits.
 
 Facts: those of the corpus engine, of the new documents alone (`empty`, `invalid_utf8`: of the whole
-source); `edited`, `renamed`, `deleted` count changes since the newest of the known corpora.
+source); `edited` counts those of them that are edits; `renamed`, `deleted` count what happened to known
+ones since the newest of the known corpora.
 """
 
 import shutil
@@ -31,7 +32,8 @@ def work(job: Job) -> None:
     job.output.mkdir(parents=True)
     counts = Counts()
     changes = _compare(job, spec, known, counts)
-    predecessor = {each.after: each.before for each in reversed(changes.edited)}
+    # the first of its names tells; an edit that was taken back is no new document
+    predecessor = {each.after: each.before for each in reversed(changes.edited) if each.after not in known.splits}
     writers = {split: SplitWriter(job.output, split) for split in SPLITS}
     for item in read_documents(job.work, "train"):
         before = predecessor.get(item.id)
@@ -48,7 +50,7 @@ def work(job: Job) -> None:
         duplicates=counts.duplicates,
         empty=counts.empty,
         invalid_utf8=counts.invalid_utf8,
-        edited=len(changes.edited),
+        edited=len(predecessor),
         renamed=len(changes.renamed),
         deleted=len(changes.deleted),
     )

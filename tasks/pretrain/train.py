@@ -2,9 +2,10 @@
 
     torchrun --standalone --nproc-per-node 1 -m tasks.pretrain.train JOB_DIR
 
-In: `data`, a TokenizedCorpus. Out: output/checkpoint (dist_checkpointing: weights, optimizer,
-schedule, RNG, data position) and output/model.json (the model's spec). Started again in the same
-job directory it continues from the newest complete checkpoint, to the same loss, bit for bit.
+In: `data`, a TokenizedCorpus, with `more.0`, … blended in, and what the run begins with, if not random
+weights (beginning.py). Out: output/checkpoint (dist_checkpointing: weights, optimizer, schedule, RNG,
+data position) and output/model.json (the model's spec). Started again in the same job directory it
+continues from the newest complete checkpoint, to the same loss, bit for bit.
 SIGTERM ends it after the present step, with a checkpoint.
 
 Any layout of processes may train it, and a resumed run may have another one than it began with.

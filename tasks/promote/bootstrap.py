@@ -3,8 +3,9 @@
 Both models were measured on the same items. Items are drawn anew with replacement, both models' figures
 along with each, so that what makes an item hard for both cancels out; the bounds are percentiles of the
 statistic over the draws. (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13;
-Koehn, Statistical Significance Tests for Machine Translation Evaluation, 2004.) With few items, whose
-sizes differ much, percentiles are somewhat too sure: 20 items cover 92 to 93 of 100 where 95 are asked.
+Koehn, Statistical Significance Tests for Machine Translation Evaluation, 2004.) Of few items the
+percentiles are somewhat too sure: where 95 of 100 are asked, 200 documents of uneven sizes give 94, 40
+give 93, and 20 give 92 (measured, 3,000 worlds each).
 """
 
 import math

@@ -90,7 +90,7 @@ def ask(
         if waited + PAUSE_S > patience_s:
             raise StageError(
                 f"the model registry {shown_uri()} has not answered for {waited:.0f} s ({redact_text(reason)[:300]}). "
-                "Start it and run the same command again, which goes on from here; or leave `publish` out."
+                "Start it and run the same command again, which goes on from here."
             )
         waiting(waited)
         time.sleep(PAUSE_S)

@@ -48,10 +48,9 @@ def whole(spec: ReportSpec, sources: list[Source]) -> list[Block]:
 def summary(spec: ReportSpec, sources: list[Source], shown: int = SHOWN) -> list[Block]:
     """What a person wants to know first; `shown` sample prompts."""
     evaluations = _of_kind(sources, "eval_report")
-    result: list[Block] = []
+    result = [block for each in _of_kind(sources, "decision") for block in decision(each)]
     if evaluations:
-        result = [
-            *(block for each in _of_kind(sources, "decision") for block in decision(each)),
+        result += [
             *verdict(_of_kind(sources, "hf_model"), evaluations),
             score_table(evaluations),
             *set_table(evaluations),
@@ -70,8 +69,12 @@ def where_next(sources: list[Source], html: Path) -> Section:
     """The last lines on the terminal."""
     items = [("Report:", str(html))]
     items += [("Published model:", str(each.directory)) for each in _of_kind(sources, "published_model")]
+    items += [("Every number over time:", tracking_hint())]
+    if _of_kind(sources, "decision"):
+        names = {each.manifest.facts["registry_name"] for each in _of_kind(sources, "published_model")}
+        items += [("To turn the champion back:", f"python -m workflows.rollback {name}") for name in names]
+        return Section("Where to look next", [List(items)])
     items += [
-        ("Every number over time:", tracking_hint()),
         ("To change the run, edit a copy of", "workflows/recipes/laptop.yaml"),
         ("What it does not touch comes from the cache:", f"{RUN} --recipe mine.yaml"),
     ]

@@ -1,6 +1,7 @@
 """Day after day: what is found new in a source, and what is left of what was there before."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -182,6 +183,9 @@ def check(chain: Chain, texts: list[str]) -> None:
     assert set(found) == everything - before.keys()
     changes = Changes.read(corpus)
     assert set(changes.gone) == before.keys() - everything
+    counted = facts(corpus)
+    assert counted["documents"] + counted["held_out_documents"] == len(found) == len(changes.new) + counted["edited"]
+    assert (counted["renamed"], counted["deleted"]) == (len(changes.renamed), len(changes.deleted))
     predecessor = {each.after: each.before for each in reversed(changes.edited)}
     for split in SPLITS:
         for each in ids(corpus, split):
@@ -225,6 +229,18 @@ def test_the_increment_is_the_same_wherever_the_source_is(chain: Chain, tmp_path
     moved = chain.source.rename(tmp_path / "elsewhere")
     spec = {"source": {"kind": "files", "path": str(moved)}, "held_out": HELD_OUT}
     assert digest(run(new_job(tmp_path / "two", "increment", spec, known=chain.corpora[:1]))) == digest(one)
+
+
+def test_an_interrupted_attempt_leaves_no_trace(chain: Chain, tmp_path: Path) -> None:
+    (chain.source / "new.txt").write_text("a new document\n")
+    whole = chain.look()
+    job = new_job(tmp_path / "again", "increment", chain.spec, known=chain.corpora[:1])
+    job.output.mkdir()
+    for folder, name in ((job.output, "train-00007.parquet"), (job.work, "train-00000.parquet")):
+        shutil.copy(chain.corpora[0] / "train-00000.parquet", folder / name)
+    increment_engine.work(job)
+    assert digest(job.output) == digest(whole)
+    assert not (job.directory / "work").exists()
 
 
 def test_the_held_out_documents_that_are_left_in_their_order(chain: Chain) -> None:

@@ -18,7 +18,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from infra.launch import Engine, EngineFailed, run_engine
 from tasks.data.documents import Document, SplitWriter, document, read_documents
 from tasks.evaluate.spec import EvaluateSpec
+from tasks.job import StageError
 from tasks.manifest import Manifest, read_manifest, verify, write_manifest
+from tests.promote.made import decided, read
 from tests.serve.tiny import POSITIONS, tiny_corpus, tiny_model
 
 ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", "test")
@@ -177,6 +179,18 @@ def test_a_sets_rates_are_those_of_its_lines(with_more: Path) -> None:
             assert math.fsum(line["bits"] for line in documents) / scores["bytes"] == scores["bits_per_byte"]
         if completions:
             assert sum(line["all_checks"] for line in completions) / len(completions) == scores["all_checks"]
+
+
+def test_a_decision_is_made_of_what_was_measured(world: World, with_more: Path, tmp_path: Path) -> None:
+    found = read(decided(tmp_path / "decide", with_more, with_more), "decision.json")
+    values = {each["name"]: each["candidate"] for each in found["measures"]}
+    sets = report(with_more)["sets"]
+    for name in ("bits_per_byte", "parses", "all_checks"):
+        assert values[f"old.{name}"] == pytest.approx(sets["corpus"][name])
+    assert values["new.all_checks"] == pytest.approx(sets["more.0"]["all_checks"])  # the others have no prompts
+    assert (found["outcome"], found["improvement"]) == ("kept", 0)
+    with pytest.raises(StageError, match="cannot be compared"):
+        decided(tmp_path / "other", with_more, world.output)
 
 
 def test_too_few_prompts_is_an_error_with_a_way_out(world: World) -> None:

@@ -65,6 +65,10 @@ def record() -> Stored:
             tags={"baton.digest": "p" * 64, "baton.model": digests[label], "baton.eval.all_checks": "0.25"},
         )
     client.set_registered_model_alias("baton-laptop", "champion", "2")
+    for key, value in (("outcome", "promoted"), ("decision.words", "Promoted: <better> by 3.00 %.")):
+        client.set_model_version_tag("baton-laptop", "2", f"baton.{key}", value)
+    client.set_model_version_tag("baton-laptop", "1", "baton.outcome", "promoted")
+    client.set_model_version_tag("baton-laptop", "1", "baton.rolled_back", "2026-01-01")
     close_execution()
     return Stored(baton_home(), tracking_uri(), first, second, digests, others)
 

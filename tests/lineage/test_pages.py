@@ -133,6 +133,8 @@ def test_the_registry_shows_aliases_scores_and_origins(page: TestClient, store: 
     assert (newest["version"], newest["aliases"], newest["scores"]) == (2, ["champion"], {"all_checks": 0.25})
     assert newest["model"]["digest"] == store.digests["sft"]
     assert [origin["digest"] for origin in oldest["from"]] == [store.digests["corpus"]]
+    assert (newest["outcome"], oldest["outcome"]) == ("promoted", "rolled back")
+    assert "Promoted: &lt;better&gt; by 3.00 %." in page.get(f"{ROOT}/models").text
 
 
 @pytest.mark.parametrize(

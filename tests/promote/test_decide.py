@@ -77,7 +77,7 @@ def test_a_corrupted_day_is_rejected_however_well_it_does_on_its_own_text(
 def test_a_regression_of_another_metric_rejects_too(tmp_path: Path, models: tuple[Path, Path]) -> None:
     found = decide(tmp_path, models, {"bits": {OLD: 1.9, NEW: 1.9}, "passing": 0.2})
     assert found["outcome"] == "rejected"
-    assert "all checks on the old text" in found["words"] and "(allowed: 3.0 points)" in found["words"]
+    assert "all checks on the old text" in found["words"] and "(allowed: 5.0 points)" in found["words"]
 
 
 def test_a_regression_that_may_be_chance_keeps(tmp_path: Path, models: tuple[Path, Path]) -> None:

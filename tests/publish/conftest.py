@@ -12,7 +12,7 @@ import pytest
 
 from tasks.manifest import Manifest, write_manifest
 from tests.posttrain.tiny import tiny_model
-from tests.tracking.conftest import empty_store, home, sleeping_server  # noqa: F401 - fixtures
+from tests.tracking.conftest import empty_store, home, server, sleeping_server  # noqa: F401 - fixtures
 
 SCORES = {"parses": 0.9, "not_trivial": 0.8, "defined": 0.7, "uses_context": 0.6, "all_checks": 0.5, "distinct": 0.4}
 

@@ -5,8 +5,14 @@ import sys
 import time
 from pathlib import Path
 
-from tasks.manifest import read_manifest
+import pytest
+
+from tasks.job import StageError
+from tasks.manifest import ArtifactError, read_manifest, verify
+from tasks.publish.aliases import CHAMPION, fetch, version_at, versions
+from tasks.publish.champion import promote
 from tests.publish.conftest import Chain
+from tests.publish.test_champion import NAME, make
 from tests.tracking.conftest import Server
 
 SPEC = {"name": "baton.test", "alias": "champion"}
@@ -31,3 +37,29 @@ def test_a_server_gets_the_files_once_it_answers(sleeping_server: Server, tmp_pa
     )
     for name in read_manifest(job / "output").files:
         assert (got / name).read_bytes() == (job / "output" / name).read_bytes()
+
+
+def test_a_server_s_champion_moves_once_and_its_files_come_once(server: Server, tmp_path: Path) -> None:
+    make(tmp_path, 3)
+    promote(NAME, 1, None)
+    command = [sys.executable, "-m", "tests.publish.moving", NAME]
+    movers = [subprocess.Popen([*command, version, "1"], stderr=subprocess.PIPE, text=True) for version in "23"]
+    errors = [mover.communicate()[1] for mover in movers]
+    assert sorted("ChampionChanged" in error for error in errors) == [False, True]
+
+    champion = version_at(NAME, CHAMPION)
+    assert champion and champion.version in (2, 3)
+    got = fetch(champion)
+    assert verify(got).digest == champion.content
+    assert (got / "model.safetensors").read_text() == f"{NAME} {champion.version}"
+    server.kill()
+    assert fetch(champion) == got  # without the server
+    with pytest.raises(StageError, match="has not answered"):
+        version_at(NAME, CHAMPION, patience_s=0)
+    server.start()
+    for model in server.store.parent.rglob("model.safetensors"):
+        model.write_text("changed on the server")
+    (other,) = [each for each in versions(NAME) if each.version == 1]
+    with pytest.raises(ArtifactError, match="they were changed on the server"):
+        fetch(other)
+    assert not list((got.parent).glob("*.partial"))

@@ -11,7 +11,6 @@ Every process, engine and store is real.
 
 import json
 import os
-import random
 import subprocess
 import sys
 import threading
@@ -38,7 +37,7 @@ pytestmark = pytest.mark.slow
 NAME = "five-days"
 NIGHTLY = Plan("nightly", "0 2 * * *")
 LIBRARY = Path(os.__file__).parent
-MODULES = sorted(path.stem for path in LIBRARY.glob("*.py") if 2_000 < path.stat().st_size < 16_000)
+MODULES = sorted(path.stem for path in LIBRARY.glob("*.py") if 2_000 < path.stat().st_size < 25_000)
 FIRST, SECOND, LAST = MODULES[:40], MODULES[40:60], MODULES[60:80]
 EDITED, DELETED = FIRST[:2]
 RECIPE: dict[str, Any] = {
@@ -59,6 +58,7 @@ RECIPE: dict[str, Any] = {
     "audit": None,
     "evaluate": {"prompts": 12, "max_new_tokens": 16, "max_prompt_chars": 200, "held_out_bytes": 100_000},
     "grow": {"replay": 0.2, "lr": 5e-3, "min_lr": 3e-4, "most_steps": 120, "fewest_steps": 60},
+    "promotion": {"regressions": {"old.bits_per_byte": 0.005}},
     "publish": {"name": NAME},
     "schedule": {"retries": 2},
 }  # fmt: skip
@@ -97,10 +97,9 @@ def tuesday(world: World) -> None:
 
 
 def wednesday(world: World) -> None:
-    noise = random.Random(0)
-    for number in range(24):
-        text = "".join(chr(noise.randrange(32, 127)) for _ in range(20_000))
-        (world.incoming / f"corrupted-{number}.txt").write_text(text)
+    for name in FIRST:  # every line backwards: the same tokens, and nothing to learn from them that helps
+        lines = (LIBRARY / f"{name}.py").read_text().splitlines()
+        (world.incoming / f"corrupted-{name}.txt").write_text("\n".join(line[::-1] for line in lines))
 
 
 def thursday(world: World) -> None:

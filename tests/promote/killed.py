@@ -1,0 +1,57 @@
+"""The promotion engine killed at its first change of the registry, at its second, … until it ends:
+python -m tests.promote.killed JOB_DIR   prints how often it was killed"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+
+from tasks.job import main, open_job
+from tasks.manifest import MANIFEST
+from tasks.promote.promote import work
+from tasks.publish import champion
+
+CHANGES = (
+    "set_registered_model_alias", "set_registered_model_tag", "delete_registered_model_tag", "set_model_version_tag",
+)  # fmt: skip
+
+
+def counted(change: Callable[..., Any], left: Iterator[int]) -> Callable[..., Any]:
+    def change_or_die(*arguments: Any) -> Any:
+        if not next(left):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return change(*arguments)
+
+    return change_or_die
+
+
+def try_it(calls: int) -> None:
+    """In this process, which ends."""
+    left = iter(range(calls, -1, -1))
+    champion.CLAIM_S = 0.2  # the claims of those that were killed
+    for name in CHANGES:
+        setattr(MlflowClient, name, counted(getattr(MlflowClient, name), left))
+    main(work)
+    os._exit(0)
+
+
+def until_it_ends(job: Path) -> int:
+    for calls in count():
+        child = os.fork()  # the imports are made once
+        if not child:
+            try_it(calls)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):
+            assert status == 0 and (job / "output" / MANIFEST).exists()
+            return calls
+    raise AssertionError
+
+
+if __name__ == "__main__":
+    import sys
+
+    print(until_it_ends(open_job(Path(sys.argv[1])).directory))

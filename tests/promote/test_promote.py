@@ -1,0 +1,173 @@
+"""A decision carried into the registry, and the registry read as the ledger."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from infra.tracking.store import tracking_uri
+from tasks.artifacts import Corpus, HFModel, Promotion
+from tasks.job import StageError
+from tasks.manifest import read_manifest
+from tasks.promote.ledger import LedgerError, champion, generations, load, newest_accepted
+from tasks.publish.aliases import CHAMPION, OUTCOME_TAG, PREVIOUS, version_at, versions
+from tasks.publish.champion import ChampionChanged, promote, roll_back
+from tests.promote.made import (
+    NAME,
+    NEW,
+    OLD,
+    corpus,
+    day,
+    decided,
+    job_dir,
+    model,
+    promoted,
+    published,
+    read,
+    report,
+)
+
+
+def standing() -> list[int | None]:
+    at = [version_at(NAME, alias) for alias in (CHAMPION, PREVIOUS)]
+    return [found.version if found else None for found in at]
+
+
+def outcomes() -> list[str]:
+    return [each.outcome for each in generations(NAME)]
+
+
+def test_days_of_every_kind_leave_their_history(home: Path, tmp_path: Path) -> None:
+    assert day(tmp_path, "one", None) == "promoted"
+    assert day(tmp_path, "two", "one", old=1.9, new=1.9) == "promoted"
+    assert day(tmp_path, "three", "two", old=2.2, new=0.5) == "rejected"
+    assert day(tmp_path, "four", "two", old=2.0, new=1.9) == "kept"
+    assert day(tmp_path, "five", "two", old=1.8, new=1.8) == "promoted"
+    assert standing() == [5, 2]
+    found = generations(NAME)
+    assert [(each.number, each.version) for each in found] == [(n, n) for n in range(1, 6)]
+    assert outcomes() == ["promoted", "promoted", "rejected", "kept", "promoted"]
+    assert [each.version for each in found if each.accepted] == [1, 2, 4, 5]
+    for each, name in zip(found, ("one", "two", "three", "four", "five"), strict=True):
+        assert load(each.part("corpus")).digest == read_manifest(tmp_path / f"corpus-{name}").digest
+        assert load(each.part("model")).digest == read_manifest(tmp_path / name).digest
+    tags = versions(NAME)[2].tags
+    assert tags["baton.decision"] == read_manifest(tmp_path / "decide-three" / "output").digest
+    assert tags["baton.decision.words"].startswith("Rejected: ")
+    assert tags["baton.decision.new.bits_per_byte"].startswith("+0.7")
+
+
+def test_what_was_rolled_back_is_not_gone_on_from(home: Path, tmp_path: Path) -> None:
+    day(tmp_path, "one", None)
+    day(tmp_path, "two", "one", old=1.9, new=1.9)
+    day(tmp_path, "three", "two")
+    assert newest_accepted(generations(NAME)) == generations(NAME)[2]
+    roll_back(NAME)
+    assert outcomes() == ["promoted", "rolled_back", "rolled_back"]
+    assert newest_accepted(generations(NAME)) == generations(NAME)[0]
+    day(tmp_path, "four", "one", old=1.9, new=1.9)
+    assert (standing(), outcomes()[-1]) == ([4, 1], "promoted")
+
+
+def test_a_version_counts_from_its_outcome_on(home: Path, tmp_path: Path) -> None:
+    published(tmp_path / "publish", model(tmp_path / "model"))
+    assert len(versions(NAME)) == 1
+    assert generations(NAME) == [] and newest_accepted([]) is None and champion(NAME) is None
+
+
+def test_a_promotion_cut_off_before_its_last_tag_is_repeated_to_the_same_end(home: Path, tmp_path: Path) -> None:
+    day(tmp_path, "one", None)
+    day(tmp_path, "two", "one", old=1.9, new=1.9)
+    before = (standing(), [each.tags for each in versions(NAME)])
+    MlflowClient(tracking_uri()).delete_model_version_tag(NAME, "2", OUTCOME_TAG)
+    assert outcomes() == ["promoted"]
+    promoted(tmp_path / "again", tmp_path / "decide-two" / "output", tmp_path / "publish-two" / "output")
+    assert (standing(), [each.tags for each in versions(NAME)]) == before
+
+
+def test_a_champion_that_changed_meanwhile_is_an_error_and_nothing_moves(home: Path, tmp_path: Path) -> None:
+    for name in ("one", "two", "three"):
+        model(tmp_path / name)
+        published(tmp_path / f"publish-{name}", tmp_path / name)
+    promote(NAME, 1, None)
+    reports = (
+        report(tmp_path / "ours", tmp_path / "three", {OLD: 1.9}),
+        report(tmp_path / "x", tmp_path / "one", {OLD: 2.0}),
+    )
+    decision = decided(tmp_path / "decide", *reports)
+    promote(NAME, 2, 1)  # by another run
+    with pytest.raises(ChampionChanged, match="run the same command again"):
+        promoted(tmp_path / "promote", decision, tmp_path / "publish-three" / "output")
+    assert (standing(), generations(NAME)) == ([2, 1], [])
+
+
+def test_a_decision_about_another_model_is_refused(home: Path, tmp_path: Path) -> None:
+    decision = decided(tmp_path / "decide", report(tmp_path / "eval", model(tmp_path / "one")))
+    other = published(tmp_path / "publish", model(tmp_path / "two"))
+    with pytest.raises(StageError, match="promote the version of the model that was compared"):
+        promoted(tmp_path / "promote", decision, other)
+
+
+def test_a_registry_that_was_emptied_is_said_to_be(
+    home: Path, tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = model(tmp_path / "one")
+    decision, version = decided(tmp_path / "d", report(tmp_path / "eval", made)), published(tmp_path / "p", made)
+    shutil.copy(empty_store, tmp_path / "other.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'other.db'}")
+    with pytest.raises(StageError, match=r"it is another registry .* or it was emptied"):
+        promoted(tmp_path / "promote", decision, version)
+
+
+def test_a_killed_engine_is_run_again_to_the_same_end(home: Path, tmp_path: Path) -> None:
+    """Killed at its first change of the registry, then at its second, …"""
+    day(tmp_path, "one", None)
+    made = model(tmp_path / "two")
+    reports = report(tmp_path / "ours", made, {OLD: 1.9, NEW: 1.9}), report(tmp_path / "theirs", tmp_path / "one")
+    decision, version = decided(tmp_path / "decide", *reports), published(tmp_path / "publish", made)
+    job = job_dir(Promotion, tmp_path / "promote", {}, decision=decision, published=version)
+    command = [sys.executable, "-m", "tests.promote.killed", str(job)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) > 8  # times that it was killed
+    assert (standing(), outcomes()) == ([2, 1], ["promoted", "promoted"])
+    assert read(job / "output", "promotion.json")["champion"] == "2"
+
+
+def test_a_part_that_is_gone_or_another_is_an_error_with_a_way_out(home: Path, tmp_path: Path) -> None:
+    day(tmp_path, "one", None)
+    (generation,) = generations(NAME)
+    (tmp_path / "one" / "model.safetensors").unlink()
+    with pytest.raises(LedgerError, match=r"the model .* cannot be had: .*Put its files back"):
+        load(generation.part("model"))
+    shutil.rmtree(tmp_path / "corpus-one")
+    with pytest.raises(LedgerError, match="begin anew under another name"):
+        load(generation.part("corpus"))
+    corpus(tmp_path / "another").rename(tmp_path / "corpus-one")
+    with pytest.raises(LedgerError, match="that the registry says is there"):
+        load(generation.part("corpus"))
+    with pytest.raises(LedgerError, match="does not say which checkpoint it was made of"):
+        generation.part("checkpoint")
+
+
+def test_a_part_is_found_again_at_another_place(home: Path, tmp_path: Path) -> None:
+    """Published again from there: the registry takes note."""
+    day(tmp_path, "one", None)
+    shutil.move(tmp_path / "corpus-one", tmp_path / "moved")
+    published(tmp_path / "again", tmp_path / "one", corpus=tmp_path / "moved")
+    (generation,) = generations(NAME)
+    assert load(generation.part("corpus")).place == str(tmp_path / "moved")
+
+
+def test_parts_in_a_bucket_are_not_downloaded(home: Path, tmp_path: Path) -> None:
+    bucket = f"file://{corpus(tmp_path / 'bucket' / 'corpus')}"
+    made = model(tmp_path / "model")
+    digest = read_manifest(tmp_path / "bucket" / "corpus").digest
+    from tasks.promote.ledger import Part
+
+    found = load(Part("corpus", digest, bucket))
+    assert isinstance(found, Corpus) and (found.place, found.digest) == (bucket, digest)
+    assert isinstance(load(Part("model", read_manifest(made).digest, str(made))), HFModel)

@@ -1,0 +1,13 @@
+"""Move a champion from a process of its own: python -m tests.publish.moving NAME VERSION EXPECTED"""
+
+import sys
+
+from tasks.job import StageError
+from tasks.publish.champion import promote
+
+if __name__ == "__main__":
+    name, version, expected = sys.argv[1:]
+    try:
+        promote(name, int(version), int(expected))
+    except StageError as error:
+        sys.exit(f"{type(error).__name__}: {error}")

@@ -1,0 +1,194 @@
+"""The champion moves by compare-and-set and back, on Baton's own store."""
+
+import itertools
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from infra.tracking.store import tracking_uri
+from tasks.manifest import ArtifactError, write_manifest
+from tasks.publish import champion
+from tasks.publish.aliases import CHAMPION, PREVIOUS, ROLLED_BACK_TAG, fetch, terms, version_at, versions
+from tasks.publish.champion import CLAIM, ChampionChanged, NoSuchVersion, promote, roll_back
+from tasks.publish.registry import Publication, register
+
+NAME = "baton-test"
+
+
+def make(root: Path, count: int, name: str = NAME) -> None:
+    """That many versions."""
+    for number in range(1, count + 1):
+        directory = root / f"published {number}"
+        directory.mkdir(parents=True)
+        (directory / "model.safetensors").write_text(f"{name} {number}")
+        digest = write_manifest(directory, "published_model", {}, {}, {}).digest
+        tags = {"baton.model": f"model-{number}", "baton.label": "base"}
+        register(Publication(name, None, directory, digest, "", tags), lambda waited: None)
+
+
+@pytest.fixture
+def three(home: Path, tmp_path: Path) -> None:
+    make(tmp_path, 3)
+
+
+def standing() -> list[int | None]:
+    """The versions that are champion and previous."""
+    at = [version_at(NAME, alias) for alias in (CHAMPION, PREVIOUS)]
+    return [found.version if found else None for found in at]
+
+
+def marked() -> list[int]:
+    return [each.version for each in versions(NAME) if ROLLED_BACK_TAG in each.tags]
+
+
+def reasons(version: int) -> list[str | None]:
+    """Why each of its terms as champion ended; None: it has not."""
+    (found,) = [each for each in versions(NAME) if each.version == version]
+    return [term["why"] for term in terms(found)]
+
+
+def test_nothing_is_registered_at_first(home: Path) -> None:
+    assert versions(NAME) == [] and version_at(NAME, CHAMPION) is None
+
+
+def test_versions_come_oldest_first_with_their_digests(three: None) -> None:
+    assert [(each.version, each.digest) for each in versions(NAME)] == [(n, f"model-{n}") for n in (1, 2, 3)]
+    assert version_at(NAME, CHAMPION) is None
+
+
+def test_a_promotion_moves_both_aliases_and_is_remembered(three: None) -> None:
+    promote(NAME, 1, None)
+    assert standing() == [1, None]
+    promote(NAME, 3, 1)
+    assert standing() == [3, 1]
+    assert (reasons(1), reasons(2), reasons(3)) == (["version 3 was promoted"], [], [None])
+
+
+def test_a_promotion_may_be_repeated(three: None) -> None:
+    promote(NAME, 1, None)
+    promote(NAME, 2, 1)
+    promote(NAME, 2, 1)
+    assert standing() == [2, 1]
+    assert (reasons(1), reasons(2)) == (["version 2 was promoted"], [None])
+
+
+def test_a_promotion_that_was_cut_off_is_completed(three: None) -> None:
+    promote(NAME, 1, None)
+    client = MlflowClient(tracking_uri())
+    client.set_registered_model_alias(NAME, PREVIOUS, "1")  # killed between its steps
+    client.set_registered_model_alias(NAME, CHAMPION, "2")
+    promote(NAME, 2, 1)
+    assert standing() == [2, 1]
+    assert (reasons(1), reasons(2)) == (["version 2 was promoted"], [None])
+
+
+def test_a_champion_that_is_not_the_expected_one_stays(three: None) -> None:
+    promote(NAME, 1, None)
+    promote(NAME, 2, 1)
+    with pytest.raises(ChampionChanged, match="is version 2, not version 1, which version 3 was compared with"):
+        promote(NAME, 3, 1)
+    with pytest.raises(ChampionChanged, match="not nobody"):
+        promote(NAME, 3, None)
+    assert standing() == [2, 1]
+
+
+def test_of_two_promotions_at_once_one_is_done(three: None) -> None:
+    promote(NAME, 1, None)
+    command = [sys.executable, "-m", "tests.publish.moving", NAME]
+    movers = [subprocess.Popen([*command, version, "1"], stderr=subprocess.PIPE, text=True) for version in "23"]
+    errors = [mover.communicate()[1] for mover in movers]
+    (winner,) = [number for number, mover in zip((2, 3), movers, strict=True) if mover.returncode == 0]
+    assert standing() == [winner, 1]
+    assert sorted("ChampionChanged" in error for error in errors) == [False, True]
+    assert not claims()
+
+
+def test_two_who_move_without_pause_never_cross(three: None) -> None:
+    """Every move is seen by one mover alone: each version's terms end as often as others' begin."""
+    promote(NAME, 1, None)
+    promote(NAME, 2, 1)
+    program = f"from tasks.publish.champion import roll_back\nfor _ in range(6): roll_back({NAME!r})"
+    movers = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
+    assert [mover.wait() for mover in movers] == [0, 0]
+    assert sorted(each or 0 for each in standing()) == [1, 2]
+    spans = sorted((term["since"], term["until"] or "9") for each in versions(NAME) for term in terms(each))
+    assert all(until <= since for (_, until), (since, _) in itertools.pairwise(spans))
+    assert sum(until == "9" for _, until in spans) == 1
+    assert not claims()
+
+
+def claims() -> list[str]:
+    return [tag for tag in MlflowClient(tracking_uri()).get_registered_model(NAME).tags if tag.startswith(CLAIM)]
+
+
+def test_the_claim_of_a_mover_that_died_is_waited_out(three: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(champion, "CLAIM_S", 1.0)
+    MlflowClient(tracking_uri()).set_registered_model_tag(NAME, f"{CLAIM}dead", "1")
+    began = time.monotonic()
+    promote(NAME, 1, None)
+    assert time.monotonic() - began > 1.0
+    assert not claims()
+
+
+def test_a_rollback_turns_back_and_the_next_one_undoes_it(three: None) -> None:
+    promote(NAME, 1, None)
+    promote(NAME, 2, 1)
+    was, now = roll_back(NAME)
+    assert (was.version, now.version, *standing()) == (2, 1, 1, 2)
+    assert marked() == [2, 3]
+    roll_back(NAME)
+    assert (*standing(), marked()) == (2, 1, [])
+    assert reasons(2) == ["rolled back to version 1", None]
+
+
+def test_a_rollback_goes_to_any_earlier_champion(three: None) -> None:
+    for version, before in ((1, None), (2, 1), (3, 2)):
+        promote(NAME, version, before)
+    roll_back(NAME, to=1)
+    assert (*standing(), marked()) == (1, 3, [2, 3])
+    roll_back(NAME, to=2)  # of what was set aside, a part: it was set aside together
+    assert (*standing(), marked()) == (2, 1, [])
+
+
+def test_what_is_promoted_after_a_rollback_is_not_set_aside(three: None, tmp_path: Path) -> None:
+    promote(NAME, 1, None)
+    promote(NAME, 2, 1)
+    roll_back(NAME)
+    make(tmp_path / "more", 1, NAME + "-other")
+    promote(NAME, 3, 1)
+    assert standing() == [3, 1]
+
+
+def test_there_must_be_a_version_to_turn_to(three: None) -> None:
+    with pytest.raises(NoSuchVersion, match="no such model in the registry; there are: baton-test"):
+        roll_back("baton-tset")
+    with pytest.raises(NoSuchVersion, match="no version is champion"):
+        roll_back(NAME)
+    promote(NAME, 1, None)
+    with pytest.raises(NoSuchVersion, match="none was before it"):
+        roll_back(NAME)
+    promote(NAME, 2, 1)
+    for to in (2, 3, 9):
+        with pytest.raises(NoSuchVersion, match=rf"version {to}: not an earlier champion; those are: 1 \(champion: 2"):
+            roll_back(NAME, to=to)
+    assert standing() == [2, 1]
+
+
+def test_a_champion_that_publish_or_a_person_made_can_be_turned_back_to(three: None) -> None:
+    MlflowClient(tracking_uri()).set_registered_model_alias(NAME, CHAMPION, "1")
+    promote(NAME, 2, 1)
+    roll_back(NAME)
+    assert standing() == [1, 2]
+
+
+def test_the_files_are_those_that_were_published(three: None, tmp_path: Path) -> None:
+    promote(NAME, 2, None)
+    found = version_at(NAME, CHAMPION)
+    assert found and fetch(found) == tmp_path / "published 2"
+    (tmp_path / "published 2" / "model.safetensors").write_text("baton-test X")
+    with pytest.raises(ArtifactError, match="was changed"):
+        fetch(found)
