@@ -137,7 +137,7 @@ def _axis(
     """A linear scale from data to pixels, and its round ticks. `tight`: the data's own ends are the axis'."""
     low, high = min(values), max(values)
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-30):  # all the same, or as good as that
-        room = max(abs(high), 1e-30)
+        room = abs(high) or 1.0
         low, high = low - room, high + room
     gap = _round_gap((high - low) / 4)
     first, last = math.ceil(low / gap - 1e-9), math.floor(high / gap + 1e-9)

@@ -22,7 +22,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from infra.lineage.database import open_database
@@ -49,7 +49,7 @@ Work = Callable[[Request], Page]
 def alone(store: str | None = None, hosts: Sequence[str] = ("*",)) -> Starlette:
     """Baton's pages without MLflow's, for requests that name one of the `hosts`. Raises LineageUnavailable."""
     only = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
-    return Starlette(routes=[Mount(MOUNT, _site(store, mlflow=False)), Route("/", _home)], middleware=[only])
+    return Starlette(routes=[*_routes(store, mlflow=False), Route("/", _home)], middleware=[only])
 
 
 def with_mlflow(store: str | None = None) -> Any:
@@ -57,8 +57,13 @@ def with_mlflow(store: str | None = None) -> Any:
     from mlflow.server.fastapi_app import create_fastapi_app
 
     app = create_fastapi_app()
-    app.router.routes.insert(0, Mount(MOUNT, _site(store, mlflow=True)))  # MLflow's own is mounted at /, after it
+    app.router.routes[:0] = _routes(store, mlflow=True)  # MLflow's own is mounted at /, after them
     return app
+
+
+def _routes(store: str | None, mlflow: bool) -> list[BaseRoute]:
+    """The pages; their address is complete without its last stroke too, which a mount alone does not answer."""
+    return [Route(MOUNT, _home), Mount(MOUNT, _site(store, mlflow))]
 
 
 async def _home(request: Request) -> Response:

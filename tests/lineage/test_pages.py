@@ -50,6 +50,13 @@ def test_every_page_is_there_and_has_a_json_twin(page: TestClient, store: Stored
         assert f'href="{html.escape(f"{ROOT}{path}.json")}' in answer.text
 
 
+@pytest.mark.parametrize("address", ["/lineage", "/lineage/"])
+def test_the_address_that_people_type_is_the_list_of_executions(page: TestClient, address: str) -> None:
+    answer = page.get(address)
+    assert answer.status_code == 200
+    assert answer.url.path == "/lineage/executions"
+
+
 def test_every_link_on_every_page_leads_somewhere(page: TestClient, store: Stored) -> None:
     seen: set[str] = set()
     for address in addresses(store, page):
