@@ -79,7 +79,9 @@ def grow(recipe: ContinuousRecipe, newest: Corpus) -> str:
         if not before:
             raise Stopped("corpus: there is no text to begin with; give the source some documents")
         enough = f", and less than grow.smallest ({size(recipe.grow.smallest)})" if newest.documents else ""
-        return f"{_name(recipe)}: nothing to do: {size(newest.bytes)} of new text to train on{enough}"
+        return _refreshed(
+            recipe, f"{_name(recipe)}: nothing to do: {size(newest.bytes)} of new text to train on{enough}"
+        )
     if before:
         tokenizer = part(before[0], "tokenizer")
     else:
@@ -148,10 +150,7 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
 def after(recipe: ContinuousRecipe, decision: Decision, promoted: Promotion) -> str:
     """Say how it ended; tune anew when the base has changed."""
     told = f"{promoted.registry_name} version {promoted.registry_version}: {_words(decision)}"
-    if decision.outcome != "promoted" or recipe.refresh is None:
-        return told
-    tuned: str = tune(recipe=recipe)
-    return tuned
+    return _refreshed(recipe, told) if decision.outcome == "promoted" else told
 
 
 @dynamic(container_image=images.DATA, retries=RETRIES)
@@ -211,6 +210,16 @@ def tune_anew(recipe: ContinuousRecipe, base: HFModel) -> str:
 @dynamic(container_image=images.DATA)
 def told_of(decision: Decision, promoted: Promotion) -> str:
     return f"{promoted.registry_name} version {promoted.registry_version}: {_words(decision)}"
+
+
+def _refreshed(recipe: ContinuousRecipe, told: str) -> str:
+    """Tune the champion if the recipe says so and that is not done: after a promotion, and on a day without one
+    when the tuning after it was cut off."""
+    if recipe.refresh is None:
+        return told
+    say(told)
+    tuned: str = tune(recipe=recipe)
+    return tuned
 
 
 def _name(recipe: ContinuousRecipe) -> str:
