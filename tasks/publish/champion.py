@@ -70,7 +70,7 @@ def roll_back(name: str, to: int | None = None) -> tuple[Version, Version]:
     becomes `previous`, so that a second rollback undoes the first. The versions after the one that is
     turned back to are marked as rolled back until then. Raises NoSuchVersion, ChampionChanged, StageError."""
     was, now = ask(lambda client: _turn(client, name, to))  # decided once, then done however often it takes
-    when = _utc("milliseconds")
+    when = _utc()
     claim = f"{CLAIM}{uuid4().hex}"
 
     def attempt(client: MlflowClient) -> None:
@@ -112,7 +112,7 @@ def _move(client: MlflowClient, name: str, was: int | None, now: int, why: str) 
     if was is not None and was != now:
         client.set_registered_model_alias(name, PREVIOUS, str(was))
     client.set_registered_model_alias(name, CHAMPION, str(now))
-    when = _utc("seconds")
+    when = _utc()
     if was is not None and was != now:
         _write_terms(client, name, was, lambda past: _ended(past, when, why))
     _write_terms(client, name, now, lambda past: _begun(past, when))
@@ -172,5 +172,6 @@ def _said(version: int | None) -> str:
     return "nobody" if version is None else f"version {version}"
 
 
-def _utc(precision: str) -> str:
-    return datetime.now(UTC).isoformat(timespec=precision)
+def _utc() -> str:
+    """In milliseconds: two moves within a second have an order."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
