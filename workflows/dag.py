@@ -74,9 +74,8 @@ def _cached(context: FlyteContext, node: Node, constants: dict[str, Any], made: 
     if not task.metadata.cache or any(parent not in made for parent in node.upstream_nodes):
         return None
     promises = {each.var: get_promise(each.binding, made) for each in node.bindings if each.var not in constants}
-    left_out = task.python_interface.default_inputs_as_kwargs  # a node has no binding for them, a run has them
     inputs = translate_inputs_to_literals(
-        context, left_out | constants | promises, task.interface.inputs, task.get_input_types() or {}
+        context, constants | promises, task.interface.inputs, task.get_input_types() or {}
     )
     version, ignored = task.metadata.cache_version, task.metadata.cache_ignore_input_vars
     found = LocalTaskCache.get(task.name, version, LiteralMap(inputs), ignored)

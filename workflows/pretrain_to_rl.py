@@ -77,6 +77,8 @@ def dag(recipe: Recipe) -> Report:
             corpus=corpus,
             checkpoint=checkpoint,
             more_corpora=more_corpora,
+            shards=shards,
+            tokenizer=tokenizer,
         )
     return report(
         spec=ReportSpec(title=recipe.name, execution=execution_id()),
