@@ -177,7 +177,7 @@ def test_the_plan_knows_what_the_cache_has(run: tuple[Path, Any]) -> None:
 
     changed = planned(run[0], TINY | {"dpo": TINY["dpo"] | {"steps": 3}})
     assert {name for name in changed if not changed[name]["cached"]} == {
-        *("dpo", "evaluate-3", "grpo", "evaluate-4", "publish", "report")
+        *("dpo", "evaluate-3", "grpo", "evaluate-4", "serve", "publish", "report")
     }
 
 
