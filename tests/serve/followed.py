@@ -139,8 +139,9 @@ def under_load(url: str, steps: Callable[[], None], pause_s: float = 0.0) -> lis
         found = []
         async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
             for turn in itertools.count(number):
+                last = ended.is_set()  # one more after that: of whoever serves in the end
                 found.append(await ask(client, url, stream=turn % 2 == 0))
-                if ended.is_set():
+                if last:
                     break
                 await asyncio.sleep(pause_s)
         return found
