@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tasks.job import StageError
 from tasks.pretrain import megatron  # noqa: F401  before megatron.core
 
 # isort: split
@@ -119,7 +120,7 @@ def sharded_state(optimizer: MegatronOptimizer, models: Iterable[dict[str, Any]]
     return {
         f"{name}.{number}": [
             box
-            for part in _regular(wholes[id(share.weight)])
+            for part in regular(wholes[id(share.weight)])
             for box in _boxes(part, share, f"optimizer.state.{name}", tensor)
         ]
         for number, share in enumerate(shares(optimizer))
@@ -127,12 +128,15 @@ def sharded_state(optimizer: MegatronOptimizer, models: Iterable[dict[str, Any]]
     }
 
 
-def _regular(whole: ShardedTensor | ShardedTensorFactory) -> Iterator[ShardedTensor]:
+def regular(whole: ShardedTensor | ShardedTensorFactory) -> Iterator[ShardedTensor]:
     """A weight's parts, each a view of it: one, or two for SwiGLU's, which holds gate and up. That is so for every
-    family here. NotImplementedError for one that Megatron stores in another order: its moments would be misplaced."""
+    family here. Raises StageError for one that Megatron stores in another order: its moments would be misplaced."""
     for part in nested_values(whole.build()) if isinstance(whole, ShardedTensorFactory) else [whole]:
         if part.data.untyped_storage().data_ptr() != whole.data.untyped_storage().data_ptr():
-            raise NotImplementedError(f"{part.key} is stored in another order than it is held in")
+            raise StageError(
+                f"{part.key}: Megatron stores this weight in another order than it holds it in, and the optimizer's "
+                "moments would be misplaced: it cannot be checkpointed; choose another pretrain.model.family"
+            )
         yield part
 
 

@@ -18,7 +18,7 @@ from tasks.pretrain.background import ThreadStrategy
 from tasks.pretrain.batches import build_datasets, micro_batches
 from tasks.pretrain.checkpoint import Checkpoints, TrainingState, superfluous
 from tasks.pretrain.layout import Layout
-from tasks.pretrain.optimizer_state import boxes, shares, updates
+from tasks.pretrain.optimizer_state import boxes, regular, shares, updates
 from tasks.pretrain.spec import CheckpointPolicy
 from tasks.pretrain.training import Training
 from tests.pretrain.alone import alone
@@ -26,6 +26,7 @@ from tests.pretrain.tiny import VOCABULARY, make_shards, tiny_spec
 
 # isort: split
 from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
 
 
 class Tiny:
@@ -302,3 +303,18 @@ def test_its_manifest_has_what_was_consumed_and_who_had_which_part(two: Tiny) ->
     facts = read_manifest(two.folder / "step-00000002").facts
     assert (facts["step"], facts["samples"]) == (2, 8)
     assert facts["grid"]["processes"] == facts["grid"]["tensor"] == 1
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_weight_that_is_stored_in_another_order_is_refused_by_name(in_order: bool) -> None:
+    weight = torch.arange(12.0).view(4, 3)
+
+    def build(key: str, data: torch.Tensor, *_: object) -> list[ShardedTensor]:
+        return [ShardedTensor.from_rank_offsets(key, data if in_order else data.flip(0))]
+
+    stored = ShardedTensorFactory("layer.weight", weight, build, lambda parts: parts)
+    if in_order:
+        assert [part.key for part in regular(stored)] == ["layer.weight"]
+        return
+    with pytest.raises(StageError, match=r"layer\.weight: Megatron stores this weight in another order"):
+        list(regular(stored))
