@@ -102,7 +102,7 @@ def run_engine(
     node = this_node(nodes)
     ranks = node.ranks(processes)
     job_dir.mkdir(parents=True, exist_ok=True)
-    with _locked_log(job_dir, node, ranks) as log, _sigterm_as_exit():
+    with _locked_log(job_dir, node, ranks) as log, sigterm_as_exit():
         if _is_finished(job_dir):
             return job_dir / "output"
         for restart in range(survival.max_restarts + 1):
@@ -205,7 +205,7 @@ def _locked_log(job_dir: Path, node: Node, ranks: range) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _sigterm_as_exit() -> Iterator[None]:
+def sigterm_as_exit() -> Iterator[None]:
     """While an engine runs, SIGTERM unwinds the stack like Ctrl-C does, so that the engine is stopped."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers; the engine still ends with us, by its stdin

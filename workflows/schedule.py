@@ -8,20 +8,18 @@ recipe's schedule.retries says, and continues where it stood.
 """
 
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 
 import click
 from croniter import croniter
 
+from infra.launch import sigterm_as_exit
 from infra.progress import say
 
 LOOK_S = 30.0  # between two looks at the clock: a machine that slept notices
@@ -70,9 +68,8 @@ def keep(
 def run(plan: Plan, retries: int, sleep: Callable[[float], None] = time.sleep) -> int:
     """One run, started again when it fails; returns its exit code."""
     for attempt in range(retries + 1):
-        say(
-            f"{datetime.now(UTC):%Y-%m-%d %H:%M} {plan.name} starts{f' again ({attempt} of {retries})' * bool(attempt)}"
-        )
+        again = f" again ({attempt} of {retries})" if attempt else ""
+        say(f"{datetime.now(UTC):%Y-%m-%d %H:%M} {plan.name} starts{again}")
         code = _process([str(Path(sys.executable).with_name("pyflyte")), "run", str(LAUNCH_PLANS), plan.name])
         if code in (0, WRONG_RECIPE) or attempt == retries:
             break
@@ -84,25 +81,13 @@ def run(plan: Plan, retries: int, sleep: Callable[[float], None] = time.sleep) -
 def _process(command: list[str]) -> int:
     """Run it to its end; it ends with us."""
     process = subprocess.Popen(command)
-    with _sigterm_as_exit():
+    with sigterm_as_exit():
         try:
             return process.wait()
         except (KeyboardInterrupt, SystemExit):
             process.terminate()
             process.wait()
             raise
-
-
-@contextmanager
-def _sigterm_as_exit() -> Iterator[None]:
-    def leave(signum: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @click.command()
