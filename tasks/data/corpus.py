@@ -11,10 +11,10 @@ held-out split's; `duplicates`, `empty`, `invalid_utf8` count what was left out.
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 
-from tasks.data.documents import SPLITS, Document, SplitWriter, document, read_documents, split_of
+from tasks.data.documents import SPLITS, Document, Split, SplitWriter, document, read_documents, split_of
 from tasks.data.sources import Raw, read_source
 from tasks.data.spec import CorpusSpec
 from tasks.job import Job, StageError, main, write_json
@@ -43,17 +43,21 @@ def work(job: Job) -> None:
         writers[split_of(item.id, spec.held_out)].add(item)
     for writer in writers.values():
         writer.close()
+    _refuse_empty(spec, counts, writers["train"], writers["held_out"])
+    finish(job, writers, counts)
+
+
+def finish(job: Job, writers: dict[Split, SplitWriter], counts: Counts, **more: int) -> None:
+    """Seal a corpus that is written, with the facts that every corpus has and some `more`."""
     train, held_out = writers["train"], writers["held_out"]
-    _refuse_empty(spec, counts, train, held_out)
     write_samples(job)
     job.finish(
         documents=train.documents,
         held_out_documents=held_out.documents,
         bytes=train.bytes,
         held_out_bytes=held_out.bytes,
-        duplicates=counts.duplicates,
-        empty=counts.empty,
-        invalid_utf8=counts.invalid_utf8,
+        **asdict(counts),
+        **more,
     )
 
 

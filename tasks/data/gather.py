@@ -10,7 +10,7 @@ Facts: those of the corpus engine; `deleted` counts what was left out because it
 import shutil
 
 from tasks.data.changes import Changes
-from tasks.data.corpus import write_samples
+from tasks.data.corpus import Counts, finish
 from tasks.data.documents import SPLITS, SplitWriter, read_documents
 from tasks.data.spec import GatherSpec
 from tasks.job import Job, main
@@ -23,7 +23,7 @@ def work(job: Job) -> None:
     shutil.rmtree(job.output, ignore_errors=True)
     job.output.mkdir(parents=True)
     seen: set[str] = set()
-    duplicates = deleted = 0
+    counts, deleted = Counts(), 0
     writers = {split: SplitWriter(job.output, split) for split in SPLITS}
     for split in SPLITS if spec.train else ("held_out",):
         for number, corpus in enumerate(corpora):
@@ -32,22 +32,12 @@ def work(job: Job) -> None:
                 if item.id in gone:
                     deleted += 1
                 elif item.id in seen:
-                    duplicates += 1
+                    counts.duplicates += 1
                 else:
                     seen.add(item.id)
                     writers[split].add(item)
         writers[split].close()
-    write_samples(job)
-    job.finish(
-        documents=writers["train"].documents,
-        held_out_documents=writers["held_out"].documents,
-        bytes=writers["train"].bytes,
-        held_out_bytes=writers["held_out"].bytes,
-        duplicates=duplicates,
-        empty=0,
-        invalid_utf8=0,
-        deleted=deleted,
-    )
+    finish(job, writers, counts, deleted=deleted)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ ones since the newest of the known corpora.
 import shutil
 
 from tasks.data.changes import Changes, Known
-from tasks.data.corpus import Counts, no_documents, reading, sound_document, write_samples
+from tasks.data.corpus import Counts, finish, no_documents, reading, sound_document
 from tasks.data.documents import SPLITS, SplitWriter, document_id, read_documents, split_of
 from tasks.data.spec import CorpusSpec
 from tasks.job import Job, main
@@ -41,15 +41,10 @@ def work(job: Job) -> None:
     for writer in writers.values():
         writer.close()
     changes.write(job.output)
-    write_samples(job)
-    job.finish(
-        documents=writers["train"].documents,
-        held_out_documents=writers["held_out"].documents,
-        bytes=writers["train"].bytes,
-        held_out_bytes=writers["held_out"].bytes,
-        duplicates=counts.duplicates,
-        empty=counts.empty,
-        invalid_utf8=counts.invalid_utf8,
+    finish(
+        job,
+        writers,
+        counts,
         edited=len(predecessor),
         renamed=len(changes.renamed),
         deleted=len(changes.deleted),
