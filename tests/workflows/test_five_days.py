@@ -30,6 +30,7 @@ from infra.lineage.artifacts import Artifact
 from tasks.manifest import read_manifest
 from tasks.promote.ledger import Generation, generations
 from tasks.publish.aliases import CHAMPION, PREVIOUS, terms, version_at, versions
+from tests.workflows.test_pretrain_to_rl import TINY
 from workflows.schedule import LAUNCH_PLANS, Plan, keep, run
 
 pytestmark = pytest.mark.slow
@@ -46,7 +47,7 @@ RECIPE: dict[str, Any] = {
     "tokenizer": {"vocab_size": 512},
     "shards": {},
     "pretrain": {
-        "model": {"layers": 2, "hidden": 64, "heads": 2, "kv_heads": 1, "head_dim": 32, "ffn_hidden": 128, "max_positions": 256},
+        "model": TINY["pretrain"]["model"],
         "sequence_length": 64,
         "global_batch": 16,
         "layout": {"micro_batch": 16},
