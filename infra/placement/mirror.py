@@ -5,9 +5,9 @@ from pathlib import Path
 
 from flytekit import FlyteContextManager
 
+from infra.durable import write_json
 from infra.home import baton_home
 from infra.placement.storage import is_bucket
-from infra.tracking.spool import write_json
 
 FILES = ("metrics.jsonl", "progress.json", "log.txt")
 

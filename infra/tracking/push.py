@@ -17,6 +17,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
+from infra.durable import write_json
 from infra.tracking.datasets import send_lineage
 from infra.tracking.metrics import Point, points_after
 from infra.tracking.redact import redact_text
@@ -27,7 +28,6 @@ from infra.tracking.spool import (
     read_execution,
     read_stage,
     stage_folders,
-    write_json,
 )
 from infra.tracking.sqlite import make_tables
 from infra.tracking.store import PushFailed, artifact_location, experiment_name, tracking_uri

@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from infra.durable import write_json
 from infra.home import baton_home
 
 LONGEST_NAME = 80  # of a stage's folder
@@ -94,13 +95,6 @@ def read_stage(folder: Path) -> StageRun:
 def write_stage(folder: Path, run: StageRun) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "run.json", asdict(run))
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that a reader sees the old file or the new one, never half."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_text(json.dumps(value, indent=1, sort_keys=True))
-    partial.replace(path)
 
 
 def hold(execution: Path) -> int:

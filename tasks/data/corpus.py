@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 
+from infra.durable import write_json
 from tasks.data.documents import SPLITS, Document, Split, SplitWriter, document, read_documents, split_of
 from tasks.data.sources import Raw, read_source
 from tasks.data.spec import CorpusSpec
-from tasks.job import Job, StageError, main, write_json
+from tasks.job import Job, StageError, main
 
 PROGRESS_INTERVAL_S = 0.5
 SAMPLES = 8  # documents shown in the report

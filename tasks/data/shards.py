@@ -17,11 +17,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from infra.durable import write_json
 from tasks.data.documents import SPLITS, Split, row_groups
 from tasks.data.encode import Encoded, encode_in_order, worker_pool
 from tasks.data.indexed_dataset import token_dtype, write_index
 from tasks.data.spec import ShardsSpec
-from tasks.job import Job, main, write_json
+from tasks.job import Job, main
 from tasks.manifest import read_manifest
 
 NOTE_INTERVAL_S = 0.5  # between notes of how far the files are good

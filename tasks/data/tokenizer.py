@@ -14,10 +14,11 @@ from pathlib import Path
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as FastTokenizer
 
+from infra.durable import write_json
 from tasks.data.documents import read_documents
 from tasks.data.source_spec import expanded, is_path
 from tasks.data.spec import SPECIAL_TOKENS, TokenizerSpec
-from tasks.job import Job, StageError, main, write_json
+from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest
 
 END_OF_TEXT, PAD, *CHAT_TOKENS = SPECIAL_TOKENS

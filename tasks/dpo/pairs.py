@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.job import write_json
+from infra.durable import write_json
 from tasks.posttrain.examples import Example
 from tasks.statements.check import check
 

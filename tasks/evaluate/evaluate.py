@@ -20,10 +20,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from infra.durable import write_json
 from tasks.evaluate.held_out import FIRST, HeldOut, choose
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.evaluate.subject import open_subject
-from tasks.job import Job, main, write_json
+from tasks.job import Job, main
 from tasks.statements.check import Verdict, check
 from tasks.statements.prompt import Prompt
 from tasks.statements.summary import Summary, summarise

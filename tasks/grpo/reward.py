@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from infra.durable import write_json
 from tasks.grpo.shape import shape
-from tasks.job import write_json
 from tasks.statements.check import Verdict
 
 MEMORY = "reward.json"

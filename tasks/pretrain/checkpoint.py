@@ -7,7 +7,6 @@ A killed save leaves a directory without a manifest; it is never loaded. Megatro
 It is read under any layout. On the layout that wrote it the training goes on bit for bit.
 """
 
-import os
 import shutil
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
@@ -145,11 +144,7 @@ class Checkpoints:
             finalize()
         if dist.get_rank() == 0:
             files = {name: entry for _, entries in everyone for name, entry in entries.items()}
-            for path in saving.path.iterdir():
-                if path.name not in files:
-                    _sync(path)
             seal(saving.path, KIND, saving.facts, {}, {}, files)
-            _sync(saving.path)
             self._removal = in_background(self._remove_old)
 
     def _remove_old(self) -> None:
@@ -304,12 +299,6 @@ def _remove(path: Path) -> None:
     """The manifest first: what is half removed is not complete."""
     (path / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(path, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
 
 
 def _not_written(path: Path, error: object) -> str:

@@ -6,7 +6,8 @@ decision.json with the outcome, the words for a person, and every metric of both
 
 from dataclasses import asdict
 
-from tasks.job import Job, main, write_json
+from infra.durable import write_json
+from tasks.job import Job, main
 from tasks.promote.measured import check_comparable, read_measured
 from tasks.promote.rule import judge
 from tasks.promote.spec import PromotionSpec

@@ -11,7 +11,8 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from tasks.job import Job, StageError, main, write_json
+from infra.durable import write_json
+from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest
 from tasks.promote.rule import PROMOTED
 from tasks.publish.aliases import (

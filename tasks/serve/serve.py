@@ -6,7 +6,8 @@ Out: endpoint.json: how the model is served, what it answered, and what each lev
 
 from typing import Any
 
-from tasks.job import Job, StageError, main, write_json
+from infra.durable import write_json
+from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest
 from tasks.serve.server import Server, engine_words, open_served
 from tasks.serve.smoke import smoke_test

@@ -11,7 +11,8 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from tasks.job import Job, StageError, main, write_json
+from infra.durable import write_json
+from tasks.job import Job, StageError, main
 from tasks.spec import Spec
 
 

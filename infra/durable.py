@@ -1,0 +1,55 @@
+"""Writes that survive a power cut.
+
+Until a file is synced, and the folder that names it, the kernel may lose any part of what was written, or keep
+a rename and lose the content (fsync(2); Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014). So
+whatever vouches for something else (a manifest, a journal, a result) is written after that something is synced,
+and nothing is deleted before the thing that replaces it is.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Wait until everything in a folder is on the disk, and its own name in its parent."""
+    for directory, _, files in os.walk(folder, topdown=False):
+        for name in files:
+            path = Path(directory, name)
+            if path.is_file() and not path.is_symlink():
+                sync(path)
+        sync(Path(directory))
+    sync(folder.parent)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Move a synced file or folder to `target`, which it replaces if that is a file or an empty folder."""
+    source.replace(target)
+    sync(target.parent)
+    if source.parent != target.parent:
+        sync(source.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file: after a crash at any moment it has the old content or the new."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # ranks may write at the same time
+    with partial.open("w") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    rename(partial, path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """`write_text` of JSON."""
+    write_text(path, json.dumps(value, indent=1))
