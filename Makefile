@@ -35,7 +35,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo ui schedule test test-placement test-ui test-continuous test-serve parity survive lint bench lock clean
+.PHONY: help demo ui schedule test test-placement test-ui test-continuous test-serve test-crash fuzz parity survive lint bench lock clean
 
 # without .pyc files the large libraries load several times slower
 unexport PYTHONDONTWRITEBYTECODE
@@ -69,6 +69,14 @@ test-continuous: $(READY)  ## five days of continuous training with a simulated 
 
 test-serve: $(READY)  ## the champion's service with vLLM: switched under 16 clients, killed, its registry away; about five minutes
 	$(BIN)/python -m pytest -m slow tests/serve
+
+# strace records what a program writes and syncs
+test-crash: $(READY)  ## power cuts at every point of four programs, replayed: nothing that a manifest vouches for is lost
+	@command -v strace >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends strace >/dev/null; }
+	$(BIN)/python -m pytest -m crash tests/crash
+
+fuzz: $(READY)  ## the fuzzers of recipes, configs, pickles and HTTP in their long form; BATON_FUZZ=N cases each
+	$(BIN)/python -m pytest -m fuzz
 
 parity: $(READY)  ## every parallel layout on up to 8 processes against one process; hours on two cores
 	$(BIN)/python -m pytest -m slow tests/pretrain/test_parity.py
