@@ -33,9 +33,10 @@ class Problem:
 
 
 class Spec(BaseModel):
-    """A typed, closed part of a recipe: unknown fields are errors."""
+    """A typed, closed part of a recipe: unknown fields are errors, and no value is converted to another type, except
+    a whole number where a fraction may stand."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
 
     def problems(self) -> list[Problem]:
         """What is wrong across fields, with paths relative to this spec."""

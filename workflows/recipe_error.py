@@ -3,6 +3,7 @@
 import difflib
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -10,18 +11,28 @@ from pydantic import BaseModel, ValidationError
 from infra.errors import Stopped
 from tasks.spec import Problem
 
+MOST_SHOWN = 100  # problems
+LONGEST = 1000  # characters of what is allowed
+
 
 class RecipeError(Stopped):
     """A recipe cannot run; nothing was started. It ends `pyflyte run` with exit code 2."""
 
     exit_code = 2
 
-    def __init__(self, problems: list[Problem], recipe: BaseModel | None = None) -> None:
-        """`recipe`: what is wrong, when its fields are right by themselves."""
-        self.problems, self.recipe = problems, recipe
+    def __init__(
+        self, problems: list[Problem], recipe: BaseModel | None = None, lines: Mapping[str, int] | None = None
+    ) -> None:
+        """`recipe`: what is wrong, when its fields are right by themselves. `lines`: of its file, by path."""
+        self.problems, self.recipe, self.lines = problems, recipe, lines or {}
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        lines = [f"  {problem.path}: {_short(problem.value)}\n      {problem.allowed}" for problem in problems]
-        super().__init__("\n".join([f"the recipe has {count}; nothing was started", *lines]))
+        shown = [
+            f"  {_cut(problem.path)}: {_short(problem.value)}{_line_of(problem.path, self.lines)}\n"
+            f"      {_cut(problem.allowed, LONGEST)}"
+            for problem in problems[:MOST_SHOWN]
+        ]
+        more = [f"  and {len(problems) - MOST_SHOWN} more"] if len(problems) > MOST_SHOWN else []
+        super().__init__("\n".join([f"the recipe has {count}; nothing was started", *shown, *more]))
 
 
 def problems_from(error: ValidationError, model: type[BaseModel], raw: Any) -> list[Problem]:
@@ -33,11 +44,22 @@ def problems_from(error: ValidationError, model: type[BaseModel], raw: Any) -> l
             allowed = _known_fields(path.rpartition(".")[2], parent)
         elif item["type"] == "missing":
             allowed = "is required"
+        elif item["type"] in ("model_type", "dict_type", "model_attributes_type"):
+            allowed = _section(path)
         else:
             allowed = item["msg"][0].lower() + item["msg"][1:]
         value = "(not given)" if item["type"] == "missing" else item["input"]
         found.append(Problem(path or "recipe", value, allowed))
     return found
+
+
+def _section(path: str) -> str:
+    """What a section, or the whole recipe, may be."""
+    if not path:
+        return "a mapping of sections, such as `corpus:` and `pretrain:`"
+    name = path.rpartition(".")[2]
+    fields = "a mapping of fields" if name.isdigit() else f"a mapping of fields: write `{name}: {{}}` for the defaults"
+    return f"{fields}; `python -m workflows.describe` lists them"
 
 
 def _walk(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) -> tuple[str, type[BaseModel] | None]:
@@ -86,6 +108,18 @@ def _known_fields(name: str, model: type[BaseModel] | None) -> str:
     return f"unknown field; {hint}known: {', '.join(model.model_fields)}"
 
 
-def _short(value: Any, limit: int = 60) -> str:
-    text = value if value == "(not given)" else repr(value)
+def _line_of(path: str, lines: Mapping[str, int]) -> str:
+    """Where the field is, or the nearest one around it: a field that is missing has no line."""
+    while path and path not in lines:
+        path = path.rpartition(".")[0]
+    return f" (line {lines[path]})" if path else ""
+
+
+def _short(value: Any) -> str:
+    return _cut(value if value in ("(not given)", "(twice)") else repr(value))
+
+
+def _cut(text: str, limit: int = 60) -> str:
+    """A text that a terminal can show, and that is not too long."""
+    text = "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text[: limit + 1])
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -21,7 +21,7 @@ SPOT = {"spot": (True,), "on_demand": (False,), "spot_first": (True, False)}
 class Placement(BaseModel):
     """Where a stage may run. What is left out is open: SkyPilot takes the cheapest place that has capacity."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     accelerators: list[Accelerator] = Field([], description="Acceptable ones, for each node: [H100:8, A100-80GB:8]")
     infra: list[Infra] = Field(

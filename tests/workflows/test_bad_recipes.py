@@ -59,13 +59,23 @@ CASES: dict[str, tuple[Change, str, str]] = {
     # wrong types
     "text for a number": (put("pretrain.steps", "many"), "pretrain.steps", "valid integer"),
     "a fraction for a whole number": (put("pretrain.model.layers", 2.5), "pretrain.model.layers", "valid integer"),
-    "a list for a section": (put("pretrain", []), "pretrain", "valid dictionary"),
-    "a number for a section": (put("grpo", 3), "grpo", "valid dictionary"),
+    "a list for a section": (put("pretrain", []), "pretrain", "write `pretrain: {}`"),
+    "a number for a section": (put("grpo", 3), "grpo", "write `grpo: {}`"),
     "a number for a name": (put("name", 5), "name", "valid string"),
     "text for a truth value": (put("pretrain.model.tied_embeddings", "perhaps"), "pretrain.model.tied_embeddings", "boolean"),
     "a null for a number": (put("pretrain.steps", None), "pretrain.steps", "valid integer"),
     "not a number": (put("pretrain.optimizer.lr", float("nan")), "pretrain.optimizer.lr", "finite number"),
     "infinity": (put("pretrain.optimizer.lr", float("inf")), "pretrain.optimizer.lr", "finite number"),
+    # what looks like another type
+    "a truth value for a section": (put("shards", True), "shards", "write `shards: {}`"),
+    "a word for a section": (put("shards", "on"), "shards", "write `shards: {}`"),
+    "a truth value for a number": (put("pretrain.steps", True), "pretrain.steps", "valid integer"),
+    "a truth value for a fraction": (put("corpus.held_out", True), "corpus.held_out", "valid number"),
+    "a number in quotes": (put("pretrain.steps", "350"), "pretrain.steps", "valid integer"),
+    "a fraction in quotes": (put("pretrain.optimizer.lr", "3e-3"), "pretrain.optimizer.lr", "valid number"),
+    "a whole number written as a fraction": (put("pretrain.steps", 350.0), "pretrain.steps", "valid integer"),
+    "a number for a truth value": (put("pretrain.mask_documents", 1), "pretrain.mask_documents", "valid boolean"),
+    "a truth value for a device's memory": (put("sft.placement", {"memory_gb": True}), "sft.placement.memory_gb", "valid number"),
     # outside of the bounds
     "no steps": (put("pretrain.steps", 0), "pretrain.steps", "greater than or equal to 1"),
     "negative steps": (put("sft.steps", -1), "sft.steps", "greater than or equal to 1"),
@@ -133,7 +143,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     # in a list
     "an unknown field of a second corpus": (put("more_corpora", [{}, {"held": 0.1}]), "more_corpora.1.held", "did you mean held_out"),
     "a second corpus without its path": (put("more_corpora", [{"source": {"kind": "files"}}]), "more_corpora.0.source.path", "is required"),
-    "a corpus that is not a section": (put("more_corpora", [5]), "more_corpora.0", "valid dictionary"),
+    "a corpus that is not a section": (put("more_corpora", [5]), "more_corpora.0", "a mapping of fields"),
     "a corpus that is not in a list": (put("more_corpora", {"held_out": 0.1}), "more_corpora", "valid list"),
     "a missing folder of a second corpus": (
         put("more_corpora", [{"source": {"kind": "files", "path": "/no/such"}}]), "more_corpora.0.source.path", "not there",

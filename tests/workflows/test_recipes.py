@@ -101,7 +101,7 @@ def test_a_recipe_that_is_wrong_says_so_when_asked(tmp_path: Path, capsys: pytes
 
 def test_a_recipe_that_is_not_there_says_so_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert asked(tmp_path / "no.yaml") == 2
-    assert "an existing YAML or JSON file" in capsys.readouterr().err
+    assert "an existing YAML or JSON file" in capsys.readouterr().out
 
 
 def asked(recipe: Path) -> int:
