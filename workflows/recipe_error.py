@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from infra.errors import Stopped
+from infra.tracking.redact import HIDDEN, redact
 from tasks.spec import Problem
 
 MOST_SHOWN = 100  # problems
@@ -27,7 +28,7 @@ class RecipeError(Stopped):
         self.problems, self.recipe, self.lines = problems, recipe, lines or {}
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         shown = [
-            f"  {_cut(problem.path)}: {_short(problem.value)}{_line_of(problem.path, self.lines)}\n"
+            f"  {_cut(problem.path)}: {_short(problem)}{_line_of(problem.path, self.lines)}\n"
             f"      {_cut(problem.allowed, LONGEST)}"
             for problem in problems[:MOST_SHOWN]
         ]
@@ -115,8 +116,14 @@ def _line_of(path: str, lines: Mapping[str, int]) -> str:
     return f" (line {lines[path]})" if path else ""
 
 
-def _short(value: Any) -> str:
-    return _cut(value if value in ("(not given)", "(twice)") else repr(value))
+def _short(problem: Problem) -> str:
+    """The value, without secrets."""
+    if problem.value in ("(not given)", "(twice)", HIDDEN):
+        return str(problem.value)
+    shown = (
+        HIDDEN if problem.path.endswith(".placement.setup") else redact(problem.value, problem.path.rpartition(".")[2])
+    )
+    return _cut(repr(shown))
 
 
 def _cut(text: str, limit: int = 60) -> str:

@@ -165,6 +165,13 @@ CASES: dict[str, tuple[Change, str, str]] = {
         "pretrain.model.experts.shared_ffn_hidden",
         "no shared expert",
     ),
+    # secrets
+    "a password in a setup": (put("sft.placement", {"setup": "export X_PASSWORD=hunter2"}), "sft.placement.setup", "sft.placement.secrets: [NAME]"),
+    "a header in a setup": (
+        put("more_corpora", [{"placement": {"setup": "curl -H 'Authorization: Bearer hunter22' x"}}]), "more_corpora.0.placement.setup", "placement.secrets",
+    ),
+    "a secret that is not set": (put("sft.placement", {"secrets": ["NO_SUCH_SECRET"]}), "sft.placement.secrets.0", "export NO_SUCH_SECRET"),
+    "a secret in place of its name": (put("sft.placement", {"secrets": ["hunter-2"]}), "sft.placement.secrets.0", "pattern"),
     # what is not there
     "a missing folder": (put("corpus.source", {"kind": "files", "path": "/no/such"}), "corpus.source.path", "not there"),
     "a glob without a match": (put("corpus.source", {"kind": "jsonl", "path": "/no/*.jsonl"}), "corpus.source.path", "matches"),
@@ -201,6 +208,23 @@ def test_a_wrong_recipe_is_answered_with_path_value_and_way_out(name: str) -> No
     assert any(allowed in words for words in found), caught.value.problems
     assert caught.value.exit_code == 2
     assert path in caught.value.format_message()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        put("sft.placement", {"setup": "export X_PASSWORD=hunter2"}),
+        put("sft.placement", {"setup": ["export X_PASSWORD=hunter2"]}),
+        put("sft.placement", {"setup": "echo hunter2", "nodes": "two"}),
+        put("sft", [{"placement": {"setup": "echo hunter2"}}]),
+        put("sft.api_key", "hunter2"),
+        put("sft.placement", {"env": {"X_PASSWORD": "hunter2"}}),
+    ],
+)
+def test_a_secret_is_not_said_back(change: Change) -> None:
+    with pytest.raises(RecipeError) as caught:
+        Recipe.model_validate(recipe_with(change))
+    assert "hunter2" not in caught.value.message
 
 
 def test_all_problems_are_reported_at_once() -> None:
