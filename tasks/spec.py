@@ -6,9 +6,10 @@ model validator would not run while any field is wrong).
 """
 
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from infra.placement.config import Placement
 
@@ -30,6 +31,17 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.value!r}: {self.allowed}"
+
+
+def _can_be_looked_up(path: str) -> str:
+    try:
+        Path(path).expanduser().exists()
+    except (OSError, RuntimeError) as error:  # its name is too long, it is not permitted, nobody has that home folder
+        raise ValueError(f"a path that can be looked up: {getattr(error, 'strerror', None) or error}") from error
+    return path
+
+
+PathText = Annotated[str, AfterValidator(_can_be_looked_up)]  # of a file or folder, maybe of another machine
 
 
 class Spec(BaseModel):

@@ -85,8 +85,6 @@ def inputs(given: Given) -> list[Problem]:
 
 def _data_sets(given: Given) -> list[Problem]:
     """Somebody reads the additional corpora, and the weights are as many as the data sets."""
-    if "more_corpora" in given.broken:
-        return []
     more = len(given.specs.get("more_corpora", ()))
     if more and "pretrain" not in given:
         allowed = "are for pretraining only: add `pretrain:` or leave them out"

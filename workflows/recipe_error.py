@@ -40,7 +40,7 @@ def problems_from(error: ValidationError, model: type[BaseModel], raw: Any) -> l
     """pydantic's errors in the recipe's own words."""
     found = []
     for item in error.errors(include_url=False):
-        path, parent = _walk(item["loc"], model, raw)
+        path, parent = locate(item["loc"], model, raw)
         if item["type"] == "extra_forbidden":
             allowed = _known_fields(path.rpartition(".")[2], parent)
         elif item["type"] == "missing":
@@ -48,7 +48,8 @@ def problems_from(error: ValidationError, model: type[BaseModel], raw: Any) -> l
         elif item["type"] in ("model_type", "dict_type", "model_attributes_type"):
             allowed = _section(path)
         else:
-            allowed = item["msg"][0].lower() + item["msg"][1:]
+            said = item["msg"].removeprefix("Value error, ")
+            allowed = said[0].lower() + said[1:]
         value = "(not given)" if item["type"] == "missing" else item["input"]
         found.append(Problem(path or "recipe", value, allowed))
     return found
@@ -63,7 +64,7 @@ def _section(path: str) -> str:
     return f"{fields}; `python -m workflows.describe` lists them"
 
 
-def _walk(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) -> tuple[str, type[BaseModel] | None]:
+def locate(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) -> tuple[str, type[BaseModel] | None]:
     """The field's path as written in the YAML, and the model that its parent is. A location also
     holds the tags of unions, which are not fields."""
     parts: list[str] = []
@@ -84,16 +85,16 @@ def _walk(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) -> 
         parts.append(str(part))
         raw = raw.get(part) if isinstance(raw, dict) else None
         if not last:
-            options = _models_in(field.annotation) if field else []
+            options = models_in(field.annotation) if field else []
             parent = options[0] if options else None
     return ".".join(parts), parent
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated, list):
-        return [model for option in typing.get_args(annotation) for model in _models_in(option)]
+        return [model for option in typing.get_args(annotation) for model in models_in(option)]
     return []
 
 

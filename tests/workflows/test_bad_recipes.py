@@ -177,6 +177,12 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "a glob without a match": (put("corpus.source", {"kind": "jsonl", "path": "/no/*.jsonl"}), "corpus.source.path", "matches"),
     "a missing model": (put("start_from", {"model": "/no/model"}), "start_from.model", "existing folder"),
     "a missing dataset": (put("corpus.source", {"kind": "huggingface", "name": "/no/set"}), "corpus.source.name", "not there"),
+    "a path that is too long": (put("corpus.source", {"kind": "files", "path": "x" * 5000}), "corpus.source.path", "too long"),
+    "a model's path that is too long": (put("start_from", {"model": "/" + "x" * 5000}), "start_from.model", "too long"),
+    "nobody's home folder": (put("tokenizer", {"existing": "~no-such-user/x"}), "tokenizer.existing", "home directory"),
+    "a warm-up without an end": (
+        put("pretrain.batch_warmup", {"steps": 10**15}), "pretrain.batch_warmup.steps", "less than or equal to 100000",
+    ),
     "no room on the disk": (
         put("pretrain.model", {"layers": 256, "hidden": 65536, "ffn_hidden": 262144, "max_positions": 512}),
         "pretrain.checkpoints.keep_last",

@@ -38,7 +38,7 @@ def read(name: str) -> dict[str, Any]:
 
 def lines(name: str) -> list[str]:
     recipe = Recipe.model_validate(read(name))
-    given = Given(given_of(recipe).specs, set(), Machine((), 8 * 2**30))
+    given = Given(given_of(recipe).specs, Machine((), 8 * 2**30))
     return "\n".join(text(name, list(plan(recipe, given, MFU)), given, MFU)).splitlines()
 
 
