@@ -143,6 +143,10 @@ def test_a_legal_layout_shares_out_everything_without_remainder(layout: Layout, 
 # -- others ------------------------------------------------------------------------------------------
 
 
+def test_the_layouts_of_a_large_cluster_are_looked_through_in_a_moment() -> None:
+    assert len(list(layouts(Layout(nodes=4096, processes=8), MIXTURE))) < 50_000
+
+
 @pytest.mark.parametrize("world", [1, 2, 4, 8])
 @pytest.mark.parametrize("model", [DENSE, MIXTURE])
 def test_every_legal_layout_is_among_those_to_choose_from(model: ModelSpec, world: int) -> None:
