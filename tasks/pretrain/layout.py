@@ -32,6 +32,7 @@ class Layout(Spec):
     )
     device: str | None = Field(
         None,
+        min_length=1,
         description="Accelerator that the layout is meant for, such as H100 or A100-80GB; default: this machine's",
     )
 

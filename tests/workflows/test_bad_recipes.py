@@ -150,6 +150,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     ),
     # what the hardware cannot do
     "a device that nobody knows": (put("pretrain.layout.device", "H900"), "pretrain.layout.device", "one of GB200, B200"),
+    "a device without a name": (put("pretrain.layout.device", ""), "pretrain.layout.device", "at least 1 character"),
     "arithmetic that a device has not": (
         both(put("pretrain.precision", "fp8"), put("pretrain.layout.device", "A100")),
         "pretrain.precision",
