@@ -84,6 +84,7 @@ class _Reader:
     problems: list[Problem] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)  # of each field, by its path
     _values: int = 0
+    _said: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         from ruamel.yaml import YAML  # not on the path of --help
@@ -196,9 +197,10 @@ class _Reader:
         return ""
 
     def _wrong(self, path: tuple[str, ...], value: Any, allowed: str) -> None:
-        problem = Problem(".".join(path) or "recipe", value, allowed)
-        if problem not in self.problems:  # an alias repeats it
-            self.problems.append(problem)
+        said = (".".join(path) or "recipe", allowed)
+        if said not in self._said:  # an alias repeats it
+            self._said.add(said)
+            self.problems.append(Problem(said[0], value, allowed))
 
 
 def _tag(node: "Node") -> str:
