@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from infra.tracking.redact import redact_text
+
 LINES = 20  # of a process's last words, shown when it fails
 READ_BYTES = 1 << 16  # at most, of the end of a log
 TORCHRUN_SAW_IT = re.compile(
@@ -74,5 +76,5 @@ class Printed:
 
 
 def tail(text: str) -> str:
-    """The last lines of a text, indented."""
-    return "".join(f"    {line.rstrip()}\n" for line in text.splitlines()[-LINES:])
+    """The last lines of a text, indented, without secrets."""
+    return "".join(f"    {line.rstrip()}\n" for line in redact_text(text).splitlines()[-LINES:])

@@ -6,9 +6,10 @@ model validator would not run while any field is wrong).
 """
 
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from infra.placement.config import Placement
 
@@ -32,10 +33,22 @@ class Problem:
         return f"{self.path}: {self.value!r}: {self.allowed}"
 
 
-class Spec(BaseModel):
-    """A typed, closed part of a recipe: unknown fields are errors."""
+def _can_be_looked_up(path: str) -> str:
+    try:
+        Path(path).expanduser().exists()
+    except (OSError, RuntimeError) as error:  # its name is too long, it is not permitted, nobody has that home folder
+        raise ValueError(f"a path that can be looked up: {getattr(error, 'strerror', None) or error}") from error
+    return path
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+PathText = Annotated[str, AfterValidator(_can_be_looked_up)]  # of a file or folder, maybe of another machine
+
+
+class Spec(BaseModel):
+    """A typed, closed part of a recipe: unknown fields are errors, and no value is converted to another type, except
+    a whole number where a fraction may stand."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
 
     def problems(self) -> list[Problem]:
         """What is wrong across fields, with paths relative to this spec."""

@@ -186,7 +186,7 @@ def run(
     request = {
         "stage": engine.stage,
         "kind": made.kind,
-        "spec": words,
+        "spec": spec.model_dump(mode="json", exclude={"placement": {"setup"}}),  # it may say more than is to be kept
         "inputs": {
             name: {"path": str(item.local()), "digest": item.digest, "place": item.place}
             for name, item in named.items()

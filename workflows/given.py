@@ -15,15 +15,13 @@ SIZES = {"model_type", "hidden_size", "intermediate_size", "num_hidden_layers", 
 
 @dataclass(frozen=True)
 class Given:
-    """The stages that a recipe asks for: those that are right by themselves, and the names of those
-    that are not (their own problems are reported already)."""
+    """The stages that a recipe asks for."""
 
     specs: dict[str, Any]
-    broken: set[str]
     machine: Machine = field(default_factory=this_machine)
 
     def __contains__(self, stage: str) -> bool:
-        return stage in self.specs or stage in self.broken
+        return stage in self.specs
 
 
 def vocabulary_of(given: Given) -> int | None:

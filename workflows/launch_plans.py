@@ -11,15 +11,13 @@ import os
 from functools import cache
 from pathlib import Path
 
-import yaml
 from flytekit import CronSchedule, Email, LaunchPlan, WorkflowExecutionPhase
 from flytekit.core.workflow import WorkflowBase
 from flytekit.models.concurrency import ConcurrencyLimitBehavior, ConcurrencyPolicy
 
-from tasks.spec import Problem
 from workflows.continuous import continue_training, refresh_rl
 from workflows.continuous_recipe import ContinuousRecipe
-from workflows.recipe_error import RecipeError
+from workflows.recipe_text import load
 
 RECIPE = "BATON_CONTINUOUS"
 DEFAULT = Path(__file__).parent / "recipes/continuous.yaml"
@@ -31,10 +29,7 @@ BAD_ENDS = [WorkflowExecutionPhase.FAILED, WorkflowExecutionPhase.TIMED_OUT]
 def recipe() -> ContinuousRecipe:
     """The recipe that the plans are for. Raises RecipeError."""
     path = Path(os.environ.get(RECIPE) or DEFAULT)
-    try:
-        return ContinuousRecipe.model_validate(yaml.safe_load(path.read_text()))
-    except (OSError, yaml.YAMLError) as error:
-        raise RecipeError([Problem(RECIPE, str(path), f"an existing YAML file: {error}")]) from error
+    return load(path, ContinuousRecipe.model_validate, RECIPE)
 
 
 def plan(name: str, workflow: WorkflowBase, cron: str) -> LaunchPlan:

@@ -9,13 +9,12 @@ Exit code 2 when the recipe has a problem: `pyflyte run` refuses it in the same 
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.pretrain.fit import Place, place_of
@@ -30,6 +29,7 @@ from workflows.needs import MFU, Need, need
 from workflows.preflight import inputs, order
 from workflows.recipe import Recipe, given_of
 from workflows.recipe_error import RecipeError
+from workflows.recipe_text import load
 
 
 @dataclass(frozen=True)
@@ -161,12 +161,11 @@ def main(recipe: Path, for_machines: bool, mfu: float) -> None:
     """What a RECIPE would do, take and cost, before anything runs."""
     problems: list[Problem] = []
     stages: list[Planned] = []
+    lines: Mapping[str, int] = {}
     try:
-        whole: Any = recipe_of(yaml.safe_load(recipe.read_text()))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RecipeError([Problem("recipe", str(recipe), f"an existing YAML or JSON file: {error}")]) from error
+        whole: Any = load(recipe, recipe_of)
     except RecipeError as error:
-        whole, problems = error.recipe, error.problems
+        whole, problems, lines = error.recipe, error.problems, error.lines
     if whole:
         given = given_of(whole)
         if mfu != MFU:
@@ -181,7 +180,7 @@ def main(recipe: Path, for_machines: bool, mfu: float) -> None:
     else:
         for line in text(name, stages, given, mfu) if stages else ():
             print(line)
-        print(f"\n{RecipeError(problems)}" if problems else "\nno problem found")
+        print(f"\n{RecipeError(problems, lines=lines)}" if problems else "\nno problem found")
     sys.exit(2 if problems else 0)
 
 

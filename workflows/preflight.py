@@ -2,11 +2,13 @@
 the hardware can do what is asked, and that there is room for it in memory and for what it writes on disk."""
 
 import importlib.util
+import os
 import shutil
 from collections.abc import Callable
 
 from infra.home import baton_home
 from infra.placement.storage import is_bucket, storage_of
+from infra.tracking.redact import HIDDEN, redact_text
 from tasks.convert.spec import unexportable
 from tasks.pretrain.accelerators import BY_NAME, accelerator
 from tasks.pretrain.fit import Place, fitting, place_of
@@ -83,8 +85,6 @@ def inputs(given: Given) -> list[Problem]:
 
 def _data_sets(given: Given) -> list[Problem]:
     """Somebody reads the additional corpora, and the weights are as many as the data sets."""
-    if "more_corpora" in given.broken:
-        return []
     more = len(given.specs.get("more_corpora", ()))
     if more and "pretrain" not in given:
         allowed = "are for pretraining only: add `pretrain:` or leave them out"
@@ -248,11 +248,26 @@ def _placements(given: Given) -> list[Problem]:
             if float(count or 1) != layout.processes:
                 allowed = f"{chip}:{layout.processes}: one for each of layout.processes"
                 found.append(Problem(f"{name}.placement.accelerators.{number}", each, allowed))
+        if placement.setup and redact_text(placement.setup) != placement.setup:
+            allowed = (
+                "lines without secrets: a recipe is stored as it is. Set an environment variable, name it in "
+                f"{name}.placement.secrets: [NAME], and write $NAME here"
+            )
+            found.append(Problem(f"{name}.placement.setup", HIDDEN, allowed))
+        for number, secret in enumerate(placement.secrets if _starts_jobs() else ()):
+            if not os.environ.get(secret):
+                allowed = f"an environment variable that is set here: export {secret}=…"
+                found.append(Problem(f"{name}.placement.secrets.{number}", secret, allowed))
         storage = storage_of(placement.storage)
         if layout.nodes > 1 and is_bucket(storage):
             allowed = "a folder that the machines share: they write one checkpoint together"
             found.append(Problem(f"{name}.placement.storage", storage, allowed))
     return found
+
+
+def _starts_jobs() -> bool:
+    """Whether SkyPilot is here. In a stage's image on a cluster it is not: the launch has looked."""
+    return importlib.util.find_spec("sky") is not None
 
 
 # bytes for each weight: bf16 weights, fp32 master weights, and Adam's two moments; a model for exchange in bf16

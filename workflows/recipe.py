@@ -4,10 +4,9 @@ A stage that is left out (or `null`) is off. `start_from` enters midway with an 
 Whatever is wrong with a recipe is found before any compute, all of it at once: RecipeError.
 """
 
-import copy
 from typing import Any
 
-from pydantic import Field, ModelWrapValidatorHandler, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from tasks.convert.adopt_spec import AdoptSpec
 from tasks.convert.audit_spec import AuditSpec
@@ -20,10 +19,11 @@ from tasks.pretrain.spec import PretrainSpec
 from tasks.publish.spec import PublishSpec
 from tasks.serve.spec import ServeSpec
 from tasks.sft.spec import SFTSpec
-from tasks.spec import Spec
+from tasks.spec import Problem, Spec
 from workflows.given import Given
 from workflows.preflight import problems_of
 from workflows.recipe_error import RecipeError, problems_from
+from workflows.repair import repaired
 
 
 class Recipe(Spec):
@@ -55,60 +55,34 @@ class Recipe(Spec):
     def _all_problems_at_once(cls, value: Any, handler: ModelWrapValidatorHandler["Recipe"]) -> "Recipe":
         if isinstance(value, Recipe):
             return value
-        recipe: Recipe | None = None
         try:
             recipe = handler(value)
-            problems, given = recipe.problems(), given_of(recipe)
         except ValidationError as error:
             problems = problems_from(error, cls, value)
-            given = _readable_part(value)
-        problems += problems_of(given)
-        if problems or recipe is None:
+            ways = [_problems_with(repaired(value, error, cls, way), handler) for way in (0, 1)]
+            raise RecipeError(problems + [each for each in ways[0] if each in ways[1]]) from error
+        if problems := _problems_of(recipe):
             raise RecipeError(problems, recipe)
         return recipe
 
 
 def given_of(recipe: Recipe) -> Given:
     """The stages that a recipe asks for."""
-    return Given({name: section for name, section in recipe if section is not None}, set())
+    return Given({name: section for name, section in recipe if section is not None})
 
 
-def _readable_part(value: Any) -> Given:
-    """The sections of a recipe with errors that can be read all the same: they are checked as well."""
-    specs: dict[str, Any] = {"corpus": CorpusSpec()}
-    broken: set[str] = set()
-    for name, section in value.items() if isinstance(value, dict) else ():
-        if section is None or name not in (*SECTIONS, "more_corpora"):
-            continue
-        spec = _without_unknown_fields(Recipe.model_fields[name].annotation, section)
-        if spec is None:
-            specs.pop(name, None)
-            broken.add(name)
-        else:
-            specs[name] = spec
-    return Given(specs, broken)
+def _problems_of(recipe: Recipe) -> list[Problem]:
+    return [*recipe.problems(), *problems_of(given_of(recipe))]
 
 
-def _without_unknown_fields(annotation: Any, section: Any) -> Any | None:
-    """The section as its field has it; fields that nobody knows are reported already and do not hide the rest."""
-    field = TypeAdapter(annotation)
+def _problems_with(value: Any, handler: ModelWrapValidatorHandler[Recipe]) -> list[Problem]:
+    """Of a recipe that was repaired, if that was of use."""
     try:
-        return field.validate_python(section)
-    except ValidationError as error:
-        unknown = [item["loc"] for item in error.errors() if item["type"] == "extra_forbidden"]
-    if not unknown:
-        return None
-    pruned = copy.deepcopy(section)
-    for *parents, last in unknown:
-        holder = pruned
-        for parent in parents:
-            # a union's tag is no field
-            holder = holder[parent] if isinstance(parent, int) else holder.get(parent, holder)
-        holder.pop(last, None)
-    try:
-        return field.validate_python(pruned)
+        found = _problems_of(handler(value))
     except ValidationError:
-        return None
+        return []
+    # the way out, after the semicolon, may name another wrong field
+    return [Problem(each.path, each.value, each.allowed.partition("; layout: ")[0]) for each in found]
 
 
 SECTIONS: dict[str, type[Spec]] = {

@@ -3,12 +3,17 @@
 import difflib
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from infra.errors import Stopped
+from infra.tracking.redact import HIDDEN, redact
 from tasks.spec import Problem
+
+MOST_SHOWN = 100  # problems
+LONGEST = 1000  # characters of what is allowed
 
 
 class RecipeError(Stopped):
@@ -16,31 +21,50 @@ class RecipeError(Stopped):
 
     exit_code = 2
 
-    def __init__(self, problems: list[Problem], recipe: BaseModel | None = None) -> None:
-        """`recipe`: what is wrong, when its fields are right by themselves."""
-        self.problems, self.recipe = problems, recipe
+    def __init__(
+        self, problems: list[Problem], recipe: BaseModel | None = None, lines: Mapping[str, int] | None = None
+    ) -> None:
+        """`recipe`: what is wrong, when its fields are right by themselves. `lines`: of its file, by path."""
+        self.problems, self.recipe, self.lines = problems, recipe, lines or {}
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        lines = [f"  {problem.path}: {_short(problem.value)}\n      {problem.allowed}" for problem in problems]
-        super().__init__("\n".join([f"the recipe has {count}; nothing was started", *lines]))
+        shown = [
+            f"  {_cut(problem.path)}: {_short(problem)}{_line_of(problem.path, self.lines)}\n"
+            f"      {_cut(problem.allowed, LONGEST)}"
+            for problem in problems[:MOST_SHOWN]
+        ]
+        more = [f"  and {len(problems) - MOST_SHOWN} more"] if len(problems) > MOST_SHOWN else []
+        super().__init__("\n".join([f"the recipe has {count}; nothing was started", *shown, *more]))
 
 
 def problems_from(error: ValidationError, model: type[BaseModel], raw: Any) -> list[Problem]:
     """pydantic's errors in the recipe's own words."""
     found = []
     for item in error.errors(include_url=False):
-        path, parent = _walk(item["loc"], model, raw)
+        path, parent = locate(item["loc"], model, raw)
         if item["type"] == "extra_forbidden":
             allowed = _known_fields(path.rpartition(".")[2], parent)
         elif item["type"] == "missing":
             allowed = "is required"
+        elif item["type"] in ("model_type", "dict_type", "model_attributes_type"):
+            allowed = _section(path)
         else:
-            allowed = item["msg"][0].lower() + item["msg"][1:]
+            said = item["msg"].removeprefix("Value error, ")
+            allowed = said[0].lower() + said[1:]
         value = "(not given)" if item["type"] == "missing" else item["input"]
         found.append(Problem(path or "recipe", value, allowed))
     return found
 
 
-def _walk(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) -> tuple[str, type[BaseModel] | None]:
+def _section(path: str) -> str:
+    """What a section, or the whole recipe, may be."""
+    if not path:
+        return "a mapping of sections, such as `corpus:` and `pretrain:`"
+    name = path.rpartition(".")[2]
+    fields = "a mapping of fields" if name.isdigit() else f"a mapping of fields: write `{name}: {{}}` for the defaults"
+    return f"{fields}; `python -m workflows.describe` lists them"
+
+
+def locate(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) -> tuple[str, type[BaseModel] | None]:
     """The field's path as written in the YAML, and the model that its parent is. A location also
     holds the tags of unions, which are not fields."""
     parts: list[str] = []
@@ -61,16 +85,16 @@ def _walk(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) -> 
         parts.append(str(part))
         raw = raw.get(part) if isinstance(raw, dict) else None
         if not last:
-            options = _models_in(field.annotation) if field else []
+            options = models_in(field.annotation) if field else []
             parent = options[0] if options else None
     return ".".join(parts), parent
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated, list):
-        return [model for option in typing.get_args(annotation) for model in _models_in(option)]
+        return [model for option in typing.get_args(annotation) for model in models_in(option)]
     return []
 
 
@@ -86,6 +110,24 @@ def _known_fields(name: str, model: type[BaseModel] | None) -> str:
     return f"unknown field; {hint}known: {', '.join(model.model_fields)}"
 
 
-def _short(value: Any, limit: int = 60) -> str:
-    text = value if value == "(not given)" else repr(value)
+def _line_of(path: str, lines: Mapping[str, int]) -> str:
+    """Where the field is, or the nearest one around it: a field that is missing has no line."""
+    while path and path not in lines:
+        path = path.rpartition(".")[0]
+    return f" (line {lines[path]})" if path else ""
+
+
+def _short(problem: Problem) -> str:
+    """The value, without secrets."""
+    if problem.value in ("(not given)", "(twice)", HIDDEN):
+        return str(problem.value)
+    shown = (
+        HIDDEN if problem.path.endswith(".placement.setup") else redact(problem.value, problem.path.rpartition(".")[2])
+    )
+    return _cut(repr(shown))
+
+
+def _cut(text: str, limit: int = 60) -> str:
+    """A text that a terminal can show, and that is not too long."""
+    text = "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text[: limit + 1])
     return text if len(text) <= limit else text[: limit - 1] + "…"

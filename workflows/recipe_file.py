@@ -1,21 +1,18 @@
-"""How `pyflyte run … --recipe FILE` reads a recipe, in two words to flytekit's command line.
+"""How `pyflyte run … --recipe FILE` reads a recipe: two functions of flytekit's command line, wrapped.
 
-A file that is not YAML is answered as a wrong recipe is; flytekit alone would show a traceback. And
-`--help` says where the fields are described; flytekit alone prints the whole JSON schema, some 500
-lines. Importing this module wraps the two functions; it can go when flytekit does either itself.
+The file is read by `load`: flytekit alone would read YAML 1.1 without limits, and show a traceback of a broken file.
+And `--help` says where the fields are described; flytekit alone prints the whole JSON schema, some 500 lines.
+Importing this module wraps the two functions.
 """
 
-from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 from flytekit.clis.sdk_in_container import run
 from flytekit.interaction.click_types import JsonParamType
 
-from tasks.spec import Problem
 from workflows.recipe import Recipe
-from workflows.recipe_error import RecipeError
+from workflows.recipe_text import load
 
 HELP = "Recipe file, YAML or JSON. `python -m workflows.describe` lists every field."
 
@@ -24,16 +21,10 @@ _to_click_option = run.to_click_option
 
 
 def convert(self: JsonParamType, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-    if isinstance(value, str) and not value.lstrip().startswith("{") and not Path(value).exists():
-        raise RecipeError([Problem(_name(param), value, "an existing YAML or JSON file")])
-    try:
-        return _convert(self, value, param, ctx)
-    except (yaml.YAMLError, OSError, UnicodeDecodeError, TypeError) as error:
-        raise RecipeError([Problem(_name(param), value, f"a YAML or JSON file: {error}")]) from error
-
-
-def _name(param: click.Parameter | None) -> str:
-    return param.name if param and param.name else "recipe"
+    model = self._python_type
+    if isinstance(value, str) and isinstance(model, type) and issubclass(model, Recipe):
+        return load(value, model.model_validate, param.name if param and param.name else "recipe")
+    return _convert(self, value, param, ctx)
 
 
 def to_click_option(*args: Any, **kwargs: Any) -> click.Option:

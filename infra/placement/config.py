@@ -14,6 +14,7 @@ MACHINE_FAULT = 75  # the job's exit code (EX_TEMPFAIL) when another start may c
 Accelerator = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][\w.\-]*(:\d+(\.\d+)?)?$")]
 Infra = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(/[^/\s]+)*$")]
 CloudOrRegion = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(/[^/\s]+)?$")]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
 HAVE_NO_CATALOG = ("slurm", "kubernetes", "k8s", "ssh")  # their regions are the user's own clusters
 SPOT = {"spot": (True,), "on_demand": (False,), "spot_first": (True, False)}
 
@@ -21,7 +22,7 @@ SPOT = {"spot": (True,), "on_demand": (False,), "spot_first": (True, False)}
 class Placement(BaseModel):
     """Where a stage may run. What is left out is open: SkyPilot takes the cheapest place that has capacity."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     accelerators: list[Accelerator] = Field([], description="Acceptable ones, for each node: [H100:8, A100-80GB:8]")
     infra: list[Infra] = Field(
@@ -52,7 +53,13 @@ class Placement(BaseModel):
         description="Container image; default: the stage's own in BATON_IMAGE_REGISTRY, if that is set",
     )
     setup: str | None = Field(
-        None, description="Shell lines before the command, such as `. /shared/baton/.venv/bin/activate`"
+        None, description="Shell lines before the command, such as `. /shared/baton/.venv/bin/activate`; no secrets"
+    )
+    secrets: list[VariableName] = Field(
+        [],
+        max_length=100,
+        description="Environment variables that the job has as SkyPilot's secrets, by name: [WANDB_API_KEY]; their "
+        "values are those of whoever starts the job, this machine or a cluster's connector",
     )
     storage: str | None = Field(
         None,

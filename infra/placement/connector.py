@@ -194,8 +194,8 @@ def _why(job: SkyJob, record: ManagedJobRecord) -> str:
     try:
         message = _read(errors_pb2.ErrorDocument, f"{job.output_prefix}/error.pb").error.message
     except FileNotFoundError:
-        return f"{record.failure_reason or ''}\n(its log: sky jobs logs {job.job_id})"
-    return textwrap.dedent(message.rpartition("Message:\n\n")[2]).partition(": ")[2]
+        return f"{redact_text(record.failure_reason or '')}\n(its log: sky jobs logs {job.job_id})"
+    return redact_text(textwrap.dedent(message.rpartition("Message:\n\n")[2]).partition(": ")[2])
 
 
 def _read(kind: Any, uri: str) -> Any:

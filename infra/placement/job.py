@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from infra.errors import Stopped
 from infra.home import QUIET
 from infra.placement.config import MACHINE_FAULT, Placement
 from infra.placement.storage import BUCKET, is_bucket
@@ -70,7 +71,7 @@ def sky_task(
     )
     envs = {JOB: name, OUTPUT_PREFIX: output_prefix, "BATON_EXECUTION": order.execution, CODE: json.dumps(order.code)}
     envs |= {"FLYTE_FAIL_ON_ERROR": "true"} | {word: os.environ[word] for word in PASSED_ON if word in os.environ}
-    secrets = {word: os.environ[word] for word in SECRETS if os.environ.get(word)} | passed_on()
+    secrets = {word: os.environ[word] for word in SECRETS if os.environ.get(word)} | passed_on() | _secrets(placement)
     mounts = {MOUNTED.replace("$HOME", "~"): {"source": order.storage, "mode": "MOUNT_CACHED"}} if bucket else {}
     if bucket:
         envs[BUCKET] = order.storage
@@ -83,6 +84,14 @@ def sky_task(
         "resources": placement.resources(image or None, clouds),
         "run": run,
     }
+
+
+def _secrets(placement: Placement) -> dict[str, str]:
+    """The placement's own, from this process's environment. Raises Stopped."""
+    if missing := [name for name in placement.secrets if not os.environ.get(name)]:
+        where = "where the job is started from: here, or in the connector's environment on a Flyte cluster"
+        raise Stopped(f"placement.secrets: {', '.join(missing)}: set in no environment variable {where}")
+    return {name: os.environ[name] for name in placement.secrets}
 
 
 def seconds(placement: Placement) -> float | None:

@@ -1,41 +1,78 @@
 """Secrets never reach the spool, MLflow or a log: redaction of specs, command lines and messages.
 
-Covered: fields and options whose name says that they are secret, user info and signatures in URLs,
-and the well-known shapes of tokens. Not covered: a secret in free text that looks like nothing.
+Covered: fields, options and variables whose name says that they are secret, user info and signatures in URLs,
+`Authorization` headers, private keys, and the well-known shapes of tokens; of a placement's `setup` a digest alone is
+kept. Not covered: a secret in free text that looks like nothing.
 """
 
+import json
 import re
+from hashlib import blake2b
 from typing import Any
 
 HIDDEN = "[redacted]"
+SETUP_DIGEST = "setup_digest"  # of a placement, in place of its setup
 
-_SECRET_NAME = re.compile(
-    r"(^|[_\-.])(token|secret|password|passwd|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|credential|authorization)s?$",
-    re.IGNORECASE,
+_SECRET = (
+    r"token|secret|password|passwd|passphrase|pwd|credential|authorization"
+    r"|(api|access|account|secret|private|ssh|signing|encryption|master|auth|license)[_-]?key"
 )
+_SECRET_NAME = re.compile(rf"(^|[_\-.])({_SECRET})s?$", re.IGNORECASE)
+_SECRET_VARIABLE = re.compile(r"[A-Z0-9_]+_(KEY|PASS|PAT|AUTH|DSN)")  # of the environment; a field `sort_key` is none
+_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # tokens of text, not of access; only text is ever hidden, so `tokens: 1000` stays
 _TEXT_TOKEN = re.compile(r"(eos|bos|pad|unk|sep|cls|mask|special|stop|image|end|start|additional_special)_tokens?$")
-_USERINFO = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.\-]*://)[^/\s@'\"]+@")
+_USERINFO = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.\-]{0,30}://)[^/\s'\"]+@")
 _QUERY = re.compile(
-    r"(?P<name>[?&](?:[\w\-]*(?:token|secret|password|signature|credential)|sig|key|api_?key)=)[^&\s'\"]+",
+    r"(?P<name>[?&](?:[\w\-]{0,60}(?:token|secret|password|signature|credential)|sig|key|api_?key)=)[^&\s'\"]+",
     re.IGNORECASE,
 )
 _SHAPES = re.compile(
-    r"\b(hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|sk-[A-Za-z0-9_\-]{20,}|dapi[0-9a-f]{32}"
-    r"|(AKIA|ASIA)[A-Z0-9]{16}|eyJ[\w\-]{10,}\.[\w\-]{10,}\.[\w\-]+)"
+    r"\b(hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w\-]{20,}|sk-[A-Za-z0-9_\-]{20,}"
+    r"|dapi[0-9a-f]{32}|(AKIA|ASIA)[A-Z0-9]{16}|AIza[\w\-]{35}|xox[abprs]-[\w\-]{10,}|nvapi-[\w\-]{20,}"
+    r"|eyJ[\w\-]{10,}\.[\w\-]{10,}\.[\w\-]+)"
 )
+_PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----).*?(-----END|\Z)", re.DOTALL)
+# a value that is written out: `$NAME` and `$(command)` are where a secret is, and not the secret
+_VALUE = r"(?P<value>\"(?!\$)[^\"\n]+\"|'[^'\n]+'|(?![$\"'])[^\s\"'&;,|)}]+)"
+_SCHEME = re.compile(r"(?P<name>\b(?:bearer|basic)\s+)(?P<value>(?!\$)[\w.~+/=\-]{8,})", re.IGNORECASE)
+_ASSIGNED = re.compile(rf"(?<![\w.\-])(?P<name>-{{0,2}}[\"']?(?P<word>[A-Za-z_][\w.\-]{{0,60}})[\"']?\s?=\s?){_VALUE}")
+# `password: x` is one, and `unexpected token: x` is none
+_SAID = re.compile(rf"(?<![\w.\-])(?P<name>[\"']?(?P<word>[A-Za-z_][\w.\-]{{0,60}})[\"']?:\s{{0,3}}){_VALUE}")
+_OPTION = re.compile(rf"(?<!\S)(?P<name>--(?P<word>[A-Za-z][\w\-]{{0,60}})\s{{1,3}})(?!-){_VALUE}")
+_USER = re.compile(r"(?<!\S)(?P<name>(?:-u|--user)[ =][\"']?[^\s:\"'$]{1,60}:)(?P<value>(?!\$)[^\s\"']+)")
+
+_NO_SECRETS = ("bearer", "basic", "none", "null", "true", "false")
 
 
 def redact_text(text: str) -> str:
-    """The text with the secrets in its URLs, and everything shaped like a token, hidden."""
+    """The text with what is secret in it hidden."""
+    text = _PRIVATE_KEY.sub(rf"\1{HIDDEN}\2", text)
     text = _USERINFO.sub(rf"\g<scheme>{HIDDEN}@", text)
     text = _QUERY.sub(rf"\g<name>{HIDDEN}", text)
+    for pattern in (_SCHEME, _USER):
+        text = pattern.sub(rf"\g<name>{HIDDEN}", text)
+    for pattern in (_ASSIGNED, _SAID, _OPTION):
+        text = pattern.sub(_hidden, text)
     return _SHAPES.sub(HIDDEN, text)
+
+
+def _hidden(found: re.Match[str]) -> str:
+    """`NAME=value` without the value, if the name is a secret's; its quotes stay."""
+    word, value = found["word"], found["value"].strip("\"'")
+    of_text = "token" in word.lower() and value.replace(".", "").isdigit()  # num_tokens=100
+    of_text |= found.re is _SAID and word.lower() in ("token", "tokens")  # unexpected token: x
+    if of_text or not _is_secret(word) or value.startswith(HIDDEN) or value.lower() in _NO_SECRETS:
+        return found[0]
+    return found["name"] + found["value"].replace(value, HIDDEN)
 
 
 def redact(value: Any, name: str = "") -> Any:
     """A JSON-like value of the same shape without secrets. `name` is the field it was found under."""
     if isinstance(value, dict):
+        if name == "placement" and isinstance(value.get("setup"), str):
+            digest = blake2b(value["setup"].encode(errors="surrogatepass"), digest_size=16).hexdigest()
+            value = {key: item for key, item in value.items() if key != "setup"} | {SETUP_DIGEST: digest}
         return {key: redact(item, str(key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [redact(item, name) for item in value]
@@ -52,6 +89,8 @@ def redact_command(words: list[str]) -> list[str]:
         option, equals, _ = word.partition("=")
         if hide_next and not word.startswith("-"):
             shown.append(HIDDEN)
+        elif word.lstrip().startswith("{"):
+            shown.append(_redact_json(word))
         elif equals and _is_secret(option.lstrip("-")):
             shown.append(f"{option}={HIDDEN}")
         else:
@@ -60,5 +99,16 @@ def redact_command(words: list[str]) -> list[str]:
     return shown
 
 
+def _redact_json(word: str) -> str:
+    """A recipe that stands on the command line. One that cannot be read is not shown."""
+    try:
+        return json.dumps(redact(json.loads(word)))
+    except (ValueError, RecursionError):
+        return HIDDEN
+
+
 def _is_secret(name: str) -> bool:
-    return bool(_SECRET_NAME.search(name)) and not _TEXT_TOKEN.search(name)
+    name = name.lstrip("-")
+    if _TEXT_TOKEN.search(name):
+        return False
+    return bool(_SECRET_VARIABLE.fullmatch(name) or _SECRET_NAME.search(_CAMEL_CASE.sub("_", name)))

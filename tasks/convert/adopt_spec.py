@@ -7,13 +7,15 @@ from typing import Any
 
 from pydantic import Field
 
-from tasks.spec import Problem, StageSpec
+from tasks.spec import PathText, Problem, StageSpec
 
 
 class AdoptSpec(StageSpec):
     """An existing Hugging Face causal language model, by folder or by hub name."""
 
-    model: str = Field(min_length=1, description="Folder with config.json and safetensors, or a hub name (owner/name)")
+    model: PathText = Field(
+        min_length=1, description="Folder with config.json and safetensors, or a hub name (owner/name)"
+    )
     revision: str | None = Field(None, description="With a hub name: the commit or tag")
     state: str | None = Field(
         None, description="What the folder looked like at the start; filled in by Baton, see `as_found`"
@@ -52,7 +54,7 @@ class AdoptSpec(StageSpec):
         folder = self.folder()
         try:
             content = json.loads((folder / "config.json").read_text()) if folder else None
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):  # the last of a thousand levels of nesting
             return None
         return content if isinstance(content, dict) else None
 

@@ -17,7 +17,7 @@ from blake3 import blake3
 from pydantic import Field
 
 from infra.errors import Stopped
-from tasks.spec import Problem, Spec
+from tasks.spec import PathText, Problem, Spec
 
 HUB_TIMEOUT_S = 30.0
 
@@ -55,7 +55,7 @@ class _OnDisk(Spec):
 
     suffixes: ClassVar[tuple[str, ...]]  # of the files that are read
 
-    path: str = Field(
+    path: PathText = Field(
         min_length=1, description="a file, a folder (searched to the bottom) or a glob (`**` for any depth)"
     )
 
@@ -151,7 +151,7 @@ class HuggingFaceSource(Spec):
     """A Hugging Face dataset by its hub name, or a folder that `save_to_disk` wrote."""
 
     kind: Literal["huggingface"] = "huggingface"
-    name: str = Field(min_length=1, description="hub name (`owner/name`) or folder")
+    name: PathText = Field(min_length=1, description="hub name (`owner/name`) or folder")
     config: str | None = Field(None, description="the dataset's configuration, where it has several")
     split: str = Field("train", min_length=1, description="which of the dataset's splits to read")
     text_field: str = Field("text", min_length=1, description="the column that holds the document")

@@ -19,7 +19,7 @@ from tasks.data.source_spec import (
     is_path,
     state_of,
 )
-from tasks.spec import Problem, StageSpec
+from tasks.spec import PathText, Problem, StageSpec
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>")
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte, so that any text can be said
@@ -63,7 +63,7 @@ class TokenizerSpec(StageSpec):
         le=1_000_000,
         description="entries of the vocabulary to train, the special tokens included",
     )
-    existing: str | None = Field(
+    existing: PathText | None = Field(
         None, min_length=1, description="instead of training: the folder or the hub name of a Hugging Face tokenizer"
     )
     min_frequency: int = Field(2, ge=1, description="how often a pair must occur to be merged (training only)")
@@ -125,6 +125,6 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     """A JSON object, or None when it is not there or not whole."""
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # the last of a thousand levels of nesting
         return None
     return content if isinstance(content, dict) else None

@@ -32,6 +32,7 @@ class Layout(Spec):
     )
     device: str | None = Field(
         None,
+        min_length=1,
         description="Accelerator that the layout is meant for, such as H100 or A100-80GB; default: this machine's",
     )
 
@@ -154,7 +155,8 @@ def layouts(like: Layout, model: ModelSpec) -> Iterator[Layout]:
     of them are legal."""
     world = like.world
     expert_sizes = _divisors(model.experts.count) if model.experts else [1]
-    for tensor, pipeline, context in itertools.product(_divisors(world), repeat=3):
+    sizes = (math.gcd(world, model.heads, model.kv_heads), math.gcd(world, model.layers), world)
+    for tensor, pipeline, context in itertools.product(*map(_divisors, sizes)):
         if world % (tensor * pipeline * context):
             continue
         shared = world // pipeline

@@ -23,7 +23,7 @@ class BatchWarmup(Spec):
 
     start: int = Field(16, ge=1, le=1048576, description="Sequences in the first steps")
     increment: int = Field(16, ge=1, le=1048576, description="Sequences added at a time; divides global_batch - start")
-    steps: int = Field(100, ge=1, description="Steps until global_batch is reached")
+    steps: int = Field(100, ge=1, le=100_000, description="Steps until global_batch is reached")
 
 
 class AnomalySpec(Spec):

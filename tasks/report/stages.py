@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from infra.text import count, number, share, size, value, words
+from infra.tracking.redact import redact
 from tasks.report.blocks import Block, Cell, Code, Fold, Mark, Pieces, Table, Text
 from tasks.report.decision import decision
 from tasks.report.endpoint import endpoint
@@ -179,7 +180,7 @@ def _facts_table(source: Source) -> Table:
 def _made_with(source: Source) -> list[Block]:
     manifest = source.manifest
     parents: list[list[Cell]] = [[name, Mark(digest, "quiet")] for name, digest in sorted(manifest.parents.items())]
-    blocks: list[Block] = [_pairs("Spec", _flat(manifest.spec)), _pairs("Versions", manifest.versions)]
+    blocks: list[Block] = [_pairs("Spec", _flat(redact(manifest.spec))), _pairs("Versions", manifest.versions)]
     if parents:
         blocks.insert(0, Table("Made from", ["input", "digest"], parents, "ll"))
     return [Fold("Spec, inputs and versions", blocks)]

@@ -22,6 +22,7 @@ def main(folder: Path) -> None:
     # Megatron's save starts a process that imports this module again
     from tasks.pretrain.batches import build_datasets, micro_batches
     from tasks.pretrain.checkpoint import Checkpoints, TrainingState
+    from tasks.pretrain.layout import Layout
     from tasks.pretrain.model_spec import ModelSpec
     from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
     from tasks.pretrain.training import Training
@@ -31,7 +32,7 @@ def main(folder: Path) -> None:
     from megatron.core import dist_checkpointing
 
     model = ModelSpec(layers=6, hidden=512, heads=8, kv_heads=8, head_dim=64, ffn_hidden=1792, vocab_size=8192)
-    spec = PretrainSpec(model=model, sequence_length=128, global_batch=4, layout={"micro_batch": 4})
+    spec = PretrainSpec(model=model, sequence_length=128, global_batch=4, layout=Layout(micro_batch=4))
     with alone():
         dataset, _ = build_datasets(spec, [make_shards(folder / "shards")], VOCABULARY, folder / "index")
         training = Training(spec, 8192)

@@ -12,6 +12,7 @@ from flytekit.extend.backend.utils import is_terminal_phase
 from sky.jobs.state import ManagedJobStatus
 from sky.schemas.api.responses import ManagedJobRecord
 
+from infra.errors import Stopped
 from infra.placement.config import Placement
 from infra.placement.connector import FINAL, PHASES, SkyJob, SkyPilotConnector
 from infra.placement.job import Order, sky_task
@@ -80,6 +81,19 @@ def test_secrets_are_skypilot_s_secrets(monkeypatch: pytest.MonkeyPatch) -> None
     assert config["secrets"] == {"HF_TOKEN": "hf_secret", "MLFLOW_TRACKING_URI": "https://me:password@mlflow.example"}
     assert "hf_secret" not in str(config | {"secrets": {}})
     assert "password" not in str(config | {"secrets": {}})
+
+
+def test_a_placement_names_secrets_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "not-for-everyone")
+    config = order(secrets=["WANDB_API_KEY"], setup='wandb login "$WANDB_API_KEY"')
+    assert config["secrets"]["WANDB_API_KEY"] == "not-for-everyone"
+    assert "not-for-everyone" not in str(config | {"secrets": {}})
+    assert sky.Task.from_yaml_config(config).secrets.keys() == {"WANDB_API_KEY"}
+
+
+def test_a_secret_that_is_not_there_stops_the_job_before_it_is_sent() -> None:
+    with pytest.raises(Stopped, match=r"placement\.secrets: NO_SUCH_SECRET"):
+        order(secrets=["NO_SUCH_SECRET"])
 
 
 def run(tmp_path: Path, command: list[str], **placement: Any) -> int:

@@ -42,7 +42,7 @@ class Tiny:
     ):
         layout = Layout(micro_batch=2, distributed_optimizer=distributed_optimizer)
         optimizer = tiny_spec().optimizer.model_copy(update={"clip_grad": clip_grad})
-        policies = CheckpointPolicy(**policy)
+        policies = CheckpointPolicy.model_validate(policy)
         self.spec = tiny_spec(precision=precision, layout=layout, checkpoints=policies, optimizer=optimizer)
         data = folder / "shards"
         if not data.exists():

@@ -66,9 +66,8 @@ def test_qwen3_30b_a3b_by_hand() -> None:
 
 def test_a_shared_expert_counts_for_every_token() -> None:
     plain = ExpertsSpec(count=4, top_k=2, ffn_hidden=16)
-    shape = {"family": "mixtral", "layers": 3, "hidden": 32}
-    without = ModelSpec(**shape, experts=plain)
-    shared = ModelSpec(**shape, experts=plain.model_copy(update={"shared_ffn_hidden": 24}))
+    without = ModelSpec(family="mixtral", layers=3, hidden=32, experts=plain)
+    shared = without.model_copy(update={"experts": plain.model_copy(update={"shared_ffn_hidden": 24})})
     assert flops_per_token(shared, 100, 64) - flops_per_token(without, 100, 64) == 6 * 3 * (3 * 32 * 24)
 
 

@@ -143,15 +143,19 @@ def test_a_legal_layout_shares_out_everything_without_remainder(layout: Layout, 
 # -- others ------------------------------------------------------------------------------------------
 
 
+def test_the_layouts_of_a_large_cluster_are_looked_through_in_a_moment() -> None:
+    assert len(list(layouts(Layout(nodes=4096, processes=8), MIXTURE))) < 50_000
+
+
 @pytest.mark.parametrize("world", [1, 2, 4, 8])
 @pytest.mark.parametrize("model", [DENSE, MIXTURE])
 def test_every_legal_layout_is_among_those_to_choose_from(model: ModelSpec, world: int) -> None:
     powers = [1, 2, 4, 8]
-    names = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
-    choices = itertools.product(*([powers] * len(names)), [False, True])
+    names = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor", "sequence_parallel")
+    choices = itertools.product(*([powers] * (len(names) - 1)), [False, True])
     every = (
-        Layout(processes=world, micro_batch=1, sequence_parallel=sequence, **dict(zip(names, numbers, strict=True)))
-        for *numbers, sequence in choices
+        Layout.model_validate({"processes": world, "micro_batch": 1} | dict(zip(names, sizes, strict=True)))
+        for sizes in choices
     )
     legal = {layout.name() for layout in every if not wrong_with(layout, model)}
     listed = (layout for layout in layouts(Layout(processes=world, micro_batch=1), model))

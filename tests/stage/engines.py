@@ -8,10 +8,10 @@ from pathlib import Path
 from pydantic import Field
 
 from tasks.job import Job, main
-from tasks.spec import Spec
+from tasks.spec import Spec, StageSpec
 
 
-class MakeSpec(Spec):
+class MakeSpec(StageSpec):
     """A text, so many times."""
 
     text: str = Field("ab", description="what to write")

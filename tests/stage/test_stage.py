@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from infra.launch import Engine, job_directory
+from infra.tracking.placed import JOB
 from tasks.manifest import read_manifest
 from tests.source import ROOT
 
@@ -26,12 +27,14 @@ class Run:
     said: str
 
 
-def chain(home: Path, make: dict[str, Any], count: dict[str, Any] | None = None, *more: dict[str, Any]) -> Run:
+def chain(
+    home: Path, make: dict[str, Any], count: dict[str, Any] | None = None, *more: dict[str, Any], job: str = ""
+) -> Run:
     starts = home / "starts"
     starts.unlink(missing_ok=True)
     specs = [json.dumps(spec) for spec in (make, count or {}, *more)]
     words = [sys.executable, "-m", "tests.stage.chain", *specs]
-    environment = os.environ | {"BATON_HOME": str(home), "TOY_STARTS": str(starts)}
+    environment = os.environ | {"BATON_HOME": str(home), "TOY_STARTS": str(starts)} | ({JOB: job} if job else {})
     ended = subprocess.run(words, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     text, counted = json.loads(ended.stdout.splitlines()[-1])
@@ -135,3 +138,14 @@ def test_a_finished_job_is_found_again_without_flyte_s_cache(home: Path, first: 
     again = chain(home, {"text": "ab", "times": 2})
     assert again.ran == []
     assert again.count == first.count
+
+
+def test_a_placement_s_setup_is_kept_nowhere(tmp_path: Path) -> None:
+    """As on the machine of a job: what the stage leaves in the run's storage."""
+    placement = {"setup": "export LOGIN=never-to-be-kept", "secrets": ["LOGIN"]}
+    made = chain(tmp_path, {"text": "ab", "placement": placement}, job="baton-make-0")
+    assert made.ran == ["make", "count"]
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in kept if b"never-to-be-kept" in path.read_bytes()] == []
+    assert any(b"placement.setup_digest" in path.read_bytes() for path in kept if path.name == "run.json")
+    assert read_manifest(Path(made.text["path"])).spec["placement"]["secrets"] == ["LOGIN"]

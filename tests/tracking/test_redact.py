@@ -1,6 +1,7 @@
 """Secrets stay out of everything that is kept."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from infra.tracking.execution import begin_execution, current_execution, flush
 from infra.tracking.record import tracked
-from infra.tracking.redact import redact, redact_command, redact_text
+from infra.tracking.redact import HIDDEN, SETUP_DIGEST, redact, redact_command, redact_text
 from infra.tracking.store import TrackingUnreachable, check_reachable
 from tests.tracking.conftest import free_port
 
@@ -17,7 +18,19 @@ SECRET = "s3cr3t-of-a-kind"
 
 
 @pytest.mark.parametrize(
-    "field", ["token", "hf_token", "api_key", "apiKey", "password", "db_password", "aws_secret_access_key"]
+    "field",
+    [
+        "clientSecret",
+        "accessToken",
+        "WANDB_KEY",
+        "token",
+        "hf_token",
+        "api_key",
+        "apiKey",
+        "password",
+        "db_password",
+        "aws_secret_access_key",
+    ],
 )
 def test_a_field_that_says_that_it_is_secret_is_hidden(field: str) -> None:
     assert SECRET not in json.dumps(redact({"data": [{field: SECRET}]}))
@@ -46,10 +59,64 @@ def test_what_only_sounds_like_a_secret_is_kept(harmless: dict[str, object]) -> 
         f"https://host/x?a=1&access_token={SECRET}",
         f"hf_{SECRET.replace('-', 'x') * 2}",
         f"refused: ghp_{SECRET.replace('-', 'x') * 2}!",
+        f"export X_PASSWORD={SECRET}",
+        f"export X_PASSWORD='{SECRET} and more'",
+        f'WANDB_API_KEY="{SECRET}" python train.py',
+        f"export SOME_KEY={SECRET}; AWS_SECRET_ACCESS_KEY={SECRET}",
+        f"curl -H 'Authorization: Bearer {SECRET}' http://host",
+        f"Authorization: Basic {SECRET}",
+        f"login --token {SECRET}",
+        f"login --password={SECRET}",
+        f"curl -u me:{SECRET} http://host",
+        f"DefaultEndpointsProtocol=https;AccountKey={SECRET}",
+        f"{{'api_key': '{SECRET}'}}",
+        f"password: {SECRET}",
+        f"http://me:{SECRET}@{SECRET}@host",
+        f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----",
     ],
 )
 def test_secrets_in_text_are_hidden(text: str) -> None:
     assert SECRET not in redact_text(text) and SECRET.replace("-", "x") not in redact_text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "num_tokens=100, eos_token=<|im_end|>",
+        "unexpected token: foo",
+        'export X_PASSWORD="$SECRET_OF_THE_ENVIRONMENT"',
+        "export X_TOKEN=$(cat /run/secrets/token)",
+        'curl -H "Authorization: Bearer $HF_TOKEN"',
+        "sort_key=name PATH=/usr/bin",
+        "KeyError: 'model'",
+        ". /shared/baton/.venv/bin/activate",
+    ],
+)
+def test_text_without_a_secret_stays_as_it_is(text: str) -> None:
+    assert redact_text(text) == text
+
+
+@pytest.mark.parametrize("part", ["a-", "a=", "a:", "x://", "--a ", "?a", '_TOKEN="', "bearer ", "-u a:", '"', "a"])
+def test_a_long_line_is_read_in_a_moment(part: str) -> None:
+    started = time.monotonic()
+    redact_text(part * (500_000 // len(part)))
+    assert time.monotonic() - started < 10
+
+
+def test_a_json_text_can_be_read_afterwards() -> None:
+    assert json.loads(redact_text(json.dumps({"password": SECRET, "done": 1}))) == {"password": HIDDEN, "done": 1}
+
+
+def test_of_a_setup_a_digest_is_kept() -> None:
+    kept = redact({"sft": {"placement": {"setup": "echo hello", "nodes": 2}}})["sft"]["placement"]
+    assert kept.keys() == {"nodes", SETUP_DIGEST}
+    assert redact({"placement": {"setup": None}}) == {"placement": {"setup": None}}
+
+
+def test_a_recipe_on_the_command_line_is_redacted_as_a_recipe() -> None:
+    recipe = json.dumps({"sft": {"placement": {"setup": "echo hello"}}})
+    shown = redact_command(["run", "--recipe", recipe])
+    assert "hello" not in shown[-1] and SETUP_DIGEST in shown[-1]
 
 
 @pytest.mark.parametrize(

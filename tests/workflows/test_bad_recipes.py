@@ -59,13 +59,23 @@ CASES: dict[str, tuple[Change, str, str]] = {
     # wrong types
     "text for a number": (put("pretrain.steps", "many"), "pretrain.steps", "valid integer"),
     "a fraction for a whole number": (put("pretrain.model.layers", 2.5), "pretrain.model.layers", "valid integer"),
-    "a list for a section": (put("pretrain", []), "pretrain", "valid dictionary"),
-    "a number for a section": (put("grpo", 3), "grpo", "valid dictionary"),
+    "a list for a section": (put("pretrain", []), "pretrain", "write `pretrain: {}`"),
+    "a number for a section": (put("grpo", 3), "grpo", "write `grpo: {}`"),
     "a number for a name": (put("name", 5), "name", "valid string"),
     "text for a truth value": (put("pretrain.model.tied_embeddings", "perhaps"), "pretrain.model.tied_embeddings", "boolean"),
     "a null for a number": (put("pretrain.steps", None), "pretrain.steps", "valid integer"),
     "not a number": (put("pretrain.optimizer.lr", float("nan")), "pretrain.optimizer.lr", "finite number"),
     "infinity": (put("pretrain.optimizer.lr", float("inf")), "pretrain.optimizer.lr", "finite number"),
+    # what looks like another type
+    "a truth value for a section": (put("shards", True), "shards", "write `shards: {}`"),
+    "a word for a section": (put("shards", "on"), "shards", "write `shards: {}`"),
+    "a truth value for a number": (put("pretrain.steps", True), "pretrain.steps", "valid integer"),
+    "a truth value for a fraction": (put("corpus.held_out", True), "corpus.held_out", "valid number"),
+    "a number in quotes": (put("pretrain.steps", "350"), "pretrain.steps", "valid integer"),
+    "a fraction in quotes": (put("pretrain.optimizer.lr", "3e-3"), "pretrain.optimizer.lr", "valid number"),
+    "a whole number written as a fraction": (put("pretrain.steps", 350.0), "pretrain.steps", "valid integer"),
+    "a number for a truth value": (put("pretrain.mask_documents", 1), "pretrain.mask_documents", "valid boolean"),
+    "a truth value for a device's memory": (put("sft.placement", {"memory_gb": True}), "sft.placement.memory_gb", "valid number"),
     # outside of the bounds
     "no steps": (put("pretrain.steps", 0), "pretrain.steps", "greater than or equal to 1"),
     "negative steps": (put("sft.steps", -1), "sft.steps", "greater than or equal to 1"),
@@ -133,13 +143,14 @@ CASES: dict[str, tuple[Change, str, str]] = {
     # in a list
     "an unknown field of a second corpus": (put("more_corpora", [{}, {"held": 0.1}]), "more_corpora.1.held", "did you mean held_out"),
     "a second corpus without its path": (put("more_corpora", [{"source": {"kind": "files"}}]), "more_corpora.0.source.path", "is required"),
-    "a corpus that is not a section": (put("more_corpora", [5]), "more_corpora.0", "valid dictionary"),
+    "a corpus that is not a section": (put("more_corpora", [5]), "more_corpora.0", "a mapping of fields"),
     "a corpus that is not in a list": (put("more_corpora", {"held_out": 0.1}), "more_corpora", "valid list"),
     "a missing folder of a second corpus": (
         put("more_corpora", [{"source": {"kind": "files", "path": "/no/such"}}]), "more_corpora.0.source.path", "not there",
     ),
     # what the hardware cannot do
     "a device that nobody knows": (put("pretrain.layout.device", "H900"), "pretrain.layout.device", "one of GB200, B200"),
+    "a device without a name": (put("pretrain.layout.device", ""), "pretrain.layout.device", "at least 1 character"),
     "arithmetic that a device has not": (
         both(put("pretrain.precision", "fp8"), put("pretrain.layout.device", "A100")),
         "pretrain.precision",
@@ -155,11 +166,24 @@ CASES: dict[str, tuple[Change, str, str]] = {
         "pretrain.model.experts.shared_ffn_hidden",
         "no shared expert",
     ),
+    # secrets
+    "a password in a setup": (put("sft.placement", {"setup": "export X_PASSWORD=hunter2"}), "sft.placement.setup", "sft.placement.secrets: [NAME]"),
+    "a header in a setup": (
+        put("more_corpora", [{"placement": {"setup": "curl -H 'Authorization: Bearer hunter22' x"}}]), "more_corpora.0.placement.setup", "placement.secrets",
+    ),
+    "a secret that is not set": (put("sft.placement", {"secrets": ["NO_SUCH_SECRET"]}), "sft.placement.secrets.0", "export NO_SUCH_SECRET"),
+    "a secret in place of its name": (put("sft.placement", {"secrets": ["hunter-2"]}), "sft.placement.secrets.0", "pattern"),
     # what is not there
     "a missing folder": (put("corpus.source", {"kind": "files", "path": "/no/such"}), "corpus.source.path", "not there"),
     "a glob without a match": (put("corpus.source", {"kind": "jsonl", "path": "/no/*.jsonl"}), "corpus.source.path", "matches"),
     "a missing model": (put("start_from", {"model": "/no/model"}), "start_from.model", "existing folder"),
     "a missing dataset": (put("corpus.source", {"kind": "huggingface", "name": "/no/set"}), "corpus.source.name", "not there"),
+    "a path that is too long": (put("corpus.source", {"kind": "files", "path": "x" * 5000}), "corpus.source.path", "too long"),
+    "a model's path that is too long": (put("start_from", {"model": "/" + "x" * 5000}), "start_from.model", "too long"),
+    "nobody's home folder": (put("tokenizer", {"existing": "~no-such-user/x"}), "tokenizer.existing", "home directory"),
+    "a warm-up without an end": (
+        put("pretrain.batch_warmup", {"steps": 10**15}), "pretrain.batch_warmup.steps", "less than or equal to 100000",
+    ),
     "no room on the disk": (
         put("pretrain.model", {"layers": 256, "hidden": 65536, "ffn_hidden": 262144, "max_positions": 512}),
         "pretrain.checkpoints.keep_last",
@@ -191,6 +215,23 @@ def test_a_wrong_recipe_is_answered_with_path_value_and_way_out(name: str) -> No
     assert any(allowed in words for words in found), caught.value.problems
     assert caught.value.exit_code == 2
     assert path in caught.value.format_message()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        put("sft.placement", {"setup": "export X_PASSWORD=hunter2"}),
+        put("sft.placement", {"setup": ["export X_PASSWORD=hunter2"]}),
+        put("sft.placement", {"setup": "echo hunter2", "nodes": "two"}),
+        put("sft", [{"placement": {"setup": "echo hunter2"}}]),
+        put("sft.api_key", "hunter2"),
+        put("sft.placement", {"env": {"X_PASSWORD": "hunter2"}}),
+    ],
+)
+def test_a_secret_is_not_said_back(change: Change) -> None:
+    with pytest.raises(RecipeError) as caught:
+        Recipe.model_validate(recipe_with(change))
+    assert "hunter2" not in caught.value.message
 
 
 def test_all_problems_are_reported_at_once() -> None:

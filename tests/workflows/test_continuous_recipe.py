@@ -58,8 +58,8 @@ def test_every_run_on_new_text_is_a_right_spec(new: int, warmup: float, fewest: 
 @pytest.mark.parametrize(
     ("change", "path", "words"),
     [
-        ({"publish": None}, "publish", "PublishSpec"),
-        ({"evaluate": None}, "evaluate", "EvaluateSpec"),
+        ({"publish": None}, "publish", "write `publish: {}`"),
+        ({"evaluate": None}, "evaluate", "write `evaluate: {}`"),
         ({"more_corpora": [{}]}, "more_corpora", "no place in continuous training"),
         ({"publish": {"alias": "champion"}}, "publish.alias", "the promotion moves the alias"),
         ({"sft": None, "dpo": None, "grpo": None}, "refresh", "at least one of"),

@@ -30,7 +30,7 @@ SPEC = PretrainSpec(model=ModelSpec(vocab_size=4096))
 
 def problems(machine: Machine, spec: PretrainSpec, **more: Any) -> list[Problem]:
     """Of the hardware: a pretraining alone has none but these, and that its shards are missing."""
-    given = Given({"pretrain": spec, **more}, set(), machine)
+    given = Given({"pretrain": spec, **more}, machine)
     found = [problem for check in CHECKS for problem in check(given)]
     return [problem for problem in found if problem.path.startswith("pretrain.") and "disk" not in problem.allowed]
 

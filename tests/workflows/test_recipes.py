@@ -38,7 +38,7 @@ def read(name: str) -> dict[str, Any]:
 
 def lines(name: str) -> list[str]:
     recipe = Recipe.model_validate(read(name))
-    given = Given(given_of(recipe).specs, set(), Machine((), 8 * 2**30))
+    given = Given(given_of(recipe).specs, Machine((), 8 * 2**30))
     return "\n".join(text(name, list(plan(recipe, given, MFU)), given, MFU)).splitlines()
 
 
@@ -101,7 +101,7 @@ def test_a_recipe_that_is_wrong_says_so_when_asked(tmp_path: Path, capsys: pytes
 
 def test_a_recipe_that_is_not_there_says_so_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert asked(tmp_path / "no.yaml") == 2
-    assert "an existing YAML or JSON file" in capsys.readouterr().err
+    assert "an existing YAML or JSON file" in capsys.readouterr().out
 
 
 def asked(recipe: Path) -> int:

@@ -80,4 +80,4 @@ def test_the_plans_are_listed_with_their_next_starts() -> None:
 def test_a_recipe_that_is_not_there_is_answered(tmp_path: Path) -> None:
     done = schedule("--list", "--recipe", str(tmp_path / "none.yaml"))
     assert done.returncode == 2
-    assert "existing YAML file" in done.stderr and "Traceback" not in done.stderr
+    assert "an existing YAML or JSON file" in done.stderr and "Traceback" not in done.stderr

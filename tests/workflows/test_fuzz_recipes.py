@@ -1,0 +1,165 @@
+"""Recipes that are broken at random: each is answered within seconds, in words and with exit code 2, or it is right.
+
+BATON_FUZZ is how many the long form tries.
+"""
+
+import copy
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from workflows.continuous_recipe import recipe_of
+from workflows.recipe_error import RecipeError
+from workflows.recipe_text import load
+
+ROOT = Path(__file__).parents[2]
+RECIPES = [path.read_text() for path in sorted((ROOT / "workflows" / "recipes").glob("*.yaml"))]
+LONGEST_S = 5.0
+PIECES = [
+    "&a ", "*a", "<<: *a\n", "!!python/object:os.system ", "!x ", "---\n", "...\n", "%YAML 1.1\n", "\t", "\r\n", "\0", "\ufeff",
+    "\udcff", "\x1b[31m", "'", '"', "[", "]", "{", "}", ": ", "- ", "? ", "|\n", ">\n", "#", "024", "1:20", "on", "yes", "~", ".nan",
+    "-.inf", "1e999", "9" * 5000, "-1", "true", "[" * 300, "{a: " * 300, "x" * 5000, '"\\ud800"', '"\\0"', "2024-01-01", "0x1f", "=", "😀",
+]  # fmt: skip
+VALUES: list[Any] = [
+    None, True, False, 0, 1, -1, 2, 3, 7, 64, 255, 4096, 10**6, 2**31, 2**53, 2**63 - 1, -(2**63), 0.5, -0.5, 1e-300, 1e300,
+    float("inf"), float("nan"), "", "x", "on", "/", "~", "~nobody/x", "/no/such", "x" * 5000, "a\0b", "\udcff", "*", "[", "**/*",
+    "s3://bucket/x", "https://me:pw@host/x", "hf/name", [], [1], ["x"], [[]], [None], {}, {"kind": "files"}, {"kind": "x"},
+    {"a": 1}, {1: 2}, [{}], "H100", "H100:8", "fp8", "qwen3_moe", "WSD", "export X_TOKEN=y",
+]  # fmt: skip
+
+
+def broken_text(chance: random.Random) -> bytes:
+    """A shipped recipe's text, damaged; now and then nothing but noise."""
+    if chance.random() < 0.05:
+        return chance.randbytes(chance.randrange(2000))
+    lines = chance.choice(RECIPES).splitlines(keepends=True)
+    for _ in range(chance.randint(1, 4)):
+        where = chance.randrange(len(lines))
+        line = lines[where]
+        at = chance.randrange(len(line) + 1)
+        lines[where] = chance.choice([
+            line + line,
+            line[:at] + chance.choice(PIECES) + line[at:],
+            line.partition(":")[0] + ": " + chance.choice(PIECES) + "\n",
+            " " * chance.randrange(9) + line.lstrip(),
+            line.rstrip("\n"),
+            line[:at] + line[at + 1 :],
+            "".join(chance.sample(lines, 2)) + line,
+            line * chance.choice([1, 1, 1, 3000]),
+        ])  # fmt: skip
+        if chance.random() < 0.05:
+            lines.insert(0, f"bomb: {bomb(chance.randint(2, 9))}\n")
+    text = bytearray("".join(lines).encode("utf-8", "surrogatepass"))
+    for _ in range(chance.choice([0, 0, 0, 1, 3])):
+        text[chance.randrange(len(text))] = chance.randrange(256)
+    return bytes(text)
+
+
+def bomb(width: int) -> str:
+    """Aliases of aliases, on one line."""
+    levels = ["&b0 x", *(f"&b{level} [{', '.join([f'*b{level - 1}'] * width)}]" for level in range(1, width + 1))]
+    return f"[{', '.join(levels)}]"
+
+
+def broken_recipe(chance: random.Random) -> Any:
+    """A shipped recipe's content with some fields replaced, removed, added or moved."""
+    recipe = yaml.safe_load(chance.choice(RECIPES))
+    for _ in range(chance.randint(1, 5)):
+        holder, name = chance.choice(list(places(recipe)))
+        match chance.randrange(5):
+            case 0:
+                del holder[name]
+                if not recipe:
+                    break
+            case 1 if isinstance(holder, dict):
+                holder[chance.choice(FIELDS)] = copy.deepcopy(chance.choice(VALUES))
+            case 2:
+                _, taken = chance.choice(list(places(recipe)))
+                holder[name] = copy.deepcopy(recipe.get(taken)) if isinstance(taken, str) else chance.choice(VALUES)
+            case _:
+                holder[name] = copy.deepcopy(chance.choice(VALUES))
+    return recipe
+
+
+def places(value: Any) -> Any:
+    """Every field and item, as what it is in and its name there."""
+    for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+        yield value, name
+        if isinstance(item, dict | list):
+            yield from places(item)
+
+
+def fields() -> list[str]:
+    """The names of all fields of a recipe."""
+    schema = recipe_of({}).model_json_schema()
+    found = {name for model in [schema, *schema["$defs"].values()] for name in model.get("properties", {})}
+    return sorted(found | {"pretrian", "x", ""})
+
+
+FIELDS = fields()
+
+
+def seconds_of(read: Callable[[], object]) -> float:
+    """How long the answer took; whatever is raised but a RecipeError is a fault. A test of this process's CPU time:
+    the machine may have other work."""
+    started = time.process_time()
+    try:
+        read()
+    except RecipeError as error:
+        assert error.exit_code == 2
+        assert error.problems
+        error.message.encode()
+        assert "\x1b" not in error.message
+    return time.process_time() - started
+
+
+def fuzz(folder: Path, many: int, seed: int) -> float:
+    """The longest answer of so many recipes, in seconds."""
+    longest = 0.0
+    for number in range(seed, seed + many):
+        chance = random.Random(number)
+        if number % 2:
+            path = folder / f"recipe{chance.choice(['.yaml', '.yaml', '.yaml', '.json', '.yml'])}"
+            path.write_bytes(broken_text(chance))
+            took = seconds_of(lambda path=path: load(path, recipe_of))  # type: ignore[misc]
+        else:
+            recipe = broken_recipe(chance)
+            took = seconds_of(lambda recipe=recipe: recipe_of(recipe))  # type: ignore[misc]
+        assert took < LONGEST_S, f"{took:.1f} s with the seed {number}"
+        longest = max(longest, took)
+    return longest
+
+
+def test_a_hundred_recipes_that_are_broken_at_random(tmp_path: Path) -> None:
+    fuzz(tmp_path, 100, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_many_recipes_that_are_broken_at_random(tmp_path: Path) -> None:
+    many = int(os.environ.get("BATON_FUZZ", "1000"))
+    print(f"longest answer of {many}: {fuzz(tmp_path, many, seed=1000):.2f} s")
+
+
+@pytest.mark.parametrize("option", ["run", "plan", "schedule"])
+def test_a_command_ends_with_2_and_without_a_traceback(tmp_path: Path, option: str) -> None:
+    """As a person starts it: an alias bomb, and a file cut off in the middle."""
+    (tmp_path / "recipe.yaml").write_text(f"name: 024\nbomb: {bomb(9)}\n")
+    commands = {
+        "run": [str(Path(sys.executable).with_name("pyflyte")), "run", "workflows/pretrain_to_rl.py", "pretrain_to_rl"],
+        "plan": [sys.executable, "-m", "workflows.plan"],
+        "schedule": [sys.executable, "-m", "workflows.schedule", "--list"],
+    }
+    file = [str(tmp_path / "recipe.yaml")] if option == "plan" else ["--recipe", str(tmp_path / "recipe.yaml")]
+    done = subprocess.run([*commands[option], *file], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    assert "an alias repeats" in done.stderr + done.stdout

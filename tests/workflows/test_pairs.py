@@ -1,0 +1,156 @@
+"""Every problem that can be known is said at once: two planted problems are both reported, whatever they are."""
+
+import copy
+import itertools
+import random
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from tasks.spec import Problem
+from workflows.recipe import Recipe
+from workflows.recipe_error import RecipeError
+
+LAPTOP = Path(__file__).parents[2] / "workflows" / "recipes" / "laptop.yaml"
+ON_ITS_OWN = "a field that is set to this is left out"
+
+
+class Planted(NamedTuple):
+    """One thing wrong with the laptop's recipe."""
+
+    path: str  # the field that is set
+    value: Any
+    said: str  # the field that is reported
+    words: str  # of the answer
+
+
+PLANTED = [
+    # unknown
+    Planted("pretrian", 5, "pretrian", "did you mean pretrain"),
+    Planted("pretrain.step", 5, "pretrain.step", "did you mean steps"),
+    Planted("pretrain.model.layer", 5, "pretrain.model.layer", "did you mean layers"),
+    Planted("corpus.source.path", "x", "corpus.source.path", "unknown"),
+    Planted("sft.placement.node", 2, "sft.placement.node", "did you mean nodes"),
+    # of another type
+    Planted("name", 5, "name", "valid string"),
+    Planted("shards", "on", "shards", "write `shards: {}`"),
+    Planted("publish", 3, "publish", "write `publish: {}`"),
+    Planted("pretrain.steps", "many", "pretrain.steps", "valid integer"),
+    Planted("pretrain.model.tied_embeddings", "perhaps", "pretrain.model.tied_embeddings", "boolean"),
+    Planted("pretrain.model", 7, "pretrain.model", "mapping"),
+    Planted("pretrain.layout.device", 5, "pretrain.layout.device", "valid string"),
+    Planted("corpus.held_out", "much", "corpus.held_out", "valid number"),
+    Planted("tokenizer.vocab_size", True, "tokenizer.vocab_size", "valid integer"),
+    Planted("sft.seed", None, "sft.seed", "valid integer"),
+    Planted("evaluate.prompts", 1.5, "evaluate.prompts", "valid integer"),
+    # outside of the bounds, or not one of the choices
+    Planted("pretrain.model.hidden", 0, "pretrain.model.hidden", "greater than or equal"),
+    Planted("pretrain.optimizer.beta2", 1.0, "pretrain.optimizer.beta2", "less than 1"),
+    Planted("pretrain.global_batch", -1, "pretrain.global_batch", "greater than or equal"),
+    Planted("pretrain.precision", "fp64", "pretrain.precision", "'bf16'"),
+    Planted("dpo.learning_rate", -1.0, "dpo.learning_rate", "greater than 0"),
+    Planted("grpo.beta", -1, "grpo.beta", "greater than or equal to 0"),
+    Planted("convert.dtype", "int3", "convert.dtype", "'bf16'"),
+    Planted("audit.bound", 1.0, "audit.bound", "less than or equal"),
+    Planted("serve.max_num_seqs", 0, "serve.max_num_seqs", "greater than or equal"),
+    # fields that contradict each other
+    Planted("pretrain.model.kv_heads", 3, "pretrain.model.kv_heads", "must divide heads"),
+    Planted("pretrain.layout.micro_batch", 7, "pretrain.layout.micro_batch", "must divide"),
+    Planted("pretrain.optimizer.min_lr", 0.5, "pretrain.optimizer.min_lr", "at most lr"),
+    Planted("pretrain.optimizer.warmup_from", 0.7, "pretrain.optimizer.warmup_from", "at most lr"),
+    Planted("pretrain.optimizer.warmup_steps", 9999, "pretrain.optimizer.warmup_steps", "less than steps"),
+    Planted("pretrain.batch_warmup", {"start": 15, "increment": 9}, "pretrain.batch_warmup.increment", "must divide"),
+    Planted("pretrain.data_weights", [-1.0], "pretrain.data_weights", "0 or more each"),
+    Planted("sft.micro_batch_size", 5, "sft.micro_batch_size", "divisor"),
+    Planted("dpo.warmup_steps", 5000, "dpo.warmup_steps", "fewer than steps"),
+    Planted("grpo.generations", 7, "grpo.generations", "divisor"),
+    Planted("serve.load.concurrency", [2, 1], "serve.load.concurrency", "1 first"),
+    Planted("publish.alias", "latest", "publish.alias", "other than latest"),
+    # stages that do not fit together, and what is not there
+    Planted("pretrain.sequence_length", 1024, "pretrain.sequence_length", "max_positions"),
+    Planted("pretrain.model.head_dim", 16, "pretrain.model.head_dim", "vLLM"),
+    Planted("pretrain.model.vocab_size", 4000, "pretrain.model.vocab_size", "(4096)"),
+    Planted("evaluate.max_new_tokens", 600, "evaluate.max_new_tokens", "max_positions (512)"),
+    Planted("grpo.max_prompt_tokens", 500, "grpo.max_prompt_tokens", "max_positions (512)"),
+    Planted("sft.placement.nodes", 2, "sft.placement.nodes", "runs on one"),
+    Planted("dpo.placement.setup", "export X_TOKEN=abc", "dpo.placement.setup", "placement.secrets"),
+    Planted("tokenizer", ON_ITS_OWN, "shards", "needs tokenizer"),
+    Planted("more_corpora", [{"source": {"kind": "files", "path": "/no"}}], "more_corpora.0.source.path", "not there"),
+]  # fmt: skip
+
+PAIRS = [
+    (one, other)
+    for one, other in itertools.combinations(PLANTED, 2)
+    if not f"{one.path}.".startswith(f"{other.path}.") and not f"{other.path}.".startswith(f"{one.path}.")
+]
+
+
+def problems(*planted: Planted) -> list[Problem]:
+    """What is said of the laptop's recipe with these fields set."""
+    recipe = copy.deepcopy(yaml.safe_load(LAPTOP.read_text()))
+    for path, value, _, _ in planted:
+        *parents, last = path.split(".")
+        section = recipe
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        if value == ON_ITS_OWN:
+            del section[last]
+        else:
+            section[last] = copy.deepcopy(value)
+    try:
+        Recipe.model_validate(recipe)
+    except RecipeError as error:
+        return error.problems
+    return []
+
+
+def hidden(found: list[Problem], *planted: Planted) -> list[Planted]:
+    """Which of the planted problems are not among those that were found."""
+    return [
+        each
+        for each in planted
+        if not any(problem.path == each.said and each.words in problem.allowed for problem in found)
+    ]
+
+
+# (what is hidden, what hides it): it is about the other's field, which is not known, or not there
+NOT_KNOWN = {
+    ("pretrain.layout.micro_batch", "pretrain.global_batch"),
+    ("pretrain.batch_warmup", "pretrain.global_batch"),
+    ("pretrain.optimizer.warmup_steps", "pretrain.steps"),
+    ("pretrain.sequence_length", "pretrain.model"),
+    ("evaluate.max_new_tokens", "pretrain.model"),
+    ("grpo.max_prompt_tokens", "pretrain.model"),
+    ("pretrain.model.vocab_size", "tokenizer.vocab_size"),
+    ("pretrain.model.vocab_size", "tokenizer"),
+}
+
+
+def test_there_are_forty_problems_to_plant() -> None:
+    assert len(PLANTED) >= 40 and len(PAIRS) >= 780
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: str(planted.path))
+def test_a_problem_is_reported(planted: Planted) -> None:
+    assert not hidden(problems(planted), planted)
+
+
+def check(pairs: list[tuple[Planted, Planted]]) -> None:
+    """Both problems are reported, and nothing that neither of them brings."""
+    alone = {planted.path: {problem.path for problem in problems(planted)} for pair in pairs for planted in pair}
+    for one, other in pairs:
+        found = problems(one, other)
+        missing = {(each.path, other.path if each is one else one.path) for each in hidden(found, one, other)}
+        assert missing <= NOT_KNOWN, f"{one.path} and {other.path}: {found}"
+        assert {problem.path for problem in found} <= alone[one.path] | alone[other.path], f"{one.path}, {other.path}"
+
+
+def test_neither_of_two_problems_hides_the_other() -> None:
+    check(random.Random(14).sample(PAIRS, 150))
+
+
+@pytest.mark.slow
+def test_no_problem_hides_another() -> None:
+    check(PAIRS)

@@ -1,0 +1,178 @@
+"""A recipe's text: what YAML would let pass in silence, and what would be a traceback, a hang or all of the memory."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from workflows.recipe import Recipe
+from workflows.recipe_error import RecipeError
+from workflows.recipe_text import load
+
+LAPTOP = Path(__file__).parents[2] / "workflows" / "recipes" / "laptop.yaml"
+
+
+def read(text: str) -> Any:
+    """The value of a text, in whatever suits it: no recipe is validated. A text that begins with { is read as it is."""
+    found: list[Any] = []
+
+    class Taken(Exception):
+        pass
+
+    def take(value: Any) -> Recipe:
+        found.append(value)
+        raise Taken
+
+    with pytest.raises(Taken):
+        load("{" + text if not text.lstrip().startswith("{") else text, take)
+    return found[0]
+
+
+def refused(path: Path, text: str | bytes) -> RecipeError:
+    """How a file with that text is answered."""
+    path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(RecipeError) as caught:
+        load(path, Recipe.model_validate)
+    assert caught.value.exit_code == 2
+    caught.value.message.encode()  # it can be printed
+    return caught.value
+
+
+# the text of a recipe: (the field that is reported, words of the answer)
+TEXTS = {
+    "pretrain: {steps: 5}\npretrain: {steps: 6}": ("pretrain", "stands again on line 2"),
+    "sft: {steps: 5, steps: 6}": ("sft.steps", "stands again on line 1"),
+    "sft: {steps: 024}": ("sft.steps", "ambiguous: write a number in decimal digits"),
+    "sft: {steps: 0o24}": ("sft.steps", "ambiguous"),
+    "sft: {steps: 1_000}": ("sft.steps", "ambiguous"),
+    "sft: {steps: 1:20}": ("sft.steps", "valid integer"),
+    "%YAML 1.1\n---\nsft: {steps: 1:20}": ("sft.steps", "ambiguous"),
+    "%YAML 1.1\n---\naudit: off": ("audit", "true or false"),
+    "sft: {steps: true}": ("sft.steps", "valid integer"),
+    "shards: on": ("shards", "write `shards: {}`"),
+    "shards: yes": ("shards", "write `shards: {}`"),
+    "shards: true": ("shards", "write `shards: {}`"),
+    "sft: {steps: 99999999999999999999999}": ("sft.steps", "64 bits"),
+    "sft: {steps: " + "9" * 100_000 + "}": ("sft.steps", "64 bits"),
+    "name: !!python/object:os.system x": ("name", "no tag"),
+    "sft: !mine {steps: 5}": ("sft", "no tag"),
+    "1: {}": ("1", "the name of a field is text"),
+    "? [a, b]\n: {}": ("[", "the name of a field is text"),
+    'name: "\\ud800"': ("name", "halves of surrogate pairs"),
+    'name: "a\\0b"': ("name", "NUL"),
+    '"\\ud800": {}': ("recipe", "halves of surrogate pairs"),
+    "<<: 5": ("<<", "an alias of a mapping"),
+    "sft: &a {steps: *a}": ("recipe", "nesting"),
+    "sft: &a\n  <<: *a": ("recipe", "nesting"),
+    "sft: " + "[" * 300 + "]" * 300: ("recipe", "levels of nesting"),
+    "[" * 500_000: ("recipe", "levels of nesting"),
+    "sft: {steps: 5": ("recipe", "YAML or JSON: line 1"),
+    "sft:\n  steps: 5\n steps: 6": ("recipe", "YAML or JSON: line 3"),
+    "a: *nothing": ("recipe", "undefined alias"),
+    "name: one\n---\nname: two": ("recipe", "single document"),
+    "": ("recipe", "a mapping of sections"),
+    "- 1": ("recipe", "a mapping of sections"),
+    "just words": ("recipe", "a mapping of sections"),
+    "a: [" + "1," * 100_000 + "]": ("recipe", "20,000 values"),
+    "#" * (2**20 + 1): ("recipe", "1,048,576 bytes"),
+    "é" * 2**20: ("recipe", "1,048,576 bytes"),
+    'name: "\\U00110000"': ("recipe", "YAML or JSON"),
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "words"), [(text, *answer) for text, answer in TEXTS.items()], ids=lambda it: str(it)[:40]
+)
+def test_a_text_is_answered_with_its_field_and_a_way_out(tmp_path: Path, text: str, path: str, words: str) -> None:
+    found = refused(tmp_path / "recipe.yaml", text).problems
+    assert any(each.path.startswith(path) and words in each.allowed for each in found), found
+
+
+def test_an_alias_that_multiplies_is_refused(tmp_path: Path) -> None:
+    """9 levels of 9 aliases each: 400 million values."""
+    levels = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 10)]
+    assert "that an alias repeats" in str(refused(tmp_path / "recipe.yaml", "\n".join(["a0: &a0 x", *levels])))
+
+
+def test_a_merge_that_multiplies_is_refused(tmp_path: Path) -> None:
+    levels = [f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 9)}]}}" for level in range(1, 10)]
+    assert "that an alias repeats" in str(refused(tmp_path / "recipe.yaml", "\n".join(["a0: &a0 {x: 1}", *levels])))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("recipe.toml", b"name = 'x'", "ends in .yaml, .yml, .json"),
+        ("recipe", b"name: x", "ends in .yaml, .yml, .json"),
+        ("recipe.yaml", b"\x89PNG\r\n\x1a\n\x00\xff", "text in UTF-8; byte 0 is not"),
+        ("recipe.yaml", "name: x".encode("utf-16"), "text in UTF-8"),
+        ("recipe.json", b'{"name": "x",', "YAML or JSON: line 1"),
+        ("recipe.yaml", b"name: x\0", "YAML or JSON"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_answered(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+    assert words in str(refused(tmp_path / name, content))
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("/no/such.yaml", "an existing"), ("x" * 5000, "too long"), ("a\0b", "an existing"), ("/dev/stdin", "a device or a pipe"), (".", "folder"), ("", "folder"), ("\udcff.yaml", "an existing")],
+)  # fmt: skip
+def test_a_path_without_a_file_is_answered(path: str, words: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load(path, Recipe.model_validate)
+    assert words in caught.value.message
+    caught.value.message.encode()
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "recipe.yaml")
+    with pytest.raises(RecipeError, match="a pipe"):
+        load(tmp_path / "recipe.yaml", Recipe.model_validate)
+
+
+def test_what_is_wrong_with_the_text_does_not_hide_what_is_wrong_with_the_recipe(tmp_path: Path) -> None:
+    text = "name: x\nname: y\nsft: {steps: 024, seed: -1}\nshards: !mine {}\npretrain: {step: 5}\n"
+    paths = {problem.path for problem in refused(tmp_path / "recipe.yaml", text).problems}
+    assert {"name", "sft.steps", "sft.seed", "shards", "pretrain.step"} <= paths
+
+
+def test_a_problem_says_the_line(tmp_path: Path) -> None:
+    message = str(
+        refused(
+            tmp_path / "recipe.yaml", "name: x\n\npretrain:\n  model:\n    layers: 0\ncorpus: {source: {kind: files}}"
+        )
+    )
+    assert "pretrain.model.layers: 0 (line 5)" in message
+    assert "corpus.source.path: (not given) (line 6)" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a":1,\t"b":[1.5,1e-5,-3,true,null,"x"]}', {"a": 1, "b": [1.5, 1e-5, -3, True, None, "x"]}),
+        ('{"a":"\\ud83d\\ude00\\/"}', {"a": "😀/"}),
+        ("{a: 2024-01-01, b: =, c: 'on', d: off, e: 1:20, f: 'no'}", {"a": "2024-01-01", "b": "=", "c": "on", "d": "off", "e": "1:20", "f": "no"}),
+        ("{a: &a {x: 1, y: 2}, b: {<<: *a, y: 3}, c: *a}", {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}, "c": {"x": 1, "y": 2}}),
+        ("{a: &a {x: 1}, b: &b {x: 2, y: 2}, c: {<<: [*a, *b]}}", {"a": {"x": 1}, "b": {"x": 2, "y": 2}, "c": {"x": 1, "y": 2}}),
+        ("{a: ~, b: , c: Null, d: TRUE, e: +5, f: -.5, g: 1., h: 1E3}", {"a": None, "b": None, "c": None, "d": True, "e": 5, "f": -0.5, "g": 1.0, "h": 1000.0}),
+    ],
+)  # fmt: skip
+def test_a_text_is_read_as_yaml_1_2_with_merge_keys(text: str, value: Any) -> None:
+    assert read(text) == value
+
+
+@pytest.mark.parametrize("name", ["recipe.yaml", "recipe.yml", "recipe.json", "RECIPE.YAML"])
+@pytest.mark.parametrize("written", ["utf-8", "utf-8-sig"])
+def test_the_same_recipe_is_read_from_yaml_and_json(tmp_path: Path, name: str, written: str) -> None:
+    content = yaml.safe_load(LAPTOP.read_text())
+    text = json.dumps(content, indent="\t") if name.endswith("json") else LAPTOP.read_text().replace("\n", "\r\n")
+    (tmp_path / name).write_bytes(text.encode(written))
+    assert load(tmp_path / name, Recipe.model_validate) == Recipe.model_validate(content)
+
+
+def test_a_recipe_may_stand_on_the_command_line() -> None:
+    assert load('{"name": "here"}', Recipe.model_validate).name == "here"

@@ -1,0 +1,212 @@
+"""A recipe's text, as a value that a recipe is validated from: YAML 1.2, of which JSON is a part.
+
+What YAML would let pass in silence is a problem here: a key that stands twice, `024` (20 in YAML 1.1, 24 in 1.2), a tag
+such as `!!python/object`. Size, depth and the number of values are bounded, those that an alias repeats included.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tasks.spec import Problem
+from workflows.recipe import Recipe
+from workflows.recipe_error import RecipeError
+
+if TYPE_CHECKING:
+    from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
+
+LARGEST = 2**20  # bytes
+DEEPEST = 32  # levels of nesting
+MOST_VALUES = 20_000
+TEXT = ("str", "timestamp", "value")  # the tags of what is text in YAML 1.2; 1.1 has dates, and =
+SUFFIXES = (".yaml", ".yml", ".json")
+
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,9})?")
+_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_AMBIGUOUS = "ambiguous: write a number in decimal digits without zeros in front, or a text in quotes"
+
+R = TypeVar("R", bound=Recipe)
+
+
+def load(source: str | Path, validate: Callable[[Any], R], name: str = "recipe") -> R:
+    """The recipe in a file, or in a text that begins with `{`. `name` is what the source was given as. Raises
+    RecipeError with every problem of the text and of the recipe."""
+    inline = isinstance(source, str) and source.lstrip().startswith("{")
+    try:
+        read = _Reader(str(source) if inline else _text_of(Path(source)))
+    except _Unreadable as error:
+        raise RecipeError([Problem(name, str(source), str(error))]) from error
+    try:
+        recipe = validate(read.content)
+    except RecipeError as error:
+        said = {problem.path for problem in read.problems}
+        found = read.problems + [problem for problem in error.problems if problem.path not in said]
+        raise RecipeError(found, error.recipe, read.lines) from error
+    if read.problems:
+        raise RecipeError(read.problems, recipe, read.lines)
+    return recipe
+
+
+class _Unreadable(Exception):
+    """There is no value to validate."""
+
+
+def _text_of(path: Path) -> str:
+    """A file's text. Raises _Unreadable."""
+    try:
+        if not path.exists():
+            raise _Unreadable("an existing YAML or JSON file")
+        if not path.is_file():
+            raise _Unreadable(f"a YAML or JSON file; this is a {'folder' if path.is_dir() else 'device or a pipe'}")
+        if path.suffix.lower() not in SUFFIXES:
+            raise _Unreadable(f"a file whose name ends in {', '.join(SUFFIXES)}: recipes are YAML or JSON")
+        with path.open("rb") as stream:
+            content = stream.read(LARGEST + 1)
+    except OSError as error:
+        raise _Unreadable(f"an existing YAML or JSON file: {error.strerror}") from error
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if len(content) > LARGEST:  # cut in the middle of a character, maybe
+            return content.decode("latin-1")
+        raise _Unreadable(f"text in UTF-8; byte {error.start} is not: {error.reason}") from error
+
+
+@dataclass
+class _Reader:
+    """A text as a value, what is wrong with the text, and the lines of its fields. Raises _Unreadable."""
+
+    text: str
+    content: Any = None
+    problems: list[Problem] = field(default_factory=list)
+    lines: dict[str, int] = field(default_factory=dict)  # of each field, by its path
+    _values: int = 0
+    _said: set[tuple[str, str]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        from ruamel.yaml import YAML  # not on the path of --help
+        from ruamel.yaml.composer import Composer, MaxDepthExceededError
+        from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+        count = self._count
+
+        class Counting(Composer):  # type: ignore[misc]
+            def compose_node(self, parent: Any, index: Any) -> Any:
+                count()
+                return super().compose_node(parent, index)
+
+        if len(self.text.encode("utf-8", "surrogatepass")) > LARGEST:
+            raise _Unreadable(f"at most {LARGEST:,} bytes")
+        yaml = YAML(typ="safe", pure=True)
+        yaml.Composer, yaml.max_depth = Counting, DEEPEST
+        yaml.composer.warn_double_anchors = False
+        # YAML has tabs between tokens as JSON has them, and ruamel.yaml has not; in a JSON string none can stand
+        text = self.text.replace("\t", " ") if self.text.lstrip().startswith("{") else self.text
+        try:
+            node = yaml.compose(text)
+        except MaxDepthExceededError as error:
+            raise _too_deep() from error
+        except MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+            why = ": ".join(filter(None, (error.context, error.problem)))
+            raise _Unreadable(f"YAML or JSON: {where}{why}") from error
+        except (YAMLError, ValueError) as error:  # an escape beyond Unicode is a ValueError
+            raise _Unreadable(f"YAML or JSON: {error}") from error
+        self._values = 0
+        self.content = None if node is None else self._value(node, (), 0)
+
+    def _count(self) -> None:
+        self._values += 1
+        if self._values > MOST_VALUES:
+            raise _Unreadable(f"at most {MOST_VALUES:,} values, those that an alias repeats included")
+
+    def _value(self, node: "Node", path: tuple[str, ...], depth: int) -> Any:
+        """What a node stands for; an alias is the node itself, once more."""
+        from ruamel.yaml.nodes import MappingNode, ScalarNode
+
+        self._count()
+        if depth > DEEPEST:
+            raise _too_deep()
+        self.lines.setdefault(".".join(path), node.start_mark.line + 1)
+        if isinstance(node, ScalarNode):
+            return self._scalar(node, path)
+        kind = "map" if isinstance(node, MappingNode) else "seq"
+        if _tag(node) != kind:
+            self._wrong(path, f"!{_tag(node)}", f"a plain {kind}: no tags")
+        if isinstance(node, MappingNode):
+            return self._mapping(node, path, depth)
+        return [self._value(item, (*path, str(index)), depth + 1) for index, item in enumerate(node.value)]
+
+    def _mapping(self, node: "MappingNode", path: tuple[str, ...], depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        for key, value in node.value:
+            line, tag = key.start_mark.line + 1, _tag(key)
+            if tag == "merge":  # not YAML 1.2's, and what anchors are mostly used for
+                content = self._value(value, path, depth + 1)
+                for part in reversed(content if isinstance(content, list) else [content]):
+                    if isinstance(part, dict):
+                        merged |= part
+                    else:
+                        self._wrong((*path, "<<"), part, "an alias of a mapping, or a list of such")
+                continue
+            name = self._text(key.value, path) if tag in TEXT else str(key.value)[:60]
+            if name in found:
+                self._wrong((*path, name), "(twice)", f"stands again on line {line}; leave one of the two out")
+                continue
+            self.lines.setdefault(".".join((*path, name)), line)
+            if tag not in TEXT:
+                self._wrong((*path, name), tag, "the name of a field is text")
+                continue
+            found[name] = self._value(value, (*path, name), depth + 1)
+        return merged | found
+
+    def _scalar(self, node: "ScalarNode", path: tuple[str, ...]) -> Any:
+        text, tag = node.value, _tag(node)
+        if tag in TEXT:
+            return self._text(text, path)
+        if tag == "null" and text in ("", "~", "null", "Null", "NULL"):
+            return None
+        if tag == "bool" and text in ("true", "True", "TRUE", "false", "False", "FALSE"):
+            return text[0] in "tT"
+        if tag == "int" and _INTEGER.fullmatch(text) and len(text) <= 20 and -(2**63) <= int(text) < 2**63:
+            return int(text)
+        if tag == "float" and (_FLOAT.fullmatch(text) or _NOT_FINITE.fullmatch(text)):
+            return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+        allowed = {
+            "int": "a number of 64 bits" if _INTEGER.fullmatch(text) else _AMBIGUOUS,
+            "float": _AMBIGUOUS,
+            "bool": "true or false",
+        }
+        self._wrong(path, text, allowed.get(tag, f"a plain value: no tag, which is !{tag} here"))
+        return None
+
+    def _text(self, text: str, path: tuple[str, ...]) -> str:
+        """JSON may have a character beyond 16 bits as two halves."""
+        try:
+            whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        except UnicodeDecodeError:
+            whole = "\0"
+        if "\0" not in whole:
+            return whole
+        self._wrong(path, text, "text without NUL characters and halves of surrogate pairs")
+        return ""
+
+    def _wrong(self, path: tuple[str, ...], value: Any, allowed: str) -> None:
+        said = (".".join(path) or "recipe", allowed)
+        if said not in self._said:  # an alias repeats it
+            self._said.add(said)
+            self.problems.append(Problem(said[0], value, allowed))
+
+
+def _tag(node: "Node") -> str:
+    """`int` of tag:yaml.org,2002:int."""
+    return str(node.tag).removeprefix("tag:yaml.org,2002:")
+
+
+def _too_deep() -> _Unreadable:
+    return _Unreadable(f"at most {DEEPEST} levels of nesting; or an alias is within what it stands for")

@@ -1,0 +1,87 @@
+"""A recipe with errors, repaired so that the rest of it can be checked as well.
+
+Each wrong field gets a value that it may have, in two ways. What is said of both repaired recipes in the same words
+does not depend on the wrong fields: it is wrong whatever they will be.
+"""
+
+import copy
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from workflows.recipe_error import locate, models_in
+
+VALUES: tuple[Any, ...] = (
+    None,
+    2,
+    64,
+    1,
+    300,
+    0.25,
+    0.4,
+    1e-3,
+    "a",
+    "b",
+    True,
+    False,
+    [],
+    [1],
+    {},
+)  # most fields may have two of them
+
+
+def repaired(raw: Any, errors: ValidationError, model: type[BaseModel], way: int) -> Any:
+    """`raw` without its unknown fields, and with others in place of the wrong ones. `way`: 0 or 1."""
+    whole = copy.deepcopy(raw)
+    for error in errors.errors(include_url=False, include_context=False, include_input=False):
+        location = error["loc"]
+        while location:
+            path, parent = locate(location, model, raw)
+            *parents, last = path.split(".")
+            holder = _holder(whole, parents)
+            if isinstance(holder, dict) and error["type"] == "extra_forbidden":
+                holder.pop(last, None)
+                break
+            if isinstance(holder, dict) and parent and last in parent.model_fields:
+                values = _values(parent.model_fields[last])
+                holder[last] = values[way % len(values)]
+                break
+            location = location[:-1]  # an item of a list: the list is the field
+    return whole
+
+
+def _holder(whole: Any, parents: list[str]) -> Any:
+    """What a field is in; None: it is no longer there."""
+    for parent in parents:
+        if isinstance(whole, list) and parent.isdigit() and int(parent) < len(whole):
+            whole = whole[int(parent)]
+        else:
+            whole = whole.get(parent) if isinstance(whole, dict) else None
+    return whole
+
+
+def _values(field: FieldInfo) -> list[Any]:
+    """Two values that the field may have: of a section, that it is there is sure."""
+    if models := models_in(field.annotation):
+        required = {name: _values(each)[0] for name, each in models[0].model_fields.items() if each.is_required()}
+        plain = {name: each for name, each in models[0].model_fields.items() if each.default is not None}
+        return [required, {name: _values(each)[-1] for name, each in plain.items()}]
+    default = [] if field.is_required() else [field.get_default(call_default_factory=True)]
+    return [*default, *(value for value in _allowed(field) if value not in default)][:2]
+
+
+def _allowed(field: FieldInfo) -> Iterator[Any]:
+    annotated: Any = Annotated[field.annotation, field]
+    kind: TypeAdapter[Any] = TypeAdapter(annotated)
+    for value in (*_choices(field), *VALUES):
+        try:
+            yield kind.validate_python(value, strict=True)
+        except ValidationError:
+            continue
+
+
+def _choices(field: FieldInfo) -> Iterator[Any]:
+    """Of a Literal."""
+    yield from getattr(field.annotation, "__args__", ())
