@@ -4,6 +4,7 @@ import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,13 @@ def append(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\0")
 
 
-DAMAGES = {"a bit flipped": flip_a_bit, "cut": cut, "emptied": empty, "appended to": append, "deleted": Path.unlink}
+DAMAGES: dict[str, Callable[[Path], Any]] = {
+    "a bit flipped": flip_a_bit,
+    "cut": cut,
+    "emptied": empty,
+    "appended to": append,
+    "deleted": Path.unlink,
+}
 
 
 @pytest.fixture(scope="module")

@@ -93,16 +93,17 @@ def test_killed_and_started_again_it_makes_the_same_model(tuned: Path, inputs: d
     assert without_times(job) == without_times(tuned)
 
 
-def test_killed_while_it_saves_it_continues_from_the_checkpoint_before(inputs: dict[str, Path], tmp_path: Path) -> None:
-    spec = SPEC | {"checkpoint_every": 1}
-    reference = write_job(tmp_path / "reference", "sft", spec, **inputs)
-    assert start("tasks.sft.sft", reference).wait() == 0, (reference / "log.txt").read_text()
-    job = write_job(tmp_path / "job", "sft", spec, **inputs)
+def test_killed_while_it_saves_it_continues_from_the_checkpoint_before(
+    tuned: Path, inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    job = write_job(tmp_path / "job", "sft", SPEC | {"checkpoint_every": 1}, **inputs)
     engine = start("tasks.sft.sft", job)
-    while not (saving := _incomplete(job)) or not complete_checkpoints(job):
+    wait_for_step(job, engine, 2)
+    _stop(engine)  # so that what is seen is what is killed
+    while not (saving := _incomplete(job)):
         engine.send_signal(signal.SIGCONT)
         time.sleep(0.002)
-        engine.send_signal(signal.SIGSTOP)  # so that what is seen is what is killed
+        _stop(engine)
         assert engine.poll() is None, (job / "log.txt").read_text()
     engine.kill()
     engine.wait()
@@ -114,6 +115,11 @@ def test_killed_while_it_saves_it_continues_from_the_checkpoint_before(inputs: d
     assert f"continuing from {before}" in (job / "log.txt").read_text()
     assert digest(job) == digest(tuned)
     assert without_times(job) == without_times(tuned)
+
+
+def _stop(engine: "subprocess.Popen[bytes]") -> None:
+    engine.send_signal(signal.SIGSTOP)
+    time.sleep(0.005)
 
 
 def _incomplete(job: Path) -> list[Path]:
