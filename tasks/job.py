@@ -15,6 +15,7 @@ So a stage can be rerun by hand from its folder.
 """
 
 import json
+import math
 import os
 import sys
 import time
@@ -25,7 +26,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from infra.durable import write_json, write_text
+from infra.durable import sync, write_json, write_text
 from infra.heartbeat import Heartbeat
 from infra.home import quiet
 from infra.lifeline import end_with_launcher
@@ -91,15 +92,21 @@ class Job:
         with (self.directory / "metrics.jsonl").open("a") as stream:
             stream.write(line + "\n")
 
+    def sync_metrics(self) -> None:
+        """Wait until the metrics are on the disk: before a checkpoint vouches for their steps."""
+        path = self.directory / "metrics.jsonl"
+        if path.exists():
+            sync(path)
+            sync(path.parent)
+
     def forget_after(self, step: int) -> None:
-        """Drop the metrics of steps that a resumed run will take again."""
+        """Drop the metrics of steps that a resumed run will take again, and what a killed writer or a power cut
+        has left of lines."""
         path = self.directory / "metrics.jsonl"
         if not path.exists():
             return
-        lines = path.read_text().splitlines()
-        # a killed writer can leave half a line, always the last one
-        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
-        write_text(path, "".join(line + "\n" for line in kept))
+        lines = path.read_text(errors="replace").splitlines()
+        write_text(path, "".join(line + "\n" for line in lines if _step_of(line) <= step))
 
     def progress(self, done: float, total: float, unit: str, **shown: str | float) -> None:
         """Replace progress.json: `done` of `total` `unit`s, with a few facts to show beside the bar."""
@@ -116,6 +123,14 @@ class Job:
         parents = {name: entry["digest"] for name, entry in self.inputs.items()}
         manifest = write_manifest(self.output, self.kind, facts, self.raw_spec, parents)
         write_json(self.directory / "result.json", {"digest": manifest.digest})
+
+
+def _step_of(line: str) -> float:
+    """The step of a line of metrics; infinity when the line is not whole."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, TypeError, KeyError):
+        return math.inf
 
 
 def open_job(directory: Path) -> Job:

@@ -8,12 +8,15 @@ and code from the model's repository are refused.
 
 import shutil
 
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from tasks.convert.adopt_spec import AdoptSpec
 from tasks.job import Job, StageError, main
 
 DTYPE_NAMES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
+
+SHOWN = 5  # weights that are missing
 
 
 def work(job: Job) -> None:
@@ -22,14 +25,25 @@ def work(job: Job) -> None:
     source = spec.folder() or spec.model
     try:
         config = AutoConfig.from_pretrained(source, revision=spec.revision, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, revision=spec.revision, trust_remote_code=False, use_safetensors=True, dtype="auto"
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            source,
+            revision=spec.revision,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype="auto",
+            output_loading_info=True,
         )
         tokenizer = AutoTokenizer.from_pretrained(source, revision=spec.revision, trust_remote_code=False)
-    except (ValueError, KeyError) as error:  # how transformers says "not a model that I know"
+    except (ValueError, KeyError, SafetensorError) as error:  # how transformers says "not a model that I know"
         raise StageError(
             f"start_from.model {spec.model}: not a causal language model that can be loaded: {error}"
         ) from error
+    if missing := sorted(loading["missing_keys"]):  # Transformers gives them random numbers
+        names = ", ".join(missing[:SHOWN]) + (f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else "")
+        raise StageError(
+            f"start_from.model {spec.model}: its safetensors lack {names}; every weight of the model is needed: save "
+            "or download it again"
+        )
     if tokenizer.eos_token_id is None:
         raise StageError(f"start_from.model {spec.model}: its tokenizer has no eos token; set one and save it again")
     if len(tokenizer) > config.vocab_size:

@@ -2,7 +2,7 @@
 
 A document is a sequence and ends in the end-of-text token. The documents keep the corpus's order,
 so the result is the same with any number of workers. Twice a second the engine notes how far its
-files are good (after an fsync); a killed run cuts them to there and goes on.
+files are good (after an fsync), with their digests; a killed run checks them, cuts them to there and goes on.
 
 Facts: `tokens` (train) and `held_out_tokens` count the end-of-text tokens; `held_out_bytes` is the
 UTF-8 size of the held-out documents; `vocab_size`, `eos_id` (the end-of-text token) and
@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from blake3 import blake3
+
 from infra.durable import write_json
 from tasks.data.documents import SPLITS, Split, row_groups
 from tasks.data.encode import Encoded, encode_in_order, worker_pool
@@ -26,6 +28,7 @@ from tasks.job import Job, main
 from tasks.manifest import read_manifest
 
 NOTE_INTERVAL_S = 0.5  # between notes of how far the files are good
+PIECE = 64 << 20  # bytes that are read and hashed at once
 
 
 @dataclass(frozen=True)
@@ -56,14 +59,20 @@ class Shard:
     note: Path
 
     def written(self) -> Written:
-        """What the last note vouches for; nothing when there is none or the files are shorter than it says."""
+        """What the last note vouches for; nothing when there is none, or when the files are not what was written
+        then."""
         if not self.note.exists():
             return Written()
-        noted = Written(**json.loads(self.note.read_text()))
-        for path, size in ((self.ids, noted.id_bytes), (self.lengths, noted.documents * 4)):
-            if not path.exists() or path.stat().st_size < size:
-                return Written()
-        return noted
+        try:
+            note = json.loads(self.note.read_text())
+            noted = Written(**note["written"])
+            sizes = {self.ids: noted.id_bytes, self.lengths: noted.documents * 4}
+            damaged = [path for path, size in sizes.items() if _hasher(path, size).hexdigest() != note[path.name]]
+        except (ValueError, TypeError, KeyError):
+            damaged = [self.note]
+        if damaged:
+            print(f"{damaged[0]} is not what was written; the split is made anew", flush=True)
+        return Written() if damaged else noted
 
     def append(self, start: Written, more: Iterator[Encoded]) -> Iterator[Written]:
         """Cut the files to `start` and append to them; yields how much is written after each."""
@@ -71,15 +80,19 @@ class Shard:
         with self.ids.open("ab") as ids, self.lengths.open("ab") as lengths:
             ids.truncate(start.id_bytes)
             lengths.truncate(start.documents * 4)
+            hashers = {path: _hasher(path, path.stat().st_size) for path in (self.ids, self.lengths)}
             for encoded in more:
                 ids.write(encoded.ids)
                 lengths.write(encoded.lengths)
+                hashers[self.ids].update(encoded.ids)
+                hashers[self.lengths].update(encoded.lengths)
                 done = done.plus(encoded)
                 if time.monotonic() - noted > NOTE_INTERVAL_S:
                     for stream in (ids, lengths):
                         stream.flush()
                         os.fsync(stream.fileno())
-                    write_json(self.note, asdict(done))
+                    digests = {path.name: hasher.hexdigest() for path, hasher in hashers.items()}
+                    write_json(self.note, {"written": asdict(done), **digests})
                     noted = time.monotonic()
                 yield done
 
@@ -114,6 +127,17 @@ def work(job: Job) -> None:
         tokenizer_digest=about.digest,
     )
     shutil.rmtree(job.work)
+
+
+def _hasher(path: Path, size: int) -> blake3:
+    """Of the first bytes of a file, or of all if it has fewer."""
+    hasher = blake3()
+    if path.exists():
+        with path.open("rb") as stream:
+            while piece := stream.read(min(size, PIECE)):
+                hasher.update(piece)
+                size -= len(piece)
+    return hasher
 
 
 def _shard(job: Job, split: Split) -> Shard:

@@ -16,6 +16,7 @@ first set comes first: its scores are the same whatever sets follow it.
 
 import json
 import math
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,8 @@ def work(job: Job) -> None:
     first = scores[FIRST]
     rates = {name: first[name] for name in ("bits_per_byte", *_rates(ceiling))}
     facts = {"label": subject.label, "model_digest": job.inputs["model"]["digest"], "prompts": spec.prompts, **rates}
-    job.output.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(job.output, ignore_errors=True)  # half of an earlier attempt would be sealed with the rest
+    job.output.mkdir(parents=True)
     write_json(
         job.output / "report.json",
         {

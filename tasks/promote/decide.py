@@ -4,6 +4,7 @@ In: "reports.0", the candidate's evaluation, and "reports.1", the champion's, if
 decision.json with the outcome, the words for a person, and every metric of both models.
 """
 
+import shutil
 from dataclasses import asdict
 
 from infra.durable import write_json
@@ -29,7 +30,8 @@ def work(job: Job) -> None:
         "improvement": main_metric.difference,
         "bound": main_metric.low,
     }
-    job.output.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(job.output, ignore_errors=True)  # half of an earlier attempt would be sealed with the rest
+    job.output.mkdir(parents=True)
     told = {
         **facts,
         "words": verdict.words,

@@ -7,6 +7,7 @@ promotion.json, how the aliases stand then.
 """
 
 import json
+import shutil
 from typing import Any
 
 from mlflow import MlflowClient
@@ -55,7 +56,8 @@ def work(job: Job) -> None:
         "outcome": outcome,
         **{alias: str(found.version) if found else None for alias, found in at.items()},
     }
-    job.output.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(job.output, ignore_errors=True)  # half of an earlier attempt would be sealed with the rest
+    job.output.mkdir(parents=True)
     write_json(job.output / "promotion.json", {**facts, "words": decision["words"]})
     job.finish(**facts)
 

@@ -6,6 +6,7 @@ model's directory with README.md. The registry's version is a fact of the artifa
 content, so that a second registry does not make it another model.
 """
 
+from infra.durable import sync_tree
 from tasks.job import Job, main
 from tasks.manifest import content_digest, read_manifest
 from tasks.publish.card import model_card
@@ -26,6 +27,8 @@ def work(job: Job) -> None:
     job.progress(0, 2, "steps", now="copying")
     copy_model(directory, job.output)
     (job.output / CARD).write_text(model_card(spec, model, links, evaluations))
+
+    sync_tree(job.output)  # before the registry vouches for it
 
     job.progress(1, 2, "steps", now="registering")
     label = model.facts["label"]

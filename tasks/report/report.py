@@ -4,6 +4,7 @@ Whatever stages the recipe had are shown; none is needed. The web page has every
 is its beginning: the same blocks, so the same numbers.
 """
 
+import shutil
 from pathlib import Path
 
 from infra.tracking.store import tracking_hint
@@ -30,7 +31,8 @@ def work(job: Job) -> None:
     for done, name in enumerate(job.inputs):
         job.progress(done, len(job.inputs), "artifacts")
         sources.append(open_source(job.input(name), name))
-    job.output.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(job.output, ignore_errors=True)  # half of an earlier attempt would be sealed with the rest
+    job.output.mkdir(parents=True)
     html = job.output / "report.html"
     html.write_text(page(spec.title, whole(spec, sources)), encoding="utf-8")
     text = markdown([*summary(spec, sources, shown=1), where_next(sources, html)])

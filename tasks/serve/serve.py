@@ -4,6 +4,7 @@ Out: endpoint.json: how the model is served, what it answered, and what each lev
 `python -m tasks.serve ENDPOINT` starts a service from it.
 """
 
+import shutil
 from typing import Any
 
 from infra.durable import write_json
@@ -22,7 +23,8 @@ def work(job: Job) -> None:
     directory = job.input("model")
     label = read_manifest(directory).facts["label"]
     model = open_served(directory)
-    job.output.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(job.output, ignore_errors=True)  # half of an earlier attempt would be sealed with the rest
+    job.output.mkdir(parents=True)
     job.forget_after(0)  # a try that was killed measured some levels
     server = Server(spec, model, job.directory / "server.txt")
     try:

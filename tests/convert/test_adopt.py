@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from tasks.convert.adopt_spec import AdoptSpec
@@ -39,7 +40,7 @@ def adopt(model: Path, job: Path) -> tuple[int, dict[str, str]]:
     write_job(job, "adopt", "hf_model", AdoptSpec(model=str(model)).model_dump(mode="json"))
     with (job / "log.txt").open("wb") as log:
         command = [sys.executable, "-m", "tasks.convert.adopt", str(job)]
-        ended = subprocess.run(command, stdout=log, stderr=log, timeout=120, check=False)
+        ended = subprocess.run(command, stdout=log, stderr=log, timeout=600, check=False)
     return ended.returncode, json.loads((job / "result.json").read_text())
 
 
@@ -59,6 +60,41 @@ def test_pickled_weights_are_refused(model: Path, tmp_path: Path) -> None:
     code, result = adopt(model, tmp_path / "job")
     assert code == 1
     assert "safetensors" in result["error"]
+
+
+def test_pickles_beside_the_weights_are_neither_read_nor_taken_over(model: Path, tmp_path: Path) -> None:
+    harm = tmp_path / "harm"
+    for name in (
+        "pytorch_model.bin",
+        "optimizer.pt",
+        "scheduler.pt",
+        "rng_state.pth",
+        "training_args.bin",
+        "vocab.pkl",
+    ):
+        (model / name).write_bytes(f"cos\nmkdir\n(S'{harm}'\ntR.".encode())
+    code, _ = adopt(model, tmp_path / "job")
+    assert code == 0 and not harm.exists()
+    files = set(verify(tmp_path / "job" / "output").files)
+    assert {Path(name).suffix for name in files} <= {".json", ".jinja", ".safetensors"}
+
+
+def test_a_weight_that_is_missing_is_an_error_that_names_it(model: Path, tmp_path: Path) -> None:
+    """Transformers would give it random numbers, with a warning."""
+    weights = load_file(model / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    code, result = adopt(model, tmp_path / "job")
+    assert code == 1
+    assert "model.layers.1.mlp.up_proj.weight" in result["error"] and "traceback" not in result
+
+
+def test_weights_that_were_cut_are_an_error(model: Path, tmp_path: Path) -> None:
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    code, result = adopt(model, tmp_path / "job")
+    assert code == 1
+    assert result["kind"] == "StageError" and str(model) in result["error"]
 
 
 def test_a_config_of_no_known_model_is_refused(model: Path, tmp_path: Path) -> None:

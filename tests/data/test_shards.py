@@ -90,6 +90,21 @@ def test_a_note_vouches_for_what_is_written_and_for_no_more(tmp_path: Path, monk
     assert shard.written() == Written()
 
 
+@pytest.mark.parametrize("name", ["ids", "lengths", "note"])
+def test_what_is_not_what_the_note_vouches_for_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.setattr(shards_engine, "NOTE_INTERVAL_S", 0)
+    shard = Shard(*(tmp_path / each for each in ("ids", "index", "lengths", "note")))
+    list(shard.append(Written(), iter([Encoded(b"abab", np.array([2], "<i4").tobytes(), 2)])))
+    content = bytearray((tmp_path / name).read_bytes())
+    content[1] ^= 1
+    (tmp_path / name).write_bytes(content)
+
+    assert shard.written() == Written()
+    assert f"{tmp_path / name} is not what was written" in capsys.readouterr().out
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Enough text for an engine to be interrupted in."""

@@ -74,8 +74,14 @@ def lines(output: Path, name: str) -> list[dict[str, Any]]:
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     root = tmp_path_factory.mktemp("world")
     made = World(root, tiny_model(root / "model"), tiny_corpus(root / "corpus"), root / "first" / "output")
+    made.output.mkdir(parents=True)
+    (made.output / "report.json.7.partial").write_text("{")  # an earlier try was killed
     made.evaluate("first")
     return made
+
+
+def test_what_a_killed_engine_left_is_no_part_of_the_report(world: World) -> None:
+    assert set(verify(world.output).files) == {"report.json", "completions.jsonl", "documents.jsonl"}
 
 
 def bits_in_fp32(world: World, text: str) -> float:

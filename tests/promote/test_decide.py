@@ -41,6 +41,16 @@ def test_the_first_model_is_promoted(tmp_path: Path, models: tuple[Path, Path]) 
     assert facts["candidate"] == read_manifest(models[0]).digest
 
 
+def test_what_a_killed_engine_left_is_no_part_of_the_decision(tmp_path: Path, models: tuple[Path, Path]) -> None:
+    left = tmp_path / "decide" / "output" / "decision.json.7.partial"
+    left.parent.mkdir(parents=True)
+    left.write_text('{"outcome": "prom')
+
+    output = decided(tmp_path / "decide", report(tmp_path / "ours", models[0]))
+
+    assert set(read_manifest(output).files) == {"decision.json"}
+
+
 def test_surely_better_by_the_margin_is_promoted(tmp_path: Path, models: tuple[Path, Path]) -> None:
     found = decide(tmp_path, models, {"bits": {OLD: 1.94, NEW: 1.9}})
     assert found["outcome"] == "promoted"

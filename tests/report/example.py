@@ -256,7 +256,7 @@ def example_execution(name: str = "20261121-033000-abcdef") -> str:
 
 def make_report(job_dir: Path, inputs: Mapping[str, Path], **spec: str) -> Path:
     """Run the engine's work on artifacts; returns the output directory."""
-    job_dir.mkdir(parents=True)
+    job_dir.mkdir(parents=True, exist_ok=True)
     entries = {name: {"path": str(path), "digest": made_of(path)} for name, path in inputs.items()}
     job = Job(job_dir, "report", "report", {"title": "A run", "execution": ""} | spec, entries)
     work(job)

@@ -32,6 +32,13 @@ def test_the_report_is_one_sealed_page_that_needs_nothing_else(run: dict[str, Pa
     assert "url(" not in (output / "report.html").read_text() and "@import" not in (output / "report.html").read_text()
 
 
+def test_what_a_killed_engine_left_is_no_part_of_it(run: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "job" / "output").mkdir(parents=True)
+    (tmp_path / "job" / "output" / "of_an_earlier_try.html").touch()
+
+    assert set(verify(make_report(tmp_path / "job", run)).files) == {"report.html", "report.md"}
+
+
 def test_everything_drawn_is_said_and_every_table_has_headers(run: dict[str, Path], tmp_path: Path) -> None:
     page = Reading((make_report(tmp_path / "job", run) / "report.html").read_text())
     labels = [value for tag, name, value in page.attributes if tag == "svg" and name == "aria-label"]
