@@ -19,16 +19,18 @@ from blake3 import blake3
 
 from tasks.convert.architecture import Architecture
 from tasks.convert.errors import ConversionError
-from tasks.convert.export_model import Progress, copy_beside, write_account
+from tasks.convert.export_model import Progress, copy_beside, files_beside, write_account
 from tasks.convert.families import family_of, read
 from tasks.convert.files import raw
 from tasks.convert.from_spec import model_spec
 from tasks.convert.mapping import Weight, weights
 from tasks.convert.megatron_model import CHECKPOINT, HUGGINGFACE, full_config, several
-from tasks.convert.partial import Partial, states
+from tasks.convert.partial import Files, Partial, states
 from tasks.convert.safetensors_files import Model
-from tasks.convert.torch_dist_writer import DistFile, Place, write_metadata
+from tasks.convert.target import ACCOUNT
+from tasks.convert.torch_dist_writer import SMALL, DistFile, Place, weights_file, write_metadata
 from tasks.convert.transfer import Entry, cast, each, import_weight
+from tasks.manifest import RECORD
 
 # left over in old files, and made anew by every model
 _DERIVED = ("rotary_emb.inv_freq",)
@@ -112,25 +114,30 @@ def import_model(source: HuggingFaceModel, target: Path, options: ImportOptions,
     dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in stored.items()}
     state = states(source.folder, {item.file for item in source.files.tensors.values()})
     plan = {"import": str(source.folder.absolute()), "files": state, "config": source.fields, "dtype": options.dtype}
-    total = sum(_bytes(weight, dtypes) for weight in source.weights)
-    with Partial(target, plan, options.replace) as making:
-        written = sum(_bytes(weight, dtypes) for weight in source.weights if weight.name in making.done)
+    total, written = sum(_bytes(weight, dtypes) for weight in source.weights), 0
+    groups = [list(group) for _, group in groupby(source.weights, key=lambda weight: weight.layer)]
+    large = [f"{CHECKPOINT}/{weights_file(number)}" for number in range(len(groups))]
+    small = ["model.json", f"{RECORD}/{ACCOUNT}", *(f"{CHECKPOINT}/{name}" for name in SMALL)]
+    small += [f"{HUGGINGFACE}/{path.name}" for path in files_beside(source.folder)]
+    with Partial(target, plan, Files(large, small), [source.folder], options.replace) as making:
         making.room(total)
         progress(written, total)
         folder = making.folder / CHECKPOINT
         folder.mkdir(exist_ok=True)
-        groups = [list(group) for _, group in groupby(source.weights, key=lambda weight: weight.layer)]
         with ExitStack() as open_files:
             # all files at once: otherwise threads would wait at each one's end for the largest of its weights
             places: dict[str, Place] = {}
             files: dict[str, DistFile] = {}
             for number, group in enumerate(groups):
-                file = DistFile(folder / f"__0_{number}.distcp", [(weight, dtypes[weight.name]) for weight in group])
+                file = DistFile(folder / weights_file(number), [(weight, dtypes[weight.name]) for weight in group])
                 open_files.callback(file.close)
                 places |= file.places
                 files |= {weight.name: file for weight in group}
 
             def move(weight: Weight) -> Entry:
+                known = making.written.get(weight.name)
+                if known and files[weight.name].digest(weight) == known.digest:
+                    return known
                 write = partial(files[weight.name].write, weight)
                 entry = import_weight(weight, stored[weight.name], dtypes[weight.name], source.files.rows_into, write)
                 making.wrote(entry)
@@ -141,10 +148,9 @@ def import_model(source: HuggingFaceModel, target: Path, options: ImportOptions,
                 written += _bytes(weight, dtypes)
                 progress(written, total)
 
-            each(move, [weight for weight in source.weights if weight.name not in making.done], moved)
+            account = each(move, source.weights, moved)
         write_metadata(folder, [(weight, dtypes[weight.name]) for weight in source.weights], places)
         _write_beside(source, making.folder, str(dtypes[source.weights[0].name]))
-        account = [making.done[weight.name] for weight in source.weights]
         write_account(making.folder, account, dropped=source.dropped)
         making.finish()
     return account
