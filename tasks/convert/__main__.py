@@ -96,6 +96,8 @@ def import_command(source: Path, target: Path, dtype: str | None, replace: bool,
         opened = open_hugging_face(source)
         with _bar("import") as progress:
             account = import_model(opened, target, ImportOptions(dtype, replace), progress)
+    if opened.left_out:
+        click.echo(f"left out: {', '.join(opened.left_out)}")
     click.echo(f"{target}: {len(account)} weights of {sum(len(entry.parts) for entry in account)} tensors")
 
 

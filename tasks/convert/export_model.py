@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from tasks.convert.errors import ConversionError
+from tasks.convert.left_out import WEIGHTS, adapter_problem
 from tasks.convert.mapping import Weight
 from tasks.convert.megatron_model import MegatronModel
 from tasks.convert.partial import Files, Partial, states
@@ -20,8 +22,6 @@ from tasks.convert.target import ACCOUNT
 from tasks.convert.torch_dist import METADATA
 from tasks.convert.transfer import Entry, cast, each, export_weight
 from tasks.manifest import MANIFEST, RECORD, file_digest
-
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".index.json")
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
@@ -51,6 +51,9 @@ def export_model(
     }
     total, written = sum(_bytes(weight, dtypes[weight.name]) for weight in source.weights), 0
     places = [place for place in (source.beside, tokenizer) if place]
+    for place in places:
+        if problem := adapter_problem(place):
+            raise ConversionError(problem)
     small = [INDEX, "config.json", "generation_config.json", f"{RECORD}/{ACCOUNT}"]
     small += [path.name for place in places for path in files_beside(place)]
     inputs = [source.folder, source.checkpoint.folder, *places]
@@ -141,7 +144,7 @@ def _write_beside(source: MegatronModel, folder: Path, tokenizer: Path | None, d
     # of several the narrow one: the wide ones are those few weights that need it
     name = str(min(dtypes, key=lambda dtype: dtype.itemsize)).removeprefix("torch.")
     key = "torch_dtype" if "torch_dtype" in fields else "dtype"
-    if fields.get(key) != name or not raw.exists():
+    if fields.get(key) != name or not source.beside or not raw.exists():
         fields[key] = name
         raw.write_text(json.dumps(fields, indent=2) + "\n")
     generation = folder / "generation_config.json"
@@ -155,10 +158,12 @@ def files_beside(source: Path) -> list[Path]:
     return [
         path
         for path in sorted(source.iterdir())
-        if path.is_file() and path.name != MANIFEST and not path.name.endswith(_WEIGHTS)
+        if path.is_file() and path.name != MANIFEST and not path.name.endswith(WEIGHTS)
     ]
 
 
 def copy_beside(source: Path, target: Path) -> None:
+    """A config.json that is there stays: a tokenizer's folder may have another model's."""
     for path in files_beside(source):
-        shutil.copyfile(path, target / path.name)
+        if path.name != "config.json" or not (target / path.name).exists():
+            shutil.copyfile(path, target / path.name)

@@ -23,6 +23,7 @@ from tasks.convert.export_model import Progress, copy_beside, files_beside, writ
 from tasks.convert.families import family_of, read
 from tasks.convert.files import raw
 from tasks.convert.from_spec import model_spec
+from tasks.convert.left_out import adapter_problem, left_out
 from tasks.convert.mapping import Weight, weights
 from tasks.convert.megatron_model import CHECKPOINT, HUGGINGFACE, full_config, several
 from tasks.convert.partial import Files, Partial, states
@@ -48,6 +49,7 @@ class HuggingFaceModel:
     files: Model
     weights: list[Weight]
     dropped: list[str]  # tensors that repeat others
+    left_out: list[str]  # subfolders, and files with other weights
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ def open_hugging_face(folder: Path) -> HuggingFaceModel:
     """Raises ConversionError with all that is wrong."""
     if not folder.is_dir():
         raise ConversionError(f"{folder}: is not there; a folder with config.json and safetensors is wanted")
+    if problem := adapter_problem(folder):
+        raise ConversionError(problem)
     fields = full_config(folder)
     model = read(fields)
     files = Model(folder)
@@ -80,7 +84,7 @@ def open_hugging_face(folder: Path) -> HuggingFaceModel:
             wrong.append(f"{', '.join(name for name, _ in weight.parts)} are of several types: {', '.join(dtypes)}")
     if wrong:
         raise ConversionError(f"{folder}: {several(wrong)}")
-    return HuggingFaceModel(folder, fields, model, files, wanted, dropped)
+    return HuggingFaceModel(folder, fields, model, files, wanted, dropped, left_out(folder, files.names))
 
 
 def _dropped(files: Model, expected: dict[str, tuple[int, ...]]) -> list[str]:
@@ -112,6 +116,7 @@ def import_model(source: HuggingFaceModel, target: Path, options: ImportOptions,
     written is in `target`.partial, and the next call goes on there."""
     stored = {weight.name: source.files.tensors[weight.parts[0][0]].dtype for weight in source.weights}
     dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in stored.items()}
+    _refuse_mixed(source.weights, dtypes)
     state = states(source.folder, {item.file for item in source.files.tensors.values()})
     plan = {"import": str(source.folder.absolute()), "files": state, "config": source.fields, "dtype": options.dtype}
     total, written = sum(_bytes(weight, dtypes) for weight in source.weights), 0
@@ -151,9 +156,26 @@ def import_model(source: HuggingFaceModel, target: Path, options: ImportOptions,
             account = each(move, source.weights, moved)
         write_metadata(folder, [(weight, dtypes[weight.name]) for weight in source.weights], places)
         _write_beside(source, making.folder, str(dtypes[source.weights[0].name]))
-        write_account(making.folder, account, dropped=source.dropped)
+        write_account(making.folder, account, dropped=source.dropped, left_out=source.left_out)
         making.finish()
     return account
+
+
+def _refuse_mixed(weights: list[Weight], dtypes: dict[str, torch.dtype]) -> None:
+    """A stacked tensor of Megatron's has one type. Raises ConversionError where its layers or experts have several."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for weight in weights:
+        names = found.setdefault(weight.key, {}).setdefault(str(dtypes[weight.name]).removeprefix("torch."), [])
+        names += [name for name, _ in weight.parts]
+    wrong = [
+        f"{key} is one tensor in Megatron's checkpoint and of several types here ("
+        + "; ".join(f"{dtype}: {', '.join(names[:3])}{', …' * (len(names) > 3)}" for dtype, names in kinds.items())
+        + ")"
+        for key, kinds in found.items()
+        if len(kinds) > 1
+    ]
+    if wrong:
+        raise ConversionError(f"{several(wrong)}. Choose one type with --dtype")
 
 
 def _bytes(weight: Weight, dtypes: dict[str, torch.dtype]) -> int:

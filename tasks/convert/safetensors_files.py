@@ -47,7 +47,9 @@ class Model:
         self.folder = folder
         self._files = OpenFiles(folder)
         self.tensors: dict[str, Stored] = {}
-        for file, names in _listed(folder).items():
+        listed = _listed(folder)
+        self.names = {*listed, *([] if SINGLE in listed else [INDEX])}  # of the files that are read
+        for file, names in listed.items():
             found = _tensors(folder / file)
             if names is not None and names != found.keys():
                 words = ", ".join(sorted(names ^ found.keys())[:5])
