@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from tasks.convert.errors import ConversionError
 from tasks.convert.export_model import ExportOptions, export_model
@@ -48,8 +49,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     shutil.copytree(ours / "huggingface", root / "torch" / "huggingface")
     checkpoint = Checkpoint(ours / "checkpoint")
     weights = {name: whole(checkpoint, name) for name in checkpoint.weights()}
-    writer = dcp.FileSystemWriter(root / "torch" / "checkpoint", thread_count=3)
-    dcp.save(weights, storage_writer=writer, no_dist=True)
+    writer = FileSystemWriter(root / "torch" / "checkpoint", thread_count=3)
+    save(weights, storage_writer=writer, no_dist=True)
     return [ours, root / "torch"]
 
 
