@@ -39,7 +39,7 @@ class _Bounded(Spec):
         gt=0,
         le=1000,
         description="largest document, with JSONL the largest line; MB. A larger one is refused with its place "
-        "(reading takes up to 12 times as much memory)",
+        "(reading it takes up to 13 times as much memory)",
         json_schema_extra={"identity": False},  # what is within it is read alike
     )
 
