@@ -61,7 +61,9 @@ class Spec(BaseModel):
             for name, field in type(self).model_fields.items()
             if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("identity") is False
         }
-        return self.model_dump(mode="json", exclude=apart)
+        parts = {name: getattr(self, name) for name in type(self).model_fields if name not in apart}
+        nested = {name: part.identity() for name, part in parts.items() if isinstance(part, Spec)}
+        return self.model_dump(mode="json", exclude=apart) | nested
 
 
 class StageSpec(Spec):

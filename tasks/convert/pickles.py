@@ -1,115 +1,221 @@
-"""Read the pickles in a Megatron checkpoint without running anything that is in them.
+"""Read a pickle as plain data, without importing, calling or building anything that it names.
 
-A pickle names functions and classes to be called. Here a name is looked up in a short list, and
-whatever is not on it ends the reading: `.metadata` may name the classes of torch's checkpoint
-metadata, and a saved tensor's `data.pkl` those by which torch.save describes a tensor, which is not
-built either: what is wanted is where its numbers lie.
+A pickle is a program for a stack machine. This is that machine with its effects left out: a name
+stays a `Name`, a call stays a `Call`, a dictionary is the list of its `Pairs` (so nothing is ever
+hashed or compared), and nothing here walks a value, so depth and sharing cost nothing. Every opcode does work
+in proportion to the bytes it takes up; the bound on the size of the pickle is therefore the bound on
+time and memory. Opcodes that pickle protocol 2 and later do not write for a checkpoint are refused.
+
+Standard library only: a child process without site-packages runs this (tasks/convert/read_metadata.py).
 """
 
-import io
-import pickle
-from collections import OrderedDict
-from dataclasses import dataclass
-from pathlib import Path, PosixPath
-from typing import Any
+import pickletools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-import torch
-from torch.distributed.checkpoint import filesystem, metadata, planner
-from torch.serialization import _get_layout
+# None, bool, int, float, str, bytes, tuple, list, and the classes below
+Value: TypeAlias = object
 
-from tasks.convert.errors import ConversionError
-
-METADATA_NAMES = {
-    **{
-        (metadata.__name__, name): getattr(metadata, name)
-        for name in (
-            "Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata", "TensorProperties",
-            "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING",
-        )
-    },
-    **{
-        (planner.__name__, name): getattr(planner, name)
-        for name in ("SavePlan", "WriteItem", "WriteItemType", "TensorWriteData", "BytesIOWriteData")
-    },
-    (filesystem.__name__, "_StorageInfo"): filesystem._StorageInfo,
-    ("torch", "Size"): torch.Size,
-    ("torch.serialization", "_get_layout"): _get_layout,
-    ("collections", "OrderedDict"): OrderedDict,
-    # a path, in which only its words are of use
-    ("pathlib", "PosixPath"): PosixPath,
-    ("pathlib", "Path"): PosixPath,
-}  # fmt: skip
+MOST_SHOWN = 80  # characters of a name in a message
 
 
-@dataclass(frozen=True)
-class Described:
-    """A tensor as torch.save describes it."""
-
-    dtype: torch.dtype
-    record: str  # of the zip archive: data/<record>
-    offset: int  # in elements, within the record
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
+class PickleError(ValueError):
+    """A pickle that is damaged, or that holds what a checkpoint has no use for."""
 
 
-class _Listed(pickle.Unpickler):
-    """An unpickler that knows the names on a list, and torch's dtypes."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Name:
+    """A function or class: "torch.Size"."""
 
-    def __init__(self, stream: io.BufferedIOBase, names: dict[tuple[str, str], Any], where: str) -> None:
-        super().__init__(stream)
-        self._names, self._where = names, where
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in self._names:
-            return self._names[module, name]
-        if module == "torch" and isinstance(value := getattr(torch, name, None), torch.dtype):
-            return value
-        raise ConversionError(f"{self._where} is a pickle that asks for {module}.{name}; it was not run")
-
-    def persistent_load(self, words: Any) -> Any:
-        """torch.save puts a storage in as ("storage", its type, record, device, number of elements)."""
-        return words
+    name: str
 
 
-def read_metadata(path: Path) -> metadata.Metadata:
-    """A checkpoint's `.metadata`. Raises ConversionError, and pickle's own errors when it is damaged."""
-    with path.open("rb") as stream:
-        found = _Listed(stream, METADATA_NAMES, str(path)).load()
-    if not isinstance(found, metadata.Metadata):
-        raise ConversionError(f"{path} has a {type(found).__name__} in it, not a checkpoint's metadata")
-    return found
+@dataclass(slots=True, eq=False)
+class Pairs:
+    """A dictionary's keys and values, in their order."""
+
+    items: list[tuple[Value, Value]] = field(default_factory=list)
 
 
-def read_description(content: bytes, where: str) -> Described:
-    """A saved tensor's `data.pkl`."""
-    found = _Listed(io.BytesIO(content), _TENSOR_NAMES, where).load()
-    if not isinstance(found, Described):
-        raise ConversionError(f"{where} has a {type(found).__name__} in it, not a tensor")
-    return found
+@dataclass(slots=True, eq=False)
+class Call:
+    """An object as the call that would make it, and the state that it would be given."""
+
+    name: str
+    arguments: tuple[Value, ...]
+    state: Value = None
 
 
-def _described(storage: Any, offset: int, shape: Any, stride: Any, *rest: Any) -> Described:
-    """In place of torch._utils._rebuild_tensor_v2."""
-    kind, dtype, record = storage[:3]
-    if kind != "storage" or not isinstance(dtype, torch.dtype):
-        raise ConversionError(f"a saved tensor has {kind} of {dtype} for its storage")
-    return Described(dtype, str(record), int(offset), tuple(map(int, shape)), tuple(map(int, stride)))
+@dataclass(frozen=True, slots=True, eq=False)
+class Persistent:
+    """What the writer keeps outside of the pickle: of torch.save, a tensor's storage."""
+
+    value: Value
 
 
-def _parameter(data: Described, *rest: Any) -> Described:
-    """In place of torch._utils._rebuild_parameter."""
-    return data
+def load(content: bytes, allowed: Callable[[str], bool]) -> Value:
+    """The value that a pickle holds; `allowed` says of each name whether it may occur. Raises PickleError."""
+    machine = _Machine(allowed)
+    try:
+        for opcode, argument, _ in pickletools.genops(content):
+            if opcode.name == "STOP":
+                return machine.only()
+            step = _STEPS.get(opcode.name)
+            if step is None:
+                raise PickleError(f"has the opcode {opcode.name}, which no checkpoint needs")
+            step(machine, argument)
+    except PickleError:
+        raise
+    except (ValueError, IndexError, KeyError, RecursionError) as error:
+        # genops' ValueError; IndexError: an empty stack; KeyError: no such memo
+        raise PickleError(f"is damaged or cut off ({type(error).__name__}: {shown(str(error))})") from error
+    raise PickleError("is cut off: its end is missing")
 
 
-_STORAGES = {
-    "FloatStorage": torch.float32, "HalfStorage": torch.float16, "BFloat16Storage": torch.bfloat16,
-    "DoubleStorage": torch.float64, "ByteStorage": torch.uint8, "CharStorage": torch.int8,
-    "ShortStorage": torch.int16, "IntStorage": torch.int32, "LongStorage": torch.int64, "BoolStorage": torch.bool,
-}  # fmt: skip
+def shown(text: str) -> str:
+    """Text from a file as a message may have it: printable, on one line, and short."""
+    text = text if text.isprintable() else ascii(text)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
-_TENSOR_NAMES: dict[tuple[str, str], Any] = {
-    ("torch._utils", "_rebuild_tensor_v2"): _described,
-    ("torch._utils", "_rebuild_parameter"): _parameter,
-    ("collections", "OrderedDict"): OrderedDict,
-    **{("torch", name): dtype for name, dtype in _STORAGES.items()},
+
+def kind(value: Value) -> str:
+    """What a value is, for a message."""
+    match value:
+        case Call(name):
+            return shown(name)
+        case Name(name):
+            return f"the name {shown(name)}"
+        case Pairs():
+            return "dict"
+    return type(value).__name__
+
+
+class _Machine:
+    def __init__(self, allowed: Callable[[str], bool]) -> None:
+        self._allowed = allowed
+        self._stack: list[Value] = []
+        self._marked: list[list[Value]] = []  # the stacks below each mark
+        self._memo: dict[int, Value] = {}
+        self._names: dict[str, Name] = {}
+
+    def only(self) -> Value:
+        if len(self._stack) != 1 or self._marked:
+            raise PickleError(f"ends with {len(self._stack)} values, not one")
+        return self._stack[0]
+
+    def push(self, value: Value) -> None:
+        self._stack.append(value)
+
+    def pop(self) -> Value:
+        return self._stack.pop()
+
+    def mark(self) -> None:
+        self._marked.append(self._stack)
+        self._stack = []
+
+    def to_mark(self) -> list[Value]:
+        above, self._stack = self._stack, self._marked.pop()
+        return above
+
+    def remember(self, key: int | None) -> None:
+        self._memo[len(self._memo) if key is None else key] = self._stack[-1]
+
+    def recall(self, key: int) -> None:
+        self._stack.append(self._memo[key])
+
+    def name(self, words: str) -> None:
+        if words not in self._names:
+            if not self._allowed(words):
+                raise PickleError(f"is a pickle that asks for {shown(words)}; it was not run")
+            self._names[words] = Name(words)
+        self._stack.append(self._names[words])
+
+    def stack_name(self) -> None:
+        name, module = self.pop(), self.pop()
+        if not (isinstance(name, str) and isinstance(module, str)):
+            raise PickleError(f"asks for a name of {kind(module)} and {kind(name)}")
+        self.name(f"{module}.{name}")
+
+    def tuple(self, count: int) -> None:
+        if len(self._stack) < count:
+            raise IndexError("too few values")
+        self._stack[-count:] = [tuple(self._stack[-count:])]
+
+    def call(self) -> None:
+        arguments, function = self.pop(), self.pop()
+        if not (isinstance(function, Name) and isinstance(arguments, tuple)):
+            raise PickleError(f"calls {kind(function)} with {kind(arguments)}")
+        empty_dict = function.name == "collections.OrderedDict" and not arguments
+        self._stack.append(Pairs() if empty_dict else Call(function.name, arguments))
+
+    def build(self) -> None:
+        state, made = self.pop(), self._stack[-1]
+        if not isinstance(made, Call) or made.state is not None:
+            raise PickleError(f"sets the attributes of {kind(made)}, which is no new object")
+        made.state = state
+
+    def extend(self, more: list[Value]) -> None:
+        target = self._stack[-1]
+        if not isinstance(target, list):
+            raise PickleError(f"appends to {kind(target)}")
+        target.extend(more)
+
+    def update(self, more: list[Value]) -> None:
+        target = self._stack[-1]
+        if not isinstance(target, Pairs) or len(more) % 2:
+            raise PickleError(f"sets {len(more)} keys and values of {kind(target)}")
+        target.items.extend(zip(more[::2], more[1::2], strict=True))
+
+    def pair(self) -> None:
+        value, key = self.pop(), self.pop()
+        self.update([key, value])
+
+
+_Step: TypeAlias = Callable[[_Machine, object], None]
+
+
+def _value(machine: _Machine, argument: object) -> None:
+    machine.push(argument)
+
+
+def _nothing(machine: _Machine, argument: object) -> None:
+    pass
+
+
+_VALUES = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
+           "BINBYTES", "SHORT_BINBYTES")  # fmt: skip
+
+_STEPS: dict[str, Callable[..., None]] = {
+    **dict.fromkeys(_VALUES, _value),
+    "PROTO": _nothing,
+    "FRAME": _nothing,
+    "NONE": lambda machine, _: machine.push(None),
+    "NEWTRUE": lambda machine, _: machine.push(True),
+    "NEWFALSE": lambda machine, _: machine.push(False),
+    "EMPTY_TUPLE": lambda machine, _: machine.push(()),
+    "TUPLE1": lambda machine, _: machine.tuple(1),
+    "TUPLE2": lambda machine, _: machine.tuple(2),
+    "TUPLE3": lambda machine, _: machine.tuple(3),
+    "TUPLE": lambda machine, _: machine.push(tuple(machine.to_mark())),
+    "EMPTY_LIST": lambda machine, _: machine.push([]),
+    "APPEND": lambda machine, _: machine.extend([machine.pop()]),
+    "APPENDS": lambda machine, _: machine.extend(machine.to_mark()),
+    "EMPTY_DICT": lambda machine, _: machine.push(Pairs()),
+    "SETITEM": lambda machine, _: machine.pair(),
+    "SETITEMS": lambda machine, _: machine.update(machine.to_mark()),
+    "MARK": lambda machine, _: machine.mark(),
+    "POP": lambda machine, _: machine.pop(),
+    "POP_MARK": lambda machine, _: machine.to_mark(),
+    "BINPUT": lambda machine, key: machine.remember(key),
+    "LONG_BINPUT": lambda machine, key: machine.remember(key),
+    "MEMOIZE": lambda machine, _: machine.remember(None),
+    "BINGET": lambda machine, key: machine.recall(key),
+    "LONG_BINGET": lambda machine, key: machine.recall(key),
+    "GLOBAL": lambda machine, words: machine.name(words.replace(" ", ".", 1)),
+    "STACK_GLOBAL": lambda machine, _: machine.stack_name(),
+    "REDUCE": lambda machine, _: machine.call(),
+    "NEWOBJ": lambda machine, _: machine.call(),
+    "BUILD": lambda machine, _: machine.build(),
+    "BINPERSID": lambda machine, _: machine.push(Persistent(machine.pop())),
 }

@@ -10,61 +10,24 @@ stage's layers, an expert parallel rank's experts. Here rows are put together fr
 there are, without process groups and without Megatron.
 """
 
-import io
-import os
-import pickle
+import stat
 import threading
-import zipfile
-from dataclasses import dataclass, field
-from itertools import product
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise, product
 from math import prod
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorStorageMetadata
 
 from tasks.convert.errors import ConversionError
 from tasks.convert.files import OpenFiles, read_into
-from tasks.convert.pickles import Described, read_description, read_metadata
+from tasks.convert.metadata import Chunk, Stored, read_metadata
+from tasks.convert.saved_tensor import data_start
 
 METADATA = ".metadata"
 _NO_WEIGHTS = ("optimizer.", "chained_", "rng")  # how the names of a checkpoint's other tensors begin
-# What zipfile and pickle raise on bytes that are none of theirs: NotImplementedError for a zip version from the
-# future, OSError for a place before the file's beginning.
-_DAMAGED = (
-    zipfile.BadZipFile,
-    NotImplementedError,
-    OSError,
-    KeyError,
-    ValueError,
-    IndexError,
-    TypeError,
-    AttributeError,
-    EOFError,
-    pickle.PickleError,
-)
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """One rectangle of a tensor, and where its archive is stored."""
-
-    start: tuple[int, ...]
-    shape: tuple[int, ...]
-    file: str
-    offset: int  # bytes
-    length: int  # bytes
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A tensor of the checkpoint."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    chunks: tuple[Chunk, ...] = field(repr=False)
 
 
 class Checkpoint:
@@ -156,27 +119,6 @@ class Checkpoint:
         return start
 
 
-def data_start(descriptor: int, offset: int, length: int, where: str) -> tuple[Described, int]:
-    """What a saved tensor is, and where its numbers begin in the file. Raises ConversionError unless they lie
-    there row by row."""
-    try:
-        archive = zipfile.ZipFile(_Slice(descriptor, offset, length))
-        top = archive.namelist()[0].split("/")[0]
-        saved = read_description(archive.read(f"{top}/data.pkl"), where)
-        record = archive.getinfo(f"{top}/data/{saved.record}")
-        start = _record_start(descriptor, offset + record.header_offset)
-    except _DAMAGED as error:
-        raise ConversionError(f"{where}: cannot be read ({error}); the file is damaged or cut off") from error
-    in_rows = saved.stride == torch.empty(saved.shape, device="meta").stride()
-    whole = record.file_size >= (saved.offset + prod(saved.shape)) * saved.dtype.itemsize
-    if not (in_rows and whole and record.compress_type == zipfile.ZIP_STORED):
-        raise ConversionError(
-            f"{where}: a tensor {list(saved.shape)} in {record.file_size} bytes with strides {list(saved.stride)}; "
-            f"only whole, contiguous, uncompressed tensors can be read"
-        )
-    return saved, start + saved.offset * saved.dtype.itemsize
-
-
 def _by_part(stored: Stored, axes: int) -> dict[tuple[int, ...], list[Chunk]]:
     """For each place along the first axes, the chunks that have anything there."""
     found: dict[tuple[int, ...], list[Chunk]] = {}
@@ -191,96 +133,70 @@ def _tensors(folder: Path) -> dict[str, Stored]:
     path = folder / METADATA
     if not path.is_file():
         raise ConversionError(f"{folder}: has no {METADATA}, so it is no torch_dist checkpoint of Megatron's")
-    try:
-        metadata = read_metadata(path)
-        places = metadata.storage_data
-        found = {
-            name: Stored(
-                tuple(about.size),
-                about.properties.dtype,
-                tuple(_chunk(chunk, places[MetadataIndex(name, chunk.offsets)]) for chunk in about.chunks),
-            )
-            for name, about in metadata.state_dict_metadata.items()
-            if isinstance(about, TensorStorageMetadata)
-        }
-    except ConversionError:
-        raise
-    except Exception as error:  # damaged bytes can spell almost any error
-        words = f"{type(error).__name__}: {error}"
-        raise ConversionError(f"{path}: cannot be read ({words}); the file is damaged or cut off") from error
+    found = read_metadata(path)
     sizes: dict[str, int] = {}
     for name, stored in found.items():
         for chunk in stored.chunks:
             end = chunk.offset + chunk.length
-            if Path(chunk.file).name != chunk.file:
-                raise ConversionError(f"{path}: {name} is said to be in {chunk.file}, outside of the checkpoint")
             if chunk.file not in sizes:
+                if Path(chunk.file).name != chunk.file:
+                    raise ConversionError(f"{path}: {name} is said to be in {chunk.file}, outside of the checkpoint")
                 sizes[chunk.file] = _size(folder / chunk.file)
             if end > sizes[chunk.file]:
                 raise ConversionError(
                     f"{folder / chunk.file}: has {sizes[chunk.file]} bytes, and {name} should end at {end}: the file "
                     f"is cut off"
                 )
-        if not name.startswith(_NO_WEIGHTS) and not _whole(stored):
+    weights = {name: stored for name, stored in found.items() if not name.startswith(_NO_WEIGHTS)}
+    for name, stored in weights.items():
+        if not tiles(stored.shape, [(chunk.start, chunk.shape) for chunk in stored.chunks]):
             raise ConversionError(f"{path}: the chunks of {name} {list(stored.shape)} overlap, or leave some of it out")
+        for chunk in stored.chunks:
+            if prod(chunk.shape) * stored.dtype.itemsize > chunk.length:
+                raise ConversionError(
+                    f"{path}: a chunk {list(chunk.shape)} of {name} in {stored.dtype} cannot be stored in "
+                    f"{chunk.length} bytes"
+                )
+    _refuse_shared_bytes(path, weights)
     return found
 
 
-def _chunk(chunk: ChunkStorageMetadata, place: _StorageInfo) -> Chunk:
-    return Chunk(
-        tuple(chunk.offsets), tuple(chunk.sizes), str(place.relative_path), int(place.offset), int(place.length)
-    )
+def tiles(shape: tuple[int, ...], chunks: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
+    """Whether the chunks (start, shape) cover a tensor exactly: nothing twice, nothing left out, nothing outside.
+
+    The corners of a box, with alternating signs, are the differences of its indicator function along
+    every axis. They determine the function; so the chunks' sum is the tensor's box exactly when their
+    corners add up to its corners. Linear in the number of chunks.
+    """
+    if any(len(start) != len(shape) or len(size) != len(shape) or 0 in size for start, size in chunks):
+        return False
+    corners: Counter[tuple[int, ...]] = Counter()
+    for start, size, count in [*((*chunk, 1) for chunk in chunks), ((0,) * len(shape), shape, -1)]:
+        for ends in product((0, 1), repeat=len(shape)):
+            corner = tuple(at + end * length for at, end, length in zip(start, ends, size, strict=True))
+            corners[corner] += count * (-1) ** sum(ends)
+    return not any(corners.values())
 
 
-def _whole(stored: Stored) -> bool:
-    """Whether the chunks are as many elements as the tensor, within it, and none twice."""
-    inside = all(
-        start >= 0 and size >= 1 and start + size <= whole
+def _refuse_shared_bytes(path: Path, weights: dict[str, Stored]) -> None:
+    """Every chunk has bytes of its own: torch writes each once."""
+    places = sorted(
+        (chunk.file, chunk.offset, chunk.offset + chunk.length, name)
+        for name, stored in weights.items()
         for chunk in stored.chunks
-        for start, size, whole in zip(chunk.start, chunk.shape, stored.shape, strict=True)
     )
-    starts = {chunk.start for chunk in stored.chunks}
-    elements = sum(prod(chunk.shape) for chunk in stored.chunks)
-    return inside and len(starts) == len(stored.chunks) and elements == prod(stored.shape)
+    for (file, _, end, name), (other_file, start, _, other) in pairwise(places):
+        if file == other_file and start < end:
+            raise ConversionError(f"{path}: {name} and {other} are both said to be at byte {start} of {file}")
 
 
 def _size(path: Path) -> int:
     try:
-        return path.stat().st_size
+        about = path.stat()
     except FileNotFoundError:
         raise ConversionError(f"{path}: is missing, and {METADATA} names it") from None
-
-
-def _record_start(descriptor: int, header: int) -> int:
-    """Where a zip record's data begin, from its local header (APPNOTE.TXT 4.3.7)."""
-    fixed = os.pread(descriptor, 30, header)
-    if fixed[:4] != b"PK\x03\x04":
-        raise zipfile.BadZipFile("no record where the archive's directory says there is one")
-    return header + 30 + int.from_bytes(fixed[26:28], "little") + int.from_bytes(fixed[28:30], "little")
-
-
-class _Slice(io.RawIOBase):
-    """Part of a file as a file, for zipfile."""
-
-    def __init__(self, descriptor: int, start: int, length: int) -> None:
-        self._descriptor, self._start, self._length, self._at = descriptor, start, length, 0
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._length}[whence] + offset
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        count = max(0, min(len(buffer), self._length - self._at))
-        content = os.pread(self._descriptor, count, self._start + self._at)
-        buffer[: len(content)] = content
-        self._at += len(content)
-        return len(content)
+    except OSError as error:
+        raise ConversionError(f"{path}: cannot be read ({error.strerror}), and {METADATA} names it") from error
+    if not stat.S_ISREG(about.st_mode):
+        raise ConversionError(f"{path}: is not a regular file, and {METADATA} names it")
+    return about.st_size

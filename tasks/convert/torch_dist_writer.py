@@ -30,7 +30,8 @@ from torch.serialization import skip_data
 
 from tasks.convert.files import allocate, digest, write
 from tasks.convert.mapping import Weight
-from tasks.convert.torch_dist import METADATA, data_start
+from tasks.convert.saved_tensor import data_start
+from tasks.convert.torch_dist import METADATA
 
 # Megatron's dist_checkpointing: which writers made it
 ABOUT = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch",

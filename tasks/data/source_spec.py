@@ -20,6 +20,7 @@ from infra.errors import Stopped
 from tasks.spec import PathText, Problem, Spec
 
 HUB_TIMEOUT_S = 30.0
+LARGEST_MB = 32.0  # of a document, unless the source's spec says otherwise
 
 TEXT_SUFFIXES = (".txt", ".md", ".py")
 JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
@@ -28,6 +29,22 @@ PARQUET_SUFFIXES = (".parquet",)
 # what is not the library's own source: its tests, what was installed beside it, and what the build generated
 _NOT_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 _GENERATED = ("_sysconfigdata", "config-")
+
+
+class _Bounded(Spec):
+    """What the sources whose documents can be of any size have in common."""
+
+    max_document_mb: float = Field(
+        LARGEST_MB,
+        gt=0,
+        le=1000,
+        description="largest document, with JSONL the largest line; MB. A larger one is refused with its place "
+        "(reading it takes up to 13 times as much memory)",
+        json_schema_extra={"identity": False},  # what is within it is read alike
+    )
+
+    def max_bytes(self) -> int:
+        return int(self.max_document_mb * 1e6)
 
 
 class StdlibSource(Spec):
@@ -50,7 +67,7 @@ class StdlibSource(Spec):
         return f"{platform.python_implementation()} {platform.python_version()}"
 
 
-class _OnDisk(Spec):
+class _OnDisk(_Bounded):
     """What the sources that read files have in common."""
 
     suffixes: ClassVar[tuple[str, ...]]  # of the files that are read
@@ -119,7 +136,7 @@ class JsonlSource(_OnDisk):
 
         first = next(path for path in self.files() if path.stat().st_size)
         try:
-            record = first_jsonl_record(first)
+            record = first_jsonl_record(first, self.max_bytes())
         except StageError as error:
             return [Problem("path", self.path, str(error))]
         return _without_field(self.text_field, list(record), first)
@@ -147,7 +164,7 @@ class ParquetSource(_OnDisk):
         return _without_field(self.text_field, names, first)
 
 
-class HuggingFaceSource(Spec):
+class HuggingFaceSource(_Bounded):
     """A Hugging Face dataset by its hub name, or a folder that `save_to_disk` wrote."""
 
     kind: Literal["huggingface"] = "huggingface"
@@ -246,4 +263,11 @@ def _why_nothing(path: Path, kinds: str) -> str:
 def _without_field(name: str, present: list[str], where: Path) -> list[Problem]:
     if name in present:
         return []
-    return [Problem("text_field", name, f"a field of {where}: {', '.join(map(str, present)) or 'it has none'}")]
+    return [Problem("text_field", name, f"a field of {where}: {listed(present)}")]
+
+
+def listed(names: list[str], most: int = 20) -> str:
+    """Names that come from a file, for a message: printable, not too long, not too many."""
+    shown = [name if name.isprintable() else ascii(name) for name in map(str, names[:most])]
+    more = [f"and {len(names) - most} more"] if len(names) > most else []
+    return ", ".join([name if len(name) <= 40 else f"{name[:40]}…" for name in shown] + more) or "none"

@@ -14,8 +14,18 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.data.source_spec import FilesSource, HuggingFaceSource, JsonlSource, ParquetSource, StdlibSource
+from tasks.data.source_spec import (
+    LARGEST_MB,
+    FilesSource,
+    HuggingFaceSource,
+    JsonlSource,
+    ParquetSource,
+    StdlibSource,
+    listed,
+)
 from tasks.job import StageError
+
+ROWS = 32  # of Parquet in memory at a time
 
 AnySource = StdlibSource | FilesSource | JsonlSource | ParquetSource | HuggingFaceSource
 
@@ -32,8 +42,10 @@ class Raw:
 def read_source(source: AnySource) -> Iterator[Raw]:
     """The source's documents in a fixed order. Raises StageError, OSError."""
     match source:
-        case StdlibSource() | FilesSource():
-            return _read_files(source.files(), source.root())
+        case StdlibSource():
+            return _read_files(source.files(), source.root(), int(LARGEST_MB * 1e6))
+        case FilesSource():
+            return _read_files(source.files(), source.root(), source.max_bytes())
         case JsonlSource():
             return _read_jsonl(source)
         case ParquetSource():
@@ -42,10 +54,11 @@ def read_source(source: AnySource) -> Iterator[Raw]:
             return _read_hugging_face(source)
 
 
-def first_jsonl_record(path: Path) -> dict[str, Any]:
-    """The first record of a .jsonl(.gz|.zst) file that is UTF-8. Raises StageError when it cannot be read as one."""
+def first_jsonl_record(path: Path, most: int) -> dict[str, Any]:
+    """The first record of a .jsonl(.gz|.zst) file that is UTF-8. Raises StageError when it cannot be read as one, or
+    its line has more than `most` bytes."""
     with path.open("rb") as file:
-        for number, line in _lines(path, file):
+        for number, line in _lines(path, file, most):
             try:
                 return _record(path, number, line)
             except UnicodeDecodeError:
@@ -53,11 +66,13 @@ def first_jsonl_record(path: Path) -> dict[str, Any]:
     raise StageError(f"{path}: no JSON object in it; leave the file out")
 
 
-def _read_files(files: list[Path], root: Path) -> Iterator[Raw]:
+def _read_files(files: list[Path], root: Path, most: int) -> Iterator[Raw]:
     total = sum(path.stat().st_size for path in files) or 1
     done = 0
     for path in files:
-        text = path.read_bytes()
+        with path.open("rb") as file:
+            text = file.read(most + 1)
+        _refuse_large(len(text), most, str(path))
         done += len(text)
         yield Raw(path.relative_to(root).as_posix(), text, min(1.0, done / total))
 
@@ -69,7 +84,7 @@ def _read_jsonl(source: JsonlSource) -> Iterator[Raw]:
     for path in files:
         name = path.relative_to(source.root()).as_posix()
         with path.open("rb") as file:
-            for number, line in _lines(path, file):
+            for number, line in _lines(path, file, source.max_bytes()):
                 done = min(1.0, (before + file.tell()) / total)
                 try:
                     record = _record(path, number, line)
@@ -78,15 +93,16 @@ def _read_jsonl(source: JsonlSource) -> Iterator[Raw]:
                     continue
                 if source.text_field not in record:
                     raise StageError(
-                        f"{path}, line {number}: no field {source.text_field!r}; it has {', '.join(record) or 'none'}. "
+                        f"{path}, line {number}: no field {source.text_field!r}; it has {listed(list(record))}. "
                         "Set text_field, or leave the file out."
                     )
                 yield Raw(f"{name}#{number}", _encoded(record[source.text_field], f"{path}, line {number}"), done)
         before += path.stat().st_size
 
 
-def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The numbered lines with anything on them, decompressed as the name says."""
+def _lines(path: Path, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]:
+    """The numbered lines with anything on them, decompressed as the name says. Of a line that has more than `most`
+    bytes no more is read."""
     compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
     stream: IO[bytes] = file
     if compression is not None:
@@ -94,12 +110,13 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     number = 0
     while True:
         try:
-            line = stream.readline()
-        except OSError as error:
+            line = stream.readline(most + 1)
+        except (OSError, pa.ArrowException) as error:
             raise StageError(f"{path}, after line {number}: damaged or cut short ({error}); get it anew") from error
         if not line:
             return
         number += 1
+        _refuse_large(len(line), most, f"{path}, line {number}")
         if line.strip():
             yield number, line
 
@@ -107,12 +124,26 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
     """Raises StageError when the line is not a JSON object, UnicodeDecodeError when it is not UTF-8."""
     try:
-        record = json.loads(line.decode())
-    except json.JSONDecodeError as error:
-        raise StageError(f"{path}, line {number}: not JSON ({error}); mend it or leave the file out") from error
+        record = json.loads(line.decode(), parse_constant=_not_json)
+    except UnicodeDecodeError:
+        raise
+    except (ValueError, RecursionError) as error:  # ValueError: also an integer of more digits than Python converts
+        raise StageError(f"{path}, line {number}: not JSON ({error}); correct it or leave the file out") from error
     if not isinstance(record, dict):
         raise StageError(f"{path}, line {number}: a JSON object is needed, not {type(record).__name__}")
     return record
+
+
+def _not_json(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number in JSON")
+
+
+def _refuse_large(size: int, most: int, where: str) -> None:
+    if size > most:
+        raise StageError(
+            f"{where}: larger than max_document_mb = {most / 1e6:g} MB. Raise it (memory grows with it), split the "
+            "document, or leave the file out."
+        )
 
 
 def _encoded(text: Any, where: str) -> bytes:
@@ -133,28 +164,32 @@ def _read_parquet(source: ParquetSource) -> Iterator[Raw]:
         done = 0
         for path in files:
             name = path.relative_to(source.root()).as_posix()
-            for row, text in enumerate(_parquet_texts(path, source.text_field)):
+            for row, text in enumerate(_parquet_texts(path, source.text_field, source.max_bytes())):
                 done += 1
                 yield Raw(f"{name}#{row}", text, done / total)
     except pa.ArrowInvalid as error:
         raise StageError(f"{source.path}: not readable as Parquet ({error}); get the file anew") from error
 
 
-def _parquet_texts(path: Path, column: str) -> Iterator[bytes]:
+def _parquet_texts(path: Path, column: str, most: int) -> Iterator[bytes]:
     """One column's values; in binary, since Parquet does not check that its strings are UTF-8."""
     with pq.ParquetFile(path) as file:
         names = file.schema_arrow.names
         if column not in names:
-            raise StageError(f"{path}: no column {column!r}; it has {', '.join(names)}. Set text_field.")
+            raise StageError(f"{path}: no column {column!r}; it has {listed(names)}. Set text_field.")
         kind = file.schema_arrow.field(column).type
         if not _is_text(kind):
             raise StageError(f"{path}: column {column!r} is {kind}, not text; set text_field to one that is")
-        for batch in file.iter_batches(batch_size=256, columns=[column]):
+        row = 0
+        for batch in file.iter_batches(batch_size=ROWS, columns=[column]):
             values = batch.column(0)
             if pa.types.is_dictionary(kind):
                 values = values.dictionary_decode()
-            for value in values.cast(pa.large_binary()).to_pylist():
-                yield value or b""
+            for value in values.cast(pa.large_binary()):
+                text = value.as_py() or b""
+                _refuse_large(len(text), most, f"{path}, row {row}")
+                yield text
+                row += 1
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -179,8 +214,12 @@ def _read_hugging_face(source: HuggingFaceSource) -> Iterator[Raw]:
             return
         where = f"{source.name}/{source.split}#{row}"
         if source.text_field not in record:
-            raise StageError(f"{where}: no column {source.text_field!r}; it has {', '.join(record)}. Set text_field.")
-        yield Raw(where, _encoded(record[source.text_field], where), min(1.0, (row + 1) / total) if total else 0.0)
+            raise StageError(
+                f"{where}: no column {source.text_field!r}; it has {listed(list(record))}. Set text_field."
+            )
+        text = _encoded(record[source.text_field], where)
+        _refuse_large(len(text), source.max_bytes(), where)
+        yield Raw(where, text, min(1.0, (row + 1) / total) if total else 0.0)
 
 
 def _open_hugging_face(source: HuggingFaceSource) -> tuple[Any, int | None]:

@@ -17,6 +17,7 @@ from datasets import Dataset, DatasetDict
 
 from tasks.data.source_spec import FilesSource, HuggingFaceSource, JsonlSource, ParquetSource, StdlibSource
 from tasks.data.sources import AnySource, read_source
+from tasks.data.spec import CorpusSpec
 from tasks.job import StageError
 
 
@@ -93,6 +94,112 @@ def test_a_bad_jsonl_line_is_named(tmp_path: Path, line: bytes, said: str) -> No
     with pytest.raises(StageError, match="line 2") as error:
         found(JsonlSource(path=str(tmp_path)))
     assert said in str(error.value)
+
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"text": "x", "deep": ' + DEEP + b"}", "not JSON (maximum recursion depth exceeded"),
+        (b'{"text": "x", "id": ' + b"9" * 5000 + b"}", "not JSON (Exceeds the limit (4300 digits)"),
+        (b'{"text": "x", "score": NaN}', "not JSON (NaN is not a number in JSON)"),
+        (b'{"text": "x", "score": -Infinity}', "not JSON (-Infinity is not a number in JSON)"),
+        (b'{"text": "x"}\0', "not JSON (Extra data"),
+        (b'{"text": "a\0b"}', "not JSON (Invalid control character"),
+        (b'{"\\ud800\\n": "x"}', r"it has '\ud800\n'."),
+        (b"{" + b", ".join(b'"%d": 1' % number for number in range(10_000)) + b"}", "18, 19, and 9980 more."),
+        (b'{"' + b"x" * 1000 + b'": 1}', "it has " + "x" * 40 + "…"),
+        (b"\xef\xbb\xbf" + b'{"text": "x"}', "not JSON (Unexpected UTF-8 BOM"),
+    ],
+    ids=["nested", "digits", "nan", "infinity", "nul", "nul in text", "half a character", "fields", "a field", "bom"],
+)
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
+def test_a_hostile_jsonl_line_is_named(tmp_path: Path, suffix: str, line: bytes, said: str) -> None:
+    path = tmp_path / f"x.{suffix}"
+    path.write_bytes(compressed(b'{"text": "fine"}\n' + line + b"\n", suffix))
+    with pytest.raises(StageError, match=rf"x\.{suffix}, line 2: ") as error:
+        found(JsonlSource(path=str(tmp_path)))
+    assert said in str(error.value)
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) < 1000
+
+
+def test_nul_in_a_document_is_a_character_like_others(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(b'{"text": "a\\u0000b"}\n')
+    assert list(found(JsonlSource(path=str(tmp_path))).values()) == [b"a\0b"]
+
+
+def compressed(data: bytes, suffix: str) -> bytes:
+    if suffix.endswith("gz"):
+        return gzip.compress(data)
+    return pa.Codec("zstd").compress(data, asbytes=True) if suffix.endswith("zst") else data
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
+def test_a_jsonl_line_over_the_limit_is_named_and_not_read(tmp_path: Path, suffix: str) -> None:
+    """400 MB on one line: of it, no more than the limit is ever in memory."""
+    path = tmp_path / f"x.{suffix}"
+    path.write_bytes(compressed(b'{"text": "fine"}\n{"text": "' + b" " * 400_000_000 + b'"}\n', suffix))
+    program = f"""if True:
+        import resource
+        from tasks.data.source_spec import JsonlSource
+        from tasks.data.sources import read_source
+        from tasks.job import StageError
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            list(read_source(JsonlSource(path={str(path)!r}, max_document_mb=2)))
+        except StageError as error:
+            print(error)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    said, kilobytes = ended.stdout.splitlines()
+    assert f"x.{suffix}, line 2: larger than max_document_mb = 2 MB" in said
+    assert int(kilobytes) < 50_000
+
+
+def test_a_document_as_large_as_the_limit_is_read(tmp_path: Path) -> None:
+    line = lines({"text": "x" * 988}).rstrip()
+    assert len(line) == 1000
+    (tmp_path / "x.jsonl").write_bytes(line)
+    assert len(found(JsonlSource(path=str(tmp_path), max_document_mb=0.001))) == 1
+    (tmp_path / "x.jsonl").write_bytes(line.replace(b"xx", b"xxx", 1))
+    with pytest.raises(StageError, match=r"line 1: larger than max_document_mb = 0\.001 MB"):
+        found(JsonlSource(path=str(tmp_path), max_document_mb=0.001))
+
+
+def test_a_file_over_the_limit_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"x" * 1000)
+    (tmp_path / "b.txt").write_bytes(b"x" * 1001)
+    with pytest.raises(StageError, match=r"b\.txt: larger than max_document_mb = 0\.001 MB"):
+        found(FilesSource(path=str(tmp_path), max_document_mb=0.001))
+
+
+def test_a_row_over_the_limit_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["x" * 1000, None, "x" * 1001]}), tmp_path / "x.parquet")
+    Dataset.from_dict({"text": ["x" * 1000, None, "x" * 1001]}).save_to_disk(tmp_path / "saved")
+    for source in (
+        ParquetSource(path=f"{tmp_path}/x.parquet", max_document_mb=0.001),
+        HuggingFaceSource(name=str(tmp_path / "saved"), max_document_mb=0.001),
+    ):
+        with pytest.raises(StageError, match=r"(row |#)2: larger than max_document_mb = 0\.001 MB"):
+            found(source)
+
+
+def test_what_is_missing_is_said_without_reading_more_than_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(b"[" * 2000)
+    (problem,) = JsonlSource(path=str(tmp_path), max_document_mb=0.001).missing()
+    assert "x.jsonl, line 1: larger than max_document_mb = 0.001 MB" in problem.allowed
+
+
+def test_the_limit_is_no_part_of_what_a_corpus_is(tmp_path: Path) -> None:
+    """A corpus that was made within one limit is the same within another, and is not made again."""
+    small, large = (
+        CorpusSpec(source=JsonlSource(path=str(tmp_path), max_document_mb=limit)).identity() for limit in (1, 2)
+    )
+    assert small == large
+    assert "max_document_mb" not in small["source"]
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zst"])

@@ -1,0 +1,76 @@
+"""A checkpoint's `.metadata`, read by a child process (tasks/convert/read_metadata.py) under limits.
+
+The child interprets the pickle without running it; what it prints is plain JSON. It starts in 50 ms, without torch,
+once per checkpoint. Its limits grow with the file: what torch writes takes about 25 bytes of memory and
+0.5 µs per byte.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from tasks.convert.errors import ConversionError
+
+MOST_BYTES = 256 << 20  # of a .metadata: more than a million chunks
+_ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One rectangle of a tensor, and where its archive is stored."""
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+    file: str
+    offset: int  # bytes
+    length: int  # bytes
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor of the checkpoint."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    chunks: tuple[Chunk, ...] = field(repr=False)
+
+
+def read_metadata(path: Path) -> dict[str, Stored]:
+    """The tensors that a `.metadata` describes. Raises ConversionError, and OSError when it cannot be opened."""
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        raise ConversionError(f"{path}: has {size} bytes; a checkpoint's metadata may have up to {MOST_BYTES}")
+    seconds, memory = 30 + 10 * (size >> 20), (256 << 20) + 48 * size
+    words = [sys.executable, "-S", "-E", "-m", "tasks.convert.read_metadata", str(path.absolute())]
+    try:
+        ended = subprocess.run(
+            [*words, str(seconds), str(memory)],
+            cwd=_ROOT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60 + 5 * seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ConversionError(f"{path}: cannot be read in {error.timeout:.0f} s; the file is damaged") from None
+    if ended.returncode == 1 and len(said := ended.stderr.splitlines()) == 1:
+        raise ConversionError(f"{path} {said[0]}")
+    if ended.returncode:
+        raise ConversionError(
+            f"{path}: cannot be read within {seconds} s of CPU time and {memory >> 20} MiB (exit code "
+            f"{ended.returncode}: {' '.join(ended.stderr.split()[-20:])}); the file is damaged"
+        )
+    return dict(_stored(path, *json.loads(line)) for line in ended.stdout.splitlines())
+
+
+def _stored(path: Path, name: str, dtype: str, shape: list[int], chunks: list[list[object]]) -> tuple[str, Stored]:
+    kind = getattr(torch, dtype, None)
+    if not isinstance(kind, torch.dtype):
+        raise ConversionError(f"{path}: {name} is of {dtype}, which this version of torch does not have")
+    found = tuple(Chunk(tuple(start), tuple(size), *place) for start, size, *place in chunks)  # type: ignore
+    return name, Stored(tuple(shape), kind, found)

@@ -1,0 +1,192 @@
+"""What a checkpoint's `.metadata` says of its tensors, as one line of JSON.
+
+    python -m tasks.convert.read_metadata PATH CPU_SECONDS MEMORY_BYTES
+
+A process of its own, started by tasks/convert/metadata.py, that may take no more than so much time and
+address space. Exit code 0, or 1 with the reason on stderr. Standard library only.
+"""
+
+import gc
+import json
+import re
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tasks.convert.pickles import Call, Name, Pairs, PickleError, Value, kind, load, shown
+
+LARGEST = 2**63 - 1  # a size, in elements or bytes
+MOST_AXES = 16
+LONGEST = 1000  # characters of a tensor's or a file's name
+
+_METADATA = "torch.distributed.checkpoint.metadata."
+_PLANNER = "torch.distributed.checkpoint.planner."
+_STORAGE = "torch.distributed.checkpoint.filesystem._StorageInfo"
+_NAMES = {
+    *(
+        _METADATA + name
+        for name in (
+            "Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata", "TensorProperties",
+            "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING",
+        )
+    ),
+    *(_PLANNER + name for name in ("SavePlan", "WriteItem", "WriteItemType", "TensorWriteData", "BytesIOWriteData")),
+    _STORAGE,
+    "torch.Size",
+    "torch.serialization._get_layout",
+    "collections.OrderedDict",
+    "pathlib.PosixPath",
+    "pathlib.Path",
+    "pathlib._local.PosixPath",  # Python 3.13
+}  # fmt: skip
+_DTYPE = re.compile(r"torch\.((?:b?float|q?u?int|complex|bits)\d\w*|bool)")
+
+Place = tuple[str, int, int]  # file, offset and length in bytes
+
+
+def allowed(name: str) -> bool:
+    """Whether a `.metadata` may name it. Nothing is called; but what names anything else was not written by torch."""
+    return name in _NAMES or _DTYPE.fullmatch(name) is not None
+
+
+def tensors(content: bytes) -> Iterator[tuple[str, str, list[int], list[list[object]]]]:
+    """(name, dtype, shape, chunks) of each tensor; a chunk is [start, shape, file, offset, length]. Raises
+    PickleError."""
+    found = load(content, allowed)
+    if not (isinstance(found, Call) and found.name == f"{_METADATA}Metadata"):
+        raise PickleError(f"has a {kind(found)} in it, not a checkpoint's metadata")
+    fields = _state(found, "Metadata")
+    places = {}
+    for index, info in _pairs(fields.get("storage_data"), "storage_data"):
+        key = _index(index)
+        if key in places:
+            raise PickleError(f"has two places for {key[0]} at {key[1]}")
+        places[key] = _place(info, key[0])
+    left = len(places)  # each chunk has a place of its own; a list of chunks may not be many tensors'
+    for name, about in _named(fields.get("state_dict_metadata"), "state_dict_metadata").items():
+        if isinstance(about, Call) and about.name == f"{_METADATA}BytesStorageMetadata":
+            continue
+        about = _state(about, "TensorStorageMetadata")
+        chunks = _list(about.get("chunks"), f"the chunks of {name}")
+        left -= len(chunks)
+        if left < 0:
+            raise PickleError("has more chunks of tensors than places for them")
+        size = _size(about.get("size"), f"the size of {name}")
+        yield name, _dtype(about.get("properties"), name), size, [_chunk(chunk, name, places) for chunk in chunks]
+
+
+def _chunk(chunk: Value, name: str, places: dict[tuple[str, tuple[int, ...] | None], Place]) -> list[object]:
+    fields = _state(chunk, "ChunkStorageMetadata")
+    start = _size(fields.get("offsets"), f"the offsets of a chunk of {name}")
+    shape = _size(fields.get("sizes"), f"the sizes of a chunk of {name}")
+    place = places.get((name, tuple(start)))
+    if place is None:
+        raise PickleError(f"says nowhere where the chunk of {name} at {start} is stored")
+    return [start, shape, *place]
+
+
+def _index(index: Value) -> tuple[str, tuple[int, ...] | None]:
+    fields = _state(index, "MetadataIndex")
+    name, offset = _text(fields.get("fqn"), "the name of a tensor"), fields.get("offset")
+    return name, None if offset is None else tuple(_size(offset, f"the offsets of a chunk of {name}"))
+
+
+def _place(info: Value, name: str) -> Place:
+    fields = _state(info, _STORAGE)
+    if fields.get("transform_descriptors"):
+        raise PickleError(f"says that {name} is stored transformed (compressed or encrypted), which cannot be read")
+    file = _text(fields.get("relative_path"), f"the file of {name}")
+    return (
+        file,
+        _int(fields.get("offset"), f"the offset of {name}"),
+        _int(fields.get("length"), f"the length of {name}"),
+    )
+
+
+def _dtype(properties: Value, name: str) -> str:
+    """TensorProperties has a tuple for its state, the dtype first."""
+    match properties:
+        case Call(name=f, state=(Name(name=dtype), *_)) if f == f"{_METADATA}TensorProperties":
+            if _DTYPE.fullmatch(dtype):
+                return dtype.removeprefix("torch.")
+    raise PickleError(f"says no dtype for {name}: {kind(properties)}")
+
+
+def _state(value: Value, wanted: str) -> dict[str, Value]:
+    """An object's attributes."""
+    full = wanted if "." in wanted else _METADATA + wanted
+    if not (isinstance(value, Call) and value.name == full):
+        raise PickleError(f"has {kind(value)} where a {wanted.rpartition('.')[2]} is wanted")
+    return _named(value.state, f"the attributes of a {wanted.rpartition('.')[2]}")
+
+
+def _named(value: Value, what: str) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    for key, item in _pairs(value, what):
+        key = _text(key, f"a key in {what}")
+        if key in found:
+            raise PickleError(f"has {key} twice in {what}")
+        found[key] = item
+    return found
+
+
+def _pairs(value: Value, what: str) -> list[tuple[Value, Value]]:
+    if not isinstance(value, Pairs):
+        raise PickleError(f"has {kind(value)} for {what}, not a dict")
+    return value.items
+
+
+def _list(value: Value, what: str) -> list[Value]:
+    if not isinstance(value, list):
+        raise PickleError(f"has {kind(value)} for {what}, not a list")
+    return value
+
+
+def _text(value: Value, what: str) -> str:
+    if not (isinstance(value, str) and 1 <= len(value) <= LONGEST and value.isprintable()):
+        given = ascii(shown(value)) if isinstance(value, str) else kind(value)
+        raise PickleError(f"has {given} for {what}, not printable text of up to {LONGEST} characters")
+    return value
+
+
+def _int(value: Value, what: str) -> int:
+    if type(value) is not int or not 0 <= value <= LARGEST:
+        given = "an int out of range" if type(value) is int else kind(value)
+        raise PickleError(f"has {given} for {what}, not an int from 0 to 2^63 - 1")
+    return value
+
+
+def _size(value: Value, what: str) -> list[int]:
+    """torch.Size((…))."""
+    if isinstance(value, Call) and value.name == "torch.Size" and len(value.arguments) == 1:
+        value = value.arguments[0]
+    if not isinstance(value, (tuple, list)) or len(value) > MOST_AXES:
+        raise PickleError(f"has {kind(value)} for {what}, not a torch.Size of up to {MOST_AXES} axes")
+    return [_int(each, what) for each in value]
+
+
+def main() -> None:
+    path, seconds, memory = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    for what, most in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0)):
+        hard = resource.getrlimit(what)[1]  # it may be lowered, never raised
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (most, most))
+    gc.disable()  # every object is kept until the end, so a collection would find nothing
+    try:
+        content = path.read_bytes()
+        room = 2 * len(content) + 1000  # what is said of tensors is no longer than the pickle that says it
+        for tensor in tensors(content):
+            line = json.dumps(tensor)
+            room -= len(line)
+            if room < 0:
+                raise PickleError("repeats the same names and sizes too often")
+            print(line)
+    except PickleError as error:
+        sys.exit(str(error))
+    except MemoryError:
+        sys.exit(f"needs more than {memory >> 20} MiB of memory to be read; no checkpoint's metadata does")
+
+
+if __name__ == "__main__":
+    main()
