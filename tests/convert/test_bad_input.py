@@ -400,7 +400,7 @@ LM_HEAD = "lm_head.weight"
 QUANTIZED = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 
 THEIRS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "another model": (config(model_type="gpt2"), r"model_type is 'gpt2'; the converter knows llama, "),
+    "another model": (config(model_type="gpt2"), r"model_type is 'gpt2'; the converter supports llama, "),
     "no model": (config(model_type=None), r"model_type is None"),
     "a model that is no word": (config(model_type=["llama"]), r"model_type is \['llama'\]"),
     "an unknown field": (config(logit_boost=1.5), r"does not know logit_boost = 1\.5"),
