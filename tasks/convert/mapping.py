@@ -104,9 +104,11 @@ class Weight:
 def refuse_far_off(model: Architecture, elements: int) -> None:
     """Raises ConversionError for a config whose model is many times as large as the stored weights, before its weights
     are listed one by one."""
-    experts = model.experts.count * (model.layers - model.experts.first) if model.experts else 0
-    width = model.experts.ffn if model.experts else 0
-    least = model.vocab * model.hidden + model.layers * model.hidden + experts * width * model.hidden
+    experts = model.experts
+    dense = min(experts.first, model.layers) if experts else model.layers
+    least = model.hidden * (model.vocab + dense * model.ffn)
+    if experts:
+        least += model.hidden * (model.layers - dense) * experts.count * experts.ffn
     if least > 100 * elements:
         raise ConversionError(
             f"config.json: describes a model of at least {least} numbers ({model.layers} layers, hidden_size "
