@@ -22,14 +22,26 @@ def work(job: Job) -> None:
     source = spec.folder() or spec.model
     try:
         config = AutoConfig.from_pretrained(source, revision=spec.revision, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, revision=spec.revision, trust_remote_code=False, use_safetensors=True, dtype="auto"
+        model, account = AutoModelForCausalLM.from_pretrained(
+            source,
+            revision=spec.revision,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype="auto",
+            output_loading_info=True,
         )
         tokenizer = AutoTokenizer.from_pretrained(source, revision=spec.revision, trust_remote_code=False)
-    except (ValueError, KeyError) as error:  # how transformers says "not a model that I know"
+    except Exception as error:  # on a bad config transformers raises whatever its arithmetic does
         raise StageError(
-            f"start_from.model {spec.model}: not a causal language model that can be loaded: {error}"
+            f"start_from.model {spec.model}: not a causal language model that can be loaded: "
+            f"{type(error).__name__}: {' '.join(str(error).split())[:1000]}"
         ) from error
+    if account["missing_keys"]:  # transformers makes up what is not there
+        names = sorted(account["missing_keys"])
+        raise StageError(
+            f"start_from.model {spec.model}: {len(names)} weights are missing from its safetensors: "
+            f"{', '.join(names[:5])}"
+        )
     if tokenizer.eos_token_id is None:
         raise StageError(f"start_from.model {spec.model}: its tokenizer has no eos token; set one and save it again")
     if len(tokenizer) > config.vocab_size:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from tasks.convert.adopt_spec import AdoptSpec
@@ -39,7 +40,7 @@ def adopt(model: Path, job: Path) -> tuple[int, dict[str, str]]:
     write_job(job, "adopt", "hf_model", AdoptSpec(model=str(model)).model_dump(mode="json"))
     with (job / "log.txt").open("wb") as log:
         command = [sys.executable, "-m", "tasks.convert.adopt", str(job)]
-        ended = subprocess.run(command, stdout=log, stderr=log, timeout=120, check=False)
+        ended = subprocess.run(command, stdout=log, stderr=log, timeout=600, check=False)
     return ended.returncode, json.loads((job / "result.json").read_text())
 
 
@@ -66,6 +67,27 @@ def test_a_config_of_no_known_model_is_refused(model: Path, tmp_path: Path) -> N
     code, result = adopt(model, tmp_path / "job")
     assert code == 1
     assert "no-such-model" in result["error"]
+
+
+@pytest.mark.parametrize(("field", "value"), [("num_attention_heads", 0), ("hidden_size", "32"), ("head_dim", 7)])
+def test_a_config_that_transformers_cannot_load_is_refused(
+    model: Path, tmp_path: Path, field: str, value: object
+) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {field: value}))
+    code, result = adopt(model, tmp_path / "job")
+    assert code == 1
+    assert "not a causal language model that can be loaded" in result["error"]
+
+
+def test_a_model_without_one_of_its_weights_is_refused(model: Path, tmp_path: Path) -> None:
+    """Transformers would make one up."""
+    weights = load_file(model / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    code, result = adopt(model, tmp_path / "job")
+    assert code == 1
+    assert "1 weights are missing from its safetensors: model.layers.1.mlp.up_proj.weight" in result["error"]
 
 
 def test_a_vocabulary_smaller_than_the_tokenizers_is_refused(model: Path, tmp_path: Path) -> None:
