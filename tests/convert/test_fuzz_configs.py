@@ -26,7 +26,7 @@ from tasks.convert.megatron_model import full_config, open_megatron
 from tests.convert.models import FAMILIES, LINEAR, LLAMA3, YARN, text
 from tests.convert.test_round_trip import assert_same, tensors
 
-SHORT = 40
+SHORT = 60
 LARGEST = 2_000_000  # numbers of a model that weights are made for
 BOUND = 1e-3
 
