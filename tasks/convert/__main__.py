@@ -4,6 +4,7 @@
     python -m tasks.convert import HUGGING_FACE MEGATRON
     python -m tasks.convert audit ONE OTHER
 
+`--preflight` with the first two prints what would be read and written, and every problem, and writes nothing.
 Exit code 0; 1 when it cannot be done, or an audit finds a difference; 2 for wrong words.
 """
 
@@ -13,8 +14,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from rich.console import Console
@@ -26,6 +28,7 @@ from tasks.manifest import MANIFEST, ArtifactError, verify
 
 if TYPE_CHECKING:
     from tasks.convert.megatron_model import MegatronModel
+    from tasks.convert.preflight import Preflight
 
 DTYPES = click.Choice(["bf16", "fp16", "fp32"])
 FOLDER = click.Path(path_type=Path)
@@ -38,6 +41,11 @@ def main() -> None:
     """Between Megatron's torch_dist checkpoints and Hugging Face's safetensors, in both directions."""
     quiet()
     os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here is fetched
+
+
+def _preflight(function: Callable[..., Any]) -> Callable[..., Any]:
+    words = "Print what would be read and written, and every problem; write nothing. Exit code 1 if there is a problem."
+    return click.option("--preflight", is_flag=True, help=words)(function)
 
 
 def _verified(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,6 +61,7 @@ def _verified(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--dtype", type=DTYPES, help="Type of the weights; default: as they are.")
 @click.option("--max-shard-gb", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True)
 @click.option("--replace", is_flag=True, help="Replace what is at TARGET.")
+@_preflight
 @_verified
 def export_command(
     source: Path,
@@ -62,18 +71,29 @@ def export_command(
     dtype: str | None,
     max_shard_gb: float,
     replace: bool,
+    preflight: bool,
     no_verify: bool,
 ) -> None:
     """Megatron's torch_dist checkpoint SOURCE to a Hugging Face folder TARGET."""
-    from tasks.convert.export_model import ExportOptions, export_model
+    from tasks.convert.export_model import ExportOptions, export_model, export_notes
     from tasks.convert.megatron_model import open_megatron
+    from tasks.convert.preflight import export_preflight
     from tasks.convert.target import check_target, normalized
 
+    options = ExportOptions(dtype, int(max_shard_gb * 1e9), replace)
+    inputs = [given for given in (source, config, tokenizer) if given]
+    checks = [lambda: check_target(normalized(target), replace, inputs), lambda: _verify(source, no_verify)]
+
+    def opening() -> "MegatronModel":
+        return _with_tokens(open_megatron(source, config), tokenizer)
+
+    if preflight:
+        _report(export_preflight(checks, opening, target, options, tokenizer))
     with _errors_in_a_line():
-        check_target(normalized(target), replace, [given for given in (source, config, tokenizer) if given])
-        _verify(source, no_verify)
-        options = ExportOptions(dtype, int(max_shard_gb * 1e9), replace)
-        opened = _with_tokens(open_megatron(source, config), tokenizer)
+        for check in checks:
+            check()
+        opened = opening()
+        _notes(export_notes(opened, options))
         with _bar("export") as progress:
             account = export_model(opened, target, options, tokenizer, progress)
     click.echo(f"{target}: {sum(len(entry.parts) for entry in account)} tensors of {len(account)} weights")
@@ -84,20 +104,27 @@ def export_command(
 @click.argument("target", type=FOLDER)
 @click.option("--dtype", type=DTYPES, help="Type of the weights; default: as they are.")
 @click.option("--replace", is_flag=True, help="Replace what is at TARGET.")
+@_preflight
 @_verified
-def import_command(source: Path, target: Path, dtype: str | None, replace: bool, no_verify: bool) -> None:
+def import_command(
+    source: Path, target: Path, dtype: str | None, replace: bool, preflight: bool, no_verify: bool
+) -> None:
     """Hugging Face folder SOURCE to a checkpoint TARGET that Megatron loads under any layout."""
-    from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
+    from tasks.convert.import_model import ImportOptions, import_model, import_notes, open_hugging_face
+    from tasks.convert.preflight import import_preflight
     from tasks.convert.target import check_target, normalized
 
+    options = ImportOptions(dtype, replace)
+    checks = [lambda: check_target(normalized(target), replace, [source]), lambda: _verify(source, no_verify)]
+    if preflight:
+        _report(import_preflight(checks, partial(open_hugging_face, source), target, options))
     with _errors_in_a_line():
-        check_target(normalized(target), replace, [source])
-        _verify(source, no_verify)
+        for check in checks:
+            check()
         opened = open_hugging_face(source)
+        _notes(import_notes(opened, options))
         with _bar("import") as progress:
-            account = import_model(opened, target, ImportOptions(dtype, replace), progress)
-    if opened.left_out:
-        click.echo(f"left out: {', '.join(opened.left_out)}")
+            account = import_model(opened, target, options, progress)
     click.echo(f"{target}: {len(account)} weights of {sum(len(entry.parts) for entry in account)} tensors")
 
 
@@ -108,6 +135,7 @@ def import_command(source: Path, target: Path, dtype: str | None, replace: bool,
 @click.option("--tokens", type=click.IntRange(8), default=512, show_default=True, help="On which both models run.")
 @click.option("--bound", type=click.FloatRange(0), default=1e-4, show_default=True, help="Of a logit's difference.")
 @click.option("--text", type=click.Path(exists=True, path_type=Path), help="A text to run on; default: random tokens.")
+@click.option("--tokenizer", type=WORKING, help="The folder that `export` was given, if any.")
 @click.option("--json", "to", type=FOLDER, help="A file for all that was compared.")
 @_verified
 def audit_command(
@@ -117,6 +145,7 @@ def audit_command(
     tokens: int,
     bound: float,
     text: Path | None,
+    tokenizer: Path | None,
     to: Path | None,
     no_verify: bool,
 ) -> None:
@@ -133,8 +162,11 @@ def audit_command(
         _verify(one, no_verify)
         _verify(other, no_verify)
         ours, theirs = open_megatron(megatron, config), open_hugging_face(hugging_face)
+        if ours.beside is None:
+            ours = _with_tokens(ours, tokenizer)
         with _counts() as progress:
-            found = audit(ours, theirs, _tokens(tokens, ours.architecture.vocab, text, hugging_face), bound, progress)
+            words = _tokens(tokens, ours.architecture.vocab, text, hugging_face)
+            found = audit(ours, theirs, words, bound, progress, tokenizer)
     if to:
         to.write_text(json.dumps(asdict(found), indent=1))
     click.echo(found.verdict())
@@ -169,6 +201,20 @@ def _tokens(count: int, vocabulary: int, text: Path | None, model: Path) -> Any:
 def _verify(folder: Path, no_verify: bool) -> None:
     if (folder / MANIFEST).exists() and not no_verify:
         verify(folder)
+
+
+def _notes(notes: list[str]) -> None:
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+
+
+def _report(found: "Preflight") -> NoReturn:
+    for line in found.lines:
+        click.echo(line)
+    _notes(found.notes)
+    for problem in found.problems:
+        click.echo(f"error: {problem}", err=True)
+    sys.exit(1 if found.problems else 0)
 
 
 @contextmanager

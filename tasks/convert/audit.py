@@ -1,18 +1,21 @@
 """Proof that two folders hold the same model: Megatron's checkpoint and Hugging Face's safetensors, as written.
 
-Three questions, each with bounded memory: are the configs the same, field by field; are the weights
-the same numbers, every one; and do both compute the same, layer after layer up to the logits, one side
-by a forward pass over Megatron's tensors (forward.py), the other by transformers (reference.py).
+Four questions, each with bounded memory: are the configs the same, field by field; are the weights the
+same numbers, every one; are the files beside them the same (audit_files.py); and do both compute the same,
+layer after layer up to the logits, one side by a forward pass over Megatron's tensors (forward.py), the
+other by transformers (reference.py). What cannot be compared is named in the verdict.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from blake3 import blake3
 from torch import Tensor
 
+from tasks.convert.audit_files import compare_beside, free_fields
 from tasks.convert.config import FREE
 from tasks.convert.files import raw
 from tasks.convert.forward import Decoder
@@ -55,6 +58,8 @@ class Audit:
     dropped: list[str]  # Hugging Face's tensors that repeat others
     config_differences: list[FieldDifference]
     weight_differences: list[WeightDifference]
+    file_differences: list[str]  # of model.json, the tokenizer and all else beside the weights
+    not_compared: list[str]  # what one side says nothing about
     tokens: int  # on which both models ran
     layer_max_abs_diff: list[float]  # of the hidden state after each layer
     logits_max_abs_diff: float
@@ -73,6 +78,7 @@ class Audit:
             f"difference {each.max_abs_diff:.3g})"
             for each in self.weight_differences
         ]
+        found += self.file_differences
         # NaN is within no bound
         if not (self.logits_max_abs_diff <= self.bound and self.argmax_agreement == 1.0):
             found.append(
@@ -88,14 +94,29 @@ class Audit:
             return f"not the same model: {several(problems)}"
         return (
             f"the same model: {len(self.weights)} weights, {self.parameters} numbers, all equal; on {self.tokens} "
-            f"tokens the logits differ by at most {self.logits_max_abs_diff:.2g}"
+            f"tokens the logits differ by at most {self.logits_max_abs_diff:.2g}; {self._coverage()}"
         )
+
+    def _coverage(self) -> str:
+        if not self.not_compared:
+            return "the files beside the weights are the same"
+        return f"not compared: {', '.join(self.not_compared)}"
 
 
 @torch.no_grad()
-def audit(ours: MegatronModel, theirs: HuggingFaceModel, tokens: Tensor, bound: float, progress: Progress) -> Audit:
-    """Compare two opened models on `tokens`, (sequences, length). Raises ConversionError when one cannot be read."""
+def audit(
+    ours: MegatronModel,
+    theirs: HuggingFaceModel,
+    tokens: Tensor,
+    bound: float,
+    progress: Progress,
+    tokenizer: Path | None = None,
+) -> Audit:
+    """Compare two opened models on `tokens`, (sequences, length). `tokenizer`: the folder that the export was given.
+    Raises ConversionError when one cannot be read."""
     entries, differences = _weights(ours, theirs, progress)
+    beside = compare_beside(ours, theirs, tokenizer, entries)
+    _, unknown = free_fields(ours, theirs)
     layers, largest, mean, agreed = _forward(ours, theirs, tokens, progress)
     padded = [weight for weight in ours.weights if weight.key in PADDED]
     padding = max(ours.checkpoint.tensors[ours.keys[weight.key]].shape[0] - weight.shape[0] for weight in padded)
@@ -104,8 +125,10 @@ def audit(ours: MegatronModel, theirs: HuggingFaceModel, tokens: Tensor, bound: 
         weights=entries,
         padding_rows=padding,
         dropped=theirs.dropped,
-        config_differences=_fields(ours.fields, theirs.fields),
+        config_differences=_fields(ours, theirs),
         weight_differences=differences,
+        file_differences=beside.differences,
+        not_compared=[f"config.json's {name} (the checkpoint does not say)" for name in unknown] + beside.not_compared,
         tokens=tokens.numel(),
         layer_max_abs_diff=layers,
         logits_max_abs_diff=largest,
@@ -115,10 +138,12 @@ def audit(ours: MegatronModel, theirs: HuggingFaceModel, tokens: Tensor, bound: 
     )
 
 
-def _fields(ours: dict[str, Any], theirs: dict[str, Any]) -> list[FieldDifference]:
-    names = sorted((ours.keys() | theirs.keys()) - FREE)
+def _fields(ours: MegatronModel, theirs: HuggingFaceModel) -> list[FieldDifference]:
+    mine, other = ours.fields, theirs.fields
+    compared, _ = free_fields(ours, theirs)
+    names = sorted(((mine.keys() | other.keys()) - FREE) | set(compared))
     return [
-        FieldDifference(name, ours.get(name), theirs.get(name)) for name in names if ours.get(name) != theirs.get(name)
+        FieldDifference(name, mine.get(name), other.get(name)) for name in names if mine.get(name) != other.get(name)
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tasks.convert.architecture import Rope
 from tasks.convert.errors import ConversionError
+from tasks.convert.fields import shown
 
 # Fields of transformers' base class and of its configs that touch neither weights nor forward pass
 FREE = frozenset({
@@ -47,9 +48,9 @@ class Config:
         """A field that must have one of these values, if it is there at all."""
         self._asked.add(name)
         value = self.fields.get(name)
-        if value is not None and value not in allowed:
+        if value is not None and not any(value == each and type(value) is type(each) for each in allowed):
             words = " or ".join(repr(each) for each in allowed)
-            raise ConversionError(f"config.json: {name} is {value!r}; the converter can carry {words} alone")
+            raise ConversionError(f"config.json: {name} is {shown(value)}; the converter supports only {words}")
 
     def ignore(self, *names: str) -> None:
         """Fields that matter only in training, or repeat others."""
@@ -57,20 +58,28 @@ class Config:
 
     def rope(self, name: str | None = None) -> Rope:
         """The rotary embedding: of the whole model, or of the layers of one type."""
-        return rope(self.get("rope_parameters") if name is None else self.get("rope_parameters")[name])
+        fields = self.get("rope_parameters")
+        if name is None:
+            return rope(fields)
+        if not isinstance(fields.get(name), dict):
+            raise ConversionError(
+                f"config.json: rope_parameters.{name} is {shown(fields.get(name))}; this family needs rope_parameters "
+                f"of its own for full_attention and for sliding_attention"
+            )
+        return rope(fields[name])
 
     def finish(self) -> None:
         """Raises ConversionError for every field that nobody has asked for."""
         unknown = {name: value for name, value in self.fields.items() if name not in self._asked}
         if unknown:
-            words = ", ".join(f"{name} = {value!r}" for name, value in sorted(unknown.items()))
+            words = ", ".join(f"{name} = {shown(value)}" for name, value in sorted(unknown.items()))
             raise ConversionError(
                 f"config.json: the converter does not know {words}. A field that it dropped could change the model: "
                 f"teach tasks/convert/families/ what it means, or take it out if it means nothing"
             )
 
 
-_ROPE_FIELDS = {
+_ROPE_FIELDS: dict[str, dict[str, str]] = {
     "default": {},
     "linear": {"factor": "factor"},
     "llama3": {
@@ -90,24 +99,39 @@ _ROPE_FIELDS = {
 }  # fmt: skip
 
 
+_ROPE_OPTIONAL = ("beta_fast", "beta_slow", "attention_factor", "truncate")
+
+
 def rope(fields: dict[str, Any]) -> Rope:
-    """transformers' rope_parameters as a Rope."""
+    """transformers' rope_parameters as a Rope; types and bounds are checked already."""
     fields = {name: value for name, value in fields.items() if value is not None}
     kind = fields.pop("rope_type", "default")
     fields.pop("type", None)  # its older name
-    theta = fields.pop("rope_theta")
     if kind not in _ROPE_FIELDS:
-        raise ConversionError(f"config.json: rope_type is {kind!r}; the converter knows {', '.join(_ROPE_FIELDS)}")
-    if kind != "default" and "factor" not in fields:
-        raise ConversionError(f"config.json: rope_parameters of rope_type {kind} have no factor")
+        raise ConversionError(
+            f"config.json: rope_type is {shown(kind)}; the converter supports {', '.join(_ROPE_FIELDS)}"
+        )
+    known = _ROPE_FIELDS[kind]
+    missing = [name for name in ("rope_theta", *known) if name not in fields and name not in _ROPE_OPTIONAL]
+    if missing:
+        raise ConversionError(
+            f"config.json: rope_parameters of rope_type {kind} lack {', '.join(missing)} (or have null); a number is "
+            f"needed"
+        )
+    theta = fields.pop("rope_theta")
     if kind == "yarn":
         fields["attention_factor"] = _attention_factor(fields)
-    known = _ROPE_FIELDS[kind]
     unknown = fields.keys() - known
     if unknown:
-        words = ", ".join(f"{name} = {fields[name]!r}" for name in sorted(unknown))
+        words = ", ".join(f"{name} = {shown(fields[name])}" for name in sorted(unknown))
         raise ConversionError(f"config.json: the converter does not know what {words} means to rope_type {kind}")
-    return Rope(theta=theta, scaling=kind, **{known[name]: value for name, value in fields.items()})
+    found = Rope(theta=theta, scaling=kind, **{known[name]: value for name, value in fields.items()})
+    if kind == "llama3" and found.high_frequency <= found.low_frequency:
+        raise ConversionError(
+            f"config.json: rope_parameters.high_freq_factor is {found.high_frequency}; it should be greater than "
+            f"low_freq_factor ({found.low_frequency})"
+        )
+    return found
 
 
 def mscale(factor: float, weight: float = 1.0) -> float:

@@ -15,7 +15,7 @@ import torch
 from tasks.convert.errors import ConversionError
 from tasks.convert.left_out import WEIGHTS, adapter_problem
 from tasks.convert.mapping import Weight
-from tasks.convert.megatron_model import MegatronModel
+from tasks.convert.megatron_model import HUGGINGFACE, MegatronModel
 from tasks.convert.partial import Files, Partial, states
 from tasks.convert.safetensors_files import INDEX, SINGLE, Shard, write_index
 from tasks.convert.target import ACCOUNT
@@ -40,7 +40,7 @@ def export_model(
     ConversionError, and OSError; then what was written is in `target`.partial, and the next call goes on there."""
     stored = {weight.name: source.checkpoint.tensors[source.keys[weight.key]].dtype for weight in source.weights}
     dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in stored.items()}
-    shards = list(_shards(source.weights, dtypes, options.max_shard_bytes))
+    shards = plan_shards(source, options)
     plan = {
         "export": file_digest(source.checkpoint.folder / METADATA),
         "from": str(source.checkpoint.folder.absolute()),
@@ -54,6 +54,7 @@ def export_model(
     for place in places:
         if problem := adapter_problem(place):
             raise ConversionError(problem)
+        check_beside(place)
     small = [INDEX, "config.json", "generation_config.json", f"{RECORD}/{ACCOUNT}"]
     small += [path.name for place in places for path in files_beside(place)]
     inputs = [source.folder, source.checkpoint.folder, *places]
@@ -88,7 +89,7 @@ def export_model(
             made = {entry.megatron: entry for entry in each(move, _in_turn(shards), moved)}
         if len(shards) > 1:
             write_index(making.folder, sizes)
-        _write_beside(source, making.folder, tokenizer, set(dtypes.values()))
+        _write_beside(source, making.folder, tokenizer, set(dtypes.values()), options.dtype is not None)
         account = [made[weight.name] for weight in source.weights]
         write_account(making.folder, account)
         making.finish()
@@ -103,6 +104,13 @@ def write_account(folder: Path, account: list[Entry], **more: Any) -> None:
 
 def _bytes(weight: Weight, dtype: torch.dtype) -> int:
     return weight.elements * dtype.itemsize
+
+
+def plan_shards(source: MegatronModel, options: ExportOptions) -> list[list[Weight]]:
+    """The weights of each safetensors file."""
+    stored = {weight.name: source.checkpoint.tensors[source.keys[weight.key]].dtype for weight in source.weights}
+    dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in stored.items()}
+    return list(_shards(source.weights, dtypes, options.max_shard_bytes))
 
 
 def _shards(weights: list[Weight], dtypes: dict[str, torch.dtype], most: int) -> Iterator[list[Weight]]:
@@ -132,25 +140,55 @@ def _names(count: int) -> list[str]:
     return [f"model-{number + 1:05d}-of-{count:05d}.safetensors" for number in range(count)]
 
 
-def _write_beside(source: MegatronModel, folder: Path, tokenizer: Path | None, dtypes: set[torch.dtype]) -> None:
-    """config.json, generation_config.json, the tokenizer."""
-    for place in (source.beside, tokenizer):
-        if place:
-            copy_beside(place, folder)
-    fields = dict(source.fields)
-    raw = folder / "config.json"
-    if source.beside and raw.exists():
-        fields = json.loads(raw.read_text())  # in its own words, without defaults
-    # of several the narrow one: the wide ones are those few weights that need it
-    name = str(min(dtypes, key=lambda dtype: dtype.itemsize)).removeprefix("torch.")
-    key = "torch_dtype" if "torch_dtype" in fields else "dtype"
-    if fields.get(key) != name or not source.beside or not raw.exists():
-        fields[key] = name
-        raw.write_text(json.dumps(fields, indent=2) + "\n")
+def _write_beside(
+    source: MegatronModel, folder: Path, tokenizer: Path | None, dtypes: set[torch.dtype], cast: bool
+) -> None:
+    """config.json, generation_config.json, the tokenizer. The config.json of an imported model stays as it was,
+    byte for byte, unless its weights are cast."""
+    if source.beside:
+        copy_beside(source.beside, folder)
+    if tokenizer:  # which may be another model's folder
+        copy_beside(tokenizer, folder, without=("config.json", "generation_config.json"))
+    config = folder / "config.json"
+    imported = source.beside == source.folder / HUGGINGFACE
+    if source.beside is None or not config.exists():
+        config.write_text(json.dumps(source.fields, indent=2) + "\n")
+    if cast or not imported:
+        set_dtype(config, dtypes)
     generation = folder / "generation_config.json"
     if not generation.exists():
-        words = {name: fields[name] for name in ("eos_token_id", "pad_token_id") if fields.get(name) is not None}
-        generation.write_text(json.dumps({"do_sample": True, **words}, indent=2) + "\n")
+        generation.write_text(generation_config(json.loads(config.read_text())))
+
+
+def generation_config(fields: dict[str, Any]) -> str:
+    """generation_config.json of a model that came without one."""
+    words = {name: fields[name] for name in ("eos_token_id", "pad_token_id") if fields.get(name) is not None}
+    return json.dumps({"do_sample": True, **words}, indent=2) + "\n"
+
+
+def export_notes(source: MegatronModel, options: ExportOptions) -> list[str]:
+    """What a person should know of an export that can be done."""
+    stored = {source.checkpoint.tensors[source.keys[weight.key]].dtype for weight in source.weights}
+    name = dtype_name(stored)
+    if source.beside and options.dtype is None and source.fields.get("dtype") != name:
+        said = source.fields.get("dtype")
+        return [f"config.json says dtype {said!r}, and the weights are {name}; it stays as the imported model had it"]
+    return []
+
+
+def dtype_name(dtypes: set[torch.dtype]) -> str:
+    """config.json's word for a model's type: of several the narrow one, as the wide ones are those few weights that
+    need it."""
+    return str(min(dtypes, key=lambda dtype: dtype.itemsize)).removeprefix("torch.")
+
+
+def set_dtype(config: Path, dtypes: set[torch.dtype]) -> None:
+    """Make a config.json say the type of the weights, and change nothing else. One that does already is not touched."""
+    fields = json.loads(config.read_text())
+    key = "torch_dtype" if "torch_dtype" in fields else "dtype"
+    if fields.get(key) != dtype_name(dtypes):
+        fields[key] = dtype_name(dtypes)
+        config.write_text(json.dumps(fields, indent=2) + "\n")
 
 
 def files_beside(source: Path) -> list[Path]:
@@ -162,8 +200,21 @@ def files_beside(source: Path) -> list[Path]:
     ]
 
 
-def copy_beside(source: Path, target: Path) -> None:
-    """A config.json that is there stays: a tokenizer's folder may have another model's."""
+def check_beside(folder: Path) -> None:
+    """Raises ConversionError for files that will be copied and are not what their names say."""
+    wrong = []
+    for path in files_beside(folder):
+        try:
+            content = path.read_bytes()
+            if path.suffix == ".json":
+                json.loads(content)
+        except (OSError, ValueError, RecursionError) as error:
+            wrong.append(f"{path}: cannot be read ({error})")
+    if wrong:
+        raise ConversionError("; ".join(wrong))
+
+
+def copy_beside(source: Path, target: Path, without: tuple[str, ...] = ()) -> None:
     for path in files_beside(source):
-        if path.name != "config.json" or not (target / path.name).exists():
+        if path.name not in without:
             shutil.copyfile(path, target / path.name)

@@ -1,14 +1,18 @@
 """A model that was trained here, in Hugging Face's words, and a model from there as one that can be trained here."""
 
+import dataclasses
 from typing import Any
 
+from pydantic import ValidationError
 from transformers import AutoConfig
 
-from tasks.convert.architecture import Architecture, Experts
+from tasks.convert.architecture import Architecture
 from tasks.convert.errors import ConversionError
-from tasks.convert.families import FAMILIES
+from tasks.convert.families import FAMILIES, read
+from tasks.convert.fields import shown
 from tasks.convert.spec import unexportable
-from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
+from tasks.pretrain.model_spec import FAMILIES as SHAPES
+from tasks.pretrain.model_spec import ModelSpec
 
 LLAMA3_POSITIONS = 8192  # Megatron-Core scales rotary frequencies from there, with these two:
 LLAMA3_FREQUENCIES = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -70,39 +74,54 @@ def _rope(model: ModelSpec) -> dict[str, Any]:
     }
 
 
-def model_spec(family: str, model: Architecture) -> ModelSpec | None:
-    """The same model as a spec of `pretrain`; None when that has no words for it."""
-    window = model.window(0)
-    plain_rope = model.rope.scaling == "default" or (
-        model.rope.scaling == "llama3"
-        and model.rope.original_positions == LLAMA3_POSITIONS
-        and (model.rope.low_frequency, model.rope.high_frequency) == tuple(LLAMA3_FREQUENCIES.values())
-    )
-    uniform_windows = all(model.window(layer) == window for layer in range(model.layers))
-    if family not in ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral"):
-        return None
-    if not (plain_rope and uniform_windows) or (window and family.startswith("qwen")):
-        return None
-    return ModelSpec(
-        family=family,  # type: ignore[arg-type]
-        layers=model.layers,
-        hidden=model.hidden,
-        heads=model.heads,
-        kv_heads=model.kv_heads,
-        head_dim=model.head_dim,
-        ffn_hidden=model.ffn,
-        experts=_experts(model.experts) if model.experts else None,
-        max_positions=model.max_positions,
-        sliding_window=window,
-        rope_theta=model.rope.theta,
-        rope_scaling_factor=model.rope.factor if model.rope.scaling == "llama3" else None,
-        norm_eps=model.norm_eps,
-        vocab_size=model.vocab,
-        tied_embeddings=model.tied,
-    )
+class Untrainable(ConversionError):
+    """A model that the converter carries and `pretrain` has no spec for: it gets no model.json."""
 
 
-def _experts(experts: Experts) -> ExpertsSpec:
-    return ExpertsSpec(
-        count=experts.count, top_k=experts.top_k, ffn_hidden=experts.ffn, normalize_top_k=experts.normalized
-    )
+def model_spec(family: str, model: Architecture) -> ModelSpec:
+    """The same model as a spec of `pretrain`. Raises Untrainable, with all that the spec cannot describe."""
+    experts = model.experts and {
+        "count": model.experts.count,
+        "top_k": model.experts.top_k,
+        "ffn_hidden": model.experts.ffn,
+        "normalize_top_k": model.experts.normalized,
+    }
+    shape = SHAPES.get(family)
+    if shape is None:
+        raise Untrainable(f"family is {family}; `pretrain` trains {', '.join(SHAPES)}")
+    try:
+        spec = ModelSpec.model_validate({
+            "family": family,
+            "layers": model.layers,
+            "hidden": model.hidden,
+            "heads": model.heads,
+            "kv_heads": model.kv_heads,
+            "head_dim": model.head_dim,
+            "ffn_hidden": model.ffn,
+            "experts": experts,
+            "max_positions": model.max_positions,
+            "sliding_window": model.window(0) if shape.sliding_window else None,
+            "rope_theta": model.rope.theta,
+            "rope_scaling_factor": model.rope.factor if model.rope.scaling == "llama3" else None,
+            "norm_eps": model.norm_eps,
+            "vocab_size": model.vocab,
+            "tied_embeddings": model.tied,
+        })  # fmt: skip
+    except ValidationError as error:
+        found = [f"{'.'.join(map(str, each['loc']))} is {each['input']!r}: {each['msg']}" for each in error.errors()]
+        raise Untrainable("; ".join(found)) from error
+    problems = spec.problems() + unexportable(spec)
+    if problems:
+        raise Untrainable("; ".join(map(str, problems)))
+    described = read(config_fields(spec, model.vocab))
+    different = [
+        f"{field.name} is {getattr(model, field.name)!r}, and a spec can only say {getattr(described, field.name)!r}"
+        for field in dataclasses.fields(model)
+        if field.name != "windows" and getattr(model, field.name) != getattr(described, field.name)
+    ]
+    windows = [model.window(layer) for layer in range(model.layers)]
+    if windows != [described.window(layer) for layer in range(model.layers)]:
+        different.append(f"the layers' sliding windows are {shown(windows)}")
+    if different:
+        raise Untrainable("; ".join(different))
+    return spec

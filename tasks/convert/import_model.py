@@ -1,8 +1,8 @@
 """Hugging Face → Megatron: a dist_checkpoint of the weights alone, which any layout can load.
 
 TARGET/checkpoint/     one .distcp file a layer
-TARGET/huggingface/    config, generation config, tokenizer, as they were
-TARGET/model.json      the same model as a spec of `pretrain`, where that has words for it
+TARGET/huggingface/    config, generation config, tokenizer, as they were (config.json's dtype is that of a cast)
+TARGET/model.json      the same model as a spec of `pretrain`, where that can describe it
 """
 
 import json
@@ -19,18 +19,19 @@ from blake3 import blake3
 
 from tasks.convert.architecture import Architecture
 from tasks.convert.errors import ConversionError
-from tasks.convert.export_model import Progress, copy_beside, files_beside, write_account
+from tasks.convert.export_model import Progress, check_beside, copy_beside, files_beside, set_dtype, write_account
 from tasks.convert.families import family_of, read
 from tasks.convert.files import raw
-from tasks.convert.from_spec import model_spec
+from tasks.convert.from_spec import Untrainable, model_spec
 from tasks.convert.left_out import adapter_problem, left_out
-from tasks.convert.mapping import Weight, weights
+from tasks.convert.mapping import Weight, refuse_far_off, weights
 from tasks.convert.megatron_model import CHECKPOINT, HUGGINGFACE, full_config, several
 from tasks.convert.partial import Files, Partial, states
+from tasks.convert.reference import check_runs
 from tasks.convert.safetensors_files import Model
 from tasks.convert.target import ACCOUNT
 from tasks.convert.torch_dist_writer import SMALL, DistFile, Place, weights_file, write_metadata
-from tasks.convert.transfer import Entry, cast, each, import_weight
+from tasks.convert.transfer import DTYPES, Entry, cast, each, import_weight
 from tasks.manifest import RECORD
 
 # left over in old files, and made anew by every model
@@ -67,6 +68,7 @@ def open_hugging_face(folder: Path) -> HuggingFaceModel:
     fields = full_config(folder)
     model = read(fields)
     files = Model(folder)
+    refuse_far_off(model, sum(prod(stored.shape) for stored in files.tensors.values()))
     wanted = list(weights(family_of(fields).table, model))
     expected = {name: shape for weight in wanted for name, shape in weight.parts}
     dropped = _dropped(files, expected)
@@ -84,6 +86,8 @@ def open_hugging_face(folder: Path) -> HuggingFaceModel:
             wrong.append(f"{', '.join(name for name, _ in weight.parts)} are of several types: {', '.join(dtypes)}")
     if wrong:
         raise ConversionError(f"{folder}: {several(wrong)}")
+    check_runs(fields)
+    check_beside(folder)
     return HuggingFaceModel(folder, fields, model, files, wanted, dropped, left_out(folder, files.names))
 
 
@@ -111,12 +115,39 @@ def digest(files: Model, name: str) -> str:
     return found.hexdigest()
 
 
+def description(source: HuggingFaceModel, dtype: str | None) -> dict[str, Any]:
+    """model.json, of weights in `dtype`. Raises Untrainable where `pretrain` has no spec for the model."""
+    first = source.weights[0]
+    stored = cast(first.name, source.files.tensors[first.parts[0][0]].dtype, dtype)
+    return {
+        "model": model_spec(source.fields["model_type"], source.architecture).model_dump(mode="json"),
+        "vocab_size": source.architecture.vocab,
+        "precision": precision(stored),
+    }
+
+
+def precision(dtype: torch.dtype) -> str:
+    """The name of a type in model.json."""
+    return {kind: name for name, kind in DTYPES.items()}.get(dtype, str(dtype))
+
+
+def import_notes(source: HuggingFaceModel, options: ImportOptions) -> list[str]:
+    """What a person should know of an import that can be done."""
+    found = [f"{name} is left out: it follows from the config or repeats another tensor" for name in source.dropped]
+    found += [f"{name} is left out: it is not part of the model's safetensors" for name in source.left_out]
+    try:
+        description(source, options.dtype)
+    except Untrainable as error:
+        found.append(f"model.json is left out, so `pretrain` cannot go on from this checkpoint: {error}")
+    return found
+
+
 def import_model(source: HuggingFaceModel, target: Path, options: ImportOptions, progress: Progress) -> list[Entry]:
     """Write `target`; returns the account of its weights. Raises ConversionError, and OSError; then what was
     written is in `target`.partial, and the next call goes on there."""
     stored = {weight.name: source.files.tensors[weight.parts[0][0]].dtype for weight in source.weights}
     dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in stored.items()}
-    _refuse_mixed(source.weights, dtypes)
+    refuse_mixed(source.weights, dtypes)
     state = states(source.folder, {item.file for item in source.files.tensors.values()})
     plan = {"import": str(source.folder.absolute()), "files": state, "config": source.fields, "dtype": options.dtype}
     total, written = sum(_bytes(weight, dtypes) for weight in source.weights), 0
@@ -124,6 +155,10 @@ def import_model(source: HuggingFaceModel, target: Path, options: ImportOptions,
     large = [f"{CHECKPOINT}/{weights_file(number)}" for number in range(len(groups))]
     small = ["model.json", f"{RECORD}/{ACCOUNT}", *(f"{CHECKPOINT}/{name}" for name in SMALL)]
     small += [f"{HUGGINGFACE}/{path.name}" for path in files_beside(source.folder)]
+    try:
+        about = description(source, options.dtype)
+    except Untrainable:
+        about = None  # import_notes says why
     with Partial(target, plan, Files(large, small), [source.folder], options.replace) as making:
         making.room(total)
         progress(written, total)
@@ -155,13 +190,13 @@ def import_model(source: HuggingFaceModel, target: Path, options: ImportOptions,
 
             account = each(move, source.weights, moved)
         write_metadata(folder, [(weight, dtypes[weight.name]) for weight in source.weights], places)
-        _write_beside(source, making.folder, str(dtypes[source.weights[0].name]))
+        _write_beside(source, making.folder, about, set(dtypes.values()) if options.dtype else None)
         write_account(making.folder, account, dropped=source.dropped, left_out=source.left_out)
         making.finish()
     return account
 
 
-def _refuse_mixed(weights: list[Weight], dtypes: dict[str, torch.dtype]) -> None:
+def refuse_mixed(weights: list[Weight], dtypes: dict[str, torch.dtype]) -> None:
     """A stacked tensor of Megatron's has one type. Raises ConversionError where its layers or experts have several."""
     found: dict[str, dict[str, list[str]]] = {}
     for weight in weights:
@@ -182,14 +217,12 @@ def _bytes(weight: Weight, dtypes: dict[str, torch.dtype]) -> int:
     return weight.elements * dtypes[weight.name].itemsize
 
 
-def _write_beside(source: HuggingFaceModel, folder: Path, dtype: str) -> None:
+def _write_beside(
+    source: HuggingFaceModel, folder: Path, about: dict[str, Any] | None, cast_to: set[torch.dtype] | None
+) -> None:
     (folder / HUGGINGFACE).mkdir(exist_ok=True)
     copy_beside(source.folder, folder / HUGGINGFACE)
-    spec = model_spec(source.fields["model_type"], source.architecture)
-    if spec:
-        about = {
-            "model": spec.model_dump(mode="json"),
-            "vocab_size": source.architecture.vocab,
-            "precision": {"torch.bfloat16": "bf16", "torch.float32": "fp32"}.get(dtype, dtype),
-        }
+    if cast_to:
+        set_dtype(folder / HUGGINGFACE / "config.json", cast_to)
+    if about:
         (folder / "model.json").write_text(json.dumps(about, indent=1))

@@ -11,6 +11,7 @@ from math import prod
 from typing import Literal
 
 from tasks.convert.architecture import Architecture
+from tasks.convert.errors import ConversionError
 
 Shape = tuple[int, ...]
 
@@ -98,6 +99,21 @@ class Weight:
     @property
     def elements(self) -> int:
         return prod(self.shape)
+
+
+def refuse_far_off(model: Architecture, elements: int) -> None:
+    """Raises ConversionError for a config whose model is many times as large as the stored weights, before its weights
+    are listed one by one."""
+    experts = model.experts
+    dense = min(experts.first, model.layers) if experts else model.layers
+    least = model.hidden * (model.vocab + dense * model.ffn)
+    if experts:
+        least += model.hidden * (model.layers - dense) * experts.count * experts.ffn
+    if least > 100 * elements:
+        raise ConversionError(
+            f"config.json: describes a model of at least {least} numbers ({model.layers} layers, hidden_size "
+            f"{model.hidden}, vocab_size {model.vocab}); the files have {elements}"
+        )
 
 
 def weights(table: Table, model: Architecture, stacked: bool = True) -> Iterator[Weight]:

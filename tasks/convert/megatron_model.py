@@ -7,8 +7,8 @@
 A checkpoint made elsewhere has no such words: they must be given.
 """
 
-import json
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from transformers import AutoConfig
 from tasks.convert.architecture import Architecture
 from tasks.convert.errors import ConversionError
 from tasks.convert.families import family_of, read
+from tasks.convert.fields import check_types, read_json, shown
 from tasks.convert.from_spec import config_fields
-from tasks.convert.mapping import Weight, weights
+from tasks.convert.mapping import Weight, refuse_far_off, weights
+from tasks.convert.reference import check_runs
 from tasks.convert.torch_dist import METADATA, Checkpoint
 from tasks.pretrain.model_spec import ModelSpec
 
@@ -59,8 +61,12 @@ def open_megatron(folder: Path, config: Path | None = None) -> MegatronModel:
     checkpoint = Checkpoint(where)
     # Megatron writes layer by layer for models whose layers may differ
     stacked = not any(name.startswith("decoder.layers.0.") for name in checkpoint.tensors)
+    refuse_far_off(architecture, sum(prod(stored.shape) for stored in checkpoint.tensors.values()))
     wanted = list(weights(family_of(fields).table, architecture, stacked))
-    return MegatronModel(folder, fields, architecture, checkpoint, wanted, _matched(checkpoint, wanted), beside)
+    keys = _matched(checkpoint, wanted)
+    if config or beside:  # a config that was not made here
+        check_runs(fields)
+    return MegatronModel(folder, fields, architecture, checkpoint, wanted, keys, beside)
 
 
 def is_megatron(folder: Path) -> bool:
@@ -85,32 +91,35 @@ def _described(folder: Path, config: Path | None) -> tuple[dict[str, Any], Path 
         return full_config(beside), beside if beside.is_dir() else None
     if config:
         raise ConversionError(f"{config}: is not there; a config.json is wanted, or a folder with one")
-    try:
-        about = json.loads((folder / "model.json").read_text())
-        return config_fields(ModelSpec.model_validate(about["model"]), about["vocab_size"]), None
-    except FileNotFoundError:
+    described = folder / "model.json"
+    if not described.exists():
         raise ConversionError(
             f"{folder}: nothing says what the model is: it has no model.json (trained here) and no {HUGGINGFACE}/ "
             f"(imported). Give --config FOLDER, with the config.json that describes it"
-        ) from None
+        )
+    about = read_json(described)
+    try:
+        model, vocab_size = ModelSpec.model_validate(about["model"]), about["vocab_size"]
     except (ValueError, KeyError) as error:
-        raise ConversionError(f"{folder / 'model.json'}: cannot be read ({error})") from error
+        raise ConversionError(f"{described}: cannot be read ({error})") from error
+    problems = model.problems()
+    if problems:
+        raise ConversionError(f"{described}: {'; '.join(map(str, problems))}")
+    if type(vocab_size) is not int or not 1 <= vocab_size <= 10_000_000:
+        raise ConversionError(f"{described}: vocab_size is {shown(vocab_size)}; a whole number from 1 is needed")
+    return config_fields(model, vocab_size), None
 
 
 def full_config(place: Path) -> dict[str, Any]:
     """A config.json with its family's defaults filled in, by transformers. Raises ConversionError."""
     path = place / "config.json" if place.is_dir() else place
-    try:
-        fields = json.loads(path.read_text())
-        if not isinstance(fields, dict):
-            raise ValueError(f"it is a {type(fields).__name__}, not an object")
-    except (OSError, ValueError) as error:
-        raise ConversionError(f"{path}: cannot be read ({error})") from error
+    fields = read_json(path)
     family_of(fields)
+    check_types(fields)
     try:
         filled: dict[str, Any] = AutoConfig.for_model(**fields).to_dict()
     except Exception as error:  # transformers' and huggingface_hub's validation raise several kinds
-        raise ConversionError(f"{path}: transformers does not take it ({' '.join(str(error).split())})") from error
+        raise ConversionError(f"{path}: transformers refuses it ({' '.join(str(error).split())[:500]})") from error
     return filled
 
 

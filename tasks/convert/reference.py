@@ -9,6 +9,7 @@ embedding are in it.
 import copy
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -73,6 +74,29 @@ class Reference:
             with safe_open(path, framework="pt") as file:
                 found |= {new: file.get_tensor(name) for name, new in names.items() if self.files[name] == path}
         return found
+
+
+def check_runs(fields: dict[str, Any]) -> None:
+    """Raises ConversionError unless transformers builds the model of a config.json and runs it: one layer of each
+    kind, on the meta device, without memory or numbers."""
+    try:
+        config = AutoConfig.for_model(**fields)
+        types = getattr(config, "layer_types", None) or [""] * config.num_hidden_layers
+        dense = getattr(config, "first_k_dense_replace", 0)
+        kinds = {(kind, number < dense): number for number, kind in enumerate(types)}
+        with torch.device("meta"), torch.no_grad():
+            model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._from_config(
+                _with_layers(config, sorted(kinds.values())),
+                attn_implementation="eager",
+                experts_implementation="batched_mm",  # it alone looks at no number
+            )
+            tokens = torch.zeros(1, 2, dtype=torch.long)
+            model(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False)
+    except Exception as error:  # it raises whatever its arithmetic does
+        words = " ".join(str(error).split())[:300]
+        raise ConversionError(
+            f"config.json: transformers cannot run this model ({type(error).__name__}: {words})"
+        ) from error
 
 
 def _with_layers(config: PretrainedConfig, numbers: list[int]) -> PretrainedConfig:

@@ -6,14 +6,15 @@ Out: a checkpoint of the weights that any layout loads, config and tokenizer as 
 model.json, the model as a spec of `pretrain`. One process, no GPU, no room for the model in memory.
 """
 
-import json
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
 
 from tasks.convert.adopt_spec import AdoptSpec
 from tasks.convert.errors import ConversionError
-from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
+from tasks.convert.families import family_of
+from tasks.convert.from_spec import Untrainable
+from tasks.convert.import_model import ImportOptions, description, import_model, open_hugging_face
 from tasks.job import Job, main
 
 WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
@@ -25,15 +26,15 @@ def work(job: Job) -> None:
     source = open_hugging_face(folder)
     if source.left_out:
         print(f"left out: {', '.join(source.left_out)}")
+    try:
+        about = description(source, None)
+    except Untrainable as error:
+        raise ConversionError(f"{spec.model}: `pretrain` cannot train this model on: {error}") from error
     import_model(
         source, job.output, ImportOptions(replace=True), lambda done, total: job.progress(done, total, "bytes")
     )
-    described = job.output / "model.json"
-    if not described.exists():
-        raise ConversionError(f"{spec.model}: is a model that `pretrain` has no words for, so it cannot train it on")
-    about = json.loads(described.read_text())
     job.finish(
-        architecture=source.fields["architectures"][0],
+        architecture=family_of(source.fields).architecture,
         parameters=sum(weight.elements for weight in source.weights),
         vocab_size=about["vocab_size"],
         precision=about["precision"],

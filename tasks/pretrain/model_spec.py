@@ -58,7 +58,7 @@ class ModelSpec(Spec):
     head_dim: int = Field(64, ge=2, le=1024, description="Size of one head; even, for RoPE")
     ffn_hidden: int = Field(768, ge=8, le=262144, description="Width of the SwiGLU feed-forward layer (not of experts)")
     experts: ExpertsSpec | None = Field(None, description="Mixture of experts; for qwen3_moe and mixtral")
-    max_positions: int = Field(512, ge=8, le=1048576, description="Longest sequence the model can take, in tokens")
+    max_positions: int = Field(512, ge=8, le=16777216, description="Longest sequence the model can take, in tokens")
     sliding_window: int | None = Field(None, ge=1, description="Tokens that a token can look back on, itself included")
     rope_theta: float = Field(10000.0, ge=1.0, description="Base of the rotary frequencies")
     rope_scaling_factor: float | None = Field(

@@ -122,7 +122,8 @@ def _audit(source: Source) -> list[Block]:
     """The proof that the converted model is the trained one."""
     found = json.loads((source.directory / "audit.json").read_text())
     largest, bound, agreement = found["logits_max_abs_diff"], found["bound"], found["argmax_agreement"]
-    met = largest <= bound and agreement == 1 and not (found["config_differences"] or found["weight_differences"])
+    different = found["config_differences"] or found["weight_differences"] or found.get("file_differences")
+    met = largest <= bound and agreement == 1 and not different
     verdict = (
         f"{'✓ Same model' if met else '✗ Not the same model'}: {number(found['parameters'])} numbers are compared one "
         f"by one, and config.json field by field. On {number(found['tokens'])} held-out tokens the logits of the "

@@ -104,6 +104,27 @@ def test_a_config_of_no_known_model_is_refused(model: Path, tmp_path: Path) -> N
     assert "no-such-model" in result["error"]
 
 
+@pytest.mark.parametrize(("field", "value"), [("num_attention_heads", 0), ("hidden_size", "32"), ("head_dim", 7)])
+def test_a_config_that_transformers_cannot_load_is_refused(
+    model: Path, tmp_path: Path, field: str, value: object
+) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {field: value}))
+    code, result = adopt(model, tmp_path / "job")
+    assert code == 1
+    assert "not a causal language model that can be loaded" in result["error"]
+
+
+def test_a_model_without_one_of_its_weights_is_refused(model: Path, tmp_path: Path) -> None:
+    """Transformers would make one up."""
+    weights = load_file(model / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    code, result = adopt(model, tmp_path / "job")
+    assert code == 1
+    assert "1 weights are missing from its safetensors: model.layers.1.mlp.up_proj.weight" in result["error"]
+
+
 def test_a_vocabulary_smaller_than_the_tokenizers_is_refused(model: Path, tmp_path: Path) -> None:
     small = AutoModelForCausalLM.from_pretrained(model)
     small.resize_token_embeddings(100)

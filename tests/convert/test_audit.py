@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tasks.convert.audit import Audit, audit
 from tasks.convert.errors import ConversionError
+from tasks.convert.export_model import ExportOptions, export_model
 from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
 from tasks.convert.megatron_model import open_megatron
 from tests.convert.models import FAMILIES, make, text
@@ -226,6 +227,108 @@ FILES: dict[str, Callable[[Path, Path], None]] = {
     "a part of the checkpoint is missing": lambda model, checkpoint: (checkpoint / "checkpoint/__0_1.distcp").unlink(),
     "the checkpoint's metadata are cut off": lambda model, checkpoint: cut(checkpoint / "checkpoint/.metadata"),
 }
+
+
+def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content, indent=1))
+
+
+def in_model_json(field: str, value: Any) -> Callable[[Path, Path], None]:
+    def change(model: Path, checkpoint: Path) -> None:
+        changed(checkpoint / "model.json", lambda about: about["model"].update({field: value}))
+
+    return change
+
+
+def in_config(field: str, value: Any) -> Callable[[Path, Path], None]:
+    return lambda model, checkpoint: changed(model / "config.json", lambda fields: fields.update({field: value}))
+
+
+def garbage(place: str) -> Callable[[Path, Path], None]:
+    def change(model: Path, checkpoint: Path) -> None:
+        (model.parent / place).write_bytes(b"\x80garbage")
+
+    return change
+
+
+# name: (what is done to a model and its checkpoint, words of the verdict)
+BESIDE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
+    "model.json: layers": (in_model_json("layers", 2), "model.layers is 2"),
+    "model.json: heads": (in_model_json("heads", 3), "model.heads is 3"),
+    "model.json: theta": (in_model_json("rope_theta", 10001.0), "model.rope_theta is 10001.0"),
+    "model.json: epsilon": (in_model_json("norm_eps", 1e-5), "model.norm_eps is 1e-05"),
+    "model.json: tied": (in_model_json("tied_embeddings", True), "model.tied_embeddings is True"),
+    "model.json: family": (in_model_json("family", "llama"), "model.family is 'llama'"),
+    "model.json: init_std": (in_model_json("init_std", 0.5), "model.init_std is 0.5"),
+    "model.json: a vocabulary": (
+        lambda model, checkpoint: changed(checkpoint / "model.json", lambda about: about.update(vocab_size=100)),
+        "vocab_size is 100",
+    ),
+    "model.json: a precision": (
+        lambda model, checkpoint: changed(checkpoint / "model.json", lambda about: about.update(precision="fp32")),
+        "precision is 'fp32'",
+    ),
+    "model.json is garbage": (garbage("checkpoint/model.json"), "model.json: cannot be read"),
+    "model.json is missing": (lambda model, checkpoint: (checkpoint / "model.json").unlink(), "model.json: cannot be"),
+    "common.pt is garbage": (garbage("checkpoint/checkpoint/common.pt"), "common.pt: cannot be read"),
+    "metadata.json is garbage": (garbage("checkpoint/checkpoint/metadata.json"), "metadata.json: cannot be read"),
+    "no_state.distcp is garbage": (garbage("checkpoint/checkpoint/no_state.distcp"), "no_state.distcp: cannot be"),
+    "a file too many": (garbage("checkpoint/checkpoint/other.distcp"), "other.distcp: does not belong"),
+    "the account is garbage": (garbage("checkpoint/record/conversion.json"), "conversion.json: cannot be read"),
+    "the account has another digest": (
+        lambda model, checkpoint: changed(
+            checkpoint / "record/conversion.json", lambda account: account["weights"][3].update(digest="beef")
+        ),
+        "is not as it says",
+    ),
+    "the carried generation config": (
+        garbage("checkpoint/huggingface/generation_config.json"), "generation_config.json: "
+    ),
+    "the model's generation config": (
+        lambda model, checkpoint: (model / "generation_config.json").write_text("{}"), "generation_config.json: "
+    ),
+    "the model's tokenizer": (
+        lambda model, checkpoint: (model / "tokenizer.json").write_text("{}"), "tokenizer.json: is missing in"
+    ),
+    "eos": (in_config("eos_token_id", 5), "eos_token_id is 5"),
+    "bos": (in_config("bos_token_id", 5), "bos_token_id is 5"),
+    "architectures": (in_config("architectures", ["Other"]), "architectures is ['Other']"),
+    "initializer_range": (in_config("initializer_range", 0.5), "initializer_range is 0.5"),
+    "dtype": (in_config("dtype", "float32"), "dtype is 'float32'"),
+    "the version of transformers": (in_config("transformers_version", "4.0"), "transformers_version is '4.0'"),
+    "only white space": (in_config("vocab_size", 101), "though the same fields"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_change_beside_the_weights_is_caught(
+    pairs: Callable[[str], tuple[Path, Path]], tmp_path: Path, name: str
+) -> None:
+    change, words = BESIDE[name]
+    model, checkpoint = (Path(shutil.copytree(path, tmp_path / path.name)) for path in pairs("qwen3"))
+    change(model, checkpoint)
+    assert words in caught(checkpoint, model)
+
+
+def test_a_cast_is_no_difference(pairs: Callable[[str], tuple[Path, Path]], tmp_path: Path) -> None:
+    """Neither one on the way back, nor what it changes in config.json."""
+    _, checkpoint = pairs("qwen3")
+    export_model(open_megatron(checkpoint), tmp_path / "fp32", ExportOptions("fp32"), None, lambda done, total: None)
+    assert json.loads((tmp_path / "fp32/config.json").read_text())["dtype"] == "float32"
+    assert audited(checkpoint, tmp_path / "fp32").problems() == []
+
+
+def test_the_verdict_names_what_was_not_compared(pairs: Callable[[str], tuple[Path, Path]], tmp_path: Path) -> None:
+    """Of a checkpoint that was trained here: it has no tokenizer, and does not know where a text ends."""
+    model, checkpoint = (Path(shutil.copytree(path, tmp_path / path.name)) for path in pairs("qwen3"))
+    shutil.rmtree(checkpoint / "huggingface")
+    (model / "tokenizer.json").write_text("{}")
+    verdict = audited(checkpoint, model).verdict()
+    assert verdict.startswith("the same model")
+    for words in ("config.json's eos_token_id", "tokenizer.json (the checkpoint has none)", "common.pt"):
+        assert words in verdict.partition("not compared: ")[2]
 
 
 @pytest.mark.parametrize("name", FILES)

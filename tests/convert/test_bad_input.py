@@ -402,8 +402,8 @@ def uneven_heads(folder: Path) -> None:
 LM_HEAD = "lm_head.weight"
 QUANTIZED = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 
-THEIRS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "another model": (config(model_type="gpt2"), r"model_type is 'gpt2'; the converter knows llama, "),
+THEIRS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "another model": (config(model_type="gpt2"), r"model_type is 'gpt2'; the converter supports llama, "),
     "no model": (config(model_type=None), r"model_type is None"),
     "a model that is no word": (config(model_type=["llama"]), r"model_type is \['llama'\]"),
     "an unknown field": (config(logit_boost=1.5), r"does not know logit_boost = 1\.5"),
@@ -417,6 +417,59 @@ THEIRS: dict[str, tuple[Callable[[Path], None], str]] = {
     "no heads": (config(num_attention_heads=0), r"num_attention_heads"),
     "heads that do not divide": (uneven_heads, r"num_key_value_heads"),
     "sizes that are no numbers": (config(hidden_size="72"), r"hidden_size"),
+    "a size that is a fraction": (config(hidden_size=72.0), r"hidden_size is 72\.0; it should be a valid integer"),
+    "a negative size": (config(intermediate_size=-1), r"intermediate_size is -1; it should be greater than"),
+    "a list for a size": (config(vocab_size=[101]), r"vocab_size is \[101\]; it should be a valid integer"),
+    "a huge size": (config(num_hidden_layers=10**9), r"num_hidden_layers is 1000000000; it should be less than"),
+    "a number of 5,000 digits": (
+        config_text('{"model_type": "qwen3", "hidden_size": ' + "9" * 5000 + "}"),
+        r"config\.json: cannot be read",
+    ),
+    "a model that is far too large": (
+        config(num_hidden_layers=1000, layer_types=["full_attention"] * 1000, intermediate_size=2**24),
+        r"describes a model of at least 1207959\d+ numbers \(1000 layers.*; the files have 165480",
+    ),
+    "NaN": (config(rms_norm_eps=float("nan")), r"config\.json: cannot be read \(NaN is not JSON\)"),
+    "a field twice": (config_text('{"model_type": "qwen3", "model_type": "llama"}'), r"model_type given twice"),
+    "a config of 10,000 levels": (config_text("[" * 10_000 + "]" * 10_000), r"config\.json: cannot be read"),
+    "several at once": (
+        config(hidden_size="72", vocab_size=-1, rms_norm_eps=[]),
+        r"vocab_size is -1; .*hidden_size is '72'; .*rms_norm_eps is \[\]; ",
+    ),
+    "a head of an odd size": (config(head_dim=15), r"head_dim is 15; it should be even"),
+    "an unknown kind of layer": (
+        config(layer_types=["full_attention", "chunked_attention", "full_attention"]),
+        r"layer_types\[1\] is 'chunked_attention'; it should be 'full_attention' or 'sliding_attention'",
+    ),
+    "too few kinds of layers": (config(layer_types=["full_attention"]), r"layer_types"),
+    "a window without its size": (
+        config(layer_types=["sliding_attention"] * 3, sliding_window=None),
+        r"sliding_window is null, and layer_types has sliding_attention; a number of tokens is needed",
+    ),
+    "a rotary base of null": (rope(rope_theta=None), r"rope_type default lack rope_theta \(or have null\)"),
+    "a rotary base that is a word": (rope(rope_theta="1e4"), r"rope_parameters\.rope_theta is '1e4'; it should be"),
+    "a rotary base of 1": (rope(rope_theta=1.0), r"rope_parameters\.rope_theta is 1\.0; it should be greater than 1"),
+    "yarn that never turns": (
+        rope(rope_type="yarn", factor=2.0, beta_fast=0, original_max_position_embeddings=32),
+        r"rope_parameters\.beta_fast is 0; it should be greater than 0",
+    ),
+    "llama3 without its frequencies": (rope(rope_type="llama3", factor=2.0), r"low_freq_factor"),
+    "llama3 with frequencies the wrong way round": (
+        rope(
+            rope_type="llama3", factor=2.0, low_freq_factor=4, high_freq_factor=1, original_max_position_embeddings=32
+        ),
+        r"high_freq_factor is 1; it should be greater than low_freq_factor \(4\)",
+    ),
+    "a padding token outside the vocabulary": (config(pad_token_id=101), r"transformers cannot run this model"),
+    "an end of text that is a word": (config(eos_token_id="</s>"), r"eos_token_id is '</s>'"),
+    "a torn tokenizer": (
+        lambda folder: (folder / "tokenizer.json").write_text("{"),
+        r"tokenizer\.json: cannot be read",
+    ),
+    "a torn generation config": (
+        lambda folder: (folder / "generation_config.json").write_text("{"),
+        r"generation_config\.json: cannot be read",
+    ),
     "no layers": (config(num_hidden_layers=0), r"num_hidden_layers"),
     "other sizes": (config(vocab_size=103), r"lm_head\.weight is \[101, 72\]; the config says \[103, 72\]"),
     "a torn config": (config_text('{"model_type": "qwen3"'), r"config\.json: cannot be read"),
@@ -476,6 +529,7 @@ def test_a_bad_model(name: str, theirs: Path) -> None:
     damage, words = THEIRS[name]
     damage(theirs)
     refused(to_megatron, theirs, words)
+    assert list(theirs.parent.iterdir()) == [theirs]  # nothing was begun
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:

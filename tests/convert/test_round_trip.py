@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from tasks.convert.errors import ConversionError
-from tasks.convert.export_model import ExportOptions, export_model
-from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
+from tasks.convert.export_model import ExportOptions, export_model, export_notes
+from tasks.convert.import_model import ImportOptions, import_model, import_notes, open_hugging_face
 from tasks.convert.megatron_model import HUGGINGFACE, open_megatron
 from tests.convert.models import FAMILIES, LLAMA3, make
 from tests.convert.tiny import make_tokenizer
@@ -366,6 +366,69 @@ def test_a_config_as_on_the_hub_works_and_is_carried_as_it_is(name: str, tmp_pat
     (folder / "config.json").write_text(json.dumps(old, indent=2))
     back = there_and_back(folder, tmp_path)
     assert (back / "config.json").read_bytes() == (folder / "config.json").read_bytes()
+    assert_same(tensors(back), tensors(folder))
+
+
+@pytest.mark.parametrize("dtype", [None, "float32"])
+def test_a_config_that_says_no_type_or_another_one_comes_back_byte_for_byte(dtype: str | None, tmp_path: Path) -> None:
+    folder = make("llama", tmp_path / "model", torch.bfloat16)
+    change_config(folder, dtype=dtype)
+    back = there_and_back(folder, tmp_path)
+    assert (back / "config.json").read_bytes() == (folder / "config.json").read_bytes()
+    opened = open_megatron(tmp_path / "megatron")
+    assert export_notes(opened, ExportOptions()) == [
+        f"config.json says dtype {dtype!r}, and the weights are bfloat16; it stays as the imported model had it"
+    ]
+
+
+def test_an_import_that_casts_says_so_in_the_carried_config(tmp_path: Path) -> None:
+    folder = make("llama", tmp_path / "model", torch.float32)
+    carried = json.loads(
+        (to_megatron(folder, tmp_path / "megatron", dtype="bf16") / HUGGINGFACE / "config.json").read_text()
+    )
+    assert carried["dtype"] == "bfloat16"
+    assert carried == json.loads((folder / "config.json").read_text()) | {"dtype": "bfloat16"}
+
+
+def test_a_tokenizer_from_a_model_s_folder_does_not_bring_that_model_s_config(tmp_path: Path) -> None:
+    folder = make("llama", tmp_path / "model", torch.bfloat16)
+    other = make("qwen3", tmp_path / "other", torch.bfloat16)
+    back = to_hugging_face(to_megatron(folder, tmp_path / "megatron"), tmp_path / "back", other)
+    assert (back / "config.json").read_bytes() == (folder / "config.json").read_bytes()
+
+
+# model.json, the same model as a spec of `pretrain`
+
+
+def test_a_model_for_four_million_positions_gets_a_spec(tmp_path: Path) -> None:
+    folder = make("llama", tmp_path / "model")
+    change_config(folder, max_position_embeddings=4194304)
+    about = json.loads((to_megatron(folder, tmp_path / "megatron") / "model.json").read_text())
+    assert about["model"]["max_positions"] == 4194304
+
+
+UNTRAINABLE: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a scaling of 1": ("llama-llama3", {"rope_parameters": LLAMA3 | {"factor": 1.0}}, "rope_scaling_factor is 1.0"),
+    "other frequencies": (
+        "llama-llama3", {"rope_parameters": LLAMA3 | {"high_freq_factor": 8.0}}, "rope is Rope(theta=10000.0, scaling"
+    ),
+    "yarn": ("llama-yarn", {}, "rope is Rope(theta=10000.0, scaling='yarn'"),
+    "a large epsilon": ("llama", {"rms_norm_eps": 0.05}, "norm_eps is 0.05"),
+    "a window in some layers": ("qwen2-window", {}, "windows are [None, 7, 7]"),
+    "another family": ("olmo2", {}, "family is olmo2; `pretrain` trains llama, "),
+    "experts that are scaled": ("deepseek_v3", {}, "family is deepseek_v3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNTRAINABLE)
+def test_a_model_that_pretrain_cannot_describe_is_carried_without_model_json(name: str, tmp_path: Path) -> None:
+    variant, changes, words = UNTRAINABLE[name]
+    folder = make(variant, tmp_path / "model", torch.bfloat16)
+    change_config(folder, **changes)
+    (note,) = import_notes(open_hugging_face(folder), ImportOptions())
+    assert note.startswith("model.json is left out") and words in note
+    back = there_and_back(folder, tmp_path)
+    assert not (tmp_path / "megatron" / "model.json").exists()
     assert_same(tensors(back), tensors(folder))
 
 

@@ -5,6 +5,7 @@ from tasks.convert.config import Config
 from tasks.convert.errors import ConversionError
 from tasks.convert.families import deepseek_v3, gemma2, gemma3, llama, mistral, mixtral, olmo2, qwen2, qwen3, qwen3_moe
 from tasks.convert.families.family import Family
+from tasks.convert.fields import check_types, shown
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
@@ -27,12 +28,13 @@ def family_of(fields: dict[str, object]) -> Family:
     """The family of a config.json. Raises ConversionError."""
     name = fields.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
-        raise ConversionError(f"config.json: model_type is {name!r}; the converter knows {', '.join(FAMILIES)}")
+        raise ConversionError(f"config.json: model_type is {shown(name)}; the converter supports {', '.join(FAMILIES)}")
     return FAMILIES[name]
 
 
 def read(fields: dict[str, object]) -> Architecture:
     """The model of a config.json with all defaults filled in. Raises ConversionError."""
+    check_types(fields)
     config = Config(fields)
     model = family_of(fields).read(config)
     config.finish()

@@ -39,6 +39,26 @@ def read(config: Config) -> Architecture:
         scale=config.get("routed_scaling_factor"),
         first=config.get("first_k_dense_replace"),
     )
+    if experts.count % experts.groups or experts.top_groups > experts.groups:
+        raise ConversionError(
+            f"config.json: n_group is {experts.groups} and topk_group {experts.top_groups}; n_group should divide "
+            f"n_routed_experts ({experts.count}), and topk_group should be at most n_group"
+        )
+    if experts.count // experts.groups < 2:
+        raise ConversionError(
+            f"config.json: n_group is {experts.groups}, of n_routed_experts {experts.count}; transformers scores a "
+            f"group by its best two experts, so it should have two"
+        )
+    if experts.top_k > experts.top_groups * (experts.count // experts.groups):
+        raise ConversionError(
+            f"config.json: num_experts_per_tok is {experts.top_k}; topk_group groups have "
+            f"{experts.top_groups * (experts.count // experts.groups)} experts"
+        )
+    heads, kv_heads = config.get("num_attention_heads"), config.get("num_key_value_heads")
+    if kv_heads != heads:
+        raise ConversionError(
+            f"config.json: num_key_value_heads is {kv_heads}; latent attention needs num_attention_heads ({heads})"
+        )
     if experts.groups > experts.top_groups and experts.top_k // experts.top_groups != 2:
         raise ConversionError(
             f"config.json: num_experts_per_tok is {experts.top_k} and topk_group {experts.top_groups}; transformers "
@@ -56,6 +76,7 @@ def read(config: Config) -> Architecture:
 
 def _attention_scale(config: Config, latent: Latent) -> float:
     """YaRN's mscale_all_dim also scales the scores, in this family alone."""
+    config.rope()  # raises ConversionError for what is missing from it
     rope = config.get("rope_parameters")
     scaled = rope.get("rope_type", "default") != "default" and rope.get("mscale_all_dim")
     more = mscale(rope["factor"], rope["mscale_all_dim"]) ** 2 if scaled else 1.0

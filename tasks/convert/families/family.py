@@ -24,9 +24,6 @@ def sizes(config: Config, **more: object) -> Architecture:
     heads = config.get("num_attention_heads")
     hidden = config.get("hidden_size")
     kv_heads = config.get("num_key_value_heads", heads)
-    for name, least in (("num_attention_heads", heads), ("num_key_value_heads", kv_heads), ("hidden_size", hidden)):
-        if not isinstance(least, int) or least < 1:
-            raise ConversionError(f"config.json: {name} is {least!r}; a whole number from 1 is wanted")
     if heads % kv_heads:
         raise ConversionError(
             f"config.json: num_attention_heads is {heads}, which num_key_value_heads {kv_heads} does not divide"
@@ -48,7 +45,16 @@ def sizes(config: Config, **more: object) -> Architecture:
     }
     if "rope" not in more:
         fields["rope"] = config.rope()
-    return Architecture(**fields)
+    model = Architecture(**fields)
+    size, name = (model.latent.rope, "qk_rope_head_dim") if model.latent else (model.head_dim, "head_dim")
+    if size % 2:
+        raise ConversionError(f"config.json: {name} is {size}; it should be even: rotary embeddings turn pairs")
+    if model.experts and model.experts.top_k > model.experts.count:
+        raise ConversionError(
+            f"config.json: num_experts_per_tok is {model.experts.top_k}; it should be at most the number of experts "
+            f"({model.experts.count})"
+        )
+    return model
 
 
 def silu(config: Config) -> None:
@@ -58,8 +64,17 @@ def silu(config: Config) -> None:
 
 def windows(config: Config) -> tuple[int | None, ...]:
     """Each layer's sliding window, by `layer_types`."""
-    types = config.get("layer_types", ["full_attention"] * config.get("num_hidden_layers"))
+    layers = config.get("num_hidden_layers")
+    types = config.get("layer_types", ["full_attention"] * layers)
     window = config.get("sliding_window", None)
+    if len(types) != layers:
+        raise ConversionError(
+            f"config.json: layer_types has {len(types)} entries; num_hidden_layers ({layers}) are needed"
+        )
+    if "sliding_attention" in types and window is None:
+        raise ConversionError(
+            "config.json: sliding_window is null, and layer_types has sliding_attention; a number of tokens is needed"
+        )
     return tuple(window if kind == "sliding_attention" else None for kind in types)
 
 

@@ -2,6 +2,7 @@
 
 from tasks.convert.architecture import Architecture
 from tasks.convert.config import Config
+from tasks.convert.errors import ConversionError
 from tasks.convert.families import gemma2, qwen3
 from tasks.convert.families.family import Family, sizes
 from tasks.convert.mapping import Table
@@ -9,6 +10,17 @@ from tasks.convert.mapping import Table
 
 def read(config: Config) -> Architecture:
     config.ignore("_sliding_window_pattern", "sliding_window_pattern")  # layer_types has what they say
+    unknown = config.get("rope_parameters").keys() - {"full_attention", "sliding_attention"}
+    if unknown:
+        raise ConversionError(
+            f"config.json: rope_parameters has {', '.join(sorted(unknown))}; this family reads only its "
+            f"full_attention and sliding_attention"
+        )
+    for kind in ("full_attention", "sliding_attention"):
+        if not config.rope(kind).truncate:  # transformers looks for it one level higher, and takes true
+            raise ConversionError(
+                f"config.json: rope_parameters.{kind}.truncate is False; transformers reads only True for this family"
+            )
     return sizes(
         config,
         **gemma2.gemma(config),

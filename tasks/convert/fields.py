@@ -1,0 +1,161 @@
+"""The types and bounds of config.json's fields, checked before transformers or a family sees them.
+
+A field that is not named here has no number that anything is computed from: `Config.only` or transformers
+checks it, or `Config.finish` refuses it.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tasks.convert.errors import ConversionError
+
+Size = Annotated[int, Field(ge=1, le=2**24)] | None
+Heads = Annotated[int, Field(ge=1, le=4096)] | None
+Layers = Annotated[int, Field(ge=1, le=1024)] | None
+Count = Annotated[int, Field(ge=0, le=4096)] | None
+Positions = Annotated[int, Field(ge=1, lt=2**31)] | None
+Token = Annotated[int, Field(gt=-(2**31), lt=2**31)]
+Positive = Annotated[float, Field(gt=0, le=1e6)] | None
+Theta = Annotated[float, Field(gt=1, le=1e15)] | None
+Fraction = Annotated[float, Field(ge=0, le=1)] | None
+
+
+class _Typed(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class _Fields(_Typed):
+    """Of all families together: one name has one meaning."""
+
+    architectures: list[str] | None = None
+    bos_token_id: Token | None = None
+    eos_token_id: Token | list[Token] | None = None
+    pad_token_id: Token | None = None
+    initializer_range: Fraction = None
+    attention_dropout: Fraction = None
+
+    vocab_size: Size = None
+    hidden_size: Size = None
+    intermediate_size: Size = None
+    num_hidden_layers: Layers = None
+    num_attention_heads: Heads = None
+    num_key_value_heads: Heads = None
+    head_dim: Size = None
+    max_position_embeddings: Positions = None
+    rms_norm_eps: Annotated[float, Field(gt=0, le=1)] | None = None
+    tie_word_embeddings: bool | None = None
+
+    sliding_window: Positions = None
+    use_sliding_window: bool | None = None
+    max_window_layers: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    sliding_window_pattern: Positions = None
+    layer_types: list[Literal["full_attention", "sliding_attention"]] | None = None
+
+    rope_theta: Theta = None
+    rope_local_base_freq: Theta = None
+    rope_parameters: dict[str, Any] | None = None  # see _Rope
+    rope_scaling: dict[str, Any] | None = None
+
+    query_pre_attn_scalar: Positive = None
+    attn_logit_softcapping: Positive = None
+    final_logit_softcapping: Positive = None
+
+    num_experts: Heads = None
+    num_local_experts: Heads = None
+    n_routed_experts: Heads = None
+    num_experts_per_tok: Heads = None
+    moe_intermediate_size: Size = None
+    norm_topk_prob: bool | None = None
+    n_shared_experts: Count = None
+    n_group: Heads = None
+    topk_group: Heads = None
+    routed_scaling_factor: Positive = None
+    first_k_dense_replace: Count = None
+
+    q_lora_rank: Size = None
+    kv_lora_rank: Size = None
+    qk_nope_head_dim: Size = None
+    qk_rope_head_dim: Size = None
+    v_head_dim: Size = None
+
+
+class _Rope(_Typed):
+    """Of rope_parameters, or its older name rope_scaling."""
+
+    rope_type: str | None = None
+    type: str | None = None
+    rope_theta: Theta = None
+    factor: Positive = None
+    original_max_position_embeddings: Positions = None
+    low_freq_factor: Positive = None
+    high_freq_factor: Positive = None
+    beta_fast: Positive = None
+    beta_slow: Positive = None
+    attention_factor: Positive = None
+    mscale: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    mscale_all_dim: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    truncate: bool | None = None
+
+
+def check_types(fields: dict[str, Any]) -> None:
+    """Raises ConversionError with every field that is of a wrong type, or out of its bounds."""
+    found = _problems(_Fields, fields, "")
+    for name in ("rope_parameters", "rope_scaling"):
+        rope = fields.get(name)
+        if isinstance(rope, dict):
+            found += _problems(_Rope, rope, f"{name}.")
+            for kind, each in rope.items():  # of layers of several kinds
+                found += _problems(_Rope, each, f"{name}.{kind}.") if isinstance(each, dict) else []
+    if found:
+        raise ConversionError(f"config.json: {'; '.join(found)}")
+
+
+def _problems(model: type[BaseModel], fields: dict[str, Any], prefix: str) -> list[str]:
+    try:
+        model.model_validate(fields)
+    except ValidationError as error:
+        found: dict[str, str] = {}
+        for each in error.errors(include_url=False):
+            name, *place = each["loc"]
+            index = "".join(f"[{step}]" for step in place if isinstance(step, int))  # other steps: a union's branches
+            allowed = each["msg"].replace("Input should", "it should")
+            found.setdefault(f"{prefix}{name}{index}", f"is {shown(each['input'])}; {allowed}")
+        return [f"{name} {words}" for name, words in found.items()]
+    return []
+
+
+def shown(value: object) -> str:
+    """A value in a message, however large it is."""
+    try:
+        words = repr(value)
+    except ValueError:  # Python does not print integers of more than 4,300 digits
+        words = f"a {type(value).__name__} of many digits"
+    return words if len(words) <= 80 else f"{words[:77]}..."
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file with one JSON object. Raises ConversionError; also for what Python's parser lets through: NaN, and a
+    name that is given twice."""
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        if not isinstance(fields, dict):
+            raise ValueError(f"it is a {type(fields).__name__}, not an object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConversionError(f"{path}: cannot be read ({error})") from error
+    return fields
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"{', '.join(twice)} given twice")
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,67 @@
+"""`--preflight` says what would be read and written, and every problem, and writes nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from tasks.convert.__main__ import main
+from tests.convert.models import make
+from tests.convert.test_round_trip import change_config, tensors, to_megatron
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model in both formats."""
+    root = tmp_path_factory.mktemp("models")
+    make("qwen3", root / "theirs", torch.bfloat16)
+    to_megatron(root / "theirs", root / "ours")
+    return root
+
+
+def preflight(*words: object) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in (*words, "--preflight")])
+
+
+def test_it_says_what_is_read_and_written(direction: str, source: Path, models: Path, tmp_path: Path) -> None:
+    found = preflight(direction, source, tmp_path / "target", "--dtype", "fp32")
+    assert found.exit_code == 0, found.output
+    elements = sum(tensor.numel() for tensor in tensors(models / "theirs").values())
+    assert f"reads {source}" in found.output
+    assert "family qwen3, 3 layers, hidden size 72, vocabulary 101" in found.output
+    assert "by dtype: bfloat16 " in found.output
+    assert f"{4 * elements} bytes of weights as float32" in found.output
+    for file in ("config.json", "generation_config.json"):
+        assert f"{file} (" in found.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_says_every_problem(models: Path, tmp_path: Path) -> None:
+    model = make("qwen3", tmp_path / "model", torch.bfloat16)
+    change_config(model, hidden_size="72", vocab_size=-1)
+    (model / "manifest.json").write_text(json.dumps({"kind": "torn"}))
+    (tmp_path / "target").mkdir()
+    found = preflight("import", model, tmp_path / "target")
+    assert found.exit_code == 1
+    errors = [line for line in found.output.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 3
+    assert "exists" in errors[0]
+    assert "manifest.json" in errors[1]
+    assert "vocab_size is -1" in errors[2] and "hidden_size is '72'" in errors[2]
+
+
+def test_it_says_why_there_will_be_no_model_json(tmp_path: Path) -> None:
+    model = make("olmo2", tmp_path / "model", torch.bfloat16)
+    found = preflight("import", model, tmp_path / "target")
+    assert found.exit_code == 0
+    assert "note: model.json is left out" in found.output
+    assert f"writes {tmp_path / 'target' / 'model.json'}" not in found.output
+
+
+def test_a_target_that_cannot_be_made(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = preflight("import", models / "theirs", tmp_path / "file" / "target")
+    assert found.exit_code == 1
+    assert "which is no folder that may be written to" in found.output
