@@ -8,6 +8,7 @@ It is read under any layout. On the layout that wrote it the training goes on bi
 """
 
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -16,8 +17,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from infra.durable import make_folder, sync
 from tasks.job import StageError
-from tasks.manifest import MANIFEST, ArtifactError, FileEntry, read_manifest, seal, wrong_files
+from tasks.manifest import MANIFEST, ArtifactError, FileEntry, read_manifest, remove, seal, wrong_files
 from tasks.pretrain.background import ThreadStrategy, in_background
 from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.optimizer_state import prepare, sharded_state, updates
@@ -76,10 +78,13 @@ def grid() -> dict[str, int]:
 
 
 class Checkpoints:
-    """A folder of them. Every rank makes one, and calls its methods at the same points."""
+    """A folder of them. Every rank makes one, and calls its methods at the same points.
 
-    def __init__(self, folder: Path, policy: CheckpointPolicy) -> None:
-        self.folder, self.policy = folder, policy
+    `logs` are files that the run appends to: what they have of the steps before a checkpoint is on the disk when
+    the checkpoint is complete, since those steps are not taken again."""
+
+    def __init__(self, folder: Path, policy: CheckpointPolicy, logs: Sequence[Path] = ()) -> None:
+        self.folder, self.policy, self.logs = folder, policy, logs
         self._saving: _Saving | None = None
         self._removal: Future[None] | None = None  # of old ones
         self._strategy = ThreadStrategy()
@@ -92,8 +97,9 @@ class Checkpoints:
         self.finish()
         path = self.folder / f"step-{state.step:08d}"
         if dist.get_rank() == 0:
-            _remove(path)
-            path.mkdir(parents=True)
+            make_folder(self.folder)
+            remove(path)
+            path.mkdir()
         dist.barrier()
         if not updates(state.optimizer):
             prepare(state.optimizer, 0)
@@ -144,13 +150,17 @@ class Checkpoints:
             finalize()
         if dist.get_rank() == 0:
             files = {name: entry for _, entries in everyone for name, entry in entries.items()}
+            for log in self.logs:
+                if log.exists():
+                    sync(log)
+                    sync(log.parent)
             seal(saving.path, KIND, saving.facts, {}, {}, files)
             self._removal = in_background(self._remove_old)
 
     def _remove_old(self) -> None:
         paths = {_step(path): path for path in self.complete()}
         for step in superfluous(sorted(paths), self.policy):
-            _remove(paths[step])
+            remove(paths[step])
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -191,7 +201,7 @@ class Checkpoints:
         """What killed saves have left. Nobody is writing now: a writer ends with its run."""
         for path in self.folder.glob("step-*"):
             if not (path / MANIFEST).exists():
-                _remove(path)
+                remove(path)
 
     def load(self, state: TrainingState, path: Path) -> None:
         """Continue from a checkpoint. Raises ArtifactError when its files are not what was written."""
@@ -293,12 +303,6 @@ def _set_rng(states: dict[str, torch.Tensor]) -> None:
 
 def _step(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
-
-
-def _remove(path: Path) -> None:
-    """The manifest first: what is half removed is not complete."""
-    (path / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def _not_written(path: Path, error: object) -> str:

@@ -1,0 +1,133 @@
+"""Replay the power cuts of a program: python -m tests.crash.replay PROGRAM STATES [SEED]
+
+Prints a line of JSON: how many events, crash points and states there were, and what went wrong. From every state
+what is vouched for in it must be right, and the same program must end with the same result.
+"""
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from tests.crash.disk import WAYS, Recording, read, write
+from tests.crash.programs import ACKNOWLEDGED, PROGRAMS, Program
+from tests.crash.record import read_trace, recording
+
+WORKERS = 2
+TRIES = 200  # candidates looked at for each state that is wanted
+LIBRARIES = ("tasks.pretrain.train", "tasks.pretrain.trainer", "tasks.sft.sft", "tasks.convert.__main__", "mlflow")
+
+
+@dataclass(frozen=True)
+class State:
+    """What a disk may hold after a power cut behind the first `point` events."""
+
+    point: int
+    way: str
+    tree: dict[str, bytes | None]
+    acknowledged: list[str]
+
+    def __str__(self) -> str:
+        return f"{self.way} of what was not synced at event {self.point}"
+
+
+def replay(name: str, wanted: int, seed: int, base: Path) -> dict[str, object]:
+    program = PROGRAMS[name]
+    started = time.monotonic()
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*LIBRARIES, __name__])
+    with context.Pool(WORKERS, maxtasksperchild=1) as pool:
+        pool.apply(_prepare, (name, base))
+        before = read(base / "root")
+        result = pool.apply(_record, (name, base))
+        run = Recording(before, read_trace(base / "trace", base / "root", before))
+        _same(run.after(len(run.events), "all").tree(), read(base / "root").tree())
+        chosen = list(_states(program, run, wanted, seed))
+        recorded = time.monotonic()
+        tasks = [(name, base, number, state, result) for number, state in enumerate(chosen)]
+        found = pool.starmap(_recover, tasks, chunksize=1)
+    return {
+        "program": name,
+        "events": len(run.events),
+        "points": len({state.point for state in chosen}),
+        "states": len(chosen),
+        "problems": [f"{state}: {words}" for state, words in zip(chosen, found, strict=True) if words],
+        "record_s": round(recorded - started, 1),
+        "replay_s": round(time.monotonic() - recorded, 1),
+    }
+
+
+def _prepare(name: str, base: Path) -> None:
+    (base / "inputs").mkdir()
+    (base / "root").mkdir()
+    PROGRAMS[name].make_inputs(base / "inputs")
+    PROGRAMS[name].before(base / "inputs", base / "root")
+
+
+def _record(name: str, base: Path) -> str:
+    with recording(base / "trace"):
+        return PROGRAMS[name].run(base / "inputs", base / "root")
+
+
+def _same(replayed: dict[str, bytes | None], found: dict[str, bytes | None]) -> None:
+    """The recorder has seen everything: the disk with all events is the disk as it is."""
+    differ = [path for path in sorted(replayed.keys() | found.keys()) if replayed.get(path, 0) != found.get(path, 0)]
+    if differ:
+        raise AssertionError(f"the recording is not what happened: {', '.join(differ)}")
+
+
+def _states(program: Program, recording: Recording, wanted: int, seed: int) -> Iterator[State]:
+    """Different ones, from crash points and ways that are chosen by chance."""
+    chance = random.Random(seed)
+    seen: set[int] = set()
+    for number in range(wanted * TRIES):
+        point, way = chance.randrange(1, len(recording.events) + 1), chance.choice(sorted(WAYS))
+        tree = recording.after(point, way, number).tree()
+        tree = {path: content for path, content in tree.items() if not path.startswith(ACKNOWLEDGED)}
+        key = hash(tuple((path, content) for path, content in tree.items() if not path.endswith(program.noise)))
+        if key in seen:
+            continue
+        seen.add(key)
+        yield State(point, way, tree, _acknowledged(recording, point))
+        if len(seen) == wanted:
+            return
+
+
+def _acknowledged(recording: Recording, point: int) -> list[str]:
+    every = recording.after(point, "all").tree()
+    names = [PurePosixPath(path) for path in every]
+    return [path.name for path in names if path.parent.name == ACKNOWLEDGED]
+
+
+def _recover(name: str, base: Path, number: int, state: State, expected: str) -> str | None:
+    """Returns what is wrong."""
+    program, root = PROGRAMS[name], base / f"state-{number}"
+    write(state.tree, root)
+    try:
+        program.check(base / "inputs", root, state.acknowledged)
+        found = program.run(base / "inputs", root)
+        if found != expected:
+            return f"ends with {found}, not {expected}"
+    except Exception as error:
+        return "".join(traceback.format_exception_only(error)).strip()[-1500:]
+    shutil.rmtree(root)
+    return None
+
+
+def main() -> None:
+    name, wanted, *seed = sys.argv[1:]
+    with tempfile.TemporaryDirectory(prefix="baton-crash-") as base:
+        print(json.dumps(replay(name, int(wanted), int(seed[0]) if seed else 0, Path(base)), indent=1))
+
+
+if __name__ == "__main__":
+    os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    main()
