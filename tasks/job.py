@@ -25,7 +25,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from infra.durable import make_folder, write_json, write_text
+from infra.durable import make_folder, sync, write_json, write_text
 from infra.heartbeat import Heartbeat
 from infra.home import quiet
 from infra.lifeline import end_with_launcher
@@ -95,8 +95,15 @@ class Job:
         with self.metrics.open("a") as stream:
             stream.write(line + "\n")
 
+    def sync_metrics(self) -> None:
+        """Wait until the metrics are on the disk: before a checkpoint vouches for their steps."""
+        if self.metrics.exists():
+            sync(self.metrics)
+            sync(self.directory)
+
     def forget_after(self, step: int) -> None:
-        """Drop the metrics of steps that a resumed run will take again."""
+        """Drop the metrics of steps that a resumed run will take again, and what a killed writer or a power cut
+        has left of lines."""
         if self.metrics.exists():
             kept = [line for line in json_lines(self.metrics) if line["step"] <= step]
             write_text(self.metrics, "".join(json.dumps(line) + "\n" for line in kept))

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from infra.durable import write_json
+from infra.durable import make_folder, write_json
 from infra.home import baton_home
 
 LONGEST_NAME = 80  # of a stage's folder
@@ -84,7 +84,7 @@ def read_execution(folder: Path) -> Execution:
 
 
 def write_execution(folder: Path, execution: Execution) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_json(folder / "execution.json", asdict(execution))
 
 
@@ -93,14 +93,14 @@ def read_stage(folder: Path) -> StageRun:
 
 
 def write_stage(folder: Path, run: StageRun) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_json(folder / "run.json", asdict(run))
 
 
 def hold(execution: Path) -> int:
     """Say that this process is at work in an execution, for as long as it lives or until the returned
     file descriptor is closed. The kernel lets go for a process that is killed."""
-    execution.mkdir(parents=True, exist_ok=True)
+    make_folder(execution)
     descriptor = os.open(execution / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor

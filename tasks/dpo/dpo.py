@@ -2,11 +2,12 @@
 
     python -m tasks.dpo.dpo JOB_DIR        inputs: model (HFModel), corpus (Corpus)
 
-Two parts in one process: vLLM samples the model once on training prompts (work/pairs.json keeps what
-came of it); then vLLM is closed and TRL trains.
+Two parts in one process: vLLM samples the model once on training prompts (work/pairs keeps the pairs, sealed);
+then vLLM is closed and TRL trains.
 """
 
 import gc
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from trl import DPOConfig, DPOTrainer
 from tasks.dpo.pairs import Pairs, make_pairs
 from tasks.dpo.spec import DPOSpec
 from tasks.job import Job, StageError, main
+from tasks.manifest import ArtifactError
 from tasks.posttrain.examples import check_positions, examples
 from tasks.posttrain.trainer import arguments, finish, fit, load_model
 from tasks.serve.engine import open_engine, sample
@@ -66,25 +68,30 @@ def work(job: Job) -> None:
         train_dataset=Dataset.from_list([asdict(pair) | {"length": pair.length} for pair in found.pairs]),
         processing_class=tokenizer,
     )
-    fit(trainer, job, METRICS)
+    counts = {"sampled": found.sampled, "pairs": len(found.pairs), "passed": found.passed}
+    fit(trainer, job, METRICS, beginning=counts)
     finish(job, model, source, "dpo")
 
 
 def _pairs(job: Job, spec: DPOSpec, source: Path, tokenizer: Any) -> Pairs:
-    """From work/pairs.json when a killed engine has left it there."""
-    path = job.work / "pairs.json"
-    if not path.exists():
-        asked = examples(job.input("corpus"), tokenizer, spec, spec.prompts)
-        job.progress(0, len(asked), "samples")
-        length = spec.max_prompt_tokens + spec.max_new_tokens
-        llm = open_engine(source, max_model_len=length, seed=spec.seed)
-        answers = sample(llm, [one.prompt_ids for one in asked], temperature=1.0, max_tokens=spec.max_new_tokens)
-        found = make_pairs(asked, answers)
-        found.save(path)
-        job.metric(0, sampled=found.sampled, pairs=len(found.pairs), passed=found.passed)
-        del llm
-        gc.collect()  # the engine's memory is wanted for training
-    return Pairs.load(path)
+    """From work/pairs when a killed engine has left them there whole."""
+    folder = job.work / "pairs"
+    if folder.exists():
+        try:
+            return Pairs.load(folder)
+        except ArtifactError as error:
+            print(f"{error} The model is sampled again", flush=True)
+            shutil.rmtree(folder)
+    asked = examples(job.input("corpus"), tokenizer, spec, spec.prompts)
+    job.progress(0, len(asked), "samples")
+    length = spec.max_prompt_tokens + spec.max_new_tokens
+    llm = open_engine(source, max_model_len=length, seed=spec.seed)
+    answers = sample(llm, [one.prompt_ids for one in asked], temperature=1.0, max_tokens=spec.max_new_tokens)
+    found = make_pairs(asked, answers)
+    found.save(folder)
+    del llm
+    gc.collect()  # the engine's memory is wanted for training
+    return found
 
 
 if __name__ == "__main__":

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.durable import write_json
+from tasks.manifest import verify, write_manifest
 from tasks.posttrain.examples import Example
 from tasks.statements.check import check
 
 if TYPE_CHECKING:  # a type only; the module imports vLLM
     from tasks.serve.engine import Completion
+
+KIND, FILE = "preference_pairs", "pairs.json"
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,17 @@ class Pairs:
     sampled: int
     passed: int
 
-    def save(self, path: Path) -> None:
-        write_json(path, asdict(self))
+    def save(self, folder: Path) -> None:
+        """Into a new folder, sealed by its manifest."""
+        folder.mkdir()
+        write_json(folder / FILE, asdict(self))
+        write_manifest(folder, KIND, {}, {}, {})
 
     @classmethod
-    def load(cls, path: Path) -> "Pairs":
-        raw = json.loads(path.read_text())
+    def load(cls, folder: Path) -> "Pairs":
+        """Raises ArtifactError when the folder is not whole."""
+        verify(folder)
+        raw = json.loads((folder / FILE).read_text())
         return cls([Pair(**pair) for pair in raw.pop("pairs")], **raw)
 
 

@@ -4,8 +4,10 @@ Weights are held and updated in fp32 and used in bf16 (autocast): small updates 
 CPU with AMX or a GPU works at its full speed.
 """
 
+import errno
 import logging
 import math
+import os
 import shutil
 import signal
 from collections.abc import Iterator, Mapping
@@ -16,14 +18,15 @@ from typing import Any, Protocol
 
 import torch
 import trl.trainer.utils
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
+from tasks.checkpoints import KIND, CheckpointFolder
 from tasks.job import Job, StageError
-from tasks.manifest import RECORD, read_manifest
+from tasks.manifest import RECORD, read_manifest, remove, seal
 from tasks.posttrain.spec import PostTrainSpec
 
-COMPLETE = "complete"  # written last into a checkpoint: one without it is never resumed from
+KEEP = 2  # checkpoints
 SIGTERM_EXIT = 128 + signal.SIGTERM
 
 log = logging.getLogger(__name__)
@@ -47,16 +50,32 @@ def _score_completions_only() -> None:
 
 def finish(job: Job, model: Any, source: Path, label: str) -> None:
     """Seal the output: `source` with this model's weights, in the number format that `source` has on
-    disk. The checkpoints have served."""
-    for old in job.output.iterdir() if job.output.exists() else ():
-        if old.name != RECORD:  # what a killed engine left
-            shutil.rmtree(old) if old.is_dir() else old.unlink()
-    model.to(storage_dtype(source)).save_pretrained(job.output)
-    for path in source.iterdir():  # config, generation config, tokenizer: as they were
-        if path.suffix in (".json", ".jinja", ".txt", ".model") and not _about_weights(path.name):
-            shutil.copy(path, job.output / path.name)
-    job.finish(**read_manifest(source).facts | {"label": label})
-    shutil.rmtree(_checkpoints(job), ignore_errors=True)
+    disk. The checkpoints are deleted when the result is on the disk."""
+    with _full_disk_as_stage_error(job.output, "the run continues from its last checkpoint"):
+        for old in job.output.iterdir() if job.output.exists() else ():
+            if old.name != RECORD:  # what a killed engine left
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
+        model.to(storage_dtype(source)).save_pretrained(job.output)
+        for path in source.iterdir():  # config, generation config, tokenizer: as they were
+            if path.suffix in (".json", ".jinja", ".txt", ".model") and not _about_weights(path.name):
+                shutil.copy(path, job.output / path.name)
+        job.finish(**read_manifest(source).facts | {"label": label})
+    checkpoints(job).remove_all()
+
+
+@contextmanager
+def _full_disk_as_stage_error(folder: Path, continues: str) -> Iterator[None]:
+    """torch and safetensors have exceptions of their own for a write that failed."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        full = shutil.disk_usage(folder.parent).free < 1 << 20
+        limited = any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+        if not (full or limited):
+            raise
+        raise StageError(
+            f"{folder} could not be written: {error}. Make room there and start again: {continues}"
+        ) from error
 
 
 def _about_weights(name: str) -> bool:
@@ -79,7 +98,7 @@ def arguments(job: Job, spec: PostTrainSpec) -> dict[str, Any]:
     """What SFTConfig, DPOConfig and GRPOConfig are all given."""
     gpu = torch.cuda.is_available()
     return {
-        "output_dir": str(_checkpoints(job)),
+        "output_dir": str(checkpoints(job).path),
         "max_steps": spec.steps,
         "per_device_train_batch_size": spec.micro_batch_size,
         "gradient_accumulation_steps": spec.batch_size // spec.micro_batch_size,
@@ -93,7 +112,7 @@ def arguments(job: Job, spec: PostTrainSpec) -> dict[str, Any]:
         "dataloader_pin_memory": gpu,
         "save_strategy": "steps",
         "save_steps": spec.checkpoint_every,
-        "save_total_limit": 2,
+        "save_total_limit": None,  # the Trainer would delete old ones before the new one is on the disk
         "logging_steps": 1,
         "logging_nan_inf_filter": False,
         "report_to": "none",
@@ -109,47 +128,51 @@ class Memory(Protocol):
     def load(self, checkpoint: Path) -> None: ...
 
 
-def fit(trainer: Any, job: Job, metrics: Mapping[str, str], memory: Memory | None = None) -> None:
-    """Train from the newest complete checkpoint, if any, to the last step.
+def fit(
+    trainer: Any,
+    job: Job,
+    metrics: Mapping[str, str],
+    memory: Memory | None = None,
+    beginning: Mapping[str, float] | None = None,
+) -> None:
+    """Train from the newest good checkpoint, if any, to the last step.
 
-    `metrics` names what is recorded: TRL's name -> ours. On SIGTERM: a checkpoint, then SystemExit(143).
+    `metrics` names what is recorded: TRL's name -> ours; `beginning` is recorded as step 0. On SIGTERM: a
+    checkpoint, then SystemExit(143).
     """
     reporter = Reporter(job, metrics, memory)
     trainer.add_callback(reporter)
-    checkpoint = newest_checkpoint(_checkpoints(job))
-    job.forget_after(_step(checkpoint) if checkpoint else 0)
+    checkpoint = reporter.checkpoints.newest()
+    step = reporter.checkpoints.step(checkpoint) if checkpoint else None
+    job.forget_after(-1 if step is None else step)
+    if step is None and beginning:
+        job.metric(0, **beginning)
     if checkpoint and memory:
         memory.load(checkpoint)
-    if checkpoint and _step(checkpoint) >= trainer.args.max_steps:
+    if step is not None and step >= trainer.args.max_steps:
         trainer._load_from_checkpoint(str(checkpoint))  # killed after the last step: nothing left to train
         return
     if checkpoint:
         log.warning("continuing from %s", checkpoint)
-    with reporter.until_sigterm():
+    with (
+        reporter.until_sigterm(),
+        _full_disk_as_stage_error(reporter.checkpoints.path, "the run continues from the checkpoint before it"),
+    ):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if reporter.stopping:
         raise SystemExit(SIGTERM_EXIT)
 
 
-def newest_checkpoint(directory: Path) -> Path | None:
-    """The newest complete checkpoint; those that were cut short do not count."""
-    complete = [path.parent for path in directory.glob(f"checkpoint-*/{COMPLETE}")]
-    return max(complete, key=_step, default=None)
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("checkpoint-"))
-
-
-def _checkpoints(job: Job) -> Path:
-    return job.work / "checkpoints"
+def checkpoints(job: Job) -> CheckpointFolder:
+    return CheckpointFolder(job.work / "checkpoints", "checkpoint-")
 
 
 class Reporter(TrainerCallback):
-    """Metrics and progress out of the trainer; checkpoints marked complete; SIGTERM heeded."""
+    """Metrics and progress out of the trainer; checkpoints sealed and old ones deleted; SIGTERM heeded."""
 
     def __init__(self, job: Job, metrics: Mapping[str, str], memory: Memory | None) -> None:
         self.job, self.metrics, self.memory = job, metrics, memory
+        self.checkpoints = checkpoints(job)
         self.stopping = False
 
     @contextmanager
@@ -173,9 +196,9 @@ class Reporter(TrainerCallback):
             control.should_save = control.should_training_stop = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
+        if "loss" not in logs:
+            return  # the Trainer's closing summary
         values = {ours: float(logs[name]) for name, ours in self.metrics.items() if logs.get(name) is not None}
-        if not values:
-            return  # TRL's closing summary
         bad = [f"{name} = {value}" for name, value in values.items() if not math.isfinite(value)]
         if bad:
             raise StageError(
@@ -186,7 +209,10 @@ class Reporter(TrainerCallback):
         self.job.progress(state.global_step, state.max_steps, "steps", **shown)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        checkpoint = Path(args.output_dir) / f"{self.checkpoints.prefix}{state.global_step}"
         if self.memory:
             self.memory.save(checkpoint)
-        (checkpoint / COMPLETE).touch()
+        self.job.sync_metrics()
+        seal(checkpoint, KIND, {"step": state.global_step}, {}, {}, {})
+        for old in self.checkpoints.complete()[:-KEEP]:
+            remove(old)

@@ -18,8 +18,9 @@ import torch
 import torch.distributed as dist
 
 from infra.durable import make_folder, sync
+from tasks.checkpoints import KIND, CheckpointFolder, check_files
 from tasks.job import StageError
-from tasks.manifest import MANIFEST, ArtifactError, FileEntry, read_manifest, remove, seal, wrong_files
+from tasks.manifest import ArtifactError, FileEntry, read_manifest, remove, seal, wrong_files
 from tasks.pretrain.background import ThreadStrategy, in_background
 from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.optimizer_state import prepare, sharded_state, updates
@@ -33,9 +34,6 @@ from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import MegatronOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
-
-KIND = "training_state"
-DAMAGED = "damaged-"
 
 
 @dataclass
@@ -85,6 +83,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, policy: CheckpointPolicy, logs: Sequence[Path] = ()) -> None:
         self.folder, self.policy, self.logs = folder, policy, logs
+        self._found = CheckpointFolder(folder, "step-")
         self._saving: _Saving | None = None
         self._removal: Future[None] | None = None  # of old ones
         self._strategy = ThreadStrategy()
@@ -158,7 +157,7 @@ class Checkpoints:
             self._removal = in_background(self._remove_old)
 
     def _remove_old(self) -> None:
-        paths = {_step(path): path for path in self.complete()}
+        paths = {self._found.step(path): path for path in self.complete()}
         for step in superfluous(sorted(paths), self.policy):
             remove(paths[step])
 
@@ -166,7 +165,7 @@ class Checkpoints:
 
     def complete(self) -> list[Path]:
         """The checkpoints that were written to the end, oldest first."""
-        return sorted(path for path in self.folder.glob("step-*") if (path / MANIFEST).exists())
+        return self._found.complete()
 
     def resume(self, state: TrainingState) -> Path | None:
         """Continue from the newest complete checkpoint; returns None when there is none. One whose files
@@ -177,31 +176,18 @@ class Checkpoints:
         found = self.complete()
         dist.barrier()
         if dist.get_rank() == 0:
-            self._remove_incomplete()
+            self._found.remove_incomplete()
         for path in reversed(found):
             try:
                 self.load(state, path)
             except ArtifactError as error:
-                aside = path.with_name(DAMAGED + path.name)
                 if dist.get_rank() == 0:
-                    shutil.rmtree(aside, ignore_errors=True)
-                    path.rename(aside)
-                    print(f"{error}. It is kept as {aside}; trying the checkpoint before it", flush=True)
+                    self._found.set_aside(path, error)
                 dist.barrier()
             else:
                 return path
-        if any(self.folder.glob(f"{DAMAGED}*")):
-            raise ArtifactError(
-                f"{self.folder}: every checkpoint is damaged. Bring one back under its old name, or delete the "
-                f"folder: then the run begins at step 1"
-            )
+        self._found.check_not_all_damaged()
         return None
-
-    def _remove_incomplete(self) -> None:
-        """What killed saves have left. Nobody is writing now: a writer ends with its run."""
-        for path in self.folder.glob("step-*"):
-            if not (path / MANIFEST).exists():
-                remove(path)
 
     def load(self, state: TrainingState, path: Path) -> None:
         """Continue from a checkpoint. Raises ArtifactError when its files are not what was written."""
@@ -272,8 +258,7 @@ def _verify(path: Path) -> dict[str, Any]:
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, wrong_files(path, manifest, dist.get_rank(), dist.get_world_size()))
     wrong = sorted({words for rank in everyone for words in rank})
-    if wrong:
-        raise ArtifactError(f"checkpoint {path} is damaged: {'; '.join(wrong)}")
+    check_files(path, wrong)
     return manifest.facts
 
 
@@ -299,10 +284,6 @@ def _set_rng(states: dict[str, torch.Tensor]) -> None:
     if CUDA:
         torch.cuda.set_rng_state(states.pop("cuda"))
     get_cuda_rng_tracker().set_states({name.removeprefix("megatron."): state for name, state in states.items()})
-
-
-def _step(path: Path) -> int:
-    return int(path.name.removeprefix("step-"))
 
 
 def _not_written(path: Path, error: object) -> str:

@@ -17,6 +17,7 @@ from mlflow.artifacts import download_artifacts
 from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 from mlflow.exceptions import MlflowException
 
+from infra.durable import rename
 from infra.home import baton_home
 from infra.tracking.store import tracking_uri
 from tasks.manifest import ArtifactError, verify, write_manifest
@@ -81,7 +82,7 @@ def fetch(version: Version) -> Path:
                 "the model again under another name, or turn back to another version"
             )
         if not place.exists():  # another process may have been faster
-            partial.rename(place)
+            rename(partial, place)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return place

@@ -19,7 +19,7 @@ METRICS = {
     "learning_rate": "learning_rate",
     "entropy": "entropy",
     "mean_token_accuracy": "token_accuracy",
-    "num_tokens": "tokens",
+    "num_input_tokens_seen": "tokens",  # the Trainer's count is in its checkpoints, TRL's num_tokens is not
 }
 
 
@@ -32,6 +32,7 @@ def work(job: Job) -> None:
         model=model,
         args=SFTConfig(
             **arguments(job, spec),
+            include_num_input_tokens_seen="non_padding",
             max_length=None,  # the examples are within the limits
             lr_scheduler_type="cosine",
             train_sampling_strategy="group_by_length",  # little padding

@@ -189,10 +189,11 @@ def _registry(inputs: Path, root: Path) -> str:
 
 def _check_registry(inputs: Path, root: Path, acknowledged: Sequence[str]) -> None:
     """What was said to be safe is there, once what waits in the spool was delivered."""
+    from mlflow import MlflowClient
+
     from infra.tracking.__main__ import sync
     from infra.tracking.spool import executions
     from infra.tracking.store import tracking_uri
-    from mlflow import MlflowClient
 
     _home(root)
     assert not sync(), "the spool cannot be delivered"

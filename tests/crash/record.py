@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.crash.disk import ROOT, Disk, Event, Name, Rename, Sync, Truncate, Write
 
 CALLS = (
-    "openat,open,creat,write,writev,pwrite64,pwritev,pwritev2,sendfile,copy_file_range,fallocate,truncate,ftruncate,"
+    "openat,write,writev,pwrite64,pwritev,pwritev2,sendfile,copy_file_range,fallocate,truncate,ftruncate,"
     "rename,renameat,renameat2,link,linkat,symlink,symlinkat,unlink,unlinkat,mkdir,mkdirat,rmdir,"
     "fsync,fdatasync,sync,syncfs,sync_file_range,lseek,dup,dup2,dup3,fcntl,mmap"
 )
@@ -82,9 +82,10 @@ class _Reader:
 
     def call(self, name: str, arguments: str, result: str, rest: str) -> None:
         words = [_word(match) for match in _WORD.finditer(arguments)]
-        if not any(path and self._inside(path) for _, path in words) and name != "sync":
-            if not (name == "openat" and (found := _WORD.search(rest)) and self._inside(_word(found)[1])):
-                return
+        if name == "openat":
+            words += [_word(match) for match in _WORD.finditer(rest)]  # a name may have been relative
+        if name != "sync" and not any(self._inside(path) for _, path in words):
+            return
         handler = getattr(self, f"_{name}", None)
         if handler is None:
             raise NotImplementedError(f"{name}({arguments[:200]}) = {result}: not modelled")
@@ -135,6 +136,12 @@ class _Reader:
 
     _mkdirat = _mkdir
 
+    def _truncate(self, words: list[tuple[str, str | None]], arguments: str, *_: object) -> None:
+        (path,) = self._paths(words)
+        inode = self._inode(path)
+        assert inode is not None, f"{path} is not known"
+        self._do(Truncate(inode, int(arguments.rsplit(", ", 1)[1])))
+
     def _unlink(self, words: list[tuple[str, str | None]], *_: object) -> None:
         (path,) = self._paths(words)
         self._do(Rename(self._name(path), None))
@@ -160,10 +167,8 @@ class _Reader:
     # -- open files ------------------------------------------------------------------------------
 
     def _openat(self, words: list[tuple[str, str | None]], arguments: str, result: int, rest: str) -> None:
-        match = _WORD.search(rest)
-        assert match is not None
-        path = _word(match)[1]
-        if path is None:
+        path = words[-1][1]
+        if path is None or not self._inside(path):
             return
         inode = self._inode(path)
         if inode is None:
@@ -177,8 +182,6 @@ class _Reader:
         if "O_SYNC" in arguments or "O_DSYNC" in arguments:
             raise NotImplementedError(f"{path}: opened with O_SYNC")
         self._opened[str(result), inode] = _File(0, "O_APPEND" in arguments)
-
-    _creat = _open = _openat
 
     def _file(self, word: tuple[str, str | None], descriptor: str) -> tuple[int, _File] | None:
         """The inode and the open file of a descriptor; None for a file that has no name any more. A number and

@@ -52,14 +52,16 @@ def replay(name: str, wanted: int, seed: int, base: Path) -> dict[str, object]:
         _same(run.after(len(run.events), "all").tree(), read(base / "root").tree())
         chosen = list(_states(program, run, wanted, seed))
         recorded = time.monotonic()
-        tasks = [(name, base, number, state, result) for number, state in enumerate(chosen)]
-        found = pool.starmap(_recover, tasks, chunksize=1)
+        wrong = pool.starmap(_check, [(name, base, number, state) for number, state in enumerate(chosen)], chunksize=1)
+        sound = [number for number, words in enumerate(wrong) if not words]
+        ended = pool.starmap(_run_again, [(name, base, number, result) for number in sound], chunksize=1)
+    problems = {**dict(enumerate(wrong)), **dict(zip(sound, ended, strict=True))}
     return {
         "program": name,
         "events": len(run.events),
         "points": len({state.point for state in chosen}),
         "states": len(chosen),
-        "problems": [f"{state}: {words}" for state, words in zip(chosen, found, strict=True) if words],
+        "problems": [f"{chosen[number]}: {words}" for number, words in problems.items() if words],
         "record_s": round(recorded - started, 1),
         "replay_s": round(time.monotonic() - recorded, 1),
     }
@@ -107,19 +109,34 @@ def _acknowledged(recording: Recording, point: int) -> list[str]:
     return [path.name for path in names if path.parent.name == ACKNOWLEDGED]
 
 
-def _recover(name: str, base: Path, number: int, state: State, expected: str) -> str | None:
-    """Returns what is wrong."""
-    program, root = PROGRAMS[name], base / f"state-{number}"
+def _check(name: str, base: Path, number: int, state: State) -> str | None:
+    """Returns what of a state is wrong before anything is run."""
+    root = base / f"state-{number}"
     write(state.tree, root)
     try:
-        program.check(base / "inputs", root, state.acknowledged)
+        PROGRAMS[name].check(base / "inputs", root, state.acknowledged)
+    except Exception as error:
+        return _told(error)
+    return None
+
+
+def _run_again(name: str, base: Path, number: int, expected: str) -> str | None:
+    """Returns what is wrong in the end. In a process of its own: engines are forks of it, and must come before
+    whatever starts threads."""
+    program, root = PROGRAMS[name], base / f"state-{number}"
+    try:
         found = program.run(base / "inputs", root)
         if found != expected:
             return f"ends with {found}, not {expected}"
+        program.check(base / "inputs", root, [path.name for path in (root / ACKNOWLEDGED).iterdir()])
     except Exception as error:
-        return "".join(traceback.format_exception_only(error)).strip()[-1500:]
+        return _told(error)
     shutil.rmtree(root)
     return None
+
+
+def _told(error: Exception) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()[-1500:]
 
 
 def main() -> None:

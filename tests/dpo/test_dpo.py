@@ -1,13 +1,23 @@
 """The DPO engine, as its own process, on a tiny random model."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tasks.dpo.pairs import Pairs
 from tasks.manifest import read_manifest, verify
-from tests.posttrain.tiny import metrics, start, tiny_corpus, tiny_model, wait_for_step, write_job
+from tests.posttrain.tiny import (
+    flip_a_bit,
+    metrics,
+    start,
+    tiny_corpus,
+    tiny_model,
+    wait_for_step,
+    without_times,
+    write_job,
+)
 
 SPEC = {
     "prompts": 64,
@@ -40,7 +50,7 @@ def test_the_output_is_a_complete_model(tuned: Path, inputs: dict[str, Path]) ->
 
 
 def test_the_pairs_are_the_models_own_failures(tuned: Path) -> None:
-    found = Pairs.load(tuned / "work" / "pairs.json")
+    found = Pairs.load(tuned / "work" / "pairs")
 
     assert found.sampled == 64 and len(found.pairs) == 64 - found.passed
     counted = metrics(tuned)[0]
@@ -65,9 +75,22 @@ def test_killed_and_started_again_it_keeps_its_samples_and_makes_the_same_model(
     wait_for_step(job, engine, 4)
     engine.kill()
     engine.wait()
-    sampled_at = (job / "work" / "pairs.json").stat().st_mtime_ns
+    sampled_at = (job / "work" / "pairs" / "pairs.json").stat().st_mtime_ns
 
     assert start("tasks.dpo.dpo", job).wait() == 0, (job / "log.txt").read_text()
 
-    assert (job / "work" / "pairs.json").stat().st_mtime_ns == sampled_at
+    assert (job / "work" / "pairs" / "pairs.json").stat().st_mtime_ns == sampled_at
+    assert json.loads((job / "result.json").read_text()) == json.loads((tuned / "result.json").read_text())
+    assert without_times(job) == without_times(tuned)
+
+
+def test_damaged_samples_are_made_again(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
+    job = write_job(tmp_path / "job", "dpo", SPEC, **inputs)
+    shutil.copytree(tuned / "work" / "pairs", job / "work" / "pairs")
+    flip_a_bit(job / "work" / "pairs" / "pairs.json")
+
+    assert start("tasks.dpo.dpo", job).wait() == 0, (job / "log.txt").read_text()
+
+    said = (job / "log.txt").read_text()
+    assert "pairs.json was changed" in said and "The model is sampled again" in said
     assert json.loads((job / "result.json").read_text()) == json.loads((tuned / "result.json").read_text())

@@ -8,8 +8,17 @@ import torch
 from safetensors.torch import load_file
 
 from tasks.manifest import read_manifest, verify
-from tasks.posttrain.trainer import newest_checkpoint
-from tests.posttrain.tiny import metrics, start, tiny_corpus, tiny_model, wait_for_step, write_job
+from tests.posttrain.tiny import (
+    complete_checkpoints,
+    flip_a_bit,
+    metrics,
+    start,
+    tiny_corpus,
+    tiny_model,
+    wait_for_step,
+    without_times,
+    write_job,
+)
 
 SPEC = {
     "steps": 6,
@@ -67,14 +76,20 @@ def test_every_step_says_what_was_rolled_out(tuned: Path) -> None:
     assert any(line["reward"] > 0 for line in lines)
 
 
-def test_killed_and_started_again_it_makes_the_same_model(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
+def test_killed_and_its_newest_checkpoint_damaged_it_makes_the_same_model(
+    tuned: Path, inputs: dict[str, Path], tmp_path: Path
+) -> None:
     job = write_job(tmp_path / "job", "grpo", SPEC, **inputs)
     engine = start("tasks.grpo.grpo", job)
-    wait_for_step(job, engine, 3)
+    wait_for_step(job, engine, 5)
     engine.kill()
     engine.wait()
-    assert newest_checkpoint(job / "work" / "checkpoints") is not None and not (job / "result.json").exists()
+    before, newest = complete_checkpoints(job)
+    flip_a_bit(newest / "reward.json")
 
     assert start("tasks.grpo.grpo", job).wait() == 0, (job / "log.txt").read_text()
 
+    said = (job / "log.txt").read_text()
+    assert f"{newest} is damaged: reward.json was changed" in said and f"continuing from {before}" in said
     assert json.loads((job / "result.json").read_text()) == json.loads((tuned / "result.json").read_text())
+    assert without_times(job) == without_times(tuned)

@@ -8,23 +8,7 @@ from safetensors.torch import save_file
 
 from tasks.job import StageError
 from tasks.posttrain.spec import PostTrainSpec
-from tasks.posttrain.trainer import COMPLETE, newest_checkpoint, storage_dtype
-
-
-def test_the_newest_complete_checkpoint_is_found_by_its_step(tmp_path: Path) -> None:
-    for step in (5, 20, 100):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        (tmp_path / f"checkpoint-{step}" / COMPLETE).touch()
-    (tmp_path / "checkpoint-120").mkdir()  # cut short: never marked complete
-
-    assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint-100"
-
-
-def test_no_complete_checkpoint_is_none(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint-120").mkdir()
-
-    assert newest_checkpoint(tmp_path) is None
-    assert newest_checkpoint(tmp_path / "not-there") is None
+from tasks.posttrain.trainer import storage_dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tasks.checkpoints import CheckpointFolder
 from tasks.data.documents import SplitWriter, document
 from tasks.manifest import read_manifest, write_manifest
 
@@ -104,6 +105,21 @@ def start(module: str, job: Path) -> subprocess.Popen[bytes]:
 def metrics(job: Path) -> list[dict[str, float]]:
     path = job / "metrics.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def without_times(job: Path) -> list[dict[str, float]]:
+    """The metrics' numbers that an undisturbed run has again."""
+    return [{name: value for name, value in line.items() if name != "time"} for line in metrics(job)]
+
+
+def complete_checkpoints(job: Path) -> list[Path]:
+    return CheckpointFolder(job / "work" / "checkpoints", "checkpoint-").complete()
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 def wait_for_step(job: Path, engine: subprocess.Popen[bytes], step: int) -> None:

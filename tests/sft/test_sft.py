@@ -1,7 +1,11 @@
 """The SFT engine, as its own process, on a tiny model."""
 
 import json
+import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +14,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.manifest import read_manifest, verify
 from tasks.posttrain.examples import Example
-from tasks.posttrain.trainer import newest_checkpoint
 from tasks.sft.sft import labelled
 from tasks.statements.prompt import Prompt
-from tests.posttrain.tiny import metrics, start, tiny_corpus, tiny_model, wait_for_step, write_job
+from tests.posttrain.tiny import (
+    complete_checkpoints,
+    metrics,
+    start,
+    tiny_corpus,
+    tiny_model,
+    wait_for_step,
+    without_times,
+    write_job,
+)
 
 SPEC = {
     "steps": 12,
@@ -71,14 +83,83 @@ def test_killed_and_started_again_it_makes_the_same_model(tuned: Path, inputs: d
     wait_for_step(job, engine, 5)
     engine.kill()
     engine.wait()
-    checkpoint = newest_checkpoint(job / "work" / "checkpoints")
-    assert checkpoint is not None and not (job / "result.json").exists()
+    checkpoint = complete_checkpoints(job)[-1]
+    assert not (job / "result.json").exists()
 
     assert start("tasks.sft.sft", job).wait() == 0, (job / "log.txt").read_text()
 
     assert f"continuing from {checkpoint}" in (job / "log.txt").read_text()
     assert digest(job) == digest(tuned)
-    assert [line["step"] for line in metrics(job)] == list(range(1, 13)), "each step is recorded once"
+    assert without_times(job) == without_times(tuned)
+
+
+def test_killed_while_it_saves_it_continues_from_the_checkpoint_before(inputs: dict[str, Path], tmp_path: Path) -> None:
+    spec = SPEC | {"checkpoint_every": 1}
+    reference = write_job(tmp_path / "reference", "sft", spec, **inputs)
+    assert start("tasks.sft.sft", reference).wait() == 0, (reference / "log.txt").read_text()
+    job = write_job(tmp_path / "job", "sft", spec, **inputs)
+    engine = start("tasks.sft.sft", job)
+    while not (saving := _incomplete(job)) or not complete_checkpoints(job):
+        engine.send_signal(signal.SIGCONT)
+        time.sleep(0.002)
+        engine.send_signal(signal.SIGSTOP)  # so that what is seen is what is killed
+        assert engine.poll() is None, (job / "log.txt").read_text()
+    engine.kill()
+    engine.wait()
+    before = complete_checkpoints(job)[-1]
+
+    assert start("tasks.sft.sft", job).wait() == 0, (job / "log.txt").read_text()
+
+    assert step_of(saving[0]) == step_of(before) + 1
+    assert f"continuing from {before}" in (job / "log.txt").read_text()
+    assert digest(job) == digest(tuned)
+    assert without_times(job) == without_times(tuned)
+
+
+def _incomplete(job: Path) -> list[Path]:
+    found = (job / "work" / "checkpoints").glob("checkpoint-*")
+    return [path for path in found if path not in complete_checkpoints(job)]
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
+def test_where_every_checkpoint_is_damaged_the_run_ends_with_a_named_error(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    job = write_job(tmp_path / "job", "sft", SPEC | {"steps": 400}, **inputs)
+    engine = start("tasks.sft.sft", job)
+    wait_for_step(job, engine, 7)
+    engine.kill()
+    engine.wait()
+    for checkpoint in complete_checkpoints(job):
+        (checkpoint / "optimizer.pt").write_bytes(b"")
+
+    assert start("tasks.sft.sft", job).wait() == 1
+
+    error = json.loads((job / "result.json").read_text())
+    assert error["kind"] == "ArtifactError" and "every checkpoint is damaged" in error["error"]
+    assert "traceback" not in error
+
+
+@pytest.mark.parametrize("size", ["400k", "1500k"], ids=["while the weights are written", "while AdamW's state is"])
+def test_a_disk_that_is_full_ends_the_run_with_a_word(inputs: dict[str, Path], tmp_path: Path, size: str) -> None:
+    job = write_job(tmp_path / "job", "sft", SPEC, **inputs)
+    (job / "work").mkdir()
+    on_a_small_disk = (
+        f"mount -t tmpfs -o size={size} tmpfs {job / 'work'} && exec {sys.executable} -m tasks.sft.sft {job}"
+    )
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", on_a_small_disk]
+
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+
+    assert ended.returncode == 1, ended.stderr
+    error = json.loads((job / "result.json").read_text())
+    assert error["kind"] == "StageError", ended.stderr
+    assert f"{job / 'work' / 'checkpoints'} could not be written" in error["error"]
+    assert "Make room there and start again" in error["error"]
 
 
 def test_sigterm_leaves_a_checkpoint_of_the_step_under_way(inputs: dict[str, Path], tmp_path: Path) -> None:
@@ -89,8 +170,7 @@ def test_sigterm_leaves_a_checkpoint_of_the_step_under_way(inputs: dict[str, Pat
     engine.send_signal(signal.SIGTERM)
 
     assert engine.wait(timeout=60) == 143
-    checkpoint = newest_checkpoint(job / "work" / "checkpoints")
-    assert checkpoint is not None and checkpoint.name == f"checkpoint-{metrics(job)[-1]['step']:.0f}"
+    assert complete_checkpoints(job)[-1].name == f"checkpoint-{metrics(job)[-1]['step']:.0f}"
     assert not (job / "result.json").exists()
 
 

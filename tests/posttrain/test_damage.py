@@ -1,0 +1,134 @@
+"""A checkpoint whose files are not what was written: the run goes on from the one before it."""
+
+import resource
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tasks.checkpoints import CheckpointFolder
+from tasks.job import Job, StageError, open_job
+from tasks.manifest import MANIFEST, ArtifactError, read_manifest
+from tasks.sft import sft
+from tests.posttrain.tiny import complete_checkpoints, flip_a_bit, tiny_corpus, tiny_model, without_times, write_job
+
+SPEC = {"steps": 4, "batch_size": 4, "micro_batch_size": 2, "warmup_steps": 1, "checkpoint_every": 1}
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def append(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+DAMAGES = {"a bit flipped": flip_a_bit, "cut": cut, "emptied": empty, "appended to": append, "deleted": Path.unlink}
+
+
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The job of a run that ended after its last step, before it made its output; with two checkpoints."""
+    root = tmp_path_factory.mktemp("tiny")
+    job = write_job(root / "job", "sft", SPEC, model=tiny_model(root / "model"), corpus=tiny_corpus(root / "corpus"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sft, "finish", lambda *_: None)
+        sft.work(open_job(job))
+    assert [path.name for path in complete_checkpoints(job)] == ["checkpoint-3", "checkpoint-4"]
+    return job
+
+
+@pytest.fixture
+def job(unfinished: Path, tmp_path: Path) -> Job:
+    """A copy of it."""
+    return open_job(Path(shutil.copytree(unfinished, tmp_path / "job")))
+
+
+@pytest.fixture(scope="module")
+def expected(unfinished: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """The same run, undisturbed."""
+    job = open_job(Path(shutil.copytree(unfinished, tmp_path_factory.mktemp("whole") / "job")))
+    shutil.rmtree(job.work / "checkpoints")
+    sft.work(job)
+    return job
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_whichever_file_is_damaged_the_checkpoint_before_is_used(
+    job: Job, damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    newest = complete_checkpoints(job.directory)[-1]
+    names = {path.name for path in newest.iterdir()} - {MANIFEST}
+    assert {"model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"} < names
+
+    for name in names:
+        folder = Path(shutil.copytree(newest.parent, tmp_path / name))
+        damage(folder / newest.name / name)
+        assert CheckpointFolder(folder, "checkpoint-").newest() == folder / "checkpoint-3", name
+        assert (folder / f"damaged-{newest.name}").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [
+        ("a bit flipped", "model.safetensors"),
+        ("a bit flipped", MANIFEST),
+        ("emptied", "optimizer.pt"),
+        ("emptied", MANIFEST),
+        ("cut", "trainer_state.json"),
+        ("deleted", "rng_state.pth"),
+        ("deleted", MANIFEST),
+    ],
+)
+def test_the_run_then_makes_the_same_model_and_the_same_metrics(
+    job: Job, expected: Job, damage: str, name: str
+) -> None:
+    DAMAGES[damage](complete_checkpoints(job.directory)[-1] / name)
+
+    sft.work(job)
+
+    assert read_manifest(job.output).digest == read_manifest(expected.output).digest
+    assert without_times(job.directory) == without_times(expected.directory)
+    assert not (job.work / "checkpoints").exists()
+
+
+def test_a_pickle_that_was_swapped_is_not_loaded(job: Job, tmp_path: Path) -> None:
+    harm = tmp_path / "harm"
+    for checkpoint in complete_checkpoints(job.directory):
+        for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"):
+            (checkpoint / name).write_bytes(f"cos\nmkdir\n(S'{harm}'\ntR.".encode())
+
+    with pytest.raises(ArtifactError, match="every checkpoint is damaged"):
+        sft.work(job)
+    assert not harm.exists() and not job.output.exists()
+
+
+def test_metrics_that_a_power_cut_has_left_in_pieces_are_taken_anew(job: Job, expected: Job) -> None:
+    flip_a_bit(complete_checkpoints(job.directory)[-1] / "optimizer.pt")
+    metrics = job.directory / "metrics.jsonl"
+    *synced, last = metrics.read_bytes().splitlines(keepends=True)
+    metrics.write_bytes(b"".join(synced) + last[:20] + b"\n" + b"\0" * 100 + b"\n\xff\xfe\n[]\n" + last[:30])
+
+    sft.work(job)
+
+    assert without_times(job.directory) == without_times(expected.directory)
+
+
+def test_an_output_that_cannot_be_written_is_said_and_made_by_the_next_start(job: Job, expected: Job) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, before[1]))  # as a full disk: less than the weights
+    try:
+        with pytest.raises(StageError, match=r"output could not be written: .*File too large.*start again: the run"):
+            sft.work(job)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert complete_checkpoints(job.directory) and not (job.directory / "result.json").exists()
+
+    sft.work(job)
+
+    assert read_manifest(job.output).digest == read_manifest(expected.output).digest
