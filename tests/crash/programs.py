@@ -191,12 +191,12 @@ def _check_registry(inputs: Path, root: Path, acknowledged: Sequence[str]) -> No
     """What was said to be safe is there, once what waits in the spool was delivered."""
     from mlflow import MlflowClient
 
-    from infra.tracking.__main__ import sync
+    from infra.tracking.__main__ import deliver, undelivered
     from infra.tracking.spool import executions
     from infra.tracking.store import tracking_uri
 
     _home(root)
-    assert not sync(), "the spool cannot be delivered"
+    assert not deliver(undelivered()), "the spool cannot be delivered"
     assert "begun" not in acknowledged or executions(), "the execution's record is gone"
     client = MlflowClient(tracking_uri())
     versions = {found.version: found.tags["baton.digest"] for found in client.search_model_versions(f"name='{MODEL}'")}
