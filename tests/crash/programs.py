@@ -138,6 +138,37 @@ PROGRAMS = {
 }
 
 
+# -- conversion -----------------------------------------------------------------------------------
+
+
+def _convert_inputs(inputs: Path) -> None:
+    from tests.convert.models import make
+
+    make("qwen3", inputs / "theirs")
+
+
+def _convert(inputs: Path, root: Path) -> str:
+    """`python -m tasks.convert import theirs target`, which refuses when the target is there: then it was made."""
+    from tasks.convert import partial
+    from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
+    from tasks.manifest import content_digest
+
+    partial._BOOT = root.with_name(f"boot-{root.name}")  # each state is another start of the machine
+    partial._BOOT.write_text(root.name)
+    target = root / "target"
+    if not target.exists():
+        import_model(open_hugging_face(inputs / "theirs"), target, ImportOptions(), lambda done, total: None)
+        acknowledge(root, "converted")
+    return content_digest(target)
+
+
+def _check_convert(inputs: Path, root: Path, acknowledged: Sequence[str]) -> None:
+    check_manifests(inputs, root, ())
+    assert not acknowledged or (root / "target").exists(), "the conversion was finished and is gone"
+
+
+PROGRAMS["convert"] = Program(_convert_inputs, _convert, _check_convert)
+
 # -- the registry's files -------------------------------------------------------------------------
 
 MODEL = "crash"
@@ -199,7 +230,9 @@ def _check_registry(inputs: Path, root: Path, acknowledged: Sequence[str]) -> No
     assert not deliver(undelivered()), "the spool cannot be delivered"
     assert "begun" not in acknowledged or executions(), "the execution's record is gone"
     client = MlflowClient(tracking_uri())
-    versions = {found.version: found.tags["baton.digest"] for found in client.search_model_versions(f"name='{MODEL}'")}
+    versions = {
+        str(found.version): found.tags["baton.digest"] for found in client.search_model_versions(f"name='{MODEL}'")
+    }
     assert versions.get("1") == "a" * 64, f"version 1 was registered long ago; there are {versions}"
     assert versions.get("2", "b" * 64) == "b" * 64 and len(versions) < 3, versions
     assert "registered" not in acknowledged or "2" in versions, "version 2 was registered and is gone"

@@ -216,7 +216,7 @@ class _Reader:
         source = words[1][1]
         assert source is not None
         inode = self._inode(source) if self._inside(source) else None
-        content = Path(source).read_bytes() if inode is None else self.live.files[inode]
+        content = Path(source).read_bytes() if inode is None else bytes(self.live.files[inode])
         match = re.search(r"\[(\d+)\]", arguments)
         assert match is not None, f"sendfile({arguments[:200]}): without an offset of its own"
         start = int(match[1])

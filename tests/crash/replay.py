@@ -1,7 +1,11 @@
-"""Replay the power cuts of a program: python -m tests.crash.replay PROGRAM STATES [SEED]
+"""Replay the power cuts of programs:
 
-Prints a line of JSON: how many events, crash points and states there were, and what went wrong. From every state
-what is vouched for in it must be right, and the same program must end with the same result.
+    python -m tests.crash.replay --states 40 [--seed N] [--twice] [--without-syncs] [PROGRAM …]
+
+From every state what is vouched for in it must be right, and the same program must end with the same result.
+Prints JSON: for each program how many events, crash points and states there were, and what went wrong.
+`--twice`: the program that is recorded is one that goes on after a power cut. `--without-syncs`: it does not sync an
+artifact's files before its manifest, as it once was; there must be problems then.
 """
 
 import json
@@ -9,20 +13,24 @@ import multiprocessing
 import os
 import random
 import shutil
-import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.pool import Pool
 from pathlib import Path, PurePosixPath
 
+import click
+
+import tasks.manifest
 from tests.crash.disk import WAYS, Recording, read, write
 from tests.crash.programs import ACKNOWLEDGED, PROGRAMS, Program
 from tests.crash.record import read_trace, recording
 
-WORKERS = 2
+WORKERS = 2  # at the same time
 TRIES = 200  # candidates looked at for each state that is wanted
+_SERVER = multiprocessing.get_context("forkserver")
 LIBRARIES = ("tasks.pretrain.train", "tasks.pretrain.trainer", "tasks.sft.sft", "tasks.convert.__main__", "mlflow")
 
 
@@ -39,17 +47,18 @@ class State:
         return f"{self.way} of what was not synced at event {self.point}"
 
 
-def replay(name: str, wanted: int, seed: int, base: Path) -> dict[str, object]:
+def replay(name: str, wanted: int, seed: int, twice: bool, without_syncs: bool, base: Path) -> dict[str, object]:
     program = PROGRAMS[name]
     started = time.monotonic()
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*LIBRARIES, __name__])
-    with context.Pool(WORKERS, maxtasksperchild=1) as pool:
+    with _SERVER.Pool(WORKERS, maxtasksperchild=1) as pool:
         pool.apply(_prepare, (name, base))
-        before = read(base / "root")
-        result = pool.apply(_record, (name, base))
-        run = Recording(before, read_trace(base / "trace", base / "root", before))
-        _same(run.after(len(run.events), "all").tree(), read(base / "root").tree())
+        result, run = _recorded(pool, name, base, without_syncs)
+        if twice:
+            (halfway,) = _states(program, run, 1, seed)
+            shutil.rmtree(base / "root")
+            write(halfway.tree, base / "root")
+            again, run = _recorded(pool, name, base, without_syncs)
+            assert again == result, f"{halfway}: ends with {again}, not {result}"
         chosen = list(_states(program, run, wanted, seed))
         recorded = time.monotonic()
         wrong = pool.starmap(_check, [(name, base, number, state) for number, state in enumerate(chosen)], chunksize=1)
@@ -74,7 +83,17 @@ def _prepare(name: str, base: Path) -> None:
     PROGRAMS[name].before(base / "inputs", base / "root")
 
 
-def _record(name: str, base: Path) -> str:
+def _recorded(pool: Pool, name: str, base: Path, without_syncs: bool) -> tuple[str, Recording]:
+    before = read(base / "root")
+    result = pool.apply(_record, (name, base, without_syncs))
+    run = Recording(before, read_trace(base / "trace", base / "root", before))
+    _same(run.after(len(run.events), "all").tree(), read(base / "root").tree())
+    return result, run
+
+
+def _record(name: str, base: Path, without_syncs: bool) -> str:
+    if without_syncs:
+        tasks.manifest.sync_tree = lambda folder: None  # type: ignore[attr-defined]
     with recording(base / "trace"):
         return PROGRAMS[name].run(base / "inputs", base / "root")
 
@@ -139,12 +158,19 @@ def _told(error: Exception) -> str:
     return "".join(traceback.format_exception_only(error)).strip()[-1500:]
 
 
-def main() -> None:
-    name, wanted, *seed = sys.argv[1:]
-    with tempfile.TemporaryDirectory(prefix="baton-crash-") as base:
-        print(json.dumps(replay(name, int(wanted), int(seed[0]) if seed else 0, Path(base)), indent=1))
+@click.command()
+@click.argument("programs", nargs=-1, type=click.Choice(sorted(PROGRAMS)))
+@click.option("--states", default=40)
+@click.option("--seed", default=0)
+@click.option("--twice", is_flag=True)
+@click.option("--without-syncs", is_flag=True)
+def main(programs: tuple[str, ...], states: int, seed: int, twice: bool, without_syncs: bool) -> None:
+    os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    _SERVER.set_forkserver_preload([*LIBRARIES, __spec__.name])
+    for name in programs or sorted(PROGRAMS):
+        with tempfile.TemporaryDirectory(prefix="baton-crash-") as base:
+            print(json.dumps(replay(name, states, seed, twice, without_syncs, Path(base)), indent=1), flush=True)
 
 
 if __name__ == "__main__":
-    os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     main()
