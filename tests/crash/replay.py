@@ -147,7 +147,7 @@ def _run_again(name: str, base: Path, number: int, expected: str) -> str | None:
         found = program.run(base / "inputs", root)
         if found != expected:
             return f"ends with {found}, not {expected}"
-        program.check(base / "inputs", root, [path.name for path in (root / ACKNOWLEDGED).iterdir()])
+        program.check(base / "inputs", root, [path.name for path in (root / ACKNOWLEDGED).glob("*")])
     except Exception as error:
         return _told(error)
     shutil.rmtree(root)
