@@ -67,10 +67,10 @@ def export_command(
     """Megatron's torch_dist checkpoint SOURCE to a Hugging Face folder TARGET."""
     from tasks.convert.export_model import ExportOptions, export_model
     from tasks.convert.megatron_model import open_megatron
-    from tasks.convert.partial import refuse_existing
+    from tasks.convert.target import check_target, normalized
 
     with _errors_in_a_line():
-        refuse_existing(target, replace)
+        check_target(normalized(target), replace, [given for given in (source, config, tokenizer) if given])
         _verify(source, no_verify)
         options = ExportOptions(dtype, int(max_shard_gb * 1e9), replace)
         opened = _with_tokens(open_megatron(source, config), tokenizer)
@@ -88,14 +88,16 @@ def export_command(
 def import_command(source: Path, target: Path, dtype: str | None, replace: bool, no_verify: bool) -> None:
     """Hugging Face folder SOURCE to a checkpoint TARGET that Megatron loads under any layout."""
     from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
-    from tasks.convert.partial import refuse_existing
+    from tasks.convert.target import check_target, normalized
 
     with _errors_in_a_line():
-        refuse_existing(target, replace)
+        check_target(normalized(target), replace, [source])
         _verify(source, no_verify)
         opened = open_hugging_face(source)
         with _bar("import") as progress:
             account = import_model(opened, target, ImportOptions(dtype, replace), progress)
+    if opened.left_out:
+        click.echo(f"left out: {', '.join(opened.left_out)}")
     click.echo(f"{target}: {len(account)} weights of {sum(len(entry.parts) for entry in account)} tensors")
 
 

@@ -7,10 +7,12 @@ and code from the model's repository are refused.
 """
 
 import shutil
+from pathlib import Path
 
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from tasks.convert.adopt_spec import AdoptSpec
+from tasks.convert.left_out import adapter_problem
 from tasks.job import Job, StageError, main
 
 DTYPE_NAMES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
@@ -20,6 +22,8 @@ def work(job: Job) -> None:
     spec = job.spec(AdoptSpec)
     job.progress(0, 2, "parts", now="loading")
     source = spec.folder() or spec.model
+    if isinstance(source, Path) and (problem := adapter_problem(source)):
+        raise StageError(f"start_from.model {spec.model}: {problem}")
     try:
         config = AutoConfig.from_pretrained(source, revision=spec.revision, trust_remote_code=False)
         model = AutoModelForCausalLM.from_pretrained(

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
+from tasks.convert.left_out import adapter_problem
 from tasks.spec import Problem, StageSpec
 
 
@@ -38,6 +39,8 @@ class AdoptSpec(StageSpec):
             found.append(Problem("model", self.model, "a folder with a whole config.json, as save_pretrained writes"))
         if not any(folder.glob("*.safetensors")):
             found.append(Problem("model", self.model, "a folder with *.safetensors (pickled weights are not read)"))
+        if problem := adapter_problem(folder):
+            found.append(Problem("model", self.model, f"a model without an adapter: {problem}"))
         if not (folder / "tokenizer_config.json").is_file():
             found.append(Problem("model", self.model, "a folder with its tokenizer (tokenizer_config.json)"))
         return found

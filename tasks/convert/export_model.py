@@ -12,16 +12,16 @@ from typing import Any
 
 import torch
 
+from tasks.convert.errors import ConversionError
+from tasks.convert.left_out import WEIGHTS, adapter_problem
 from tasks.convert.mapping import Weight
 from tasks.convert.megatron_model import MegatronModel
-from tasks.convert.partial import Partial, states
-from tasks.convert.safetensors_files import SINGLE, Shard, write_index
+from tasks.convert.partial import Files, Partial, states
+from tasks.convert.safetensors_files import INDEX, SINGLE, Shard, write_index
+from tasks.convert.target import ACCOUNT
 from tasks.convert.torch_dist import METADATA
 from tasks.convert.transfer import Entry, cast, each, export_weight
 from tasks.manifest import MANIFEST, RECORD, file_digest
-
-ACCOUNT = "conversion.json"  # under record/
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".index.json")
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
@@ -49,9 +49,15 @@ def export_model(
         "dtype": options.dtype,
         "max_shard_bytes": options.max_shard_bytes,
     }
-    total = sum(_bytes(weight, dtypes[weight.name]) for weight in source.weights)
-    with Partial(target, plan, options.replace) as making:
-        written = sum(_bytes(weight, dtypes[weight.name]) for weight in source.weights if weight.name in making.done)
+    total, written = sum(_bytes(weight, dtypes[weight.name]) for weight in source.weights), 0
+    places = [place for place in (source.beside, tokenizer) if place]
+    for place in places:
+        if problem := adapter_problem(place):
+            raise ConversionError(problem)
+    small = [INDEX, "config.json", "generation_config.json", f"{RECORD}/{ACCOUNT}"]
+    small += [path.name for place in places for path in files_beside(place)]
+    inputs = [source.folder, source.checkpoint.folder, *places]
+    with Partial(target, plan, Files(_names(len(shards)), small), inputs, options.replace) as making:
         making.room(total)
         progress(written, total)
         sizes: dict[str, dict[str, int]] = {}
@@ -61,13 +67,14 @@ def export_model(
             for file, mine in zip(_names(len(shards)), shards, strict=True):
                 tensors = {name: (shape, dtypes[weight.name]) for weight in mine for name, shape in weight.parts}
                 sizes[file] = {name: prod(shape) * dtype.itemsize for name, (shape, dtype) in tensors.items()}
-                if all(weight.name in making.done for weight in mine):
-                    continue
                 shard = Shard(making.folder / file, tensors)
                 open_files.callback(shard.close)
                 files |= {weight.name: shard for weight in mine}
 
             def move(weight: Weight) -> Entry:
+                known = making.written.get(weight.name)
+                if known and all(files[weight.name].digest(part.name) == part.digest for part in known.parts):
+                    return known
                 read = partial(source.checkpoint.rows, source.keys[weight.key], weight.index)
                 entry = export_weight(weight, dtypes[weight.name], read, files[weight.name].write)
                 making.wrote(entry)
@@ -78,11 +85,11 @@ def export_model(
                 written += _bytes(weight, dtypes[weight.name])
                 progress(written, total)
 
-            each(move, [weight for weight in _in_turn(shards) if weight.name not in making.done], moved)
+            made = {entry.megatron: entry for entry in each(move, _in_turn(shards), moved)}
         if len(shards) > 1:
             write_index(making.folder, sizes)
         _write_beside(source, making.folder, tokenizer, set(dtypes.values()))
-        account = [making.done[weight.name] for weight in source.weights]
+        account = [made[weight.name] for weight in source.weights]
         write_account(making.folder, account)
         making.finish()
     return account
@@ -137,7 +144,7 @@ def _write_beside(source: MegatronModel, folder: Path, tokenizer: Path | None, d
     # of several the narrow one: the wide ones are those few weights that need it
     name = str(min(dtypes, key=lambda dtype: dtype.itemsize)).removeprefix("torch.")
     key = "torch_dtype" if "torch_dtype" in fields else "dtype"
-    if fields.get(key) != name or not raw.exists():
+    if fields.get(key) != name or not source.beside or not raw.exists():
         fields[key] = name
         raw.write_text(json.dumps(fields, indent=2) + "\n")
     generation = folder / "generation_config.json"
@@ -146,8 +153,17 @@ def _write_beside(source: MegatronModel, folder: Path, tokenizer: Path | None, d
         generation.write_text(json.dumps({"do_sample": True, **words}, indent=2) + "\n")
 
 
+def files_beside(source: Path) -> list[Path]:
+    """All that a Hugging Face folder holds but weights: config, generation config, tokenizer, templates."""
+    return [
+        path
+        for path in sorted(source.iterdir())
+        if path.is_file() and path.name != MANIFEST and not path.name.endswith(WEIGHTS)
+    ]
+
+
 def copy_beside(source: Path, target: Path) -> None:
-    """All that Hugging Face's folders hold but weights: config, generation config, tokenizer, templates."""
-    for path in sorted(source.iterdir()):
-        if path.is_file() and path.name != MANIFEST and not path.name.endswith(_WEIGHTS):
+    """A config.json that is there stays: a tokenizer's folder may have another model's."""
+    for path in files_beside(source):
+        if path.name != "config.json" or not (target / path.name).exists():
             shutil.copyfile(path, target / path.name)

@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import torch
+from blake3 import blake3
 from torch import Tensor
 
 from tasks.convert.errors import ConversionError
@@ -45,11 +46,21 @@ def read_into(descriptor: int, tensor: Tensor, offset: int, path: Path) -> None:
         rest, offset = rest[count:], offset + count
 
 
+def digest(descriptor: int, offset: int, size: int) -> str:
+    """BLAKE3 of a part of a file, or of what there is of it."""
+    found = blake3()
+    while size and (content := os.pread(descriptor, min(size, 1 << 20), offset)):
+        found.update(content)
+        offset, size = offset + len(content), size - len(content)
+    return found.hexdigest()
+
+
 def allocate(path: Path, size: int) -> int:
-    """Open a file for writing, with room for `size` bytes; what is in it stays. Raises OSError."""
+    """Open a file of `size` bytes for writing, with room for all of them; what is in it stays. Raises OSError."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         os.posix_fallocate(descriptor, 0, size)
+        os.ftruncate(descriptor, size)
     except OSError:
         os.close(descriptor)
         raise

@@ -19,16 +19,19 @@ from blake3 import blake3
 
 from tasks.convert.architecture import Architecture
 from tasks.convert.errors import ConversionError
-from tasks.convert.export_model import Progress, copy_beside, write_account
+from tasks.convert.export_model import Progress, copy_beside, files_beside, write_account
 from tasks.convert.families import family_of, read
 from tasks.convert.files import raw
 from tasks.convert.from_spec import model_spec
+from tasks.convert.left_out import adapter_problem, left_out
 from tasks.convert.mapping import Weight, weights
 from tasks.convert.megatron_model import CHECKPOINT, HUGGINGFACE, full_config, several
-from tasks.convert.partial import Partial, states
+from tasks.convert.partial import Files, Partial, states
 from tasks.convert.safetensors_files import Model
-from tasks.convert.torch_dist_writer import DistFile, Place, write_metadata
+from tasks.convert.target import ACCOUNT
+from tasks.convert.torch_dist_writer import SMALL, DistFile, Place, weights_file, write_metadata
 from tasks.convert.transfer import Entry, cast, each, import_weight
+from tasks.manifest import RECORD
 
 # left over in old files, and made anew by every model
 _DERIVED = ("rotary_emb.inv_freq",)
@@ -46,6 +49,7 @@ class HuggingFaceModel:
     files: Model
     weights: list[Weight]
     dropped: list[str]  # tensors that repeat others
+    left_out: list[str]  # subfolders, and files with other weights
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ def open_hugging_face(folder: Path) -> HuggingFaceModel:
     """Raises ConversionError with all that is wrong."""
     if not folder.is_dir():
         raise ConversionError(f"{folder}: is not there; a folder with config.json and safetensors is wanted")
+    if problem := adapter_problem(folder):
+        raise ConversionError(problem)
     fields = full_config(folder)
     model = read(fields)
     files = Model(folder)
@@ -78,7 +84,7 @@ def open_hugging_face(folder: Path) -> HuggingFaceModel:
             wrong.append(f"{', '.join(name for name, _ in weight.parts)} are of several types: {', '.join(dtypes)}")
     if wrong:
         raise ConversionError(f"{folder}: {several(wrong)}")
-    return HuggingFaceModel(folder, fields, model, files, wanted, dropped)
+    return HuggingFaceModel(folder, fields, model, files, wanted, dropped, left_out(folder, files.names))
 
 
 def _dropped(files: Model, expected: dict[str, tuple[int, ...]]) -> list[str]:
@@ -110,27 +116,33 @@ def import_model(source: HuggingFaceModel, target: Path, options: ImportOptions,
     written is in `target`.partial, and the next call goes on there."""
     stored = {weight.name: source.files.tensors[weight.parts[0][0]].dtype for weight in source.weights}
     dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in stored.items()}
+    _refuse_mixed(source.weights, dtypes)
     state = states(source.folder, {item.file for item in source.files.tensors.values()})
     plan = {"import": str(source.folder.absolute()), "files": state, "config": source.fields, "dtype": options.dtype}
-    total = sum(_bytes(weight, dtypes) for weight in source.weights)
-    with Partial(target, plan, options.replace) as making:
-        written = sum(_bytes(weight, dtypes) for weight in source.weights if weight.name in making.done)
+    total, written = sum(_bytes(weight, dtypes) for weight in source.weights), 0
+    groups = [list(group) for _, group in groupby(source.weights, key=lambda weight: weight.layer)]
+    large = [f"{CHECKPOINT}/{weights_file(number)}" for number in range(len(groups))]
+    small = ["model.json", f"{RECORD}/{ACCOUNT}", *(f"{CHECKPOINT}/{name}" for name in SMALL)]
+    small += [f"{HUGGINGFACE}/{path.name}" for path in files_beside(source.folder)]
+    with Partial(target, plan, Files(large, small), [source.folder], options.replace) as making:
         making.room(total)
         progress(written, total)
         folder = making.folder / CHECKPOINT
         folder.mkdir(exist_ok=True)
-        groups = [list(group) for _, group in groupby(source.weights, key=lambda weight: weight.layer)]
         with ExitStack() as open_files:
             # all files at once: otherwise threads would wait at each one's end for the largest of its weights
             places: dict[str, Place] = {}
             files: dict[str, DistFile] = {}
             for number, group in enumerate(groups):
-                file = DistFile(folder / f"__0_{number}.distcp", [(weight, dtypes[weight.name]) for weight in group])
+                file = DistFile(folder / weights_file(number), [(weight, dtypes[weight.name]) for weight in group])
                 open_files.callback(file.close)
                 places |= file.places
                 files |= {weight.name: file for weight in group}
 
             def move(weight: Weight) -> Entry:
+                known = making.written.get(weight.name)
+                if known and files[weight.name].digest(weight) == known.digest:
+                    return known
                 write = partial(files[weight.name].write, weight)
                 entry = import_weight(weight, stored[weight.name], dtypes[weight.name], source.files.rows_into, write)
                 making.wrote(entry)
@@ -141,13 +153,29 @@ def import_model(source: HuggingFaceModel, target: Path, options: ImportOptions,
                 written += _bytes(weight, dtypes)
                 progress(written, total)
 
-            each(move, [weight for weight in source.weights if weight.name not in making.done], moved)
+            account = each(move, source.weights, moved)
         write_metadata(folder, [(weight, dtypes[weight.name]) for weight in source.weights], places)
         _write_beside(source, making.folder, str(dtypes[source.weights[0].name]))
-        account = [making.done[weight.name] for weight in source.weights]
-        write_account(making.folder, account, dropped=source.dropped)
+        write_account(making.folder, account, dropped=source.dropped, left_out=source.left_out)
         making.finish()
     return account
+
+
+def _refuse_mixed(weights: list[Weight], dtypes: dict[str, torch.dtype]) -> None:
+    """A stacked tensor of Megatron's has one type. Raises ConversionError where its layers or experts have several."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for weight in weights:
+        names = found.setdefault(weight.key, {}).setdefault(str(dtypes[weight.name]).removeprefix("torch."), [])
+        names += [name for name, _ in weight.parts]
+    wrong = [
+        f"{key} is one tensor in Megatron's checkpoint and of several types here ("
+        + "; ".join(f"{dtype}: {', '.join(names[:3])}{', …' * (len(names) > 3)}" for dtype, names in kinds.items())
+        + ")"
+        for key, kinds in found.items()
+        if len(kinds) > 1
+    ]
+    if wrong:
+        raise ConversionError(f"{several(wrong)}. Choose one type with --dtype")
 
 
 def _bytes(weight: Weight, dtypes: dict[str, torch.dtype]) -> int:

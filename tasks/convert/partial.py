@@ -1,91 +1,165 @@
-"""A folder in the making: TARGET.partial, which becomes TARGET in one step at its end.
+"""A conversion in the making: the folder TARGET.partial, whose content becomes TARGET in one step at its end.
 
-journal.jsonl in it has what is being made, in its first line, and then a line for each weight that is
-written. A conversion that was killed goes on after the last of them, if it is the same one, and if
-the machine has not been started anew: until then what was written is in the kernel's hands.
+    journal.jsonl   what is converted, the files that are written, and the weights that are in them
+    content/        what becomes TARGET
+    replaced/       under --replace what was at TARGET, until content/ has taken its place
+    lock            held by the process that writes
+
+A conversion that was stopped, by whatever means, goes on from there if it is the same one. Killed at any moment,
+the machine's power included, it leaves what was at TARGET or what is to be there, complete. A folder without a valid
+journal, or with files in it that the journal does not list, belongs to somebody else and is not touched.
 """
 
 import fcntl
-import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from infra.durable import rename, sync, sync_tree
+from tasks.convert import journal
 from tasks.convert.errors import ConversionError
-from tasks.convert.transfer import Entry, Part
+from tasks.convert.journal import JOURNAL
+from tasks.convert.target import check_existing, check_target, normalized, partial_folder
+from tasks.convert.transfer import Entry
 
-JOURNAL = "journal.jsonl"
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
+CONTENT, REPLACED, LOCK = "content", "replaced", "lock"
+_HALF_JOURNAL = re.compile(r"journal\.jsonl\.\d+\.partial")  # what a killed writer leaves
+
+
+@dataclass(frozen=True)
+class Files:
+    """The names of all that a conversion may write."""
+
+    large: list[str]  # with weights: a conversion that goes on keeps them
+    small: list[str]  # and writes these anew
 
 
 class Partial:
-    """Used in a `with`: what is in it after an error stays, to be continued."""
+    """Used in a `with`: what was written before an error stays, to be continued."""
 
-    def __init__(self, target: Path, plan: dict[str, Any], replace: bool = False) -> None:
-        """Raises ConversionError when there is something at `target`, and it may not be replaced."""
-        self.target, self.folder = target, target.with_name(target.name + ".partial")
-        self._plan = json.loads(json.dumps(plan | {"boot": _BOOT.read_text().strip() if _BOOT.exists() else ""}))
+    def __init__(
+        self, target: Path, plan: dict[str, Any], files: "Files", inputs: Iterable[Path], replace: bool = False
+    ) -> None:
+        """`inputs`: files and folders that are read. Raises ConversionError when `target` may not be written."""
+        self.target = normalized(target)
         self._replace = replace
-        self._lock = threading.Lock()
-        self.done: dict[str, Entry] = {}
-        refuse_existing(target, replace)
+        check_target(self.target, replace, inputs)
+        self._place = partial_folder(self.target)
+        self._files = files
+        self._header = journal.header(plan, [*files.large, *files.small])
+        self._append = threading.Lock()
+        self.folder = self._place / CONTENT
+        self.written: dict[str, Entry] = {}  # by name, as the journal claims; to be checked against the files
 
     def __enter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._journal = (self.folder / JOURNAL).open("ab+")
+        if not (self._place / LOCK).exists():
+            self._check_ours()  # not even a lock is put into a folder of somebody else
+        self._place.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(self._place, self.target)
         try:
-            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._journal.close()
-            raise ConversionError(
-                f"{self.folder}: another conversion is writing to it; wait for it, or stop it"
-            ) from None
-        if not os.fstat(self._journal.fileno()).st_nlink:
-            self._journal.close()
-            raise ConversionError(f"{self.target}: another conversion has just finished it")
-        self._journal.seek(0)
-        *lines, half = self._journal.read().split(b"\n")  # a killed writer can leave half a line
-        self._journal.truncate(self._journal.tell() - len(half))
-        found = [json.loads(line) for line in lines]
-        if found and found[0] == self._plan:
-            self.done = {line["megatron"]: _entry(line) for line in found[1:]}
-        else:
-            self._begin()
+            self._open()
+        except BaseException:
+            os.close(self._lock)
+            raise
         return self
 
-    def _begin(self) -> None:
-        for path in self.folder.iterdir():
-            if path.name != JOURNAL:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-        self._journal.truncate(0)
-        self._write(self._plan)
+    def _open(self) -> None:
+        found = self._check_ours()
+        self._recover()
+        check_existing(self.target, self._replace)
+        if found and journal.same(found[0], self._header):
+            self.written = found[1]
+            for name in self._files.small:
+                (self.folder / name).unlink(missing_ok=True)
+        elif self.folder.exists():
+            shutil.rmtree(self.folder)
+            sync(self._place)  # otherwise a power cut could bring files back that no journal lists
+        for path in self._place.iterdir():
+            if _HALF_JOURNAL.fullmatch(path.name):
+                path.unlink()
+        journal.write(self._place / JOURNAL, self._header, self.written)
+        self._journal = os.open(self._place / JOURNAL, os.O_WRONLY | os.O_APPEND)
+        self.folder.mkdir(exist_ok=True)
+
+    def _check_ours(self) -> tuple[dict[str, Any], dict[str, Entry]] | None:
+        """What the journal says. Raises ConversionError when something here was not written by a conversion."""
+        if not os.path.lexists(self._place):
+            return None
+        if not self._place.is_dir():
+            raise ConversionError(_not_ours(self._place, "it is a file"))
+        found = journal.read(self._place / JOURNAL)
+        known = {JOURNAL, LOCK, CONTENT, REPLACED} if found else {LOCK}  # the lock comes before the journal
+        others = [path for path in sorted(self._place.iterdir()) if path.name not in known]
+        others = [path for path in others if not _HALF_JOURNAL.fullmatch(path.name)]
+        if not found and others:
+            raise ConversionError(_not_ours(self._place, f"it has no valid {JOURNAL}"))
+        others += self._unlisted(set(found[0]["files"])) if found else []
+        if others:
+            names = ", ".join(str(path.relative_to(self._place)) for path in others[:5])
+            raise ConversionError(
+                f"{self._place}: has {names} in it, which no conversion wrote; move it away, or choose another target"
+            )
+        return found
+
+    def _unlisted(self, files: set[str]) -> list[Path]:
+        """What is in the content, and not one of `files` or of their folders."""
+        folders = {str(parent) for name in files for parent in Path(name).parents}
+        return [
+            path
+            for path in ([self.folder] if self.folder.is_symlink() else sorted(self.folder.rglob("*")))
+            if path.is_symlink() or str(path.relative_to(self.folder)) not in (folders if path.is_dir() else files)
+        ]
+
+    def _recover(self) -> None:
+        """After a kill during `finish`."""
+        replaced = self._place / REPLACED
+        if not replaced.exists():
+            return
+        if not os.path.lexists(self.target):
+            rename(replaced, self.target)
+        elif self.folder.exists():
+            raise ConversionError(
+                f"{self.target}: was made while {replaced}, which was there before, was being replaced; move one of "
+                f"them away"
+            )
+        else:
+            shutil.rmtree(replaced)
 
     def wrote(self, entry: Entry) -> None:
         """A weight is whole in its file."""
-        with self._lock:
-            self._write(asdict(entry))
-            self.done[entry.megatron] = entry
-
-    def _write(self, line: Any) -> None:
-        self._journal.write(json.dumps(line).encode() + b"\n")
-        self._journal.flush()
+        with self._append:
+            journal.append(self._journal, entry)
 
     def finish(self) -> None:
-        """The folder is complete."""
-        (self.folder / JOURNAL).unlink()
-        if self._replace and self.target.exists():
-            shutil.rmtree(self.target)
-        self.folder.rename(self.target)
+        """The content is complete: it becomes the target."""
+        self._check_ours()
+        sync_tree(self.folder)
+        check_existing(self.target, self._replace)
+        if self.target.exists():
+            rename(self.target, self._place / REPLACED)
+        rename(self.folder, self.target)
+        if (self._place / REPLACED).exists():
+            shutil.rmtree(self._place / REPLACED)
+            sync(self._place)  # as long as it is there, the journal says whose it is
+        (self._place / JOURNAL).unlink()
+        (self._place / LOCK).unlink()
+        try:
+            self._place.rmdir()
+        except OSError:
+            pass  # another conversion has just begun there
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._journal.close()
+        os.close(self._journal)
+        os.close(self._lock)
         if isinstance(error, OSError):
             raise ConversionError(
-                f"{self.folder}: could not be written ({error}). What is there stays: the same words go on from there"
+                f"{self._place}: could not be written ({error}). What is there stays: the same command goes on from "
+                f"there"
             ) from error
 
     def room(self, needed: int) -> None:
@@ -95,7 +169,7 @@ class Partial:
         free = shutil.disk_usage(self.folder).free
         if free < needed:
             raise ConversionError(
-                f"{self.folder}: {needed / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free; make room, or "
+                f"{self._place}: {needed / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free; make room, or "
                 f"choose another target"
             )
 
@@ -106,10 +180,22 @@ def states(folder: Path, names: Iterable[str]) -> list[tuple[str, int, int]]:
     return [(name, state.st_size, state.st_mtime_ns) for name, state in found]
 
 
-def refuse_existing(target: Path, replace: bool) -> None:
-    if os.path.lexists(target) and not replace:
-        raise ConversionError(f"{target}: exists; choose another target, or say --replace")
+def _locked(place: Path, target: Path) -> int:
+    """The open lock of a folder. Raises ConversionError when another process has it."""
+    descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ConversionError(f"{place}: another conversion is writing to it; wait for it, or stop it") from None
+    if not os.fstat(descriptor).st_nlink:
+        os.close(descriptor)
+        raise ConversionError(f"{target}: another conversion has just finished it")
+    return descriptor
 
 
-def _entry(line: dict[str, Any]) -> Entry:
-    return Entry(**line | {"parts": [Part(**part) for part in line["parts"]]})
+def _not_ours(place: Path, reason: str) -> str:
+    return (
+        f"{place}: is not an unfinished conversion ({reason}), so it is left alone; move it or delete it, or choose "
+        f"another target"
+    )

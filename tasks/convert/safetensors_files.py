@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tasks.convert.errors import ConversionError
-from tasks.convert.files import OpenFiles, allocate, read_into, write
+from tasks.convert.files import OpenFiles, allocate, digest, read_into, write
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -47,7 +47,9 @@ class Model:
         self.folder = folder
         self._files = OpenFiles(folder)
         self.tensors: dict[str, Stored] = {}
-        for file, names in _listed(folder).items():
+        listed = _listed(folder)
+        self.names = {*listed, *([] if SINGLE in listed else [INDEX])}  # of the files that are read
+        for file, names in listed.items():
             found = _tensors(folder / file)
             if names is not None and names != found.keys():
                 words = ", ".join(sorted(names ^ found.keys())[:5])
@@ -112,13 +114,13 @@ class Shard:
     def __init__(self, path: Path, tensors: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
         """Raises OSError when there is no room for the whole file."""
         header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-        self._place: dict[str, tuple[int, int]] = {}  # first byte, bytes in a row
+        self._place: dict[str, tuple[int, int, int]] = {}  # first byte, bytes in a row, bytes
         size = 0
         # wide types first, as the library does: then every tensor is aligned
         for name, (shape, dtype) in sorted(tensors.items(), key=lambda item: -item[1][1].itemsize):
             stop = size + prod(shape) * dtype.itemsize
             header[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [size, stop]}
-            self._place[name] = (size, prod(shape[1:]) * dtype.itemsize)
+            self._place[name] = (size, prod(shape[1:]) * dtype.itemsize, stop - size)
             size = stop
         words = json.dumps(header, separators=(",", ":")).encode()
         words += b" " * (-len(words) % 8)
@@ -128,8 +130,13 @@ class Shard:
 
     def write(self, name: str, start: int, content: memoryview) -> None:
         """A tensor's rows from `start` on."""
-        first, row = self._place[name]
+        first, row, _ = self._place[name]
         write(self._descriptor, content, self._data + first + start * row)
+
+    def digest(self, name: str) -> str:
+        """BLAKE3 of a tensor's bytes, as they are in the file now."""
+        first, _, size = self._place[name]
+        return digest(self._descriptor, self._data + first, size)
 
     def close(self) -> None:
         os.close(self._descriptor)

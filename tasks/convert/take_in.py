@@ -23,6 +23,8 @@ def work(job: Job) -> None:
     spec = job.spec(AdoptSpec)
     folder = spec.folder() or Path(snapshot_download(spec.model, revision=spec.revision, allow_patterns=WANTED))
     source = open_hugging_face(folder)
+    if source.left_out:
+        print(f"left out: {', '.join(source.left_out)}")
     import_model(
         source, job.output, ImportOptions(replace=True), lambda done, total: job.progress(done, total, "bytes")
     )

@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.serialization import skip_data
 
-from tasks.convert.files import allocate, write
+from tasks.convert.files import allocate, digest, write
 from tasks.convert.mapping import Weight
 from tasks.convert.torch_dist import METADATA, data_start
 
@@ -37,6 +37,8 @@ ABOUT = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_
          "common_backend_version": 1}  # fmt: skip
 # Besides its weights a module of Megatron's has a state: of its fp8 scaling, and otherwise none. It wants that too
 NO_STATE = "no_state.distcp"
+_COMMON, _ABOUT = "common.pt", "metadata.json"
+SMALL = (NO_STATE, _COMMON, _ABOUT, METADATA)  # what `write_metadata` writes
 STATELESS = ("embedding.word_embeddings", "output_layer", "mlp.router")  # have not even none
 
 
@@ -103,6 +105,11 @@ class DistFile:
         place = self.places[weight.name]
         write(self._descriptor, content, place.data + start * place.row)
 
+    def digest(self, weight: Weight) -> str:
+        """BLAKE3 of a weight's bytes, as they are in the file now."""
+        place = self.places[weight.name]
+        return digest(self._descriptor, place.data, weight.shape[0] * place.row)
+
     def close(self) -> None:
         os.close(self._descriptor)
 
@@ -117,6 +124,10 @@ def extra_states(weights: Iterable[Weight]) -> Iterator[str]:
         yield f"{module}._extra_state/shard_{place}"
         if module.endswith("self_attention.linear_proj"):  # beside it, without weights
             yield f"{module.removesuffix('linear_proj')}core_attention._extra_state/shard_{place}"
+
+
+def weights_file(number: int) -> str:
+    return f"__0_{number}.distcp"
 
 
 def write_metadata(folder: Path, weights: Iterable[tuple[Weight, torch.dtype]], places: dict[str, Place]) -> None:
@@ -139,7 +150,7 @@ def write_metadata(folder: Path, weights: Iterable[tuple[Weight, torch.dtype]], 
     for name in extra_states(weight for weight, _ in weights):
         tensors[name] = BytesStorageMetadata()
         storage[MetadataIndex(name)] = none
-    torch.save({}, folder / "common.pt")
-    (folder / "metadata.json").write_text(json.dumps(ABOUT))
+    torch.save({}, folder / _COMMON)
+    (folder / _ABOUT).write_text(json.dumps(ABOUT))
     with (folder / METADATA).open("wb") as stream:
         pickle.dump(Metadata(tensors, storage_data=storage, version="1.0.0"), stream)

@@ -15,6 +15,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from tasks.convert.errors import ConversionError
 from tasks.convert.files import raw
 from tasks.convert.mapping import Weight
 
@@ -48,6 +49,19 @@ def cast(name: str, stored: torch.dtype, wanted: str | None) -> torch.dtype:
     """The type that a weight is written in; `wanted`: one of DTYPES, or None for the type it has."""
     # the bias that decides between close experts stays as exact as it is: DeepSeek-V3 keeps it in fp32
     return stored if wanted is None or "expert_bias" in name else DTYPES[wanted]
+
+
+def _rounded(rows: Tensor, dtype: torch.dtype, weight: Weight) -> Tensor:
+    """`rows` as `dtype`; infinities and NaNs stay. Raises ConversionError where a finite number would be infinite."""
+    found = rows.to(dtype)
+    if rows.dtype != dtype:
+        lost = found.isinf() & rows.isfinite()
+        if lost.any():
+            raise ConversionError(
+                f"{weight.name} has {float(rows[lost][0]):.6g}, and {str(dtype).removeprefix('torch.')} ends at "
+                f"{torch.finfo(dtype).max:.6g}; choose a wider --dtype, or leave the type as it is"
+            )
+    return found
 
 
 @dataclass(frozen=True)
@@ -105,7 +119,7 @@ def export_weight(
         stored = rows.dtype
         if not _same_bytes(weight, stored, dtype):
             whole.update(raw(rows))
-        rows = rows.to(dtype)
+        rows = _rounded(rows, dtype, weight)
         for piece in pieces:
             content = raw(rows[piece.start : piece.stop])
             parts[piece.part].update(content)
@@ -134,7 +148,7 @@ def import_weight(
             here = rows[piece.start : piece.stop]
             read(weight.parts[piece.part][0], piece.row, here)
             parts[piece.part].update(raw(here))
-        content = raw(rows.to(dtype))
+        content = raw(_rounded(rows, dtype, weight))
         if not same:
             whole.update(content)
         write(start, content)

@@ -482,16 +482,14 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
 # The target
 
 
-@pytest.mark.parametrize("what", ["folder", "file", "broken link"])
+@pytest.mark.parametrize("what", ["folder", "file"])
 def test_a_target_that_exists_is_left_alone(what: str, theirs: Path, ours: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     if what == "folder":
         target.mkdir()
         (target / "mine").write_text("mine")
-    elif what == "file":
-        target.write_text("mine")
     else:
-        target.symlink_to("nowhere")
+        target.write_text("mine")
     for work, source in ((to_megatron, theirs), (to_hugging_face, ours)):
         with pytest.raises(ConversionError, match="target: exists; choose another target, or say --replace"):
             work(source, target)
@@ -501,8 +499,7 @@ def test_a_target_that_exists_is_left_alone(what: str, theirs: Path, ours: Path,
 
 
 def test_a_target_is_replaced_only_when_the_new_one_is_complete(theirs: Path, ours: Path, tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    target.mkdir()
+    target = Path(shutil.copytree(theirs, tmp_path / "target"))
     (target / "mine").write_text("mine")
     cut_off_weights(ours)
     with pytest.raises(ConversionError):

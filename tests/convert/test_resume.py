@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,14 +12,19 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import tasks.convert.export_model
+import tasks.convert.import_model
 from tasks.convert.errors import ConversionError
 from tasks.convert.export_model import ExportOptions, export_model
 from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
+from tasks.convert.journal import JOURNAL
+from tasks.convert.mapping import Weight
 from tasks.convert.megatron_model import open_megatron
-from tasks.convert.partial import JOURNAL
+from tasks.convert.transfer import export_weight, import_weight
 from tests.convert.models import make
 from tests.convert.test_bad_input import assert_same_folders
 from tests.convert.test_round_trip import quietly, tensors, to_hugging_face, to_megatron
+from tests.convert.test_target import files
 from tests.pretrain.ranks import Ranks
 
 Progress = Callable[[int, int], None]
@@ -50,7 +56,7 @@ def journal(target: Path) -> list[dict[str, Any]]:
     """The weights that are written, as far as the lines are whole."""
     path = target.with_name(target.name + ".partial") / JOURNAL
     lines = path.read_text().split("\n")[1:-1] if path.exists() else []
-    return [json.loads(line) for line in lines]
+    return [json.loads(line)["content"] for line in lines]
 
 
 class Killed:
@@ -77,45 +83,52 @@ def killed(direction: str, source: Path, tmp_path: Path) -> Iterator[Killed]:
     found.process.kill()
 
 
-class Count:
-    """A progress that counts the weights that are moved."""
+@pytest.fixture
+def converted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The weights that conversions in this process convert, rather than find in their files."""
+    names: list[str] = []
 
-    def __init__(self) -> None:
-        self.calls: list[tuple[int, int]] = []
+    def counted(work: Callable[..., Any]) -> Callable[..., Any]:
+        def convert_one(weight: Weight, *arguments: Any) -> Any:
+            names.append(weight.name)
+            return work(weight, *arguments)
 
-    def __call__(self, done: int, total: int) -> None:
-        self.calls.append((done, total))
+        return convert_one
 
-    @property
-    def weights(self) -> int:
-        return len(self.calls) - 1  # the first is of those that were there before
+    monkeypatch.setattr(tasks.convert.import_model, "import_weight", counted(import_weight))
+    monkeypatch.setattr(tasks.convert.export_model, "export_weight", counted(export_weight))
+    return names
 
 
 def stop(direction: str, source: Path, target: Path, weights: int = 10, **options: Any) -> None:
     """A conversion that ends with an error after some weights, in this process."""
-
-    count = Count()
+    calls = 0
 
     def until_then(done: int, total: int) -> None:
-        count(done, total)
-        if count.weights == weights:
+        nonlocal calls
+        calls += 1
+        if calls > weights:  # the first is before any of them
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         convert(direction, source, target, until_then, **options)
 
 
-def test_a_killed_conversion_goes_on(direction: str, source: Path, killed: Killed, tmp_path: Path) -> None:
+def test_a_killed_conversion_goes_on(
+    direction: str, source: Path, killed: Killed, converted: list[str], tmp_path: Path
+) -> None:
     written = killed.after(weights=8)
     target = tmp_path / "target"
     assert not target.exists()
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"target.partial"}
-    undisturbed, again = Count(), Count()
-    convert(direction, source, tmp_path / "undisturbed", undisturbed)
-    assert 8 <= len(written) < undisturbed.weights
-    convert(direction, source, target, again)
-    assert again.weights == undisturbed.weights - len(written)
-    assert 0 < again.calls[0][0] < again.calls[-1][0] == again.calls[-1][1]
+    convert(direction, source, tmp_path / "undisturbed")
+    assert 8 <= len(written) < len(converted)
+    every, shown = sorted(converted), []
+    converted.clear()
+    convert(direction, source, target, lambda done, total: shown.append((done, total)))
+    assert sorted(converted + [entry["megatron"] for entry in written]) == every
+    assert len(shown) == 1 + len(every)
+    assert shown[-1][0] == shown[-1][1]
     assert_same_folders(target, tmp_path / "undisturbed")
     assert not list(tmp_path.glob("*.partial"))
 
@@ -128,17 +141,6 @@ def test_a_second_one_at_the_same_time_is_refused(direction: str, source: Path, 
     with pytest.raises(ConversionError, match=r"target\.partial: another conversion is writing to it"):
         convert(direction, source, tmp_path / "target")
     assert killed.process.alive()
-
-
-def test_files_that_were_finished_are_not_touched(models: Path, tmp_path: Path) -> None:
-    count = Count()
-    convert("export", models / "ours", tmp_path / "undisturbed", count)
-    stop("export", models / "ours", tmp_path / "target", weights=count.weights - 3)
-    files = sorted((tmp_path / "target.partial").glob("*.safetensors"))
-    before = {path.name: path.stat().st_mtime_ns for path in files}
-    convert("export", models / "ours", tmp_path / "target")
-    unchanged = [name for name, time in before.items() if (tmp_path / "target" / name).stat().st_mtime_ns == time]
-    assert len(unchanged) >= len(before) - 3 > 1
 
 
 def test_a_line_that_was_half_written_counts_for_nothing(direction: str, source: Path, tmp_path: Path) -> None:
@@ -156,18 +158,51 @@ def test_a_line_that_was_half_written_counts_for_nothing(direction: str, source:
 
 
 @pytest.mark.parametrize("size", [0, 1, 100])
-def test_a_journal_that_was_cut_off_at_its_beginning(direction: str, source: Path, size: int, tmp_path: Path) -> None:
+def test_without_the_header_of_its_journal_a_folder_is_left_alone(
+    direction: str, source: Path, size: int, tmp_path: Path
+) -> None:
+    """It could be anybody's. The header is on the disk before anything else, so no power cut takes it."""
     stop(direction, source, tmp_path / "target")
     os.truncate(tmp_path / "target.partial" / JOURNAL, size)
+    before = files(tmp_path)
+    with pytest.raises(ConversionError, match=r"target\.partial: is not an unfinished conversion .*delete it"):
+        convert(direction, source, tmp_path / "target")
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\xff\xfe\n", b"{}\n", b"[1]\n", b"null\n" * 3, b'{"digest": "", "content": {}}\n']
+)
+def test_lines_that_are_damaged_count_for_nothing(
+    direction: str, source: Path, garbage: bytes, converted: list[str], tmp_path: Path
+) -> None:
+    stop(direction, source, tmp_path / "target", weights=6)
+    path = tmp_path / "target.partial" / JOURNAL
+    first, *lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([first, garbage, *lines[2:], garbage]))
+    converted.clear()
     convert(direction, source, tmp_path / "target")
+    again = len(converted)
+    converted.clear()
     assert_same_folders(tmp_path / "target", convert(direction, source, tmp_path / "undisturbed"))
+    assert len(converted) - len(lines) + 1 <= again <= len(converted) - len(lines) + 2
+
+
+def test_a_file_that_no_conversion_wrote_is_left_alone(direction: str, source: Path, tmp_path: Path) -> None:
+    """Neither deleted, when another conversion begins there, nor handed on as part of the result."""
+    for dtype in (None, "bf16"):
+        stop(direction, source, tmp_path / "target")
+        (tmp_path / "target.partial" / "content" / "precious").write_text("mine")
+        before = files(tmp_path)
+        with pytest.raises(ConversionError, match="content/precious in it, which no conversion wrote"):
+            convert(direction, source, tmp_path / "target", dtype=dtype)
+        assert files(tmp_path) == before
+        (tmp_path / "target.partial" / "content" / "precious").unlink()
 
 
 def test_another_type_starts_anew(direction: str, source: Path, tmp_path: Path) -> None:
     stop(direction, source, tmp_path / "target")
-    count = Count()
-    convert(direction, source, tmp_path / "target", count, dtype="bf16")
-    assert count.calls[0][0] == 0
+    convert(direction, source, tmp_path / "target", dtype="bf16")
     assert_same_folders(
         tmp_path / "target", convert(direction, source, tmp_path / "undisturbed", quietly, dtype="bf16")
     )
@@ -186,20 +221,8 @@ def test_another_source_starts_anew(direction: str, tmp_path: Path) -> None:
     assert_same_folders(tmp_path / "target", convert(direction, place, tmp_path / "undisturbed"))
 
 
-def test_a_machine_that_was_started_anew_starts_anew(
-    direction: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop(direction, source, tmp_path / "target")
-    (tmp_path / "boot_id").write_text("another")
-    monkeypatch.setattr("tasks.convert.partial._BOOT", tmp_path / "boot_id")
-    count = Count()
-    convert(direction, source, tmp_path / "target", count)
-    assert count.calls[0][0] == 0
-
-
 def test_what_was_there_before_is_replaced_at_the_end_alone(direction: str, source: Path, tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    target.mkdir()
+    target = Path(shutil.copytree(source, tmp_path / "target"))
     (target / "mine").write_text("mine")
     stop(direction, source, target, replace=True)
     assert (target / "mine").exists()

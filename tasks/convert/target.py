@@ -1,0 +1,95 @@
+"""Where a conversion may write: never through a symbolic link, never over or into what it reads, and over something
+that exists only where --replace was given and that is a model or a checkpoint."""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from tasks.convert.errors import ConversionError
+from tasks.convert.torch_dist import METADATA
+from tasks.manifest import RECORD, ArtifactError, read_manifest
+
+ACCOUNT = "conversion.json"  # under record/
+
+
+def normalized(target: Path) -> Path:
+    """`target` as an absolute path with a name of its own; its last component is not resolved."""
+    found = target.resolve() if target.name in ("", "..") else target.parent.resolve() / target.name
+    if not found.name:
+        raise ConversionError(f"{target}: is the root folder; choose another target")
+    return found
+
+
+def partial_folder(target: Path) -> Path:
+    return target.with_name(target.name + ".partial")
+
+
+def check_target(target: Path, replace: bool, inputs: Iterable[Path]) -> None:
+    """Raises ConversionError unless a conversion of `inputs` may write to a normalized `target`."""
+    places = target, partial_folder(target)
+    for place in places:
+        _refuse_link(place)
+    for given in inputs:
+        for place in places:
+            if _inside(place, given) or any(_inside(path, place) for path in _with_linked_files(given)):
+                raise ConversionError(
+                    f"{place} and its input {given} overlap; choose a target that is neither in nor above it"
+                )
+    check_existing(target, replace)
+
+
+def check_existing(target: Path, replace: bool) -> None:
+    """Raises ConversionError when something is at `target` that may not be replaced."""
+    _refuse_link(target)
+    if not os.path.lexists(target):
+        return
+    if not replace:
+        raise ConversionError(f"{target}: exists; choose another target, or say --replace")
+    if not _replaceable(target):
+        raise ConversionError(
+            f"{target}: is no model or checkpoint (it has neither a manifest.json, a config.json with a model_type, a "
+            f"{METADATA} nor a {RECORD}/{ACCOUNT}), so --replace does not delete it; choose another target, or delete "
+            f"it yourself"
+        )
+
+
+def _refuse_link(place: Path) -> None:
+    if place.is_symlink():
+        raise ConversionError(f"{place}: is a symbolic link to {place.readlink()}; choose another target")
+
+
+def _inside(path: Path, folder: Path) -> bool:
+    """Whether `path` is `folder`, or in it, by whatever name."""
+    path = path.resolve()
+    return folder.exists() and any(each.exists() and each.samefile(folder) for each in (path, *path.parents))
+
+
+def _with_linked_files(folder: Path) -> list[Path]:
+    """A folder, and where its links lead: in the hub's cache all of its files are elsewhere."""
+    return [folder, *(path for path in folder.iterdir() if path.is_symlink())] if folder.is_dir() else [folder]
+
+
+def _replaceable(folder: Path) -> bool:
+    if not folder.is_dir():
+        return False
+    known = (folder / RECORD / ACCOUNT, folder / METADATA, folder / "checkpoint" / METADATA)
+    return (
+        any(path.is_file() for path in known) or _is_artifact(folder) or _is_model(folder) or not any(folder.iterdir())
+    )
+
+
+def _is_artifact(folder: Path) -> bool:
+    try:
+        read_manifest(folder)
+    except ArtifactError:
+        return False
+    return True
+
+
+def _is_model(folder: Path) -> bool:
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and "model_type" in config
