@@ -6,6 +6,7 @@ between leaves a file that no later MLflow can open. So they are made beside it,
 
 import fcntl
 import os
+import sqlite3
 import threading
 from pathlib import Path
 from typing import Any
@@ -67,3 +68,12 @@ def _open_only(dialect: Any, record: Any, words: list[Any], options: dict[str, A
     if dialect.name == "sqlite" and path and words and Path(str(words[0])) == path:
         words[0] = f"file:{quote(str(path))}?mode=rw"
         options["uri"] = True
+
+
+@event.listens_for(Engine, "connect")
+def _keep_what_was_committed(connection: Any, record: Any) -> None:
+    """SQLite's default syncs a transaction, but not the removal of its journal: after a power cut the journal can
+    be back, and undoes a transaction that was committed, and noted as sent (sqlite.org/pragma.html#pragma_synchronous).
+    """
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous=EXTRA")

@@ -149,12 +149,9 @@ def _convert_inputs(inputs: Path) -> None:
 
 def _convert(inputs: Path, root: Path) -> str:
     """`python -m tasks.convert import theirs target`, which refuses when the target is there: then it was made."""
-    from tasks.convert import partial
     from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
     from tasks.manifest import content_digest
 
-    partial._BOOT = root.with_name(f"boot-{root.name}")  # each state is another start of the machine
-    partial._BOOT.write_text(root.name)
     target = root / "target"
     if not target.exists():
         import_model(open_hugging_face(inputs / "theirs"), target, ImportOptions(), lambda done, total: None)
