@@ -32,6 +32,14 @@ def sync_tree(folder: Path) -> None:
     sync(folder.parent)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and its parents, whose names are on the disk when this returns."""
+    missing = [each for each in path.parents if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in (path, *missing):  # `path` in any case: who made it may have been killed before the sync
+        sync(each.parent)
+
+
 def rename(source: Path, target: Path) -> None:
     """Move a synced file or folder to `target`, which it replaces if that is a file or an empty folder."""
     source.replace(target)

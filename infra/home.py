@@ -7,11 +7,14 @@ keeps to itself and `rm -r .baton` forgets everything.
 import os
 from pathlib import Path
 
+from infra.durable import make_folder
+
 
 def baton_home() -> Path:
     """The absolute home folder, made if it is not there."""
     home = Path(os.environ.get("BATON_HOME", ".baton")).absolute()
-    home.mkdir(parents=True, exist_ok=True)
+    if not home.exists():
+        make_folder(home)
     return home
 
 

@@ -25,6 +25,7 @@ from typing import IO, Any
 
 from blake3 import blake3
 
+from infra.durable import make_folder, write_json
 from infra.ending import Ending, ending
 from infra.errors import Stopped
 from infra.home import baton_home
@@ -101,14 +102,14 @@ def run_engine(
     """
     node = this_node(nodes)
     ranks = node.ranks(processes)
-    job_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(job_dir)
     with _locked_log(job_dir, node, ranks) as log, sigterm_as_exit():
         if _is_finished(job_dir):
             return job_dir / "output"
         for restart in range(survival.max_restarts + 1):
             if node.rank == 0:
                 (job_dir / "result.json").unlink(missing_ok=True)
-                (job_dir / "spec.json").write_text(json.dumps(request, indent=1))
+                write_json(job_dir / "spec.json", request)
             watch, printed = Watch(job_dir, ranks, survival.hang_timeout_s), Printed(job_dir, node.rank, ranks)
             returncode = _run(engine.command(job_dir, processes, node), job_dir, title, log, watch)
             if returncode == 0 and _is_finished(job_dir):

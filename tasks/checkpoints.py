@@ -11,8 +11,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.durable import rename, sync
-from tasks.manifest import MANIFEST, ArtifactError, read_manifest, wrong_files
+from infra.durable import rename
+from tasks.manifest import MANIFEST, ArtifactError, read_manifest, remove, wrong_files
 
 KIND = "training_state"
 DAMAGED = "damaged-"
@@ -69,9 +69,7 @@ class CheckpointFolder:
 
     def remove_all(self) -> None:
         """The folder itself too."""
-        for path in self._all():
-            remove(path)
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove(self.path)
 
     def _all(self) -> list[Path]:
         name = re.compile(rf"{re.escape(self.prefix)}\d+")
@@ -82,11 +80,3 @@ def check_files(checkpoint: Path, wrong: list[str]) -> None:
     """Raises ArtifactError when a checkpoint has `wrong` files."""
     if wrong:
         raise ArtifactError(f"checkpoint {checkpoint} is damaged: {'; '.join(wrong)}")
-
-
-def remove(checkpoint: Path) -> None:
-    """The manifest first, and for good: what is half removed is not complete."""
-    if (checkpoint / MANIFEST).exists():
-        (checkpoint / MANIFEST).unlink()
-        sync(checkpoint)
-    shutil.rmtree(checkpoint, ignore_errors=True)

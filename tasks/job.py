@@ -15,7 +15,6 @@ So a stage can be rerun by hand from its folder.
 """
 
 import json
-import math
 import os
 import sys
 import time
@@ -26,7 +25,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from infra.durable import sync, write_json, write_text
+from infra.durable import make_folder, sync, write_json, write_text
 from infra.heartbeat import Heartbeat
 from infra.home import quiet
 from infra.lifeline import end_with_launcher
@@ -67,8 +66,12 @@ class Job:
     @property
     def work(self) -> Path:
         path = self.directory / "work"
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         return path
+
+    @property
+    def metrics(self) -> Path:
+        return self.directory / "metrics.jsonl"
 
     @cached_property
     def heart(self) -> Heartbeat:
@@ -89,24 +92,21 @@ class Job:
     def metric(self, step: int, **values: float) -> None:
         """Append one line to metrics.jsonl; it reaches MLflow from there."""
         line = json.dumps({"step": step, "time": time.time(), **values})
-        with (self.directory / "metrics.jsonl").open("a") as stream:
+        with self.metrics.open("a") as stream:
             stream.write(line + "\n")
 
     def sync_metrics(self) -> None:
         """Wait until the metrics are on the disk: before a checkpoint vouches for their steps."""
-        path = self.directory / "metrics.jsonl"
-        if path.exists():
-            sync(path)
-            sync(path.parent)
+        if self.metrics.exists():
+            sync(self.metrics)
+            sync(self.directory)
 
     def forget_after(self, step: int) -> None:
         """Drop the metrics of steps that a resumed run will take again, and what a killed writer or a power cut
         has left of lines."""
-        path = self.directory / "metrics.jsonl"
-        if not path.exists():
-            return
-        lines = path.read_text(errors="replace").splitlines()
-        write_text(path, "".join(line + "\n" for line in lines if _step_of(line) <= step))
+        if self.metrics.exists():
+            kept = [line for line in json_lines(self.metrics) if line["step"] <= step]
+            write_text(self.metrics, "".join(json.dumps(line) + "\n" for line in kept))
 
     def progress(self, done: float, total: float, unit: str, **shown: str | float) -> None:
         """Replace progress.json: `done` of `total` `unit`s, with a few facts to show beside the bar."""
@@ -117,20 +117,25 @@ class Job:
 
     def finish(self, **facts: Any) -> None:
         """Seal the output and say so. Nothing may be written to output/ after this."""
-        metrics = self.directory / "metrics.jsonl"
-        if metrics.exists():
-            (self.record / "metrics.jsonl").write_bytes(metrics.read_bytes())
+        if self.metrics.exists():
+            (self.record / "metrics.jsonl").write_bytes(self.metrics.read_bytes())
         parents = {name: entry["digest"] for name, entry in self.inputs.items()}
         manifest = write_manifest(self.output, self.kind, facts, self.raw_spec, parents)
         write_json(self.directory / "result.json", {"digest": manifest.digest})
 
 
-def _step_of(line: str) -> float:
-    """The step of a line of metrics; infinity when the line is not whole."""
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, TypeError, KeyError):
-        return math.inf
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file of lines. A line is passed over that is not whole: the end of what a killed writer
+    wrote, or anything behind the last sync before a power cut."""
+    found = []
+    for line in path.read_bytes().splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
 
 
 def open_job(directory: Path) -> Job:

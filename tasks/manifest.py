@@ -11,6 +11,7 @@ the result: they travel along, but are left out of the digest.
 import json
 import platform
 import re
+import shutil
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -19,7 +20,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from infra.durable import sync_tree, write_text
+from infra.durable import sync, sync_tree, write_text
 
 MANIFEST = "manifest.json"
 RECORD = "record"
@@ -97,6 +98,15 @@ def seal(
     manifest = Manifest(kind, _digest_of(files), files, facts, spec, parents, versions())
     write_text(directory / MANIFEST, json.dumps(asdict(manifest), indent=1, sort_keys=True))
     return manifest
+
+
+def remove(directory: Path) -> None:
+    """Delete a directory, if it is there, and every artifact in it. The manifests go first: what a power cut leaves
+    of the rest is not taken for an artifact."""
+    for manifest in list(directory.rglob(MANIFEST)):
+        manifest.unlink()
+        sync(manifest.parent)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def read_manifest(directory: Path) -> Manifest:

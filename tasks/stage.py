@@ -12,7 +12,6 @@ and the *digests* of its inputs are the same. Paths, machines, layouts and retri
 import json
 import os
 import shlex
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +38,7 @@ from infra.progress import say
 from infra.tracking.execution import note_cached
 from infra.tracking.record import tracked
 from tasks.artifacts import Artifact
-from tasks.manifest import MANIFEST, ArtifactError, read_manifest, text_digest, verify
+from tasks.manifest import MANIFEST, ArtifactError, read_manifest, remove, text_digest, verify
 from tasks.spec import Spec
 
 A = TypeVar("A", bound=Artifact)
@@ -225,7 +224,7 @@ def _drop_damaged(output: Path) -> None:
         verify(output)
     except ArtifactError as error:
         say(f"{error}\nMaking it again.")
-        shutil.rmtree(output)
+        remove(output)
 
 
 def _draw_deck(title: str, output: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from infra.tracking.forwarder import flyte_s_import_lock
+from infra.tracking.store import tracking_uri
 from tasks.artifacts import Corpus, HFModel, TokenizedCorpus
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ def champion(name: str) -> list[HFModel]:
 
 def _ledger() -> Any:
     with flyte_s_import_lock():
+        from infra.tracking.sqlite import make_tables
         from tasks.promote import ledger
+    make_tables(tracking_uri())  # the first run of all finds no store, and is the one who makes it
     return ledger
 
 

@@ -5,6 +5,8 @@ import warnings
 
 import click
 
+from infra.errors import Stopped
+from infra.tracking.__main__ import deliver, undelivered
 from infra.tracking.store import artifact_location, prepare_client, shown_uri, tracking_uri
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -20,12 +22,18 @@ def main(host: str, port: int, store: str | None, without_mlflow: bool) -> None:
     warnings.filterwarnings("ignore", module="mlflow")  # about its own use of Starlette
     if store:
         os.environ["MLFLOW_TRACKING_URI"] = store
+    elif not without_mlflow and (waiting := undelivered()):
+        click.echo(f"sending {len(waiting)} executions that wait in the spool", err=True)
+        try:
+            deliver(waiting)
+        except Stopped as error:  # what is there can be read all the same
+            click.echo(str(error), err=True)
     import uvicorn
 
     from infra.lineage.app import MOUNT, alone, with_mlflow
     from infra.lineage.database import open_database
 
-    open_database().dispose()  # a message first, before MLflow would make an empty store
+    open_database().dispose()  # a message first
     if not without_mlflow:
         os.environ["_MLFLOW_SERVER_FILE_STORE"] = tracking_uri()
         os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = artifact_location() or "mlflow-artifacts:/"

@@ -6,18 +6,18 @@ version of MLflow has others. A user of the database that may only SELECT is eno
 """
 
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from sqlalchemy import Engine, bindparam, column, create_engine, table, text
+from sqlalchemy import Engine, NullPool, bindparam, column, create_engine, table, text
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from infra.errors import Stopped
 from infra.tracking.redact import redact_text
-from infra.tracking.store import tracking_uri
+from infra.tracking.sqlite_file import check_file, store_file
+from infra.tracking.store import TrackingUnreachable, tracking_uri, was_used
 
-SQLITE = "sqlite:///"
 A_QUERY = 900  # values of one IN (…); SQLite takes 999
 
 EXPERIMENTS = table("experiments", column("experiment_id"), column("name"))
@@ -47,11 +47,13 @@ def open_database(uri: str | None = None) -> Engine:
     LineageUnavailable."""
     uri = uri or tracking_uri()
     shown = redact_text(uri)
-    if uri.startswith(SQLITE):
-        path = Path(uri.removeprefix(SQLITE)).absolute()
-        if not path.is_file():
-            raise LineageUnavailable(f"{shown}: no such file yet; the first run makes it (make demo)")
-        engine = create_engine(f"sqlite:///file:{path}?mode=ro&uri=true")
+    if path := store_file(uri):
+        try:
+            check_file(path, was_used(uri))
+        except TrackingUnreachable as error:
+            raise LineageUnavailable(str(error)) from error
+        # a connection that is kept open would go on with the file that was there before a restore
+        engine = create_engine(f"sqlite:///file:{quote(str(path))}?mode=ro&uri=true", poolclass=NullPool)
     elif uri.startswith("postgresql"):
         read_only = {"options": "-c default_transaction_read_only=on"}
         engine = create_engine(make_url(uri), connect_args=read_only, pool_pre_ping=True)

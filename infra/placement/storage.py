@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from infra.durable import make_folder, rename, sync_tree
 from infra.home import baton_home
 
 BUCKET = "BATON_BUCKET"  # on a job's machine: the bucket that Baton's home is
@@ -34,7 +35,12 @@ def send(directory: str, digest: str, storage: str) -> str:
     there = f"{storage}/artifacts/{digest}"
     access = _access()
     if not access.exists(f"{there}/{COMPLETE}"):
-        access.put_data(f"{directory}/", there, is_multipart=True)
+        for path in sorted(Path(directory).iterdir(), key=lambda path: path.name == COMPLETE):  # that one last
+            if path.name == COMPLETE and not is_bucket(there):
+                sync_tree(Path(there))
+            access.put_data(f"{path}/" if path.is_dir() else str(path), f"{there}/{path.name}", path.is_dir())
+        if not is_bucket(there):
+            sync_tree(Path(there))
     return there
 
 
@@ -42,9 +48,11 @@ def fetch(directory: str, digest: str) -> Path:
     """A complete directory of a bucket, on this machine; once."""
     here = baton_home() / "artifacts" / digest
     if not (here / COMPLETE).exists():
+        make_folder(here.parent)
         partial = here.with_name(f"{digest}.{os.getpid()}.partial")
         _access().get_data(f"{directory}/", str(partial), is_multipart=True)
-        partial.replace(here)
+        sync_tree(partial)
+        rename(partial, here)
     return here
 
 

@@ -1,55 +1,68 @@
-"""`python -m infra.tracking status` says what waits in the spool; `… sync` delivers it."""
+"""`python -m infra.tracking status` says what waits in the spool; `… sync` delivers it, `… sync --all` everything
+that is in the spool, into a new store if need be."""
 
-import sys
 from pathlib import Path
 
-from infra.tracking.spool import executions, is_alive, is_delivered, read_execution, settle
-from infra.tracking.store import PushFailed, prepare_client, shown_uri, tracking_hint
+import click
 
-USAGE = "usage: python -m infra.tracking status|sync"
+from infra.tracking.spool import RecordDamaged, executions, is_alive, is_delivered, read_execution, settle
+from infra.tracking.store import PushFailed, check_reachable, prepare_client, shown_uri, tracking_hint, tracking_uri
 
 
-def status() -> int:
-    """Print where the runs are and which executions wait; 0."""
+@click.group(help=__doc__)
+def main() -> None:
+    pass
+
+
+@main.command()
+def status() -> None:
+    """Print where the runs are and which executions wait."""
     print(f"store    {shown_uri()}\nlook     {tracking_hint()}")
-    waiting = _waiting()
+    waiting = undelivered()
     print(f"waiting  {len(waiting)} of {len(executions())} executions")
     for folder in waiting:
         execution = read_execution(folder)
         state = "at work" if is_alive(folder) else execution.status
         print(f"  {execution.id}  {execution.name}  {state}")
-    return 0
 
 
-def sync() -> int:
-    """Deliver every execution that waits; those at work deliver themselves. 0 when nothing waits any more, else 1."""
-    prepare_client()
-    from infra.tracking.push import push_execution  # imports MLflow
-
-    failures = 0
-    for folder in _waiting():
-        if not settle(folder):
-            print(f"{folder.name}: at work; it delivers itself")
-            continue
-        try:
-            delivered = push_execution(folder)
-        except PushFailed as error:
-            print(f"{folder.name}: {error}", file=sys.stderr)
-            failures += 1
-        else:
-            print(f"{folder.name}: {'delivered' if delivered else 'another process is delivering it'}")
-    if failures:
-        print(f"{failures} executions still wait for {shown_uri()}", file=sys.stderr)
-    return 1 if failures else 0
+@main.command()
+@click.option("--all", "everything", is_flag=True, help="What was delivered before too: the store is a new one.")
+def sync(everything: bool) -> None:
+    """Deliver every execution that waits; those at work deliver themselves. Exit code 1 when some still wait."""
+    if failures := deliver(executions() if everything else undelivered(), anew=everything):
+        raise click.ClickException(f"{failures} executions still wait for {shown_uri()}")
 
 
-def _waiting() -> list[Path]:
+def undelivered() -> list[Path]:
+    """The folders of the executions of which MLflow does not have all."""
     return [folder for folder in executions() if not is_delivered(folder)]
 
 
-COMMANDS = {"status": status, "sync": sync}
+def deliver(folders: list[Path], anew: bool = False) -> int:
+    """Push executions, a line each; returns how many failed. `anew`: all of them again, and a store that is gone is
+    made. Raises TrackingUnreachable."""
+    prepare_client()
+    from infra.tracking.push import push_execution  # imports MLflow
+    from infra.tracking.sqlite import make_tables
+
+    if anew:
+        make_tables(tracking_uri(), anew=True)
+    check_reachable()
+    failures = 0
+    for folder in folders:
+        try:
+            if not settle(folder):
+                click.echo(f"{folder.name}: at work; it delivers itself")
+                continue
+            delivered = push_execution(folder, anew)
+        except (PushFailed, RecordDamaged, OSError) as error:
+            click.echo(f"{folder.name}: {error}", err=True)
+            failures += 1
+        else:
+            click.echo(f"{folder.name}: {'delivered' if delivered else 'another process is delivering it'}")
+    return failures
+
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in COMMANDS:
-        sys.exit(USAGE)
-    sys.exit(COMMANDS[sys.argv[1]]())
+    main()

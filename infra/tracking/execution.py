@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from infra.errors import disk_errors_named
 from infra.home import baton_home
 from infra.progress import say
 from infra.tracking.code import code_version, package_versions
@@ -43,10 +44,12 @@ from infra.tracking.spool import (
     write_execution,
     write_stage,
 )
-from infra.tracking.store import check_reachable
+from infra.tracking.sqlite_file import store_file
+from infra.tracking.store import check_reachable, tracking_uri
 
 # How long the end of a process may wait for the store: a tenth of its own time, within these bounds
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 1.5, 5.0
+LOCAL_STALL_S = 30.0  # a file of this machine is waited for as long as it takes a record in this time
 
 
 @dataclass(frozen=True)
@@ -75,11 +78,12 @@ def execution_id() -> str:
 
 
 def begin_execution(name: str, recipe: dict[str, Any]) -> str:
-    """Open an execution and start to track it; returns its id. Raises TrackingUnreachable when
-    MLFLOW_TRACKING_URI names a store that cannot be had."""
+    """Open an execution and start to track it; returns its id. Raises TrackingUnreachable when the store cannot
+    be had, DiskRefused."""
     check_reachable()
     close_execution()
-    current_execution(name, recipe)
+    with disk_errors_named():
+        current_execution(name, recipe)
     return execution_id()
 
 
@@ -164,12 +168,15 @@ def close_execution() -> bool:
     if _open is None:
         return True
     left, _open = _open, None
-    found = read_execution(left.folder)
-    if alone(left.lock) and found.status == RUNNING:
-        write_execution(left.folder, replace(found, status=_status_of_stages(left.folder), ended=time.time()))
+    try:
+        found = read_execution(left.folder)
+        if alone(left.lock) and found.status == RUNNING:
+            write_execution(left.folder, replace(found, status=_status_of_stages(left.folder), ended=time.time()))
+    except OSError as error:  # the disk is full: the next run will find that this one has ended
+        say(f"tracking: {left.folder}: how the run ended could not be written ({error})")
     os.close(left.lock)
     patience = min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, (time.time() - left.opened) / 10))
-    delivered = left.forwarder.flush(patience)
+    delivered = left.forwarder.finish(patience, LOCAL_STALL_S if store_file(tracking_uri()) else 0)
     left.forwarder.stop()
     if not delivered:
         where = baton_home() / "executions"

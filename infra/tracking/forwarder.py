@@ -9,12 +9,13 @@ from pathlib import Path
 
 from infra.progress import say
 from infra.tracking.placed import own_place
-from infra.tracking.spool import executions, is_delivered, settle
+from infra.tracking.spool import RecordDamaged, beat, executions, is_delivered, settle
 from infra.tracking.store import PushFailed, passed_on, prepare_client, shown_uri
 
 START_S = 0.3  # lets the caller get on with its work before MLflow is imported
 PERIOD_S = 2.0
 LONGEST_PERIOD_S = 60.0  # between attempts while the store is away
+SAID_AFTER_S = 2.0  # of waiting at the end of a run
 
 
 class Forwarder:
@@ -26,7 +27,8 @@ class Forwarder:
         self._wake = threading.Event()
         self._passes = threading.Condition()
         self._begun = self._ended = 0  # passes over the execution
-        self._complete = False  # whether the last pass left nothing behind
+        self._complete = False  # whether the last pass left nothing behind, of earlier executions either
+        self._progressed = time.monotonic()  # when the last record was sent
         self._away = False
         self._stopping = False
         self._thread = threading.Thread(target=self._work, name="tracking", daemon=True)
@@ -40,13 +42,32 @@ class Forwarder:
         """Wait until all that is spooled now is pushed, an attempt fails, or the time is up.
         Returns whether it is all pushed."""
         deadline = time.monotonic() + timeout_s
+        return self._wait(lambda: self._complete, lambda: time.monotonic() < deadline)
+
+    def finish(self, patience_s: float, stall_s: float) -> bool:
+        """Wait until this execution alone is pushed, for `patience_s` and as long as a record was sent in the last
+        `stall_s`. Returns whether it is."""
+        started = time.monotonic()
+        told = False
+
+        def patient() -> bool:
+            nonlocal told
+            now = time.monotonic()
+            if not told and now - started > SAID_AFTER_S:
+                told = True
+                say(f"tracking: sending the run's records to {shown_uri()}; Ctrl-C leaves them to the next run")
+            return now - started < patience_s or now - max(started, self._progressed) < stall_s
+
+        return self._wait(lambda: not self._away, patient)
+
+    def _wait(self, done: Callable[[], bool], patient: Callable[[], bool]) -> bool:
         with self._passes:
             wanted = self._begun + 1
             self._wake.set()
-            while self._thread.is_alive() and (left := deadline - time.monotonic()) > 0:
-                self._passes.wait(min(left, 0.2))
-                if self._ended >= wanted and (self._complete or self._away):
-                    return self._complete
+            while self._thread.is_alive() and patient():
+                self._passes.wait(0.2)
+                if self._ended >= wanted and (done() or self._away):
+                    return done()
         return False
 
     def stop(self) -> None:
@@ -70,7 +91,7 @@ class Forwarder:
             with self._passes:
                 self._begun += 1
             try:
-                push_execution(self.execution)
+                push_execution(self.execution, progressed=self._progress)
                 period = PERIOD_S
                 self._is_back()
             except PushFailed as error:
@@ -82,11 +103,24 @@ class Forwarder:
                 self._ended = self._begun
                 self._complete = not self._away and not left_over
                 self._passes.notify_all()
-            self._wake.wait(0 if left_over and not self._away else period)
+            self._rest(0 if left_over and not self._away else period)
+
+    def _rest(self, period: float) -> None:
+        """Until it is time for the next pass, or there is something new. The execution's signs of life go on."""
+        until = time.monotonic() + period
+        while True:
+            beat(self.execution)
+            left = until - time.monotonic()
+            if left <= 0 or self._wake.wait(min(left, PERIOD_S)):
+                return
+
+    def _progress(self) -> None:
+        self._progressed = time.monotonic()
+        beat(self.execution)
 
     def _is_away(self, error: PushFailed) -> None:
         if not self._away:
-            say(f"tracking: {shown_uri()}: {error}. The run goes on; its records wait in {self.execution.parent}")
+            say(f"tracking: {shown_uri()}: {error}\nThe run goes on; its records wait in {self.execution.parent}")
         self._away = True
 
     def _is_back(self) -> None:
@@ -107,9 +141,8 @@ def flyte_s_import_lock() -> AbstractContextManager[object]:
 
 def _push_left_over(execution: Path, push: Callable[[Path], bool]) -> None:
     """Deliver what an earlier run could not, unless it is still at work and does so itself."""
-    if not settle(execution):
-        return
     try:
-        push(execution)
-    except PushFailed as error:
+        if settle(execution):
+            push(execution)
+    except (PushFailed, RecordDamaged, OSError) as error:
         say(f"tracking: execution {execution.name}: {error}. `python -m infra.tracking sync` tries again")

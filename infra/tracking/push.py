@@ -1,11 +1,13 @@
-"""Push one spooled execution to MLflow. Pushing again changes nothing: runs are found by their tags,
-parameters and tags are set to what they are, and MLflow keeps the same metric point once."""
+"""Push one spooled execution to MLflow. Pushing again changes nothing: runs are found by their tags, parameters and
+tags are set to what they are, and of a metric only the points after the newest one that MLflow has are sent.
+
+So the steps that a resumed engine takes again are there once, as they were first."""
 
 import json
 import posixpath
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -17,20 +19,30 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from infra.durable import write_json
 from infra.tracking.datasets import send_lineage
 from infra.tracking.metrics import Point, points_after
 from infra.tracking.redact import redact_text
 from infra.tracking.spool import (
     FINISHED,
     RUNNING,
+    forget_notes,
     pushing,
     read_execution,
+    read_note,
     read_stage,
     stage_folders,
+    write_note,
 )
 from infra.tracking.sqlite import make_tables
-from infra.tracking.store import PushFailed, artifact_location, experiment_name, tracking_uri
+from infra.tracking.sqlite_file import damage, store_file
+from infra.tracking.store import (
+    PushFailed,
+    TrackingUnreachable,
+    artifact_location,
+    experiment_name,
+    store_digest,
+    tracking_uri,
+)
 from infra.tracking.words import Words, execution_words, stage_words
 
 METRICS_A_BATCH = 1000  # MLflow's limits
@@ -61,72 +73,99 @@ def connect(uri: str) -> MlflowClient:
     return MlflowClient(uri)
 
 
-def push_execution(folder: Path) -> bool:
-    """Bring MLflow up to what the spool has. Returns whether the execution is over and delivered whole
-    (`delivered` marks it). Raises PushFailed, after which it may be called again at any time."""
+@cache
+def newest_steps(uri: str, run_id: str) -> dict[str, int]:
+    """The newest step of each metric that a run of a store has; kept up to date by whoever sends more. Asked for once
+    a process: a note of it would be wrong after a kill between a push and its note."""
+    data = MlflowClient(uri).get_run(run_id).data
+    return {metric.key: metric.step for metric in data.to_proto().metrics}
+
+
+def push_execution(folder: Path, anew: bool = False, progressed: Callable[[], None] = lambda: None) -> bool:
+    """Bring MLflow up to what the spool has, or send all of it again (`anew`); `progressed` is called after every
+    record. Returns whether the execution is over and delivered whole (`delivered` marks it). Raises PushFailed, after
+    which it may be called again at any time."""
     with pushing(folder) as mine:
         if not mine:
             return False  # another process is at it
         try:
-            over = _push(folder)
-        except (MlflowException, SQLAlchemyError, OSError) as error:
+            if anew:
+                forget_notes(folder)
+            over = _push(folder, progressed)
+            if over:
+                (folder / "delivered").touch()
+        except (MlflowException, SQLAlchemyError, OSError, TrackingUnreachable) as error:
             connect.cache_clear()
-            raise PushFailed(_one_line(error)) from error
-        if over:
-            (folder / "delivered").touch()
+            newest_steps.cache_clear()
+            raise PushFailed(_said(error)) from error
         return over
 
 
-def _push(folder: Path) -> bool:
+def _push(folder: Path, progressed: Callable[[], None]) -> bool:
     client = connect(tracking_uri())
     try:
-        return _push_records(client, folder)
+        return _push_records(client, folder, progressed)
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
-    for note in (folder / "pushed.json", *folder.glob("*/pushed.json")):
-        note.unlink(missing_ok=True)  # the store was emptied: nothing of it is there
-    return _push_records(client, folder)
+    forget_notes(folder)  # the store was emptied: nothing of it is there
+    return _push_records(client, folder, progressed)
 
 
-def _push_records(client: MlflowClient, folder: Path) -> bool:
+def _push_records(client: MlflowClient, folder: Path, progressed: Callable[[], None]) -> bool:
     """Push the parent and its children. Returns whether all of them have ended."""
     execution = read_execution(folder)
     found = {stage: read_stage(stage) for stage in stage_folders(folder)}
     stages = dict(sorted(found.items(), key=lambda each: each[1].started))  # a model before what was found about it
     parent = _push_record(client, folder, execution_words(execution), None)
+    progressed()
     for stage, run in stages.items():
         job = Path(run.job_dir) if run.job_dir and not run.cached else None  # the maker's curves are there once
         _push_record(client, stage, stage_words(execution, stage.name, run, parent), job)
+        progressed()
+        _push_record(client, folder, execution_words(read_execution(folder)), None)  # how it ended: as soon as it has
     return RUNNING not in (execution.status, *(run.status for run in stages.values()))
 
 
 def _push_record(client: MlflowClient, folder: Path, words: Words, job: Path | None) -> str:
     """Push one record and what is new of its metrics; returns its MLflow run id."""
-    pushed = _read_pushed(folder) or Pushed(_store_digest(), _find_or_create(client, words))
+    pushed = _read_pushed(folder)
+    if pushed is None:
+        pushed = Pushed(store_digest(tracking_uri()), _find_or_create(client, words))
+        _write_pushed(folder, pushed)
     digest = blake3(json.dumps(asdict(words), sort_keys=True).encode()).hexdigest()
     changed = digest != pushed.sent
-    _write_pushed(folder, pushed)
     if changed:
         client.update_run(pushed.run_id, status=RUNNING, name=words.name[:LONGEST_NAME])  # a stage may be tried again
         _send_words(client, pushed.run_id, words)
         send_lineage(client, _experiment(client), pushed.run_id, words)
         pushed = replace(pushed, first=[])
-    metrics = job / "metrics.jsonl" if job else None
     if job is not None and words.ended is None:
         pushed = _push_progress(client, folder, pushed, job)
-    if metrics is not None and metrics.exists() and (changed or words.ended is None):
-        if pushed.file != (file := metrics.stat().st_ino):
-            pushed = replace(pushed, offset=0, file=file)
-        for batch, offset in points_after(metrics, pushed.offset, METRICS_A_BATCH):
-            client.log_batch(pushed.run_id, metrics=[_metric(point) for point in batch if _belongs(point, words)])
-            pushed = replace(pushed, offset=offset)
-            _write_pushed(folder, pushed)
+    if job is not None and (changed or words.ended is None):
+        pushed = _push_metrics(client, folder, pushed, words, job / "metrics.jsonl")
     if changed:
         if words.ended is not None:  # last, so that a run that has ended is whole
             client.set_terminated(pushed.run_id, words.status, int(words.ended * 1000))
         _write_pushed(folder, replace(pushed, sent=digest))
     return pushed.run_id
+
+
+def _push_metrics(client: MlflowClient, folder: Path, pushed: Pushed, words: Words, path: Path) -> Pushed:
+    """Send the points that are new in metrics.jsonl and that MLflow does not have."""
+    if not path.exists():
+        return pushed
+    if pushed.file != (file := path.stat().st_ino):
+        pushed = replace(pushed, offset=0, file=file)
+    for batch, offset in points_after(path, pushed.offset, METRICS_A_BATCH):
+        newest = newest_steps(tracking_uri(), pushed.run_id)
+        metrics = [_metric(point) for point in batch if _belongs(point, words)]
+        if metrics := [metric for metric in metrics if metric.step > newest.get(metric.key, -1)]:
+            client.log_batch(pushed.run_id, metrics=metrics)
+            newest |= {metric.key: metric.step for metric in metrics}
+        pushed = replace(pushed, offset=offset)
+        _write_pushed(folder, pushed)
+    return pushed
 
 
 def _push_progress(client: MlflowClient, folder: Path, pushed: Pushed, job: Path) -> Pushed:
@@ -212,23 +251,19 @@ def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:
         yield items[start : start + size]
 
 
-def _store_digest() -> str:
-    """Which store, experiment included; a digest, since addresses can carry secrets."""
-    return blake3(f"{tracking_uri()}\0{experiment_name()}".encode()).hexdigest()[:16]
-
-
 def _read_pushed(folder: Path) -> Pushed | None:
     """What was pushed to the store that is in use now."""
-    try:
-        pushed = Pushed(**json.loads((folder / "pushed.json").read_text()))
-    except FileNotFoundError:
-        return None
-    return pushed if pushed.store == _store_digest() else None
+    note = read_note(folder)
+    return Pushed(**note) if note.get("store") == store_digest(tracking_uri()) else None
 
 
 def _write_pushed(folder: Path, pushed: Pushed) -> None:
-    write_json(folder / "pushed.json", asdict(pushed))
+    write_note(folder, asdict(pushed))
 
 
-def _one_line(error: Exception) -> str:
-    return redact_text(str(error)).partition("\n")[0][:300]
+def _said(error: Exception) -> str:
+    if isinstance(error, TrackingUnreachable):
+        return str(error)
+    reason = redact_text(str(error)).partition("\n")[0][:300]
+    path = store_file(tracking_uri())
+    return str(damage(path, reason) or reason) if path else reason

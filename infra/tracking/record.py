@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from infra.progress import say
 from infra.tracking.code import code_version, package_versions
 from infra.tracking.execution import current_execution, wake
 from infra.tracking.flatten import flatten
@@ -62,7 +63,13 @@ def tracked(
         status, message = FAILED, _first_lines(error)
         raise
     finally:
-        write_stage(folder, replace(run, status=status, ended=time.time(), error=message, output=record.output))
+        ended = replace(run, status=status, ended=time.time(), error=message, output=record.output)
+        try:
+            write_stage(folder, ended)
+        except OSError as error:  # the disk is full
+            if status == FINISHED:
+                raise
+            say(f"tracking: the record of {title} could not be written ({error})")  # what failed before is what counts
         wake()
 
 

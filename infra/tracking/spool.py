@@ -9,14 +9,20 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from infra.durable import write_json
+from infra.durable import make_folder, write_json
+from infra.errors import Stopped
 from infra.home import baton_home
 
 LONGEST_NAME = 80  # of a stage's folder
+R = TypeVar("R", "Execution", "StageRun")
 
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"  # MLflow's own words
+
+
+class RecordDamaged(Stopped):
+    """A record in the spool cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -80,27 +86,65 @@ def stage_folders(execution: Path) -> list[Path]:
 
 
 def read_execution(folder: Path) -> Execution:
-    return Execution(**json.loads((folder / "execution.json").read_text()))
+    return _read(Execution, folder / "execution.json")
 
 
 def write_execution(folder: Path, execution: Execution) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "execution.json", asdict(execution))
+    _write(folder / "execution.json", execution)
 
 
 def read_stage(folder: Path) -> StageRun:
-    return StageRun(**json.loads((folder / "run.json").read_text()))
+    return _read(StageRun, folder / "run.json")
 
 
 def write_stage(folder: Path, run: StageRun) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "run.json", asdict(run))
+    _write(folder / "run.json", run)
+
+
+def _read(kind: type[R], path: Path) -> R:
+    try:
+        return kind(**json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise RecordDamaged(f"{path}: not a record that can be read ({error}); move {path.parent} away") from error
+
+
+def _write(path: Path, record: Execution | StageRun) -> None:
+    """Returns when it is on the disk: a record may say that something has ended."""
+    make_folder(path.parent)
+    write_json(path, asdict(record))
+
+
+def read_note(folder: Path) -> dict[str, Any]:
+    """What of a record is in MLflow (pushed.json). Empty: not known, because nothing is, or because a power cut took
+    the note, and then it is pushed again, which changes nothing."""
+    try:
+        return dict(json.loads((folder / "pushed.json").read_text()))
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+def write_note(folder: Path, note: dict[str, Any]) -> None:
+    """Not synced: there are several a second, and one that is lost does no harm."""
+    partial = folder / "pushed.json.partial"
+    partial.write_text(json.dumps(note))
+    partial.replace(folder / "pushed.json")
+
+
+def forget_notes(execution: Path) -> None:
+    """Nothing of an execution is known to be in MLflow."""
+    for note in (execution / "delivered", execution / "pushed.json", *execution.glob("*/pushed.json")):
+        note.unlink(missing_ok=True)
+
+
+def has_pushed_to(store: str) -> bool:
+    """Whether anything of this machine's executions was pushed to a store, which is named by its digest."""
+    return any(read_note(path.parent).get("store") == store for path in _root().glob("*/pushed.json"))
 
 
 def hold(execution: Path) -> int:
     """Say that this process is at work in an execution, for as long as it lives or until the returned
     file descriptor is closed. The kernel lets go for a process that is killed."""
-    execution.mkdir(parents=True, exist_ok=True)
+    make_folder(execution)
     descriptor = os.open(execution / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
@@ -126,24 +170,35 @@ def is_alive(execution: Path) -> bool:
     return False
 
 
+def beat(execution: Path) -> None:
+    """Leave a sign of life: the time of alive.lock."""
+    os.utime(execution / "alive.lock")
+
+
 def settle(execution: Path) -> bool:
-    """Whether nobody is at work in an execution. Then what it left as running was killed, and is noted so."""
+    """Whether nobody is at work in an execution. Then what it left as running was killed, at its last sign of life,
+    and is noted so."""
     if is_alive(execution):
         return False
-    for folder in stage_folders(execution):
-        run = read_stage(folder)
-        if run.status == RUNNING:
-            last_sign = _modified(Path(run.job_dir or "") / "metrics.jsonl") or _modified(folder / "run.json")
-            error = run.error or "the process ended without a word (killed, or the machine went down)"
-            write_stage(folder, replace(run, status=KILLED, ended=last_sign, error=error))
     found = read_execution(execution)
+    stages = {folder: read_stage(folder) for folder in stage_folders(execution)}
+    seen = _modified(execution / "alive.lock", execution / "execution.json")
+    for folder, run in stages.items():
+        if run.status == RUNNING:
+            job = Path(run.job_dir or execution)
+            ended = max(seen, _modified(job / "metrics.jsonl", job / "progress.json", folder / "run.json"))
+            error = run.error or "the process ended without a word (killed, or the machine went down)"
+            stages[folder] = replace(run, status=KILLED, ended=ended, error=error)
+            write_stage(folder, stages[folder])
     if found.status == RUNNING:
-        write_execution(execution, replace(found, status=KILLED, ended=_modified(execution / "execution.json")))
+        ended = max([seen, *(run.ended for run in stages.values() if run.ended)])
+        write_execution(execution, replace(found, status=KILLED, ended=ended))
     return True
 
 
-def _modified(path: Path) -> float | None:
-    return path.stat().st_mtime if path.is_file() else None
+def _modified(*paths: Path) -> float:
+    """When the newest of some files was changed."""
+    return max((path.stat().st_mtime for path in paths if path.is_file()), default=0.0)
 
 
 def is_delivered(execution: Path) -> bool:

@@ -1,31 +1,79 @@
-"""A new SQLite store for MLflow, made whole or not at all.
+"""MLflow's SQLite store: its file made whole or not at all, never written over, never made by a reader.
 
 MLflow makes its tables by some fifty migrations, each a transaction of its own: a process killed in
-between leaves a file that no later MLflow can open. So they are made beside it, and then moved.
+between leaves a file that no later MLflow can open. So they are made beside it, and then get its name.
 """
 
 import fcntl
+import os
+import sqlite3
 import threading
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+from sqlalchemy import Engine, event
+
+from infra.durable import sync
+from infra.tracking.sqlite_file import away, check_file, left_behind, store_file
+from infra.tracking.store import tracking_uri, was_used
 
 PREFIX = "sqlite:///"
 _migrating = threading.Lock()  # Alembic, which MLflow migrates with, has one global context
 
 
-def make_tables(uri: str) -> None:
-    """Make the store of an `sqlite:///` address if its file is not there; 1-2 s. Else do nothing."""
-    path = Path(uri.removeprefix(PREFIX))
-    if not uri.startswith(PREFIX) or path.exists():
+def make_tables(uri: str, anew: bool = False) -> None:
+    """Make the store of an `sqlite:///` address if this machine never had one (or in any case, if `anew`); 1-2 s.
+    Raises StoreAway, StoreDamaged."""
+    path = store_file(uri)
+    if path is None:
         return
-    with _migrating, path.with_name(f"{path.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two executions at once: one makes it
-        if path.exists():
-            return
-        new = path.with_name(f"{path.name}.new")
-        for left in path.parent.glob(f"{new.name}*"):
-            left.unlink()  # of one that was killed here
-        store = SqlAlchemyStore(f"{PREFIX}{new}", (path.parent / "mlartifacts").absolute().as_uri())
-        store.engine.dispose()
-        new.replace(path)
+    if not path.exists():
+        with _migrating, path.with_name(f"{path.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # two executions at once: one makes it
+            if not path.exists():
+                if left_behind(path) or (was_used(uri) and not anew):
+                    raise away(path)
+                _make(path)
+    check_file(path, was_used=True)
+
+
+def require_store(uri: str) -> None:
+    """For readers: raises NoStore, StoreAway or StoreDamaged where there is nothing to read from."""
+    path = store_file(uri)
+    if path is not None:
+        check_file(path, was_used(uri))
+
+
+def _make(path: Path) -> None:
+    new = path.with_name(f"{path.name}.new")
+    for left in path.parent.glob(f"{new.name}*"):
+        left.unlink()  # of one that was killed here
+    store = SqlAlchemyStore(f"{PREFIX}{new}", (path.parent / "mlartifacts").absolute().as_uri())
+    store.engine.dispose()
+    sync(new)
+    try:
+        os.link(new, path)  # unlike a rename, it fails where a store has come back meanwhile
+    except FileExistsError:
+        pass  # that one counts
+    new.unlink()
+    sync(path.parent)
+
+
+@event.listens_for(Engine, "do_connect")
+def _open_only(dialect: Any, record: Any, words: list[Any], options: dict[str, Any]) -> None:
+    """SQLite makes a file that it is to open and that is not there. Not the store's: it is away."""
+    path = store_file(tracking_uri())
+    if dialect.name == "sqlite" and path and words and Path(str(words[0])) == path:
+        words[0] = f"file:{quote(str(path))}?mode=rw"
+        options["uri"] = True
+
+
+@event.listens_for(Engine, "connect")
+def _keep_what_was_committed(connection: Any, record: Any) -> None:
+    """SQLite's default syncs a transaction, but not the removal of its journal: after a power cut the journal can
+    be back, and undoes a transaction that was committed, and noted as sent (sqlite.org/pragma.html#pragma_synchronous).
+    """
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous=EXTRA")

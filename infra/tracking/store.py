@@ -1,14 +1,19 @@
 """Where MLflow's store is, whether it answers, and how to look at it. Does not import MLflow."""
 
+import logging
 import os
 import urllib.error
 import urllib.request
-from pathlib import Path
 from urllib.parse import urlsplit
 
-from infra.errors import Stopped
+from blake3 import blake3
+
 from infra.home import baton_home, quiet
 from infra.tracking.redact import redact_text
+from infra.tracking.spool import has_pushed_to
+from infra.tracking.sqlite_file import NoStore, StoreAway, StoreDamaged, TrackingUnreachable, check_file, store_file
+
+__all__ = ["NoStore", "StoreAway", "StoreDamaged", "TrackingUnreachable"]
 
 EXPERIMENT = "baton"  # unless MLFLOW_EXPERIMENT_NAME says otherwise
 ANSWER_S = 5.0  # a server that is there answers its health check within this
@@ -21,10 +26,6 @@ _PATIENCE = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "GIT_PYTHON_REFRESH": "quiet",
 }
-
-
-class TrackingUnreachable(Stopped):
-    """The tracking store that was asked for cannot be had."""
 
 
 class PushFailed(Exception):
@@ -56,6 +57,16 @@ def shown_uri() -> str:
     return redact_text(tracking_uri())
 
 
+def store_digest(uri: str) -> str:
+    """Which store, experiment included; a digest, since addresses can carry secrets."""
+    return blake3(f"{uri}\0{experiment_name()}".encode()).hexdigest()[:16]
+
+
+def was_used(uri: str) -> bool:
+    """Whether records of this machine were sent to a store."""
+    return has_pushed_to(store_digest(uri))
+
+
 def tracking_hint() -> str:
     """What a person types or opens to see the runs."""
     if urlsplit(tracking_uri()).scheme in ("http", "https"):
@@ -68,20 +79,27 @@ def prepare_client() -> None:
     quiet()
     for name, value in _PATIENCE.items():
         os.environ.setdefault(name, value)
+    if store_file(tracking_uri()):
+        # a connection that is kept open would go on with the file that was there before a restore
+        os.environ.setdefault("MLFLOW_SQLALCHEMYSTORE_POOLCLASS", "NullPool")
+    # it logs the traceback of each error of the database that it also raises
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 
 
 def check_reachable() -> None:
-    """Ask whether the store is there, before anything is spent. Any HTTP answer counts: a proxy may
-    guard the health check. Raises TrackingUnreachable."""
+    """Ask whether the store is there (an SQLite file may also be yet to be made), before anything is spent. Any
+    HTTP answer counts: a proxy may guard the health check. Raises TrackingUnreachable."""
     uri = tracking_uri()
     parts = urlsplit(uri)
     scheme = parts.scheme.partition("+")[0]
     if scheme in ("http", "https"):
         _ask(uri.rstrip("/") + "/health")
-    elif scheme == "sqlite":
-        folder = Path(uri.partition(":///")[2]).absolute().parent
-        if not os.access(folder, os.W_OK):
-            raise _unreachable(f"{folder} is not a folder that can be written to")
+    elif path := store_file(uri):
+        used = was_used(uri)
+        if path.exists() or used:
+            check_file(path, used)
+        if not os.access(path.parent, os.W_OK):
+            raise _unreachable(f"{path.parent} is not a folder that can be written to")
     elif scheme and scheme not in SCHEMES:
         raise _unreachable(f"the scheme is none of {', '.join(SCHEMES)}")
 

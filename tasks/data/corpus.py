@@ -8,7 +8,6 @@ Facts: `documents`, `bytes` are the train split's; `held_out_documents`, `held_o
 held-out split's; `duplicates`, `empty`, `invalid_utf8` count what was left out.
 """
 
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from tasks.data.documents import SPLITS, Document, Split, SplitWriter, document,
 from tasks.data.sources import Raw, read_source
 from tasks.data.spec import CorpusSpec
 from tasks.job import Job, StageError, main
+from tasks.manifest import remove
 
 PROGRESS_INTERVAL_S = 0.5
 SAMPLES = 8  # documents shown in the report
@@ -36,7 +36,7 @@ class Counts:
 
 def work(job: Job) -> None:
     spec = job.spec(CorpusSpec)
-    shutil.rmtree(job.output, ignore_errors=True)  # half of an earlier attempt is worth nothing
+    remove(job.output)  # half of an earlier attempt is worth nothing
     job.output.mkdir(parents=True)
     counts = Counts()
     writers = {split: SplitWriter(job.output, split) for split in SPLITS}

@@ -7,20 +7,19 @@ With `train: false` the held-out split alone is taken.
 Facts: those of the corpus engine; `deleted` counts what was left out because it is gone.
 """
 
-import shutil
-
 from tasks.data.changes import Changes
 from tasks.data.corpus import Counts, finish
 from tasks.data.documents import SPLITS, SplitWriter, read_documents
 from tasks.data.spec import GatherSpec
 from tasks.job import Job, main
+from tasks.manifest import remove
 
 
 def work(job: Job) -> None:
     spec = job.spec(GatherSpec)
     gone = set(Changes.read(job.input("newest")).gone)
     corpora = [job.input(f"corpora.{index}") for index in range(len(job.inputs) - 1)]
-    shutil.rmtree(job.output, ignore_errors=True)
+    remove(job.output)
     job.output.mkdir(parents=True)
     seen: set[str] = set()
     counts, deleted = Counts(), 0

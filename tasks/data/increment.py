@@ -20,6 +20,7 @@ from tasks.data.corpus import Counts, finish, no_documents, reading, sound_docum
 from tasks.data.documents import SPLITS, SplitWriter, document_id, read_documents, split_of
 from tasks.data.spec import CorpusSpec
 from tasks.job import Job, main
+from tasks.manifest import remove
 
 
 def work(job: Job) -> None:
@@ -28,7 +29,7 @@ def work(job: Job) -> None:
     for index in range(len(job.inputs)):
         known.add(job.input(f"known.{index}"))
     for directory in (job.output, job.work):
-        shutil.rmtree(directory, ignore_errors=True)  # half of an earlier attempt is worth nothing
+        remove(directory)  # half of an earlier attempt is worth nothing
     job.output.mkdir(parents=True)
     counts = Counts()
     changes = _compare(job, spec, known, counts)

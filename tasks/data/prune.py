@@ -18,7 +18,7 @@ from tasks.data.documents import SPLITS, Split, read_names, text_sizes
 from tasks.data.indexed_dataset import TokenDtype, read_lengths, token_dtype, write_index
 from tasks.data.spec import ShardsSpec
 from tasks.job import Job, StageError, main
-from tasks.manifest import read_manifest
+from tasks.manifest import read_manifest, remove
 
 Mask = npt.NDArray[np.bool_]
 
@@ -29,7 +29,7 @@ def work(job: Job) -> None:
     gone = set(Changes.read(job.input("newest")).gone)
     facts = read_manifest(data).facts
     dtype = token_dtype(facts["vocab_size"])
-    shutil.rmtree(job.output, ignore_errors=True)
+    remove(job.output)
     job.output.mkdir(parents=True)
     stays = {split: np.array([each not in gone for each, _ in read_names(corpus, split)], bool) for split in SPLITS}
     for split in SPLITS:

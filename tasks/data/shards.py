@@ -25,7 +25,7 @@ from tasks.data.encode import Encoded, encode_in_order, worker_pool
 from tasks.data.indexed_dataset import token_dtype, write_index
 from tasks.data.spec import ShardsSpec
 from tasks.job import Job, main
-from tasks.manifest import read_manifest
+from tasks.manifest import read_manifest, remove
 
 NOTE_INTERVAL_S = 0.5  # between notes of how far the files are good
 PIECE = 64 << 20  # bytes that are read and hashed at once
@@ -105,7 +105,7 @@ def work(job: Job) -> None:
     dtype = token_dtype(vocab_size)
     shards = {split: _shard(job, split) for split in SPLITS}
     if not any(shard.note.exists() for shard in shards.values()):
-        shutil.rmtree(job.output, ignore_errors=True)
+        remove(job.output)
     job.output.mkdir(parents=True, exist_ok=True)
 
     total_mb = (documents["bytes"] + documents["held_out_bytes"]) / 1e6

@@ -6,7 +6,6 @@ so that a prompt that ends in a newline and a line's whole indentation encodes t
 the same prompt with its completion: the model never meets a boundary that it has not seen.
 """
 
-import shutil
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -19,7 +18,7 @@ from tasks.data.documents import read_documents
 from tasks.data.source_spec import expanded, is_path
 from tasks.data.spec import SPECIAL_TOKENS, TokenizerSpec
 from tasks.job import Job, StageError, main
-from tasks.manifest import read_manifest
+from tasks.manifest import read_manifest, remove
 
 END_OF_TEXT, PAD, *CHAT_TOKENS = SPECIAL_TOKENS
 
@@ -58,7 +57,7 @@ def work(job: Job) -> None:
     if problems := spec.problems():
         raise StageError("; ".join(map(str, problems)))
     corpus = job.input("corpus")
-    shutil.rmtree(job.output, ignore_errors=True)
+    remove(job.output)
     job.output.mkdir(parents=True)
     if spec.existing is not None:
         eos_id, pad_id = _copy(spec.existing, job.output)

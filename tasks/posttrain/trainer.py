@@ -21,9 +21,9 @@ import trl.trainer.utils
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
-from tasks.checkpoints import KIND, CheckpointFolder, remove
+from tasks.checkpoints import KIND, CheckpointFolder
 from tasks.job import Job, StageError
-from tasks.manifest import RECORD, read_manifest, seal
+from tasks.manifest import RECORD, read_manifest, remove, seal
 from tasks.posttrain.spec import PostTrainSpec
 
 KEEP = 2  # checkpoints

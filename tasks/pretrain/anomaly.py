@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from infra.durable import write_text
+from tasks.job import json_lines
 from tasks.pretrain.spec import AnomalySpec, Reaction
 
 FILE = "anomalies.jsonl"
@@ -75,12 +77,10 @@ class Book:
 
     def __init__(self, folder: Path, watch: Watch, writer: bool) -> None:
         self.path, self.watch, self.writer = folder / FILE, watch, writer
-        known = entries(self.path)
+        known = json_lines(self.path) if self.path.exists() else []
         self._known = {(entry["first"], entry["reaction"]) for entry in known}
         if writer and self.path.exists():  # the last writer may have been killed within a line
-            partial = self.path.with_suffix(".partial")
-            partial.write_text("".join(json.dumps(entry) + "\n" for entry in known))
-            partial.replace(self.path)
+            write_text(self.path, "".join(json.dumps(entry) + "\n" for entry in known))
 
     def enter(self, step: int, anomaly: Anomaly, span: range, dataset: Any) -> Reaction:
         """Enter what went wrong in the `step`-th step, on the samples `span`; returns what is to be done:
@@ -111,17 +111,6 @@ class Book:
     def copy_to(self, folder: Path) -> None:
         if self.path.exists():
             shutil.copy(self.path, folder / FILE)
-
-
-def entries(path: Path) -> list[dict[str, Any]]:
-    """The lines of a book that were written to the end."""
-    found = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError:  # cut short
-            continue
-    return found
 
 
 def identity(dataset: Any, span: range) -> list[dict[str, Any]]:

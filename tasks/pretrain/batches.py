@@ -6,7 +6,8 @@ takes the samples [first, first + batch). A data parallel rank takes its share o
 parallel rank its chunks of each sequence.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from tasks.job import StageError
-from tasks.manifest import read_manifest
+from tasks.manifest import ArtifactError, read_manifest, remove, verify, write_manifest
 from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.spec import PretrainSpec
 
@@ -76,6 +78,24 @@ class Batch:
         return Batch(
             **{name: column.to(DEVICE, non_blocking=True) for name, column in columns.items() if column is not None}
         )
+
+
+@contextmanager
+def kept_index(folder: Path) -> Iterator[Path]:
+    """The folder in which Megatron keeps a shuffled index, for `build_datasets` within the block; every rank calls
+    it. Megatron takes a file of it for complete if it is there: what a kill or a power cut has left of one must not
+    be read, so the folder is sealed by a manifest, and emptied if it is not what that says."""
+    writer = dist.get_rank() == 0
+    if writer and folder.exists():
+        try:
+            verify(folder)
+        except ArtifactError:
+            remove(folder)
+    dist.barrier()
+    yield folder
+    dist.barrier()
+    if writer:
+        write_manifest(folder, "index", {}, {}, {})
 
 
 def build_datasets(spec: PretrainSpec, data: list[Path], vocab_size: int, cache: Path) -> tuple[Samples, Samples]:

@@ -8,6 +8,7 @@ It is read under any layout. On the layout that wrote it the training goes on bi
 """
 
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -16,9 +17,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tasks.checkpoints import KIND, CheckpointFolder, check_files, remove
+from infra.durable import make_folder, sync
+from tasks.checkpoints import KIND, CheckpointFolder, check_files
 from tasks.job import StageError
-from tasks.manifest import ArtifactError, FileEntry, read_manifest, seal, wrong_files
+from tasks.manifest import ArtifactError, FileEntry, read_manifest, remove, seal, wrong_files
 from tasks.pretrain.background import ThreadStrategy, in_background
 from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.optimizer_state import prepare, sharded_state, updates
@@ -74,10 +76,13 @@ def grid() -> dict[str, int]:
 
 
 class Checkpoints:
-    """A folder of them. Every rank makes one, and calls its methods at the same points."""
+    """A folder of them. Every rank makes one, and calls its methods at the same points.
 
-    def __init__(self, folder: Path, policy: CheckpointPolicy) -> None:
-        self.folder, self.policy = folder, policy
+    `logs` are files that the run appends to: what they have of the steps before a checkpoint is on the disk when
+    the checkpoint is complete, since those steps are not taken again."""
+
+    def __init__(self, folder: Path, policy: CheckpointPolicy, logs: Sequence[Path] = ()) -> None:
+        self.folder, self.policy, self.logs = folder, policy, logs
         self._found = CheckpointFolder(folder, "step-")
         self._saving: _Saving | None = None
         self._removal: Future[None] | None = None  # of old ones
@@ -91,8 +96,9 @@ class Checkpoints:
         self.finish()
         path = self.folder / f"step-{state.step:08d}"
         if dist.get_rank() == 0:
+            make_folder(self.folder)
             remove(path)
-            path.mkdir(parents=True)
+            path.mkdir()
         dist.barrier()
         if not updates(state.optimizer):
             prepare(state.optimizer, 0)
@@ -143,6 +149,10 @@ class Checkpoints:
             finalize()
         if dist.get_rank() == 0:
             files = {name: entry for _, entries in everyone for name, entry in entries.items()}
+            for log in self.logs:
+                if log.exists():
+                    sync(log)
+                    sync(log.parent)
             seal(saving.path, KIND, saving.facts, {}, {}, files)
             self._removal = in_background(self._remove_old)
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -14,9 +13,9 @@ import torch.distributed as dist
 
 from infra.heartbeat import Phase
 from tasks.job import Job, StageError
-from tasks.manifest import read_manifest
+from tasks.manifest import read_manifest, remove
 from tasks.pretrain.anomaly import Anomaly, Book, Watch
-from tasks.pretrain.batches import Batch, Samples, build_datasets, micro_batches
+from tasks.pretrain.batches import Batch, Samples, build_datasets, kept_index, micro_batches
 from tasks.pretrain.beginning import Beginning
 from tasks.pretrain.canonical import copy_content
 from tasks.pretrain.checkpoint import Checkpoints, TrainingState
@@ -41,14 +40,15 @@ class Trainer:
         self.beginning = Beginning(job, spec, self.vocab_size, self.data_facts["tokenizer_digest"])
         self._check()
         self.writer = dist.get_rank() == 0
-        self.checkpoints = Checkpoints(job.work / "checkpoints", spec.checkpoints)
-        self.train_data, self.held_out = build_datasets(spec, data, self.vocab_size, job.work / "index")
+        with kept_index(job.work / "index") as index:
+            self.train_data, self.held_out = build_datasets(spec, data, self.vocab_size, index)
         self.training = Training(spec, self.vocab_size)
         self.state = TrainingState(self.training.chunks, self.training.optimizer, self.training.scheduler)
         self.end_of_text = int(self.data_facts["eos_id"]) if spec.mask_documents else None
         self.prefetch = Prefetch(lambda span: self._batches(self.train_data, span))
         self.watch = Watch(spec.anomalies)
         self.book = Book(job.directory, self.watch, self.writer)
+        self.checkpoints = Checkpoints(job.work / "checkpoints", spec.checkpoints, (job.metrics, self.book.path))
         self.flops_per_token = flops_per_token(spec.model, self.vocab_size, spec.sequence_length)
         self.stop_requested = False
 
@@ -212,7 +212,7 @@ class Trainer:
         if not self.writer:
             return
         output, spec = self.job.output, self.spec
-        shutil.rmtree(output, ignore_errors=True)
+        remove(output)
         output.mkdir()
         copy_content(self.checkpoints.complete()[-1], output / "checkpoint")
         description = {"model": spec.model.model_dump(), "vocab_size": self.vocab_size, "precision": spec.precision}
@@ -229,7 +229,7 @@ class Trainer:
             validation_loss=validation_loss,
             tokenizer_digest=self.data_facts["tokenizer_digest"],
         )
-        shutil.rmtree(self.checkpoints.folder)
+        remove(self.checkpoints.folder)
 
 
 class _Clock:

@@ -5,7 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
-from tasks.manifest import MANIFEST, RECORD
+from tasks.manifest import MANIFEST, RECORD, remove
 
 CARD = "README.md"
 LINK_BYTES = 1 << 20  # from this size on a file is linked: weights are never edited in place, a config may be
@@ -17,8 +17,7 @@ _NO_LINK = (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK)
 def copy_model(model: Path, output: Path) -> None:
     """Fill `output` anew with the model's files, large ones as hard links where the disk allows it. The
     manifest, the record and a card that was there stay behind."""
-    if output.exists():
-        shutil.rmtree(output)  # half of a try that was killed
+    remove(output)  # half of a try that was killed
     for path in sorted(model.rglob("*")):
         name = path.relative_to(model)
         if path.is_file() and name.parts[0] not in (MANIFEST, RECORD, CARD):

@@ -17,10 +17,20 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from requests.exceptions import RequestException
+from sqlalchemy.exc import SQLAlchemyError
 
 from infra.tracking.redact import redact_text
-from infra.tracking.sqlite import make_tables
-from infra.tracking.store import artifact_location, experiment_name, prepare_client, shown_uri, tracking_uri
+from infra.tracking.sqlite import make_tables, require_store
+from infra.tracking.sqlite_file import damage, store_file
+from infra.tracking.store import (
+    StoreAway,
+    TrackingUnreachable,
+    artifact_location,
+    experiment_name,
+    prepare_client,
+    shown_uri,
+    tracking_uri,
+)
 from tasks.job import StageError
 
 T = TypeVar("T")
@@ -63,25 +73,34 @@ def register(what: Publication, waiting: Callable[[float], None], patience_s: fl
             client.set_registered_model_alias(what.name, what.alias, version)
         return version
 
-    return ask(attempt, waiting, patience_s)
+    return ask(attempt, waiting, patience_s, prepare=make_tables)
 
 
 def ask(
     attempt: Callable[[MlflowClient], T],
     waiting: Callable[[float], None] = lambda waited: None,
     patience_s: float = PATIENCE_S,
+    prepare: Callable[[str], None] = require_store,
 ) -> T:
     """Call `attempt` with the registry's client until it succeeds; what looks like it will pass is waited
-    for, and `waiting(seconds)` called. Raises StageError when it stays away for `patience_s`, or refuses."""
+    for, and `waiting(seconds)` called. Raises StageError when it stays away for `patience_s`, or refuses.
+    An SQLite store is never made, unless by `prepare`."""
     prepare_client()
     uri = tracking_uri()
     started = time.monotonic()
     while True:
         try:
-            make_tables(uri)
+            prepare(uri)
             return attempt(MlflowClient(uri))
-        except MlflowException as error:
-            reason, passing = str(error).partition("\n")[0], error.error_code in _PASSING
+        except StoreAway as error:  # a restore or a remount may be under way
+            reason, passing = str(error), True
+        except TrackingUnreachable as error:
+            raise StageError(str(error)) from error
+        except (MlflowException, SQLAlchemyError) as error:
+            reason = str(error).partition("\n")[0]
+            passing = not isinstance(error, MlflowException) or error.error_code in _PASSING
+            if (path := store_file(uri)) and (damaged := damage(path, reason)):
+                raise StageError(str(damaged)) from error
         except RequestException as error:  # the connection broke while files were sent
             reason, passing = str(error).partition("\n")[0], True
         waited = time.monotonic() - started
@@ -89,7 +108,7 @@ def ask(
             raise StageError(f"the model registry {shown_uri()} refuses: {redact_text(reason)[:500]}")
         if waited + PAUSE_S > patience_s:
             raise StageError(
-                f"the model registry {shown_uri()} has not answered for {waited:.0f} s ({redact_text(reason)[:300]}). "
+                f"the model registry {shown_uri()} has not answered for {waited:.0f} s ({redact_text(reason)[:600]}). "
                 "Start it and run the same command again, which goes on from here."
             )
         waiting(waited)

@@ -92,7 +92,7 @@ class Follower:
             server = self._sound(version, stopping)
         except (ServerFailed, ArtifactError) as error:
             self._refuse(version, error, stopping)
-        except StageError as error:  # its files are to come from a registry that is away
+        except (StageError, OSError) as error:  # its files are to come from a registry that is away, or to a full disk
             self._say_once(f"{_titled(version)} cannot be fetched now; trying again. {error}")
         else:
             self._switch_to(version, server)

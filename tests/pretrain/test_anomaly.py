@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.job import StageError, open_job
+from tasks.job import StageError, json_lines, open_job
 from tasks.manifest import read_manifest
-from tasks.pretrain.anomaly import FEWEST_LOSSES, Anomaly, Book, Watch, entries, identity
+from tasks.pretrain.anomaly import FEWEST_LOSSES, Anomaly, Book, Watch, identity
 from tasks.pretrain.batches import build_datasets
 from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.spec import AnomalySpec, CheckpointPolicy, PretrainSpec
@@ -113,7 +113,7 @@ def test_an_entry_tells_the_step_the_reason_and_the_batch(tmp_path: Path) -> Non
 
 def test_nan_is_written_as_json_can_say_it(tmp_path: Path) -> None:
     Book(tmp_path, watch(), writer=True).enter(1, Anomaly("nan", "", math.nan, math.inf), range(1), Four())
-    (entry,) = entries(tmp_path / "anomalies.jsonl")
+    (entry,) = json_lines(tmp_path / "anomalies.jsonl")
     assert (entry["loss"], entry["grad_norm"]) == ("nan", "inf")
 
 
@@ -121,7 +121,7 @@ def test_a_step_taken_again_after_a_restart_is_the_same_entry(tmp_path: Path) ->
     for _ in range(3):
         book = Book(tmp_path, watch(on_spike="skip", limit=2), writer=True)
         assert [enter(book, first) for first in (0, 2)] == ["skip", "skip"]
-    assert len(entries(tmp_path / "anomalies.jsonl")) == 2
+    assert len(json_lines(tmp_path / "anomalies.jsonl")) == 2
 
 
 def test_the_limit_is_counted_over_restarts(tmp_path: Path) -> None:
@@ -130,14 +130,14 @@ def test_the_limit_is_counted_over_restarts(tmp_path: Path) -> None:
     for _ in range(2):
         book = Book(tmp_path, watch(on_spike="skip", limit=2), writer=True)
         assert [enter(book, first) for first in (0, 4)] == ["skip", "stop"]
-    assert len(entries(book.path)) == 3
+    assert len(json_lines(book.path)) == 3
     assert "2 batches were passed over already" in book.last_words(3, SPIKE, range(4, 6))
 
 
 def test_what_is_only_logged_does_not_count(tmp_path: Path) -> None:
     book = Book(tmp_path, watch(on_spike="continue", limit=1), writer=True)
     assert [enter(book, first) for first in (0, 2, 4)] == ["continue"] * 3
-    assert len(entries(book.path)) == 3
+    assert len(json_lines(book.path)) == 3
 
 
 def test_half_a_line_of_a_killed_writer_is_dropped(tmp_path: Path) -> None:
@@ -232,19 +232,19 @@ def unnoticed(spike: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_loss_that_jumps_is_logged_and_the_run_goes_on(unnoticed: Path) -> None:
-    (entry,) = entries(unnoticed / "anomalies.jsonl")
+    (entry,) = json_lines(unnoticed / "anomalies.jsonl")
     assert (entry["step"], entry["kind"], entry["reaction"]) == (BAD, "spike", "continue")
     assert (entry["first"], entry["count"]) == ((BAD - 1) * 4, 4)
     assert len(metrics(unnoticed)) == STEPS
 
 
 def test_the_book_is_handed_over_with_the_checkpoint(unnoticed: Path) -> None:
-    assert entries(unnoticed / "output" / "record" / "anomalies.jsonl") == entries(unnoticed / "anomalies.jsonl")
+    assert json_lines(unnoticed / "output" / "record" / "anomalies.jsonl") == json_lines(unnoticed / "anomalies.jsonl")
 
 
 def test_a_skipped_batch_is_not_learned_from(spike: Path, unnoticed: Path, tmp_path: Path) -> None:
     job = run(pretrain_job(tmp_path / "job", spike, spiky(on_spike="skip")))
-    (entry,) = entries(job / "anomalies.jsonl")
+    (entry,) = json_lines(job / "anomalies.jsonl")
     assert (entry["step"], entry["reaction"]) == (BAD, "skip")
     skipped, learned = metrics(job), metrics(unnoticed)
     assert list(skipped) == list(range(1, STEPS + 1))
@@ -255,7 +255,7 @@ def test_a_skipped_batch_is_not_learned_from(spike: Path, unnoticed: Path, tmp_p
 
 def test_a_run_rolls_back_and_goes_on_behind_the_batch(spike: Path, unnoticed: Path, tmp_path: Path) -> None:
     job = run(pretrain_job(tmp_path / "job", spike, spiky(on_spike="roll_back")))
-    (entry,) = entries(job / "anomalies.jsonl")
+    (entry,) = json_lines(job / "anomalies.jsonl")
     assert (entry["step"], entry["reaction"]) == (BAD, "roll_back")
     rolled, learned = metrics(job), metrics(unnoticed)
     assert list(rolled) == list(range(1, STEPS + 1))
@@ -268,7 +268,7 @@ def test_a_run_rolls_back_and_goes_on_behind_the_batch(spike: Path, unnoticed: P
 def test_before_the_first_checkpoint_a_run_rolls_back_to_its_beginning(tmp_path: Path) -> None:
     spec = spiky(on_spike="roll_back").model_copy(update={"checkpoints": CheckpointPolicy(every=STEPS)})
     job = run(pretrain_job(tmp_path / "job", poisoned(tmp_path, spec, {BAD: "random"}), spec))
-    (entry,) = entries(job / "anomalies.jsonl")
+    (entry,) = json_lines(job / "anomalies.jsonl")
     assert (entry["step"], entry["reaction"]) == (BAD, "roll_back")
     assert list(metrics(job)) == list(range(1, STEPS + 1))
 
@@ -317,7 +317,7 @@ def test_nan_stops_the_run_by_default(rare: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("reaction", ["skip", "roll_back"])
 def test_a_run_goes_on_without_the_batches_of_nan(rare: Path, tmp_path: Path, reaction: Any) -> None:
     job = run(pretrain_job(tmp_path / "job", rare, underflowing(anomalies=AnomalySpec(on_nan=reaction))))
-    assert [entry["reaction"] for entry in entries(job / "anomalies.jsonl")] == [reaction] * 2
+    assert [entry["reaction"] for entry in json_lines(job / "anomalies.jsonl")] == [reaction] * 2
     assert read_manifest(job / "output").facts["step"] == 8
     taken = metrics(job)
     assert list(taken) == list(range(1, 9))
@@ -329,7 +329,7 @@ def test_too_many_bad_batches_stop_the_run(rare: Path, tmp_path: Path) -> None:
     job = pretrain_job(tmp_path / "job", rare, underflowing(anomalies=AnomalySpec(on_nan="skip", limit=1)))
     with pytest.raises(StageError, match=r"step 6: .* 1 batches were passed over already \(anomalies.limit\)"):
         run(job)
-    assert [entry["reaction"] for entry in entries(job / "anomalies.jsonl")] == ["skip", "stop"]
+    assert [entry["reaction"] for entry in json_lines(job / "anomalies.jsonl")] == ["skip", "stop"]
 
 
 # -- and kill -9 -------------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def test_a_run_killed_after_a_bad_batch_continues_bit_for_bit(spike: Path, tmp_p
     assert max(metrics(killed)) < STEPS
     run(killed)
     assert metrics(killed) == metrics(undisturbed)
-    assert entries(killed / "anomalies.jsonl") == entries(undisturbed / "anomalies.jsonl")
+    assert json_lines(killed / "anomalies.jsonl") == json_lines(undisturbed / "anomalies.jsonl")
     assert read_manifest(killed / "output").digest == read_manifest(undisturbed / "output").digest
 
 

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.job import StageError, open_job
-from tasks.manifest import read_manifest
-from tasks.pretrain.batches import Batch, Samples, build_datasets, document_numbers, micro_batches
+from tasks.manifest import MANIFEST, read_manifest
+from tasks.pretrain.batches import Batch, Samples, build_datasets, document_numbers, kept_index, micro_batches
 from tasks.pretrain.prefetch import Prefetch
 from tasks.pretrain.spec import BatchWarmup, PretrainSpec
 from tasks.pretrain.trainer import Trainer
@@ -63,6 +63,21 @@ def test_another_seed_is_another_order(tmp_path: Path) -> None:
     )
     assert rows(one) == rows(same)
     assert rows(one) != rows(other)
+
+
+def test_an_index_that_was_cut_short_is_made_anew(tmp_path: Path) -> None:
+    """Megatron reads it if it is there: of zeros, which a power cut can leave, it would be the first sample forever."""
+    data = [make_shards(tmp_path / "data")]
+
+    def sequences() -> list[list[int]]:
+        with kept_index(tmp_path / "index") as index:
+            return rows(build_datasets(tiny_spec(), data, VOCABULARY, index)[0])
+
+    expected = sequences()
+    for damaged in (*(tmp_path / "index").glob("*train-shuffle_index.npy"), tmp_path / "index" / MANIFEST):
+        content = damaged.read_bytes()
+        damaged.write_bytes(content[: len(content) // 2].ljust(len(content), b"\0"))
+        assert sequences() == expected
 
 
 def test_what_does_not_fill_a_micro_batch_is_not_learned_from(tmp_path: Path) -> None:

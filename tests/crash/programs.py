@@ -1,0 +1,249 @@
+"""The programs whose power cuts are replayed. Each works in a folder of its own, `root`; what it reads besides is
+made once, outside. Run again after a power cut, it must end with the same result."""
+
+import faulthandler
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from infra import launch
+from infra.launch import Engine, run_engine
+from tasks.manifest import read_manifest, verify
+
+HANGS_S = 120  # an engine that takes longer than this
+ACKNOWLEDGED = ".acknowledged"  # a folder of the recording that is not part of the disk
+
+
+@dataclass(frozen=True)
+class Program:
+    make_inputs: Callable[[Path], None]  # inputs
+    run: Callable[[Path, Path], str]  # inputs, root -> what must be the same in the end
+    check: Callable[[Path, Path, Sequence[str]], None]  # inputs, a state's root, what was acknowledged before
+    before: Callable[[Path, Path], None] = lambda inputs, root: None  # what root has before it is recorded
+    noise: tuple[str, ...] = ()  # files that make no state of their own
+
+
+def acknowledge(root: Path, what: str) -> None:
+    """From here on it has been said that this is safe."""
+    (root / ACKNOWLEDGED).mkdir(exist_ok=True)
+    (root / ACKNOWLEDGED / what).touch()
+
+
+def check_manifests(inputs: Path, root: Path, acknowledged: Sequence[str]) -> None:
+    """What a manifest vouches for is there and right; and what was handed over is there."""
+    for manifest in root.rglob("manifest.json"):
+        verify(manifest.parent)
+    for digest in acknowledged:
+        found = {read_manifest(manifest.parent).digest for manifest in root.rglob("manifest.json")}
+        assert digest in found, f"the artifact {digest[:12]} was handed over and is not there"
+
+
+# -- engines --------------------------------------------------------------------------------------
+
+
+def run_job(root: Path, engine: Engine, kind: str, spec: dict[str, Any], inputs: dict[str, Path]) -> str:
+    """A stage as its task starts it; returns the artifact's digest."""
+    os.environ["BATON_HOME"] = str(root / "baton")
+    words = {name: {"path": str(path), "digest": read_manifest(path).digest} for name, path in inputs.items()}
+    digests = {name: entry["digest"] for name, entry in words.items()}
+    request = {"stage": engine.stage, "kind": kind, "spec": spec, "inputs": words}
+    launch._run = _forked  # type: ignore[assignment]
+    output = run_engine(engine, launch.job_directory(engine, spec, digests), request, title=engine.stage)
+    digest = verify(output).digest
+    acknowledge(root, digest)
+    return digest
+
+
+def _forked(command: list[str], job_dir: Path, title: str, log: IO[bytes], watch: object) -> int:
+    """The engine as a fork of this process, which has its libraries already: a new one takes a while to load them."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 1
+    try:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+        sys.argv = command[-2:]
+        faulthandler.dump_traceback_later(HANGS_S, exit=True, file=log)
+        runpy.run_module(command[-2], run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        print(end, file=sys.stderr)
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+ENGINE_NOISE = ("log.txt", "ranks/0.json", "ranks/0.stacks", "progress.json", "progress.partial")
+
+
+# -- pretraining ----------------------------------------------------------------------------------
+
+
+def _pretrain_inputs(inputs: Path) -> None:
+    from tests.pretrain.tiny import make_shards
+
+    make_shards(inputs / "shards")
+
+
+def _pretrain(inputs: Path, root: Path) -> str:
+    from tasks.pretrain.spec import CheckpointPolicy
+    from tests.pretrain.tiny import tiny_spec
+
+    policy = CheckpointPolicy(every=2, keep_last=1)
+    spec = tiny_spec(steps=6, checkpoints=policy, validate_every=6).model_dump(mode="json")
+    return run_job(
+        root, Engine("pretrain", "tasks.pretrain.train", "1"), "megatron_checkpoint", spec, {"data": inputs / "shards"}
+    )
+
+
+# -- post-training --------------------------------------------------------------------------------
+
+
+def _sft_inputs(inputs: Path) -> None:
+    from tests.posttrain.tiny import tiny_corpus, tiny_model
+
+    tiny_model(inputs / "model")
+    tiny_corpus(inputs / "corpus")
+
+
+def _sft(inputs: Path, root: Path) -> str:
+    spec = {
+        "steps": 4,
+        "batch_size": 4,
+        "micro_batch_size": 4,
+        "warmup_steps": 1,
+        "learning_rate": 0.01,
+        "max_prompt_tokens": 120,
+        "checkpoint_every": 1,
+    }
+    parents = {"model": inputs / "model", "corpus": inputs / "corpus"}
+    return run_job(root, Engine("sft", "tasks.sft.sft", "1"), "hf_model", spec, parents)
+
+
+PROGRAMS = {
+    "pretrain": Program(_pretrain_inputs, _pretrain, check_manifests, noise=ENGINE_NOISE),
+    "sft": Program(_sft_inputs, _sft, check_manifests, noise=ENGINE_NOISE),
+}
+
+
+# -- conversion -----------------------------------------------------------------------------------
+
+
+def _convert_inputs(inputs: Path) -> None:
+    from tests.convert.models import make
+
+    make("qwen3", inputs / "theirs")
+
+
+def _convert(inputs: Path, root: Path) -> str:
+    """`python -m tasks.convert import theirs target`, which refuses when the target is there: then it was made."""
+    from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
+    from tasks.manifest import content_digest
+
+    target = root / "target"
+    if not target.exists():
+        import_model(open_hugging_face(inputs / "theirs"), target, ImportOptions(), lambda done, total: None)
+        acknowledge(root, "converted")
+    return content_digest(target)
+
+
+def _check_convert(inputs: Path, root: Path, acknowledged: Sequence[str]) -> None:
+    check_manifests(inputs, root, ())
+    assert not acknowledged or (root / "target").exists(), "the conversion was finished and is gone"
+
+
+PROGRAMS["convert"] = Program(_convert_inputs, _convert, _check_convert)
+
+# -- the registry's files -------------------------------------------------------------------------
+
+MODEL = "crash"
+POINTS = 20  # of the stage's curve
+
+
+def _home(root: Path) -> Path:
+    os.environ["BATON_HOME"] = str(root / "baton")
+    return root / "baton"
+
+
+def _register(root: Path, content: str) -> str:
+    from tasks.publish.registry import Publication, register
+
+    digest = content * 64
+    return register(Publication(MODEL, None, root / content, digest, "", {}), lambda waited: None)
+
+
+def _registry_before(inputs: Path, root: Path) -> None:
+    """A store that has a version already."""
+    _home(root).mkdir()
+    _register(root, "a")
+
+
+def _registry(inputs: Path, root: Path) -> str:
+    """A tracked stage, delivered; then a version in the registry."""
+    from infra.tracking.execution import begin_execution, end_execution
+    from infra.tracking.push import push_execution
+    from infra.tracking.record import tracked
+    from infra.tracking.spool import execution_folder
+    from tests.tracking.one_execution import write_points
+
+    home = _home(root)
+    os.environ["BATON_EXECUTION"] = "20260101-000000-000-abcd"
+    begin_execution("crash", {"points": POINTS})
+    acknowledge(root, "begun")
+    job = home / "jobs" / "curve"
+    (job / "metrics.jsonl").unlink(missing_ok=True)  # as a job that begins anew
+    with tracked("curve", job, spec={"points": POINTS}, inputs={}) as record:
+        write_points(job, range(POINTS))
+        record.made("checkpoint", "c" * 64, {})
+    if not end_execution():
+        push_execution(execution_folder("20260101-000000-000-abcd"))
+    acknowledge(root, "delivered")
+    version = _register(root, "b")
+    acknowledge(root, "registered")
+    return version
+
+
+def _check_registry(inputs: Path, root: Path, acknowledged: Sequence[str]) -> None:
+    """What was said to be safe is there, once what waits in the spool was delivered."""
+    from mlflow import MlflowClient
+
+    from infra.tracking.__main__ import deliver, undelivered
+    from infra.tracking.spool import executions
+    from infra.tracking.store import tracking_uri
+
+    _home(root)
+    assert not deliver(undelivered()), "the spool cannot be delivered"
+    assert "begun" not in acknowledged or executions(), "the execution's record is gone"
+    client = MlflowClient(tracking_uri())
+    versions = {
+        str(found.version): found.tags["baton.digest"] for found in client.search_model_versions(f"name='{MODEL}'")
+    }
+    assert versions.get("1") == "a" * 64, f"version 1 was registered long ago; there are {versions}"
+    assert versions.get("2", "b" * 64) == "b" * 64 and len(versions) < 3, versions
+    assert "registered" not in acknowledged or "2" in versions, "version 2 was registered and is gone"
+    if "delivered" in acknowledged:
+        experiment = client.get_experiment_by_name("baton")
+        assert experiment is not None
+        runs = {run.data.tags["baton.role"]: run for run in client.search_runs([experiment.experiment_id])}
+        assert {role: run.info.status for role, run in runs.items()} == {"execution": "FINISHED", "stage": "FINISHED"}
+        points = client.get_metric_history(runs["stage"].info.run_id, "loss")
+        assert {point.step for point in points} == set(range(POINTS)), "points of the curve are gone"
+
+
+def _no_inputs(inputs: Path) -> None:
+    pass
+
+
+PROGRAMS["registry"] = Program(_no_inputs, _registry, _check_registry, _registry_before)

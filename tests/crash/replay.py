@@ -1,0 +1,176 @@
+"""Replay the power cuts of programs:
+
+    python -m tests.crash.replay --states 40 [--seed N] [--twice] [--without-syncs] [PROGRAM …]
+
+From every state what is vouched for in it must be right, and the same program must end with the same result.
+Prints JSON: for each program how many events, crash points and states there were, and what went wrong.
+`--twice`: the program that is recorded is one that goes on after a power cut. `--without-syncs`: it does not sync an
+artifact's files before its manifest, as it once was; the states are looked at only, and some must be wrong.
+"""
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.pool import Pool
+from pathlib import Path, PurePosixPath
+
+import click
+
+import tasks.manifest
+from tests.crash.disk import WAYS, Recording, read, write
+from tests.crash.programs import ACKNOWLEDGED, PROGRAMS, Program
+from tests.crash.record import read_trace, recording
+
+WORKERS = 2  # at the same time
+TRIES = 200  # candidates looked at for each state that is wanted
+_SERVER = multiprocessing.get_context("forkserver")
+LIBRARIES = ("tasks.pretrain.train", "tasks.pretrain.trainer", "tasks.sft.sft", "tasks.convert.__main__", "mlflow")
+
+
+@dataclass(frozen=True)
+class State:
+    """What a disk may hold after a power cut behind the first `point` events."""
+
+    point: int
+    way: str
+    tree: dict[str, bytes | None]
+    acknowledged: list[str]
+
+    def __str__(self) -> str:
+        return f"{self.way} of what was not synced at event {self.point}"
+
+
+def replay(name: str, wanted: int, seed: int, twice: bool, without_syncs: bool, base: Path) -> dict[str, object]:
+    program = PROGRAMS[name]
+    started = time.monotonic()
+    with _SERVER.Pool(WORKERS, maxtasksperchild=1) as pool:
+        pool.apply(_prepare, (name, base))
+        result, run = _recorded(pool, name, base, without_syncs)
+        if twice:
+            (halfway,) = _states(program, run, 1, seed)
+            shutil.rmtree(base / "root")
+            write(halfway.tree, base / "root")
+            again, run = _recorded(pool, name, base, without_syncs)
+            assert again == result, f"{halfway}: ends with {again}, not {result}"
+        chosen = list(_states(program, run, wanted, seed))
+        recorded = time.monotonic()
+        wrong = pool.starmap(_check, [(name, base, number, state) for number, state in enumerate(chosen)], chunksize=1)
+        sound = [number for number, words in enumerate(wrong) if not words and not without_syncs]
+        ended = pool.starmap(_run_again, [(name, base, number, result) for number in sound], chunksize=1)
+    problems = {**dict(enumerate(wrong)), **dict(zip(sound, ended, strict=True))}
+    return {
+        "program": name,
+        "events": len(run.events),
+        "points": len({state.point for state in chosen}),
+        "states": len(chosen),
+        "problems": [f"{chosen[number]}: {words}" for number, words in problems.items() if words],
+        "record_s": round(recorded - started, 1),
+        "replay_s": round(time.monotonic() - recorded, 1),
+    }
+
+
+def _prepare(name: str, base: Path) -> None:
+    (base / "inputs").mkdir()
+    (base / "root").mkdir()
+    PROGRAMS[name].make_inputs(base / "inputs")
+    PROGRAMS[name].before(base / "inputs", base / "root")
+
+
+def _recorded(pool: Pool, name: str, base: Path, without_syncs: bool) -> tuple[str, Recording]:
+    before = read(base / "root")
+    result = pool.apply(_record, (name, base, without_syncs))
+    run = Recording(before, read_trace(base / "trace", base / "root", before))
+    _same(run.after(len(run.events), "all").tree(), read(base / "root").tree())
+    return result, run
+
+
+def _record(name: str, base: Path, without_syncs: bool) -> str:
+    if without_syncs:
+        tasks.manifest.sync_tree = lambda folder: None  # type: ignore[attr-defined]
+    with recording(base / "trace"):
+        return PROGRAMS[name].run(base / "inputs", base / "root")
+
+
+def _same(replayed: dict[str, bytes | None], found: dict[str, bytes | None]) -> None:
+    """The recorder has seen everything: the disk with all events is the disk as it is."""
+    differ = [path for path in sorted(replayed.keys() | found.keys()) if replayed.get(path, 0) != found.get(path, 0)]
+    if differ:
+        raise AssertionError(f"the recording is not what happened: {', '.join(differ)}")
+
+
+def _states(program: Program, recording: Recording, wanted: int, seed: int) -> Iterator[State]:
+    """Different ones, from crash points and ways that are chosen by chance."""
+    chance = random.Random(seed)
+    seen: set[int] = set()
+    for number in range(wanted * TRIES):
+        point, way = chance.randrange(1, len(recording.events) + 1), chance.choice(sorted(WAYS))
+        tree = recording.after(point, way, number).tree()
+        tree = {path: content for path, content in tree.items() if not path.startswith(ACKNOWLEDGED)}
+        key = hash(tuple((path, content) for path, content in tree.items() if not path.endswith(program.noise)))
+        if key in seen:
+            continue
+        seen.add(key)
+        yield State(point, way, tree, _acknowledged(recording, point))
+        if len(seen) == wanted:
+            return
+
+
+def _acknowledged(recording: Recording, point: int) -> list[str]:
+    every = recording.after(point, "all").tree()
+    names = [PurePosixPath(path) for path in every]
+    return [path.name for path in names if path.parent.name == ACKNOWLEDGED]
+
+
+def _check(name: str, base: Path, number: int, state: State) -> str | None:
+    """Returns what of a state is wrong before anything is run."""
+    root = base / f"state-{number}"
+    write(state.tree, root)
+    try:
+        PROGRAMS[name].check(base / "inputs", root, state.acknowledged)
+    except Exception as error:
+        return _told(error)
+    return None
+
+
+def _run_again(name: str, base: Path, number: int, expected: str) -> str | None:
+    """Returns what is wrong in the end. In a process of its own: engines are forks of it, and must come before
+    whatever starts threads."""
+    program, root = PROGRAMS[name], base / f"state-{number}"
+    try:
+        found = program.run(base / "inputs", root)
+        if found != expected:
+            return f"ends with {found}, not {expected}"
+        program.check(base / "inputs", root, [path.name for path in (root / ACKNOWLEDGED).glob("*")])
+    except Exception as error:
+        return _told(error)
+    shutil.rmtree(root)
+    return None
+
+
+def _told(error: Exception) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()[-1500:]
+
+
+@click.command()
+@click.argument("programs", nargs=-1, type=click.Choice(sorted(PROGRAMS)))
+@click.option("--states", default=40)
+@click.option("--seed", default=0)
+@click.option("--twice", is_flag=True)
+@click.option("--without-syncs", is_flag=True)
+def main(programs: tuple[str, ...], states: int, seed: int, twice: bool, without_syncs: bool) -> None:
+    os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    _SERVER.set_forkserver_preload([*LIBRARIES, __spec__.name])
+    for name in programs or sorted(PROGRAMS):
+        with tempfile.TemporaryDirectory(prefix="baton-crash-") as base:
+            print(json.dumps(replay(name, states, seed, twice, without_syncs, Path(base)), indent=1), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""The SQLite store's file: made once, never written over, and named when it is away or damaged."""
+
+import multiprocessing
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from infra.tracking.execution import begin_execution, close_execution, flush
+from infra.tracking.sqlite import make_tables
+from infra.tracking.store import StoreAway, StoreDamaged, check_reachable, tracking_uri
+from tasks.job import StageError
+from tasks.publish.aliases import version_at, versions
+from tasks.publish.registry import Publication, register
+from tests.tracking.conftest import runs
+
+WAIT_S = 60.0
+NAME = "coder"
+
+
+def publish(number: int) -> None:
+    where = Path(os.environ["BATON_HOME"]) / f"model-{number}"
+    where.mkdir()
+    register(Publication(NAME, "champion", where, f"{number}" * 64, "", {}), waiting=lambda waited: None)
+
+
+def test_a_reader_never_makes_a_store_while_the_file_is_moved_away_and_back(home: Path) -> None:
+    """A restore or a remount, while a service asks which version is the champion all the time."""
+    for number in (1, 2):
+        publish(number)
+    store, away = home / "mlflow.db", home / "away.db"
+    found, refused, ended = [], [], threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            try:
+                found.append(version_at(NAME, "champion", patience_s=0))
+            except StageError as error:
+                refused.append(str(error))
+
+    def process() -> None:
+        program = "from tests.tracking.test_sqlite import look_for_long; look_for_long()"
+        subprocess.run([sys.executable, "-c", program], check=True)
+
+    readers = [threading.Thread(target=look) for _ in range(2)] + [threading.Thread(target=process)]
+    for reader in readers:
+        reader.start()
+    for _ in range(60):
+        store.rename(away)
+        time.sleep(0.05)
+        assert not store.exists(), "a reader has made a new store"
+        os.link(away, store)  # fails if there is one
+        away.unlink()
+        time.sleep(0.05)
+    ended.set()
+    for reader in readers:
+        reader.join()
+    assert refused and all("mlflow.db" in words for words in refused)
+    assert {each.version for each in found if each} == {2} and None not in found
+    assert [each.version for each in versions(NAME)] == [1, 2]
+
+
+def look_for_long() -> None:
+    """A reader in a process of its own: it loads MLflow while the file comes and goes."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            found = version_at(NAME, "champion", patience_s=0)
+            assert found and found.version == 2
+        except StageError:
+            pass
+
+
+def test_a_reader_sees_the_store_that_was_restored(home: Path, tmp_path: Path) -> None:
+    publish(1)
+    shutil.copy(home / "mlflow.db", tmp_path / "backup.db")
+    publish(2)
+    assert len(versions(NAME)) == 2
+    shutil.copy(tmp_path / "backup.db", tmp_path / "restored.db")
+    (tmp_path / "restored.db").replace(home / "mlflow.db")
+    assert len(versions(NAME)) == 1
+
+
+def test_a_reader_says_at_once_that_there_was_never_a_store(home: Path) -> None:
+    (home / "mlflow.db").unlink()
+    with pytest.raises(StageError, match=r"mlflow\.db: there is no tracking store yet"):
+        versions(NAME)
+    assert not (home / "mlflow.db").exists()
+
+
+def test_a_store_that_came_back_meanwhile_is_not_written_over(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(1)
+    store, away = home / "mlflow.db", home / "away.db"
+    store.rename(away)
+
+    def returns(*words: object) -> None:  # at the last moment before the new one gets its name
+        if not store.exists():
+            away.rename(store)
+
+    monkeypatch.setattr("infra.tracking.sqlite.sync", returns)
+    make_tables(tracking_uri())
+    assert [each.version for each in versions(NAME)] == [1]
+    assert not list(home.glob("mlflow.db.new*"))
+
+
+def make_in_a_process(uri: str, start: "multiprocessing.synchronize.Barrier") -> None:
+    start.wait()
+    make_tables(uri)
+    with sqlite3.connect(uri.removeprefix("sqlite:///")) as store:
+        store.execute("INSERT INTO registered_models (name) VALUES (?)", (str(os.getpid()),))
+
+
+def test_writers_that_start_at_once_share_one_store(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    start = context.Barrier(4)
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    writers = [context.Process(target=make_in_a_process, args=(uri, start)) for _ in range(4)]
+    for each in writers:
+        each.start()
+    for each in writers:
+        each.join()
+    with sqlite3.connect(tmp_path / "mlflow.db") as store:
+        names = {name for (name,) in store.execute("SELECT name FROM registered_models")}
+    assert names == {str(each.pid) for each in writers}
+
+
+def test_a_run_does_not_begin_a_new_store_in_the_place_of_one_that_is_away(home: Path) -> None:
+    begin_execution("one", {})
+    flush(WAIT_S)
+    close_execution()
+    (home / "mlflow.db").rename(home / "away.db")
+    with pytest.raises(StoreAway, match=r"(?s)restore the file.*python -m infra\.tracking sync --all"):
+        begin_execution("two", {})
+    assert not (home / "mlflow.db").exists()
+
+
+def test_a_run_goes_on_while_its_store_is_away_and_delivers_to_it_later(home: Path) -> None:
+    begin_execution("one", {})
+    assert flush(WAIT_S)
+    (home / "mlflow.db").rename(home / "away.db")
+    close_execution()
+    assert not (home / "mlflow.db").exists()
+    (home / "away.db").rename(home / "mlflow.db")
+    subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], check=True)
+    assert runs("execution")[0].info.status == "FINISHED"
+
+
+DAMAGE = {
+    "garbage": lambda path: path.write_bytes(os.urandom(50_000)),
+    "zero bytes": lambda path: path.write_bytes(b""),
+    "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "another program's": lambda path: (path.unlink(), sqlite3.connect(path).execute("CREATE TABLE t (x)")),
+    "a newer MLflow's": lambda path: execute(path, "UPDATE alembic_version SET version_num = 'fedcba987654'"),
+}
+
+
+def execute(path: Path, words: str) -> None:
+    with sqlite3.connect(path) as store:
+        store.execute(words)
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_store_is_named_with_the_way_out(home: Path, how: str) -> None:
+    DAMAGE[how](home / "mlflow.db")
+    with pytest.raises(StoreDamaged, match=r"mlflow\.db.*\n.*mv .*mlflow\.db.*\n.*sync --all"):
+        check_reachable()
+    with pytest.raises(StageError, match="sync --all"):
+        versions(NAME)
+
+
+COMMANDS = {
+    "a run": ["tests.tracking.one_execution", "one", "JOB", "3"],
+    "rollback": ["workflows.rollback", NAME, "--show"],
+    "tracking": ["infra.tracking", "sync"],
+    "lineage": ["infra.lineage", "--port", "0"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("how", ["garbage", "truncated"])
+def test_every_command_names_a_damaged_store_without_a_traceback(home: Path, command: str, how: str) -> None:
+    DAMAGE[how](home / "mlflow.db")
+    words = [sys.executable, "-m", *COMMANDS[command]]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+    assert ended.returncode == 1
+    said = ended.stdout + ended.stderr
+    assert "mlflow.db" in said and "sync --all" in said
+    assert command == "a run" or "Traceback" not in said  # a plain script shows the error that a person gets
+
+
+def test_sync_all_brings_everything_back_into_a_fresh_store(home: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        words = [sys.executable, "-m", "tests.tracking.one_execution", name, str(tmp_path / name), "20"]
+        subprocess.run(words, check=True)
+    before = {run.info.run_name for role in ("execution", "stage") for run in runs(role)}
+    DAMAGE["truncated"](home / "mlflow.db")
+    with pytest.raises(StoreDamaged) as damaged:
+        check_reachable()
+    way_out = [line.strip() for line in str(damaged.value).splitlines() if line.startswith("  ")]
+    assert len(way_out) == 2
+    for line in way_out:  # as a person would type them
+        line = line.replace("python ", f"{sys.executable} ")
+        subprocess.run(line, shell=True, check=True)
+    assert {run.info.run_name for role in ("execution", "stage") for run in runs(role)} == before
+    assert len(runs("execution")) == 2
+    assert [run.info.status for run in runs("stage")] == ["FINISHED"] * 2
