@@ -84,6 +84,7 @@ class Forwarder:
         prepare_client()
         with flyte_s_import_lock():
             from infra.tracking.push import push_execution  # imports MLflow
+        self._progress()
 
         left_over = [path for path in executions() if path != self.execution and not is_delivered(path)]
         period = PERIOD_S
