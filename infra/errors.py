@@ -2,10 +2,13 @@
 
 import errno
 import os
+import shlex
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 
@@ -46,3 +49,11 @@ def disk_refused(reason: str, path: str | None) -> DiskRefused:
         f"{path or baton_home()}: {reason[0].lower()}{reason[1:]} ({free}). Make room and run the same command again: "
         "finished stages are kept, and a stage that was cut off continues from its last checkpoint."
     )
+
+
+def move_aside(*files: Path) -> str:
+    """A shell command that moves what is damaged into a folder beside it. Short, as far as it can be: the terminal's
+    frame around a message breaks long lines."""
+    names = [os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path) for path in files]
+    aside = f"{names[0]}.{time.strftime('%Y%m%d-%H%M%S')}"
+    return f"mkdir {shlex.quote(aside)} && mv {shlex.join([*names, aside])}"

@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
-import flytekit.core.local_cache
 from flytekit import Cache, Deck, HashMethod, ImageSpec, current_context, task
 from flytekit.core.base_task import IgnoreOutputs
 from flytekit.core.context_manager import FlyteContext, FlyteContextManager
@@ -28,7 +27,9 @@ from flytekit.extend import TaskPlugins
 from flytekit.models.literals import LiteralMap
 from pydantic import ValidationError
 
-from infra.home import baton_home, quiet
+import tasks.cache  # noqa: F401 - where Flyte's is, and its errors
+from infra.errors import disk_errors_named
+from infra.home import quiet
 from infra.launch import Engine, Survival, job_directory, run_engine
 from infra.node import Node, this_node
 from infra.placement.config import Placement
@@ -46,9 +47,6 @@ A = TypeVar("A", bound=Artifact)
 ONE_TRY = Survival()
 
 quiet()
-# Flyte keeps one local cache for the whole user; Baton's belongs with the artifacts it points to.
-flytekit.core.local_cache.CACHE_LOCATION = str(baton_home() / "flyte-cache")
-
 
 # digests of what this process's stages made, as opposed to found in the cache: here, and elsewhere
 _made_here: set[str] = set()
@@ -75,6 +73,10 @@ class StageTask(Placeable, PythonFunctionTask[Stage]):
         _received.add(self._artifact(FlyteContextManager.current_context(), literal).digest)
 
     def local_execute(self, ctx: FlyteContext, **kwargs: Any) -> Any:
+        with disk_errors_named():
+            return self._execute_here(ctx, **kwargs)
+
+    def _execute_here(self, ctx: FlyteContext, **kwargs: Any) -> Any:
         promise = super().local_execute(ctx, **kwargs)
         stage = self.task_config.engine.stage
         try:

@@ -15,7 +15,7 @@ HEAVY = {
     "accelerate", "sky", "sqlalchemy", "hypothesis",
 }  # fmt: skip
 SENDERS_ALONE = {"sky"}  # a stage is sent away with it, and is not sent on
-MAY_IMPORT_FLYTE = {"tasks.artifacts", "tasks.stage"}
+MAY_IMPORT_FLYTE = {"tasks.artifacts", "tasks.cache", "tasks.stage"}
 
 
 def named(path: Path) -> str:

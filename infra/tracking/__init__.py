@@ -2,11 +2,12 @@
 
 Training never waits for MLflow and never fails because of it. A stage writes its record into the
 spool (`spool.py`); a thread pushes what is new (`forwarder.py`, `push.py`); what could not be
-delivered stays in the spool until the next run, or until `python -m infra.tracking sync`.
+delivered stays in the spool until the next run, `python -m infra.lineage`, or `python -m infra.tracking sync`.
+An SQLite store is made by the first run of all and never by a reader (`sqlite.py`, `sqlite_file.py`).
 
     BATON_HOME/executions/<execution-id>/
         execution.json            one `pyflyte run`: name, recipe, code version, status
-        alive.lock                held by every process that is at work in it
+        alive.lock                held by every process that is at work in it; its time is the last sign of life
         pushed.json               the MLflow run it became, and what of it is there
         delivered                 there once MLflow has all of it
         <stage>/run.json          one stage: params, digests, facts, status, versions

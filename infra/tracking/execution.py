@@ -49,7 +49,7 @@ from infra.tracking.store import check_reachable, tracking_uri
 
 # How long the end of a process may wait for the store: a tenth of its own time, within these bounds
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 1.5, 5.0
-LOCAL_STALL_S = 30.0  # a file of this machine is waited for as long as it takes a record in this time
+LOCAL_STALL_S = 60.0  # a file of this machine is waited for as long as it takes a record in this time
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The thread that carries the spool to MLflow while a run goes on."""
 
+import concurrent.futures.thread  # noqa: F401 - MLflow imports it, which fails once a process has begun to end
 import sys
 import threading
 import time
@@ -83,6 +84,7 @@ class Forwarder:
         prepare_client()
         with flyte_s_import_lock():
             from infra.tracking.push import push_execution  # imports MLflow
+        self._progress()
 
         left_over = [path for path in executions() if path != self.execution and not is_delivered(path)]
         period = PERIOD_S
@@ -120,7 +122,8 @@ class Forwarder:
 
     def _is_away(self, error: PushFailed) -> None:
         if not self._away:
-            say(f"tracking: {shown_uri()}: {error}\nThe run goes on; its records wait in {self.execution.parent}")
+            waiting = f"the run goes on, and its records wait in {self.execution.parent}"
+            say(f"tracking: {waiting}. {shown_uri()}: {error}")
         self._away = True
 
     def _is_back(self) -> None:

@@ -5,15 +5,13 @@ versions are in it alone: so it is made by whoever begins a run, where this mach
 (infra/tracking/sqlite.py), and in every other case its absence is an error.
 """
 
-import shlex
 import sqlite3
-import time
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from infra.errors import Stopped
+from infra.errors import Stopped, move_aside
 
 JOURNALS = ("-journal", "-wal", "-shm")  # of the files that are one database with it
 LOCKED_S = 5.0
@@ -91,16 +89,15 @@ def _damaged(path: Path, reason: str) -> StoreDamaged:
     )
 
 
-def left_behind(path: Path) -> list[str]:
+def left_behind(path: Path) -> list[Path]:
     """The files of a database that are there beside its own. SQLite would apply a journal to a new file."""
-    return [name for suffix in JOURNALS if Path(name := f"{path}{suffix}").exists()]
+    return [beside for suffix in JOURNALS if (beside := Path(f"{path}{suffix}")).exists()]
 
 
 def _move_aside(path: Path) -> str:
-    """The command, a line, that makes room for a new file."""
-    files = [name for name in (str(path), *left_behind(path)) if Path(name).exists()]
-    aside = f"{path}.{time.strftime('%Y%m%d-%H%M%S')}"
-    return f"  mkdir {shlex.quote(aside)} && mv {shlex.join([*files, aside])}\n" if files else ""
+    """The line of a message that makes room for a new file."""
+    files = [each for each in (path, *left_behind(path)) if each.exists()]
+    return f"  {move_aside(*files)}\n" if files else ""
 
 
 def _is_known(revision: str) -> bool:

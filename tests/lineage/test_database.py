@@ -33,7 +33,7 @@ def test_nothing_can_be_written(store: Stored) -> None:
     ("uri", "said"),
     [
         ("http://127.0.0.1:5000", "is read from MLflow's database itself"),
-        ("sqlite:////nowhere/mlflow.db", "no such file yet"),
+        ("sqlite:////nowhere/mlflow.db", "there is no tracking store yet"),
         ("postgresql://me:secret@127.0.0.1:1/x", "not a database of MLflow's"),
     ],
 )
@@ -45,5 +45,5 @@ def test_a_store_that_cannot_be_read_is_refused_with_a_way_out(uri: str, said: s
 
 def test_another_file_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "x.db").write_text("hello")
-    with pytest.raises(LineageUnavailable, match="not a database of MLflow's"):
+    with pytest.raises(LineageUnavailable, match="not a tracking store that can be read"):
         open_database(f"sqlite:///{tmp_path / 'x.db'}")

@@ -1,11 +1,13 @@
-"""A small execution in a process of its own: `python -m tests.tracking.one_execution NAME JOB_DIR POINTS [hang]`."""
+"""A small execution in a process of its own: `python -m tests.tracking.one_execution NAME JOB_DIR POINTS [hang]`.
+With `cached` its POINTS are stages from the cache, and it ends without a word, as a run does.
+"""
 
 import json
 import sys
 import time
 from pathlib import Path
 
-from infra.tracking.execution import begin_execution, end_execution, flush
+from infra.tracking.execution import begin_execution, end_execution, flush, note_cached
 from infra.tracking.record import tracked
 
 
@@ -21,6 +23,10 @@ def write_points(job_dir: Path, steps: range, pause_s: float = 0.0) -> None:
 if __name__ == "__main__":
     name, job_dir, points = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     begin_execution(name, {"name": name})
+    if "cached" in sys.argv:
+        for number in range(points):
+            note_cached(f"stage {number}", "corpus", f"{number:064}", {"documents": 5}, spec={"seed": number})
+        sys.exit()
     with tracked("pretrain", job_dir, spec={"steps": points}, inputs={}) as record:
         write_points(job_dir, range(points), pause_s=0.001)
         if "hang" in sys.argv:

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from infra.tracking.spool import executions, is_delivered
 from tests.tracking.conftest import curve, runs
 from tests.tracking.one_execution import write_points
 
@@ -46,6 +47,7 @@ def test_a_killed_process_is_seen_as_killed_and_its_metrics_arrive(home: Path, t
     process = in_a_process("doomed", str(tmp_path / "job"), "40", "hang")
     assert process.stdout is not None and process.stdout.readline() == "pushed\n"
     write_points(tmp_path / "job", range(40, 45))
+    killed = time.time()
     process.kill()
     process.wait()
     done = subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], capture_output=True, text=True, check=True)
@@ -53,6 +55,8 @@ def test_a_killed_process_is_seen_as_killed_and_its_metrics_arrive(home: Path, t
     (parent,), (run,) = runs("execution"), runs("stage")
     assert (parent.info.status, run.info.status) == ("KILLED", "KILLED")
     assert [step for step, _ in curve(run, "loss")] == list(range(45))
+    assert killed - 5 < parent.info.end_time / 1000 < killed + 1  # its last sign of life
+    assert parent.data.metrics["duration_s"] > 1
 
 
 def test_sigterm_at_any_moment_leaves_a_spool_that_can_be_delivered(home: Path, tmp_path: Path) -> None:
@@ -62,3 +66,12 @@ def test_sigterm_at_any_moment_leaves_a_spool_that_can_be_delivered(home: Path, 
     process.wait(timeout=WAIT_S)
     subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], check=True)
     assert runs("execution")[0].info.status == "KILLED"
+
+
+def test_a_run_from_the_cache_is_delivered_whole_before_its_process_ends(home: Path, tmp_path: Path) -> None:
+    assert in_a_process("again", str(tmp_path), "17", "cached").wait(timeout=200) == 0
+    (parent,) = runs("execution")
+    assert parent.info.status == "FINISHED"
+    assert [run.info.status for run in runs("stage")] == ["FINISHED"] * 17
+    (folder,) = executions()
+    assert is_delivered(folder)

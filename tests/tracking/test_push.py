@@ -5,15 +5,25 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from infra.tracking.execution import begin_execution, current_execution, end_execution, flush
-from infra.tracking.push import push_execution
+from infra.tracking.push import newest_steps, push_execution
 from infra.tracking.record import tracked
-from infra.tracking.spool import executions, is_delivered
+from infra.tracking.spool import (
+    Execution,
+    StageRun,
+    executions,
+    is_delivered,
+    read_execution,
+    write_execution,
+    write_stage,
+)
 from infra.tracking.store import TrackingUnreachable
+from tasks.job import Job
 from tests.tracking.conftest import curve, free_port, runs
 from tests.tracking.one_execution import write_points
 
@@ -95,12 +105,13 @@ def test_the_loss_of_the_store_is_said_once(
 
 
 def test_sync_says_what_it_cannot_deliver(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    id = begin_execution("one", {})
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+    begin_execution("one", {})
+    uri = f"http://127.0.0.1:{free_port()}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     end_execution()
     done = subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert id in done.stderr and "Traceback" not in done.stderr
+    assert uri in done.stderr and "cannot be reached" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_store_that_was_emptied_during_a_run_is_filled_anew(home: Path, tmp_path: Path, empty_store: Path) -> None:
@@ -114,3 +125,71 @@ def test_a_store_that_was_emptied_during_a_run_is_filled_anew(home: Path, tmp_pa
     flush(WAIT_S)
     (run,) = runs("stage")
     assert curve(run, "loss") == POINTS
+
+
+@pytest.mark.parametrize("store", ["a file", "a server"])
+def test_a_kill_between_a_push_and_its_note_leaves_no_step_twice(
+    home: Path, tmp_path: Path, request: pytest.FixtureRequest, store: str
+) -> None:
+    if store == "a server":
+        request.getfixturevalue("server")
+    folder = home / "executions" / "20260101-000000-000-abcd"
+    job = tmp_path / "job"
+    write_points(job, range(30))
+    spooled(folder, 1, job)
+    push_execution(folder)
+    note = folder / "stage-0" / "pushed.json"
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"offset": 0}))  # as of before the push
+    newest_steps.cache_clear()  # another process resumes, from the checkpoint of step 10
+    Job(job, "pretrain", "checkpoint", {}, {}).forget_after(10)
+    write_points(job, range(11, 40))
+    push_execution(folder)
+    (run,) = runs("stage")
+    assert curve(run, "loss") == POINTS
+
+
+def spooled(folder: Path, stages: int, job: Path | None = None) -> None:
+    """An execution that is at work, with stages that are."""
+    write_execution(folder, Execution(folder.name, "one", {}, {}, "command", time.time()))
+    for number in range(stages):
+        run = StageRun(f"stage {number}", {}, {}, str(job) if job else None, {}, {}, time.time() + number)
+        write_stage(folder / f"stage-{number}", run)
+
+
+def test_how_an_execution_ended_is_sent_before_what_is_left_of_its_stages(home: Path) -> None:
+    folder = home / "executions" / "20260101-000000-000-abcd"
+    spooled(folder, 5)
+    sent = 0
+
+    def progressed() -> None:
+        nonlocal sent
+        sent += 1
+        if sent == 2:
+            write_execution(folder, replace(read_execution(folder), status="FINISHED", ended=time.time()))
+        if sent == 3:
+            raise KeyboardInterrupt  # no more time
+
+    with pytest.raises(KeyboardInterrupt):
+        push_execution(folder, progressed=progressed)
+    assert runs("execution")[0].info.status == "FINISHED"
+    assert len(runs("stage")) == 2
+
+
+def test_a_note_that_a_power_cut_emptied_is_as_good_as_none(home: Path, tmp_path: Path) -> None:
+    folder = delivered(home, tmp_path)
+    for note in folder.rglob("pushed.json"):
+        note.write_text("")
+    assert push_execution(folder)
+    assert len(runs("execution")) == 1
+    assert curve(runs("stage")[0], "loss") == POINTS
+
+
+def test_a_record_that_cannot_be_read_is_named_and_the_others_are_delivered(home: Path) -> None:
+    broken, whole = (home / "executions" / f"20260101-000000-000-{name}" for name in ("aaaa", "bbbb"))
+    spooled(broken, 1)
+    spooled(whole, 1)
+    (broken / "stage-0" / "run.json").write_text("")
+    done = subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert f"{broken}/stage-0/run.json: not a record that can be read" in done.stderr
+    assert is_delivered(whole) and not is_delivered(broken)

@@ -114,7 +114,7 @@ def test_a_job_that_a_later_execution_resumes_gives_it_the_whole_curve(home: Pat
     assert [step for step, _ in curve(second, "loss")] == list(range(50))
 
 
-def test_an_engine_that_drops_its_last_steps_and_takes_them_again_loses_none(home: Path, tmp_path: Path) -> None:
+def test_steps_that_a_resumed_engine_takes_again_are_there_once(home: Path, tmp_path: Path) -> None:
     with tracked("pretrain", tmp_path / "job", spec={}, inputs={}):
         write_points(tmp_path / "job", range(30))
         flush(WAIT_S)
@@ -122,7 +122,7 @@ def test_an_engine_that_drops_its_last_steps_and_takes_them_again_loses_none(hom
         write_points(tmp_path / "job", range(5, 60))
     flush(WAIT_S)
     (run,) = runs("stage")
-    assert sorted({step for step, _ in curve(run, "loss")}) == list(range(60))
+    assert [step for step, _ in curve(run, "loss")] == list(range(60))
 
 
 def test_a_stage_from_the_cache_is_recorded_as_such(home: Path) -> None:
