@@ -2,12 +2,13 @@
 
 A new version's server is started beside the old one, must be healthy and pass the smoke test, and only then gets
 the requests; the old one answers what it has begun, and is ended. A version that fails gets no request, and is not
-tried again until the alias has moved. While the registry is away, what serves goes on serving.
+tried again until the alias has moved. While the registry is away, the active version goes on serving.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
 from threading import Event, Thread
 from typing import Any
 
@@ -15,62 +16,58 @@ from infra.progress import say
 from tasks.job import StageError
 from tasks.manifest import ArtifactError
 from tasks.publish.aliases import Version, fetch, version_at
-from tasks.serve.proxy import Backend, Switch, now
+from tasks.serve.active import LOOK_S, Active
 from tasks.serve.server import Served, Server, ServerFailed, waiting
 from tasks.serve.smoke import smoke_test
-
-LOOK_S = 0.1  # between two looks at a server that answers its last requests
+from tasks.serve.switch import Backend, now
 
 
 @dataclass
 class Follower:
-    """Keeps the switch at the version of `name` that has `alias`."""
+    """Makes the version of `name` that has `alias` the active model."""
 
     name: str
     alias: str
     every_s: float  # between two looks at the registry
-    drain_s: float  # that an answer which was begun may still take
-    switch: Switch
-    start: Callable[[Served], Server]
-    serving: Version | None = None  # or was, until its server died
-    server: Server | None = None
+    active: Active
+    serving: Version | None = None
     refused: Version | None = None
-    leaving: list[Thread] = field(default_factory=list)
     said: str = ""
 
     def keep(self, stopping: Event) -> None:
-        """Until `stopping`; then every server is ended."""
+        """Until `stopping`; then every server is ended. The active server is watched in a thread of its own: neither
+        a registry that does not answer nor a version that loads keeps it from being replaced."""
         self._tell(following={"name": self.name, "alias": self.alias}, coming=None, refused=None)
         try:
-            while not stopping.is_set():
-                self._look(stopping)
-                stopping.wait(self.every_s)
+            with ThreadPoolExecutor() as pool:
+                jobs = [pool.submit(self._follow, stopping), pool.submit(self.active.watch, stopping)]
+                wait(jobs, return_when=FIRST_EXCEPTION)
+                stopping.set()
+            for job in jobs:
+                job.result()
         finally:
-            for thread in self.leaving:
-                thread.join()
-            if self.server:
-                self.server.stop()
+            self.active.end()
+
+    def _follow(self, stopping: Event) -> None:
+        while not stopping.is_set():
+            self._look(stopping)
+            stopping.wait(self.every_s)
 
     def _look(self, stopping: Event) -> None:
         """Ask the registry once, and do what it takes."""
-        if self.server and not self.server.alive:
-            self.switch.turn(None)
-            say(f"{self.server.failed('died')}\nStarting it again.")
-            self.server.stop()
-            self.server = None
-        wanted = self._wanted()
-        if wanted is None or (self.server and self.serving and self.serving.version == wanted.version):
+        wanted = self._wanted(stopping)
+        if wanted is None or (self.serving and self.serving.version == wanted.version):
             return
-        if self.server and self.serving and self.serving.digest == wanted.digest and self.switch.current:
+        if self.serving and self.serving.digest == wanted.digest and self.active.backend:
             say(f"{_titled(wanted)} is the model that serves already")
-            self.serving, self.switch.current.version = wanted, wanted.version
+            self.serving, self.active.backend.version = wanted, wanted.version
             return
         self._bring(wanted, stopping)
 
-    def _wanted(self) -> Version | None:
+    def _wanted(self, stopping: Event) -> Version | None:
         """The version that is to serve: the alias', or the one that serves while that cannot be had."""
         try:
-            found = version_at(self.name, self.alias, patience_s=0)
+            found = self._asked(stopping)
         except StageError as error:
             self._say_once(f"the registry is away, so {_titled(self.serving)} goes on serving. {error}")
             return self.serving
@@ -85,6 +82,23 @@ class Follower:
         self._say_once(f"{self.alias} is {_titled(found)}")
         return found
 
+    def _asked(self, stopping: Event) -> Version | None:
+        """The version that has the alias. Raises StageError; at `stopping` at once, since a registry that hangs
+        would hold up the end of the service."""
+        asked: Future[Version | None] = Future()
+
+        def ask() -> None:
+            try:
+                asked.set_result(version_at(self.name, self.alias, patience_s=0))
+            except BaseException as error:
+                asked.set_exception(error)
+
+        Thread(target=ask, name="registry", daemon=True).start()
+        while not stopping.is_set():
+            if wait([asked], LOOK_S).done:
+                return asked.result()
+        raise StageError("the service ends")
+
     def _bring(self, version: Version, stopping: Event) -> None:
         """Start the version's server and, if it is sound and still wanted, give it the requests."""
         self._tell(coming=_said(version))
@@ -95,39 +109,43 @@ class Follower:
         except (StageError, OSError) as error:  # its files are to come from a registry that is away, or to a full disk
             self._say_once(f"{_titled(version)} cannot be fetched now; trying again. {error}")
         else:
-            self._switch_to(version, server)
+            backend = Backend(server.url, version.digest, version.version)
+            self.active.take_over(server, backend, partial(self._model, version))
+            self.serving = version
+            say(f"✓ {_titled(version)} serves, after {server.age_s():.0f} s")
         finally:
             self._tell(coming=None)
 
     def _sound(self, version: Version, stopping: Event) -> Server:
         """Raises ServerFailed, ArtifactError, StageError; then no process is left."""
-        model = Served(fetch(version), version.digest, self.name)
-        server = self.start(model)
+        model = self._model(version)
+        server = self.active.start(model)
         asked = time.monotonic()
 
         def given_up() -> bool:
             nonlocal asked
             if time.monotonic() - asked > self.every_s:
-                moved, asked = self._moved_from(version), time.monotonic()
+                moved, asked = self._moved_from(version, stopping), time.monotonic()
                 return moved
             return stopping.is_set()
 
         try:
             server.wait_until_healthy(waiting(server, _titled(version)), given_up)
             smoke_test(server.url, model)
-            if stopping.is_set() or self._moved_from(version):
+            if stopping.is_set() or self._moved_from(version, stopping):
                 raise ServerFailed("the alias has moved on")
         except BaseException:
             server.stop()
             raise
         return server
 
-    def _moved_from(self, version: Version) -> bool:
-        """Whether the alias is known to be elsewhere. What is brought back after its server died is wanted anyway."""
-        if self.serving and version.version == self.serving.version:
-            return False
+    def _model(self, version: Version) -> Served:
+        return Served(fetch(version), version.digest, self.name)
+
+    def _moved_from(self, version: Version, stopping: Event) -> bool:
+        """Whether the alias is known to be elsewhere."""
         try:
-            found = version_at(self.name, self.alias, patience_s=0)
+            found = self._asked(stopping)
         except StageError:
             return False
         return found is None or found.version != version.version
@@ -135,11 +153,8 @@ class Follower:
     def _refuse(self, version: Version, error: Exception, stopping: Event) -> None:
         if stopping.is_set():
             return
-        if self._moved_from(version):
+        if self._moved_from(version, stopping):
             say(f"{_titled(version)} got no request: {self.alias} has moved on")
-            return
-        if self.serving and self.serving.version == version.version:  # it was sound once
-            say(f"{_titled(version)} does not start again; trying once more in {self.every_s:g} s. {error}")
             return
         self.refused = version
         self._tell(refused=_said(version) | {"why": str(error).partition("\n")[0]})
@@ -148,31 +163,13 @@ class Follower:
             f"{self.alias} has moved away and back. {error}"
         )
 
-    def _switch_to(self, version: Version, server: Server) -> None:
-        before, leaving = self.switch.turn(Backend(server.url, version.digest, version.version)), self.server
-        self.serving, self.server = version, server
-        say(f"✓ {_titled(version)} serves, after {server.age_s():.0f} s")
-        if before and leaving:
-            thread = Thread(target=_drain, args=(before, leaving, self.drain_s), name="drain")
-            thread.start()
-            self.leaving = [each for each in self.leaving if each.is_alive()] + [thread]
-
     def _tell(self, **status: Any) -> None:
-        self.switch.status |= status
+        self.active.switch.status |= status
 
     def _say_once(self, words: str) -> None:
         if words != self.said:
             self.said = words
             say(words)
-
-
-def _drain(backend: Backend, server: Server, drain_s: float) -> None:
-    deadline = time.monotonic() + drain_s
-    while backend.requests and time.monotonic() < deadline and server.alive:
-        time.sleep(LOOK_S)
-    if backend.requests and server.alive:
-        say(f"model {backend.digest[:12]} is ended with {backend.requests} answers unfinished, after {drain_s:g} s")
-    server.stop()
 
 
 def _titled(version: Version | None) -> str:

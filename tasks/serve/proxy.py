@@ -1,158 +1,206 @@
-"""The small proxy in front of the servers: each request goes to the model of now, and is answered to its end by it.
+"""The proxy in front of the servers: each request goes to the active model, which answers it to its end.
 
-A request takes its backend and is counted there in one step: a backend that is no longer current and has no
-requests has had its last one. Answers are passed on as they come, with `x-baton-model`: the digest of the model
-that answered.
+HTTP is aiohttp's (3.14), on both sides. Measured under raw-socket attacks: uvicorn waits for half-sent headers for ever
+(and took 60 MB of them with httptools), granian and hypercorn accept Content-Length beside Transfer-Encoding, HAProxy
+does all of it and is not installed by pip. httpx compared each header with each other: 10,000 of them took 11 s.
+
+A request begins when all of it has arrived: a slow client holds no backend. Answers are passed on as they come, with
+`x-baton-model`: the digest of the model that answered. /healthz and /baton are the proxy's own.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import io
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from threading import Lock
-from typing import Any
 
-import httpx
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
-from starlette.types import Receive, Scope, Send
+import aiohttp
+from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
+
+from infra.progress import say
+from tasks.serve.limits import MIB, Limits
+from tasks.serve.switch import Backend, Switch
 
 MODEL_HEADER = "x-baton-model"
-RETRY_S = 5  # what a client is told while no model is there
-IDLE_S = 2.0  # a connection that is kept for the next request; vLLM closes its end after 5 s
-# between two neighbours, not end to end (RFC 9110, 7.6.1); httpx writes the host anew
-_HOP = {
-    b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"host",
-}  # fmt: skip
+RETRY_S = 5  # what a client is told while no model is active
+IDLE_S = 2.0  # a connection to a backend that is kept for the next request; vLLM closes its end after 5 s
+# between two neighbors, not end to end (RFC 9110, 7.6.1)
+HOP = frozenset({
+    "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+})  # fmt: skip
+OURS = frozenset({"host", "content-length", "expect"})  # of a request: written anew, or answered here
+NO_MODEL = "no model is served yet"
+ADDED_BY_AIOHTTP = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE, hdrs.USER_AGENT)
 
 
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+class Refused(Exception):
+    """A request that gets an error of the proxy's own."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+    def response(self) -> web.Response:
+        """In OpenAI's form."""
+        ours = self.status >= 500
+        error = {
+            "message": str(self),
+            "type": "service_unavailable" if ours else "invalid_request_error",
+            "code": self.status,
+        }
+        headers = {hdrs.RETRY_AFTER: str(RETRY_S)} if ours else None
+        return web.json_response({"error": error}, status=self.status, headers=headers)
 
 
-@dataclass
-class Backend:
-    """A server that may get requests."""
-
-    url: str
-    digest: str  # of its model
-    version: int | None = None  # in the registry
-    requests: int = 0  # that it is answering
-    since: str = field(default_factory=now)
+class CutOff(Exception):
+    """An answer that has begun and does not end."""
 
 
-class Switch:
-    """Which backend gets the next request."""
+class Proxy:
+    """The handlers, and what they share."""
 
-    def __init__(self) -> None:
-        self.current: Backend | None = None
-        self.status: dict[str, Any] = {}  # what /baton says beside who serves
-        self._lock = Lock()
+    def __init__(self, switch: Switch, limits: Limits) -> None:
+        self.switch, self.limits = switch, limits
+        self._held = 0  # bytes of bodies
 
-    def take(self) -> Backend | None:
-        """The backend of a request that begins now; the request is to be given back when it is answered."""
-        with self._lock:
-            if self.current:
-                self.current.requests += 1
-            return self.current
+    def application(self) -> web.Application:
+        application = web.Application()
+        application.router.add_get("/healthz", self._healthz)
+        application.router.add_get("/baton", self._baton)
+        application.router.add_route("*", "/{path:.*}", self._forward)
+        application.cleanup_ctx.append(self._open_client)
+        return application
 
-    def give_back(self, backend: Backend) -> None:
-        with self._lock:
-            backend.requests -= 1
-
-    def turn(self, backend: Backend | None) -> Backend | None:
-        """Send all requests from now on to `backend`; returns the one that had them."""
-        with self._lock:
-            before, self.current = self.current, backend
-            return before
-
-
-def proxy(switch: Switch) -> Starlette:
-    """The application: /healthz and /baton are its own, everything else is the backend's."""
-    client = httpx.AsyncClient(
-        timeout=httpx.Timeout(None, connect=10),  # an answer takes as long as it takes
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=IDLE_S),
-        trust_env=False,
-    )
-
-    async def forward(scope: Scope, receive: Receive, send: Send) -> None:
-        backend = switch.take()
-        if backend is None:
-            await _error("no model is served yet", 503)(scope, receive, send)
-            return
-        try:
-            await _forward(client, backend, scope, receive, send)
-        finally:
-            switch.give_back(backend)
-
-    async def healthz(request: Request) -> Response:
-        return JSONResponse({"serving": switch.current is not None}, 200 if switch.current else 503)
-
-    async def baton(request: Request) -> Response:
-        one = switch.current
-        serving = one and {"model": one.digest, "version": one.version, "since": one.since, "requests": one.requests}
-        return JSONResponse({"serving": serving, **switch.status})
-
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with client:
+    async def _open_client(self, application: web.Application) -> AsyncIterator[None]:
+        self._client = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.limits.connect_s),
+            cookie_jar=aiohttp.DummyCookieJar(),  # cookies are the clients' own
+            skip_auto_headers=ADDED_BY_AIOHTTP,
+            auto_decompress=False,
+        )
+        async with self._client:
             yield
 
-    return Starlette(
-        routes=[Route("/healthz", healthz), Route("/baton", baton), Mount("/", forward)], lifespan=lifespan
-    )
+    async def _healthz(self, request: web.Request) -> web.Response:
+        serving = self.switch.current is not None
+        return web.json_response({"serving": serving}, status=200 if serving else 503)
+
+    async def _baton(self, request: web.Request) -> web.Response:
+        one = self.switch.current
+        serving = one and {"model": one.digest, "version": one.version, "since": one.since, "requests": one.requests}
+        return web.json_response({"serving": serving, **self.switch.status})
+
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
+        try:
+            if not request.raw_path.startswith("/") or not request.raw_path.isascii():
+                raise Refused(400, "the path must begin with / and be ASCII")  # "http://host/" names another host
+            if self.switch.current is None:
+                raise Refused(503, NO_MODEL)  # its body is not waited for
+            async with self._body(request) as body:
+                if (backend := self.switch.take()) is None:
+                    raise Refused(503, NO_MODEL)
+                try:
+                    return await self._answer(request, backend, body)
+                finally:
+                    self.switch.give_back(backend)
+        except Refused as refused:
+            return refused.response()
+
+    @asynccontextmanager
+    async def _body(self, request: web.Request) -> AsyncIterator[bytes]:
+        """All of it; how much of all bodies is in memory is counted while the request is answered."""
+        most, size = self.limits.body, 0
+        too_large = Refused(413, f"the body is larger than {most / MIB:g} MiB (--body-mib)")
+        if (request.content_length or 0) > most:
+            raise too_large
+        parts: list[bytes] = []
+        try:
+            async with asyncio.timeout(self.limits.whole_body_s):
+                while part := await self._part_of_body(request):
+                    size, self._held = size + len(part), self._held + len(part)
+                    if size > most:
+                        raise too_large
+                    if self._held > self.limits.bodies:
+                        raise Refused(503, f"other requests' bodies take {self.limits.bodies / MIB:g} MiB already")
+                    parts.append(part)
+            yield b"".join(parts)
+        except TimeoutError as error:
+            raise Refused(408, "the body did not arrive in time") from error
+        finally:
+            self._held -= size
+
+    async def _part_of_body(self, request: web.Request) -> bytes:
+        try:
+            async with asyncio.timeout(self.limits.body_s):
+                return await request.content.readany()
+        except (web.RequestPayloadError, HttpProcessingError) as error:
+            raise Refused(400, "the body is malformed") from error
+
+    async def _answer(self, request: web.Request, backend: Backend, body: bytes) -> web.StreamResponse:
+        limit = self.limits.first_byte_s
+        try:
+            async with asyncio.timeout(limit):
+                answer = await self._ask(request, backend, body)
+        except aiohttp.ClientError as error:
+            raise Refused(502, f"the model's server does not answer ({type(error).__name__})") from error
+        except TimeoutError as error:
+            raise Refused(
+                504, f"the model's server has not begun to answer after {limit:g} s (--first-byte)"
+            ) from error
+        try:
+            return await self._pass_on(request, backend, answer)
+        finally:
+            answer.close()
+
+    async def _ask(self, request: web.Request, backend: Backend, body: bytes) -> aiohttp.ClientResponse:
+        """The beginning of the answer. A kept connection may have been closed just as it was used again: once more."""
+        url = URL(f"{backend.url}{request.raw_path}", encoded=True)
+        headers = _end_to_end(request.headers, HOP | OURS)
+
+        async def attempt() -> aiohttp.ClientResponse:
+            data = io.BytesIO(body) if body else None
+            return await self._client.request(request.method, url, headers=headers, data=data, allow_redirects=False)
+
+        try:
+            return await attempt()
+        except aiohttp.ClientConnectorError:
+            raise
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+            return await attempt()
+
+    async def _pass_on(
+        self, request: web.Request, backend: Backend, answer: aiohttp.ClientResponse
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(status=answer.status, reason=answer.reason)
+        response.headers.extend(_end_to_end(answer.headers, HOP))
+        response.headers[MODEL_HEADER] = backend.digest
+        try:
+            await response.prepare(request)
+            while part := await self._part_of_answer(answer):
+                await response.write(part)
+            await response.write_eof()
+        except CutOff as cut:
+            say(f"an answer of model {backend.digest[:12]} is cut off: {cut}")
+            if request.transport:
+                request.transport.close()  # without the end that would make it look complete
+        except ConnectionResetError:
+            pass  # the client is gone
+        return response
+
+    async def _part_of_answer(self, answer: aiohttp.ClientResponse) -> bytes:
+        limit = self.limits.between_bytes_s
+        try:
+            async with asyncio.timeout(limit):
+                return await answer.content.readany()
+        except aiohttp.ClientError as error:
+            raise CutOff(f"the server hung up ({type(error).__name__})") from error
+        except TimeoutError as error:
+            raise CutOff(f"the server sent nothing for {limit:g} s (--between-bytes)") from error
 
 
-async def _forward(client: httpx.AsyncClient, backend: Backend, scope: Scope, receive: Receive, send: Send) -> None:
-    body = await Request(scope, receive).body()
-    query = b"?" + scope["query_string"] if scope["query_string"] else b""
-    try:  # a text put together could name another host: "@host" is a path that a client may send
-        url = httpx.URL(backend.url).copy_with(raw_path=scope["raw_path"] + query)
-    except httpx.InvalidURL:
-        await _error("the path must begin with /", 400)(scope, receive, send)
-        return
-    headers = [(name, value) for name, value in scope["headers"] if name not in _HOP]
-    request = client.build_request(scope["method"], url, headers=headers, content=body)
-    try:
-        answer = await _unless_gone(_ask(client, request), receive)
-    except httpx.TransportError as error:
-        await _error(f"the model's server does not answer ({type(error).__name__})", 502)(scope, receive, send)
-        return
-    if answer is None:
-        return
-    try:
-        response = StreamingResponse(answer.aiter_raw(), answer.status_code)
-        passed = [(name.lower(), value) for name, value in answer.headers.raw if name.lower() not in _HOP]
-        response.raw_headers = [*passed, (MODEL_HEADER.encode(), backend.digest.encode())]
-        await response(scope, receive, send)
-    finally:
-        await answer.aclose()
-
-
-async def _ask(client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
-    """The beginning of the answer. A kept connection may have been closed just as it was used again: once more."""
-    try:
-        return await client.send(request, stream=True)
-    except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
-        return await client.send(request, stream=True)
-
-
-async def _unless_gone(asking: Any, receive: Receive) -> httpx.Response | None:
-    """The answer; None when the client goes away first, and then the server is told so by a closed connection."""
-    answer, gone = asyncio.ensure_future(asking), asyncio.ensure_future(receive())
-    try:
-        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
-        return await answer if answer.done() else None
-    finally:
-        answer.cancel()
-        gone.cancel()
-
-
-def _error(message: str, status: int) -> Response:
-    """In OpenAI's form."""
-    kind = "invalid_request_error" if status < httpx.codes.INTERNAL_SERVER_ERROR else "service_unavailable"
-    error = {"message": message, "type": kind, "code": status}
-    return JSONResponse({"error": error}, status, {"retry-after": str(RETRY_S)} if status >= 500 else None)
+def _end_to_end(headers: Mapping[str, str], without: frozenset[str]) -> list[tuple[str, str]]:
+    """The headers but for those in `without` and those that Connection names (RFC 9110, 7.6.1)."""
+    named = {name.strip().lower() for name in headers.get(hdrs.CONNECTION, "").split(",")}
+    return [(name, value) for name, value in headers.items() if name.lower() not in without | named]

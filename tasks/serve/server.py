@@ -78,6 +78,7 @@ class Server:
         port = self._reserved.getsockname()[1]
         self.url = f"http://{LOOPBACK}:{port}"
         self.started = time.monotonic()
+        self._stopped = False
         words = ["--model", str(model.directory), "--served-model-name", model.digest, model.name]
         words += ["--host", LOOPBACK, "--port", str(port), "--disable-uvicorn-access-log", *engine_words(spec)]
         environment = SHORT_WAITS | os.environ | LAUNCHED | {"PYTHONUNBUFFERED": "1"}
@@ -130,12 +131,15 @@ class Server:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def stop(self) -> None:
+    def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """End it; when this returns no process of it is left."""
+        if self._stopped:  # its process id may be another's by now
+            return
+        self._stopped = True
         self._reserved.close()
         kill_group(self.process.pid, signal.SIGTERM)
         try:
-            self.process.wait(STOP_GRACE_S)
+            self.process.wait(grace_s)
         except subprocess.TimeoutExpired:
             pass  # it had its time
         kill_group(self.process.pid, signal.SIGKILL)

@@ -9,11 +9,15 @@ from pathlib import Path
 
 from infra.home import baton_home
 from infra.progress import say
+from tasks.serve.active import Active
 from tasks.serve.follow import Follower
-from tasks.serve.proxy import Switch
+from tasks.serve.limits import Limits
 from tasks.serve.server import Served, Server, reserve
 from tasks.serve.service import run_service
 from tasks.serve.spec import ServeSpec
+from tasks.serve.switch import Switch
+
+HEALTH_S = 3.0
 
 
 def start(spec: ServeSpec, home: Path, model: Served) -> Server:
@@ -23,7 +27,8 @@ def start(spec: ServeSpec, home: Path, model: Served) -> Server:
 if __name__ == "__main__":
     quick = ServeSpec(start_timeout_s=4)
     switch = Switch()
-    follower = Follower(sys.argv[1], "champion", 0.3, 20, switch, partial(start, quick, baton_home() / "serve"))
+    active = Active(switch, partial(start, quick, baton_home() / "serve"), health_s=HEALTH_S, drain_s=20, again_s=0.3)
+    follower = Follower(sys.argv[1], "champion", 0.3, active)
     with reserve("127.0.0.1", 0) as bound:
         say(f"http://127.0.0.1:{bound.getsockname()[1]}/v1")
-        run_service(switch, bound, 20, follower.keep)
+        run_service(switch, bound, 20, follower.keep, Limits(connections=200))

@@ -1,8 +1,10 @@
 """A service that follows the champion: a real registry, real processes, clients who ask all the time."""
 
+import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +13,11 @@ import psutil
 import pytest
 
 from tasks.publish.champion import promote, roll_back
+from tests.serve.follow_small import HEALTH_S
 from tests.serve.followed import NAME, Service, awaited, digest_of, publish, service, small_model, under_load
-from tests.tracking.conftest import empty_store  # noqa: F401 - a fixture
+from tests.tracking.conftest import Server, empty_store, free_port  # noqa: F401 - a fixture
+
+NOTICED_S = 3.0  # on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -86,15 +91,53 @@ def test_an_answer_that_was_begun_ends_at_the_model_that_began_it(
         assert list(parts)[-2:] == ["data: [DONE]", ""]
 
 
-def test_a_server_that_dies_is_started_again(followed: Service, versions: dict[str, int]) -> None:
-    def servers() -> list[psutil.Process]:
-        alive = [each for each in followed.family() if each.status() != psutil.STATUS_ZOMBIE]
-        return [each for each in alive if "tests.serve.small_server" in each.cmdline()]
+def servers(followed: Service) -> list[psutil.Process]:
+    alive = [each for each in followed.family() if each.status() != psutil.STATUS_ZOMBIE]
+    return [each for each in alive if "tests.serve.small_server" in each.cmdline()]
 
-    awaited(lambda: len(servers()) == 1, 20, followed.log)  # the one before has ended
-    servers()[0].kill()
+
+@pytest.fixture
+def server_of_the_second(followed: Service, versions: dict[str, int]) -> psutil.Process:
+    followed.serves(versions["second"])
+    awaited(lambda: len(servers(followed)) == 1, 20, followed.log)  # the one before has ended
+    return servers(followed)[0]
+
+
+def test_a_server_that_dies_is_started_again(
+    followed: Service, server_of_the_second: psutil.Process, versions: dict[str, int]
+) -> None:
+    server_of_the_second.kill()
     followed.wait(lambda told: told["serving"] is None, 10)
     followed.serves(versions["second"])
+
+
+def test_a_server_that_hangs_is_replaced_and_its_requests_are_told(
+    followed: Service, server_of_the_second: psutil.Process, versions: dict[str, int]
+) -> None:
+    server_of_the_second.suspend()
+    begun = time.monotonic()
+    answer = httpx.post(f"{followed.url}/v1/completions", json={"model": NAME, "prompt": "def"}, timeout=60)
+    assert answer.status_code == 502
+    assert time.monotonic() - begun < HEALTH_S + NOTICED_S
+    told = followed.wait(lambda told: bool(told["serving"] or told["restarting"]), 5)
+    followed.serves(versions["second"])
+    assert told["restarting"] is None or "has not been healthy" in told["restarting"]["why"]
+    assert not server_of_the_second.is_running()
+
+
+def test_a_server_that_dies_while_another_version_loads_is_started_again_at_once(
+    followed: Service, server_of_the_second: psutil.Process, versions: dict[str, int]
+) -> None:
+    promote(NAME, versions["ill"], versions["second"])
+    try:
+        followed.wait(lambda told: bool(told["coming"]), 10)
+        server_of_the_second.kill()
+        told = followed.wait(lambda told: bool(told["restarting"]), 10)
+        assert told["serving"] is None
+        followed.serves(versions["second"])
+    finally:
+        roll_back(NAME)
+    followed.wait(lambda told: told["coming"] is None and told["refused"] is None, 20)
 
 
 def test_without_an_alias_the_last_champion_goes_on(followed: Service, home: Path, versions: dict[str, int]) -> None:
@@ -135,3 +178,30 @@ def test_sigterm_lets_answers_end_and_leaves_no_process(followed: Service) -> No
     client.join()
     assert lines[-2] == "data: [DONE]"
     assert psutil.wait_procs(family, timeout=1)[1] == []
+
+
+def test_a_server_that_dies_while_the_registry_hangs_is_started_again(
+    home: Path,
+    empty_store: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its files came from that registry; they are on this disk."""
+    shutil.copy(empty_store, tmp_path / "server.db")
+    registry = Server(tmp_path / "server.db", free_port())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.uri)
+    registry.start()
+    try:
+        version = publish(small_model(tmp_path / "model"))
+        shutil.rmtree(tmp_path / "model")
+        promote(NAME, version, None)
+        with service(home) as found:
+            found.serves(version, 60)
+            assert registry.process
+            os.killpg(registry.process.pid, signal.SIGSTOP)
+            servers(found)[0].kill()
+            found.wait(lambda told: told["serving"] is None, 5)
+            found.serves(version, 10)
+            assert registry.process.poll() is None
+    finally:
+        registry.kill()

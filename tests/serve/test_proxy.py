@@ -11,17 +11,17 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp
 
-from tasks.serve.proxy import MODEL_HEADER, Backend, Switch, proxy
+from tasks.serve.proxy import MODEL_HEADER
+from tasks.serve.switch import Backend, Switch
+from tests.serve.front import front_of
 from tests.serve.small_server import app
 
 OLD, NEW = "aa" * 32, "bb" * 32
 
 
 @contextmanager
-def running(application: ASGIApp, headers: bool = True) -> Iterator[str]:
-    server = uvicorn.Server(
-        uvicorn.Config(application, port=0, log_level="warning", server_header=headers, date_header=headers)
-    )
+def running(application: ASGIApp) -> Iterator[str]:
+    server = uvicorn.Server(uvicorn.Config(application, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
@@ -42,7 +42,7 @@ def backends() -> Iterator[list[str]]:
 @pytest.fixture(scope="module")
 def front() -> Iterator[tuple[Switch, str]]:
     switch = Switch()
-    with running(proxy(switch), headers=False) as url:
+    with front_of(switch) as url:
         yield switch, url
 
 
