@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.checkpoints import CheckpointFolder, remove
-from tasks.manifest import ArtifactError, write_manifest
+from tasks.checkpoints import CheckpointFolder
+from tasks.manifest import ArtifactError, remove, write_manifest
 
 
 @pytest.fixture

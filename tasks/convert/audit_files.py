@@ -13,11 +13,12 @@ import torch
 
 from tasks.convert.config import FREE
 from tasks.convert.errors import ConversionError
-from tasks.convert.export_model import ACCOUNT, dtype_name, files_beside, generation_config
+from tasks.convert.export_model import dtype_name, files_beside, generation_config
 from tasks.convert.fields import read_json
 from tasks.convert.from_spec import Untrainable
 from tasks.convert.import_model import HuggingFaceModel, description, precision
 from tasks.convert.megatron_model import HUGGINGFACE, MegatronModel
+from tasks.convert.target import ACCOUNT
 from tasks.convert.torch_dist import METADATA
 from tasks.convert.torch_dist_writer import ABOUT, NO_STATE
 from tasks.convert.transfer import Entry

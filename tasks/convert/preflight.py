@@ -13,10 +13,9 @@ import torch
 from tasks.convert.errors import ConversionError
 from tasks.convert.export_model import ExportOptions, check_beside, export_notes, files_beside, plan_shards
 from tasks.convert.from_spec import Untrainable
-from tasks.convert.import_model import HuggingFaceModel, ImportOptions, description, import_notes
+from tasks.convert.import_model import HuggingFaceModel, ImportOptions, description, import_notes, refuse_mixed
 from tasks.convert.mapping import Weight
 from tasks.convert.megatron_model import CHECKPOINT, HUGGINGFACE, MegatronModel
-from tasks.convert.partial import refuse_existing
 from tasks.convert.transfer import cast
 from tasks.job import StageError
 from tasks.manifest import ArtifactError
@@ -37,17 +36,22 @@ class Preflight:
 
 
 def import_preflight(
-    verify: Callable[[], None], opening: Callable[[], HuggingFaceModel], target: Path, options: ImportOptions
+    checks: list[Callable[[], None]],
+    opening: Callable[[], HuggingFaceModel],
+    target: Path,
+    options: ImportOptions,
 ) -> Preflight:
     found = Preflight()
-    found.attempt(lambda: refuse_existing(target, options.replace))
-    found.attempt(verify)
+    for check in checks:
+        found.attempt(check)
     source: HuggingFaceModel | None = found.attempt(opening)
     if source is None:
         return found
     stored = {weight.name: source.files.tensors[weight.parts[0][0]].dtype for weight in source.weights}
     files = len({weight.layer for weight in source.weights})
     _describe(found, source, source.folder, stored)
+    written = {name: cast(name, dtype, options.dtype) for name, dtype in stored.items()}
+    found.attempt(lambda: refuse_mixed(source.weights, written))
     _weights(found, target / CHECKPOINT, source.weights, stored, options.dtype, f"{files} files .distcp", target)
     _beside(found, source.folder, target / HUGGINGFACE)
     try:
@@ -60,15 +64,15 @@ def import_preflight(
 
 
 def export_preflight(
-    verify: Callable[[], None],
+    checks: list[Callable[[], None]],
     opening: Callable[[], MegatronModel],
     target: Path,
     options: ExportOptions,
     tokenizer: Path | None,
 ) -> Preflight:
     found = Preflight()
-    found.attempt(lambda: refuse_existing(target, options.replace))
-    found.attempt(verify)
+    for check in checks:
+        found.attempt(check)
     source: MegatronModel | None = found.attempt(opening)
     if source is None:
         return found

@@ -115,16 +115,6 @@ def test_a_config_that_transformers_cannot_load_is_refused(
     assert "not a causal language model that can be loaded" in result["error"]
 
 
-def test_a_model_without_one_of_its_weights_is_refused(model: Path, tmp_path: Path) -> None:
-    """Transformers would make one up."""
-    weights = load_file(model / "model.safetensors")
-    del weights["model.layers.1.mlp.up_proj.weight"]
-    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
-    code, result = adopt(model, tmp_path / "job")
-    assert code == 1
-    assert "1 weights are missing from its safetensors: model.layers.1.mlp.up_proj.weight" in result["error"]
-
-
 def test_a_vocabulary_smaller_than_the_tokenizers_is_refused(model: Path, tmp_path: Path) -> None:
     small = AutoModelForCausalLM.from_pretrained(model)
     small.resize_token_embeddings(100)

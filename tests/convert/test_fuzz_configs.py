@@ -176,9 +176,9 @@ def test_some_mutated_configs(tmp_path: Path) -> None:
     assert min(counts.values()) >= SHORT // 10
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 def test_many_mutated_configs(tmp_path: Path) -> None:
-    """`pytest -m slow tests/convert/test_fuzz_configs.py`"""
+    """`pytest -m fuzz tests/convert/test_fuzz_configs.py`"""
     count = int(os.environ.get("BATON_FUZZ", "1000"))
     counts = fuzz(range(SHORT, SHORT + count), tmp_path)
     print(f"{count} configs: {counts}")

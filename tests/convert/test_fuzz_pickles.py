@@ -190,6 +190,6 @@ def test_a_few_damaged_checkpoints(checkpoints: list[Path], tmp_path: Path) -> N
     fuzz(40, checkpoints, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 def test_many_damaged_checkpoints(checkpoints: list[Path], tmp_path: Path) -> None:
     fuzz(EXAMPLES, checkpoints, tmp_path)

@@ -86,7 +86,7 @@ def test_damage_between_two_starts(data: st.DataObject, stopped: Path) -> None:
     check(data, stopped)
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 @settings(ANY, max_examples=int(os.environ.get("BATON_FUZZ", "500")))
 @given(data=st.data())
 def test_damage_between_two_starts_at_length(data: st.DataObject, stopped: Path) -> None:

@@ -219,7 +219,7 @@ def test_hostile_http_is_refused(front: tuple[psutil.Process, int, Path]) -> Non
     attack(front, SHORT)
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 @pytest.mark.timeout(0)
 def test_much_hostile_http_is_refused(front: tuple[psutil.Process, int, Path]) -> None:
     attack(front, LONG)

@@ -142,7 +142,7 @@ def test_a_hundred_recipes_that_are_broken_at_random(tmp_path: Path) -> None:
     fuzz(tmp_path, 100, seed=0)
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 @pytest.mark.timeout(0)
 def test_many_recipes_that_are_broken_at_random(tmp_path: Path) -> None:
     many = int(os.environ.get("BATON_FUZZ", "1000"))
