@@ -6,7 +6,6 @@ Out: the model's folder, with safetensors and tokenizer, after it was loaded onc
 and code from the model's repository are refused.
 """
 
-import shutil
 from pathlib import Path
 
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -14,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from tasks.convert.adopt_spec import AdoptSpec
 from tasks.convert.left_out import adapter_problem
 from tasks.job import Job, StageError, main
+from tasks.manifest import remove
 
 DTYPE_NAMES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
 
@@ -58,7 +58,7 @@ def work(job: Job) -> None:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     job.progress(1, 2, "parts", now="writing")
-    shutil.rmtree(job.output, ignore_errors=True)
+    remove(job.output)
     if model.generation_config is None:
         model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id)
     model.save_pretrained(job.output)

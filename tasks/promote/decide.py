@@ -4,11 +4,11 @@ In: "reports.0", the candidate's evaluation, and "reports.1", the champion's, if
 decision.json with the outcome, the words for a person, and every metric of both models.
 """
 
-import shutil
 from dataclasses import asdict
 
 from infra.durable import write_json
 from tasks.job import Job, main
+from tasks.manifest import remove
 from tasks.promote.measured import check_comparable, read_measured
 from tasks.promote.rule import judge
 from tasks.promote.spec import PromotionSpec
@@ -30,7 +30,7 @@ def work(job: Job) -> None:
         "improvement": main_metric.difference,
         "bound": main_metric.low,
     }
-    shutil.rmtree(job.output, ignore_errors=True)  # half of an earlier attempt would be sealed with the rest
+    remove(job.output)  # half of an earlier attempt would be sealed with the rest
     job.output.mkdir(parents=True)
     told = {
         **facts,

@@ -7,14 +7,13 @@ promotion.json, how the aliases stand then.
 """
 
 import json
-import shutil
 from typing import Any
 
 from mlflow import MlflowClient
 
 from infra.durable import write_json
 from tasks.job import Job, StageError, main
-from tasks.manifest import read_manifest
+from tasks.manifest import read_manifest, remove
 from tasks.promote.rule import PROMOTED
 from tasks.publish.aliases import (
     CHAMPION,
@@ -56,7 +55,7 @@ def work(job: Job) -> None:
         "outcome": outcome,
         **{alias: str(found.version) if found else None for alias, found in at.items()},
     }
-    shutil.rmtree(job.output, ignore_errors=True)  # half of an earlier attempt would be sealed with the rest
+    remove(job.output)  # half of an earlier attempt would be sealed with the rest
     job.output.mkdir(parents=True)
     write_json(job.output / "promotion.json", {**facts, "words": decision["words"]})
     job.finish(**facts)

@@ -4,11 +4,11 @@ Whatever stages the recipe had are shown; none is needed. The web page has every
 is its beginning: the same blocks, so the same numbers.
 """
 
-import shutil
 from pathlib import Path
 
 from infra.tracking.store import tracking_hint
 from tasks.job import Job, main
+from tasks.manifest import remove
 from tasks.report.bar import verdict
 from tasks.report.blocks import Block, Cell, List, Mark, Section, Table, Title
 from tasks.report.decision import decision
@@ -31,7 +31,7 @@ def work(job: Job) -> None:
     for done, name in enumerate(job.inputs):
         job.progress(done, len(job.inputs), "artifacts")
         sources.append(open_source(job.input(name), name))
-    shutil.rmtree(job.output, ignore_errors=True)  # half of an earlier attempt would be sealed with the rest
+    remove(job.output)  # half of an earlier attempt would be sealed with the rest
     job.output.mkdir(parents=True)
     html = job.output / "report.html"
     html.write_text(page(spec.title, whole(spec, sources)), encoding="utf-8")
