@@ -13,10 +13,12 @@ import multiprocessing
 import os
 import random
 import shutil
+import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from multiprocessing.pool import Pool
 from pathlib import Path, PurePosixPath
@@ -24,7 +26,7 @@ from pathlib import Path, PurePosixPath
 import click
 
 import tasks.manifest
-from tests.crash.disk import WAYS, Recording, read, write
+from tests.crash.disk import ROOT, WAYS, Recording, Rename, read, write
 from tests.crash.programs import ACKNOWLEDGED, PROGRAMS, Program
 from tests.crash.record import read_trace, recording
 
@@ -106,11 +108,14 @@ def _same(replayed: dict[str, bytes | None], found: dict[str, bytes | None]) -> 
 
 
 def _states(program: Program, recording: Recording, wanted: int, seed: int) -> Iterator[State]:
-    """Different ones, from crash points and ways that are chosen by chance."""
+    """Different ones: those in which the most was promised and the least may be there, then any, chosen by chance."""
     chance = random.Random(seed)
     seen: set[int] = set()
+    promised = [(point, way) for point in _promises(recording) for way in ("none", "names", "contents")]
     for number in range(wanted * TRIES):
         point, way = chance.randrange(1, len(recording.events) + 1), chance.choice(sorted(WAYS))
+        if number < len(promised):
+            point, way = promised[number]
         tree = recording.after(point, way, number).tree()
         tree = {path: content for path, content in tree.items() if not path.startswith(ACKNOWLEDGED)}
         key = hash(tuple((path, content) for path, content in tree.items() if not path.endswith(program.noise)))
@@ -120,6 +125,17 @@ def _states(program: Program, recording: Recording, wanted: int, seed: int) -> I
         yield State(point, way, tree, _acknowledged(recording, point))
         if len(seen) == wanted:
             return
+
+
+def _promises(recording: Recording) -> list[int]:
+    """The points at which something has just been acknowledged."""
+    made = [event for event in recording.events if isinstance(event, Rename) and event.new == (ROOT, ACKNOWLEDGED)]
+    folder = made[0].inode if made else None
+    return [
+        number + 1
+        for number, event in enumerate(recording.events)
+        if isinstance(event, Rename) and event.new and event.new[0] == folder
+    ]
 
 
 def _acknowledged(recording: Recording, point: int) -> list[str]:
@@ -133,7 +149,8 @@ def _check(name: str, base: Path, number: int, state: State) -> str | None:
     root = base / f"state-{number}"
     write(state.tree, root)
     try:
-        PROGRAMS[name].check(base / "inputs", root, state.acknowledged)
+        with redirect_stdout(sys.stderr):
+            PROGRAMS[name].check(base / "inputs", root, state.acknowledged)
     except Exception as error:
         return _told(error)
     return None
@@ -144,10 +161,11 @@ def _run_again(name: str, base: Path, number: int, expected: str) -> str | None:
     whatever starts threads."""
     program, root = PROGRAMS[name], base / f"state-{number}"
     try:
-        found = program.run(base / "inputs", root)
-        if found != expected:
-            return f"ends with {found}, not {expected}"
-        program.check(base / "inputs", root, [path.name for path in (root / ACKNOWLEDGED).glob("*")])
+        with redirect_stdout(sys.stderr):
+            found = program.run(base / "inputs", root)
+            if found != expected:
+                return f"ends with {found}, not {expected}"
+            program.check(base / "inputs", root, [path.name for path in (root / ACKNOWLEDGED).glob("*")])
     except Exception as error:
         return _told(error)
     shutil.rmtree(root)
