@@ -37,7 +37,7 @@ def test_a_manifest_that_comes_before_its_files_is_found() -> None:
     assert replay("--states", "30", "--without-syncs", "pretrain")["pretrain"]["problems"]
 
 
-@pytest.mark.slow
+@pytest.mark.crash
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("times", ["once", "twice"])
 def test_no_power_cut_loses_anything(name: str, times: str) -> None:
