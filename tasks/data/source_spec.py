@@ -186,14 +186,19 @@ class HuggingFaceSource(_Bounded):
             if is_path(self.name):
                 return [Problem("name", self.name, f"a hub name or a folder; {expanded(self.name)} is not there")]
             return []  # whether the hub has it takes a network; the stage says so if not
-        if (folder / "dataset_dict.json").is_file():
-            splits = json.loads((folder / "dataset_dict.json").read_text())["splits"]
-            if self.split not in splits:
-                return [Problem("split", self.split, f"one of {', '.join(splits)} ({folder})")]
-            folder = folder / self.split
-        if (folder / "state.json").is_file():
-            features = json.loads((folder / "dataset_info.json").read_text())["features"]
-            return _without_field(self.text_field, list(features), folder)
+        try:
+            if (folder / "dataset_dict.json").is_file():
+                splits = list(json.loads((folder / "dataset_dict.json").read_text())["splits"])
+                if self.split not in splits:
+                    return [Problem("split", self.split, f"one of {', '.join(map(str, splits))} ({folder})")]
+                folder = folder / self.split
+            if (folder / "state.json").is_file():
+                features = json.loads((folder / "dataset_info.json").read_text())["features"]
+                return _without_field(self.text_field, list(features), folder)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            return [
+                Problem("name", self.name, f"a folder that save_to_disk wrote; {folder} is damaged: {error!r:.200}")
+            ]
         return []
 
     def state(self) -> str:

@@ -128,7 +128,11 @@ def _model(path: Path) -> Served:
     if read_manifest(path).kind != "endpoint":
         return open_served(path)
     verify(path)
-    was = json.loads((path / RECORD / MODEL).read_text())
+    try:
+        was = json.loads((path / RECORD / MODEL).read_text())
+        was = {"path": str(was["path"]), "digest": str(was["digest"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:  # the record is not part of the digest
+        raise ArtifactError(f"{path / RECORD / MODEL} cannot be read ({error!r}); serve the model's folder") from error
     if not Path(was["path"]).exists():
         raise ArtifactError(
             f"model {was['digest'][:12]} of this endpoint is not in {was['path']} any more; say where it is: "

@@ -122,3 +122,11 @@ def test_the_state_changes_with_the_files_and_with_nothing_else(tmp_path: Path) 
     assert before == spec.as_found()
     (tmp_path / "a.txt").write_text("two!")
     assert before != spec.as_found()
+
+
+@pytest.mark.parametrize("file", ["dataset_dict.json", "train/dataset_info.json"])
+@pytest.mark.parametrize("content", ["", "[]", "{}", "[" * 100_000])
+def test_a_saved_dataset_that_is_damaged_is_a_problem(tmp_path: Path, file: str, content: str) -> None:
+    DatasetDict({"train": Dataset.from_dict({"text": ["one"]})}).save_to_disk(tmp_path / "set")
+    (tmp_path / "set" / file).write_text(content)
+    assert "is damaged" in only_problem(corpus(kind="huggingface", name=str(tmp_path / "set")))

@@ -98,6 +98,16 @@ def test_an_endpoint_whose_model_is_gone_says_the_way_out(tmp_path: Path) -> Non
     assert f"--like {tmp_path}" in ended.output and "Traceback" not in ended.output
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}", "\0"])
+def test_an_endpoint_whose_record_is_damaged_says_the_way_out(tmp_path: Path, content: str) -> None:
+    (tmp_path / "record").mkdir()
+    (tmp_path / "record" / "model.json").write_text(content)
+    write_manifest(tmp_path, "endpoint", {"label": "grpo"}, {}, {"model": "ab" * 32})
+    ended = CliRunner().invoke(main, [str(tmp_path), "--port", "0"])
+    assert ended.exit_code == 1
+    assert "serve the model's folder" in ended.output and "Traceback" not in ended.output
+
+
 def test_either_a_path_or_a_name(tmp_path: Path) -> None:
     for words in ([], [str(tmp_path), "--follow", "coder"]):
         assert "give either PATH or --follow NAME" in CliRunner().invoke(main, words).output
