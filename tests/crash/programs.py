@@ -5,6 +5,7 @@ import faulthandler
 import os
 import runpy
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from infra import launch
+from infra.durable import write_text
 from infra.launch import Engine, run_engine
 from tasks.manifest import read_manifest, verify
 
@@ -203,12 +205,14 @@ def _registry(inputs: Path, root: Path) -> str:
     begin_execution("crash", {"points": POINTS})
     acknowledge(root, "begun")
     job = home / "jobs" / "curve"
-    (job / "metrics.jsonl").unlink(missing_ok=True)  # as a job that begins anew
+    if job.exists():
+        write_text(job / "metrics.jsonl", "")  # as an engine does that begins anew
     with tracked("curve", job, spec={"points": POINTS}, inputs={}) as record:
         write_points(job, range(POINTS))
         record.made("checkpoint", "c" * 64, {})
     if not end_execution():
-        push_execution(execution_folder("20260101-000000-000-abcd"))
+        while not push_execution(execution_folder("20260101-000000-000-abcd")):
+            time.sleep(0.1)  # the thread that delivers is at it
     acknowledge(root, "delivered")
     version = _register(root, "b")
     acknowledge(root, "registered")
@@ -237,7 +241,8 @@ def _check_registry(inputs: Path, root: Path, acknowledged: Sequence[str]) -> No
         experiment = client.get_experiment_by_name("baton")
         assert experiment is not None
         runs = {run.data.tags["baton.role"]: run for run in client.search_runs([experiment.experiment_id])}
-        assert {role: run.info.status for role, run in runs.items()} == {"execution": "FINISHED", "stage": "FINISHED"}
+        ended = {role: run.info.status for role, run in runs.items()}
+        assert ended == {"execution": "FINISHED", "stage": "FINISHED"}, ended
         points = client.get_metric_history(runs["stage"].info.run_id, "loss")
         assert {point.step for point in points} == set(range(POINTS)), "points of the curve are gone"
 

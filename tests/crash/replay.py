@@ -56,11 +56,11 @@ def replay(name: str, wanted: int, seed: int, twice: bool, without_syncs: bool, 
         pool.apply(_prepare, (name, base))
         result, run = _recorded(pool, name, base, without_syncs)
         if twice:
-            (halfway,) = _states(program, run, 1, seed)
+            halfway = run.after(len(run.events) // 2, "any", seed).tree()
             shutil.rmtree(base / "root")
-            write(halfway.tree, base / "root")
+            write(halfway, base / "root")
             again, run = _recorded(pool, name, base, without_syncs)
-            assert again == result, f"{halfway}: ends with {again}, not {result}"
+            assert again == result, f"it goes on to {again}, not {result}"
         chosen = list(_states(program, run, wanted, seed))
         recorded = time.monotonic()
         wrong = pool.starmap(_check, [(name, base, number, state) for number, state in enumerate(chosen)], chunksize=1)
@@ -147,7 +147,9 @@ def _acknowledged(recording: Recording, point: int) -> list[str]:
 def _check(name: str, base: Path, number: int, state: State) -> str | None:
     """Returns what of a state is wrong before anything is run."""
     root = base / f"state-{number}"
-    write(state.tree, root)
+    here = {path: content for path, content in state.tree.items() if path.endswith("/run.json") and content}
+    moved = {path: content.replace(bytes(base / "root"), bytes(root)) for path, content in here.items()}
+    write(state.tree | moved, root)  # a stage's record names its job directory
     try:
         with redirect_stdout(sys.stderr):
             PROGRAMS[name].check(base / "inputs", root, state.acknowledged)
