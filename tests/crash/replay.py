@@ -148,7 +148,9 @@ def _check(name: str, base: Path, number: int, state: State) -> str | None:
     """Returns what of a state is wrong before anything is run."""
     root = base / f"state-{number}"
     here = {path: content for path, content in state.tree.items() if path.endswith("/run.json") and content}
-    moved = {path: content.replace(bytes(base / "root"), bytes(root)) for path, content in here.items()}
+    moved: dict[str, bytes | None] = {
+        path: content.replace(bytes(base / "root"), bytes(root)) for path, content in here.items()
+    }
     write(state.tree | moved, root)  # a stage's record names its job directory
     try:
         with redirect_stdout(sys.stderr):
