@@ -33,7 +33,17 @@ from tests.crash.record import read_trace, recording
 WORKERS = 2  # at the same time
 TRIES = 200  # candidates looked at for each state that is wanted
 _SERVER = multiprocessing.get_context("forkserver")
-LIBRARIES = ("tasks.pretrain.train", "tasks.pretrain.trainer", "tasks.sft.sft", "tasks.convert.__main__", "mlflow")
+LIBRARIES = (
+    "tasks.pretrain.train",
+    "tasks.pretrain.trainer",
+    "tasks.sft.sft",
+    "tasks.posttrain.trainer",
+    "tasks.convert.import_model",
+    "tasks.publish.registry",
+    "infra.tracking.push",
+    "infra.tracking.execution",
+    "tests.convert.models",
+)
 
 
 @dataclass(frozen=True)
