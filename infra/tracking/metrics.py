@@ -48,7 +48,9 @@ def _whole_lines(path: Path, offset: int) -> list[tuple[bytes, int]]:
             if stream.seek(0, 2) < offset:
                 offset = 0  # the job was begun anew
             stream.seek(offset)
-            content = stream.read()
+            # a power cut leaves zeros where a line was lost. What is behind them is taken again by a resumed run; sent
+            # now, its steps would pass for the newest, and the lost ones be left out
+            content = stream.read().partition(b"\0")[0]
     except FileNotFoundError:
         return []
     lines = []

@@ -72,3 +72,9 @@ def test_a_file_that_was_begun_anew_is_read_from_its_start(tmp_path: Path) -> No
 
 def test_no_file_has_no_points(tmp_path: Path) -> None:
     assert list(points_after(tmp_path / "metrics.jsonl", 0, 10)) == []
+
+
+def test_what_is_behind_a_line_that_a_power_cut_lost_waits_for_the_resumed_run(tmp_path: Path) -> None:
+    whole, lost, behind = (line(step, step, {"loss": 1.0}) for step in range(3))
+    (tmp_path / "metrics.jsonl").write_text(whole + "\0" * len(lost) + behind)
+    assert collect(tmp_path / "metrics.jsonl", 0, 10)[:2] == ({("loss", 0): 1.0}, len(whole))
