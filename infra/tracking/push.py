@@ -172,7 +172,7 @@ def _push_progress(client: MlflowClient, folder: Path, pushed: Pushed, job: Path
     """How far a running engine is (its progress.json), as one tag, with how far it was at first and when."""
     try:
         progress = json.loads((job / "progress.json").read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # not synced: a power cut can leave it empty until it is written again
         return pushed
     first = pushed.first or [progress["done"], time.time()]
     told = json.dumps(progress)
