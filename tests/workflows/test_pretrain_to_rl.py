@@ -204,10 +204,10 @@ def test_a_run_may_enter_midway_and_stop_early(run: tuple[Path, Any], tmp_path: 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("name: [", "a YAML or JSON file"),
-        ("", "valid dictionary"),
+        ("name: [", "YAML or JSON: line 1, column 8"),
+        ("", "a mapping of sections"),
         ("pretrain: {steps: 0}", "pretrain.steps: 0"),
-        ("name: 2026-01-01", "YAML or JSON"),
+        ("name: 2026.5", "valid string"),
     ],
 )
 def test_a_wrong_recipe_ends_before_any_compute(tmp_path: Path, text: str, said: str) -> None:
