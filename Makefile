@@ -71,7 +71,7 @@ test-serve: $(READY)  ## the champion's service with vLLM: switched under 16 cli
 	$(BIN)/python -m pytest -m slow tests/serve
 
 # strace records what a program writes and syncs
-test-crash: $(READY)  ## power cuts at every point of four programs, replayed: nothing that a manifest vouches for is lost
+test-crash: $(READY)  ## power cuts at every point of five programs, replayed: nothing that a manifest vouches for is lost
 	@command -v strace >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends strace >/dev/null; }
 	$(BIN)/python -m pytest -m crash tests/crash
 

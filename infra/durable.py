@@ -51,11 +51,15 @@ def rename(source: Path, target: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Replace a file: after a crash at any moment it has the old content or the new."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # ranks may write at the same time
-    with partial.open("w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    rename(partial, path)
+    try:
+        with partial.open("w") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        rename(partial, path)
+    except BaseException:  # the disk is full
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -115,10 +115,13 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         raw = json.loads(path.read_text())
         files = {name: FileEntry(**entry) for name, entry in raw.pop("files").items()}
-        return Manifest(files=files, **raw)
+        found = Manifest(files=files, **raw)
+        if not isinstance(found.digest, str):
+            raise TypeError(f"digest is {found.digest!r}, which is not text")
+        return found
     except FileNotFoundError:
         raise ArtifactError(f"{directory}: no {MANIFEST}, so this is not a complete artifact; make it again") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{path}: not a manifest ({error}); make the artifact again") from error
 
 

@@ -4,8 +4,8 @@
     python -m tasks.convert import HUGGING_FACE MEGATRON
     python -m tasks.convert audit ONE OTHER
 
-`--preflight` with the first two prints what would be read and written, and every problem, and writes nothing.
-Exit code 0; 1 when it cannot be done, or an audit finds a difference; 2 for wrong words.
+`--preflight` with the first two prints what would be read and written, and the problems that can be known, and writes
+nothing. Exit code 0; 1 when it cannot be done, or an audit finds a difference; 2 for wrong arguments.
 """
 
 import json
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _preflight(function: Callable[..., Any]) -> Callable[..., Any]:
-    words = "Print what would be read and written, and every problem; write nothing. Exit code 1 if there is a problem."
+    words = "Print what would be read and written, and its problems; write nothing. Exit code 1 if there is a problem."
     return click.option("--preflight", is_flag=True, help=words)(function)
 
 
@@ -179,7 +179,14 @@ def _with_tokens(model: "MegatronModel", tokenizer: Path | None) -> "MegatronMod
         return model
     from transformers import AutoTokenizer
 
-    words = AutoTokenizer.from_pretrained(tokenizer)
+    from tasks.convert.errors import ConversionError
+    from tasks.convert.export_model import check_beside
+
+    check_beside(tokenizer)
+    try:
+        words = AutoTokenizer.from_pretrained(tokenizer)
+    except Exception as error:  # tokenizers raises plain Exception for what it cannot read
+        raise ConversionError(f"{tokenizer}: transformers cannot load this tokenizer ({error})") from error
     found = {"eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id}
     return replace(model, fields=model.fields | found)
 

@@ -17,10 +17,9 @@ from tasks.convert.export_model import dtype_name, files_beside, generation_conf
 from tasks.convert.fields import read_json
 from tasks.convert.from_spec import Untrainable
 from tasks.convert.import_model import HuggingFaceModel, description, precision
-from tasks.convert.megatron_model import HUGGINGFACE, MegatronModel
+from tasks.convert.megatron_model import MegatronModel
 from tasks.convert.target import ACCOUNT
-from tasks.convert.torch_dist import METADATA
-from tasks.convert.torch_dist_writer import ABOUT, NO_STATE
+from tasks.convert.torch_dist_writer import ABOUT, NO_STATE, SMALL
 from tasks.convert.transfer import Entry
 from tasks.manifest import RECORD
 from tasks.pretrain.model_spec import ModelSpec
@@ -42,14 +41,13 @@ def compare_beside(
 ) -> Beside:
     """`tokenizer`: the folder that an export was given in place of the imported tokenizer."""
     found = Beside()
-    imported = ours.beside == ours.folder / HUGGINGFACE
     _account(found, ours, theirs, entries)
     if ours.beside:
         _copied(found, ours, theirs, tokenizer)
     else:
         beside = [path.name for path in files_beside(theirs.folder) if path.name != "config.json"]
         found.not_compared += [f"{name} (the checkpoint has none)" for name in beside]
-    if imported:
+    if ours.imported:
         _described(found, ours, theirs)
         _small_files(found, ours)
     else:
@@ -61,7 +59,7 @@ def compare_beside(
 
 def free_fields(ours: MegatronModel, theirs: HuggingFaceModel) -> tuple[list[str], list[str]]:
     """config.json's fields that touch neither weights nor forward pass: those to compare, and those that cannot be."""
-    skipped = {*_VERSIONS, *_DTYPE} if ours.beside is None or _dtypes(ours) != _dtypes(theirs) else set(_VERSIONS)
+    skipped = {*_VERSIONS, *_DTYPE} if _dtype_is_rewritten(ours, theirs) else set(_VERSIONS)
     if ours.beside is None:
         skipped |= {name for name in _TOKENS if ours.fields.get(name) is None}
     unknown = sorted(name for name in skipped & set(_TOKENS) if theirs.fields.get(name) is not None)
@@ -69,9 +67,12 @@ def free_fields(ours: MegatronModel, theirs: HuggingFaceModel) -> tuple[list[str
 
 
 def _dtypes(model: MegatronModel | HuggingFaceModel) -> set[torch.dtype]:
-    if isinstance(model, HuggingFaceModel):
-        return {model.files.tensors[name].dtype for weight in model.weights for name, _ in weight.parts}
-    return {model.checkpoint.tensors[model.keys[weight.key]].dtype for weight in model.weights}
+    return set(model.dtypes().values())
+
+
+def _dtype_is_rewritten(ours: MegatronModel, theirs: HuggingFaceModel) -> bool:
+    """Whether an export writes config.json's dtype: of a checkpoint that was not imported, or of a cast."""
+    return not ours.imported or _dtypes(ours) != _dtypes(theirs)
 
 
 def _copied(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel, tokenizer: Path | None) -> None:
@@ -105,7 +106,7 @@ def _config(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel) -> Non
     mine, other = (read_json(folder / "config.json") for folder in (ours.beside, theirs.folder))
     names = sorted(name for name in mine.keys() | other.keys() if mine.get(name) != other.get(name))
     for name in names:
-        if name in _DTYPE and _dtypes(ours) != _dtypes(theirs):
+        if name in _DTYPE and _dtype_is_rewritten(ours, theirs):
             if other.get(name) not in (None, dtype_name(_dtypes(theirs))):
                 found.differences.append(f"config.json: {name} is {other[name]!r}, and the weights are not")
         elif name in _DTYPE or name in _VERSIONS:  # the other fields are compared with their defaults filled in
@@ -113,7 +114,7 @@ def _config(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel) -> Non
                 f"config.json: {name} is {other.get(name)!r}, and {mine.get(name)!r} in {ours.beside}"
             )
     if not names and _dtypes(ours) == _dtypes(theirs):
-        found.differences.append(f"config.json: not the bytes of {ours.beside / 'config.json'}, though the same fields")
+        found.differences.append(f"config.json: has the fields of {ours.beside / 'config.json'}, but not byte for byte")
 
 
 def _described(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel) -> None:
@@ -168,7 +169,7 @@ def _small_files(found: Beside, ours: MegatronModel) -> None:
             continue
         if not same:
             found.differences.append(f"{path}: does not hold {content!r}, which an import writes")
-    known = {*ours.checkpoint.files(), "metadata.json", "common.pt", NO_STATE, METADATA}
+    known = {*ours.checkpoint.files(), *SMALL}
     extra = sorted(path.name for path in folder.iterdir() if path.name not in known)
     found.differences += [f"{folder / name}: does not belong to the checkpoint" for name in extra]
 

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,12 +15,12 @@ import torch
 from tasks.convert.errors import ConversionError
 from tasks.convert.left_out import WEIGHTS, adapter_problem
 from tasks.convert.mapping import Weight
-from tasks.convert.megatron_model import HUGGINGFACE, MegatronModel
+from tasks.convert.megatron_model import MegatronModel
 from tasks.convert.partial import Files, Partial, states
 from tasks.convert.safetensors_files import INDEX, SINGLE, Shard, write_index
 from tasks.convert.target import ACCOUNT
 from tasks.convert.torch_dist import METADATA
-from tasks.convert.transfer import Entry, cast, each, export_weight
+from tasks.convert.transfer import Entry, cast, each, export_weight, size
 from tasks.manifest import MANIFEST, RECORD, file_digest
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -33,14 +33,16 @@ class ExportOptions:
     replace: bool = False  # what is at the target
 
 
-def export_model(
-    source: MegatronModel, target: Path, options: ExportOptions, tokenizer: Path | None, progress: Progress
-) -> list[Entry]:
-    """Write `target`; returns the account of its weights, which is also in record/conversion.json. Raises
-    ConversionError, and OSError; then what was written is in `target`.partial, and the next call goes on there."""
-    stored = {weight.name: source.checkpoint.tensors[source.keys[weight.key]].dtype for weight in source.weights}
-    dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in stored.items()}
-    shards = plan_shards(source, options)
+def export_partial(
+    source: MegatronModel, target: Path, options: ExportOptions, tokenizer: Path | None, files: int
+) -> Partial:
+    """The conversion, before anything is written, into so many safetensors files. Raises ConversionError when `target`
+    may not be written, or one of the files beside the weights is damaged."""
+    places = [place for place in (source.beside, tokenizer) if place]
+    for place in places:
+        if problem := adapter_problem(place):
+            raise ConversionError(problem)
+        check_beside(place)
     plan = {
         "export": file_digest(source.checkpoint.folder / METADATA),
         "from": str(source.checkpoint.folder.absolute()),
@@ -49,16 +51,21 @@ def export_model(
         "dtype": options.dtype,
         "max_shard_bytes": options.max_shard_bytes,
     }
-    total, written = sum(_bytes(weight, dtypes[weight.name]) for weight in source.weights), 0
-    places = [place for place in (source.beside, tokenizer) if place]
-    for place in places:
-        if problem := adapter_problem(place):
-            raise ConversionError(problem)
-        check_beside(place)
     small = [INDEX, "config.json", "generation_config.json", f"{RECORD}/{ACCOUNT}"]
     small += [path.name for place in places for path in files_beside(place)]
     inputs = [source.folder, source.checkpoint.folder, *places]
-    with Partial(target, plan, Files(_names(len(shards)), small), inputs, options.replace) as making:
+    return Partial(target, plan, Files(_names(files), small), inputs, options.replace)
+
+
+def export_model(
+    source: MegatronModel, target: Path, options: ExportOptions, tokenizer: Path | None, progress: Progress
+) -> list[Entry]:
+    """Write `target`; returns the account of its weights, which is also in record/conversion.json. Raises
+    ConversionError, and OSError; then what was written is in `target`.partial, and the next call goes on there."""
+    dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in source.dtypes().items()}
+    shards = shards_of(source.weights, dtypes, options)
+    total, written = size(source.weights, dtypes), 0
+    with export_partial(source, target, options, tokenizer, len(shards)) as making:
         making.room(total)
         progress(written, total)
         sizes: dict[str, dict[str, int]] = {}
@@ -83,7 +90,7 @@ def export_model(
 
             def moved(weight: Weight) -> None:
                 nonlocal written
-                written += _bytes(weight, dtypes[weight.name])
+                written += size([weight], dtypes)
                 progress(written, total)
 
             made = {entry.megatron: entry for entry in each(move, _in_turn(shards), moved)}
@@ -102,29 +109,18 @@ def write_account(folder: Path, account: list[Entry], **more: Any) -> None:
     (folder / RECORD / ACCOUNT).write_text(json.dumps(content, indent=1))
 
 
-def _bytes(weight: Weight, dtype: torch.dtype) -> int:
-    return weight.elements * dtype.itemsize
-
-
-def plan_shards(source: MegatronModel, options: ExportOptions) -> list[list[Weight]]:
-    """The weights of each safetensors file."""
-    stored = {weight.name: source.checkpoint.tensors[source.keys[weight.key]].dtype for weight in source.weights}
-    dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in stored.items()}
-    return list(_shards(source.weights, dtypes, options.max_shard_bytes))
-
-
-def _shards(weights: list[Weight], dtypes: dict[str, torch.dtype], most: int) -> Iterator[list[Weight]]:
-    """Weights by file, in their order. One that is larger than a file may be has a file of its own."""
-    shard: list[Weight] = []
-    size = 0
+def shards_of(weights: list[Weight], dtypes: dict[str, torch.dtype], options: ExportOptions) -> list[list[Weight]]:
+    """The weights of each safetensors file, in their order. One that is larger than a file may be has its own."""
+    shards: list[list[Weight]] = [[]]
+    filled = 0
     for weight in weights:
-        more = _bytes(weight, dtypes[weight.name])
-        if shard and size + more > most:
-            yield shard
-            shard, size = [], 0
-        shard.append(weight)
-        size += more
-    yield shard
+        more = size([weight], dtypes)
+        if shards[-1] and filled + more > options.max_shard_bytes:
+            shards.append([])
+            filled = 0
+        shards[-1].append(weight)
+        filled += more
+    return shards
 
 
 def _in_turn(shards: list[list[Weight]]) -> list[Weight]:
@@ -150,10 +146,9 @@ def _write_beside(
     if tokenizer:  # which may be another model's folder
         copy_beside(tokenizer, folder, without=("config.json", "generation_config.json"))
     config = folder / "config.json"
-    imported = source.beside == source.folder / HUGGINGFACE
     if source.beside is None or not config.exists():
         config.write_text(json.dumps(source.fields, indent=2) + "\n")
-    if cast or not imported:
+    if cast or not source.imported:
         set_dtype(config, dtypes)
     generation = folder / "generation_config.json"
     if not generation.exists():
@@ -168,9 +163,8 @@ def generation_config(fields: dict[str, Any]) -> str:
 
 def export_notes(source: MegatronModel, options: ExportOptions) -> list[str]:
     """What a person should know of an export that can be done."""
-    stored = {source.checkpoint.tensors[source.keys[weight.key]].dtype for weight in source.weights}
-    name = dtype_name(stored)
-    if source.beside and options.dtype is None and source.fields.get("dtype") != name:
+    name = dtype_name(set(source.dtypes().values()))
+    if source.imported and options.dtype is None and source.fields.get("dtype") != name:
         said = source.fields.get("dtype")
         return [f"config.json says dtype {said!r}, and the weights are {name}; it stays as the imported model had it"]
     return []

@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from blake3 import blake3
 
 from tasks.convert.architecture import Architecture
 from tasks.convert.errors import ConversionError
 from tasks.convert.export_model import Progress, check_beside, copy_beside, files_beside, set_dtype, write_account
 from tasks.convert.families import family_of, read
-from tasks.convert.files import raw
 from tasks.convert.from_spec import Untrainable, model_spec
 from tasks.convert.left_out import adapter_problem, left_out
 from tasks.convert.mapping import Weight, refuse_far_off, weights
@@ -31,7 +29,7 @@ from tasks.convert.reference import check_runs
 from tasks.convert.safetensors_files import Model
 from tasks.convert.target import ACCOUNT
 from tasks.convert.torch_dist_writer import SMALL, DistFile, Place, weights_file, write_metadata
-from tasks.convert.transfer import DTYPES, Entry, cast, each, import_weight
+from tasks.convert.transfer import DTYPES, Entry, cast, each, import_weight, size
 from tasks.manifest import RECORD
 
 # left over in old files, and made anew by every model
@@ -51,6 +49,10 @@ class HuggingFaceModel:
     weights: list[Weight]
     dropped: list[str]  # tensors that repeat others
     left_out: list[str]  # subfolders, and files with other weights
+
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """The type that each weight is stored in, by the weight's name."""
+        return {weight.name: self.files.tensors[weight.parts[0][0]].dtype for weight in self.weights}
 
 
 @dataclass(frozen=True)
@@ -95,24 +97,12 @@ def _dropped(files: Model, expected: dict[str, tuple[int, ...]]) -> list[str]:
     """What need not be carried: it follows from the config, or repeats another tensor."""
     dropped = [name for name in files.tensors if name.endswith(_DERIVED)]
     if _OUTPUT in files.tensors and _OUTPUT not in expected and _EMBEDDING in files.tensors:
-        if digest(files, _OUTPUT) != digest(files, _EMBEDDING):
+        if files.digest(_OUTPUT) != files.digest(_EMBEDDING):
             raise ConversionError(
                 f"{files.folder}: the config ties the output to the embedding, and {_OUTPUT} is not {_EMBEDDING}"
             )
         dropped.append(_OUTPUT)
     return dropped
-
-
-def digest(files: Model, name: str) -> str:
-    """BLAKE3 of a tensor's bytes."""
-    stored = files.tensors[name]
-    found = blake3()
-    height = max(1, (1 << 20) // max(1, prod(stored.shape[1:]) * stored.dtype.itemsize))
-    for start in range(0, stored.shape[0], height):
-        rows = torch.empty((min(height, stored.shape[0] - start), *stored.shape[1:]), dtype=stored.dtype)
-        files.rows_into(name, start, rows)
-        found.update(raw(rows))
-    return found.hexdigest()
 
 
 def description(source: HuggingFaceModel, dtype: str | None) -> dict[str, Any]:
@@ -142,24 +132,34 @@ def import_notes(source: HuggingFaceModel, options: ImportOptions) -> list[str]:
     return found
 
 
+def layers(source: HuggingFaceModel) -> list[list[Weight]]:
+    """The weights of each .distcp file."""
+    return [list(group) for _, group in groupby(source.weights, key=lambda weight: weight.layer)]
+
+
+def import_partial(source: HuggingFaceModel, target: Path, options: ImportOptions) -> Partial:
+    """The conversion, before anything is written. Raises ConversionError when `target` may not be written."""
+    state = states(source.folder, {item.file for item in source.files.tensors.values()})
+    plan = {"import": str(source.folder.absolute()), "files": state, "config": source.fields, "dtype": options.dtype}
+    large = [f"{CHECKPOINT}/{weights_file(number)}" for number in range(len(layers(source)))]
+    small = ["model.json", f"{RECORD}/{ACCOUNT}", *(f"{CHECKPOINT}/{name}" for name in SMALL)]
+    small += [f"{HUGGINGFACE}/{path.name}" for path in files_beside(source.folder)]
+    return Partial(target, plan, Files(large, small), [source.folder], options.replace)
+
+
 def import_model(source: HuggingFaceModel, target: Path, options: ImportOptions, progress: Progress) -> list[Entry]:
     """Write `target`; returns the account of its weights. Raises ConversionError, and OSError; then what was
     written is in `target`.partial, and the next call goes on there."""
-    stored = {weight.name: source.files.tensors[weight.parts[0][0]].dtype for weight in source.weights}
+    stored = source.dtypes()
     dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in stored.items()}
     refuse_mixed(source.weights, dtypes)
-    state = states(source.folder, {item.file for item in source.files.tensors.values()})
-    plan = {"import": str(source.folder.absolute()), "files": state, "config": source.fields, "dtype": options.dtype}
-    total, written = sum(_bytes(weight, dtypes) for weight in source.weights), 0
-    groups = [list(group) for _, group in groupby(source.weights, key=lambda weight: weight.layer)]
-    large = [f"{CHECKPOINT}/{weights_file(number)}" for number in range(len(groups))]
-    small = ["model.json", f"{RECORD}/{ACCOUNT}", *(f"{CHECKPOINT}/{name}" for name in SMALL)]
-    small += [f"{HUGGINGFACE}/{path.name}" for path in files_beside(source.folder)]
+    total, written = size(source.weights, dtypes), 0
+    groups = layers(source)
     try:
         about = description(source, options.dtype)
     except Untrainable:
         about = None  # import_notes says why
-    with Partial(target, plan, Files(large, small), [source.folder], options.replace) as making:
+    with import_partial(source, target, options) as making:
         making.room(total)
         progress(written, total)
         folder = making.folder / CHECKPOINT
@@ -185,7 +185,7 @@ def import_model(source: HuggingFaceModel, target: Path, options: ImportOptions,
 
             def moved(weight: Weight) -> None:
                 nonlocal written
-                written += _bytes(weight, dtypes)
+                written += size([weight], dtypes)
                 progress(written, total)
 
             account = each(move, source.weights, moved)
@@ -211,10 +211,6 @@ def refuse_mixed(weights: list[Weight], dtypes: dict[str, torch.dtype]) -> None:
     ]
     if wrong:
         raise ConversionError(f"{several(wrong)}. Choose one type with --dtype")
-
-
-def _bytes(weight: Weight, dtypes: dict[str, torch.dtype]) -> int:
-    return weight.elements * dtypes[weight.name].itemsize
 
 
 def _write_beside(

@@ -12,6 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import AutoConfig
 
 from tasks.convert.architecture import Architecture
@@ -50,6 +51,15 @@ class MegatronModel:
     weights: list[Weight]
     keys: dict[str, str]  # a weight's key: its name in this checkpoint
     beside: Path | None  # a folder with what else Hugging Face's side has
+
+    @property
+    def imported(self) -> bool:
+        """Whether it came from Hugging Face by `import`, so that what is beside it stays as it was."""
+        return self.beside == self.folder / HUGGINGFACE
+
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """The type that each weight is stored in, by the weight's name."""
+        return {weight.name: self.checkpoint.tensors[self.keys[weight.key]].dtype for weight in self.weights}
 
 
 def open_megatron(folder: Path, config: Path | None = None) -> MegatronModel:

@@ -6,10 +6,12 @@ once per checkpoint. Its limits grow with the file: what torch writes takes abou
 """
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 
@@ -41,23 +43,13 @@ class Stored:
 
 def read_metadata(path: Path) -> dict[str, Stored]:
     """The tensors that a `.metadata` describes. Raises ConversionError, and OSError when it cannot be opened."""
-    size = path.stat().st_size
-    if size > MOST_BYTES:
-        raise ConversionError(f"{path}: has {size} bytes; a checkpoint's metadata may have up to {MOST_BYTES}")
-    seconds, memory = 30 + 10 * (size >> 20), (256 << 20) + 48 * size
-    words = [sys.executable, "-S", "-E", "-m", "tasks.convert.read_metadata", str(path.absolute())]
-    try:
-        ended = subprocess.run(
-            [*words, str(seconds), str(memory)],
-            cwd=_ROOT,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60 + 5 * seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ConversionError(f"{path}: cannot be read in {error.timeout:.0f} s; the file is damaged") from None
+    with path.open("rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > MOST_BYTES:
+            raise ConversionError(f"{path}: has {size} bytes; a checkpoint's metadata may have up to {MOST_BYTES}")
+        seconds, memory = 30 + 10 * (size >> 20), (256 << 20) + 48 * size
+        words = [sys.executable, "-S", "-E", "-m", "tasks.convert.read_metadata", str(seconds), str(memory)]
+        ended = _run(path, words, stream, 60 + 5 * seconds)
     if ended.returncode == 1 and len(said := ended.stderr.splitlines()) == 1:
         raise ConversionError(f"{path} {said[0]}")
     if ended.returncode:
@@ -66,6 +58,15 @@ def read_metadata(path: Path) -> dict[str, Stored]:
             f"{ended.returncode}: {' '.join(ended.stderr.split()[-20:])}); the file is damaged"
         )
     return dict(_stored(path, *json.loads(line)) for line in ended.stdout.splitlines())
+
+
+def _run(path: Path, words: list[str], stream: BinaryIO, patience_s: float) -> "subprocess.CompletedProcess[str]":
+    try:
+        return subprocess.run(
+            words, cwd=_ROOT, stdin=stream, capture_output=True, text=True, timeout=patience_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ConversionError(f"{path}: cannot be read in {patience_s} s; the file is damaged") from None
 
 
 def _stored(path: Path, name: str, dtype: str, shape: list[int], chunks: list[list[object]]) -> tuple[str, Stored]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from infra.durable import rename, sync, sync_tree
+from infra.durable import make_folder, rename, sync, sync_tree
 from tasks.convert import journal
 from tasks.convert.errors import ConversionError
 from tasks.convert.journal import JOURNAL
@@ -43,7 +43,7 @@ class Partial:
     """Used in a `with`: what was written before an error stays, to be continued."""
 
     def __init__(
-        self, target: Path, plan: dict[str, Any], files: "Files", inputs: Iterable[Path], replace: bool = False
+        self, target: Path, plan: dict[str, Any], files: Files, inputs: Iterable[Path], replace: bool = False
     ) -> None:
         """`inputs`: files and folders that are read. Raises ConversionError when `target` may not be written."""
         self.target = normalized(target)
@@ -55,11 +55,10 @@ class Partial:
         self._append = threading.Lock()
         self.folder = self._place / CONTENT
         self.written: dict[str, Entry] = {}  # by name, as the journal claims; to be checked against the files
+        self._check_ours()  # not even a lock is put into a folder of somebody else
 
     def __enter__(self) -> Self:
-        if not (self._place / LOCK).exists():
-            self._check_ours()  # not even a lock is put into a folder of somebody else
-        self._place.mkdir(parents=True, exist_ok=True)
+        make_folder(self._place)
         self._lock = _locked(self._place, self.target)
         try:
             self._open()
@@ -158,15 +157,19 @@ class Partial:
         os.close(self._lock)
         if isinstance(error, OSError):
             raise ConversionError(
-                f"{self._place}: could not be written ({error}). What is there stays: the same command goes on from "
-                f"there"
+                f"{self._place}: the conversion stopped ({error}). What is written stays: the same command goes on "
+                f"from there"
             ) from error
 
     def room(self, needed: int) -> None:
-        """Raises ConversionError when the disk has not `needed` bytes, those included that are here already."""
+        """Raises ConversionError when the disk has not `needed` bytes, those included that are here already, or may
+        not be written to."""
+        parent = next(path for path in self.folder.parents if path.exists())
+        if not (parent.is_dir() and os.access(parent, os.W_OK)):
+            raise ConversionError(f"{self.target}: cannot be made in {parent}, which is not a writable folder")
         files = [path.stat() for path in self.folder.rglob("*") if path.is_file()]
         needed -= sum(file.st_blocks * 512 for file in files)
-        free = shutil.disk_usage(self.folder).free
+        free = shutil.disk_usage(parent).free
         if free < needed:
             raise ConversionError(
                 f"{self._place}: {needed / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free; make room, or "
@@ -175,7 +178,7 @@ class Partial:
 
 
 def states(folder: Path, names: Iterable[str]) -> list[tuple[str, int, int]]:
-    """By which a plan knows its source again: each file's name, size and time of change."""
+    """What identifies a plan's source: each file's name, size and time of change."""
     found = [(name, (folder / name).stat()) for name in sorted(names)]
     return [(name, state.st_size, state.st_mtime_ns) for name, state in found]
 

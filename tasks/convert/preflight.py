@@ -1,24 +1,32 @@
-"""What a conversion would read and write, and every problem that can be known before: nothing is written."""
+"""What a conversion would read and write, and the problems that can be known before: nothing is written."""
 
-import os
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import torch
 
-from tasks.convert.errors import ConversionError
-from tasks.convert.export_model import ExportOptions, check_beside, export_notes, files_beside, plan_shards
+from tasks.convert.export_model import ExportOptions, export_notes, export_partial, files_beside, shards_of
 from tasks.convert.from_spec import Untrainable
-from tasks.convert.import_model import HuggingFaceModel, ImportOptions, description, import_notes, refuse_mixed
-from tasks.convert.mapping import Weight
+from tasks.convert.import_model import (
+    HuggingFaceModel,
+    ImportOptions,
+    description,
+    import_notes,
+    import_partial,
+    layers,
+    refuse_mixed,
+)
 from tasks.convert.megatron_model import CHECKPOINT, HUGGINGFACE, MegatronModel
-from tasks.convert.transfer import cast
+from tasks.convert.partial import Partial
+from tasks.convert.transfer import cast, size
 from tasks.job import StageError
 from tasks.manifest import ArtifactError
+
+T = TypeVar("T")
+S = TypeVar("S", HuggingFaceModel, MegatronModel)
 
 
 @dataclass
@@ -27,12 +35,19 @@ class Preflight:
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def attempt(self, work: Callable[[], Any]) -> Any:
+    def attempt(self, work: Callable[[], T]) -> T | None:
         """What `work` returns; None, and one more problem, when it cannot be done."""
         try:
             return work()
         except (StageError, ArtifactError, OSError) as error:
-            self.problems.append(str(error))
+            if str(error) not in self.problems:
+                self.problems.append(str(error))
+            return None
+
+    def opened(self, checks: list[Callable[[], None]], opening: Callable[[], S]) -> S | None:
+        for check in checks:
+            self.attempt(check)
+        return self.attempt(opening)
 
 
 def import_preflight(
@@ -42,17 +57,15 @@ def import_preflight(
     options: ImportOptions,
 ) -> Preflight:
     found = Preflight()
-    for check in checks:
-        found.attempt(check)
-    source: HuggingFaceModel | None = found.attempt(opening)
+    source = found.opened(checks, opening)
     if source is None:
         return found
-    stored = {weight.name: source.files.tensors[weight.parts[0][0]].dtype for weight in source.weights}
-    files = len({weight.layer for weight in source.weights})
-    _describe(found, source, source.folder, stored)
+    stored = source.dtypes()
     written = {name: cast(name, dtype, options.dtype) for name, dtype in stored.items()}
+    _describe(found, source, source.folder, stored)
     found.attempt(lambda: refuse_mixed(source.weights, written))
-    _weights(found, target / CHECKPOINT, source.weights, stored, options.dtype, f"{files} files .distcp", target)
+    files = f"{len(layers(source))} files .distcp"
+    _weights(found, target / CHECKPOINT, source, written, files, lambda: import_partial(source, target, options))
     _beside(found, source.folder, target / HUGGINGFACE)
     try:
         description(source, options.dtype)
@@ -71,18 +84,20 @@ def export_preflight(
     tokenizer: Path | None,
 ) -> Preflight:
     found = Preflight()
-    for check in checks:
-        found.attempt(check)
-    source: MegatronModel | None = found.attempt(opening)
+    source = found.opened(checks, opening)
     if source is None:
         return found
-    stored = {weight.name: source.checkpoint.tensors[source.keys[weight.key]].dtype for weight in source.weights}
-    shards = len(plan_shards(source, options))
+    stored = source.dtypes()
+    written = {name: cast(name, dtype, options.dtype) for name, dtype in stored.items()}
+    files = len(shards_of(source.weights, written, options))
     _describe(found, source, source.checkpoint.folder, stored)
-    _weights(found, target, source.weights, stored, options.dtype, f"{shards} files .safetensors", target)
+
+    def making() -> Partial:
+        return export_partial(source, target, options, tokenizer, files)
+
+    _weights(found, target, source, written, f"{files} files .safetensors", making)
     for place in (source.beside, tokenizer):
         if place:
-            found.attempt(lambda place=place: check_beside(place))  # type: ignore[misc]
             _beside(found, place, target)
     if source.beside is None:
         found.lines.append(f"writes {target / 'config.json'}, made from the checkpoint's description")
@@ -106,27 +121,16 @@ def _describe(
 def _weights(
     found: Preflight,
     folder: Path,
-    weights: list[Weight],
-    stored: dict[str, torch.dtype],
-    dtype: str | None,
+    source: HuggingFaceModel | MegatronModel,
+    written: dict[str, torch.dtype],
     files: str,
-    target: Path,
+    making: Callable[[], Partial],
 ) -> None:
-    dtypes = {name: cast(name, kind, dtype) for name, kind in stored.items()}
-    size = sum(weight.elements * dtypes[weight.name].itemsize for weight in weights)
-    names = ", ".join(sorted({str(kind).removeprefix("torch.") for kind in dtypes.values()}))
-    found.lines.append(f"writes {folder}: {files}, {size} bytes of weights as {names}")
-    found.attempt(lambda: _room(target, size))
-
-
-def _room(target: Path, size: int) -> None:
-    """Raises ConversionError when the weights do not fit, or the folder cannot be made."""
-    parent = next(path for path in target.absolute().parents if path.exists())
-    if not (parent.is_dir() and os.access(parent, os.W_OK)):
-        raise ConversionError(f"{target}: cannot be made in {parent}, which is no folder that may be written to")
-    free = shutil.disk_usage(parent).free
-    if free < size:
-        raise ConversionError(f"{target}: {size} bytes are needed and {free} are free; make room, or choose another")
+    """`making`: the conversion, which is not begun; its own checks of target and room are made."""
+    needed = size(source.weights, written)
+    names = ", ".join(sorted({str(dtype).removeprefix("torch.") for dtype in written.values()}))
+    found.lines.append(f"writes {folder}: {files}, {needed} bytes of weights as {names}")
+    found.attempt(lambda: making().room(needed))
 
 
 def _beside(found: Preflight, source: Path, target: Path) -> None:

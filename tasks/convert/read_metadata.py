@@ -1,6 +1,6 @@
 """What a checkpoint's `.metadata` says of its tensors, as one line of JSON.
 
-    python -m tasks.convert.read_metadata PATH CPU_SECONDS MEMORY_BYTES
+    python -m tasks.convert.read_metadata CPU_SECONDS MEMORY_BYTES < .metadata
 
 A process of its own, started by tasks/convert/metadata.py, that may take no more than so much time and
 address space. Exit code 0, or 1 with the reason on stderr. Standard library only.
@@ -12,7 +12,6 @@ import re
 import resource
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from tasks.convert.pickles import Call, Name, Pairs, PickleError, Value, kind, load, shown
 
@@ -82,7 +81,7 @@ def _chunk(chunk: Value, name: str, places: dict[tuple[str, tuple[int, ...] | No
     shape = _size(fields.get("sizes"), f"the sizes of a chunk of {name}")
     place = places.get((name, tuple(start)))
     if place is None:
-        raise PickleError(f"says nowhere where the chunk of {name} at {start} is stored")
+        raise PickleError(f"does not say where the chunk of {name} at {start} is stored")
     return [start, shape, *place]
 
 
@@ -167,14 +166,14 @@ def _size(value: Value, what: str) -> list[int]:
 
 
 def main() -> None:
-    path, seconds, memory = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    seconds, memory = int(sys.argv[1]), int(sys.argv[2])
     for what, most in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0)):
         hard = resource.getrlimit(what)[1]  # it may be lowered, never raised
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(what, (most, most))
     gc.disable()  # every object is kept until the end, so a collection would find nothing
     try:
-        content = path.read_bytes()
+        content = sys.stdin.buffer.read()
         room = 2 * len(content) + 1000  # what is said of tensors is no longer than the pickle that says it
         for tensor in tensors(content):
             line = json.dumps(tensor)

@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tasks.convert.errors import ConversionError
+from tasks.convert.fields import read_json
 from tasks.convert.files import OpenFiles, allocate, digest, read_into, write
 
 INDEX = "model.safetensors.index.json"
@@ -59,6 +60,12 @@ class Model:
     def close(self) -> None:
         self._files.close()
 
+    def digest(self, name: str) -> str:
+        """BLAKE3 of a tensor's bytes."""
+        stored = self.tensors[name]
+        size = prod(stored.shape) * stored.dtype.itemsize
+        return digest(self._files.descriptor(stored.file), stored.offset, size)
+
     def rows_into(self, name: str, start: int, rows: Tensor) -> None:
         """Fill `rows`, contiguous, from row `start` of a tensor on."""
         stored = self.tensors[name]
@@ -74,10 +81,10 @@ def _listed(folder: Path) -> dict[str, set[str] | None]:
     if not index.exists():
         raise ConversionError(f"{folder}: has neither {SINGLE} nor {INDEX} (pickled weights are not read)")
     try:
-        weight_map: dict[str, str] = dict(json.loads(index.read_text())["weight_map"])
+        weight_map: dict[str, str] = dict(read_json(index)["weight_map"])
         if not all(isinstance(place, str) for place in weight_map.values()):
             raise ValueError("weight_map names a file by something else than words")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ConversionError, ValueError, KeyError, TypeError) as error:
         raise ConversionError(f"{index}: cannot be read ({error})") from error
     found: dict[str, set[str] | None] = {}
     for file in sorted(set(weight_map.values())):

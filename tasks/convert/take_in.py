@@ -29,7 +29,7 @@ def work(job: Job) -> None:
     try:
         about = description(source, None)
     except Untrainable as error:
-        raise ConversionError(f"{spec.model}: `pretrain` cannot train this model on: {error}") from error
+        raise ConversionError(f"{spec.model}: `pretrain` cannot continue training this model: {error}") from error
     import_model(
         source, job.output, ImportOptions(replace=True), lambda done, total: job.progress(done, total, "bytes")
     )

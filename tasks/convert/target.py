@@ -1,14 +1,14 @@
 """Where a conversion may write: never through a symbolic link, never over or into what it reads, and over something
 that exists only where --replace was given and that is a model or a checkpoint."""
 
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from tasks.convert.errors import ConversionError
+from tasks.convert.fields import read_json
 from tasks.convert.torch_dist import METADATA
-from tasks.manifest import RECORD, ArtifactError, read_manifest
+from tasks.manifest import RECORD
 
 ACCOUNT = "conversion.json"  # under record/
 
@@ -48,8 +48,8 @@ def check_existing(target: Path, replace: bool) -> None:
         raise ConversionError(f"{target}: exists; choose another target, or say --replace")
     if not _replaceable(target):
         raise ConversionError(
-            f"{target}: is no model or checkpoint (it has neither a manifest.json, a config.json with a model_type, a "
-            f"{METADATA} nor a {RECORD}/{ACCOUNT}), so --replace does not delete it; choose another target, or delete "
+            f"{target}: is not a model or a checkpoint (it has neither a config.json with a model_type, a {METADATA} "
+            f"nor a {RECORD}/{ACCOUNT}), so --replace does not delete it; choose another target, or delete "
             f"it yourself"
         )
 
@@ -74,22 +74,11 @@ def _replaceable(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     known = (folder / RECORD / ACCOUNT, folder / METADATA, folder / "checkpoint" / METADATA)
-    return (
-        any(path.is_file() for path in known) or _is_artifact(folder) or _is_model(folder) or not any(folder.iterdir())
-    )
-
-
-def _is_artifact(folder: Path) -> bool:
-    try:
-        read_manifest(folder)
-    except ArtifactError:
-        return False
-    return True
+    return any(path.is_file() for path in known) or _is_model(folder) or not any(folder.iterdir())
 
 
 def _is_model(folder: Path) -> bool:
     try:
-        config = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
+        return "model_type" in read_json(folder / "config.json")
+    except ConversionError:
         return False
-    return isinstance(config, dict) and "model_type" in config

@@ -27,6 +27,7 @@ from tasks.convert.metadata import Chunk, Stored, read_metadata
 from tasks.convert.saved_tensor import data_start
 
 METADATA = ".metadata"
+_MOST_AXES = 4  # of a weight: its layer, its expert, rows and columns
 _NO_WEIGHTS = ("optimizer.", "chained_", "rng")  # how the names of a checkpoint's other tensors begin
 
 
@@ -149,6 +150,8 @@ def _tensors(folder: Path) -> dict[str, Stored]:
                 )
     weights = {name: stored for name, stored in found.items() if not name.startswith(_NO_WEIGHTS)}
     for name, stored in weights.items():
+        if len(stored.shape) > _MOST_AXES:  # `tiles` takes 2^axes steps for a chunk
+            raise ConversionError(f"{path}: {name} has {len(stored.shape)} axes; a weight has at most {_MOST_AXES}")
         if not tiles(stored.shape, [(chunk.start, chunk.shape) for chunk in stored.chunks]):
             raise ConversionError(f"{path}: the chunks of {name} {list(stored.shape)} overlap, or leave some of it out")
         for chunk in stored.chunks:

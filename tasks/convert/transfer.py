@@ -5,7 +5,7 @@ while it is in the processor's cache, so that the pace is that of copying a file
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
@@ -49,6 +49,11 @@ def cast(name: str, stored: torch.dtype, wanted: str | None) -> torch.dtype:
     """The type that a weight is written in; `wanted`: one of DTYPES, or None for the type it has."""
     # the bias that decides between close experts stays as exact as it is: DeepSeek-V3 keeps it in fp32
     return stored if wanted is None or "expert_bias" in name else DTYPES[wanted]
+
+
+def size(weights: Iterable[Weight], dtypes: dict[str, torch.dtype]) -> int:
+    """Bytes of all weights; `dtypes`: each one's, by its name."""
+    return sum(weight.elements * dtypes[weight.name].itemsize for weight in weights)
 
 
 def _rounded(rows: Tensor, dtype: torch.dtype, weight: Weight) -> Tensor:

@@ -1,8 +1,21 @@
-"""Both directions of the conversion, for tests that hold for either. A test's module has the `models`."""
+"""A model in both formats, and both directions of the conversion, for tests that hold for either."""
 
 from pathlib import Path
 
 import pytest
+import torch
+
+from tests.convert.models import make
+from tests.convert.test_round_trip import to_megatron
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model in both formats: `theirs` and `ours`. A test that changes one takes a copy."""
+    root = tmp_path_factory.mktemp("models")
+    make("qwen3", root / "theirs", torch.bfloat16)
+    to_megatron(root / "theirs", root / "ours")
+    return root
 
 
 @pytest.fixture(params=["import", "export"])

@@ -298,7 +298,7 @@ BESIDE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "initializer_range": (in_config("initializer_range", 0.5), "initializer_range is 0.5"),
     "dtype": (in_config("dtype", "float32"), "dtype is 'float32'"),
     "the version of transformers": (in_config("transformers_version", "4.0"), "transformers_version is '4.0'"),
-    "only white space": (in_config("vocab_size", 101), "though the same fields"),
+    "only white space": (in_config("vocab_size", 101), "but not byte for byte"),
 }  # fmt: skip
 
 

@@ -23,7 +23,6 @@ from tasks.convert.errors import ConversionError
 from tasks.convert.export_model import ExportOptions, export_model
 from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
 from tasks.convert.megatron_model import open_megatron
-from tests.convert.models import make
 from tests.convert.test_round_trip import (
     assert_same,
     change_config,
@@ -35,15 +34,6 @@ from tests.convert.test_round_trip import (
 )
 
 NORM = "decoder.final_layernorm.weight"
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same model in both formats, to be copied and damaged."""
-    root = tmp_path_factory.mktemp("models")
-    make("qwen3", root / "theirs", torch.bfloat16)
-    to_megatron(root / "theirs", root / "ours")
-    return root
 
 
 @pytest.fixture

@@ -17,16 +17,7 @@ from tasks.convert.pickles import PickleError, load
 from tasks.convert.saved_tensor import data_start
 from tasks.convert.torch_dist import tiles
 from tests.convert.attacks import ARCHIVES, HARMLESS, OPCODES, SAID, Damage, among_the_metadata, metadata_bytes
-from tests.convert.models import make
-from tests.convert.test_round_trip import assert_same, quietly, tensors, to_megatron
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("models")
-    make("qwen3", root / "theirs", torch.bfloat16)
-    to_megatron(root / "theirs", root / "ours")
-    return root
+from tests.convert.test_round_trip import assert_same, quietly, tensors
 
 
 @pytest.fixture

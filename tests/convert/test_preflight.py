@@ -3,22 +3,12 @@
 import json
 from pathlib import Path
 
-import pytest
 import torch
 from click.testing import CliRunner, Result
 
 from tasks.convert.__main__ import main
 from tests.convert.models import make
-from tests.convert.test_round_trip import change_config, tensors, to_megatron
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same model in both formats."""
-    root = tmp_path_factory.mktemp("models")
-    make("qwen3", root / "theirs", torch.bfloat16)
-    to_megatron(root / "theirs", root / "ours")
-    return root
+from tests.convert.test_round_trip import change_config, tensors
 
 
 def preflight(*words: object) -> Result:
@@ -60,8 +50,24 @@ def test_it_says_why_there_will_be_no_model_json(tmp_path: Path) -> None:
     assert f"writes {tmp_path / 'target' / 'model.json'}" not in found.output
 
 
+def test_it_finds_an_adapter_beside_the_tokenizer(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "adapter_config.json").write_text("{}")
+    found = preflight("export", models / "ours", tmp_path / "target", "--tokenizer", tmp_path / "tokenizer")
+    assert found.exit_code == 1
+    assert "has an adapter (adapter_config.json)" in found.output
+
+
+def test_it_finds_a_partial_folder_that_is_not_ours(direction: str, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "target.partial").mkdir()
+    (tmp_path / "target.partial" / "precious").write_text("x")
+    found = preflight(direction, source, tmp_path / "target")
+    assert found.exit_code == 1
+    assert "is not an unfinished conversion" in found.output
+
+
 def test_a_target_that_cannot_be_made(models: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     found = preflight("import", models / "theirs", tmp_path / "file" / "target")
     assert found.exit_code == 1
-    assert "which is no folder that may be written to" in found.output
+    assert "which is not a writable folder" in found.output

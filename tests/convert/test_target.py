@@ -5,23 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tasks.convert.errors import ConversionError
 from tasks.convert.export_model import ExportOptions, export_model
 from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
 from tasks.convert.megatron_model import open_megatron
-from tests.convert.models import make
+from tasks.manifest import write_manifest
 from tests.convert.test_bad_input import assert_same_folders
 from tests.convert.test_round_trip import quietly, to_hugging_face, to_megatron
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("models")
-    make("qwen3", root / "theirs", torch.bfloat16)
-    to_megatron(root / "theirs", root / "ours")
-    return root
 
 
 def convert(direction: str, source: Path, target: Path, **options: Any) -> Path:
@@ -164,15 +155,26 @@ def test_a_folder_that_is_no_model_is_not_replaced(direction: str, source: Path,
     (place / "config.json").write_text('{"theme": "dark"}')
     (place / "manifest.json").write_text('{"name": "my web app"}')
     before = files(place)
-    words = "no model or checkpoint.*delete it yourself" if replace else "exists; choose another target"
+    words = "not a model or a checkpoint.*delete it yourself" if replace else "exists; choose another target"
     with pytest.raises(ConversionError, match=words):
         convert(direction, source, place, replace=replace)
     assert files(place) == before
 
 
+def test_an_artifact_that_is_no_model_is_not_replaced(direction: str, source: Path, tmp_path: Path) -> None:
+    place = tmp_path / "corpus"
+    place.mkdir()
+    (place / "documents").write_text("mine")
+    write_manifest(place, "corpus", {}, {}, {})
+    before = files(place)
+    with pytest.raises(ConversionError, match="not a model or a checkpoint"):
+        convert(direction, source, place, replace=True)
+    assert files(place) == before
+
+
 def test_a_file_is_not_replaced(direction: str, source: Path, tmp_path: Path) -> None:
     (tmp_path / "target").write_text("mine")
-    with pytest.raises(ConversionError, match="no model or checkpoint"):
+    with pytest.raises(ConversionError, match="not a model or a checkpoint"):
         convert(direction, source, tmp_path / "target", replace=True)
     assert files(tmp_path) == {"target": b"mine"}
 

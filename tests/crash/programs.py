@@ -4,6 +4,7 @@ made once, outside. Run again after a power cut, it must end with the same resul
 import faulthandler
 import os
 import runpy
+import shutil
 import sys
 import time
 import traceback
@@ -150,23 +151,62 @@ def _convert_inputs(inputs: Path) -> None:
 
 
 def _convert(inputs: Path, root: Path) -> str:
-    """`python -m tasks.convert import theirs target`, which refuses when the target is there: then it was made."""
-    from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
+    """`python -m tasks.convert import theirs new/target`, which refuses when the target is there: then it was made."""
     from tasks.manifest import content_digest
 
-    target = root / "target"
+    target = root / "new" / "target"
     if not target.exists():
-        import_model(open_hugging_face(inputs / "theirs"), target, ImportOptions(), lambda done, total: None)
+        _import(inputs / "theirs", target)
         acknowledge(root, "converted")
     return content_digest(target)
 
 
+def _import(source: Path, target: Path, replace: bool = False) -> None:
+    from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
+
+    import_model(open_hugging_face(source), target, ImportOptions(replace=replace), lambda done, total: None)
+
+
 def _check_convert(inputs: Path, root: Path, acknowledged: Sequence[str]) -> None:
     check_manifests(inputs, root, ())
-    assert not acknowledged or (root / "target").exists(), "the conversion was finished and is gone"
+    assert not acknowledged or (root / "new" / "target").exists(), "the conversion was finished and is gone"
+
+
+def _replace_inputs(inputs: Path) -> None:
+    from tests.convert.models import make
+
+    _convert_inputs(inputs)
+    _import(inputs / "theirs", inputs / "new")
+    _import(make("olmo2", inputs / "other"), inputs / "old")
+
+
+def _replace_before(inputs: Path, root: Path) -> None:
+    """A model that is replaced."""
+    shutil.copytree(inputs / "old", root / "target")
+
+
+def _replace(inputs: Path, root: Path) -> str:
+    """`python -m tasks.convert import theirs target --replace`."""
+    from tasks.manifest import content_digest
+
+    _import(inputs / "theirs", root / "target", replace=True)
+    acknowledge(root, "replaced")
+    return content_digest(root / "target")
+
+
+def _check_replace(inputs: Path, root: Path, acknowledged: Sequence[str]) -> None:
+    """The old model is there, or the new one, in one of the places where a person or the next run finds it."""
+    from tasks.manifest import content_digest
+
+    places = [root / "target", root / "target.partial" / "replaced", root / "target.partial" / "content"]
+    found = {content_digest(place) for place in places if place.exists()}
+    new = content_digest(inputs / "new")
+    assert found & {new, content_digest(inputs / "old")}, "neither the old model nor the new one is there"
+    assert not acknowledged or new in found, "the conversion was finished and is gone"
 
 
 PROGRAMS["convert"] = Program(_convert_inputs, _convert, _check_convert)
+PROGRAMS["replace"] = Program(_replace_inputs, _replace, _check_replace, _replace_before)
 
 # -- the registry's files -------------------------------------------------------------------------
 

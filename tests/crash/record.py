@@ -1,6 +1,6 @@
 """What a process and its children do to a folder, by strace: writes, renames, deletions, truncations and syncs.
 
-with recording(folder, trace):
+with recording(trace):
     ...                      # in this process
 events = read_trace(trace, folder, before)
 """

@@ -139,19 +139,25 @@ def _states(program: Program, recording: Recording, wanted: int, seed: int) -> I
 
 def _promises(recording: Recording) -> list[int]:
     """The points at which something has just been acknowledged."""
-    made = [event for event in recording.events if isinstance(event, Rename) and event.new == (ROOT, ACKNOWLEDGED)]
-    folder = made[0].inode if made else None
-    return [
-        number + 1
-        for number, event in enumerate(recording.events)
-        if isinstance(event, Rename) and event.new and event.new[0] == folder
-    ]
+    return [number + 1 for number, _ in _said(recording)]
 
 
 def _acknowledged(recording: Recording, point: int) -> list[str]:
-    every = recording.after(point, "all").tree()
-    names = [PurePosixPath(path) for path in every]
-    return [path.name for path in names if path.parent.name == ACKNOWLEDGED]
+    """What was acknowledged before a point, and before the recording."""
+    earlier = [PurePosixPath(path) for path in recording.before.tree()]
+    names = [path.name for path in earlier if path.parent.name == ACKNOWLEDGED]
+    return names + [name for number, name in _said(recording) if number < point]
+
+
+def _said(recording: Recording) -> Iterator[tuple[int, str]]:
+    """The number of the event that acknowledged something, and the name of that."""
+    folder = recording.before.folders[ROOT].get(ACKNOWLEDGED)
+    for number, event in enumerate(recording.events):
+        if isinstance(event, Rename) and event.new:
+            if event.new == (ROOT, ACKNOWLEDGED):
+                folder = event.inode
+            elif folder is not None and event.new[0] == folder:
+                yield number, event.new[1]
 
 
 def _check(name: str, base: Path, number: int, state: State) -> str | None:

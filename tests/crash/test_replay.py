@@ -1,4 +1,4 @@
-"""Power cuts at any point of four programs lose nothing that was vouched for, and the programs go on from there.
+"""Power cuts at any point of five programs lose nothing that was vouched for, and the programs go on from there.
 
 The short form has some states of each program; `make test-crash` has BATON_CRASH of them (130) of each."""
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.crash.record import strace_is_here
 
-PROGRAMS = ("convert", "pretrain", "registry", "sft")
+PROGRAMS = ("convert", "pretrain", "registry", "replace", "sft")
 pytestmark = pytest.mark.skipif(
     not strace_is_here(), reason="strace is not here (Debian, Ubuntu: apt-get install strace)"
 )
