@@ -1,4 +1,4 @@
-"""The base of the errors that a person can act on."""
+"""Errors that a person can act on: their base, and what a disk refuses."""
 
 import errno
 import os
@@ -12,10 +12,11 @@ from pathlib import Path
 
 import click
 
-from infra.home import baton_home
+from infra.home import home_path
 
-# What a disk, or the right to use it, can refuse: nobody's bug
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
+# What a disk, or the right to use it, can refuse: errors of the machine, not of the program
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK = (*FULL, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 
 
 class Stopped(click.ClickException):
@@ -36,18 +37,21 @@ def disk_errors_named() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in DISK:
-            raise
-        raise disk_refused(os.strerror(error.errno), error.filename) from error
+        if error.errno not in DISK or (error.errno in (errno.EACCES, errno.EPERM) and not error.filename):
+            raise  # without a file it is about something else: kill(2), connect(2)
+        raise disk_refused(os.strerror(error.errno), error.filename, full=error.errno in FULL) from error
 
 
-def disk_refused(reason: str, path: str | None) -> DiskRefused:
+def disk_refused(reason: str, path: str | None, full: bool) -> DiskRefused:
     """The message: what, where, and how much room there is where Baton and Flyte write."""
-    places = dict.fromkeys((str(baton_home()), tempfile.gettempdir()))
+    home = home_path()  # which may be what was refused
+    there = next(place for place in (home, *home.parents) if place.exists())
+    places = dict.fromkeys((str(there), tempfile.gettempdir()))
     free = ", ".join(f"{shutil.disk_usage(place).free / 1e9:.2f} GB are free in {place}" for place in places)
     return DiskRefused(
-        f"{path or baton_home()}: {reason[0].lower()}{reason[1:]} ({free}). Make room and run the same command again: "
-        "finished stages are kept, and a stage that was cut off continues from its last checkpoint."
+        f"{path or home}: {reason[0].lower()}{reason[1:]} ({free}). {'Make room' if full else 'Correct that'} and run "
+        "the same command again: finished stages are kept, and a stage that was cut off continues from its last "
+        "checkpoint."
     )
 
 

@@ -10,9 +10,14 @@ from pathlib import Path
 from infra.durable import make_folder
 
 
+def home_path() -> Path:
+    """The absolute path of the home folder."""
+    return Path(os.environ.get("BATON_HOME", ".baton")).absolute()
+
+
 def baton_home() -> Path:
-    """The absolute home folder, made if it is not there."""
-    home = Path(os.environ.get("BATON_HOME", ".baton")).absolute()
+    """The home folder, made if it is not there."""
+    home = home_path()
     if not home.exists():
         make_folder(home)
     return home

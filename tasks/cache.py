@@ -18,11 +18,16 @@ from infra.home import baton_home
 from infra.progress import say
 
 # Flyte keeps one cache for the whole user
-FOLDER = baton_home() / "flyte-cache"
+with disk_errors_named():
+    FOLDER = baton_home() / "flyte-cache"
 flytekit.core.local_cache.CACHE_LOCATION = str(FOLDER)
 
 _get, _set = LocalTaskCache.get, LocalTaskCache.set
 _OF_THE_DISK = ("disk is full", "disk I/O error", "readonly database", "unable to open")  # SQLite's words
+
+
+class CacheBusy(Stopped):
+    """Another process holds the lock of Flyte's cache for longer than SQLite waits."""
 
 
 class CacheDamaged(Stopped):
@@ -56,7 +61,11 @@ def _errors_named() -> Iterator[None]:
             yield
     except sqlite3.Error as error:
         if any(words in str(error) for words in _OF_THE_DISK):
-            raise disk_refused(str(error), str(FOLDER)) from error
+            raise disk_refused(str(error), str(FOLDER), full="full" in str(error)) from error
+        if "locked" in str(error):
+            raise CacheBusy(
+                f"{FOLDER / 'cache.db'}: another run has Flyte's cache locked; run again when it has ended"
+            ) from error
         raise CacheDamaged(
             f"{FOLDER / 'cache.db'}: Flyte's cache cannot be read ({error}). Move it aside and run the same command "
             f"again: what was made is found among the finished jobs.\n  {move_aside(FOLDER)}"

@@ -163,7 +163,7 @@ def main(work: Callable[[Job], None]) -> None:
     except Exception as error:
         word: dict[str, Any] = {"error": str(error), "kind": type(error).__name__}
         # a full disk, a folder that may not be read: the words are enough for a person, and the log has the
-        # place. Another rank that is gone is an OSError too, and nobody's to mend.
+        # place. Another rank that is gone is an OSError too, and nothing that a traceback here would help with.
         if not isinstance(error, OSError) or isinstance(error, ConnectionError):
             word["traceback"] = traceback.format_exc()
         _leave_word(job, word)

@@ -17,7 +17,7 @@ from flytekit import dynamic, workflow
 
 import images
 import workflows.recipe_file  # noqa: F401 - a broken recipe file ends in a message
-from infra.errors import Stopped
+from infra.errors import Stopped, disk_errors_named
 from infra.progress import say
 from infra.text import number, size
 from infra.tracking.execution import begin_execution, execution_id
@@ -61,7 +61,7 @@ def look(recipe: ContinuousRecipe) -> str:
     """Find the new text, and go on with it, alone."""
     begin_execution(recipe.name, recipe.model_dump(mode="json"))
     name = _name(recipe)
-    with alone(name, recipe.grow.on_overlap) as free:
+    with disk_errors_named(), alone(name, recipe.grow.on_overlap) as free:
         if not free:
             return f"{name}: skipped, another run is at work on it"
         known = [part(each, "corpus") for each in generations(name)]
@@ -160,7 +160,7 @@ def tune(recipe: ContinuousRecipe) -> str:
         raise Stopped("refresh: is off in this recipe; add `refresh: {name: …}` with sft, dpo or grpo")
     begin_execution(recipe.name, recipe.model_dump(mode="json"))
     name = recipe.refresh.name
-    with alone(name, recipe.grow.on_overlap) as free:
+    with disk_errors_named(), alone(name, recipe.grow.on_overlap) as free:
         if not free:
             return f"{name}: skipped, another run is at work on it"
         tuned = generations(name)

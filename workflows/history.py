@@ -36,7 +36,7 @@ def _ledger() -> Any:
     with flyte_s_import_lock():
         from infra.tracking.sqlite import make_tables
         from tasks.promote import ledger
-    make_tables(tracking_uri())  # the first run of all finds no store, and is the one who makes it
+    make_tables(tracking_uri())  # the first run of all finds no store, and creates it
     return ledger
 
 

@@ -28,7 +28,7 @@ from workflows.given import Given, devices_of
 from workflows.needs import MFU, Need, need
 from workflows.preflight import inputs, order
 from workflows.recipe import Recipe, given_of
-from workflows.recipe_error import RecipeError
+from workflows.recipe_error import RecipeError, shown
 from workflows.recipe_text import load
 
 
@@ -175,7 +175,10 @@ def main(recipe: Path, for_machines: bool, mfu: float) -> None:
             stages = list(plan(whole, given, mfu))
     name = whole.name if whole else recipe.stem
     if for_machines:
-        found = {"stages": [asdict(each) for each in stages], "problems": [asdict(each) for each in problems]}
+        found = {
+            "stages": [asdict(each) for each in stages],
+            "problems": [asdict(each) | {"value": shown(each)} for each in problems],
+        }
         print(json.dumps({"recipe": name, "mfu": mfu, **found}, indent=1, default=str))
     else:
         for line in text(name, stages, given, mfu) if stages else ():

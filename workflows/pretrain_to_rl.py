@@ -11,6 +11,7 @@ from flytekit import dynamic, workflow
 
 import images
 import workflows.recipe_file  # noqa: F401 - a broken recipe file ends in a message
+from infra.errors import disk_errors_named
 from infra.tracking.execution import begin_execution, execution_id
 from tasks.artifacts import EvalReport, HFModel, Report, TokenizedCorpus
 from tasks.convert.task import adopt, audit, convert, take_in
@@ -99,7 +100,8 @@ def dag(recipe: Recipe) -> Report:
 @dynamic(container_image=images.DATA)
 def stages(recipe: Recipe) -> Report:
     begin_execution(recipe.name, recipe.model_dump(mode="json"))
-    return dag(recipe)
+    with disk_errors_named():
+        return dag(recipe)
 
 
 @workflow

@@ -1,6 +1,7 @@
 """What a person sees of a recipe that cannot run: each problem with its path, value and way out."""
 
 import difflib
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -11,6 +12,9 @@ from pydantic import BaseModel, ValidationError
 from infra.errors import Stopped
 from infra.tracking.redact import HIDDEN, redact
 from tasks.spec import Problem
+
+_OF_SECRETS = re.compile(r"\.placement\.secrets\.\d+$")
+_NAME = re.compile(r"[A-Za-z_]\w{0,99}")
 
 MOST_SHOWN = 100  # problems
 LONGEST = 1000  # characters of what is allowed
@@ -117,14 +121,18 @@ def _line_of(path: str, lines: Mapping[str, int]) -> str:
     return f" (line {lines[path]})" if path else ""
 
 
-def _short(problem: Problem) -> str:
+def shown(problem: Problem) -> Any:
     """The value, without secrets."""
+    of_secrets = _OF_SECRETS.search(problem.path) and not _NAME.fullmatch(str(problem.value))  # a value, not its name
+    if of_secrets or problem.path.endswith(".placement.setup"):
+        return HIDDEN
+    return redact(problem.value, problem.path.rpartition(".")[2])
+
+
+def _short(problem: Problem) -> str:
     if problem.value in ("(not given)", "(twice)", HIDDEN):
         return str(problem.value)
-    shown = (
-        HIDDEN if problem.path.endswith(".placement.setup") else redact(problem.value, problem.path.rpartition(".")[2])
-    )
-    return _cut(repr(shown))
+    return _cut(repr(shown(problem)))
 
 
 def _cut(text: str, limit: int = 60) -> str:

@@ -18,11 +18,11 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 @click.option("--store", help="MLflow's database, sqlite:///… or postgresql://…; default: where runs are tracked.")
 @click.option("--without-mlflow", is_flag=True, help="Baton's pages alone: a database user that may only read will do.")
 def main(host: str, port: int, store: str | None, without_mlflow: bool) -> None:
-    prepare_client()
-    warnings.filterwarnings("ignore", module="mlflow")  # about its own use of Starlette
     if store:
         os.environ["MLFLOW_TRACKING_URI"] = store
-    elif not without_mlflow and (waiting := undelivered()):
+    prepare_client()
+    warnings.filterwarnings("ignore", module="mlflow")  # about its own use of Starlette
+    if not store and not without_mlflow and (waiting := undelivered()):
         click.echo(f"sending {len(waiting)} executions that wait in the spool", err=True)
         try:
             deliver(waiting)

@@ -56,6 +56,8 @@ def with_mlflow(store: str | None = None) -> Any:
     """MLflow's own server with Baton's pages at /lineage: one port for both. Raises LineageUnavailable."""
     from mlflow.server.fastapi_app import create_fastapi_app
 
+    import infra.tracking.sqlite  # noqa: F401 - MLflow's engine may open the store's file, and never make it
+
     app = create_fastapi_app()
     app.router.routes[:0] = _routes(store, mlflow=True)  # MLflow's own is mounted at /, after them
     return app

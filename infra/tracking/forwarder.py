@@ -96,7 +96,7 @@ class Forwarder:
                 push_execution(self.execution, progressed=self._progress)
                 period = PERIOD_S
                 self._is_back()
-            except PushFailed as error:
+            except (PushFailed, RecordDamaged) as error:
                 period = min(2 * period, LONGEST_PERIOD_S)
                 self._is_away(error)
             if left_over and not self._away:
@@ -120,7 +120,7 @@ class Forwarder:
         self._progressed = time.monotonic()
         beat(self.execution)
 
-    def _is_away(self, error: PushFailed) -> None:
+    def _is_away(self, error: PushFailed | RecordDamaged) -> None:
         if not self._away:
             waiting = f"the run goes on, and its records wait in {self.execution.parent}"
             say(f"tracking: {waiting}. {shown_uri()}: {error}")

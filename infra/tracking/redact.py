@@ -22,7 +22,7 @@ _SECRET_VARIABLE = re.compile(r"[A-Z0-9_]+_(KEY|PASS|PAT|AUTH|DSN)")  # of the e
 _CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # tokens of text, not of access; only text is ever hidden, so `tokens: 1000` stays
 _TEXT_TOKEN = re.compile(r"(eos|bos|pad|unk|sep|cls|mask|special|stop|image|end|start|additional_special)_tokens?$")
-_USERINFO = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.\-]{0,30}://)[^/\s'\"]+@")
+_USERINFO = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.\-]{0,30}://)(?!git@)[^/\s'\"]+@")
 _QUERY = re.compile(
     r"(?P<name>[?&](?:[\w\-]{0,60}(?:token|secret|password|signature|credential)|sig|key|api_?key)=)[^&\s'\"]+",
     re.IGNORECASE,
@@ -35,12 +35,15 @@ _SHAPES = re.compile(
 _PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----).*?(-----END|\Z)", re.DOTALL)
 # a value that is written out: `$NAME` and `$(command)` are where a secret is, and not the secret
 _VALUE = r"(?P<value>\"(?!\$)[^\"\n]+\"|'[^'\n]+'|(?![$\"'])[^\s\"'&;,|)}]+)"
+_HEADER = re.compile(
+    r"(?P<name>\bauthorization[\"']?\s?[:=]\s{0,3}[\"']?[A-Za-z]+[^\S\n]{1,3})(?P<value>(?!\$)[^\s\"']+)", re.IGNORECASE
+)
 _SCHEME = re.compile(r"(?P<name>\b(?:bearer|basic)\s+)(?P<value>(?!\$)[\w.~+/=\-]{8,})", re.IGNORECASE)
 _ASSIGNED = re.compile(rf"(?<![\w.\-])(?P<name>-{{0,2}}[\"']?(?P<word>[A-Za-z_][\w.\-]{{0,60}})[\"']?\s?=\s?){_VALUE}")
 # `password: x` is one, and `unexpected token: x` is none
 _SAID = re.compile(rf"(?<![\w.\-])(?P<name>[\"']?(?P<word>[A-Za-z_][\w.\-]{{0,60}})[\"']?:\s{{0,3}}){_VALUE}")
 _OPTION = re.compile(rf"(?<!\S)(?P<name>--(?P<word>[A-Za-z][\w\-]{{0,60}})\s{{1,3}})(?!-){_VALUE}")
-_USER = re.compile(r"(?<!\S)(?P<name>(?:-u|--user)[ =][\"']?[^\s:\"'$]{1,60}:)(?P<value>(?!\$)[^\s\"']+)")
+_USER = re.compile(r"(?<!\S)(?P<name>(?:-u|--user)[ =][\"']?(?!\d+:\d+\b)[^\s:\"'$]{1,60}:)(?P<value>(?!\$)[^\s\"']+)")
 
 _NO_SECRETS = ("bearer", "basic", "none", "null", "true", "false")
 
@@ -50,7 +53,7 @@ def redact_text(text: str) -> str:
     text = _PRIVATE_KEY.sub(rf"\1{HIDDEN}\2", text)
     text = _USERINFO.sub(rf"\g<scheme>{HIDDEN}@", text)
     text = _QUERY.sub(rf"\g<name>{HIDDEN}", text)
-    for pattern in (_SCHEME, _USER):
+    for pattern in (_SCHEME, _HEADER, _USER):
         text = pattern.sub(rf"\g<name>{HIDDEN}", text)
     for pattern in (_ASSIGNED, _SAID, _OPTION):
         text = pattern.sub(_hidden, text)
@@ -62,7 +65,8 @@ def _hidden(found: re.Match[str]) -> str:
     word, value = found["word"], found["value"].strip("\"'")
     of_text = "token" in word.lower() and value.replace(".", "").isdigit()  # num_tokens=100
     of_text |= found.re is _SAID and word.lower() in ("token", "tokens")  # unexpected token: x
-    if of_text or not _is_secret(word) or value.startswith(HIDDEN) or value.lower() in _NO_SECRETS:
+    a_file = word.lower().endswith("credentials") and value.startswith(("/", "~"))
+    if of_text or a_file or not _is_secret(word) or value.startswith(HIDDEN) or value.lower() in _NO_SECRETS:
         return found[0]
     return found["name"] + found["value"].replace(value, HIDDEN)
 

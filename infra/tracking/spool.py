@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -137,8 +137,8 @@ def forget_notes(execution: Path) -> None:
 
 
 def has_pushed_to(store: str) -> bool:
-    """Whether anything of this machine's executions was pushed to a store, which is named by its digest."""
-    return any(read_note(path.parent).get("store") == store for path in _root().glob("*/pushed.json"))
+    """Whether anything of this machine's executions was pushed to a store, by the beginning of its digest."""
+    return any(read_note(path.parent).get("store", "").startswith(store) for path in _root().glob("*/pushed.json"))
 
 
 def hold(execution: Path) -> int:
@@ -172,7 +172,8 @@ def is_alive(execution: Path) -> bool:
 
 def beat(execution: Path) -> None:
     """Leave a sign of life: the time of alive.lock."""
-    os.utime(execution / "alive.lock")
+    with suppress(OSError):  # the disk is away: without signs of life the run goes on all the same
+        os.utime(execution / "alive.lock")
 
 
 def settle(execution: Path) -> bool:

@@ -58,13 +58,17 @@ def shown_uri() -> str:
 
 
 def store_digest(uri: str) -> str:
-    """Which store, experiment included; a digest, since addresses can carry secrets."""
-    return blake3(f"{uri}\0{experiment_name()}".encode()).hexdigest()[:16]
+    """Which store and which experiment in it; digests, since addresses can carry secrets."""
+    return f"{_digest(uri)}-{blake3(experiment_name().encode()).hexdigest()[:16]}"
 
 
 def was_used(uri: str) -> bool:
-    """Whether records of this machine were sent to a store."""
-    return has_pushed_to(store_digest(uri))
+    """Whether records of this machine were sent to a store, in any experiment."""
+    return has_pushed_to(f"{_digest(uri)}-")
+
+
+def _digest(uri: str) -> str:
+    return blake3(str(store_file(uri) or uri).encode()).hexdigest()[:16]
 
 
 def tracking_hint() -> str:

@@ -71,7 +71,7 @@ class Shard:
         except (ValueError, TypeError, KeyError):
             damaged = [self.note]
         if damaged:
-            print(f"{damaged[0]} is not what was written; the split is made anew", flush=True)
+            print(f"{damaged[0]} is not what was written; the split is rebuilt", flush=True)
         return Written() if damaged else noted
 
     def append(self, start: Written, more: Iterator[Encoded]) -> Iterator[Written]:

@@ -110,13 +110,15 @@ def _lines(path: Path, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]
     number = 0
     while True:
         try:
-            line = stream.readline(most + 1)
+            line = stream.readline(most + 2)  # the end of the line does not count
         except (OSError, pa.ArrowException) as error:
-            raise StageError(f"{path}, after line {number}: damaged or cut short ({error}); get it anew") from error
+            raise StageError(
+                f"{path}, after line {number}: damaged or cut short ({error}); download it again"
+            ) from error
         if not line:
             return
         number += 1
-        _refuse_large(len(line), most, f"{path}, line {number}")
+        _refuse_large(len(line.rstrip(b"\r\n")), most, f"{path}, line {number}")
         if line.strip():
             yield number, line
 
@@ -124,7 +126,7 @@ def _lines(path: Path, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]
 def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
     """Raises StageError when the line is not a JSON object, UnicodeDecodeError when it is not UTF-8."""
     try:
-        record = json.loads(line.decode(), parse_constant=_not_json)
+        record = json.loads(line.decode())
     except UnicodeDecodeError:
         raise
     except (ValueError, RecursionError) as error:  # ValueError: also an integer of more digits than Python converts
@@ -132,10 +134,6 @@ def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise StageError(f"{path}, line {number}: a JSON object is needed, not {type(record).__name__}")
     return record
-
-
-def _not_json(constant: str) -> None:
-    raise ValueError(f"{constant} is not a number in JSON")
 
 
 def _refuse_large(size: int, most: int, where: str) -> None:

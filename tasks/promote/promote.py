@@ -88,7 +88,7 @@ def _compared_with(version: Version, decision: dict[str, Any]) -> int | None:
         raise ChampionChanged(
             f"the champion of {version.name} is {_model(champion.digest if champion else None)}, and version "
             f"{version.version} was compared with {_model(decision['champion'])}: run the same command again, which "
-            "compares it with the champion of now"
+            "compares it with the current champion"
         )
     return champion.version if champion else None
 

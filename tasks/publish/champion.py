@@ -57,7 +57,7 @@ def promote(name: str, version: int, expected: int | None) -> None:
             if now not in (version, expected):
                 raise ChampionChanged(
                     f"the champion of {name} is {_said(now)}, not {_said(expected)}, which version {version} was "
-                    "compared with; compare it with the champion of now: run the same command again"
+                    "compared with; compare it with the current champion: run the same command again"
                 )
             was = number_at(model, PREVIOUS) if now == version else now  # `previous` moves first
             _move(client, name, was, version, f"version {version} was promoted")

@@ -64,19 +64,19 @@ class Active:
 
     def _lost(self, server: Server, stopping: Event) -> str | None:
         """What is wrong with the server, as soon as something is; None when it is not the active one any more."""
-        healthy = time.monotonic()
-        probed = 0.0
+        healthy, probed = time.monotonic(), 0.0
         with httpx.Client(trust_env=False) as client:
             while server is self.server and not stopping.is_set():
                 if not server.alive:
                     return "died"
-                silent = time.monotonic() - healthy
-                if silent >= self.health_s:
-                    return f"has not been healthy for {silent:.1f} s (--health)"
                 if time.monotonic() - probed >= self.health_s / PROBES:
                     probed = time.monotonic()
-                    if _healthy(client, server, min(self.health_s / PROBES, self.health_s - silent)):
-                        healthy = probed
+                    # asked before it is judged: this process may have been stopped for longer than health_s itself
+                    left = self.health_s - (probed - healthy)
+                    if _healthy(client, server, min(self.health_s / PROBES, left if left > 0 else self.health_s)):
+                        healthy = time.monotonic()
+                if (silent := time.monotonic() - healthy) >= self.health_s:
+                    return f"has not been healthy for {silent:.1f} s (--health)"
                 stopping.wait(LOOK_S)
         return None
 
@@ -91,7 +91,11 @@ class Active:
         while self.server is lost and not stopping.is_set():
             try:
                 self._start_again(lost, stopping)
-            except (StageError, ArtifactError) as error:
+            except (
+                StageError,
+                ArtifactError,
+                OSError,
+            ) as error:  # OSError: no memory for a process, a disk that is away
                 if self.server is lost and not stopping.is_set():
                     say(f"model {lost.model.digest[:12]} does not start; again in {self.again_s:g} s. {error}")
                     stopping.wait(self.again_s)

@@ -1,4 +1,4 @@
-"""What a client may take of the proxy, and how long anything may take. The defaults follow nginx's."""
+"""What a client may take of the proxy, and how long anything may take. Times are as nginx has them."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ MIB = 1 << 20
 class Limits:
     """Sizes are in bytes, times in seconds."""
 
-    connections: int = 2048  # open at a time; more are answered 503
+    connections: int = 1024  # open at a time; more are answered 503
     header_line: int = 8190  # the request line, and each header with its name
     headers: int = 64  # of one request: with all of them a connection takes 1 MiB
     header_s: float = 60  # for a request's headers to arrive, and for a connection to be idle

@@ -65,6 +65,8 @@ def test_what_only_sounds_like_a_secret_is_kept(harmless: dict[str, object]) -> 
         f"export SOME_KEY={SECRET}; AWS_SECRET_ACCESS_KEY={SECRET}",
         f"curl -H 'Authorization: Bearer {SECRET}' http://host",
         f"Authorization: Basic {SECRET}",
+        f"Authorization: token {SECRET}",
+        f'{{"Authorization": "ApiKey {SECRET}"}}',
         f"login --token {SECRET}",
         f"login --password={SECRET}",
         f"curl -u me:{SECRET} http://host",
@@ -90,6 +92,9 @@ def test_secrets_in_text_are_hidden(text: str) -> None:
         "sort_key=name PATH=/usr/bin",
         "KeyError: 'model'",
         ". /shared/baton/.venv/bin/activate",
+        "pip install git+ssh://git@github.com/org/repository",
+        "export GOOGLE_APPLICATION_CREDENTIALS=/shared/key.json",
+        "docker run -u 1000:1000 image",
     ],
 )
 def test_text_without_a_secret_stays_as_it_is(text: str) -> None:
