@@ -3,6 +3,8 @@
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -17,20 +19,41 @@ def test_what_waits_in_the_spool_is_sent_before_the_page_is_shown(home: Path) ->
     """Of a run that was killed before MLflow had a word of it."""
     folder = home / "executions" / "20260101-000000-000-abcd"
     write_execution(folder, Execution(folder.name, "killed run", {}, {}, "command", time.time()))
+    with pages() as (url, server):
+        page = httpx.get(f"{url}/lineage/executions.json", trust_env=False)
+        assert "killed run" in page.text and "KILLED" in page.text
+        server.terminate()
+        _, said = server.communicate(timeout=PATIENCE_S)
+    assert "sending 1 executions that wait" in said
+
+
+def test_a_store_that_is_away_is_not_made_again_by_a_request(home: Path) -> None:
+    with pages() as (url, _):
+        search = f"{url}/ajax-api/2.0/mlflow/experiments/search?max_results=5"
+        assert httpx.get(search, trust_env=False, timeout=PATIENCE_S).is_success
+        (home / "mlflow.db").rename(home / "being-restored.db")
+        assert httpx.get(search, trust_env=False, timeout=PATIENCE_S).is_server_error
+        assert not (home / "mlflow.db").exists()
+        (home / "being-restored.db").rename(home / "mlflow.db")
+        assert httpx.get(search, trust_env=False, timeout=PATIENCE_S).is_success
+
+
+@contextmanager
+def pages() -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """The server of the pages, once it answers."""
     port = free_port()
     words = [sys.executable, "-m", "infra.lineage", "--port", str(port)]
     server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + PATIENCE_S
     try:
-        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                page = httpx.get(f"http://127.0.0.1:{port}/lineage/executions.json", trust_env=False)
+                httpx.get(f"{url}/lineage/executions.json", trust_env=False)
                 break
             except httpx.TransportError:
                 assert server.poll() is None and time.monotonic() < deadline
                 time.sleep(0.2)
-        assert "killed run" in page.text and "KILLED" in page.text
+        yield url, server
     finally:
-        server.terminate()
-        _, said = server.communicate(timeout=PATIENCE_S)
-    assert "sending 1 executions that wait" in said
+        server.kill()
+        server.wait()

@@ -125,6 +125,16 @@ def test_a_server_that_hangs_is_replaced_and_its_requests_are_told(
     assert not server_of_the_second.is_running()
 
 
+def test_a_service_that_was_stopped_itself_keeps_its_healthy_server(
+    followed: Service, server_of_the_second: psutil.Process
+) -> None:
+    followed.process.send_signal(signal.SIGSTOP)
+    time.sleep(HEALTH_S + 1)
+    followed.process.send_signal(signal.SIGCONT)
+    time.sleep(1)
+    assert servers(followed) == [server_of_the_second]
+
+
 def test_a_server_that_dies_while_another_version_loads_is_started_again_at_once(
     followed: Service, server_of_the_second: psutil.Process, versions: dict[str, int]
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from workflows.recipe import Recipe
-from workflows.recipe_error import RecipeError
+from workflows.recipe_error import RecipeError, shown
 
 LAPTOP = Path(__file__).parents[2] / "workflows" / "recipes" / "laptop.yaml"
 
@@ -226,12 +226,14 @@ def test_a_wrong_recipe_is_answered_with_path_value_and_way_out(name: str) -> No
         put("sft", [{"placement": {"setup": "echo hunter2"}}]),
         put("sft.api_key", "hunter2"),
         put("sft.placement", {"env": {"X_PASSWORD": "hunter2"}}),
+        put("sft.placement", {"secrets": ["hunter2-in-place-of-its-name"]}),
     ],
 )
 def test_a_secret_is_not_said_back(change: Change) -> None:
     with pytest.raises(RecipeError) as caught:
         Recipe.model_validate(recipe_with(change))
     assert "hunter2" not in caught.value.message
+    assert "hunter2" not in json.dumps([shown(problem) for problem in caught.value.problems])  # plan --json
 
 
 def test_all_problems_are_reported_at_once() -> None:
