@@ -26,7 +26,9 @@ def mirror(storage: str, execution: Path, job: str) -> None:
         here.mkdir(parents=True, exist_ok=True)
         for file in FILES:
             if files.exists(there := f"{storage}/jobs/{name}/{file}"):
-                files.get_file(there, str(here / file))
+                # a new file each time: a resumed engine rewrites its metrics, and whoever reads on would read amiss
+                files.get_file(there, str(here / f"{file}.partial"))
+                (here / f"{file}.partial").replace(here / file)
         stage = execution / Path(path).parent.name
         stage.mkdir(parents=True, exist_ok=True)
         write_json(stage / "run.json", run | {"job_dir": str(here)})
