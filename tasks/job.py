@@ -30,7 +30,7 @@ from infra.heartbeat import Heartbeat
 from infra.home import quiet
 from infra.lifeline import end_with_launcher
 from infra.logs import print_to_own_log
-from tasks.manifest import RECORD, ArtifactError, verify, write_manifest
+from tasks.manifest import RECORD, ArtifactError, remove, verify, write_manifest
 from tasks.spec import Spec
 
 S = TypeVar("S", bound=Spec)
@@ -55,6 +55,11 @@ class Job:
     @property
     def output(self) -> Path:
         return self.directory / "output"
+
+    def empty_output(self) -> None:
+        """Start with an empty output: half of an earlier attempt would be sealed with the rest."""
+        remove(self.output)
+        self.output.mkdir(parents=True)
 
     @property
     def record(self) -> Path:

@@ -21,7 +21,7 @@ from tasks.convert.errors import ConversionError
 from tasks.convert.import_model import open_hugging_face
 from tasks.convert.megatron_model import open_megatron
 from tasks.job import Job, StageError, main
-from tasks.manifest import read_manifest, remove
+from tasks.manifest import read_manifest
 from tasks.pretrain import megatron  # noqa: F401  before megatron.core
 
 # isort: split
@@ -34,8 +34,7 @@ def work(job: Job) -> None:
     ours, theirs = open_megatron(job.input("checkpoint")), open_hugging_face(job.input("model"))
     text = held_out_tokens(job.input("data"), spec.tokens, ours.architecture.max_positions)
     found = audit(ours, theirs, text, spec.bound, lambda what, done, total: job.progress(done, total, what))
-    remove(job.output)
-    job.output.mkdir()
+    job.empty_output()
     write_json(job.output / "audit.json", asdict(found))
     if found.problems():
         raise ConversionError(found.verdict())

@@ -18,7 +18,6 @@ from tasks.data.documents import SPLITS, Document, Split, SplitWriter, document,
 from tasks.data.sources import Raw, read_source
 from tasks.data.spec import CorpusSpec
 from tasks.job import Job, StageError, main
-from tasks.manifest import remove
 
 PROGRESS_INTERVAL_S = 0.5
 SAMPLES = 8  # documents shown in the report
@@ -36,8 +35,7 @@ class Counts:
 
 def work(job: Job) -> None:
     spec = job.spec(CorpusSpec)
-    remove(job.output)  # half of an earlier attempt is worth nothing
-    job.output.mkdir(parents=True)
+    job.empty_output()
     counts = Counts()
     writers = {split: SplitWriter(job.output, split) for split in SPLITS}
     for item in _kept(job, spec, counts):

@@ -12,15 +12,13 @@ from tasks.data.corpus import Counts, finish
 from tasks.data.documents import SPLITS, SplitWriter, read_documents
 from tasks.data.spec import GatherSpec
 from tasks.job import Job, main
-from tasks.manifest import remove
 
 
 def work(job: Job) -> None:
     spec = job.spec(GatherSpec)
     gone = set(Changes.read(job.input("newest")).gone)
     corpora = [job.input(f"corpora.{index}") for index in range(len(job.inputs) - 1)]
-    remove(job.output)
-    job.output.mkdir(parents=True)
+    job.empty_output()
     seen: set[str] = set()
     counts, deleted = Counts(), 0
     writers = {split: SplitWriter(job.output, split) for split in SPLITS}

@@ -18,7 +18,7 @@ from tasks.data.documents import SPLITS, Split, read_names, text_sizes
 from tasks.data.indexed_dataset import TokenDtype, read_lengths, token_dtype, write_index
 from tasks.data.spec import ShardsSpec
 from tasks.job import Job, StageError, main
-from tasks.manifest import read_manifest, remove
+from tasks.manifest import read_manifest
 
 Mask = npt.NDArray[np.bool_]
 
@@ -29,8 +29,7 @@ def work(job: Job) -> None:
     gone = set(Changes.read(job.input("newest")).gone)
     facts = read_manifest(data).facts
     dtype = token_dtype(facts["vocab_size"])
-    remove(job.output)
-    job.output.mkdir(parents=True)
+    job.empty_output()
     stays = {split: np.array([each not in gone for each, _ in read_names(corpus, split)], bool) for split in SPLITS}
     for split in SPLITS:
         _copy(data, job, split, stays[split], dtype)

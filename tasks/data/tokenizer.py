@@ -18,7 +18,7 @@ from tasks.data.documents import read_documents
 from tasks.data.source_spec import expanded, is_path
 from tasks.data.spec import SPECIAL_TOKENS, TokenizerSpec
 from tasks.job import Job, StageError, main
-from tasks.manifest import read_manifest, remove
+from tasks.manifest import read_manifest
 
 END_OF_TEXT, PAD, *CHAT_TOKENS = SPECIAL_TOKENS
 
@@ -57,8 +57,7 @@ def work(job: Job) -> None:
     if problems := spec.problems():
         raise StageError("; ".join(map(str, problems)))
     corpus = job.input("corpus")
-    remove(job.output)
-    job.output.mkdir(parents=True)
+    job.empty_output()
     if spec.existing is not None:
         eos_id, pad_id = _copy(spec.existing, job.output)
     else:

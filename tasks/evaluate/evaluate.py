@@ -25,7 +25,6 @@ from tasks.evaluate.held_out import FIRST, HeldOut, choose
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.evaluate.subject import open_subject
 from tasks.job import Job, main
-from tasks.manifest import remove
 from tasks.statements.check import Verdict, check
 from tasks.statements.prompt import Prompt
 from tasks.statements.summary import Summary, summarise
@@ -58,8 +57,7 @@ def work(job: Job) -> None:
     first = scores[FIRST]
     rates = {name: first[name] for name in ("bits_per_byte", *_rates(ceiling))}
     facts = {"label": subject.label, "model_digest": job.inputs["model"]["digest"], "prompts": spec.prompts, **rates}
-    remove(job.output)  # half of an earlier attempt would be sealed with the rest
-    job.output.mkdir(parents=True)
+    job.empty_output()
     write_json(
         job.output / "report.json",
         {

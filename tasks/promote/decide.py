@@ -8,7 +8,6 @@ from dataclasses import asdict
 
 from infra.durable import write_json
 from tasks.job import Job, main
-from tasks.manifest import remove
 from tasks.promote.measured import check_comparable, read_measured
 from tasks.promote.rule import judge
 from tasks.promote.spec import PromotionSpec
@@ -30,8 +29,7 @@ def work(job: Job) -> None:
         "improvement": main_metric.difference,
         "bound": main_metric.low,
     }
-    remove(job.output)  # half of an earlier attempt would be sealed with the rest
-    job.output.mkdir(parents=True)
+    job.empty_output()
     told = {
         **facts,
         "words": verdict.words,

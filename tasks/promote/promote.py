@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 
 from infra.durable import write_json
 from tasks.job import Job, StageError, main
-from tasks.manifest import read_manifest, remove
+from tasks.manifest import read_manifest
 from tasks.promote.rule import PROMOTED
 from tasks.publish.aliases import (
     CHAMPION,
@@ -55,8 +55,7 @@ def work(job: Job) -> None:
         "outcome": outcome,
         **{alias: str(found.version) if found else None for alias, found in at.items()},
     }
-    remove(job.output)  # half of an earlier attempt would be sealed with the rest
-    job.output.mkdir(parents=True)
+    job.empty_output()
     write_json(job.output / "promotion.json", {**facts, "words": decision["words"]})
     job.finish(**facts)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from infra.tracking.store import tracking_hint
 from tasks.job import Job, main
-from tasks.manifest import remove
 from tasks.report.bar import verdict
 from tasks.report.blocks import Block, Cell, List, Mark, Section, Table, Title
 from tasks.report.decision import decision
@@ -31,8 +30,7 @@ def work(job: Job) -> None:
     for done, name in enumerate(job.inputs):
         job.progress(done, len(job.inputs), "artifacts")
         sources.append(open_source(job.input(name), name))
-    remove(job.output)  # half of an earlier attempt would be sealed with the rest
-    job.output.mkdir(parents=True)
+    job.empty_output()
     html = job.output / "report.html"
     html.write_text(page(spec.title, whole(spec, sources)), encoding="utf-8")
     text = markdown([*summary(spec, sources, shown=1), where_next(sources, html)])

@@ -8,7 +8,7 @@ from typing import Any
 
 from infra.durable import write_json
 from tasks.job import Job, StageError, main
-from tasks.manifest import read_manifest, remove
+from tasks.manifest import read_manifest
 from tasks.serve.server import Server, engine_words, open_served
 from tasks.serve.smoke import smoke_test
 from tasks.serve.spec import ServeSpec
@@ -22,8 +22,7 @@ def work(job: Job) -> None:
     directory = job.input("model")
     label = read_manifest(directory).facts["label"]
     model = open_served(directory)
-    remove(job.output)  # half of an earlier attempt would be sealed with the rest
-    job.output.mkdir(parents=True)
+    job.empty_output()
     job.forget_after(0)  # a try that was killed measured some levels
     server = Server(spec, model, job.directory / "server.txt")
     try:
