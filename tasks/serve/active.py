@@ -48,6 +48,18 @@ class Active:
             thread.start()
             self._leaving = [each for each in self._leaving if each.is_alive()] + [thread]
 
+    def sound(self, model: Served, title: str, given_up: Callable[[], bool]) -> Server:
+        """A server of the model that is healthy and has passed the smoke test. Raises ServerFailed; then no process is
+        left."""
+        server = self.start(model)
+        try:
+            server.wait_until_healthy(waiting(server, title), given_up)
+            smoke_test(server.url, model)
+        except BaseException:
+            server.stop()
+            raise
+        return server
+
     def watch(self, stopping: Event) -> None:
         """Until `stopping`: replace the server whenever it dies or hangs."""
         self._tell(restarting=None)
@@ -104,22 +116,17 @@ class Active:
     def _start_again(self, lost: Server, stopping: Event) -> None:
         """Raises ServerFailed, ArtifactError, StageError; then no process is left."""
         assert self._model is not None and self.backend is not None
-        server = self.start(self._model())
-        try:
-            server.wait_until_healthy(
-                waiting(server, f"model {lost.model.digest[:12]}"), lambda: self.server is not lost or stopping.is_set()
-            )
-            smoke_test(server.url, server.model)
-            with self._lock:
-                if self.server is not lost:
-                    raise ServerFailed("another version has taken over")
+        title = f"model {lost.model.digest[:12]}"
+        server = self.sound(self._model(), title, lambda: self.server is not lost or stopping.is_set())
+        with self._lock:
+            if current := self.server is lost:
                 self.backend = Backend(server.url, self.backend.digest, self.backend.version)
                 self.server = server
                 self.switch.turn(self.backend)
-        except BaseException:
+        if not current:
             server.stop()
-            raise
-        say(f"✓ model {lost.model.digest[:12]} serves again, after {server.age_s():.0f} s")
+            raise ServerFailed("another version has taken over")
+        say(f"✓ {title} serves again, after {server.age_s():.0f} s")
 
     def _tell(self, **status: Any) -> None:
         self.switch.status |= status

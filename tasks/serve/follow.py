@@ -17,8 +17,7 @@ from tasks.job import StageError
 from tasks.manifest import ArtifactError
 from tasks.publish.aliases import Version, fetch, version_at
 from tasks.serve.active import LOOK_S, Active
-from tasks.serve.server import Served, Server, ServerFailed, waiting
-from tasks.serve.smoke import smoke_test
+from tasks.serve.server import Served, Server, ServerFailed
 from tasks.serve.switch import Backend, now
 
 
@@ -118,8 +117,6 @@ class Follower:
 
     def _sound(self, version: Version, stopping: Event) -> Server:
         """Raises ServerFailed, ArtifactError, StageError; then no process is left."""
-        model = self._model(version)
-        server = self.active.start(model)
         asked = time.monotonic()
 
         def given_up() -> bool:
@@ -129,14 +126,10 @@ class Follower:
                 return moved
             return stopping.is_set()
 
-        try:
-            server.wait_until_healthy(waiting(server, _titled(version)), given_up)
-            smoke_test(server.url, model)
-            if stopping.is_set() or self._moved_from(version, stopping):
-                raise ServerFailed("the alias has moved on")
-        except BaseException:
+        server = self.active.sound(self._model(version), _titled(version), given_up)
+        if stopping.is_set() or self._moved_from(version, stopping):
             server.stop()
-            raise
+            raise ServerFailed("the alias has moved on")
         return server
 
     def _model(self, version: Version) -> Served:
