@@ -44,7 +44,7 @@ export HF_HUB_OFFLINE ?= 1
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: $(READY)  ## raw text to a GRPO-tuned, published model: 10 to 15 minutes the first time
+demo: $(READY)  ## raw text to a GRPO-tuned, published model: 15 to 20 minutes the first time
 	@$(BIN)/pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl --recipe $(RECIPE)
 
 ui: $(READY)  ## what made each model, and what became of it: Baton's pages and MLflow's on http://127.0.0.1:5000/lineage
