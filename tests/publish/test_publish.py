@@ -1,6 +1,5 @@
 """The published directory, its card, and its version in the registry."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from mlflow import MlflowClient
 
 from infra.tracking.store import tracking_uri
 from tasks.job import StageError, open_job
-from tasks.manifest import read_manifest, verify, write_manifest
+from tasks.manifest import ArtifactError, read_manifest, verify, write_manifest
 from tasks.publish.chain import chain
 from tasks.publish.publish import work
 from tasks.publish.registry import Publication, register
@@ -148,9 +147,8 @@ def test_a_changed_model_is_refused(home: Path, tmp_path: Path, sealed: Chain) -
     (model / "config.json").write_text("{}")
     changed = Chain({"model": model}, {"model": write_manifest(model, "hf_model", {}, {}, {})})
     (model / "config.json").write_text("{ }")
-    done = publish(changed.job(tmp_path / "job", SPEC, "model"))
-    assert done.returncode == 1
-    assert "config.json has 3 bytes, not 2" in json.loads((tmp_path / "job" / "result.json").read_text())["error"]
+    with pytest.raises(ArtifactError, match=r"config\.json has 3 bytes, not 2"):
+        work(open_job(changed.job(tmp_path / "job", SPEC, "model")))
     assert versions("baton-test") == []
 
 
