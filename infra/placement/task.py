@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 from flyteidl.core.execution_pb2 import TaskExecution
 from flytekit import FlyteContextManager, ImageSpec
@@ -55,18 +55,18 @@ class Placeable(AsyncConnectorExecutorMixin):
 
     def __call__(self, **inputs: Any) -> Any:
         """A cluster is told by the task's type."""
-        task = self if _placement(inputs) is None else self.placed
+        task = self if placement_of(inputs) is None else self.placed
         return super(Placeable, task).__call__(**inputs)
 
     @cached_property
-    def placed(self) -> "Placeable":
+    def placed(self) -> Self:
         """This task for a connector: of another type, and the same in all that its cache key is made of."""
         placed = copy.copy(self)
         placed._task_type = TASK_TYPE
         return placed
 
     def execute(self, **inputs: Any) -> Any:
-        placement = _placement(inputs)
+        placement = placement_of(inputs)
         if JOB in os.environ:
             return self._in_job(**inputs)
         if placement is None:
@@ -168,7 +168,8 @@ class Placeable(AsyncConnectorExecutorMixin):
         return resource
 
 
-def _placement(inputs: dict[str, Any]) -> Placement | None:
+def placement_of(inputs: dict[str, Any]) -> Placement | None:
+    """Of one call of a task."""
     words = json.loads(inputs["how"]).get("placement")
     return words and Placement.model_validate(words)
 
