@@ -5,6 +5,7 @@ python -m images REGISTRY train --config FILE    one family, in another file
 """
 
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,13 +18,19 @@ from infra.errors import Stopped
 
 def pushed(image: FamilyImage) -> str:
     """The image in its registry, by digest; built first if the registry does not have it. Raises Stopped."""
-    import docker
-
     if image.exist() is None:  # Flyte would take it for built
         raise Stopped("Docker or the registry does not answer, and they are what makes an image")
     ImageBuildEngine.build(image)
-    found = docker.from_env().images.get_registry_data(image.image_name())
-    return f"{image.registry}/{image.name}@{found.id}"
+    return f"{image.registry}/{image.name}@{digest_of(image.image_name())}"
+
+
+def digest_of(image: str) -> str:
+    """Of an image in its registry. Raises Stopped."""
+    words = ["docker", "buildx", "imagetools", "inspect", image, "--format", "{{.Manifest.Digest}}"]
+    ended = subprocess.run(words, check=False, capture_output=True, text=True)
+    if ended.returncode:
+        raise Stopped(f"{image}: its digest cannot be had: {ended.stderr.strip()}")
+    return ended.stdout.strip()
 
 
 def pin(config: Path, pinned: dict[str, str]) -> None:

@@ -3,12 +3,14 @@
 Like a placement it says nothing about the result, so it enters no cache key and no digest.
 """
 
+import os
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from infra.placement.config import VariableName
 
+SECRETS_OF_ALL = "BATON_SECRETS"  # names, with commas: what every pod of a registration has as secrets
 SECRETS = "baton"  # the group of Flyte secrets: a Kubernetes Secret of that name in the project-domain's namespace
 UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15} | {
     f"{letter}i": 1024**power for power, letter in enumerate("KMGTP", 1)
@@ -70,7 +72,8 @@ class Pod(_Words):
         """This, and what it leaves out as in `default`."""
         mine, theirs = (each.model_dump(exclude_defaults=True) for each in (self, default))
         resources = theirs.get("resources", {}) | mine.get("resources", {})
-        return Pod.model_validate(theirs | mine | {"resources": resources})
+        secrets = sorted({*self.secrets, *default.secrets})
+        return Pod.model_validate(theirs | mine | {"resources": resources, "secrets": secrets})
 
     def overrides(self) -> dict[str, Any]:
         """What a node can have of its own, as the arguments of flytekit's `with_overrides`."""
@@ -103,12 +106,20 @@ class Pod(_Words):
         return {name: value for name, value in found.items() if value is not None}
 
 
+def secrets_of_all() -> list[str]:
+    """By the environment: the client's, and so that of the pods in which DAGs are made."""
+    return [name.strip() for name in os.environ.get(SECRETS_OF_ALL, "").split(",") if name.strip()]
+
+
 # By the image's family. The memory of what a plan has an estimate for is that of workflows/pods.py.
 FAMILIES = {
-    "baton-data": Pod(resources=Resources(cpu=1, memory="2Gi"), retries=2),
-    "baton-train": Pod(resources=Resources(cpu=2, memory="4Gi", shared_memory=True), retries=2),
-    "baton-serve": Pod(resources=Resources(cpu=2, memory="8Gi", shared_memory=True), retries=2),
-    "baton-post-train": Pod(resources=Resources(cpu=2, memory="8Gi", shared_memory=True), retries=2),
+    family: Pod(resources=resources, retries=2, secrets=secrets_of_all())
+    for family, resources in {
+        "baton-data": Resources(cpu=1, memory="2Gi"),
+        "baton-train": Resources(cpu=2, memory="4Gi", shared_memory=True),
+        "baton-serve": Resources(cpu=2, memory="8Gi", shared_memory=True),
+        "baton-post-train": Resources(cpu=2, memory="8Gi", shared_memory=True),
+    }.items()
 }
 SAVES = Pod(termination_grace_period_seconds=120)  # a last checkpoint; Kubernetes' own is 30 s
 

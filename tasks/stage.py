@@ -27,6 +27,7 @@ from flytekit.core.base_task import IgnoreOutputs
 from flytekit.core.context_manager import FlyteContext, FlyteContextManager
 from flytekit.core.python_function_task import PythonFunctionTask
 from flytekit.core.type_engine import TypeEngine, TypeTransformer
+from flytekit.exceptions.user import FlyteRecoverableException
 from flytekit.extend import TaskPlugins
 from flytekit.extras.pydantic_transformer.transformer import PydanticTransformer
 from flytekit.models.literals import LiteralMap
@@ -38,11 +39,12 @@ from pydantic import BaseModel, ValidationError
 import tasks.cache  # noqa: F401 - where Flyte's is, and its errors
 from infra.errors import Stopped, disk_errors_named
 from infra.home import quiet
-from infra.launch import Engine, Survival, job_directory, run_engine
+from infra.launch import Engine, EngineFailed, Survival, job_directory, run_engine
 from infra.node import Node, this_node
 from infra.placement.config import Placement
 from infra.placement.storage import address_of, send, storage_of
 from infra.placement.task import TASK_TYPE, Placeable
+from infra.pod import this_pod
 from infra.pods import FAMILIES, SECRETS, Pod
 from infra.progress import say
 from infra.tracking.execution import note_cached
@@ -143,8 +145,14 @@ class StageTask(Placeable, PythonFunctionTask[Stage]):
         return {} if self.task_type == TASK_TYPE else self.pod.pod_spec()
 
     def execute(self, **inputs: Any) -> Any:
-        """Again: a spec that was a promise is whole still."""
-        return super().execute(**_apart(inputs))
+        """Taken apart again: a spec that was a promise is whole still. In a pod, what another pod may cure is said to
+        be so."""
+        try:
+            return super().execute(**_apart(inputs))
+        except EngineFailed as error:
+            if not (this_pod() and error.curable):
+                raise
+            raise FlyteRecoverableException(error.message) from error
 
     def sent(self, placement: Placement, inputs: dict[str, Any]) -> dict[str, Any]:
         storage = storage_of(placement.storage)
@@ -247,7 +255,7 @@ def stage(
             "how": str,
             "return": Annotated[made, HashMethod(lambda artifact: artifact.digest)],
         }
-        how = inspect.Parameter("how", inspect.Parameter.KEYWORD_ONLY)
+        how = inspect.Parameter("how", inspect.Parameter.KEYWORD_ONLY, default="{}")
         whole.__signature__ = inspect.Signature([*parameters, how])  # type: ignore[attr-defined]
         made_task: Callable[..., A] = task(
             whole,
