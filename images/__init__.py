@@ -40,18 +40,19 @@ class FamilyImage(ImageSpec):
     @property
     def id(self) -> str:
         """What it is looked up by. Flyte's own is a hash, with the registry in it, which is another in a pod."""
-        return self.name
+        return str(self.name)
 
     @cached_property
     def tag(self) -> str:
         if this_pod():
             raise NoImage(f"{self.name}: not in the image configuration that this pod was started with; register again")
-        return ImageSpec(**{field.name: getattr(self, field.name) for field in fields(self)}).tag
+        return str(ImageSpec(**{field.name: getattr(self, field.name) for field in fields(self)}).tag)
 
     def exist(self) -> bool | None:
         if not self.registry:
             raise NoImage(NO_IMAGES.format(self.name))
-        return super().exist()
+        found: bool | None = super().exist()
+        return found
 
 
 NO_IMAGES = (

@@ -12,7 +12,7 @@ from infra.placement.config import VariableName
 
 SECRETS_OF_ALL = "BATON_SECRETS"  # names, with commas: what every pod of a registration has as secrets
 SECRETS = "baton"  # the group of Flyte secrets: a Kubernetes Secret of that name in the project-domain's namespace
-UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15} | {
+UNITS: dict[str, float] = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15} | {
     f"{letter}i": 1024**power for power, letter in enumerate("KMGTP", 1)
 }
 

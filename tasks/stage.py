@@ -10,19 +10,17 @@ and the *digests* of its inputs are the same. Paths, machines, layouts and retri
 them in an input of their own, `how`, which it ignores.
 """
 
-import copy
 import inspect
 import json
 import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial, wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
-from flytekit import Cache, Deck, HashMethod, ImageSpec, Secret, current_context, task
-from flytekit.configuration import SerializationSettings
+from flytekit import Cache, Deck, HashMethod, ImageSpec, current_context, task
 from flytekit.core.base_task import IgnoreOutputs
 from flytekit.core.context_manager import FlyteContext, FlyteContextManager
 from flytekit.core.python_function_task import PythonFunctionTask
@@ -31,21 +29,19 @@ from flytekit.exceptions.user import FlyteRecoverableException
 from flytekit.extend import TaskPlugins
 from flytekit.extras.pydantic_transformer.transformer import PydanticTransformer
 from flytekit.models.literals import LiteralMap
-from flytekit.models.security import SecurityContext
-from flytekit.models.task import Container, K8sPod
 from flytekit.models.types import LiteralType
 from pydantic import BaseModel, ValidationError
 
 import tasks.cache  # noqa: F401 - where Flyte's is, and its errors
-from infra.errors import Stopped, disk_errors_named
+from infra.errors import disk_errors_named
 from infra.home import quiet
 from infra.launch import Engine, EngineFailed, Survival, job_directory, run_engine
 from infra.node import Node, this_node
 from infra.placement.config import Placement
 from infra.placement.storage import address_of, send, storage_of
-from infra.placement.task import TASK_TYPE, Placeable
 from infra.pod import this_pod
-from infra.pods import FAMILIES, SECRETS, Pod
+from infra.pod_task import PodTask
+from infra.pods import FAMILIES, Pod
 from infra.progress import say
 from infra.tracking.execution import note_cached
 from infra.tracking.record import tracked
@@ -56,7 +52,6 @@ from tasks.spec import Spec, StageSpec
 A = TypeVar("A", bound=Artifact)
 
 ONE_TRY = Survival()
-PRIMARY = "primary"  # the container's name in a pod of our own
 
 quiet()
 
@@ -93,56 +88,12 @@ class Stage:
     pod: Pod  # what its pod has where the recipe does not say
 
 
-class StageTask(Placeable, PythonFunctionTask[Stage]):
+class StageTask(PodTask, PythonFunctionTask[Stage]):
     """A Flyte task that runs here or where its spec's placement says. Its local cache hits are only believed
     while their files are there, and are recorded in the execution that they served."""
 
-    @cached_property
-    def pod(self) -> Pod:
-        """Of a copy it is what it was given."""
-        return self.task_config.pod
-
     def __call__(self, **inputs: Any) -> Any:
-        inputs = _apart(inputs)
-        state = FlyteContextManager.current_context().compilation_state
-        if state is None:
-            return super().__call__(**inputs)
-        pod = Pod.model_validate(json.loads(inputs["how"]).get("pod") or {}).over(self.task_config.pod)
-        promise = super(StageTask, self._with(pod.of_all_its_nodes())).__call__(**inputs)
-        _check_one_template(state.nodes)
-        return promise.with_overrides(**pod.overrides())
-
-    @cache  # noqa: B019 - tasks live as long as their module
-    def _with(self, of_all_its_nodes: str) -> "StageTask":
-        """The same task with another template."""
-        task = copy.copy(self)
-        task.__dict__.pop("placed", None)
-        task.pod = Pod.model_validate_json(of_all_its_nodes)
-        return task
-
-    @property
-    def security_context(self) -> SecurityContext:
-        names = self.pod.secrets
-        return SecurityContext(secrets=[secret(name) for name in names]) if names else super().security_context
-
-    def get_container(self, settings: SerializationSettings) -> Container | None:
-        return None if self._own_pod() else super().get_container(settings)
-
-    def get_k8s_pod(self, settings: SerializationSettings) -> K8sPod | None:
-        """Of plain values: flytekit's way, by a PodTemplate, needs Kubernetes' library in every image."""
-        if not self._own_pod():
-            return None
-        own: Container = self._get_container(settings)
-        env = [{"name": name, "value": value} for name, value in own.env.items()]
-        container = {"name": PRIMARY, "image": own.image, "args": own.args, "env": env}
-        return K8sPod(pod_spec=self._own_pod() | {"containers": [container]})
-
-    def get_config(self, settings: SerializationSettings) -> dict[str, str]:
-        return {"primary_container_name": PRIMARY} if self._own_pod() else {}
-
-    def _own_pod(self) -> dict[str, Any]:
-        """A placed stage has none."""
-        return {} if self.task_type == TASK_TYPE else self.pod.pod_spec()
+        return super().__call__(**_apart(inputs))
 
     def execute(self, **inputs: Any) -> Any:
         """Taken apart again: a spec that was a promise is whole still. In a pod, what another pod may cure is said to
@@ -213,24 +164,6 @@ class StageTask(Placeable, PythonFunctionTask[Stage]):
 TaskPlugins.register_pythontask_plugin(Stage, StageTask)
 
 
-def _check_one_template(nodes: list[Any]) -> None:
-    """Flyte takes the first of several templates of one name, in silence. Raises Stopped."""
-    newest: StageTask = nodes[-1].flyte_entity
-    others = [node.flyte_entity for node in nodes if node.flyte_entity.name == newest.name]
-    if FlyteContextManager.current_context().serialization_settings and len(set(map(id, others))) > 1:
-        stage = newest.task_config.engine.stage
-        raise Stopped(
-            f"{stage}: runs several times in this DAG, and on a Flyte cluster these must be alike in whether they have "
-            "a placement, and in pod.secrets, node_selector, tolerations and termination_grace_period_seconds: give "
-            "all of them the same, such as a placement each"
-        )
-
-
-def secret(name: str) -> Secret:
-    """A Flyte secret that is an environment variable."""
-    return Secret(group=SECRETS, key=name, env_var=name, mount_requirement=Secret.MountType.ENV_VAR)
-
-
 def stage(
     engine: Engine, *, image: ImageSpec, cached: bool = True, pod: Pod | None = None
 ) -> Callable[[Callable[..., A]], Callable[..., A]]:
@@ -259,7 +192,7 @@ def stage(
         whole.__signature__ = inspect.Signature([*parameters, how])  # type: ignore[attr-defined]
         made_task: Callable[..., A] = task(
             whole,
-            task_config=Stage(engine, (pod or Pod()).over(FAMILIES[image.name])),
+            task_config=Stage(engine, (pod or Pod()).over(FAMILIES.get(image.name, Pod()))),
             container_image=image,
             cache=Cache(version=engine.version, ignored_inputs=("how",)) if cached else False,
             enable_deck=True,

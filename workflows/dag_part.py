@@ -11,9 +11,9 @@ from flytekit.exceptions.user import FlyteRecoverableException
 import images
 from infra.errors import Stopped
 from infra.pod import this_pod
+from infra.pod_task import secret
 from infra.pods import SECRETS_OF_ALL, secrets_of_all
 from infra.tracking.store import TrackingUnreachable
-from tasks.stage import secret
 from workflows.pods import fitted
 from workflows.recipe import given_of
 

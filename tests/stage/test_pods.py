@@ -17,7 +17,7 @@ POD = {
     "resources": {
         "cpu": "500m",
         "memory": "64Gi",
-        "gpu": 8,
+        "gpu": 1,
         "accelerator": "nvidia-tesla-a100",
         "shared_memory": "16Gi",
         "ephemeral_storage": "200Gi",
@@ -57,7 +57,7 @@ def amounts(node: Any) -> dict[Any, str]:
 
 def test_a_node_asks_for_what_the_recipe_says(asked: Any) -> None:
     (node,) = nodes(asked)["pretrain"]
-    assert amounts(node) == {NAME.CPU: "500m", NAME.MEMORY: "64Gi", NAME.GPU: "8", NAME.EPHEMERAL_STORAGE: "200Gi"}
+    assert amounts(node) == {NAME.CPU: "500m", NAME.MEMORY: "64Gi", NAME.GPU: "1", NAME.EPHEMERAL_STORAGE: "200Gi"}
     extended = node.task_node.overrides.extended_resources
     assert (extended.gpu_accelerator.device, extended.shared_memory.size_limit) == ("nvidia-tesla-a100", "16Gi")
     assert (node.metadata.retries.retries, node.metadata.interruptible) == (5, True)
@@ -122,7 +122,7 @@ def test_a_placed_stage_keeps_a_container_for_its_connector() -> None:
     "second", [{"placement": {"cpus": 2}}, {"pod": {"node_selector": {"pool": "other"}}}], ids=["placement", "pod"]
 )
 def test_uses_of_one_stage_that_flyte_cannot_tell_apart_are_refused(second: dict[str, Any]) -> None:
-    with pytest.raises(Stopped, match="corpus: runs several times in this DAG"):
+    with pytest.raises(Stopped, match="prepare_corpus: runs several times in this DAG"):
         job_spec(recipe(more_corpora=[second]))
 
 

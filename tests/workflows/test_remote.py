@@ -67,7 +67,7 @@ def test_without_images_it_says_how_to_have_them() -> None:
 
 def test_uses_of_a_stage_that_flyte_cannot_tell_apart_are_refused() -> None:
     recipe = TEXT | {"pretrain": {}, "more_corpora": [{"placement": {"cpus": 2, "storage": "s3://bucket"}}]}
-    assert "corpus: runs several times in this DAG" in run(recipe)
+    assert "prepare_corpus: runs several times in this DAG" in run(recipe)
 
 
 def test_the_memory_of_this_machine_does_not_count() -> None:
