@@ -1,32 +1,73 @@
-"""Build the stages' images with Docker and push them to the registry that BATON_IMAGE_REGISTRY names.
+"""Build the stages' images with Docker, push them, and pin them by digest in Flyte's configuration.
 
-python -m images          all of them
-python -m images train    one family
+python -m images REGISTRY                        all of them, in FLYTECTL_CONFIG or ~/.flyte/config.yaml
+python -m images REGISTRY train --config FILE    one family, in another file
 """
 
-import sys
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
 
+import click
 from flytekit.image_spec.image_spec import ImageBuildEngine
 
-import images
+from images import BY_FAMILY, FamilyImage
 from infra.errors import Stopped
 
-BY_FAMILY = dict(zip(images.FAMILIES, (images.DATA, images.TRAIN, images.SERVE, images.POST_TRAIN), strict=True))
+
+def pushed(image: FamilyImage) -> str:
+    """The image in its registry, by digest; built first if the registry does not have it. Raises Stopped."""
+    if image.exist() is None:  # Flyte would take it for built
+        raise Stopped("Docker or the registry does not answer, and they are what makes an image")
+    ImageBuildEngine.build(image)
+    return f"{image.registry}/{image.name}@{digest_of(image.image_name())}"
 
 
-def main(families: list[str]) -> None:
-    unknown = set(families) - BY_FAMILY.keys()
-    if unknown or not images.TRAIN.registry:
-        raise Stopped(f"usage: BATON_IMAGE_REGISTRY=… python -m images [{'|'.join(BY_FAMILY)}] …")
-    for image in (BY_FAMILY[family] for family in families or BY_FAMILY):
-        if image.exist() is None:  # Flyte would take it for built
-            raise Stopped("Docker or the registry does not answer, and they are what makes an image")
-        ImageBuildEngine.build(image)  # nothing is done for one that the registry has
-        print(image.image_name())
+def digest_of(image: str) -> str:
+    """Of an image in its registry. Raises Stopped."""
+    words = ["docker", "buildx", "imagetools", "inspect", image, "--format", "{{.Manifest.Digest}}"]
+    ended = subprocess.run(words, check=False, capture_output=True, text=True)
+    if ended.returncode:
+        raise Stopped(f"{image}: its digest cannot be had: {ended.stderr.strip()}")
+    return ended.stdout.strip()
+
+
+def pin(config: Path, pinned: dict[str, str]) -> None:
+    """Put images into a configuration file; all else in it stays as it is."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    content = (yaml.load(config) if config.exists() else None) or {}
+    content["images"] = {**content.get("images", {}), **pinned}
+    config.parent.mkdir(parents=True, exist_ok=True)
+    partial = config.with_name(f"{config.name}.partial")
+    yaml.dump(content, partial)
+    partial.replace(config)
+
+
+@click.command()
+@click.argument("registry")
+@click.argument("families", nargs=-1, type=click.Choice([*BY_FAMILY]))
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=lambda: os.environ.get("FLYTECTL_CONFIG") or str(Path.home() / ".flyte/config.yaml"),
+    help="Flyte's configuration file; default: FLYTECTL_CONFIG, or ~/.flyte/config.yaml",
+)
+def main(registry: str, families: tuple[str, ...], config: Path) -> None:
+    """Build the images of FAMILIES (default: all), push them to REGISTRY, and pin them in Flyte's configuration."""
+    pinned = {}
+    for family in families or BY_FAMILY:
+        try:
+            image = replace(BY_FAMILY[family], registry=registry)
+        except ValueError as error:
+            raise Stopped(str(error)) from error
+        pinned[image.name] = pushed(image)
+        click.echo(pinned[image.name])
+    pin(config, pinned)
+    click.echo(f"pinned in {config}; next: pyflyte --config {config} run --remote --copy all …")
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except Stopped as error:
-        sys.exit(error.message)
+    main()

@@ -7,11 +7,12 @@ model validator would not run while any field is wrong).
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from infra.placement.config import Placement
+from infra.pods import Pod
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,40 @@ class Spec(BaseModel):
         """What is wrong across fields, with paths relative to this spec."""
         return []
 
-    def identity(self) -> dict[str, Any]:
-        """The fields that make the result, as JSON's types."""
-        apart = {
+    @classmethod
+    def _not_identity(cls) -> set[str]:
+        """The fields that say how a result is reached, not what it is."""
+        return {
             name
-            for name, field in type(self).model_fields.items()
+            for name, field in cls.model_fields.items()
             if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("identity") is False
         }
-        parts = {name: getattr(self, name) for name in type(self).model_fields if name not in apart}
-        nested = {name: part.identity() for name, part in parts.items() if isinstance(part, Spec)}
-        return self.model_dump(mode="json", exclude=apart) | nested
+
+    def _nested(self) -> "dict[str, Spec]":
+        """Its identity's fields that are specs themselves."""
+        values = {name: getattr(self, name) for name in type(self).model_fields if name not in self._not_identity()}
+        return {name: value for name, value in values.items() if isinstance(value, Spec)}
+
+    def identity(self) -> dict[str, Any]:
+        """The fields that make the result, as JSON's types."""
+        nested = {name: part.identity() for name, part in self._nested().items()}
+        return self.model_dump(mode="json", exclude=self._not_identity()) | nested
+
+    def apart(self) -> tuple[Self, dict[str, Any]]:
+        """What the result is, all else at its defaults; and how it is reached: that else, as JSON's types."""
+        words = self.model_dump(mode="json", include=self._not_identity(), exclude_defaults=True)
+        what: dict[str, Any] = {name: type(self).model_fields[name].get_default() for name in words}
+        for name, part in self._nested().items():
+            inner, rest = part.apart()
+            if rest:
+                what[name], words[name] = inner, rest
+        return self.model_copy(update=what), words
+
+    def joined(self, how: dict[str, Any]) -> Self:
+        """The whole that was taken apart."""
+        nested = {name: part.joined(how[name]) for name, part in self._nested().items() if name in how}
+        inner = {name: part.model_dump(mode="json") for name, part in nested.items()}
+        return type(self).model_validate(self.model_dump(mode="json") | how | inner)
 
 
 class StageSpec(Spec):
@@ -71,6 +96,9 @@ class StageSpec(Spec):
 
     placement: Placement | None = Field(
         None, description="Where the stage runs, if not on this machine", json_schema_extra={"identity": False}
+    )
+    pod: Pod | None = Field(
+        None, description="What its pod on a Flyte cluster asks for", json_schema_extra={"identity": False}
     )
 
 

@@ -6,15 +6,17 @@ engine is run and tracked.
         return run(ENGINE, MegatronCheckpoint, spec, data=data)
 
 The cache rule: a stage is served from Flyte's cache when its engine's version, its spec's identity
-and the *digests* of its inputs are the same. Paths, machines, layouts and retries never count.
+and the *digests* of its inputs are the same. Paths, machines, layouts and retries never count: Flyte has
+them in an input of their own, `how`, which it ignores.
 """
 
+import inspect
 import json
 import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -22,25 +24,30 @@ from flytekit import Cache, Deck, HashMethod, ImageSpec, current_context, task
 from flytekit.core.base_task import IgnoreOutputs
 from flytekit.core.context_manager import FlyteContext, FlyteContextManager
 from flytekit.core.python_function_task import PythonFunctionTask
-from flytekit.core.type_engine import TypeEngine
+from flytekit.core.type_engine import TypeEngine, TypeTransformer
+from flytekit.exceptions.user import FlyteRecoverableException
 from flytekit.extend import TaskPlugins
+from flytekit.extras.pydantic_transformer.transformer import PydanticTransformer
 from flytekit.models.literals import LiteralMap
-from pydantic import ValidationError
+from flytekit.models.types import LiteralType
+from pydantic import BaseModel, ValidationError
 
 import tasks.cache  # noqa: F401 - where Flyte's is, and its errors
 from infra.errors import disk_errors_named
 from infra.home import quiet
-from infra.launch import Engine, Survival, job_directory, run_engine
+from infra.launch import Engine, EngineFailed, Survival, job_directory, run_engine
 from infra.node import Node, this_node
 from infra.placement.config import Placement
 from infra.placement.storage import address_of, send, storage_of
-from infra.placement.task import Placeable
+from infra.pod import this_pod
+from infra.pod_task import PodTask
+from infra.pods import FAMILIES, Pod
 from infra.progress import say
 from infra.tracking.execution import note_cached
 from infra.tracking.record import tracked
 from tasks.artifacts import Artifact
 from tasks.manifest import MANIFEST, ArtifactError, read_manifest, remove, text_digest, verify
-from tasks.spec import Spec
+from tasks.spec import Spec, StageSpec
 
 A = TypeVar("A", bound=Artifact)
 
@@ -53,16 +60,50 @@ _made_here: set[str] = set()
 _received: set[str] = set()
 
 
+class _NoFields(BaseModel):
+    """Of which Flyte's type says no more than that it is a model."""
+
+
+class PlainModels(PydanticTransformer):
+    """Specs and artifacts without their JSON schema, which Flyte's catalog makes part of a cache key: a description
+    that was changed would make every stage again."""
+
+    def __init__(self) -> None:
+        usual = PydanticTransformer()
+        TypeTransformer.__init__(self, usual.name, Artifact, enable_type_assertions=False)
+        self._plain = usual.get_literal_type(_NoFields)
+
+    def get_literal_type(self, t: type[BaseModel]) -> LiteralType:
+        return LiteralType(simple=self._plain.simple, annotation=self._plain.annotation)
+
+
+TypeEngine.register(PlainModels(), additional_types=[StageSpec])
+
+
 @dataclass(frozen=True)
 class Stage:
     """Marks a Flyte task as a stage (its `task_config`)."""
 
     engine: Engine
+    pod: Pod  # what its pod has where the recipe does not say
 
 
-class StageTask(Placeable, PythonFunctionTask[Stage]):
+class StageTask(PodTask, PythonFunctionTask[Stage]):
     """A Flyte task that runs here or where its spec's placement says. Its local cache hits are only believed
     while their files are there, and are recorded in the execution that they served."""
+
+    def __call__(self, **inputs: Any) -> Any:
+        return super().__call__(**_apart(inputs))
+
+    def execute(self, **inputs: Any) -> Any:
+        """Taken apart again: a spec that was a promise is whole still. In a pod, what another pod may cure is said to
+        be so."""
+        try:
+            return super().execute(**_apart(inputs))
+        except EngineFailed as error:
+            if not (this_pod() and error.curable):
+                raise
+            raise FlyteRecoverableException(error.message) from error
 
     def sent(self, placement: Placement, inputs: dict[str, Any]) -> dict[str, Any]:
         storage = storage_of(placement.storage)
@@ -123,30 +164,51 @@ class StageTask(Placeable, PythonFunctionTask[Stage]):
 TaskPlugins.register_pythontask_plugin(Stage, StageTask)
 
 
-def stage(engine: Engine, *, image: ImageSpec, cached: bool = True) -> Callable[[Callable[..., A]], Callable[..., A]]:
+def stage(
+    engine: Engine, *, image: ImageSpec, cached: bool = True, pod: Pod | None = None
+) -> Callable[[Callable[..., A]], Callable[..., A]]:
     """Make a Flyte task of a function that takes a spec and artifacts and returns one artifact.
 
-    `cached=False` is for what belongs to one execution, like its report."""
+    `cached=False` is for what belongs to one execution, like its report. `pod`: what its pod has, beside what all of
+    the image's family have, where the recipe says nothing."""
 
     def decorate(function: Callable[..., A]) -> Callable[..., A]:
         hints = get_type_hints(function)
-        made = hints["return"]
-        for name, hint in hints.items():
-            if isinstance(hint, type) and issubclass(hint, Spec):
-                function.__annotations__[name] = Annotated[hint, HashMethod(_identity_digest)]
+        made, kind = hints.pop("return"), hints["spec"]
+        parameters = list(inspect.signature(function).parameters.values())
+
+        @wraps(function)
+        def whole(spec: Spec, how: str, **inputs: Any) -> A:
+            return function(spec=spec.joined(json.loads(how)), **inputs)
+
         # the digest is the artifact's identity in the cache keys of the stages that follow
-        function.__annotations__["return"] = Annotated[made, HashMethod(lambda artifact: artifact.digest)]
+        whole.__annotations__ = {
+            **hints,
+            "spec": Annotated[kind, HashMethod(_identity_digest)],
+            "how": str,
+            "return": Annotated[made, HashMethod(lambda artifact: artifact.digest)],
+        }
+        how = inspect.Parameter("how", inspect.Parameter.KEYWORD_ONLY, default="{}")
+        whole.__signature__ = inspect.Signature([*parameters, how])  # type: ignore[attr-defined]
         made_task: Callable[..., A] = task(
-            function,
-            task_config=Stage(engine),
+            whole,
+            task_config=Stage(engine, (pod or Pod()).over(FAMILIES.get(image.name, Pod()))),
             container_image=image,
-            cache=Cache(version=engine.version) if cached else False,
+            cache=Cache(version=engine.version, ignored_inputs=("how",)) if cached else False,
             enable_deck=True,
             deck_fields=(),
         )
         return made_task
 
     return decorate
+
+
+def _apart(inputs: dict[str, Any]) -> dict[str, Any]:
+    """With what the result is in `spec`, and how it is reached in `how`."""
+    spec, how = inputs["spec"], json.loads(inputs.get("how") or "{}")
+    if isinstance(spec, Spec):
+        spec, how = spec.joined(how).apart()
+    return inputs | {"spec": spec, "how": json.dumps(how, sort_keys=True)}
 
 
 def _sent(value: Any, storage: str) -> Any:

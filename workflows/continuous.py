@@ -13,9 +13,8 @@ dynamic workflow, with what it depends on as inputs.
 
 import json
 
-from flytekit import dynamic, workflow
+from flytekit import workflow
 
-import images
 import workflows.recipe_file  # noqa: F401 - a broken recipe file ends in a message
 from infra.errors import Stopped, disk_errors_named
 from infra.progress import say
@@ -37,9 +36,8 @@ from tasks.report.task import report
 from tasks.sft.task import sft
 from workflows.alone import alone
 from workflows.continuous_recipe import ContinuousRecipe
+from workflows.dag_part import dag_part
 from workflows.history import Replayed, champion, generations, part, replayed
-
-RETRIES = 2  # of a part of the DAG on a cluster, whose pod was lost
 
 
 @workflow
@@ -56,7 +54,7 @@ def refresh_rl(recipe: ContinuousRecipe) -> str:
     return told
 
 
-@dynamic(container_image=images.DATA, retries=RETRIES)
+@dag_part
 def look(recipe: ContinuousRecipe) -> str:
     """Find the new text, and go on with it, alone."""
     begin_execution(recipe.name, recipe.model_dump(mode="json"))
@@ -70,7 +68,7 @@ def look(recipe: ContinuousRecipe) -> str:
         return told
 
 
-@dynamic(container_image=images.DATA, retries=RETRIES)
+@dag_part
 def grow(recipe: ContinuousRecipe, newest: Corpus) -> str:
     """Tokenize what is new, if it is enough."""
     before = generations(_name(recipe))
@@ -91,7 +89,7 @@ def grow(recipe: ContinuousRecipe, newest: Corpus) -> str:
     return told
 
 
-@dynamic(container_image=images.DATA, retries=RETRIES)
+@dag_part
 def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards: TokenizedCorpus) -> str:
     """Train on what is new beside some of the old, and let the candidate meet the champion."""
     before = generations(_name(recipe))
@@ -146,14 +144,14 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
     return told
 
 
-@dynamic(container_image=images.DATA, retries=RETRIES)
+@dag_part
 def after(recipe: ContinuousRecipe, decision: Decision, promoted: Promotion) -> str:
     """Say how it ended; tune anew when the base has changed."""
     told = f"{promoted.registry_name} version {promoted.registry_version}: {_words(decision)}"
     return _refreshed(recipe, told) if decision.outcome == "promoted" else told
 
 
-@dynamic(container_image=images.DATA, retries=RETRIES)
+@dag_part
 def tune(recipe: ContinuousRecipe) -> str:
     """SFT, DPO and GRPO of the champion, if it has not been tuned yet; the last one meets the tuned champion."""
     if recipe.refresh is None:
@@ -173,7 +171,7 @@ def tune(recipe: ContinuousRecipe) -> str:
         return told
 
 
-@dynamic(container_image=images.DATA, retries=RETRIES)
+@dag_part
 def tune_anew(recipe: ContinuousRecipe, base: HFModel) -> str:
     """SFT, DPO and GRPO of `base`, as far as the recipe has them."""
     assert recipe.refresh
@@ -207,7 +205,7 @@ def tune_anew(recipe: ContinuousRecipe, base: HFModel) -> str:
     return told
 
 
-@dynamic(container_image=images.DATA)
+@dag_part
 def told_of(decision: Decision, promoted: Promotion) -> str:
     return f"{promoted.registry_name} version {promoted.registry_version}: {_words(decision)}"
 

@@ -4,6 +4,7 @@ Flyte compiles the very function that it would run, and each stage is looked up 
 under the very key that the run would use. So nothing here knows which stages there are.
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,8 @@ def steps_of(recipe: Recipe) -> list[Step]:
         before = tuple(steps[parent].name for parent in steps if parent in {each.id for each in node.upstream_nodes})
         name = stage if uses == 1 else f"{stage}-{uses}"
         constants = _constants(here, node)
-        steps[node.id] = Step(name, stage, before, constants["spec"], _cached(here, node, constants, made))
+        spec = constants["spec"].joined(json.loads(constants["how"]))
+        steps[node.id] = Step(name, stage, before, spec, _cached(here, node, constants, made))
     return list(steps.values())
 
 

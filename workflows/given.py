@@ -1,9 +1,13 @@
 """A recipe's stages as they are known before anything runs."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from infra.placement.config import Placement
+from infra.pod import this_pod
 from tasks.pretrain.hardware import Machine, this_machine
 from tasks.pretrain.model_spec import FAMILIES, ModelSpec
 from tasks.pretrain.spec import PretrainSpec
@@ -13,12 +17,30 @@ from tasks.spec import StageSpec
 SIZES = {"model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"}
 
 
+_for_a_cluster = ContextVar("_for_a_cluster", default=False)
+UNKNOWN = Machine((), 2**60)  # a cluster's: what a pod has is in its stage's `pod`
+
+
+@contextmanager
+def for_a_cluster() -> Iterator[None]:
+    """Recipes that are read in the body run in a cluster's pods, not here."""
+    before = _for_a_cluster.set(True)
+    try:
+        yield
+    finally:
+        _for_a_cluster.reset(before)
+
+
+def runs_on_a_cluster() -> bool:
+    return _for_a_cluster.get() or this_pod() is not None
+
+
 @dataclass(frozen=True)
 class Given:
     """The stages that a recipe asks for."""
 
     specs: dict[str, Any]
-    machine: Machine = field(default_factory=this_machine)
+    machine: Machine = field(default_factory=lambda: UNKNOWN if runs_on_a_cluster() else this_machine())
 
     def __contains__(self, stage: str) -> bool:
         return stage in self.specs

@@ -1,7 +1,7 @@
 """The launch plans: what runs by itself, when, on which recipe.
 
-    pyflyte register workflows --version "$(python -m workflows.version)"    on a Flyte cluster
-    make schedule                                                           on this machine
+    pyflyte --config FILE register workflows --activate-launchplans --version "$(python -m workflows.version)"
+    make schedule    on this machine, without a Flyte cluster
 
 BATON_CONTINUOUS names the recipe; the default is workflows/recipes/continuous.yaml. It is fixed when the plans are
 registered: a plan is one recipe's, and its version says which.

@@ -17,7 +17,8 @@ from tasks.pretrain.memory import GB, estimate
 from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem, Spec
 from workflows.costs import over_budget
-from workflows.given import Given, devices_of, placements_of, vocabulary_of
+from workflows.given import Given, devices_of, placements_of, runs_on_a_cluster, vocabulary_of
+from workflows.pods import too_small
 
 # stage: the stage it needs, and what that one hands to it
 NEEDS = {
@@ -216,7 +217,7 @@ def _instead(spec: PretrainSpec, vocabulary: int, place: Place) -> str:
 def _room(given: Given) -> list[Problem]:
     """The disk has room for what the run writes, if it is this machine's."""
     spec: PretrainSpec | None = given.specs.get("pretrain")
-    if spec is None or spec.layout.device or spec.placement:
+    if spec is None or spec.layout.device or spec.placement or runs_on_a_cluster():
         return []
     needed = estimated_bytes(given, spec.model.parameters(vocabulary_of(given) or 0))
     free = shutil.disk_usage(baton_home()).free
@@ -266,8 +267,8 @@ def _placements(given: Given) -> list[Problem]:
 
 
 def _starts_jobs() -> bool:
-    """Whether SkyPilot is here. In a stage's image on a cluster it is not: the launch has looked."""
-    return importlib.util.find_spec("sky") is not None
+    """Whether SkyPilot's jobs are started here, and not by a cluster's connector."""
+    return importlib.util.find_spec("sky") is not None and not runs_on_a_cluster()
 
 
 # bytes for each weight: bf16 weights, fp32 master weights, and Adam's two moments; a model for exchange in bf16
@@ -298,5 +299,6 @@ CHECKS: list[Callable[[Given], list[Problem]]] = [
     _layout,
     _room,
     _placements,
+    too_small,
     over_budget,
 ]

@@ -7,9 +7,8 @@ those: a stage that is off is not a node that does nothing. `dag` is what it doe
 record, so that the same DAG can be looked at before it is run (workflows/plan.py).
 """
 
-from flytekit import dynamic, workflow
+from flytekit import workflow
 
-import images
 import workflows.recipe_file  # noqa: F401 - a broken recipe file ends in a message
 from infra.errors import disk_errors_named
 from infra.tracking.execution import begin_execution, execution_id
@@ -25,6 +24,7 @@ from tasks.report.spec import ReportSpec
 from tasks.report.task import report
 from tasks.serve.task import serve
 from tasks.sft.task import sft
+from workflows.dag_part import dag_part
 from workflows.recipe import Recipe
 
 
@@ -97,7 +97,7 @@ def dag(recipe: Recipe) -> Report:
     )
 
 
-@dynamic(container_image=images.DATA)
+@dag_part
 def stages(recipe: Recipe) -> Report:
     begin_execution(recipe.name, recipe.model_dump(mode="json"))
     with disk_errors_named():

@@ -1,6 +1,7 @@
 """How `pyflyte run … --recipe FILE` reads a recipe: two functions of flytekit's command line, wrapped.
 
 The file is read by `load`: flytekit alone would read YAML 1.1 without limits, and show a traceback of a broken file.
+With --remote it is also held against what a cluster's pods have, before anything is registered (workflows/remote.py).
 And `--help` says where the fields are described; flytekit alone prints the whole JSON schema, some 500 lines.
 Importing this module wraps the two functions.
 """
@@ -11,8 +12,10 @@ import click
 from flytekit.clis.sdk_in_container import run
 from flytekit.interaction.click_types import JsonParamType
 
+from workflows.given import for_a_cluster
 from workflows.recipe import Recipe
 from workflows.recipe_text import load
+from workflows.remote import checked
 
 HELP = "Recipe file, YAML or JSON. `python -m workflows.describe` lists every field."
 
@@ -23,7 +26,11 @@ _to_click_option = run.to_click_option
 def convert(self: JsonParamType, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
     model = self._python_type
     if isinstance(value, str) and isinstance(model, type) and issubclass(model, Recipe):
-        return load(value, model.model_validate, param.name if param and param.name else "recipe")
+        name = param.name if param and param.name else "recipe"
+        if not (ctx and getattr(ctx.obj, "is_remote", False)):
+            return load(value, model.model_validate, name)
+        with for_a_cluster():
+            return load(value, checked(model.model_validate, ctx.obj), name)
     return _convert(self, value, param, ctx)
 
 

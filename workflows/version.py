@@ -1,6 +1,6 @@
 """python -m workflows.version: what a registration of the launch plans is called, made of its code and its recipe.
 
-    pyflyte register workflows --version "$(python -m workflows.version)"
+    pyflyte --config FILE register workflows --activate-launchplans --version "$(python -m workflows.version)"
 
 The same commit and recipe give the same name, so that registering twice changes nothing (Flyte never
 replaces a version); changes that are not committed make it another one.

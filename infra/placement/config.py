@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 MACHINE_FAULT = 75  # the job's exit code (EX_TEMPFAIL) when another start may cure it: SkyPilot recovers the job
+NO_IMAGE = "baton.invalid/no-image"  # of a placed task without one: Flyte takes no container without an image
 
 Accelerator = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][\w.\-]*(:\d+(\.\d+)?)?$")]
 Infra = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(/[^/\s]+)*$")]
@@ -50,7 +51,7 @@ class Placement(BaseModel):
     image: str | None = Field(
         None,
         min_length=1,
-        description="Container image; default: the stage's own in BATON_IMAGE_REGISTRY, if that is set",
+        description="Container image; default: the stage's own, of BATON_IMAGE_REGISTRY or Flyte's configuration",
     )
     setup: str | None = Field(
         None, description="Shell lines before the command, such as `. /shared/baton/.venv/bin/activate`; no secrets"

@@ -4,6 +4,7 @@ A job's name is made of what it does, so a `create` that is tried again (the ans
 finds the job that runs instead of starting a second one.
 """
 
+import json
 import textwrap
 import threading
 from dataclasses import dataclass
@@ -28,9 +29,10 @@ from sky.schemas.api.responses import ManagedJobRecord
 from sky.server.common import get_server_url
 
 from infra.errors import Stopped
-from infra.placement.config import Placement
+from infra.placement.config import NO_IMAGE, Placement
 from infra.placement.job import OUTPUT_PREFIX, Order, sky_task
 from infra.placement.record import message, over_limit, where
+from infra.placement.storage import storage_of
 from infra.tracking.redact import redact_text
 
 TASK_TYPE = "skypilot"
@@ -94,14 +96,15 @@ class SkyPilotConnector(AsyncConnectorBase):
         self, task_template: TaskTemplate, output_prefix: str, inputs: LiteralMap | None = None, **_: Any
     ) -> SkyJob:
         """Start the job, or find the one that runs. Raises NoApiServer, and what SkyPilot says of a wrong task."""
-        name, order = _job_name(task_template, inputs), Order(**task_template.custom)
+        name, order = _job_name(task_template, inputs), _order(task_template, inputs)
         try:
             found = next((record for record in _records(name_match=name) if _is_at_work(record, name)), None)
             if found is not None:
                 return SkyJob(name, found.job_id or 0, _output_prefix(found), order.placement)
             container = task_template.container
             clouds = sdk.get(sdk.enabled_clouds()) if order.placement["exclude"] else []
-            config = sky_task(name, order, container.image, container.args, output_prefix, clouds)
+            image = order.placement["image"] or container.image.replace(NO_IMAGE, "")
+            config = sky_task(name, order, image, container.args, output_prefix, clouds)
             ids, _handle = sdk.get(jobs.launch(sky.Task.from_yaml_config(config), name=name))
             assert ids, "SkyPilot names the job that it starts"
         except UNREACHABLE as error:
@@ -147,10 +150,22 @@ class SkyPilotConnector(AsyncConnectorBase):
         self._unwanted.set()
 
 
+def _order(template: TaskTemplate, inputs: LiteralMap | None) -> Order:
+    """What is to be done, where: the input `how` has the placement, which is this call's own."""
+    how = json.loads(inputs.literals["how"].scalar.primitive.string_value) if inputs else {}
+    placement = Placement.model_validate(how.get("placement") or {})
+    common = dict(template.custom)
+    if placement.storage:
+        common["storage"] = storage_of(placement.storage)
+    return Order(placement.model_dump(mode="json"), **common)
+
+
 def _job_name(template: TaskTemplate, inputs: LiteralMap | None) -> str:
     """The same for the same work: the task, its version, and its inputs as Flyte's cache takes them."""
     identity = blake2b(f"{template.id.name}\0{template.metadata.discovery_version}".encode(), digest_size=6)
     for name, literal in sorted((inputs.literals if inputs else {}).items()):
+        if name == "how":
+            continue
         identity.update(f"{name}\0".encode())
         content = literal.to_flyte_idl().SerializeToString(deterministic=True)
         identity.update(literal.hash.encode() if literal.hash else content)

@@ -44,7 +44,7 @@ exit {MACHINE_FAULT}
 
 @dataclass(frozen=True)
 class Order:
-    """What the task tells the connector, as the `custom` of its template."""
+    """What the connector is told: the placement by the input `how`, all else by the `custom` of the task's template."""
 
     placement: dict[str, Any]
     storage: str

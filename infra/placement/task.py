@@ -6,15 +6,16 @@ connector works in this process.
 
 import asyncio
 import copy
+import json
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 from flyteidl.core.execution_pb2 import TaskExecution
 from flytekit import FlyteContextManager, ImageSpec
@@ -29,8 +30,8 @@ from flytekit.tools.ignore import StandardIgnore
 
 from infra.errors import Stopped
 from infra.launch import EngineFailed
-from infra.placement.config import MACHINE_FAULT, Placement
-from infra.placement.job import RESTARTS_LEFT, Order
+from infra.placement.config import MACHINE_FAULT, NO_IMAGE, Placement
+from infra.placement.job import RESTARTS_LEFT
 from infra.placement.mirror import mirror
 from infra.placement.storage import storage_of
 from infra.progress import ProgressBar, say
@@ -48,23 +49,31 @@ class PlacementFailed(Stopped):
 
 
 class Placeable(AsyncConnectorExecutorMixin):
-    """Goes before PythonFunctionTask among a task's bases. Its input `spec` may have a `placement`."""
+    """Goes before PythonFunctionTask among a task's bases. Its input `how`, JSON, may have a `placement`."""
 
-    placement: Placement | None = None  # of the copy that a placement is given to
+    placement: Placement | None = None  # of the copy that works through a connector in this process
 
-    def __call__(self, *args: Any, **inputs: Any) -> Any:
-        """A cluster is told by the task's type. A spec that is a promise is looked at where the task runs."""
-        placement = _placement(inputs)
-        task = self if placement is None else self._at(placement)
-        return super(Placeable, task).__call__(*args, **inputs)
+    def __call__(self, **inputs: Any) -> Any:
+        """A cluster is told by the task's type."""
+        task = self if placement_of(inputs) is None else self.placed
+        return super(Placeable, task).__call__(**inputs)
+
+    @cached_property
+    def placed(self) -> Self:
+        """This task for a connector: of another type, and the same in all that its cache key is made of."""
+        placed = copy.copy(self)
+        placed._task_type = TASK_TYPE
+        return placed
 
     def execute(self, **inputs: Any) -> Any:
-        placement = _placement(inputs)
+        placement = placement_of(inputs)
         if JOB in os.environ:
             return self._in_job(**inputs)
         if placement is None:
             return super(AsyncConnectorExecutorMixin, self).execute(**inputs)
-        return self._at(placement)._elsewhere(**self.sent(placement, inputs))
+        task = copy.copy(self.placed)
+        task.placement = placement
+        return task._elsewhere(**self.sent(placement, inputs))
 
     def sent(self, placement: Placement, inputs: dict[str, Any]) -> dict[str, Any]:
         """The inputs with their files where the job will find them."""
@@ -74,24 +83,17 @@ class Placeable(AsyncConnectorExecutorMixin):
         """Told what a job of this execution has made."""
 
     def get_custom(self, settings: SerializationSettings) -> dict[str, Any]:
-        if self.placement is None:
+        """What is the same for all placements of a task; the connector has the placement itself from `how`."""
+        if self.task_type != TASK_TYPE:
             return {}
-        storage = storage_of(self.placement.storage)
-        return asdict(Order(self.placement.model_dump(mode="json"), storage, execution_id(), code_version()))
+        return {"storage": storage_of(None), "execution": execution_id(), "code": code_version()}
 
     def get_image(self, settings: SerializationSettings) -> str:
-        """A job's image is pulled: there is one where the placement or a registry has it. Otherwise the machine
-        itself has the environment."""
-        if self.placement is None:
-            return str(super().get_image(settings))
+        """Of a placed task it may be NO_IMAGE: the machines have the environment then."""
         own: ImageSpec = self.container_image
-        return self.placement.image or (own.image_name() if own.registry else "")
-
-    def _at(self, placement: Placement) -> "Placeable":
-        """This task as one that is placed: of another type, and the same in all that its cache key is made of."""
-        placed = copy.copy(self)
-        placed._task_type, placed.placement = TASK_TYPE, placement
-        return placed
+        if self.task_type != TASK_TYPE or own.registry or settings.image_config.find_image(own.id):
+            return str(super().get_image(settings))
+        return NO_IMAGE
 
     def _in_job(self, **inputs: Any) -> Any:
         """On the job's machine. What another machine may cure ends with an exit code that SkyPilot recovers from."""
@@ -166,8 +168,10 @@ class Placeable(AsyncConnectorExecutorMixin):
         return resource
 
 
-def _placement(inputs: dict[str, Any]) -> Placement | None:
-    return getattr(inputs.get("spec"), "placement", None)
+def placement_of(inputs: dict[str, Any]) -> Placement | None:
+    """Of one call of a task."""
+    words = json.loads(inputs["how"]).get("placement")
+    return words and Placement.model_validate(words)
 
 
 class _NoHistory(StandardIgnore):

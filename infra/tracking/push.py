@@ -6,6 +6,7 @@ So the steps that a resumed engine takes again are there once, as they were firs
 import json
 import posixpath
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -17,7 +18,6 @@ from blake3 import blake3
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
-from sqlalchemy.exc import SQLAlchemyError
 
 from infra.tracking.datasets import send_lineage
 from infra.tracking.metrics import Point, points_after
@@ -33,7 +33,6 @@ from infra.tracking.spool import (
     stage_folders,
     write_note,
 )
-from infra.tracking.sqlite import make_tables
 from infra.tracking.sqlite_file import damage, store_file
 from infra.tracking.store import (
     PushFailed,
@@ -69,7 +68,10 @@ class Pushed:
 @cache
 def connect(uri: str) -> MlflowClient:
     """The client of a store; a new SQLite file gets its tables first."""
-    make_tables(uri)
+    if store_file(uri):
+        from infra.tracking.sqlite import make_tables  # SQLAlchemy: a pod, whose store is a server, does without
+
+        make_tables(uri)
     return MlflowClient(uri)
 
 
@@ -94,11 +96,17 @@ def push_execution(folder: Path, anew: bool = False, progressed: Callable[[], No
             over = _push(folder, progressed)
             if over:
                 (folder / "delivered").touch()
-        except (MlflowException, SQLAlchemyError, OSError, TrackingUnreachable) as error:
+        except (MlflowException, *_of_a_database(), OSError, TrackingUnreachable) as error:
             connect.cache_clear()
             newest_steps.cache_clear()
             raise PushFailed(_said(error)) from error
         return over
+
+
+def _of_a_database() -> tuple[type[Exception], ...]:
+    """The errors of MLflow's own databases, whose library it loads when the store is one."""
+    loaded = sys.modules.get("sqlalchemy.exc")
+    return (loaded.SQLAlchemyError,) if loaded else ()
 
 
 def _push(folder: Path, progressed: Callable[[], None]) -> bool:

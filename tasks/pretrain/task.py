@@ -2,6 +2,7 @@
 
 import images
 from infra.launch import Engine, Survival
+from infra.pods import SAVES
 from tasks.artifacts import MegatronCheckpoint, MegatronWeights, TokenizedCorpus
 from tasks.pretrain.spec import PretrainSpec
 from tasks.stage import run, stage
@@ -9,7 +10,7 @@ from tasks.stage import run, stage
 ENGINES = {"megatron": Engine("pretrain", "tasks.pretrain.train", version="3")}
 
 
-@stage(ENGINES["megatron"], image=images.TRAIN)
+@stage(ENGINES["megatron"], image=images.TRAIN, pod=SAVES)
 def pretrain(
     spec: PretrainSpec,
     data: TokenizedCorpus,

@@ -2,6 +2,7 @@
 
 import images
 from infra.launch import Engine
+from infra.pods import SAVES
 from tasks.artifacts import Corpus, HFModel
 from tasks.sft.spec import SFTSpec
 from tasks.stage import run, stage
@@ -9,7 +10,7 @@ from tasks.stage import run, stage
 ENGINES = {"trl": Engine("sft", "tasks.sft.sft", version="1")}
 
 
-@stage(ENGINES["trl"], image=images.POST_TRAIN)
+@stage(ENGINES["trl"], image=images.POST_TRAIN, pod=SAVES)
 def sft(spec: SFTSpec, model: HFModel, corpus: Corpus) -> HFModel:
     """A model that answers with one statement."""
     return run(ENGINES[spec.engine], HFModel, spec, model=model, corpus=corpus)

@@ -4,13 +4,16 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from flytekit import ImageSpec
+from flytekit.configuration import ImageConfig
 from flytekit.image_spec.default_builder import create_docker_context
 
 import images
+from images.__main__ import digest_of, pin
 from tests.source import ROOT, requirements
 
 LISTS = [*images.FAMILIES, "connector", "mlflow", "gpu"]
@@ -97,10 +100,66 @@ def image_name(clone: Path, **environment: str) -> str:
     return ended.stdout.strip()
 
 
-def test_an_image_that_cannot_be_looked_up_is_not_taken_for_built() -> None:
+# `python -m images`
+
+
+def build(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "images", *words]
+    return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+
+
+def test_an_image_that_cannot_be_looked_up_is_not_taken_for_built(tmp_path: Path) -> None:
     """Flyte takes it for that: nobody listens at the registry."""
-    words = [sys.executable, "-m", "images", "train"]
-    environment = os.environ | {"BATON_IMAGE_REGISTRY": "localhost:1"}
-    ended = subprocess.run(words, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
+    config = tmp_path / "config.yaml"
+    ended = build("localhost:1", "train", "--config", str(config))
     assert ended.returncode == 1
     assert "the registry does not answer" in ended.stderr
+    assert not config.exists()
+
+
+def test_a_registry_that_cannot_be_one_is_refused() -> None:
+    ended = build("https://somewhere")
+    assert ended.returncode == 1 and "Invalid container registry name" in ended.stderr
+
+
+def test_digests_are_pinned_in_flyte_s_configuration_and_all_else_stays(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("admin:\n  endpoint: dns:///flyte # ours\nimages: {mine: mine:1, baton-data: old:1}\n")
+    pin(config, {"baton-data": "registry/baton-data@sha256:1"})
+    assert "endpoint: dns:///flyte # ours" in config.read_text()
+    found = ImageConfig.auto(config_file=str(config)).images
+    assert {each.name: each.full for each in found or ()} == {
+        "mine": "mine:1",
+        "baton-data": "registry/baton-data@sha256:1",
+    }
+
+
+def test_a_first_configuration_is_made(tmp_path: Path) -> None:
+    config = tmp_path / "flyte/config.yaml"
+    pin(config, {"baton-data": "registry/baton-data@sha256:1"})
+    assert config.read_text() == "images:\n  baton-data: registry/baton-data@sha256:1\n"
+
+
+def test_what_was_pushed_is_named_by_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker's own words are those of its manual: it is not here."""
+    docker = tmp_path / "docker"
+    docker.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\necho sha256:77\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert digest_of("registry/baton-data:1") == "sha256:77"
+    assert (tmp_path / "asked").read_text() == (
+        "buildx imagetools inspect registry/baton-data:1 --format {{.Manifest.Digest}}\n"
+    )
+
+
+# In a pod
+
+
+def test_a_pod_computes_no_tag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e1")
+    with pytest.raises(images.NoImage, match="not in the image configuration that this pod was started with"):
+        replace(images.DATA).image_name()
+
+
+def test_an_image_has_one_name_whatever_the_registry() -> None:
+    assert replace(images.DATA, registry="localhost:30000").id == images.DATA.id == "baton-data"

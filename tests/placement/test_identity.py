@@ -29,7 +29,7 @@ def test_it_is_in_no_cache_key() -> None:
 
 
 def test_a_placed_task_differs_in_its_type_alone() -> None:
-    placed = PRETRAIN._at(Placement())
+    placed = PRETRAIN.placed
     assert (placed.task_type, PRETRAIN.task_type) == ("skypilot", "python-task")
     assert placed.name == PRETRAIN.name
     assert placed.metadata.cache_version == PRETRAIN.metadata.cache_version

@@ -1,44 +1,66 @@
 """What a Flyte cluster gets of a placed stage: a task that its connector service takes."""
 
-from collections import OrderedDict
+import json
 from typing import Any
 
 import pytest
-from flytekit import workflow
-from flytekit.configuration import Image, ImageConfig, SerializationSettings
-from flytekit.tools.translator import get_serializable
+from flytekit.models.literals import Literal, LiteralMap
 
-from infra.placement.config import Placement
-from tasks.artifacts import Corpus
-from tasks.data.spec import CorpusSpec
-from tasks.data.task import prepare_corpus
+from infra.placement.config import NO_IMAGE, Placement
+from infra.placement.connector import _job_name, _order
+from tests.stage.compiled import IMAGES, constant, job_spec, nodes, templates
+from workflows.recipe import Recipe
 
-PLACEMENT = Placement(accelerators=["L4:1"], storage="s3://bucket/baton")
-IMAGE = Image("default", "localhost:30000/baton", "1")
-
-
-@workflow
-def placed() -> Corpus:
-    return prepare_corpus(spec=CorpusSpec(placement=PLACEMENT))
+L4 = {"accelerators": ["L4:1"], "storage": "s3://bucket/baton"}
+PRETRAINING = {"tokenizer": {"vocab_size": 512}, "shards": {}, "pretrain": {}}
+SLURM = {"infra": ["slurm/alpha"], "storage": "/shared", "image": "docker.invalid/mine:1"}
 
 
-def template(registry: str | None, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(prepare_corpus.container_image, "registry", registry)  # type: ignore[attr-defined]
-    models: OrderedDict[Any, Any] = OrderedDict()
-    settings = SerializationSettings(ImageConfig(default_image=IMAGE), project="p", domain="d", version="1")
-    get_serializable(models, settings, placed)
-    return next(model.template for task, model in models.items() if getattr(task, "placement", None))
+def literals(node: Any) -> LiteralMap:
+    """A node's constants, as propeller hands them to a connector."""
+    return LiteralMap({each.var: Literal(scalar=each.binding.scalar) for each in node.inputs})
 
 
-def test_it_is_of_the_connector_s_type_and_keeps_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = template("localhost:30000", monkeypatch)
+@pytest.fixture(scope="module")
+def placed() -> Any:
+    corpora = [{"placement": L4}, {"placement": SLURM}]
+    return job_spec(Recipe.model_validate(PRETRAINING | {"corpus": corpora[0], "more_corpora": corpora[1:]}))
+
+
+def test_it_is_of_the_connector_s_type_and_keeps_its_command(placed: Any) -> None:
+    task = templates(placed)["prepare_corpus"]
     assert task.type == "skypilot"
-    assert task.container.args[0] == "pyflyte-execute"
+    assert task.container.args[0] == "pyflyte-fast-execute"
     assert task.container.args[-4:] == ["task-module", "tasks.data.task", "task-name", "prepare_corpus"]
-    assert task.container.image.startswith("localhost:30000/baton-data:")
-    assert Placement.model_validate(task.custom["placement"]) == PLACEMENT
-    assert task.custom["storage"] == "s3://bucket/baton"
 
 
-def test_without_a_registry_the_machine_has_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert template(None, monkeypatch).container.image == ""
+def test_one_template_serves_all_placements_which_come_with_the_input(placed: Any) -> None:
+    assert [task.id.name for task in placed.tasks].count("tasks.data.task.prepare_corpus") == 1
+    hows = [json.loads(constant(node, "how")) for node in nodes(placed)["prepare_corpus"]]
+    assert hows == [{"placement": L4}, {"placement": SLURM}]
+
+
+def test_the_connector_reads_each_call_s_own_placement(placed: Any) -> None:
+    task = templates(placed)["prepare_corpus"]
+    orders = [_order(task, literals(node)) for node in nodes(placed)["prepare_corpus"]]
+    assert [Placement.model_validate(order.placement) for order in orders] == [
+        Placement.model_validate(each) for each in (L4, SLURM)
+    ]
+    assert [order.storage for order in orders] == ["s3://bucket/baton", "/shared"]
+
+
+def test_a_job_s_name_is_the_same_wherever_it_goes(placed: Any) -> None:
+    task = templates(placed)["prepare_corpus"]
+    first, second = (_job_name(task, literals(node)) for node in nodes(placed)["prepare_corpus"])
+    assert first == second
+
+
+def test_its_image_is_the_one_that_is_pinned(placed: Any) -> None:
+    assert templates(placed)["prepare_corpus"].container.image == "registry.invalid/baton-data@sha256:1"
+
+
+def test_a_placed_stage_needs_no_image_where_the_machines_have_the_environment() -> None:
+    elsewhere = {"pretrain": {"placement": {"infra": ["slurm/alpha"], "storage": "/shared"}}}
+    pinned = [image for image in IMAGES if image.name != "baton-train"]
+    spec = job_spec(Recipe.model_validate(PRETRAINING | elsewhere), pinned)
+    assert templates(spec)["pretrain"].container.image == NO_IMAGE

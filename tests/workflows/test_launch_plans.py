@@ -13,12 +13,14 @@ from flytekit.core.context_manager import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
 from flytekit.models.literals import Literal
 
+import images
 from tests.workflows.flyte_admin import admin
 from workflows import launch_plans
 from workflows.continuous_recipe import ContinuousRecipe
 from workflows.version import version
 
 ROOT = Path(__file__).parents[2]
+PINNED = [f"--image={image.name}=registry.invalid/{image.name}:1" for image in images.BY_FAMILY.values()]
 RECIPE: dict[str, Any] = yaml.safe_load((ROOT / "workflows/recipes/continuous.yaml").read_text())
 
 
@@ -36,7 +38,18 @@ def registered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     pyflyte = str(Path(sys.executable).with_name("pyflyte"))
     with admin() as (service, address):
         done = subprocess.run(
-            [pyflyte, "register", "workflows", "--copy", "none", "--project", "p", "--version", named.stdout.strip()],
+            [
+                pyflyte,
+                "register",
+                "workflows",
+                "--copy",
+                "none",
+                "--project",
+                "p",
+                "--version",
+                named.stdout.strip(),
+                *PINNED,
+            ],
             cwd=ROOT,
             env=mine | {"FLYTE_PLATFORM_URL": address, "FLYTE_PLATFORM_INSECURE": "true"},
             capture_output=True,

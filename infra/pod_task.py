@@ -1,0 +1,87 @@
+"""A Flyte task whose nodes' pods are asked for by what each call of it says."""
+
+import copy
+import json
+from functools import cache, cached_property
+from typing import Any, Self
+
+from flytekit import Secret
+from flytekit.configuration import SerializationSettings
+from flytekit.core.context_manager import FlyteContextManager
+from flytekit.models.security import SecurityContext
+from flytekit.models.task import Container, K8sPod
+
+from infra.errors import Stopped
+from infra.placement.task import TASK_TYPE, Placeable
+from infra.pods import SECRETS, Pod
+
+PRIMARY = "primary"  # the container's name in a pod of our own
+
+
+def secret(name: str) -> Secret:
+    """A Flyte secret that is an environment variable."""
+    return Secret(group=SECRETS, key=name, env_var=name, mount_requirement=Secret.MountType.ENV_VAR)
+
+
+class PodTask(Placeable):
+    """Goes before PythonFunctionTask among a task's bases; its `task_config.pod` is the default. Its input `how`, JSON,
+    may have a `pod`."""
+
+    @cached_property
+    def pod(self) -> Pod:
+        """Of a copy it is what it was given."""
+        default: Pod = self.task_config.pod
+        return default
+
+    def __call__(self, **inputs: Any) -> Any:
+        state = FlyteContextManager.current_context().compilation_state
+        if state is None:
+            return super().__call__(**inputs)
+        pod = Pod.model_validate(json.loads(inputs["how"]).get("pod") or {}).over(self.task_config.pod)
+        promise = super(PodTask, self._with(pod.of_all_its_nodes())).__call__(**inputs)
+        _check_one_template(state.nodes)
+        return promise.with_overrides(**pod.overrides())
+
+    @cache  # noqa: B019 - tasks live as long as their module
+    def _with(self, of_all_its_nodes: str) -> Self:
+        """The same task with another template."""
+        task = copy.copy(self)
+        task.__dict__.pop("placed", None)
+        task.pod = Pod.model_validate_json(of_all_its_nodes)
+        return task
+
+    @property
+    def security_context(self) -> SecurityContext:
+        names = self.pod.secrets
+        return SecurityContext(secrets=[secret(name) for name in names]) if names else super().security_context
+
+    def get_container(self, settings: SerializationSettings) -> Container | None:
+        return None if self._own_pod() else super().get_container(settings)
+
+    def get_k8s_pod(self, settings: SerializationSettings) -> K8sPod | None:
+        """Of plain values: flytekit's way, by a PodTemplate, needs Kubernetes' library in every image."""
+        if not self._own_pod():
+            return None
+        own: Container = self._get_container(settings)
+        env = [{"name": name, "value": value} for name, value in own.env.items()]
+        container = {"name": PRIMARY, "image": own.image, "args": own.args, "env": env}
+        return K8sPod(pod_spec=self._own_pod() | {"containers": [container]})
+
+    def get_config(self, settings: SerializationSettings) -> dict[str, str]:
+        return {"primary_container_name": PRIMARY} if self._own_pod() else {}
+
+    def _own_pod(self) -> dict[str, Any]:
+        """A placed task has none."""
+        return {} if self.task_type == TASK_TYPE else self.pod.pod_spec()
+
+
+def _check_one_template(nodes: list[Any]) -> None:
+    """Flyte takes the first of several templates of one name, in silence. Raises Stopped."""
+    newest = nodes[-1].flyte_entity
+    others = {id(node.flyte_entity) for node in nodes if node.flyte_entity.name == newest.name}
+    if FlyteContextManager.current_context().serialization_settings and len(others) > 1:
+        raise Stopped(
+            f"{newest.name}: runs several times in this DAG, and on a Flyte cluster these must be alike in whether "
+            "they have a placement, and in pod.secrets, node_selector, tolerations and "
+            "termination_grace_period_seconds: give all of them the same, such as a placement each"
+        )

@@ -1,0 +1,58 @@
+"""`pyflyte run --remote --copy all` takes to a pod what runs there, and nothing else."""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from flytekit.constants import CopyFileDetection
+from flytekit.tools.fast_registration import FastPackageOptions, fast_package
+
+from tests.source import ROOT
+
+LEFT_BEHIND = ["tests/", ".git", ".ci/", ".venv/", ".baton/", "images/data.txt", "README.md", "infra/lineage/"]
+
+
+@pytest.fixture(scope="module")
+def pod(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a pod has in its working directory; beside it the archive."""
+    clone = tmp_path_factory.mktemp("clone")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.split("\0")  # fmt: skip
+    for name in [name for name in listed if name and (ROOT / name).is_file()]:
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, clone / name)
+    for name in (".venv/lib/large.so", ".baton/jobs/log.txt"):  # where there is no git to say that they are ignored
+        (clone / name).parent.mkdir(parents=True)
+        (clone / name).touch()
+    there = tmp_path_factory.mktemp("archive")
+    archive = fast_package(clone, there, options=FastPackageOptions([], copy_style=CopyFileDetection.ALL))
+    pod = tmp_path_factory.mktemp("pod")
+    with tarfile.open(archive) as tar:
+        tar.extractall(pod, filter="data")
+    return pod
+
+
+def test_it_is_the_product_alone(pod: Path) -> None:
+    there = [str(path.relative_to(pod)) for path in pod.rglob("*") if path.is_file()]
+    assert not [name for name in there if any(name.startswith(each) for each in LEFT_BEHIND)]
+    assert {"tasks/report/style.css", "workflows/pretrain_to_rl.py", "tasks/pretrain/train.py"} <= set(there)
+
+
+def test_it_is_small(pod: Path) -> None:
+    assert sum(path.stat().st_size for path in pod.rglob("*") if path.is_file()) < 1.5e6
+
+
+def test_all_that_a_stage_loads_is_in_it(pod: Path) -> None:
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in [*ROOT.glob("tasks/*/task.py"), *ROOT.glob("workflows/*.py")]
+        if path.stem not in ("__init__", "launch_plans", "schedule", "version")
+    ]
+    program = f"import importlib, sys\nfor name in {modules}: importlib.import_module(name)"
+    ended = subprocess.run([sys.executable, "-c", program], cwd=pod, check=False, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr

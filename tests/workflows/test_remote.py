@@ -1,0 +1,126 @@
+"""`pyflyte run --remote`: what a cluster's pods would not have is said before anything is registered."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from flytekit.clis.sdk_in_container.run import RunLevelParams
+from flytekit.configuration import Image, ImageConfig
+
+import images
+from infra.errors import Stopped
+from tests.source import ROOT
+from tests.workflows.flyte_admin import admin
+from workflows.given import for_a_cluster
+from workflows.recipe import Recipe
+from workflows.recipe_text import load
+from workflows.remote import checked
+
+PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
+DIGEST = "sha256:" + "0" * 64
+PINNED = {name: f"registry.invalid/{name}@{DIGEST}" for name in (each.name for each in images.BY_FAMILY.values())}
+TEXT = {"tokenizer": {"vocab_size": 512}, "shards": {}}
+
+
+def run(recipe: dict[str, Any], pinned: dict[str, str] = PINNED, **environment: str) -> str:
+    """What the client says of a recipe."""
+    pinned_images = [Image.look_up_image_info(name, image) for name, image in pinned.items()]
+    params = RunLevelParams(
+        remote=True, config_file=None, image_config=ImageConfig.create_from(None, pinned_images), envvars=environment
+    )
+    try:
+        with for_a_cluster():
+            load(json.dumps(recipe), checked(Recipe.model_validate, params))
+    except Stopped as error:
+        return error.message
+    return ""
+
+
+def test_everything_that_pods_would_not_have_is_said_at_once(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    here = {"source": {"kind": "jsonl", "path": str(tmp_path / "rows.jsonl")}}
+    two = {"layout": {"nodes": 2, "micro_batch": 8}, "pod": {"resources": {"memory": "100Mi"}}}
+    said = run(TEXT | {"corpus": here, "pretrain": two}, MLFLOW_TRACKING_URI="sqlite:///runs.db")
+    assert "the recipe has 4 problems; nothing was started" in said
+    assert "corpus.source.path" in said and "a path below a folder that they all have: BATON_STORAGE=/shared" in said
+    assert "several machines are SkyPilot's: add `placement: {nodes: 2, …}`" in said
+    assert "pretrain.pod.resources.memory: '100Mi'" in said and "at least" in said
+    assert "MLFLOW_TRACKING_URI: 'sqlite:///runs.db'" in said and "http://" in said
+
+
+def test_files_that_pods_share_are_not_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    here = {"source": {"kind": "jsonl", "path": str(tmp_path / "rows.jsonl")}}
+    assert "rows.jsonl" not in run({"corpus": here}, pinned={}, BATON_STORAGE=str(tmp_path))
+
+
+def test_without_images_it_says_how_to_have_them() -> None:
+    said = run({}, pinned={"baton-data": PINNED["baton-data"]})
+    assert "baton-train, baton-serve, baton-post-train: nothing says which image a pod has" in said
+    assert "python -m images REGISTRY" in said
+
+
+def test_uses_of_a_stage_that_flyte_cannot_tell_apart_are_refused() -> None:
+    recipe = TEXT | {"pretrain": {}, "more_corpora": [{"placement": {"cpus": 2, "storage": "s3://bucket"}}]}
+    assert "prepare_corpus: runs several times in this DAG" in run(recipe)
+
+
+def test_the_memory_of_this_machine_does_not_count() -> None:
+    large = {"layers": 48, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn_hidden": 28672}
+    said = run(TEXT | {"pretrain": {"model": large}}, pinned={})
+    assert "nothing says which image" in said  # and nothing of memory
+
+
+def test_a_right_recipe_passes() -> None:
+    assert run({}) == ""
+
+
+def test_pyflyte_asks_before_it_registers(tmp_path: Path) -> None:
+    words = ["workflows/pretrain_to_rl.py", "pretrain_to_rl", "--recipe", "workflows/recipes/laptop.yaml"]
+    ended = subprocess.run(
+        [PYFLYTE, "run", "--remote", "--copy", "all", *words],
+        cwd=ROOT, env=os.environ | {"BATON_HOME": str(tmp_path), "FLYTE_PLATFORM_URL": "127.0.0.1:1"},
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert "nothing says which" in ended.stderr and "Traceback" not in ended.stderr
+
+
+@pytest.fixture(scope="module")
+def registered(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What reaches a cluster of a right recipe."""
+    home = tmp_path_factory.mktemp("home")
+    with admin() as (service, address):
+        config = home / "config.yaml"
+        config.write_text(yaml.safe_dump({"admin": {"endpoint": address, "insecure": True}, "images": PINNED}))
+        subprocess.run(
+            [PYFLYTE, "--config", str(config), "register", "workflows/pretrain_to_rl.py", "--copy", "none",
+             "--project", "p", "--version", "1"],
+            cwd=ROOT, env=os.environ | {"BATON_HOME": str(home), "BATON_SECRETS": "HF_TOKEN, MLFLOW_TRACKING_TOKEN"},
+            check=True, capture_output=True,
+        )  # fmt: skip
+    return {each.id.name.rpartition(".")[2]: each.spec.template for each in service.tasks}
+
+
+def test_images_are_pinned_by_digest(registered: Any) -> None:
+    assert registered["stages"].container.image == PINNED["baton-data"]
+    assert registered["evaluate"].container.image == PINNED["baton-serve"]
+
+
+def test_the_pod_that_makes_the_dag_is_small_and_started_again(registered: Any) -> None:
+    task = registered["stages"]
+    assert [each.value for each in task.container.resources.limits] == ["500m", "1Gi"]
+    assert task.metadata.retries.retries == 2
+
+
+def test_secrets_of_all_pods_travel_by_name(registered: Any) -> None:
+    for name in ("stages", "pretrain"):
+        secrets = registered[name].security_context.secrets
+        assert [each.env_var for each in secrets] == ["HF_TOKEN", "MLFLOW_TRACKING_TOKEN"]
+    environment = {each.key: each.value for each in registered["stages"].container.env}
+    assert environment["BATON_SECRETS"] == "HF_TOKEN, MLFLOW_TRACKING_TOKEN"

@@ -1,0 +1,59 @@
+"""A part of a DAG whose shape is known only when it runs: Flyte's dynamic, as its pod on a cluster needs it."""
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+from flytekit import Resources, dynamic
+from flytekit.exceptions.user import FlyteRecoverableException
+
+import images
+from infra.errors import Stopped
+from infra.pod import this_pod
+from infra.pod_task import secret
+from infra.pods import SECRETS_OF_ALL, secrets_of_all
+from infra.tracking.store import TrackingUnreachable
+from workflows.pods import fitted
+from workflows.recipe import given_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SMALL = Resources(cpu="500m", mem="1Gi")  # it compiles a DAG and asks the model registry
+RETRIES = 2  # where another pod may find the tracking store again; pods that are lost are counted by Flyte
+
+
+def dag_part(function: F) -> F:
+    """Make a dynamic of a function whose input `recipe`, if it has one, says what its stages are."""
+
+    @wraps(function)
+    def in_its_pod(**inputs: Any) -> Any:
+        if this_pod() is None:
+            return function(**inputs)
+        if "recipe" in inputs:
+            inputs["recipe"] = fitted(inputs["recipe"], given_of(inputs["recipe"]))
+        try:
+            return function(**inputs)
+        except Exception as error:
+            if not _is_away(error):
+                raise
+            message = error.message if isinstance(error, Stopped) else str(error)
+            raise FlyteRecoverableException(message) from error
+
+    names = secrets_of_all()
+    made: F = dynamic(
+        in_its_pod,
+        container_image=images.DATA,
+        retries=RETRIES,
+        requests=SMALL,
+        limits=SMALL,
+        secret_requests=[secret(name) for name in names] or None,
+        environment={SECRETS_OF_ALL: os.environ[SECRETS_OF_ALL]} if names else None,
+    )
+    return made
+
+
+def _is_away(error: Exception) -> bool:
+    """Whether it is the tracking store, which may be back for the next pod. MLflow's errors are told by their module:
+    it is not imported here."""
+    return isinstance(error, TrackingUnreachable) or type(error).__module__.split(".")[0] in ("mlflow", "requests")

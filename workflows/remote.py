@@ -1,0 +1,138 @@
+"""What `pyflyte run --remote` is told before anything is registered: what a cluster's pods would not have."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
+
+import images
+from images import NO_IMAGES
+from infra.placement.storage import is_bucket
+from infra.progress import say
+from infra.tracking.redact import redact_text
+from tasks.data.source_spec import is_path
+from tasks.spec import Problem
+from workflows.given import Given
+from workflows.pods import fitted
+from workflows.recipe import Recipe, given_of
+from workflows.recipe_error import RecipeError
+
+STORE = "MLFLOW_TRACKING_URI"
+PASSED_ON = (STORE, "MLFLOW_EXPERIMENT_NAME", "BATON_STORAGE", "HF_HUB_OFFLINE")  # a pod has nothing of the client's
+
+
+R = TypeVar("R", bound=Recipe)
+
+
+def checked(validate: Callable[[Any], R], run: Any) -> Callable[[Any], R]:
+    """A recipe's validation, and what a cluster asks beside it. `run`: flytekit's RunLevelParams; its `--env` gets what
+    pods need of this environment. Raises RecipeError, NoImage, Stopped."""
+
+    def both(content: Any) -> R:
+        pass_on(run)
+        found: list[Problem] = []
+        try:
+            recipe = validate(content)
+        except RecipeError as error:
+            if error.recipe is None:
+                raise
+            recipe, found = cast(R, error.recipe), error.problems
+        given = given_of(recipe)
+        shared = run.envvars.get("BATON_STORAGE", "")
+        found += [*_paths(given, shared), *_nodes(given, shared), *_tracking(run.envvars)]
+        if found:
+            raise RecipeError(found, recipe)
+        images_of(run)
+        _compile(recipe)
+        return recipe
+
+    return both
+
+
+def pass_on(run: Any) -> None:
+    """Variables of this environment that have no secrets in them, unless --env says otherwise."""
+    here = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
+    run.envvars = {name: value for name, value in here.items() if redact_text(value) == value} | (run.envvars or {})
+
+
+def images_of(run: Any) -> None:
+    """Every family has an image. Raises NoImage."""
+    from flytekit.clis.sdk_in_container.helpers import patch_image_config
+
+    config = patch_image_config(run.config_file, run.image_config)
+    missing = [each.name for each in images.BY_FAMILY.values() if not (each.registry or config.find_image(each.name))]
+    if missing:
+        raise images.NoImage(NO_IMAGES.format(", ".join(missing)))
+
+
+def _paths(given: Given, shared: str) -> list[Problem]:
+    """Pods see none of this machine's files, but what a folder has that they share."""
+    named: dict[str, str | None] = {}
+    corpora = {"corpus": given.specs.get("corpus")}
+    corpora |= {f"more_corpora.{number}": each for number, each in enumerate(given.specs.get("more_corpora", ()))}
+    for stage, spec in corpora.items():
+        source = spec.source if spec else None
+        for field in ("path", "name"):
+            named[f"{stage}.source.{field}"] = getattr(source, field, None)
+    for stage, field in (("tokenizer", "existing"), ("start_from", "model"), ("init_from", "model")):
+        named[f"{stage}.{field}"] = getattr(given.specs.get(stage), field, None)
+    ways = "a cluster's pods do not see this machine's files: a hub's name (owner/name)"
+    if shared and not is_bucket(shared):
+        ways += f", or a path below BATON_STORAGE ({shared}), which they share"
+    else:
+        ways += ", or a path below a folder that they all have: BATON_STORAGE=/shared"
+    return [
+        Problem(field, path, ways)
+        for field, path in named.items()
+        if path and _is_local(field, path) and not _is_below(path, shared)
+    ]
+
+
+def _is_local(field: str, path: str) -> bool:
+    return not is_bucket(path) and (field.endswith(".path") or is_path(path))
+
+
+def _is_below(path: str, shared: str) -> bool:
+    return bool(shared) and not is_bucket(shared) and Path(path).is_relative_to(shared)
+
+
+def _nodes(given: Given, shared: str) -> list[Problem]:
+    """Only SkyPilot starts the processes of several machines, and these write one checkpoint together."""
+    spec = given.specs.get("pretrain")
+    if spec is None or spec.layout.nodes == 1:
+        return []
+    if spec.placement is None:
+        nodes = spec.layout.nodes
+        allowed = f"1, in a cluster's pod; several machines are SkyPilot's: add `placement: {{nodes: {nodes}, …}}`"
+        return [Problem("pretrain.layout.nodes", nodes, allowed)]
+    if spec.placement.storage or (shared and not is_bucket(shared)):
+        return []
+    return [Problem("pretrain.placement.storage", None, "a folder that the machines share with the cluster's pods")]
+
+
+def _tracking(environment: dict[str, str]) -> list[Problem]:
+    """A pod's own file of records is gone with it."""
+    store = environment.get(STORE)
+    if store is None:
+        way_out = f"--env {STORE}=http://… if it does not"
+        say(f"tracking: {STORE} is not set here: pods record nothing unless the cluster sets it for them ({way_out})")
+        return []
+    if urlsplit(store).scheme in ("http", "https", "databricks"):
+        return []
+    return [Problem(STORE, redact_text(store), "a server that the pods reach: http://… or https://…")]
+
+
+def _compile(recipe: Recipe) -> None:
+    """The DAG as the first pod would make it, so that what Flyte cannot run is said here. Raises Stopped."""
+    from flytekit.configuration import ImageConfig, SerializationSettings
+    from flytekit.core.context_manager import CompilationState, FlyteContextManager
+
+    from workflows.continuous_recipe import ContinuousRecipe
+    from workflows.pretrain_to_rl import dag
+
+    if isinstance(recipe, ContinuousRecipe):  # its DAGs depend on what the registry says
+        return
+    here = FlyteContextManager.current_context().with_serialization_settings(SerializationSettings(ImageConfig()))
+    with FlyteContextManager.with_context(here.with_compilation_state(CompilationState(prefix=""))):
+        dag(fitted(recipe, given_of(recipe)))
