@@ -113,13 +113,19 @@ def read_manifest(directory: Path) -> Manifest:
     """The manifest as written; the files are not looked at. Raises ArtifactError."""
     path = directory / MANIFEST
     try:
-        raw = json.loads(path.read_text())
-        files = {name: FileEntry(**entry) for name, entry in raw.pop("files").items()}
-        return Manifest(files=files, **raw)
+        return parse_manifest(path.read_bytes(), str(path))
     except FileNotFoundError:
         raise ArtifactError(f"{directory}: no {MANIFEST}, so this is not a complete artifact; make it again") from None
+
+
+def parse_manifest(text: bytes, place: str) -> Manifest:
+    """A manifest that was read from `place`. Raises ArtifactError."""
+    try:
+        raw = json.loads(text)
+        files = {name: FileEntry(**entry) for name, entry in raw.pop("files").items()}
+        return Manifest(files=files, **raw)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ArtifactError(f"{path}: not a manifest ({error}); make the artifact again") from error
+        raise ArtifactError(f"{place}: not a manifest ({error}); make the artifact again") from error
 
 
 def verify(directory: Path, digest: str | None = None) -> Manifest:
