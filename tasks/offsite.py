@@ -31,7 +31,7 @@ from tasks.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, rem
 from tasks.stored import DAMAGED, disbelieve, download, look_at, manifest_at, send, send_sealed
 
 KEEP = 2  # checkpoints of a series
-LOOK_S = 1.0  # between two looks for a new one
+LOOK_S = 0.5  # between two looks for a new one
 RECORD_S = 3.0  # of the grace, left for the record of how the stage ended
 NUMBERED = re.compile(r"(.*?)(\d+)")
 

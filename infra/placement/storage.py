@@ -205,7 +205,7 @@ def _transfer(
 
         size = wanted[name]
         if stop is None or not stop.is_set():
-            _persistently(once, f"{where.partition(' ')[2]}/{name}")
+            _persistently(once, f"{where.partition(' ')[2]}/{name}", stop)
 
     pool = ThreadPoolExecutor(FILES, thread_name_prefix="storage")
     try:
@@ -245,9 +245,9 @@ def _parts(files: Any, size: int) -> dict[str, int]:
     return {"chunksize": PART_BYTES} if "gs" in protocol and size else {}
 
 
-def _persistently(work: Callable[[], T], place: str) -> T:
-    """Try until it works or PATIENCE_S is over. Raises FileNotFoundError, StorageError; what a disk here refuses
-    passes."""
+def _persistently(work: Callable[[], T], place: str, stop: threading.Event | None = None) -> T:
+    """Try until it works, PATIENCE_S is over, or `stop` is set. Raises FileNotFoundError, StorageError; what a disk
+    here refuses passes."""
     began, wait = time.monotonic(), FIRST_WAIT_S
     while True:
         try:
@@ -264,7 +264,7 @@ def _persistently(work: Callable[[], T], place: str) -> T:
             if isinstance(error, OSError) and error.errno in _REFUSED:
                 raise
             tried = time.monotonic() - began
-            if tried + wait > PATIENCE_S:
+            if tried + wait > PATIENCE_S or (stop is not None and stop.is_set()):
                 raise StorageError(f"{place}: tried for {tried:.0f} s: {error}", curable=True) from error
         time.sleep(wait * random.uniform(0.5, 1))
         wait = min(2 * wait, LONGEST_WAIT_S)
