@@ -168,7 +168,7 @@ def _identity_digest(spec: Spec) -> str:
 
 
 @contextmanager
-def _retryable() -> Iterator[None]:
+def retryable() -> Iterator[None]:
     """In a pod, what another attempt may cure is said to be so: Flyte makes as many as the stage's retries allow."""
     try:
         yield
@@ -178,7 +178,7 @@ def _retryable() -> Iterator[None]:
         raise
 
 
-@_retryable()
+@retryable()
 def run(
     engine: Engine,
     made: type[A],

@@ -83,6 +83,17 @@ def test_a_large_file_goes_in_parts(s3: S3, where: str, tmp_path: Path, monkeypa
     assert sum("partNumber=" in line for line in faults.seen) == 3
 
 
+def test_a_long_transfer_says_how_far_it_is(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(storage, "TOLD_AFTER_S", 0.0)
+    artifact = made(tmp_path / "output", {"weights.bin": bytes(3_000_000)})
+    place = send(artifact.place, artifact.digest, where)
+    fetch(place, artifact.digest)
+    said = capsys.readouterr().err
+    assert f"3 of 3 MB to {place}, " in said and f"3 of 3 MB from {place}, " in said
+
+
 def test_a_shared_folder_is_storage_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     artifact = made(tmp_path / "output")
     place = send(artifact.place, artifact.digest, str(tmp_path / "shared"))

@@ -114,8 +114,13 @@ def delete(there: str, names: Iterable[str]) -> None:
         with suppress(FileNotFoundError):  # someone else was first
             files.rm_file(file)
 
-    for name in names:
+    removed = list(names)
+    for name in removed:
         _persistently(partial(remove, f"{there}/{name}"), there)
+    if _is_folder(files):  # a bucket has no empty ones
+        for name in removed:
+            with suppress(OSError):
+                _path(files, f"{there}/{name}").parent.rmdir()
 
 
 def put(folder: Path, names: Iterable[str], there: str, stop: threading.Event | None = None) -> None:
