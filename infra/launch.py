@@ -39,7 +39,7 @@ from infra.watch import Watch, kill_group, read_result
 
 STOP_GRACE_S = 60.0  # from SIGTERM to SIGKILL, here; BATON_STOP_GRACE_S where someone else sends the latter
 POD_GRACE_S = 30.0  # Kubernetes' own, where a pod says nothing else
-SENDING_S = 1 / 3  # the part of a pod's grace in which the last checkpoint is sent
+SENDING_SHARE = 1 / 3  # of a pod's grace, in which the last checkpoint is sent
 LOOK_S = 0.2  # between two looks at an engine
 # OpenMP threads that spin while they wait keep the cores from everyone else: beside one other busy
 # process, vLLM on two cores ran 20 times slower with libgomp's default than with waits this short.
@@ -61,7 +61,7 @@ def stop_grace_s() -> float:
 
 def engine_grace_s() -> float:
     """The engine's part of it."""
-    return stop_grace_s() * (1 - SENDING_S if this_pod() else 1)
+    return stop_grace_s() * (1 - SENDING_SHARE if this_pod() else 1)
 
 
 class EngineFailed(Stopped):

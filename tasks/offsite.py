@@ -17,7 +17,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,8 @@ from tasks.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, rem
 from tasks.stored import DAMAGED, disbelieve, download, look_at, manifest_at, send, send_sealed
 
 KEEP = 2  # checkpoints of a series
-LOOK_S = 0.5  # between two looks for a new one
+LOOK_S = 0.5  # between two looks for a new one,
+AGAIN_S = 60.0  # and after one that could not be sent
 RECORD_S = 3.0  # of the grace, left for the record of how the stage ended
 NUMBERED = re.compile(r"(.*?)(\d+)")
 
@@ -106,7 +107,8 @@ class Offsite:
                 verify(partial)
             except ArtifactError as error:
                 say(f"{error} Trying the checkpoint before it.")
-                disbelieve(there)
+                with suppress(FileNotFoundError):  # it has no manifest any more
+                    disbelieve(there)
                 continue
             remove(target)
             make_folder(target.parent)
@@ -153,9 +155,10 @@ class Offsite:
 
     def _send_all(self, ended: threading.Event, stop: threading.Event) -> None:
         sent: set[Checkpoint] = set()
-        last = False
+        last, wait_s = False, LOOK_S
         while not (last or stop.is_set()):
-            last = ended.wait(LOOK_S)
+            last = ended.wait(wait_s)
+            wait_s = LOOK_S
             newest = {each.series: each for each in self._here()}
             for checkpoint in set(newest.values()) - sent:
                 try:
@@ -163,6 +166,7 @@ class Offsite:
                         sent.add(checkpoint)
                 except (StorageError, ArtifactError, OSError) as error:
                     say(f"{checkpoint.name} could not be sent to {self.there}: {error}")
+                    wait_s = AGAIN_S
 
     def _send(self, checkpoint: Checkpoint, stop: threading.Event) -> bool:
         """False: it is not there; the engine has removed it since, or it was stopped."""
@@ -201,9 +205,9 @@ class Offsite:
     def _prune(self, series: str) -> None:
         """Whatever is older than the newest complete ones, complete or not."""
         names = storage.sizes(self.there)
-        oldest = [each for each in _checkpoints(names, MANIFEST) if each.series == series][-KEEP:][0]
+        kept = [each for each in _checkpoints(names, MANIFEST) if each.series == series][-KEEP:]
         number = re.compile(rf"{re.escape(series)}(\d+)/")
-        self._delete([name for name in names if (found := number.match(name)) and int(found[1]) < oldest.number])
+        self._delete([name for name in names if (found := number.match(name)) and int(found[1]) < kept[0].number])
 
     def _delete(self, names: Iterable[str]) -> None:
         storage.delete(self.there, sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}")))
