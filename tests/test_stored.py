@@ -8,6 +8,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from flytekit import FlyteContextManager
+from flytekit.core.type_engine import TypeEngine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -126,7 +128,28 @@ def test_storage_that_stays_away_is_a_named_error_that_another_attempt_may_cure(
     assert caught.value.curable and artifact.digest in str(caught.value)
 
 
+def test_flyte_s_literals_fetch_nothing_and_a_manifest_comes_alone(s3: S3, where: str, tmp_path: Path) -> None:
+    artifact = made(tmp_path / "output")
+    artifact = artifact.at(send(artifact.place, artifact.digest, where))
+    with disturbed(s3, faults := Faults()) as proxied, proxied.flyte(tmp_path):
+        context = FlyteContextManager.current_context()
+        literal = TypeEngine.to_literal(context, artifact, Tokenizer, TypeEngine.to_literal_type(Tokenizer))
+        read = TypeEngine.to_python_value(context, literal, Tokenizer)
+        assert faults.seen == []
+        assert read.manifest().digest == artifact.digest
+    assert {line.rpartition(" ")[2] for line in faults.seen} == {f"/flyte/{key(artifact.place, 'manifest.json')}"}
+
+
 # What is not whole
+
+
+def test_a_literal_whose_folder_is_gone_names_the_way_out(tmp_path: Path) -> None:
+    context = FlyteContextManager.current_context()
+    artifact = made(tmp_path / "output")
+    literal = TypeEngine.to_literal(context, artifact, Tokenizer, TypeEngine.to_literal_type(Tokenizer))
+    shutil.rmtree(tmp_path / "output")
+    with pytest.raises(ArtifactError, match=r"tokenizer in .*output.*: its directory is gone.*--overwrite-cache"):
+        TypeEngine.to_python_value(context, literal, Tokenizer)
 
 
 def test_without_a_manifest_nothing_is_there(s3: S3, where: str, tmp_path: Path) -> None:
