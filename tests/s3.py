@@ -114,7 +114,8 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 class Faults:
     """What the proxy does to the requests that are still to come, and what it has seen."""
 
-    refused: int = 0  # so many are answered with 503
+    refused: int = 0  # so many are answered with
+    status: int = 503
     cut: int = 0  # of so many answers, the connection is closed in the middle; requests are not passed on as a whole
     delay_s: float = 0.0  # before each
     seen: list[str] = field(default_factory=list)  # "PUT /flyte/…"
@@ -137,7 +138,7 @@ def disturbed(server: S3, faults: Faults) -> Iterator[S3]:
                 faults.cut -= cut
             time.sleep(faults.delay_s)
             if refuse:
-                self._answer(503, {}, b"")
+                self._answer(faults.status, {}, b"")
                 return
             if cut and self.command == "PUT":
                 self.close_connection = True  # without an answer

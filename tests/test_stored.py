@@ -140,6 +140,21 @@ def test_flyte_s_literals_fetch_nothing_and_a_manifest_comes_alone(s3: S3, where
     assert {line.rpartition(" ")[2] for line in faults.seen} == {f"/flyte/{key(artifact.place, 'manifest.json')}"}
 
 
+def test_a_refusal_is_not_waited_for(s3: S3, where: str, tmp_path: Path) -> None:
+    artifact = made(tmp_path / "output")
+    faults = Faults(refused=1000, status=403)
+    with disturbed(s3, faults) as refusing, refusing.flyte(tmp_path), pytest.raises(StorageError) as caught:
+        send(artifact.place, artifact.digest, where)
+    assert "credentials" in str(caught.value)
+    assert not caught.value.curable
+
+
+def test_a_bucket_that_is_not_there_is_named(where: str, tmp_path: Path) -> None:
+    artifact = made(tmp_path / "output")
+    with pytest.raises(StorageError, match=r"s3://elsewhere.*BATON_STORAGE"):
+        send(artifact.place, artifact.digest, "s3://elsewhere/baton")
+
+
 # What is not whole
 
 

@@ -11,9 +11,9 @@ import random
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,7 +82,10 @@ def sizes(there: str) -> dict[str, int]:
         files.invalidate_cache()  # others write there too
         return dict(files.find(there, detail=True))
 
-    found = _persistently(look, there)
+    try:
+        found = _persistently(look, there)
+    except FileNotFoundError:
+        return {}
     return {path.removeprefix(root): info["size"] for path, info in found.items() if info["type"] == "file"}
 
 
@@ -96,7 +99,8 @@ def write(file: str, content: bytes) -> None:
     """Replace a small file at once: a reader finds the old content or the new. Raises StorageError."""
     files = _files(file)
     if not _is_folder(files):
-        _persistently(lambda: files.pipe_file(file, content), file)
+        with _no_such_place_named(file):
+            _persistently(lambda: files.pipe_file(file, content), file)
         return
     path = _path(files, file)
     make_folder(path.parent)
@@ -131,7 +135,10 @@ def put(folder: Path, names: Iterable[str], there: str, stop: threading.Event | 
     against the digest."""
     files = _files(there)
     wanted = {name: (folder / name).stat().st_size for name in names}
-    _transfer(lambda name, told: _put_file(files, folder / name, f"{there}/{name}", told), wanted, f"to {there}", stop)
+    with _no_such_place_named(there):
+        _transfer(
+            lambda name, told: _put_file(files, folder / name, f"{there}/{name}", told), wanted, f"to {there}", stop
+        )
     if stop is not None and stop.is_set():
         return
     arrived = sizes(there)
@@ -144,6 +151,15 @@ def get(there: str, wanted: dict[str, int], folder: Path) -> None:
     """Bring files, by their sizes, several at once. Raises FileNotFoundError, StorageError."""
     files = _files(there)
     _transfer(lambda name, told: _get_file(files, f"{there}/{name}", folder / name, told), wanted, f"from {there}")
+
+
+@contextmanager
+def _no_such_place_named(place: str) -> Iterator[None]:
+    """Where something is written. Raises StorageError."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StorageError(f"{place}: {error}. Make the bucket, or name another one in BATON_STORAGE", False) from error
 
 
 class _Told:
