@@ -123,8 +123,11 @@ def parse_manifest(text: bytes, place: str) -> Manifest:
     try:
         raw = json.loads(text)
         files = {name: FileEntry(**entry) for name, entry in raw.pop("files").items()}
-        return Manifest(files=files, **raw)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        found = Manifest(files=files, **raw)
+        if not isinstance(found.digest, str):
+            raise TypeError(f"digest is {found.digest!r}, which is not text")
+        return found
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{place}: not a manifest ({error}); make the artifact again") from error
 
 

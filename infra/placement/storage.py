@@ -28,9 +28,9 @@ from infra.progress import say
 T = TypeVar("T")
 
 BUCKET = "BATON_BUCKET"  # on a job's machine: the bucket that Baton's home is
-FILES = 8  # that are on their way at once, and of a large one
+FILES = 4  # that are on their way at once, and of a large one
 PARTS = 4  # so many parts, each of
-PART_BYTES = 16 << 20  # : at most 512 MB of memory
+PART_BYTES = 16 << 20  # : at most 256 MB of memory
 MOST_PARTS = 10_000  # of one file, on S3
 PATIENCE_S = 180.0  # with one file, or one question
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0  # between two tries
