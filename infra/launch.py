@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,14 +33,35 @@ from infra.home import baton_home
 from infra.lifeline import LAUNCHED
 from infra.logs import Printed, node_log, wait_for_earlier
 from infra.node import Node, this_node
+from infra.pod import this_pod
 from infra.progress import ProgressBar, say
 from infra.watch import Watch, kill_group, read_result
 
-STOP_GRACE_S = 60.0  # from SIGTERM to SIGKILL: time to write a checkpoint
+STOP_GRACE_S = 60.0  # from SIGTERM to SIGKILL, here; BATON_STOP_GRACE_S where someone else sends the latter
+POD_GRACE_S = 30.0  # Kubernetes' own, where a pod says nothing else
+SENDING_SHARE = 1 / 3  # of a pod's grace, in which the last checkpoint is sent
 LOOK_S = 0.2  # between two looks at an engine
 # OpenMP threads that spin while they wait keep the cores from everyone else: beside one other busy
 # process, vLLM on two cores ran 20 times slower with libgomp's default than with waits this short.
 SHORT_WAITS = {"GOMP_SPINCOUNT": "1000"}
+
+
+class Terminated(SystemExit):
+    """SIGTERM came. SIGKILL comes at `deadline` (time.monotonic)."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(128 + signum)
+        self.deadline = time.monotonic() + stop_grace_s()
+
+
+def stop_grace_s() -> float:
+    """From SIGTERM to SIGKILL: time to write a checkpoint, and in a pod to send it."""
+    return float(os.environ.get("BATON_STOP_GRACE_S") or (POD_GRACE_S if this_pod() else STOP_GRACE_S))
+
+
+def engine_grace_s() -> float:
+    """The engine's part of it."""
+    return stop_grace_s() * (1 - SENDING_SHARE if this_pod() else 1)
 
 
 class EngineFailed(Stopped):
@@ -74,7 +96,8 @@ class Engine:
         if processes is None:
             return [sys.executable, *words]
         # torchrun's own patience ends just before ours
-        here = ["--nproc-per-node", str(processes), "--shutdown-timeout", str(int(STOP_GRACE_S) - 5)]
+        patience_s = max(1, int(engine_grace_s()) - 5)
+        here = ["--nproc-per-node", str(processes), "--shutdown-timeout", str(patience_s)]
         return [sys.executable, "-m", "torch.distributed.run", *node.torchrun(), *here, *words]
 
 
@@ -137,7 +160,7 @@ def _run(command: list[str], job_dir: Path, title: str, log: IO[bytes], watch: W
         env=environment,
     )
     bar = ProgressBar(title, job_dir / "progress.json")
-    grace_s = STOP_GRACE_S
+    grace_s = engine_grace_s()
     try:
         while watch.look():
             try:
@@ -213,7 +236,7 @@ def sigterm_as_exit() -> Iterator[None]:
         return
 
     def leave(signum: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
+        raise Terminated(signum)
 
     before = signal.signal(signal.SIGTERM, leave)
     try:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from flytekit.types.directory import FlyteDirectory
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, field_validator
 
-from infra.placement.storage import fetch, is_bucket
-from tasks.manifest import read_manifest
+from infra.placement.storage import is_bucket
+from tasks.manifest import ArtifactError, Manifest
+from tasks.stored import AGAIN, fetch, manifest_at
 
 
 class Artifact(BaseModel):
@@ -23,14 +24,26 @@ class Artifact(BaseModel):
     directory: FlyteDirectory
     digest: str
 
+    @field_validator("directory", mode="wrap")
+    @classmethod
+    def _is_there(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+        """Flyte looks for a folder, not for an address. Raises ArtifactError."""
+        try:
+            return check(value)
+        except ValidationError as error:
+            raise ArtifactError(f"{cls.kind} in {value}: its directory is gone. {AGAIN}") from error
+
     @classmethod
     def from_directory(cls, path: Path) -> Self:
         """The artifact in a directory, by its manifest. Raises ArtifactError."""
-        manifest = read_manifest(path)
-        # remote_directory=False: the files stay where they are; nothing is copied on one machine
-        return cls(
-            directory=FlyteDirectory(str(path), remote_directory=False), digest=manifest.digest, **manifest.facts
-        )
+        return cls.from_place(str(path))
+
+    @classmethod
+    def from_place(cls, place: str) -> Self:
+        """The artifact in a directory or at an address, by its manifest. Raises ArtifactError."""
+        manifest = manifest_at(place)
+        # remote_directory=False: the files stay where they are; Flyte copies nothing
+        return cls(directory=FlyteDirectory(place, remote_directory=False), digest=manifest.digest, **manifest.facts)
 
     def facts(self) -> dict[str, Any]:
         """What is known of it beside its digest: the same as in its manifest."""
@@ -49,8 +62,12 @@ class Artifact(BaseModel):
         """The same, at another place: a path or an address in storage."""
         return self.model_copy(update={"directory": FlyteDirectory(place, remote_directory=False)})
 
+    def manifest(self) -> Manifest:
+        """Its manifest, wherever it is; the files stay there. Raises ArtifactError."""
+        return manifest_at(self.place)
+
     def local(self) -> Path:
-        """The directory on this machine, downloaded first (once) when it is elsewhere."""
+        """The directory on this machine, downloaded first (once) when it is elsewhere. Raises ArtifactError."""
         return fetch(self.place, self.digest) if is_bucket(self.place) else Path(self.place)
 
 

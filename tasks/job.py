@@ -4,7 +4,8 @@ An engine is a process, `python -m tasks.<stage>.<engine> JOB_DIR`, alone or und
 
     JOB_DIR/spec.json       in:  {"stage", "kind", "spec", "inputs": {name: {"path", "digest", "place"}}}
     JOB_DIR/output/         out: the artifact, sealed by its manifest
-    JOB_DIR/work            a folder: what a resume needs (checkpoints in progress)
+    JOB_DIR/work            a folder: what a resume needs (checkpoints in progress). In a pod, each folder in it that
+                            has a manifest is sent to storage (tasks/offsite.py)
     JOB_DIR/metrics.jsonl   out: one object a line, {"step", "time", name: number, …}
     JOB_DIR/progress.json   out: how far it is, for the bar on the terminal
     JOB_DIR/result.json     out: {"digest"} or {"error", "kind"}, and "traceback" when it is a bug

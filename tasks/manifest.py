@@ -113,16 +113,22 @@ def read_manifest(directory: Path) -> Manifest:
     """The manifest as written; the files are not looked at. Raises ArtifactError."""
     path = directory / MANIFEST
     try:
-        raw = json.loads(path.read_text())
+        return parse_manifest(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        raise ArtifactError(f"{directory}: no {MANIFEST}, so this is not a complete artifact; make it again") from None
+
+
+def parse_manifest(text: bytes, place: str) -> Manifest:
+    """A manifest that was read from `place`. Raises ArtifactError."""
+    try:
+        raw = json.loads(text)
         files = {name: FileEntry(**entry) for name, entry in raw.pop("files").items()}
         found = Manifest(files=files, **raw)
         if not isinstance(found.digest, str):
             raise TypeError(f"digest is {found.digest!r}, which is not text")
         return found
-    except FileNotFoundError:
-        raise ArtifactError(f"{directory}: no {MANIFEST}, so this is not a complete artifact; make it again") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ArtifactError(f"{path}: not a manifest ({error}); make the artifact again") from error
+        raise ArtifactError(f"{place}: not a manifest ({error}); make the artifact again") from error
 
 
 def verify(directory: Path, digest: str | None = None) -> Manifest:

@@ -14,7 +14,8 @@ import inspect
 import json
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -35,10 +36,10 @@ from pydantic import BaseModel, ValidationError
 import tasks.cache  # noqa: F401 - where Flyte's is, and its errors
 from infra.errors import disk_errors_named
 from infra.home import quiet
-from infra.launch import Engine, EngineFailed, Survival, job_directory, run_engine
+from infra.launch import Engine, EngineFailed, Survival, job_directory, run_engine, sigterm_as_exit
 from infra.node import Node, this_node
 from infra.placement.config import Placement
-from infra.placement.storage import address_of, send, storage_of
+from infra.placement.storage import StorageError, address_of, is_bucket, storage_of
 from infra.pod import this_pod
 from infra.pod_task import PodTask
 from infra.pods import FAMILIES, Pod
@@ -46,8 +47,10 @@ from infra.progress import say
 from infra.tracking.execution import note_cached
 from infra.tracking.record import tracked
 from tasks.artifacts import Artifact
-from tasks.manifest import MANIFEST, ArtifactError, read_manifest, remove, text_digest, verify
+from tasks.manifest import MANIFEST, ArtifactError, Manifest, remove, text_digest, verify
+from tasks.offsite import offsite
 from tasks.spec import Spec, StageSpec
+from tasks.stored import look_at, send
 
 A = TypeVar("A", bound=Artifact)
 
@@ -96,14 +99,8 @@ class StageTask(PodTask, PythonFunctionTask[Stage]):
         return super().__call__(**_apart(inputs))
 
     def execute(self, **inputs: Any) -> Any:
-        """Taken apart again: a spec that was a promise is whole still. In a pod, what another pod may cure is said to
-        be so."""
-        try:
-            return super().execute(**_apart(inputs))
-        except EngineFailed as error:
-            if not (this_pod() and error.curable):
-                raise
-            raise FlyteRecoverableException(error.message) from error
+        """Taken apart again: a spec that was a promise is whole still."""
+        return super().execute(**_apart(inputs))
 
     def sent(self, placement: Placement, inputs: dict[str, Any]) -> dict[str, Any]:
         storage = storage_of(placement.storage)
@@ -126,8 +123,7 @@ class StageTask(PodTask, PythonFunctionTask[Stage]):
             say(f"{stage} is cached, but its files are not what they were. {error}\nMaking it again.")
         else:
             if artifact.digest not in _made_here | _received:
-                made = artifact.local()
-                manifest = read_manifest(made)
+                manifest, made = artifact.manifest(), Path(artifact.place)
                 note_cached(
                     artifact.title(stage),
                     artifact.kind,
@@ -135,7 +131,7 @@ class StageTask(PodTask, PythonFunctionTask[Stage]):
                     artifact.facts(),
                     spec=manifest.spec,
                     inputs=manifest.parents,
-                    job_dir=made.parent if made.name == "output" else None,  # else it was fetched from a bucket
+                    job_dir=made.parent if made.is_absolute() and made.name == "output" else None,  # else in a bucket
                 )
                 say(f"✓ {artifact.title(stage):<14} cached")
             return promise
@@ -152,7 +148,10 @@ class StageTask(PodTask, PythonFunctionTask[Stage]):
         except ValidationError as error:  # Flyte's directory type looks for it at once
             raise ArtifactError("Its directory is gone, or another version of Baton made it.") from error
         if artifact.digest not in _made_here:
-            verify(artifact.local(), artifact.digest)
+            if is_bucket(artifact.place):  # who reads its files checks them
+                look_at(artifact.place, artifact.digest)
+            else:
+                verify(Path(artifact.place), artifact.digest)
         return artifact
 
     def _artifact(self, ctx: FlyteContext, literal: Any) -> Artifact:
@@ -222,6 +221,18 @@ def _identity_digest(spec: Spec) -> str:
     return text_digest(json.dumps(spec.identity(), sort_keys=True))
 
 
+@contextmanager
+def retryable() -> Iterator[None]:
+    """In a pod, what another attempt may cure is said to be so: Flyte makes as many as the stage's retries allow."""
+    try:
+        yield
+    except (EngineFailed, StorageError) as error:
+        if error.curable and this_pod():
+            raise FlyteRecoverableException(str(error)) from error
+        raise
+
+
+@retryable()
 def run(
     engine: Engine,
     made: type[A],
@@ -237,15 +248,21 @@ def run(
 
     `title` tells apart the uses of one engine (evaluate base, evaluate sft); `processes` asks for
     torchrun, on each of `nodes` machines; `survival` says what is done when one of them dies or hangs.
-    A list of artifacts, `more=[…]`, is as many inputs: more.0, more.1, … Raises EngineFailed,
-    ArtifactError.
+    A list of artifacts, `more=[…]`, is as many inputs: more.0, more.1, … In a pod, what is made or half made is in
+    storage (tasks/offsite.py), and what is found there is not made again. Raises EngineFailed, ArtifactError,
+    StorageError; FlyteRecoverableException.
     """
     title = title or engine.stage
     words = spec.model_dump(mode="json")
     named = _one_by_one(inputs)
     digests = {name: artifact.digest for name, artifact in named.items()}
     job_dir = job_directory(engine, spec.identity(), digests)
+    away = offsite(job_dir)
+    if away and (found := away.result()):
+        return _found(title, made, *found)
     _drop_damaged(job_dir / "output")
+    if away:
+        away.bring_back()
     request = {
         "stage": engine.stage,
         "kind": made.kind,
@@ -260,13 +277,23 @@ def run(
     if this_node(nodes).rank:
         start(survival=survival)
         raise IgnoreOutputs("node 0 hands out the result")
-    with tracked(title, job_dir, spec=words, inputs=digests, command=again) as record:
-        output = start(survival=survival)
+    with sigterm_as_exit(), tracked(title, job_dir, spec=words, inputs=digests, command=again) as record:
+        with away.sending() if away else nullcontext():
+            output = start(survival=survival)
         artifact = made.from_directory(output)
+        place = away.finish(artifact.digest) if away else address_of(str(output))
         record.made(made.kind, artifact.digest, artifact.facts())
     _made_here.add(artifact.digest)
     _draw_deck(title, output)
-    return artifact.at(address_of(str(output)))
+    return artifact.at(place)
+
+
+def _found(title: str, made: type[A], place: str, manifest: Manifest) -> A:
+    """What another pod has made, recorded as served from a cache."""
+    note_cached(title, made.kind, manifest.digest, manifest.facts, spec=manifest.spec, inputs=manifest.parents)
+    say(f"✓ {title:<14} found in {place}")
+    current_context().decks.append(Deck(title, f"<p>{made.kind} {manifest.digest} was found in {place}</p>"))
+    return made.from_place(place)
 
 
 def _one_by_one(inputs: dict[str, Artifact | Sequence[Artifact]]) -> dict[str, Artifact]:

@@ -3,9 +3,14 @@
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.s3 import S3
 
 # what a case may take says more about the machine's other work than about the code
 settings.register_profile("baton", deadline=None)
@@ -19,6 +24,15 @@ os.environ.pop("MLFLOW_TRACKING_URI", None)
 
 def pytest_unconfigure() -> None:
     shutil.rmtree(_HOME, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[S3]":
+    """An S3 server, empty but for what earlier tests left."""
+    from tests.s3 import s3_server
+
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,7 +6,6 @@ under the very key that the run would use. So nothing here knows which stages th
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from flytekit.core.context_manager import CompilationState, FlyteContext, FlyteContextManager
@@ -18,9 +17,8 @@ from flytekit.core.workflow import get_promise
 from flytekit.models.literals import Literal, LiteralMap
 from pydantic import ValidationError
 
-from infra.placement.storage import is_bucket
 from tasks.artifacts import Artifact
-from tasks.manifest import ArtifactError, read_manifest
+from tasks.manifest import ArtifactError
 from tasks.spec import StageSpec
 from tasks.stage import StageTask
 from workflows.pretrain_to_rl import dag
@@ -88,12 +86,10 @@ def _cached(context: FlyteContext, node: Node, constants: dict[str, Any], made: 
 
 
 def _artifact(context: FlyteContext, task: StageTask, found: LiteralMap) -> Artifact | None:
-    """The artifact, if its manifest is still there and the same. Its files are looked at by the run, and so is all
-    of one that is in a bucket."""
+    """The artifact, if its manifest is still there and the same. Its files are looked at by the run."""
     ((name, python_type),) = task.python_interface.outputs.items()
     try:
         artifact: Artifact = TypeEngine.to_python_value(context, found.literals[name], python_type)
-        place = str(artifact.directory.path)
-        return artifact if is_bucket(place) or read_manifest(Path(place)).digest == artifact.digest else None
+        return artifact if artifact.manifest().digest == artifact.digest else None
     except (ValidationError, ArtifactError):
         return None

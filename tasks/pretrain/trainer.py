@@ -40,7 +40,7 @@ class Trainer:
         self.beginning = Beginning(job, spec, self.vocab_size, self.data_facts["tokenizer_digest"])
         self._check()
         self.writer = dist.get_rank() == 0
-        with kept_index(job.work / "index") as index:
+        with kept_index(job.directory / "index") as index:  # made again where it is not: not in work
             self.train_data, self.held_out = build_datasets(spec, data, self.vocab_size, index)
         self.training = Training(spec, self.vocab_size)
         self.state = TrainingState(self.training.chunks, self.training.optimizer, self.training.scheduler)

@@ -4,17 +4,17 @@ A generation is a version that was decided about; its tags, written by `publish`
 was made of and what came of it. There is no other state.
 """
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.placement.storage import fetch_one, is_bucket
+from infra.placement.storage import is_bucket
 from tasks.artifacts import Artifact, Corpus, HFModel, MegatronCheckpoint, TokenizedCorpus, Tokenizer
 from tasks.job import StageError
-from tasks.manifest import MANIFEST, ArtifactError, Manifest, read_manifest
+from tasks.manifest import ArtifactError, Manifest
 from tasks.promote.rule import KEPT, PROMOTED
 from tasks.publish.aliases import CHAMPION, OUTCOME_TAG, ROLLED_BACK_TAG, Version, version_at, versions
 from tasks.publish.registry import PART_TAG, PATIENCE_S
+from tasks.stored import manifest_at
 
 ROLLED_BACK = "rolled_back"
 PARTS: dict[str, type[Artifact]] = {
@@ -90,12 +90,8 @@ def load(part: Part) -> Artifact:
     that reads them. Raises LedgerError."""
     kind = PARTS[part.name]
     try:
-        if is_bucket(part.place):
-            with tempfile.TemporaryDirectory() as here:
-                fetch_one(f"{part.place}/{MANIFEST}", Path(here) / MANIFEST)
-                manifest, artifact = read_manifest(Path(here)), kind.from_directory(Path(here)).at(part.place)
-        else:
-            manifest, artifact = read_manifest(Path(part.place)), kind.from_directory(Path(part.place))
+        manifest, artifact = manifest_at(part.place), kind.from_place(part.place)
+        if not is_bucket(part.place):
             _check_sizes(Path(part.place), manifest)
     except (ArtifactError, OSError) as error:
         raise LedgerError(

@@ -1,6 +1,5 @@
 """The last node: the report of one execution."""
 
-from pathlib import Path
 from typing import Any
 
 import images
@@ -56,5 +55,5 @@ def report(
         **{f"eval_{each.label}": each for each in reports},
     }
     made = run(ENGINE, Report, spec, **{name: artifact for name, artifact in named.items() if artifact})
-    print((Path(made.directory.path) / "report.md").read_text(encoding="utf-8"))
+    print((made.local() / "report.md").read_text(encoding="utf-8"))
     return made

@@ -11,13 +11,14 @@ from flytekit.core.type_engine import TypeEngine
 
 from infra.home import baton_home
 from infra.placement.mirror import mirror
-from infra.placement.storage import address_of, send, storage_of
+from infra.placement.storage import address_of, storage_of
 from infra.tracking.metrics import points_after
 from infra.tracking.placed import note_placed
 from infra.tracking.spool import Execution, read_stage
 from infra.tracking.words import stage_words
 from tasks.artifacts import Tokenizer
 from tasks.manifest import verify, write_manifest
+from tasks.stored import send
 
 JOB = """
 from pathlib import Path

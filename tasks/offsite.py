@@ -1,0 +1,232 @@
+"""A job's folder in storage, for a job in a pod: the pod's own disk goes with it.
+
+    STORAGE/jobs/<job directory's name>/
+        work/…          its newest complete checkpoints, each with its manifest, which is written last
+        metrics.jsonl   and its other logs: of all the steps that the checkpoints stand for
+        result.json     {"digest", "place"}: the job is done, and this is its artifact
+
+It mirrors JOB_DIR, and goes by the job's identity: whichever pod, execution or registration does the same job finds
+it. That is why Flyte's intratask checkpoint (`current_context().checkpoint`, a path of one attempt) is not used.
+"""
+
+import contextvars
+import json
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.durable import make_folder, rename
+from infra.launch import Terminated
+from infra.placement import storage
+from infra.placement.storage import StorageError, storage_of
+from infra.pod import this_pod
+from infra.progress import say
+from tasks.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, remove, verify
+from tasks.stored import DAMAGED, disbelieve, download, look_at, manifest_at, send, send_sealed
+
+KEEP = 2  # checkpoints of a series
+LOOK_S = 0.5  # between two looks for a new one,
+AGAIN_S = 60.0  # and after one that could not be sent
+RECORD_S = 3.0  # of the grace, left for the record of how the stage ended
+NUMBERED = re.compile(r"(.*?)(\d+)")
+
+
+@dataclass(frozen=True, order=True)
+class Checkpoint:
+    """A complete directory in `work`: one of a numbered series, or alone."""
+
+    series: str  # its path without the number
+    number: int
+    name: str  # its path in the job's folder
+
+
+def offsite(job_dir: Path) -> "Offsite | None":
+    """None where the folder itself stays: outside of pods, and in a home that is the storage."""
+    if this_pod() is None:
+        return None
+    where = storage_of(None)
+    return None if str(job_dir).startswith(f"{where}/") else Offsite(job_dir, where)
+
+
+class Offsite:
+    """One job's."""
+
+    def __init__(self, job_dir: Path, where: str) -> None:
+        self.here, self.storage, self.there = job_dir, where, f"{where}/jobs/{job_dir.name}"
+
+    def result(self) -> tuple[str, Manifest] | None:
+        """The place and the manifest of what this job has made, if it is done and that is all there."""
+        try:
+            done = json.loads(storage.read(f"{self.there}/result.json"))
+        except FileNotFoundError:
+            return None
+        try:
+            return done["place"], look_at(done["place"], done["digest"])
+        except ArtifactError as error:
+            say(f"{error}\nMaking it again.")
+            return None
+
+    def finish(self, digest: str) -> str:
+        """Send the artifact, then say that the job is done; returns where the artifact is. The checkpoints are then
+        of no more use. Raises StorageError."""
+        place = send(str(self.here / "output"), digest, self.storage)
+        logs = [path.name for path in self.here.glob("*.jsonl")]
+        storage.put(self.here, logs, self.there)
+        storage.write(f"{self.there}/result.json", json.dumps({"digest": digest, "place": place}).encode())
+        self._delete([name for name in storage.sizes(self.there) if name.startswith("work/")])
+        return place
+
+    # -- checkpoints come back -------------------------------------------------------------------
+
+    def bring_back(self) -> None:
+        """The newest checkpoint of each series, unless it is here, and the logs. A damaged one is passed over for the
+        one before it. Raises ArtifactError when all of a series are damaged, since a run never starts anew by itself
+        where there was something to continue; StorageError."""
+        names = storage.sizes(self.there)
+        found, damaged = _checkpoints(names, MANIFEST), _checkpoints(names, DAMAGED)
+        series = sorted({each.series for each in found + damaged})
+        brought = [self._bring_newest([each for each in found if each.series == one]) for one in series]
+        if any(brought):
+            logs = {name: size for name, size in names.items() if name.endswith(".jsonl") and "/" not in name}
+            storage.get(self.there, logs, self.here)
+
+    def _bring_newest(self, found: list[Checkpoint]) -> bool:
+        for each in reversed(found):
+            if any(here.series == each.series and here.number >= each.number for here in self._here()):
+                return False
+            there, target, partial = f"{self.there}/{each.name}", self.here / each.name, self.here / "bringing"
+            remove(partial)
+            try:
+                download(there, manifest_at(there), partial)
+                verify(partial)
+            except ArtifactError as error:
+                say(f"{error} Trying the checkpoint before it.")
+                with suppress(FileNotFoundError):  # it has no manifest any more
+                    disbelieve(there)
+                continue
+            remove(target)
+            make_folder(target.parent)
+            rename(partial, target)
+            say(f"continuing from {there}")
+            return True
+        raise ArtifactError(
+            f"{self.there}/work: every checkpoint is damaged. Bring one back (with its {DAMAGED} as {MANIFEST}), or "
+            "delete that folder: then the run begins at step 1"
+        )
+
+    def _here(self) -> list[Checkpoint]:
+        """The complete ones on this machine."""
+        walk = os.walk(self.here / "work")  # passes over what the engine removes meanwhile
+        folders = [Path(folder).relative_to(self.here) for folder, _, files in walk if MANIFEST in files]
+        return _checkpoints([f"{folder.as_posix()}/{MANIFEST}" for folder in folders], MANIFEST)
+
+    # -- checkpoints are sent --------------------------------------------------------------------
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Send complete checkpoints while an engine runs, one at a time, the newest first. An engine that ends without
+        a result has its last one sent; after SIGTERM, within the grace."""
+        ended, stop = threading.Event(), threading.Event()
+        flyte_s = contextvars.copy_context()  # its credentials
+        sender = threading.Thread(target=flyte_s.run, args=(self._send_all, ended, stop), name="offsite", daemon=True)
+        sender.start()
+        try:
+            yield
+        except Terminated as end:
+            ended.set()
+            sender.join(max(0.0, end.deadline - RECORD_S - time.monotonic()))
+            raise
+        except BaseException:
+            ended.set()
+            sender.join()
+            raise
+        else:
+            stop.set()  # the artifact itself is next
+            ended.set()
+            sender.join()
+        finally:
+            stop.set()
+
+    def _send_all(self, ended: threading.Event, stop: threading.Event) -> None:
+        sent: set[Checkpoint] = set()
+        last, wait_s = False, LOOK_S
+        while not (last or stop.is_set()):
+            last = ended.wait(wait_s)
+            wait_s = LOOK_S
+            newest = {each.series: each for each in self._here()}
+            for checkpoint in set(newest.values()) - sent:
+                try:
+                    if self._send(checkpoint, stop):
+                        sent.add(checkpoint)
+                except (StorageError, ArtifactError, OSError) as error:
+                    say(f"{checkpoint.name} could not be sent to {self.there}: {error}")
+                    wait_s = AGAIN_S
+
+    def _send(self, checkpoint: Checkpoint, stop: threading.Event) -> bool:
+        """False: it is not there; the engine has removed it since, or it was stopped."""
+        there = f"{self.there}/{checkpoint.name}"
+        snapshot = self._snapshot(checkpoint)
+        if snapshot is None:
+            return False
+        if _digest_at(there) != read_manifest(snapshot).digest:
+            storage.delete(there, [MANIFEST])  # of another run's, if there is one
+            logs = self.here / "sending-logs"
+            logs.mkdir(exist_ok=True)
+            for path in self.here.glob("*.jsonl"):  # later than the checkpoint: they have all of its steps
+                shutil.copy(path, logs)
+            storage.put(logs, [path.name for path in logs.iterdir()], self.there, stop)
+            if not send_sealed(snapshot, there, {}, stop):
+                return False
+        remove(snapshot)
+        if checkpoint.number >= 0:
+            self._prune(checkpoint.series)
+        return True
+
+    def _snapshot(self, checkpoint: Checkpoint) -> Path | None:
+        """Hard links: the engine may remove its own meanwhile. The manifest is linked last, since it is removed
+        first: with it, all is there."""
+        source, target = self.here / checkpoint.name, self.here / "sending"
+        remove(target)
+        try:
+            shutil.copytree(source, target, copy_function=os.link, ignore=lambda *_: [MANIFEST])
+            os.link(source / MANIFEST, target / MANIFEST)
+        except (OSError, shutil.Error):
+            if (source / MANIFEST).exists():
+                raise
+            return None
+        return target
+
+    def _prune(self, series: str) -> None:
+        """Whatever is older than the newest complete ones, complete or not."""
+        names = storage.sizes(self.there)
+        kept = [each for each in _checkpoints(names, MANIFEST) if each.series == series][-KEEP:]
+        number = re.compile(rf"{re.escape(series)}(\d+)/")
+        self._delete([name for name in names if (found := number.match(name)) and int(found[1]) < kept[0].number])
+
+    def _delete(self, names: Iterable[str]) -> None:
+        storage.delete(self.there, sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}")))
+
+
+def _checkpoints(names: Iterable[str], file: str) -> list[Checkpoint]:
+    """The directories in `work` that have the file, of each series the oldest first."""
+    found = []
+    for name in names:
+        folder, _, last = name.rpartition("/")
+        if last == file and folder.startswith("work/"):
+            numbered = NUMBERED.fullmatch(folder)
+            series, number = (numbered[1], int(numbered[2])) if numbered else (folder, -1)
+            found.append(Checkpoint(series, number, folder))
+    return sorted(found)
+
+
+def _digest_at(there: str) -> str | None:
+    try:
+        return manifest_at(there).digest
+    except ArtifactError:
+        return None

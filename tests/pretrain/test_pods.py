@@ -1,0 +1,47 @@
+"""`make survive`: a pretraining whose pod is killed, and goes on in another with a disk of its own."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks.artifacts import TokenizedCorpus
+from tasks.manifest import verify
+from tasks.pretrain.layout import Layout
+from tasks.pretrain.spec import CheckpointPolicy
+from tasks.stored import fetch, send
+from tests.pretrain.tiny import make_shards, metrics, pretrain_job, tiny_spec, train
+from tests.s3 import S3
+from tests.stage.pod import start
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+EVERY = 75
+SPEC = tiny_spec(steps=300, layout=Layout(micro_batch=2), checkpoints=CheckpointPolicy(every=EVERY), validate_every=150)
+
+
+def test_a_killed_pod_costs_at_most_one_checkpoint_interval_and_changes_nothing(s3: S3, tmp_path: Path) -> None:
+    data = TokenizedCorpus.from_directory(make_shards(tmp_path / "data/shards"))
+    reference = pretrain_job(tmp_path / "undisturbed", Path(data.place), SPEC)
+    train(reference)
+
+    storage = f"{s3.address}/pretrain"
+    with s3.flyte(tmp_path):
+        words = ("pretrain", SPEC.model_dump_json(), send(data.place, data.digest, storage))
+        first = start(s3, tmp_path, storage, *words)
+        while not any(key.endswith("manifest.json") for key in s3.keys("pretrain/jobs")):  # its first checkpoint
+            assert first.process.poll() is None, first.succeed()
+            time.sleep(0.05)
+        first.kill()
+        reached = first.metrics()[-1]["step"]
+
+        second = start(s3, tmp_path, storage, *words)
+        made = second.succeed()
+        began = int(made["said"].partition("/work/checkpoints/step-")[2][:8])
+        assert 0 <= reached - began <= EVERY
+        assert metrics(second.job) == metrics(reference)
+        assert verify(fetch(made["place"], made["digest"])).digest == verify(reference / "output").digest
+
+    third = start(s3, tmp_path, storage, *words)
+    assert third.succeed()["digest"] == made["digest"]
+    assert not (third.home / "jobs").exists()

@@ -1,0 +1,189 @@
+"""An S3 server on this machine (moto's, a process of its own), and a proxy before it that disturbs the traffic."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+from flytekit import FlyteContextManager
+from flytekit.configuration import DataConfig, S3Config
+from flytekit.core.data_persistence import FileAccessProvider
+
+KEY = "test"
+BUCKET = "flyte"
+HOP_BY_HOP = {"connection", "transfer-encoding", "keep-alive"}
+
+
+@dataclass(frozen=True)
+class S3:
+    """A server and one bucket of it."""
+
+    endpoint: str
+    address: str = f"s3://{BUCKET}"
+
+    def at(self, endpoint: str) -> "S3":
+        """The same through a proxy."""
+        return S3(endpoint, self.address)
+
+    def environment(self) -> dict[str, str]:
+        """How Flyte's processes are told."""
+        return {
+            "FLYTE_AWS_ENDPOINT": self.endpoint,
+            "FLYTE_AWS_ACCESS_KEY_ID": KEY,
+            "FLYTE_AWS_SECRET_ACCESS_KEY": KEY,
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+
+    def keys(self, prefix: str = "") -> dict[str, int]:
+        """Every object whose key begins so, and its bytes."""
+        files = self._files()
+        files.invalidate_cache()
+        found = files.find(BUCKET, prefix=prefix, detail=True)
+        return {name.removeprefix(f"{BUCKET}/"): info["size"] for name, info in found.items()}
+
+    def read(self, key: str) -> bytes:
+        return bytes(self._files().cat_file(f"{BUCKET}/{key}"))
+
+    def write(self, key: str, content: bytes) -> None:
+        self._files().pipe_file(f"{BUCKET}/{key}", content)
+
+    def delete(self, *keys: str) -> None:
+        for key in keys:
+            self._files().rm_file(f"{BUCKET}/{key}")
+
+    def _files(self) -> Any:
+        """Not through whatever proxy the code under test goes through."""
+        return self._access(Path(tempfile.gettempdir())).get_filesystem("s3")
+
+    def _access(self, sandbox: Path, pod: str = "e0-n0-0") -> FileAccessProvider:
+        config = DataConfig(s3=S3Config(endpoint=self.endpoint, access_key_id=KEY, secret_access_key=KEY))
+        return FileAccessProvider(str(sandbox), f"{self.address}/raw/ab/{pod}", data_config=config)
+
+    @contextmanager
+    def flyte(self, sandbox: Path, pod: str = "e0-n0-0") -> Iterator[None]:
+        """Flyte's context in a pod of this process."""
+        context = FlyteContextManager.current_context().with_file_access(self._access(sandbox, pod))
+        with FlyteContextManager.with_context(context):
+            yield
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[S3]:
+    port = _free_port()
+    with (folder / "moto.log").open("w") as log:
+        words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        process = subprocess.Popen(words, stdout=log, stderr=log, env=os.environ | {"TMPDIR": str(folder)})
+    try:
+        _wait_for(port, process)
+        server = S3(f"http://127.0.0.1:{port}")
+        server._files().mkdir(BUCKET)
+        yield server
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    while process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise AssertionError(f"moto's server ended with {process.returncode}")
+
+
+@dataclass
+class Faults:
+    """What the proxy does to the requests that are still to come, and what it has seen."""
+
+    refused: int = 0  # so many are answered with
+    status: int = 503
+    cut: int = 0  # of so many answers, the connection is closed in the middle; requests are not passed on as a whole
+    delay_s: float = 0.0  # before each
+    seen: list[str] = field(default_factory=list)  # "PUT /flyte/…"
+
+
+@contextmanager
+def disturbed(server: S3, faults: Faults) -> Iterator[S3]:
+    """The server behind a proxy."""
+
+    class Proxy(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        lock: ClassVar[threading.Lock] = threading.Lock()
+
+        def handle_any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            with self.lock:
+                faults.seen.append(f"{self.command} {self.path}")
+                refuse, cut = faults.refused > 0, faults.refused == 0 and faults.cut > 0
+                faults.refused -= refuse
+                faults.cut -= cut
+            time.sleep(faults.delay_s)
+            if refuse:
+                self._answer(faults.status, {}, b"")
+                return
+            if cut and self.command == "PUT":
+                self.close_connection = True  # without an answer
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
+            status, headers, answer = self._ask(body)
+            self._answer(status, headers, answer, len(answer) // 2 if cut else None)
+
+        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_any
+
+        def _ask(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+            upstream = HTTPConnection(server.endpoint.removeprefix("http://"))
+            try:
+                upstream.request(self.command, self.path, body, dict(self.headers))
+                answer = upstream.getresponse()
+                return answer.status, dict(answer.headers), answer.read()
+            except HTTPException as error:
+                return 500, {}, str(error).encode()
+            finally:
+                upstream.close()
+
+        def _answer(self, status: int, headers: dict[str, str], answer: bytes, cut_at: int | None = None) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                if name.lower() not in HOP_BY_HOP | {"content-length"}:
+                    self.send_header(name, value)
+            length = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(answer))
+            self.send_header("Content-Length", length)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(answer[:cut_at])
+            if cut_at is not None:
+                self.wfile.flush()
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
+
+        def log_message(self, *words: Any) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        proxy.daemon_threads = True
+        thread = threading.Thread(target=proxy.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server.at(f"http://127.0.0.1:{proxy.server_address[1]}")
+        finally:
+            proxy.shutdown()
+            thread.join()

@@ -1,0 +1,113 @@
+"""A stage in a pod of a Flyte cluster: a process in a fresh home, of which S3 alone outlives it.
+
+python -m tests.stage.pod ENDPOINT STAGE SPEC [DATA]   prints where the artifact is, and its digest
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from tests.s3 import S3
+from tests.source import ROOT
+
+
+@dataclass
+class Pod:
+    """One attempt at a stage. What it has on its disk is gone when it is deleted."""
+
+    home: Path
+    process: subprocess.Popen[str]
+
+    def succeed(self) -> dict[str, Any]:
+        out, err = self.process.communicate()
+        assert self.process.returncode == 0, err[-5000:]
+        made: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return made | {"said": err}
+
+    def kill(self) -> None:
+        """The node is gone: every process of the pod at once."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+        kill_below(self.process.pid)
+        self.process.communicate()
+
+    def stop(self) -> str:
+        """What Kubernetes does first."""
+        self.process.send_signal(signal.SIGTERM)
+        _, err = self.process.communicate()
+        assert self.process.returncode == 128 + signal.SIGTERM, err[-5000:]
+        return err
+
+    @cached_property
+    def job(self) -> Path:
+        (job,) = (self.home / "jobs").iterdir()
+        return job
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.job / "metrics.jsonl").read_text().splitlines()]
+
+    def starts(self) -> list[int]:
+        """The steps behind which its engine began."""
+        path = self.home / "starts"
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def kill_below(pid: int) -> None:
+    """A process and all that it has started, in whichever session."""
+    import psutil
+
+    top = psutil.Process(pid)
+    for process in [*top.children(recursive=True), top]:
+        process.kill()
+
+
+def start(server: S3, folder: Path, storage: str, *words: str, **environment: str) -> Pod:
+    """A pod whose storage is `storage`, with a fresh home in a folder."""
+    home = folder / uuid4().hex
+    home.mkdir()
+    own = {"BATON_HOME": str(home), "BATON_STORAGE": storage, "TOY_STARTS": str(home / "starts")}
+    own |= {"FLYTE_INTERNAL_EXECUTION_ID": "e0"} | server.environment() | environment
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.stage.pod", server.endpoint, *words],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name != "BATON_EXECUTION"} | own,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    return Pod(home, process)
+
+
+def _count(spec: str) -> Any:
+    from infra.launch import Engine
+    from tasks.stage import run
+    from tests.stage.chain import Text
+    from tests.stage.counting import CountingSpec
+
+    return run(Engine("counting", "tests.stage.counting", version="1"), Text, CountingSpec.model_validate_json(spec))
+
+
+def _pretrain(spec: str, data: str) -> Any:
+    from tasks.artifacts import TokenizedCorpus
+    from tasks.pretrain.spec import PretrainSpec
+    from tasks.pretrain.task import pretrain
+
+    words = {"spec": PretrainSpec.model_validate_json(spec), "data": TokenizedCorpus.from_place(data)}
+    return pretrain.task_function(**words, more=[], start=[], resume=[])  # type: ignore[attr-defined]
+
+
+STAGES: dict[str, Callable[..., Any]] = {"counting": _count, "pretrain": _pretrain}
+
+
+if __name__ == "__main__":
+    with S3(sys.argv[1]).flyte(Path(os.environ["BATON_HOME"]) / "flyte"):
+        made = STAGES[sys.argv[2]](*sys.argv[3:])
+    print(json.dumps({"place": made.place, "digest": made.digest}))
