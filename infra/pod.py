@@ -25,3 +25,8 @@ def this_pod() -> Pod | None:
         os.environ.get("FLYTE_INTERNAL_EXECUTION_DOMAIN", ""),
         int(os.environ.get("FLYTE_ATTEMPT_NUMBER") or 0),
     )
+
+
+def execution_name(project: str, domain: str, execution: str) -> str:
+    """Baton's id of a Flyte execution, whose own is unique in its project and domain only."""
+    return "-".join(filter(None, (project, domain, execution)))
