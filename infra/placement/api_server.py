@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from typing import Any
 
 import requests
 import sky
@@ -62,17 +63,19 @@ def is_launching(name: str) -> bool:
     return any((json.loads(each.request_body) or {}).get("name") == name for each in launches)
 
 
-def launch(name: str, task: sky.Task) -> RequestId[tuple[list[int] | None, object]]:
+def launch(name: str, task: sky.Task) -> RequestId[Any]:
     """Hand a job to the server. It is launched when the request has ended: see `wait`."""
-    return jobs.launch(task, name=name)
+    request: RequestId[Any] = jobs.launch(task, name=name)
+    return request
 
 
-def wait(request: RequestId[tuple[list[int] | None, object]]) -> None:
+def wait(request: RequestId[Any]) -> None:
     sdk.get(request)
 
 
 def enabled_clouds() -> list[str]:
-    return list(sdk.get(sdk.enabled_clouds()))
+    request: RequestId[Any] = sdk.enabled_clouds()
+    return list(sdk.get(request))
 
 
 def cancel(numbers: list[int]) -> None:

@@ -101,7 +101,7 @@ class Placement(BaseModel):
 
         Imports SkyPilot and reads its catalog of a cloud of which some regions are excluded. Raises ValueError when
         nothing is left."""
-        image = docker and {"image_id": f"docker:{docker.removeprefix('docker:')}"}
+        image: dict[str, bool | str] = {"image_id": f"docker:{docker.removeprefix('docker:')}"} if docker else {}
         each_node = {
             "cpus": self.cpus and f"{self.cpus:g}+",
             "memory": self.memory_gb and f"{self.memory_gb:g}+",
@@ -117,7 +117,7 @@ class Placement(BaseModel):
             {"use_spot": spot}
             | ({"accelerators": chip} if chip else {})
             | ({"infra": place} if place else {})
-            | (image if image and not self._is_bare(place) else {})
+            | ({} if self._is_bare(place) else image)
             for chip, place, spot in product(self.accelerators or [""], places or [""], SPOT[self.spot])
         ]
         which = "ordered" if self.choose == "in_order" else "any_of"

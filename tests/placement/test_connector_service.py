@@ -21,7 +21,6 @@ from flyteidl.admin import agent_pb2
 from flyteidl.core import errors_pb2, literals_pb2, tasks_pb2
 from flyteidl.core.execution_pb2 import TaskExecution
 from flyteidl.service.agent_pb2_grpc import AsyncAgentServiceStub
-from google.protobuf.json_format import ParseDict
 from sky.exceptions import ResourcesUnavailableError
 
 from infra.placement.config import NO_IMAGE
@@ -92,7 +91,7 @@ def template() -> tasks_pb2.TaskTemplate:
     made.container.image = NO_IMAGE
     made.container.args.extend(["pyflyte-execute", "--raw-output-data-prefix", "s3://raw/ab/f0-n0-0"])
     made.container.env.add(key="MLFLOW_EXPERIMENT_NAME", value="of-the-task")
-    ParseDict({"storage": "/of/the/client", "execution": "the-client-s", "code": {"commit": "c0ffee"}}, made.custom)
+    made.custom.update({"storage": "/of/the/client", "execution": "the-client-s", "code": {"commit": "c0ffee"}})
     return made
 
 
