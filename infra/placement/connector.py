@@ -12,7 +12,7 @@ import textwrap
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -110,7 +110,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         self._asked = Asked()
         self._starting = threading.Lock()  # one launch at a time is handed to SkyPilot
         self._unwanted: set[str] = set()  # keys of jobs that were deleted
-        self._seen: dict[str, tuple[int, int]] = {}  # by key: SkyPilot's number of the job, and its phase
+        self._seen: dict[str, tuple[int, Resource]] = {}  # by key: SkyPilot's number of the job, and how it was
 
     def create(
         self,
@@ -133,7 +133,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         answer = self._asked.begin(job.key, lambda: self._look(job))
         await asyncio.wait([asyncio.wrap_future(answer)], timeout=ANSWER_S)
         if not answer.done():
-            return self._unknown(job, f"waiting for {api_server.shown()}")
+            return self._as_before(job) or self._unknown(job, f"waiting for {api_server.shown()}")
         resource: Resource = self._asked.take(job.key)
         return resource
 
@@ -160,8 +160,17 @@ class SkyPilotConnector(AsyncConnectorBase):
         return self._asked.begin(f"delete {job.key}", lambda: self._cancel(job))
 
     def _unknown(self, job: SkyJob, words: str) -> Resource:
-        _number, phase = self._seen.get(job.key, (0, TaskExecution.QUEUED))
-        return Resource(TaskExecution.RUNNING if is_terminal_phase(phase) else phase, f"{job.name}: {words}")
+        before = self._as_before(job)
+        return Resource(before.phase if before else TaskExecution.QUEUED, f"{job.name}: {words}")
+
+    def _as_before(self, job: SkyJob) -> Resource | None:
+        """As the job was when it was last looked at; one that had ended then is still ending for Flyte, since what it
+        came to has not been told."""
+        if job.key not in self._seen:
+            return None
+        _number, seen = self._seen[job.key]
+        phase = TaskExecution.RUNNING if is_terminal_phase(seen.phase) else seen.phase
+        return Resource(phase, seen.message, seen.log_links, custom_info=seen.custom_info)
 
     def _look(self, job: SkyJob) -> Resource:
         if not api_server.answers():
@@ -182,7 +191,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         at_work = [record for record in records if api_server.status(record) not in {*FINAL, "CANCELLING"}]
         if twins := [record.job_id for record in at_work[1:] if record.job_id is not None]:
             api_server.cancel(twins)
-        number, _phase = self._seen.get(job.key, (None, None))
+        number, _resource = self._seen.get(job.key, (None, None))
         own = [record for record in records if api_server.output_prefix(record) == job.output_prefix]
         ended = [record for record in own if api_server.status(record) != "CANCELLED"] or own
         seen = [record for record in records if record.job_id == number]
@@ -214,7 +223,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         phase, words = PHASES[status]
         link = TaskLog(name=f"SkyPilot job {number}", uri=api_server.dashboard(number))
         resource = Resource(phase, message(record, words), [link], custom_info=where(record))
-        self._seen[job.key] = number, phase
+        self._seen[job.key] = number, replace(resource)
         if phase == TaskExecution.SUCCEEDED:
             return _with_outputs(resource, api_server.output_prefix(record))
         if status in FINAL:
