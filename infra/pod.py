@@ -1,6 +1,8 @@
 """The pod of a Flyte cluster that this process is in, by the environment that Flyte's backend gives to it."""
 
 import os
+import platform
+import sys
 from dataclasses import dataclass
 
 
@@ -12,6 +14,12 @@ class Pod:
     project: str
     domain: str
     attempt: int  # from 0
+    name: str  # of the pod: <execution>-n0-0, and for a dynamic's nodes <execution>-n0-0-dn3-0
+
+    @property
+    def execution_name(self) -> str:
+        """Baton's id of the execution."""
+        return execution_name(self.project, self.domain, self.execution)
 
 
 def this_pod() -> Pod | None:
@@ -24,4 +32,20 @@ def this_pod() -> Pod | None:
         os.environ.get("FLYTE_INTERNAL_EXECUTION_PROJECT", ""),
         os.environ.get("FLYTE_INTERNAL_EXECUTION_DOMAIN", ""),
         int(os.environ.get("FLYTE_ATTEMPT_NUMBER") or 0),
+        _argument("--raw-output-data-prefix").rstrip("/").rpartition("/")[2] or platform.node(),
     )
+
+
+def code_archive() -> str:
+    """The name of the archive that this pod's code came in, which is made of its content; empty: it is the image's."""
+    return _argument("--dynamic-addl-distro").rpartition("/")[2].partition(".")[0]
+
+
+def _argument(option: str) -> str:
+    """Of the command line that Flyte starts a pod with."""
+    return dict(zip(sys.argv, sys.argv[1:], strict=False)).get(option, "")
+
+
+def execution_name(project: str, domain: str, execution: str) -> str:
+    """Baton's id of a Flyte execution, whose own is unique in its project and domain only."""
+    return "-".join(filter(None, (project, domain, execution)))

@@ -19,7 +19,7 @@ import workflows.recipe_file  # noqa: F401 - a broken recipe file ends in a mess
 from infra.errors import Stopped, disk_errors_named
 from infra.progress import say
 from infra.text import number, size
-from infra.tracking.execution import begin_execution, execution_id
+from infra.tracking.execution import begin_execution, execution_id, is_last
 from tasks.artifacts import Corpus, Decision, HFModel, Promotion, TokenizedCorpus, Tokenizer
 from tasks.convert.task import audit, convert, take_in
 from tasks.data.spec import GatherSpec
@@ -61,7 +61,7 @@ def look(recipe: ContinuousRecipe) -> str:
     name = _name(recipe)
     with disk_errors_named(), alone(name, recipe.grow.on_overlap) as free:
         if not free:
-            return f"{name}: skipped, another run is at work on it"
+            return _over(f"{name}: skipped, another run is at work on it")
         known = [part(each, "corpus") for each in generations(name)]
         newest = find_new(spec=recipe.corpus.as_found(ask_hub=True), known=known)
         told: str = grow(recipe=recipe, newest=newest)
@@ -148,7 +148,7 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
 def after(recipe: ContinuousRecipe, decision: Decision, promoted: Promotion) -> str:
     """Say how it ended; tune anew when the base has changed."""
     told = f"{promoted.registry_name} version {promoted.registry_version}: {_words(decision)}"
-    return _refreshed(recipe, told) if decision.outcome == "promoted" else told
+    return _refreshed(recipe, told) if decision.outcome == "promoted" else _over(told)
 
 
 @dag_part
@@ -160,13 +160,13 @@ def tune(recipe: ContinuousRecipe) -> str:
     name = recipe.refresh.name
     with disk_errors_named(), alone(name, recipe.grow.on_overlap) as free:
         if not free:
-            return f"{name}: skipped, another run is at work on it"
+            return _over(f"{name}: skipped, another run is at work on it")
         tuned = generations(name)
         base = next(iter(champion(_name(recipe))), None)
         if base is None:
-            return f"{name}: nothing to do: {_name(recipe)} has no champion yet"
+            return _over(f"{name}: nothing to do: {_name(recipe)} has no champion yet")
         if any(each.part("from_base").digest == base.digest for each in tuned):
-            return f"{name}: nothing to do: the champion of {_name(recipe)} has been tuned"
+            return _over(f"{name}: nothing to do: the champion of {_name(recipe)} has been tuned")
         told: str = tune_anew(recipe=recipe, base=base)
         return told
 
@@ -207,14 +207,20 @@ def tune_anew(recipe: ContinuousRecipe, base: HFModel) -> str:
 
 @dag_part
 def told_of(decision: Decision, promoted: Promotion) -> str:
-    return f"{promoted.registry_name} version {promoted.registry_version}: {_words(decision)}"
+    return _over(f"{promoted.registry_name} version {promoted.registry_version}: {_words(decision)}")
+
+
+def _over(told: str) -> str:
+    """Nothing comes after this."""
+    is_last()
+    return told
 
 
 def _refreshed(recipe: ContinuousRecipe, told: str) -> str:
     """Tune the champion if the recipe says so and that is not done: after a promotion, and on a day without one
     when the tuning after it was cut off."""
     if recipe.refresh is None:
-        return told
+        return _over(told)
     say(told)
     tuned: str = tune(recipe=recipe)
     return tuned

@@ -3,9 +3,12 @@
 MLflow and PyArrow are imported where they are used: not on the path of `pyflyte run --help`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from infra.tracking.away import recoverable
 from infra.tracking.forwarder import flyte_s_import_lock
 from infra.tracking.store import tracking_uri
 from tasks.artifacts import Corpus, HFModel, TokenizedCorpus
@@ -16,28 +19,35 @@ if TYPE_CHECKING:
 
 def generations(name: str) -> "list[Generation]":
     """Every generation of a registered model, oldest first."""
-    found: list[Generation] = _ledger().generations(name)
-    return found
+    with _ledger() as ledger:
+        found: list[Generation] = ledger.generations(name)
+        return found
 
 
 def part(of: "Generation", name: str) -> Any:
     """The artifact that was the generation's corpus, shards, checkpoint, …. Raises LedgerError when its
     files are gone."""
-    return _ledger().load(of.part(name))
+    with _ledger() as ledger:
+        return ledger.load(of.part(name))
 
 
 def champion(name: str) -> list[HFModel]:
     """The champion's model, if there is one."""
-    found = _ledger().champion(name)
+    with _ledger() as ledger:
+        found = ledger.champion(name)
     return [part(found, "model")] if found else []
 
 
-def _ledger() -> Any:
+@contextmanager
+def _ledger() -> Iterator[Any]:
+    """In a pod a registry that is away is an error after which Flyte may try again."""
     with flyte_s_import_lock():
         from infra.tracking.sqlite import make_tables
         from tasks.promote import ledger
-    make_tables(tracking_uri())  # the first run of all finds no store, and creates it
-    return ledger
+        from tasks.publish.registry import RegistryAway
+    with recoverable(RegistryAway):
+        make_tables(tracking_uri())  # the first run of all finds no store, and creates it
+        yield ledger
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,8 @@ def main(recipe: Path | None, now: bool, only_list: bool) -> None:
     plans = [Plan(each.name, each.schedule.cron_schedule.schedule) for each in launch_plans.PLANS]
     for plan in plans:
         say(f"{plan.name:<10} {plan.cron:<14} next {plan.after(datetime.now(UTC)):%Y-%m-%d %H:%M} UTC")
+    if told := launch_plans.recipe().schedule.notify:
+        say(f"schedule.notify: {', '.join(told)}: nobody is told here, since only a Flyte cluster's admin sends emails")
     if only_list:
         return
     for plan in plans if now else ():

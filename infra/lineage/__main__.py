@@ -5,8 +5,7 @@ import warnings
 
 import click
 
-from infra.errors import Stopped
-from infra.tracking.__main__ import deliver, undelivered
+from infra.tracking.__main__ import close_what_is_over, deliver, undelivered
 from infra.tracking.store import artifact_location, prepare_client, shown_uri, tracking_uri
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -22,11 +21,13 @@ def main(host: str, port: int, store: str | None, without_mlflow: bool) -> None:
         os.environ["MLFLOW_TRACKING_URI"] = store
     prepare_client()
     warnings.filterwarnings("ignore", module="mlflow")  # about its own use of Starlette
-    if not store and not without_mlflow and (waiting := undelivered()):
-        click.echo(f"sending {len(waiting)} executions that wait in the spool", err=True)
+    if not store and not without_mlflow:
         try:
-            deliver(waiting)
-        except Stopped as error:  # what is there can be read all the same
+            if waiting := undelivered():
+                click.echo(f"sending {len(waiting)} executions that wait in the spool", err=True)
+                deliver(waiting)
+            close_what_is_over()
+        except click.ClickException as error:  # what is there can be read all the same
             click.echo(str(error), err=True)
     import uvicorn
 

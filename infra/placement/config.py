@@ -17,6 +17,7 @@ Infra = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(/[^/\s]+)*$")]
 CloudOrRegion = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(/[^/\s]+)?$")]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
 HAVE_NO_CATALOG = ("slurm", "kubernetes", "k8s", "ssh")  # their regions are the user's own clusters
+BARE = ("slurm",)  # where a machine has no containers, and can mount no bucket, unless an image was asked for
 SPOT = {"spot": (True,), "on_demand": (False,), "spot_first": (True, False)}
 
 
@@ -86,17 +87,25 @@ class Placement(BaseModel):
         """Whether a part of a place is excluded."""
         return any(other.lower().startswith(f"{place.lower()}/") for other in self.exclude)
 
+    def _is_bare(self, place: str) -> bool:
+        return not self.image and place.partition("/")[0].lower() in BARE
+
+    @property
+    def has_containers(self) -> bool:
+        """Whether a stage may run in its image, at some place at least."""
+        return not self.infra or not all(map(self._is_bare, self.infra))
+
     def resources(self, docker: str | None = None, clouds: Sequence[str] = ()) -> dict[str, Any]:
         """The `resources:` of a SkyPilot task. `docker`: the container image, if any. `clouds`: those that SkyPilot
         has access to, for a placement that says no more than which of them are excluded.
 
         Imports SkyPilot and reads its catalog of a cloud of which some regions are excluded. Raises ValueError when
         nothing is left."""
+        image: dict[str, bool | str] = {"image_id": f"docker:{docker.removeprefix('docker:')}"} if docker else {}
         each_node = {
             "cpus": self.cpus and f"{self.cpus:g}+",
             "memory": self.memory_gb and f"{self.memory_gb:g}+",
             "disk_size": self.disk_gb,
-            "image_id": docker and f"docker:{docker.removeprefix('docker:')}",
             "max_hourly_cost": self.max_price_per_hour and self.max_price_per_hour / self.nodes,
             "job_recovery": {"max_restarts_on_errors": 0, "recover_on_exit_codes": [MACHINE_FAULT]},
         }
@@ -105,7 +114,10 @@ class Placement(BaseModel):
         if self.exclude and not places:
             raise ValueError(f"exclude: {self.exclude}: leaves none of {', '.join(named) or 'the clouds'}")
         choices = [
-            {"use_spot": spot} | ({"accelerators": chip} if chip else {}) | ({"infra": place} if place else {})
+            {"use_spot": spot}
+            | ({"accelerators": chip} if chip else {})
+            | ({"infra": place} if place else {})
+            | ({} if self._is_bare(place) else image)
             for chip, place, spot in product(self.accelerators or [""], places or [""], SPOT[self.spot])
         ]
         which = "ordered" if self.choose == "in_order" else "any_of"

@@ -1,42 +1,52 @@
 """A thin client of SkyPilot's API server: Flyte's create, get and delete for a managed job.
 
-A job's name is made of what it does, so a `create` that is tried again (the answer was lost, the laptop was closed)
-finds the job that runs instead of starting a second one.
+A job's name is made of what it does. `create` only says that name and what it takes to launch the job, so it answers
+at once however long SkyPilot takes; `get` finds the job of that name, or launches it; `delete` cancels it, also one
+that is still being launched. None of this is kept in this process: a connector that was started again goes on.
 """
 
+import asyncio
 import json
+import os
 import textwrap
 import threading
-from dataclasses import dataclass
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import requests
 import sky
-import yaml
 from flyteidl.core import errors_pb2, literals_pb2
 from flyteidl.core.execution_pb2 import TaskExecution, TaskLog
 from flytekit import FlyteContextManager
 from flytekit.core.utils import load_proto_from_file
+from flytekit.exceptions.base import FlyteException
 from flytekit.extend.backend.base_connector import AsyncConnectorBase, ConnectorRegistry, Resource, ResourceMeta
+from flytekit.extend.backend.utils import is_terminal_phase
 from flytekit.models.literals import LiteralMap
-from flytekit.models.task import TaskTemplate
-from sky import exceptions, jobs
-from sky.client import sdk
+from flytekit.models.task import TaskExecutionMetadata, TaskTemplate
+from sky import exceptions
 from sky.schemas.api.responses import ManagedJobRecord
-from sky.server.common import get_server_url
 
 from infra.errors import Stopped
+from infra.placement import api_server
+from infra.placement.api_server import AWAY, UNANSWERED
+from infra.placement.asked import Asked
 from infra.placement.config import NO_IMAGE, Placement
-from infra.placement.job import OUTPUT_PREFIX, Order, sky_task
+from infra.placement.job import STORAGE, Order, sky_task
 from infra.placement.record import message, over_limit, where
 from infra.placement.storage import storage_of
+from infra.pod import execution_name
 from infra.tracking.redact import redact_text
 
 TASK_TYPE = "skypilot"
-LOG_LINES = 30  # of a job that failed without a word
+HOW = "how"  # the input of a stage that says how it is run, as JSON: its placement, its resources, …
+ANSWER_S = 3.0  # Flyte gives up on a connector's answer after 10 s
+AGAIN_S = 2.0  # between two attempts to cancel
+LOG_LINES = 30  # of a job that failed
 
 # Every status of a managed job: its phase for Flyte, and what it means to a person.
 PHASES: dict[str, tuple[int, str]] = {
@@ -56,17 +66,18 @@ PHASES: dict[str, tuple[int, str]] = {
     "FAILED_CONTROLLER": (TaskExecution.RETRYABLE_FAILED, "failed: SkyPilot's controller had an error"),
 }
 FINAL = {"SUCCEEDED", "CANCELLED", *(status for status in PHASES if status.startswith("FAILED"))}
-# What a question ends with when the server is away, or was started again meanwhile (RuntimeError: it knows of no such
-# request; it is the base of SkyPilot's own word for a server that is away, too)
-UNANSWERED = (
-    requests.RequestException,
-    RuntimeError,
-    exceptions.ClusterNotUpError,
-    exceptions.RequestCancelled,
-    exceptions.RequestInterruptedError,
-    exceptions.ServerTemporarilyUnavailableError,
+# What SkyPilot says of a job that will be as wrong the next time; anything else that stops a launch may be retried
+WRONG = (
+    Stopped,
+    ValueError,
+    exceptions.APIVersionMismatchError,
+    exceptions.ApiServerAuthenticationError,
+    exceptions.NoCloudAccessError,
+    exceptions.NotSupportedError,
+    exceptions.PermissionDeniedError,
+    exceptions.ResourcesMismatchError,
+    exceptions.UserRequestRejectedByPolicy,
 )
-UNREACHABLE = (exceptions.ApiServerConnectionError, requests.ConnectionError, requests.Timeout)
 
 
 class NoApiServer(Stopped):
@@ -75,12 +86,18 @@ class NoApiServer(Stopped):
 
 @dataclass
 class SkyJob(ResourceMeta):
-    """What is known of a job: SkyPilot's id and its name, and where its outputs.pb will be."""
+    """All that it takes to find a job, or to launch it."""
 
     name: str
-    job_id: int
-    output_prefix: str
-    placement: dict[str, Any]
+    output_prefix: str  # where its outputs.pb will be
+    order: Order
+    image: str
+    command: list[str]
+
+    @property
+    def key(self) -> str:
+        """Which attempt at the work that `name` names."""
+        return f"{self.name} {self.output_prefix}"
 
 
 class SkyPilotConnector(AsyncConnectorBase):
@@ -90,81 +107,186 @@ class SkyPilotConnector(AsyncConnectorBase):
 
     def __init__(self) -> None:
         super().__init__(task_type_name=TASK_TYPE, metadata_type=SkyJob)
-        self._unwanted = threading.Event()
+        self._asked = Asked()
+        self._starting = threading.Lock()  # one launch at a time is handed to SkyPilot
+        self._unwanted: set[str] = set()  # keys of jobs that were deleted
+        self._seen: dict[str, tuple[int, Resource]] = {}  # by key: SkyPilot's number of the job, and how it was
 
     def create(
-        self, task_template: TaskTemplate, output_prefix: str, inputs: LiteralMap | None = None, **_: Any
+        self,
+        task_template: TaskTemplate,
+        output_prefix: str,
+        inputs: LiteralMap | None = None,
+        task_execution_metadata: TaskExecutionMetadata | None = None,
+        **_: Any,
     ) -> SkyJob:
-        """Start the job, or find the one that runs. Raises NoApiServer, and what SkyPilot says of a wrong task."""
-        name, order = _job_name(task_template, inputs), _order(task_template, inputs)
-        try:
-            found = next((record for record in _records(name_match=name) if _is_at_work(record, name)), None)
-            if found is not None:
-                return SkyJob(name, found.job_id or 0, _output_prefix(found), order.placement)
-            container = task_template.container
-            clouds = sdk.get(sdk.enabled_clouds()) if order.placement["exclude"] else []
-            image = order.placement["image"] or container.image.replace(NO_IMAGE, "")
-            config = sky_task(name, order, image, container.args, output_prefix, clouds)
-            ids, _handle = sdk.get(jobs.launch(sky.Task.from_yaml_config(config), name=name))
-            assert ids, "SkyPilot names the job that it starts"
-        except UNREACHABLE as error:
-            raise NoApiServer(f"{_server()} does not answer ({error}); `sky api start` starts one here") from error
-        job = SkyJob(name, ids[0], output_prefix, order.placement)
-        if self._unwanted.is_set():
-            self.delete(job)
-        return job
+        """Asks nobody: were the answer lost, the job would have no owner."""
+        order = _order(task_template, inputs, task_execution_metadata)
+        container = task_template.container
+        image = order.placement["image"] or container.image.replace(NO_IMAGE, "")
+        return SkyJob(_job_name(task_template, inputs), output_prefix, order, image, container.args)
 
-    def get(self, resource_meta: SkyJob, **_: Any) -> Resource:
-        """How the job is. A server that does not answer is asked again: the job goes on without it."""
-        if not _server_answers():
-            return Resource(TaskExecution.RUNNING, f"{_server()} does not answer; asking again")
-        try:
-            (record,) = _records(job_ids=[resource_meta.job_id])
-        except UNANSWERED as error:
-            return Resource(TaskExecution.RUNNING, f"{_server()} does not answer; asking again ({error})")
-        phase, words = PHASES[_status(record)]
-        link = TaskLog(name=f"SkyPilot job {record.job_id}", uri=f"{get_server_url()}/dashboard/jobs/{record.job_id}")
-        resource = Resource(phase, message(record, words), [link], custom_info=where(record))
-        if phase == TaskExecution.SUCCEEDED:
-            outputs = _read(literals_pb2.LiteralMap, f"{resource_meta.output_prefix}/outputs.pb")
-            resource.outputs = LiteralMap.from_flyte_idl(outputs)
-        elif _status(record) in FINAL:
-            resource.message = f"{resource.message}\n{_why(resource_meta, record)}"
-        elif over := over_limit(Placement.model_validate(resource_meta.placement), record):
-            self.delete(resource_meta)
-            resource.phase, resource.message = TaskExecution.FAILED, f"job {record.job_id} was cancelled: {over}"
+    async def get(self, resource_meta: SkyJob, **_: Any) -> Resource:
+        """How the job is; it is launched if it is not there. A server that does not answer is asked again: the job
+        goes on without it."""
+        job = resource_meta
+        answer = self._asked.begin(job.key, lambda: self._look(job))
+        await asyncio.wait([asyncio.wrap_future(answer)], timeout=ANSWER_S)
+        if not answer.done():
+            return self._as_before(job) or self._unknown(job, f"waiting for {api_server.shown()}")
+        resource: Resource = self._asked.take(job.key)
         return resource
 
-    def delete(self, resource_meta: SkyJob, **_: Any) -> None:
-        """Cancel the job; one that is over is left as it is."""
-        number = resource_meta.job_id
+    async def delete(self, resource_meta: SkyJob, **_: Any) -> None:
+        """Cancel the job, also one that is being launched; one that is over is left as it is. Raises NoApiServer when
+        that takes longer; it is still being done then, and may be asked for again."""
+        answer = self._cancelling(resource_meta)
+        await asyncio.wait([asyncio.wrap_future(answer)], timeout=ANSWER_S)
+        self.wait_for_cancellation(resource_meta, 0)
+
+    def wait_for_cancellation(self, job: SkyJob, patience_s: float) -> None:
+        """As `delete`, for those who have more time."""
+        self._cancelling(job)
         try:
-            (record,) = _records(job_ids=[number])
-            if _status(record) not in FINAL:
-                sdk.get(jobs.cancel(job_ids=[number]))
-        except UNREACHABLE as error:
-            raise NoApiServer(f"{_server()} does not answer: job {number} goes on; sky jobs cancel {number}") from error
+            self._asked.take(f"delete {job.key}", patience_s)
+        except TimeoutError:
+            raise NoApiServer(
+                f"{api_server.shown()} has not cancelled {job.name} yet; it is still being asked. "
+                f"By hand: sky jobs cancel --name {job.name}"
+            ) from None
 
-    def give_up(self) -> None:
-        """Whoever asked for the job that is being created has gone."""
-        self._unwanted.set()
+    def _cancelling(self, job: SkyJob) -> Future[None]:
+        self._unwanted.add(job.key)
+        return self._asked.begin(f"delete {job.key}", lambda: self._cancel(job))
+
+    def _unknown(self, job: SkyJob, words: str) -> Resource:
+        before = self._as_before(job)
+        return Resource(before.phase if before else TaskExecution.QUEUED, f"{job.name}: {words}")
+
+    def _as_before(self, job: SkyJob) -> Resource | None:
+        """As the job was when it was last looked at; one that had ended then is still ending for Flyte, since what it
+        came to has not been told."""
+        if job.key not in self._seen:
+            return None
+        _number, seen = self._seen[job.key]
+        phase = TaskExecution.RUNNING if is_terminal_phase(seen.phase) else seen.phase
+        return Resource(phase, seen.message, seen.log_links, custom_info=seen.custom_info)
+
+    def _look(self, job: SkyJob) -> Resource:
+        if not api_server.answers():
+            return self._unknown(job, f"{api_server.shown()} does not answer; asking again")
+        try:
+            if (record := self._found(job)) is None:
+                return self._launched(job)
+            return self._told(job, record)
+        except UNANSWERED as error:
+            return self._unknown(job, f"{api_server.shown()} does not answer; asking again ({_said(error)})")
+        except (OSError, FlyteException) as error:
+            return self._unknown(job, f"{job.output_prefix} cannot be read; trying again ({_said(error)})")
+
+    def _found(self, job: SkyJob) -> ManagedJobRecord | None:
+        """The job that was seen before, or else one of this name that is at work, whoever launched it, or else the end
+        of this attempt's own. A second one at work, which a launch leaves whose answer was lost, is cancelled."""
+        records = api_server.jobs_named(job.name)
+        at_work = [record for record in records if api_server.status(record) not in {*FINAL, "CANCELLING"}]
+        if twins := [record.job_id for record in at_work[1:] if record.job_id is not None]:
+            api_server.cancel(twins)
+        number, _resource = self._seen.get(job.key, (None, None))
+        own = [record for record in records if api_server.output_prefix(record) == job.output_prefix]
+        ended = [record for record in own if api_server.status(record) != "CANCELLED"] or own
+        seen = [record for record in records if record.job_id == number]
+        return next(iter([*seen, *at_work[:1], *ended[-1:]]), None)
+
+    def _launched(self, job: SkyJob) -> Resource:
+        """Launch the job, unless that is being done or nobody wants it any more."""
+        try:
+            with self._starting:
+                if job.key in self._unwanted:
+                    return Resource(TaskExecution.ABORTED, f"{job.name} was cancelled before it was launched")
+                if api_server.is_launching(job.name) or self._found(job) is not None:
+                    return self._unknown(job, "being launched")
+                clouds = api_server.enabled_clouds() if job.order.placement["exclude"] else []
+                config = sky_task(job.name, job.order, job.image, job.command, job.output_prefix, clouds)
+                request = api_server.launch(job.name, sky.Task.from_yaml_config(config))
+            api_server.wait(request)
+        except AWAY:
+            raise
+        except WRONG as error:
+            return Resource(TaskExecution.FAILED, f"{job.name} cannot be launched: {_said(error)}")
+        except Exception as error:  # whatever went wrong at SkyPilot's
+            return Resource(TaskExecution.RETRYABLE_FAILED, f"{job.name} was not launched: {_said(error)}")
+        return self._unknown(job, "launched")
+
+    def _told(self, job: SkyJob, record: ManagedJobRecord) -> Resource:
+        """A managed job in Flyte's words."""
+        status, number = api_server.status(record), record.job_id or 0
+        phase, words = PHASES[status]
+        link = TaskLog(name=f"SkyPilot job {number}", uri=api_server.dashboard(number))
+        resource = Resource(phase, message(record, words), [link], custom_info=where(record))
+        self._seen[job.key] = number, replace(resource)
+        if phase == TaskExecution.SUCCEEDED:
+            return _with_outputs(resource, api_server.output_prefix(record))
+        if status in FINAL:
+            why, may_be_retried = _why(record)
+            log = api_server.log_end(number, LOG_LINES)
+            parts = [resource.message, why, f"The end of its log:\n{log}" if log else "", f"sky jobs logs {number}"]
+            resource.message = "\n".join(filter(None, parts))
+            if phase == TaskExecution.FAILED and may_be_retried:
+                resource.phase = TaskExecution.RETRYABLE_FAILED
+        elif over := over_limit(Placement.model_validate(job.order.placement), record):
+            api_server.cancel([number])
+            resource.phase, resource.message = TaskExecution.FAILED, f"{message(record, 'was cancelled')}: {over}"
+        return resource
+
+    def _cancel(self, job: SkyJob) -> None:
+        """Until it is done."""
+        while not self._is_cancelled(job):
+            time.sleep(AGAIN_S)
+
+    def _is_cancelled(self, job: SkyJob) -> bool:
+        with self._starting:
+            pass  # what was being handed to SkyPilot when the job was deleted is there now, and no more will be
+        if not api_server.answers():
+            return False
+        try:
+            if api_server.is_launching(job.name):
+                return False
+            left = [each for each in api_server.jobs_named(job.name) if api_server.status(each) not in FINAL]
+            if numbers := [record.job_id for record in left if record.job_id is not None]:
+                api_server.cancel(numbers)
+        except UNANSWERED:
+            return False
+        return True
 
 
-def _order(template: TaskTemplate, inputs: LiteralMap | None) -> Order:
-    """What is to be done, where: the input `how` has the placement, which is this call's own."""
-    how = json.loads(inputs.literals["how"].scalar.primitive.string_value) if inputs else {}
-    placement = Placement.model_validate(how.get("placement") or {})
-    common = dict(template.custom)
+def _order(template: TaskTemplate, inputs: LiteralMap | None, metadata: TaskExecutionMetadata | None) -> Order:
+    """What is to be done, where. The input `how` has the placement; on a cluster, where one template serves all
+    executions of a version, the execution is the one that asks, and the storage that of its pods."""
+    how = json.loads(inputs.literals[HOW].scalar.primitive.string_value) if inputs and HOW in inputs.literals else {}
+    order = dict(template.custom)
+    placement = Placement.model_validate(how.get("placement") or order.pop("placement", {}))
+    environment = dict(template.container.env or {})
+    if metadata is not None:
+        asks = metadata.task_execution_id.node_execution_id.execution_id
+        order["execution"] = execution_name(asks.project, asks.domain, asks.name)
+        order["storage"] = environment.get(STORAGE) or os.environ.get(STORAGE) or _beside_raw_data(template)
     if placement.storage:
-        common["storage"] = storage_of(placement.storage)
-    return Order(placement.model_dump(mode="json"), **common)
+        order["storage"] = storage_of(placement.storage)
+    return Order(**(order | {"placement": placement.model_dump(mode="json"), "environment": environment}))
+
+
+def _beside_raw_data(template: TaskTemplate) -> str:
+    """Where the pods of an execution have their storage: their raw data is in PREFIX/<two letters>/<pod>."""
+    command = template.container.args
+    raw = str(command[command.index("--raw-output-data-prefix") + 1])
+    return raw.rstrip("/").rsplit("/", 2)[0] + "/baton"
 
 
 def _job_name(template: TaskTemplate, inputs: LiteralMap | None) -> str:
     """The same for the same work: the task, its version, and its inputs as Flyte's cache takes them."""
     identity = blake2b(f"{template.id.name}\0{template.metadata.discovery_version}".encode(), digest_size=6)
     for name, literal in sorted((inputs.literals if inputs else {}).items()):
-        if name == "how":
+        if name == HOW:
             continue
         identity.update(f"{name}\0".encode())
         content = literal.to_flyte_idl().SerializeToString(deterministic=True)
@@ -173,44 +295,30 @@ def _job_name(template: TaskTemplate, inputs: LiteralMap | None) -> str:
     return f"baton-{stage}-{identity.hexdigest()}"
 
 
-def _is_at_work(record: ManagedJobRecord, name: str) -> bool:
-    return record.job_name == name and _status(record) not in {*FINAL, "CANCELLING"}
-
-
-def _status(record: ManagedJobRecord) -> str:
-    assert record.status is not None, "a job that is there has a status"
-    return str(record.status.value)
-
-
-def _output_prefix(record: ManagedJobRecord) -> str:
-    _head, task = yaml.safe_load_all(record.user_yaml or "")
-    return str(task["envs"][OUTPUT_PREFIX])
-
-
-def _records(**words: Any) -> list[ManagedJobRecord]:
-    found, *_counts = sdk.get(jobs.queue_v2(refresh=False, fields=None, **words))
-    return list(found)
-
-
-def _server() -> str:
-    return f"SkyPilot's API server {redact_text(get_server_url())}"
-
-
-def _server_answers() -> bool:
-    """Asked first, since SkyPilot's client would start a server where it finds none."""
+def _with_outputs(resource: Resource, output_prefix: str) -> Resource:
     try:
-        return requests.get(f"{get_server_url()}/api/health", timeout=10).ok
-    except requests.RequestException:
-        return False
+        outputs = _read(literals_pb2.LiteralMap, f"{output_prefix}/outputs.pb")
+    except FileNotFoundError as error:
+        resource.phase = TaskExecution.RETRYABLE_FAILED
+        resource.message = f"{resource.message}, and there is no {error}"
+    else:
+        resource.outputs = LiteralMap.from_flyte_idl(outputs)
+    return resource
 
 
-def _why(job: SkyJob, record: ManagedJobRecord) -> str:
-    """What a failed job has to say: the task's own error, or SkyPilot's and the end of the log."""
+def _why(record: ManagedJobRecord) -> tuple[str, bool]:
+    """What a failed job has to say, the task's own error or SkyPilot's, and whether the task says that another
+    attempt may help."""
     try:
-        message = _read(errors_pb2.ErrorDocument, f"{job.output_prefix}/error.pb").error.message
+        error = _read(errors_pb2.ErrorDocument, f"{api_server.output_prefix(record)}/error.pb").error
     except FileNotFoundError:
-        return f"{redact_text(record.failure_reason or '')}\n(its log: sky jobs logs {job.job_id})"
-    return redact_text(textwrap.dedent(message.rpartition("Message:\n\n")[2]).partition(": ")[2])
+        return redact_text(record.failure_reason or ""), False
+    words = redact_text(textwrap.dedent(error.message.rpartition("Message:\n\n")[2]).partition(": ")[2])
+    return words, error.kind == errors_pb2.ContainerError.RECOVERABLE
+
+
+def _said(error: BaseException) -> str:
+    return redact_text(f"{type(error).__name__}: {error}" if not isinstance(error, Stopped) else str(error))
 
 
 def _read(kind: Any, uri: str) -> Any:

@@ -4,8 +4,9 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 from infra.errors import Stopped
@@ -13,17 +14,36 @@ from infra.home import QUIET
 from infra.placement.config import MACHINE_FAULT, Placement
 from infra.placement.storage import BUCKET, is_bucket
 from infra.tracking.placed import CODE, JOB
+from infra.tracking.redact import redact
 from infra.tracking.store import passed_on
 
 RESTARTS_LEFT = "BATON_RESTARTS_LEFT"
 OUTPUT_PREFIX = "BATON_OUTPUT_PREFIX"
-MOUNTED = "$HOME/baton-storage"  # where a bucket is on the job's machines
+MOUNTED = "$HOME/baton-storage"  # where a bucket is on the job's machines; a folder where none can be mounted
+STORAGE = "BATON_STORAGE"
 PASSED_ON = ("HF_HUB_OFFLINE", "MLFLOW_EXPERIMENT_NAME")
 SECRETS = ("HF_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+# How a bucket is reached, by fsspec and by Flyte; also where it is, so that all of it is in one place
+STORAGE_SECRETS = (
+    *(f"AWS_{each}" for each in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "ENDPOINT_URL")),
+    *(f"AWS_{each}" for each in ("ENDPOINT_URL_S3", "REGION", "DEFAULT_REGION")),
+    *(f"FLYTE_AWS_{each}" for each in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "ENDPOINT")),
+    *(f"AZURE_STORAGE_{each}" for each in ("ACCOUNT_NAME", "ACCOUNT_KEY", "SAS_TOKEN", "CONNECTION_STRING")),
+    *(f"AZURE_{each}" for each in ("TENANT_ID", "CLIENT_ID", "CLIENT_SECRET")),
+    *(f"FLYTE_AZURE_{each}" for each in ("STORAGE_ACCOUNT_NAME", "STORAGE_ACCOUNT_KEY")),
+    *(f"FLYTE_AZURE_{each}" for each in ("TENANT_ID", "CLIENT_ID", "CLIENT_SECRET")),
+    "GOOGLE_CLOUD_PROJECT",
+)
+GOOGLE_FILE, GOOGLE_KEY = "GOOGLE_APPLICATION_CREDENTIALS", "BATON_GOOGLE_KEY"  # a path here, and what is in the file
 
 # Faults are counted by the first machine, in storage: SkyPilot forgets on which machine it was, and would start again
 # for ever. `timeout` ends with 124, and a process that a signal has ended with more than 128.
 RUN = f"""\
+if [ -n "${GOOGLE_KEY}" ]; then
+  export {GOOGLE_FILE}="$(mktemp)"
+  printf '%s' "${GOOGLE_KEY}" > "${GOOGLE_FILE}"
+  unset {GOOGLE_KEY}
+fi
 {{setup}}
 export BATON_HOME={{home}} NODE_RANK="$SKYPILOT_NODE_RANK"
 export MASTER_ADDR="${{{{SKYPILOT_NODE_IPS%%$'\\n'*}}}}" MASTER_PORT={{port}}
@@ -44,12 +64,13 @@ exit {MACHINE_FAULT}
 
 @dataclass(frozen=True)
 class Order:
-    """What the connector is told: the placement by the input `how`, all else by the `custom` of the task's template."""
+    """What the connector is told: the placement by the input `how`, all else by the task's template."""
 
     placement: dict[str, Any]
     storage: str
     execution: str  # the tracked one that the job belongs to
     code: dict[str, str]  # its version: there is no git where the job is
+    environment: dict[str, str] = field(default_factory=dict)  # of the task
 
 
 def sky_task(
@@ -60,25 +81,27 @@ def sky_task(
     attempt = blake2b(output_prefix.encode(), digest_size=8).hexdigest()
     limit_s = seconds(placement)
     words = [*(["timeout", "--kill-after=90", f"{limit_s:.0f}"] if limit_s else []), *command]
-    bucket = is_bucket(order.storage)
     run = RUN.format(
         setup=placement.setup or "",
-        home=MOUNTED if bucket else shlex.quote(order.storage),
+        home=MOUNTED if is_bucket(order.storage) else shlex.quote(order.storage),
         port=20000 + int(attempt[:4], 16) % 10000,  # two jobs may share a machine
         attempt=attempt,
         restarts=placement.restarts,
         command=shlex.join(words),
     )
-    envs = {JOB: name, OUTPUT_PREFIX: output_prefix, "BATON_EXECUTION": order.execution, CODE: json.dumps(order.code)}
-    envs |= {"FLYTE_FAIL_ON_ERROR": "true"} | {word: os.environ[word] for word in PASSED_ON if word in os.environ}
-    secrets = {word: os.environ[word] for word in SECRETS if os.environ.get(word)} | passed_on() | _secrets(placement)
-    mounts = {MOUNTED.replace("$HOME", "~"): {"source": order.storage, "mode": "MOUNT_CACHED"}} if bucket else {}
-    if bucket:
-        envs[BUCKET] = order.storage
+    secrets = _secrets(placement, order, output_prefix)
+    envs = {word: os.environ[word] for word in PASSED_ON if word in os.environ}
+    envs |= {word: value for word, value in order.environment.items() if word not in secrets}
+    envs |= {JOB: name, OUTPUT_PREFIX: output_prefix, "BATON_EXECUTION": order.execution, CODE: json.dumps(order.code)}
+    mounts = {}
+    if is_bucket(order.storage):
+        if placement.has_containers:
+            mounts = {MOUNTED.replace("$HOME", "~"): {"source": order.storage, "mode": "MOUNT_CACHED"}}
+        envs[BUCKET if mounts else STORAGE] = order.storage
     return {
         "name": name,
         "num_nodes": placement.nodes,
-        "envs": QUIET | envs,
+        "envs": QUIET | envs | {"FLYTE_FAIL_ON_ERROR": "true"},
         "secrets": secrets,
         "file_mounts": mounts,
         "resources": placement.resources(image or None, clouds),
@@ -86,12 +109,21 @@ def sky_task(
     }
 
 
-def _secrets(placement: Placement) -> dict[str, str]:
-    """The placement's own, from this process's environment. Raises Stopped."""
-    if missing := [name for name in placement.secrets if not os.environ.get(name)]:
+def _secrets(placement: Placement, order: Order, output_prefix: str) -> dict[str, str]:
+    """What the job has as SkyPilot's secrets: of the task's environment what is secret, and of this process's what
+    the job, its storage and its placement need. Raises Stopped."""
+    here = os.environ | order.environment
+    if missing := [name for name in placement.secrets if not here.get(name)]:
         where = "where the job is started from: here, or in the connector's environment on a Flyte cluster"
         raise Stopped(f"placement.secrets: {', '.join(missing)}: set in no environment variable {where}")
-    return {name: os.environ[name] for name in placement.secrets}
+    own = [name for name, value in order.environment.items() if redact(value, name) != value]
+    names = [*SECRETS, *placement.secrets, *own]
+    found = passed_on(here.get("MLFLOW_TRACKING_URI", ""))
+    if is_bucket(order.storage) or is_bucket(output_prefix):
+        names += STORAGE_SECRETS
+        if here.get(GOOGLE_FILE):
+            found[GOOGLE_KEY] = Path(here[GOOGLE_FILE]).expanduser().read_text()
+    return {name: here[name] for name in names if here.get(name)} | found
 
 
 def seconds(placement: Placement) -> float | None:

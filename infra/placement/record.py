@@ -28,11 +28,15 @@ def where(record: ManagedJobRecord) -> dict[str, Any]:
 
 
 def message(record: ManagedJobRecord, words: str) -> str:
-    """A job in one line: which, how it is (`words`), and where."""
+    """A job in one line: which, how it is (`words`), where, and what it costs."""
     place = "/".join(filter(None, (record.cloud, record.region, record.zone)))
     on = f" on {place} ({record.cluster_resources})" if place and record.cluster_resources not in (None, "-") else ""
     again = f", recovered {record.recovery_count} times" if record.recovery_count else ""
-    return f"job {record.job_id} {words}{on}{again}"
+    price = price_per_hour(record)
+    cost = f", ${price:.2f} an hour" if price else ""
+    if price and record.end_at:
+        cost += f", ${price * (record.job_duration or 0) / 3600:.2f} in all"
+    return f"job {record.job_id} {words}{on}{cost}{again}"
 
 
 def price_per_hour(record: ManagedJobRecord) -> float | None:

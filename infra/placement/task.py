@@ -42,6 +42,7 @@ from infra.tracking.placed import JOB, is_recorded, note_placed, progress_of
 TASK_TYPE = "skypilot"
 POLL_S = 4.0  # between two questions to SkyPilot's API server
 DRAW_S = 0.5  # between two looks at how far the engine is
+CANCEL_S = 60.0  # that Ctrl-C waits for SkyPilot, in which a launch that has begun ends
 
 
 class PlacementFailed(Stopped):
@@ -121,20 +122,16 @@ class Placeable(AsyncConnectorExecutorMixin):
             ),
         )
         with FlyteContextManager.with_context(context.with_serialization_settings(settings)), _signals():
-            try:
-                outputs: LiteralMap = super().execute(**inputs)
-            except SystemExit:
-                if self._connector is not None and self.resource_meta is None:
-                    self._connector.give_up()  # the thread that creates the job is at it still
-                raise
+            outputs: LiteralMap = super().execute(**inputs)
         if is_recorded(current_execution(self.name), self.resource_meta.name):
             self.received(outputs)
         return outputs
 
     def connector_signal_handler(self, resource_meta: Any, *signal_and_frame: Any) -> None:
         """Ctrl-C."""
-        say(f"cancelling job {resource_meta.job_id}; the same command goes on from its newest checkpoint")
-        super().connector_signal_handler(resource_meta, *signal_and_frame)
+        say(f"cancelling job {resource_meta.name}; the same command goes on from its newest checkpoint")
+        self._connector.wait_for_cancellation(resource_meta, CANCEL_S)
+        self._clean_up_task = True
 
     async def _get(self, resource_meta: Any) -> Resource:
         """Ask until the job is over; show what changes, and the engine's progress. Raises PlacementFailed."""
@@ -145,7 +142,7 @@ class Placeable(AsyncConnectorExecutorMixin):
             while True:
                 if time.monotonic() - asked >= POLL_S:
                     asked = time.monotonic()
-                    resource = await asyncio.to_thread(self._connector.get, resource_meta)
+                    resource = await self._connector.get(resource_meta)
                     mirror(storage, execution, resource_meta.name)
                     if resource.message != said:
                         said = resource.message

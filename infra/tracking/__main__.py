@@ -5,7 +5,9 @@ from pathlib import Path
 
 import click
 
+from infra.tracking.redact import redact_text
 from infra.tracking.spool import RecordDamaged, executions, is_alive, is_delivered, read_execution, settle
+from infra.tracking.sqlite_file import store_file
 from infra.tracking.store import PushFailed, check_reachable, prepare_client, shown_uri, tracking_hint, tracking_uri
 
 
@@ -29,9 +31,29 @@ def status() -> None:
 @main.command()
 @click.option("--all", "everything", is_flag=True, help="What was delivered before too: the store is a new one.")
 def sync(everything: bool) -> None:
-    """Deliver every execution that waits; those at work deliver themselves. Exit code 1 when some still wait."""
+    """Deliver every execution that waits; those at work deliver themselves. Executions of a Flyte cluster that are
+    over and that nobody closed are closed. Exit code 1 when some still wait."""
     if failures := deliver(executions() if everything else undelivered(), anew=everything):
         raise click.ClickException(f"{failures} executions still wait for {shown_uri()}")
+    close_what_is_over()
+
+
+def close_what_is_over() -> None:
+    """See flyte.py; a file is no cluster's store. Raises TrackingUnreachable."""
+    if store_file(tracking_uri()):
+        return
+    prepare_client()
+    from mlflow.exceptions import MlflowException
+
+    from infra.tracking.flyte import close_ended
+    from infra.tracking.push import connect
+
+    check_reachable()
+    try:
+        for id in close_ended(connect(tracking_uri())):
+            click.echo(f"{id}: over, and closed")
+    except MlflowException as error:
+        raise click.ClickException(f"{shown_uri()}: {redact_text(str(error))[:300]}") from error
 
 
 def undelivered() -> list[Path]:

@@ -10,6 +10,7 @@ from platform import python_version
 
 from blake3 import blake3
 
+from infra.pod import code_archive, this_pod
 from infra.tracking.placed import CODE
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -25,9 +26,12 @@ _PACKAGES = (
 def code_version() -> dict[str, str]:
     """{"commit", "dirty", "diff"}: `diff` is BLAKE3 over the tracked changes and the untracked files,
     there only when `dirty` is "true". A tree that is not a git checkout has commit "unknown".
-    On a job's machine it is the version of the checkout that sent it there."""
+    On a job's machine it is the version of the checkout that sent it there; in a pod without it, that of the archive
+    that the code came in, or of the task that was registered."""
     if CODE in os.environ:
         return dict(json.loads(os.environ[CODE]))
+    if this_pod() and (registered := code_archive() or os.environ.get("FLYTE_INTERNAL_TASK_VERSION")):
+        return {"commit": registered, "dirty": "unknown"}
     commit = _git("rev-parse", "--verify", "--quiet", "HEAD")
     if commit is None and _git("rev-parse", "--git-dir") is None:
         return {"commit": "unknown", "dirty": "unknown"}

@@ -21,11 +21,14 @@ from typing import Any
 
 from infra.errors import disk_errors_named
 from infra.home import baton_home
+from infra.pod import this_pod
 from infra.progress import say
+from infra.tracking.away import patiently, recoverable
 from infra.tracking.code import code_version, package_versions
 from infra.tracking.flatten import flatten
 from infra.tracking.forwarder import Forwarder
 from infra.tracking.machine import links, machine
+from infra.tracking.placed import own_place
 from infra.tracking.redact import redact, redact_command
 from infra.tracking.spool import (
     FAILED,
@@ -49,6 +52,7 @@ from infra.tracking.store import check_reachable, tracking_uri
 
 # How long the end of a process may wait for the store: a tenth of its own time, within these bounds
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 1.5, 5.0
+POD_WAIT_S = 60.0  # in a pod, whose disk goes with it
 LOCAL_STALL_S = 60.0  # a file of this machine is waited for as long as it takes a record in this time
 
 
@@ -64,12 +68,16 @@ class _Open:
 
 
 _open: _Open | None = None
+_last = False  # this pod is the execution's last
 _opening = threading.Lock()
 
 
 def execution_id() -> str:
-    """The id of this process's execution: BATON_EXECUTION, or a new one, put there. Ids sort by time (UTC)."""
+    """The id of this process's execution: BATON_EXECUTION, or in a pod Flyte's, or a new one, put there. New ids sort
+    by time (UTC)."""
     found = os.environ.get("BATON_EXECUTION")
+    if not found and (pod := this_pod()):
+        return pod.execution_name
     if not found:
         now = time.time()
         found = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now)) + f"-{int(now % 1 * 1000):03}-{secrets.token_hex(2)}"
@@ -79,8 +87,9 @@ def execution_id() -> str:
 
 def begin_execution(name: str, recipe: dict[str, Any]) -> str:
     """Open an execution and start to track it; returns its id. Raises TrackingUnreachable when the store cannot
-    be had, DiskRefused."""
-    check_reachable()
+    be had (in a pod FlyteRecoverableException, after a while), DiskRefused."""
+    with recoverable():
+        patiently(check_reachable)
     close_execution()
     with disk_errors_named():
         current_execution(name, recipe)
@@ -94,6 +103,13 @@ def end_execution(status: str = FINISHED, metrics: dict[str, float] | None = Non
     ended = replace(read_execution(folder), status=status, ended=time.time(), metrics=metrics or {})
     write_execution(folder, ended)
     return close_execution()
+
+
+def is_last() -> None:
+    """The execution is over when this process has ended well: on a Flyte cluster nobody else would say so, since each
+    pod knows of itself alone."""
+    global _last  # noqa: PLW0603 - of this process
+    _last = True
 
 
 def note_cached(
@@ -139,9 +155,16 @@ def current_execution(name: str, recipe: dict[str, Any] | None = None) -> Path:
         named_here = not (folder / "execution.json").exists()
         lock = hold(folder)
         if named_here:
-            command = shlex.join(redact_command(sys.argv))
             found = Execution(
-                folder.name, name, redact(recipe or {}), code_version(), command, time.time(), links=links()
+                folder.name,
+                name,
+                redact(recipe or {}),
+                code_version(),
+                shlex.join(redact_command(sys.argv)),
+                time.time(),
+                links=links(),
+                joined=recipe is None and bool(this_pod() or own_place()),
+                flyte="/".join((pod.project, pod.domain, pod.execution)) if (pod := this_pod()) else "",
             )
         else:  # another process began it, or it is taken up again
             found = replace(read_execution(folder), status=RUNNING, ended=None)
@@ -168,15 +191,20 @@ def close_execution() -> bool:
     if _open is None:
         return True
     left, _open = _open, None
+    status = FINISHED
     try:
-        found = read_execution(left.folder)
-        if alone(left.lock) and found.status == RUNNING:
-            write_execution(left.folder, replace(found, status=_status_of_stages(left.folder), ended=time.time()))
+        found, status = read_execution(left.folder), _status_of_stages(left.folder)
+        is_over = (_last or status != FINISHED) if found.flyte else not found.joined
+        if alone(left.lock) and found.status == RUNNING and is_over:
+            write_execution(left.folder, replace(found, status=status, ended=time.time()))
     except OSError as error:  # the disk is full: the next run will find that this one has ended
         say(f"tracking: {left.folder}: how the run ended could not be written ({error})")
     os.close(left.lock)
     patience = min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, (time.time() - left.opened) / 10))
-    delivered = left.forwarder.finish(patience, LOCAL_STALL_S if store_file(tracking_uri()) else 0)
+    if this_pod() and status != KILLED:
+        patience = POD_WAIT_S
+    stall = LOCAL_STALL_S if store_file(tracking_uri()) else 0
+    delivered = left.forwarder.finish(patience, stall, persist=bool(this_pod()))
     left.forwarder.stop()
     if not delivered:
         where = baton_home() / "executions"

@@ -16,6 +16,7 @@ from infra.tracking.store import PushFailed, passed_on, prepare_client, shown_ur
 START_S = 0.3  # lets the caller get on with its work before MLflow is imported
 PERIOD_S = 2.0
 LONGEST_PERIOD_S = 60.0  # between attempts while the store is away
+AGAIN_S = 1.0  # before another attempt, for those who persist
 SAID_AFTER_S = 2.0  # of waiting at the end of a run
 
 
@@ -45,9 +46,9 @@ class Forwarder:
         deadline = time.monotonic() + timeout_s
         return self._wait(lambda: self._complete, lambda: time.monotonic() < deadline)
 
-    def finish(self, patience_s: float, stall_s: float) -> bool:
+    def finish(self, patience_s: float, stall_s: float, persist: bool = False) -> bool:
         """Wait until this execution alone is pushed, for `patience_s` and as long as a record was sent in the last
-        `stall_s`. Returns whether it is."""
+        `stall_s`; `persist`: also while the store is away. Returns whether it is."""
         started = time.monotonic()
         told = False
 
@@ -59,16 +60,20 @@ class Forwarder:
                 say(f"tracking: sending the run's records to {shown_uri()}; Ctrl-C leaves them to the next run")
             return now - started < patience_s or now - max(started, self._progressed) < stall_s
 
-        return self._wait(lambda: not self._away, patient)
+        return self._wait(lambda: not self._away, patient, persist)
 
-    def _wait(self, done: Callable[[], bool], patient: Callable[[], bool]) -> bool:
+    def _wait(self, done: Callable[[], bool], patient: Callable[[], bool], persist: bool = False) -> bool:
         with self._passes:
             wanted = self._begun + 1
             self._wake.set()
             while self._thread.is_alive() and patient():
                 self._passes.wait(0.2)
-                if self._ended >= wanted and (done() or self._away):
+                if self._ended >= wanted and (done() or (self._away and not persist)):
                     return done()
+                if persist and self._ended >= wanted:
+                    wanted = self._begun + 1
+                    self._passes.wait(AGAIN_S)
+                    self._wake.set()
         return False
 
     def stop(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from blake3 import blake3
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
 from infra.tracking.datasets import send_lineage
@@ -24,7 +24,9 @@ from infra.tracking.metrics import Point, points_after
 from infra.tracking.redact import redact_text
 from infra.tracking.spool import (
     FINISHED,
+    KILLED,
     RUNNING,
+    StageRun,
     forget_notes,
     pushing,
     read_execution,
@@ -42,13 +44,23 @@ from infra.tracking.store import (
     store_digest,
     tracking_uri,
 )
-from infra.tracking.words import Words, execution_words, stage_words
+from infra.tracking.words import (
+    FLYTE_TAG,
+    NAME_TAG,
+    PARENT_TAG,
+    POD_TAG,
+    SEEN_TAG,
+    Words,
+    execution_words,
+    stage_words,
+)
 
 METRICS_A_BATCH = 1000  # MLflow's limits
 OTHERS_A_BATCH = 100
 LONGEST_PARAM = 6000
 LONGEST_TAG = 5000
 LONGEST_NAME = 250
+SEEN_EVERY_S = 60.0
 FILE_CLOCK_S = 0.1  # a killed run ended when its files last changed, by a coarser clock
 
 
@@ -61,6 +73,7 @@ class Pushed:
     sent: str = ""  # digest of the record as it was last sent
     progress: str = ""  # as it was last sent
     first: list[float] = field(default_factory=list)  # how far it was when it was first looked at, and when
+    seen: float = 0.0  # when its last sign of life was sent
     offset: int = 0  # bytes of metrics.jsonl that are sent
     file: int = 0  # its inode: a resumed engine replaces the file, to drop the steps it takes again
 
@@ -126,12 +139,19 @@ def _push_records(client: MlflowClient, folder: Path, progressed: Callable[[], N
     found = {stage: read_stage(stage) for stage in stage_folders(folder)}
     stages = dict(sorted(found.items(), key=lambda each: each[1].started))  # a model before what was found about it
     parent = _push_record(client, folder, execution_words(execution), None)
+    name = _name_of(tracking_uri(), parent) if execution.joined else ""
     progressed()
     for stage, run in stages.items():
         job = Path(run.job_dir) if run.job_dir and not run.cached else None  # the maker's curves are there once
-        _push_record(client, stage, stage_words(execution, stage.name, run, parent), job)
+        words = stage_words(execution, stage.name, run, parent, name)
+        if execution.flyte and run.cached and _is_made(client, words, run):
+            continue
+        _push_record(client, stage, words, job)
         progressed()
-        _push_record(client, folder, execution_words(read_execution(folder)), None)  # how it ended: as soon as it has
+        if (now := read_execution(folder)) != execution:
+            _push_record(client, folder, execution_words(now), None)  # how it ended: as soon as it has
+    if execution.flyte and _merged(client, execution_words(execution)) != parent:
+        return _push_records(client, folder, progressed)  # another pod made the execution's run at the same moment
     return RUNNING not in (execution.status, *(run.status for run in stages.values()))
 
 
@@ -141,13 +161,22 @@ def _push_record(client: MlflowClient, folder: Path, words: Words, job: Path | N
     if pushed is None:
         pushed = Pushed(store_digest(tracking_uri()), _find_or_create(client, words))
         _write_pushed(folder, pushed)
+        if POD_TAG in words.key:
+            _end_lost_attempts(client, words.key)
+    elif FLYTE_TAG in words.tags and (first := _merged(client, words)) != pushed.run_id:
+        pushed = Pushed(pushed.store, first)
     digest = blake3(json.dumps(asdict(words), sort_keys=True).encode()).hexdigest()
     changed = digest != pushed.sent
     if changed:
-        client.update_run(pushed.run_id, status=RUNNING, name=words.name[:LONGEST_NAME])  # a stage may be tried again
+        name = words.name[:LONGEST_NAME] or None
+        client.update_run(pushed.run_id, status=RUNNING, name=name)  # a stage may be tried again
         _send_words(client, pushed.run_id, words)
         send_lineage(client, _experiment(client), pushed.run_id, words)
         pushed = replace(pushed, first=[])
+    if POD_TAG in words.key and words.ended is None and time.time() - pushed.seen > SEEN_EVERY_S:
+        pushed = replace(pushed, seen=time.time())
+        client.set_tag(pushed.run_id, SEEN_TAG, str(pushed.seen))
+        _write_pushed(folder, pushed)
     if job is not None and words.ended is None:
         pushed = _push_progress(client, folder, pushed, job)
     if job is not None and (changed or words.ended is None):
@@ -206,21 +235,73 @@ def _send_words(client: MlflowClient, run_id: str, words: Words) -> None:
 
 def _find_or_create(client: MlflowClient, words: Words) -> str:
     """The run with these tags. Where two processes made it at once, on two machines, both take the first."""
-    experiment = _experiment(client)
-    query = " and ".join(f"tags.`{key}` = '{value}'" for key, value in words.key.items())
-
-    def found() -> list[str]:
-        runs = client.search_runs([experiment], query, order_by=["attributes.start_time ASC", "attributes.run_id ASC"])
-        return [run.info.run_id for run in runs]
-
-    if first := found():
+    if first := _found(client, words.key):
         return first[0]
     tags = {_name(key): value[:LONGEST_TAG] for key, value in (words.key | words.tags).items()}
-    made = client.create_run(experiment, int(words.started * 1000), tags, words.name[:LONGEST_NAME]).info.run_id
-    first_of_all = found()[0]
+    name = words.name or words.key["baton.execution"]
+    made = client.create_run(_experiment(client), int(words.started * 1000), tags, name[:LONGEST_NAME]).info.run_id
+    if FLYTE_TAG in words.tags:
+        return _merged(client, words)
+    first_of_all = _found(client, words.key)[0]
     if first_of_all != made:
         client.delete_run(made)
     return first_of_all
+
+
+def _merged(client: MlflowClient, words: Words) -> str:
+    """The one run of an execution. One that another pod made at the same moment gives its stages to the first and is
+    no execution any more, by whoever sees both: each looks after it has made its own, and again after it has sent its
+    stages. It is not deleted: MLflow would delete the stages with it that are coming just now."""
+    first, *others = _found(client, words.key) or [_find_or_create(client, words)]
+    for other in others:
+        try:
+            client.delete_tag(other, "baton.execution")
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # somebody else was faster
+                raise
+        client.set_tag(other, PARENT_TAG, first)
+        client.update_run(other, name="empty: two pods began the execution at one moment")
+        client.set_terminated(other)
+        for stage in _found(client, {"baton.role": "stage", PARENT_TAG: other}):
+            client.set_tag(stage, PARENT_TAG, first)
+    return first
+
+
+def _found(client: MlflowClient, key: dict[str, str]) -> list[str]:
+    return [run.info.run_id for run in runs_with(client, key)]
+
+
+def runs_with(client: MlflowClient, key: dict[str, str], more: str = "") -> list[Run]:
+    """The runs with these tags, oldest first. `more`: what else is asked of them, in MLflow's words."""
+    query = " and ".join([*([more] if more else []), *(f"tags.`{name}` = '{value}'" for name, value in key.items())])
+    order = ["attributes.start_time ASC", "attributes.run_id ASC"]
+    return list(client.search_runs([_experiment(client)], query, order_by=order))
+
+
+def _end_lost_attempts(client: MlflowClient, key: dict[str, str]) -> None:
+    """Another pod has this stage now: what earlier pods left as running was killed."""
+    stage = {name: value for name, value in key.items() if name != POD_TAG}
+    for run in runs_with(client, stage, f"attributes.status = '{RUNNING}'"):
+        if run.data.tags.get(POD_TAG) != key[POD_TAG]:
+            client.set_tag(run.info.run_id, "baton.error", f"the pod ended without a word; {key[POD_TAG]} went on")
+            seen = float(run.data.tags.get(SEEN_TAG, time.time()))
+            client.set_terminated(run.info.run_id, KILLED, int(seen * 1000))
+
+
+def _is_made(client: MlflowClient, words: Words, run: StageRun) -> bool:
+    """Whether another pod of the execution has made what this one takes for cached."""
+    output = (run.output or {}).get("digest", "")
+    return bool(_found(client, {"baton.execution": words.key["baton.execution"], "baton.output": output}))
+
+
+_names: dict[tuple[str, str], str] = {}
+
+
+def _name_of(uri: str, parent: str) -> str:
+    """An execution's name; empty until whoever began it has said it."""
+    if (uri, parent) not in _names and (name := MlflowClient(uri).get_run(parent).data.tags.get(NAME_TAG)):
+        _names[uri, parent] = name
+    return _names.get((uri, parent), "")
 
 
 def _experiment(client: MlflowClient) -> str:

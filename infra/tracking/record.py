@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from infra.pod import this_pod
 from infra.progress import say
 from infra.tracking.code import code_version, package_versions
 from infra.tracking.execution import current_execution, wake
@@ -50,6 +51,7 @@ def tracked(
         command=redact_text(command),
         machine=machine(),
         placed=own_place(),
+        pod=pod.name if (pod := this_pod()) else "",
     )
     write_stage(folder, run)
     record = Record()

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from infra.durable import make_folder, write_json
 from infra.errors import Stopped
 from infra.home import baton_home
+from infra.pod import this_pod
 
 LONGEST_NAME = 80  # of a stage's folder
 R = TypeVar("R", "Execution", "StageRun")
@@ -39,6 +40,8 @@ class Execution:
     status: str = RUNNING
     metrics: dict[str, float] = field(default_factory=dict)  # its summary
     links: dict[str, str] = field(default_factory=dict)  # name -> address of a page about it
+    joined: bool = False  # this process works for an execution that another one, elsewhere, has begun
+    flyte: str = ""  # project/domain/id of the execution on a Flyte cluster that it is
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class StageRun:
     command: str = ""  # that makes it again from its job directory
     machine: dict[str, str] = field(default_factory=dict)  # see machine.py
     placed: dict[str, Any] = field(default_factory=dict)  # where it ran, if not here: see placed.py
+    pod: str = ""  # on a Flyte cluster: each attempt at a node has one
 
 
 def executions() -> list[Path]:
@@ -72,8 +76,11 @@ def execution_folder(execution_id: str) -> Path:
 
 
 def stage_folder(execution: Path, title: str, job_dir: str | None) -> Path:
-    """The folder for a stage: the one of its earlier attempt at the same job, or a new one."""
+    """The folder for a stage: the one of its earlier attempt at the same job, or a new one. Pods do not see each
+    other's folders: there the job's name is in it."""
     slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:LONGEST_NAME] or "stage"
+    if job_dir and this_pod():
+        slug += f"-{Path(job_dir).name[-8:]}"
     for number in count(1):
         folder = execution / (slug if number == 1 else f"{slug}-{number}")
         if not (folder / "run.json").exists() or read_stage(folder).job_dir == job_dir:
@@ -191,7 +198,7 @@ def settle(execution: Path) -> bool:
             error = run.error or "the process ended without a word (killed, or the machine went down)"
             stages[folder] = replace(run, status=KILLED, ended=ended, error=error)
             write_stage(folder, stages[folder])
-    if found.status == RUNNING:
+    if found.status == RUNNING and not found.flyte:  # other pods may go on with it
         ended = max([seen, *(run.ended for run in stages.values() if run.ended)])
         write_execution(execution, replace(found, status=KILLED, ended=ended))
     return True

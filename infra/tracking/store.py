@@ -42,9 +42,9 @@ def artifact_location() -> str | None:
     return None if os.environ.get("MLFLOW_TRACKING_URI") else (baton_home() / "mlartifacts").as_uri()
 
 
-def passed_on() -> dict[str, str]:
+def passed_on(uri: str | None = None) -> dict[str, str]:
     """The store, for a job on another machine: a server, which that one reaches too. It may hold a password."""
-    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    uri = os.environ.get("MLFLOW_TRACKING_URI", "") if uri is None else uri
     return {"MLFLOW_TRACKING_URI": uri} if urlsplit(uri).scheme in ("http", "https", "databricks") else {}
 
 

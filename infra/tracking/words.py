@@ -7,6 +7,12 @@ from typing import Any
 from infra.tracking.flatten import flatten
 from infra.tracking.spool import Execution, StageRun
 
+PARENT_TAG = "mlflow.parentRunId"
+NAME_TAG = "baton.name"  # of the execution
+POD_TAG = "baton.pod"  # of the attempt at a stage
+FLYTE_TAG = "baton.flyte"  # project/domain/id
+SEEN_TAG = "baton.seen"  # the last sign of life of an attempt in a pod, seconds since the epoch
+
 
 @dataclass(frozen=True)
 class Words:
@@ -25,13 +31,18 @@ class Words:
 
 
 def execution_words(execution: Execution) -> Words:
-    tags = {"baton.name": execution.name, "mlflow.source.name": execution.command, "mlflow.source.type": "LOCAL"}
-    tags |= {f"baton.link.{name}": address for name, address in execution.links.items()}
+    """Whoever joined it says only what it may be found by."""
+    tags = {f"baton.link.{name}": address for name, address in execution.links.items()}
+    if execution.flyte:
+        tags |= {FLYTE_TAG: execution.flyte}
+    if not execution.joined:
+        tags |= {NAME_TAG: execution.name, "mlflow.source.name": execution.command, "mlflow.source.type": "LOCAL"}
+        tags |= _code_tags(execution.code)
     return Words(
-        name=f"{execution.name} {execution.id}",
+        name="" if execution.joined else f"{execution.name} {execution.id}",
         key={"baton.execution": execution.id, "baton.role": "execution"},
         params=flatten(execution.recipe),
-        tags=tags | _code_tags(execution.code),
+        tags=tags,
         metrics=execution.metrics | _duration(execution),
         started=execution.started,
         ended=execution.ended,
@@ -39,8 +50,9 @@ def execution_words(execution: Execution) -> Words:
     )
 
 
-def stage_words(execution: Execution, stage: str, run: StageRun, parent: str) -> Words:
-    tags = {"mlflow.parentRunId": parent, "baton.name": execution.name, "baton.cached": json.dumps(run.cached)}
+def stage_words(execution: Execution, stage: str, run: StageRun, parent: str, name: str = "") -> Words:
+    """`parent` is the execution's run, and `name` that of an execution that was joined."""
+    tags = {PARENT_TAG: parent, NAME_TAG: name or execution.name, "baton.cached": json.dumps(run.cached)}
     tags |= {f"baton.input.{name}": digest for name, digest in run.inputs.items()}
     for group, values in (("version", run.versions), ("machine", run.machine), ("placed", run.placed)):
         tags |= {f"baton.{group}.{name}": str(value) for name, value in values.items()}
@@ -58,7 +70,8 @@ def stage_words(execution: Execution, stage: str, run: StageRun, parent: str) ->
                 metrics[f"output/{name}"] = number
     return Words(
         name=run.title,
-        key={"baton.execution": execution.id, "baton.role": "stage", "baton.stage": stage},
+        key={"baton.execution": execution.id, "baton.role": "stage", "baton.stage": stage}
+        | ({POD_TAG: run.pod} if run.pod else {}),
         params=run.params,
         tags={name: value for name, value in (tags | _code_tags(run.code)).items() if value},
         metrics=metrics,

@@ -51,7 +51,7 @@ def promote(name: str, version: int, expected: int | None) -> None:
     claim = f"{CLAIM}{uuid4().hex}"
 
     def attempt(client: MlflowClient) -> None:
-        with _claimed(client, name, claim):
+        with claimed(client, name, claim):
             model = find_model(client, name)
             now = number_at(model, CHAMPION)
             if now not in (version, expected):
@@ -74,7 +74,7 @@ def roll_back(name: str, to: int | None = None) -> tuple[Version, Version]:
     claim = f"{CLAIM}{uuid4().hex}"
 
     def attempt(client: MlflowClient) -> None:
-        with _claimed(client, name, claim):
+        with claimed(client, name, claim):
             champion = number_at(find_model(client, name), CHAMPION)
             if champion not in (was.version, now.version):
                 raise ChampionChanged(f"the champion of {name} has just become {_said(champion)}; look, and try again")
@@ -87,7 +87,7 @@ def roll_back(name: str, to: int | None = None) -> tuple[Version, Version]:
 
 
 @contextmanager
-def _claimed(client: MlflowClient, name: str, mine: str) -> Iterator[None]:
+def claimed(client: MlflowClient, name: str, mine: str) -> Iterator[None]:
     """Be the only one who moves this model's aliases, while the tag `mine` is on it."""
     seen: dict[str, float] = {}  # others' claims, and since when: by this process's clock alone
     while True:

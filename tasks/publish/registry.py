@@ -46,6 +46,10 @@ PART_TAG = "baton.part."  # + name: "<digest> <place>" of an artifact that the m
 _PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")
 
 
+class RegistryAway(StageError):
+    """The model registry has not answered for long; later it may."""
+
+
 @dataclass(frozen=True)
 class Publication:
     """What is to be in the registry."""
@@ -107,7 +111,7 @@ def ask(
         if not passing:
             raise StageError(f"the model registry {shown_uri()} refuses: {redact_text(reason)[:500]}")
         if waited + PAUSE_S > patience_s:
-            raise StageError(
+            raise RegistryAway(
                 f"the model registry {shown_uri()} has not answered for {waited:.0f} s ({redact_text(reason)[:600]}). "
                 "Start it and run the same command again, which goes on from here."
             )

@@ -4,6 +4,7 @@ from typing import Any
 
 import images
 from infra.launch import Engine
+from infra.tracking.execution import is_last
 from tasks.artifacts import (
     ConversionAudit,
     Corpus,
@@ -40,6 +41,8 @@ def report(
     endpoint: Endpoint | None = None,
 ) -> Report:
     """Makes report.html and report.md of whatever stages there were, and prints the latter."""
+    if decision is None:  # a continuous training goes on after it
+        is_last()
     named: dict[str, Any] = {
         "corpus": corpus,
         **{f"corpus_{number}": each for number, each in enumerate(more_corpora or [], 2)},

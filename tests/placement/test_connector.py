@@ -1,5 +1,6 @@
 """What the connector makes of SkyPilot's words, and what it sends: without a server."""
 
+import asyncio
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from infra.placement.connector import FINAL, PHASES, SkyJob, SkyPilotConnector
 from infra.placement.job import Order, sky_task
 from infra.placement.record import over_limit, where
 
+JOB = SkyJob("baton-pretrain-0", "s3://bucket/out", Order({"nodes": 2}, "/shared", "e", {}), "", ["pyflyte-execute"])
 COMMAND = ["pyflyte-execute", "--inputs", "s3://bucket/a folder/inputs.pb"]
 
 
@@ -38,16 +40,15 @@ def test_flyte_finds_the_connector_by_the_task_s_type() -> None:
 
 
 def test_a_job_survives_the_connector_that_made_it() -> None:
-    job = SkyJob("baton-pretrain-0", 7, "s3://bucket/out", {"nodes": 2})
-    assert SkyJob.decode(job.encode()) == job
+    assert SkyJob.decode(JOB.encode()) == JOB
 
 
 def test_a_server_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYPILOT_API_SERVER_ENDPOINT", "http://127.0.0.1:9")
     sky.server.common.get_server_url.cache_clear()
-    resource = SkyPilotConnector().get(SkyJob("baton-pretrain-0", 7, "/out", {}))
+    resource = asyncio.run(SkyPilotConnector().get(JOB))
     sky.server.common.get_server_url.cache_clear()
-    assert resource.phase == TaskExecution.RUNNING
+    assert resource.phase == TaskExecution.QUEUED
     assert "does not answer; asking again" in (resource.message or "")
 
 
@@ -91,6 +92,53 @@ def test_a_placement_names_secrets_of_its_own(monkeypatch: pytest.MonkeyPatch) -
     assert sky.Task.from_yaml_config(config).secrets.keys() == {"WANDB_API_KEY"}
 
 
+CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "FLYTE_AWS_ENDPOINT"}
+
+
+def test_a_bucket_s_credentials_are_secrets_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in CREDENTIALS:
+        monkeypatch.setenv(name, "of-the-bucket")
+    assert order("s3://bucket/baton")["secrets"].keys() == CREDENTIALS
+    assert order("/shared")["secrets"] == {}
+
+
+def test_google_s_credentials_are_a_file_there_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = tmp_path / "key.json"
+    key.write_text('{"private_key": "a\\nb"}')
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
+    config = sky_task(
+        "baton-x-0",
+        Order({}, str(tmp_path), "e", {}),
+        "",
+        ["sh", "-c", 'cat "$GOOGLE_APPLICATION_CREDENTIALS" > "$BATON_HOME/seen"'],
+        "gs://bucket/out",
+    )
+    assert script(tmp_path, config, config["secrets"]) == 0
+    assert (tmp_path / "seen").read_text() == key.read_text()
+
+
+def test_what_the_task_s_environment_says_reaches_the_job() -> None:
+    environment = {"MLFLOW_TRACKING_URI": "http://mlflow", "MY_API_KEY": "secret", "HF_HUB_OFFLINE": "0"}
+    config = sky_task("baton-x-0", Order({}, "/shared", "e", {}, environment), "", COMMAND, "/shared/out")
+    assert config["envs"]["HF_HUB_OFFLINE"] == "0"
+    assert config["secrets"] == {"MLFLOW_TRACKING_URI": "http://mlflow", "MY_API_KEY": "secret"}
+    assert "MY_API_KEY" not in config["envs"]
+
+
+def test_where_there_are_no_containers_there_is_no_image_and_no_mount() -> None:
+    def sent(**placement: Any) -> dict[str, Any]:
+        return sky_task("baton-x-0", Order(placement, "s3://bucket", "e", {}), "registry/train:1", COMMAND, "s3://out")
+
+    slurm = sent(infra=["slurm/alpha"])
+    assert "image_id" not in str(slurm["resources"])
+    assert slurm["file_mounts"] == {}
+    assert slurm["envs"]["BATON_STORAGE"] == "s3://bucket"
+    either = sent(infra=["slurm/alpha", "aws"])
+    images = {choice["infra"]: choice.get("image_id") for choice in either["resources"]["any_of"]}
+    assert images == {"slurm/alpha": None, "aws": "docker:registry/train:1"}
+    assert "image_id" in str(sent(infra=["slurm/alpha"], image="registry/train:1")["resources"])  # it has Pyxis
+
+
 def test_a_secret_that_is_not_there_stops_the_job_before_it_is_sent() -> None:
     with pytest.raises(Stopped, match=r"placement\.secrets: NO_SUCH_SECRET"):
         order(secrets=["NO_SUCH_SECRET"])
@@ -99,8 +147,12 @@ def test_a_secret_that_is_not_there_stops_the_job_before_it_is_sent() -> None:
 def run(tmp_path: Path, command: list[str], **placement: Any) -> int:
     """The exit code of a job's script on one machine."""
     config = sky_task("baton-x-0", Order(placement, str(tmp_path), "e", {}), "", command, f"{tmp_path}/out")
+    return script(tmp_path, config, {})
+
+
+def script(tmp_path: Path, config: dict[str, Any], secrets: dict[str, str]) -> int:
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SKYPILOT_NODE_RANK": "0"}
-    environment |= {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"} | config["envs"]
+    environment |= {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"} | config["envs"] | secrets
     return subprocess.run(["bash", "-c", config["run"]], env=environment, check=False).returncode
 
 

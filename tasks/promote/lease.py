@@ -1,0 +1,79 @@
+"""Who is at work on a model: a lease in the model registry, which every machine and every pod sees.
+
+It is a tag of the registered model. An execution that has it renews it; on a Flyte cluster, where an execution is many
+pods one after the other, it also holds as long as its run in MLflow goes on and is heard of. Only a lease that has
+ended is taken over. Who writes the tag is alone meanwhile, as who moves the champion is (tasks/publish/champion.py).
+"""
+
+import json
+import time
+from uuid import uuid4
+
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+
+from infra.tracking.flyte import LOST_S, last_seen
+from infra.tracking.push import runs_with
+from infra.tracking.spool import FINISHED, RUNNING
+from infra.tracking.sqlite import make_tables
+from infra.tracking.words import FLYTE_TAG
+from tasks.publish.aliases import find_model
+from tasks.publish.champion import CLAIM, claimed
+from tasks.publish.registry import PATIENCE_S, RegistryAway, ask
+
+__all__ = ["LEASE_S", "RegistryAway", "release", "take"]
+
+LEASE_TAG = "baton.lease"  # {"execution", "until"}: seconds since the epoch
+LEASE_S = 120.0  # after its last renewal
+RETRY_S = 300.0  # in which an execution that failed may be tried again by Flyte
+
+
+def take(name: str, execution: str, patience_s: float = PATIENCE_S) -> str | None:
+    """Take or renew the lease of a model. Returns the execution that has it instead, if one has. Raises StageError."""
+
+    def attempt(client: MlflowClient) -> str | None:
+        if find_model(client, name) is None:
+            try:
+                client.create_registered_model(name)
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+        with claimed(client, name, f"{CLAIM}{uuid4().hex}"):
+            holder = _holder(client, name)
+            if holder not in (None, execution):
+                return holder
+            lease = {"execution": execution, "until": time.time() + LEASE_S}
+            client.set_registered_model_tag(name, LEASE_TAG, json.dumps(lease))
+            return None
+
+    return ask(attempt, patience_s=patience_s, prepare=make_tables)
+
+
+def release(name: str, execution: str, patience_s: float = PATIENCE_S) -> None:
+    """Give the lease back, if this execution has it. Raises StageError."""
+
+    def attempt(client: MlflowClient) -> None:
+        with claimed(client, name, f"{CLAIM}{uuid4().hex}"):
+            if _holder(client, name) == execution:
+                client.delete_registered_model_tag(name, LEASE_TAG)
+
+    ask(attempt, patience_s=patience_s)
+
+
+def _holder(client: MlflowClient, name: str) -> str | None:
+    model = find_model(client, name)
+    if model is None or LEASE_TAG not in model.tags:
+        return None
+    lease = json.loads(model.tags[LEASE_TAG])
+    execution = str(lease["execution"])
+    return execution if lease["until"] > time.time() or _goes_on(client, execution) else None
+
+
+def _goes_on(client: MlflowClient, execution: str) -> bool:
+    """Whether an execution of a Flyte cluster, whose lease nobody has renewed, is still being worked on."""
+    stages = runs_with(client, {"baton.execution": execution})
+    parent = next((run for run in stages if FLYTE_TAG in run.data.tags), None)
+    if parent is None or parent.info.status == FINISHED:
+        return False
+    patience_s = LOST_S if parent.info.status == RUNNING else RETRY_S
+    return time.time() - max(map(last_seen, stages)) < patience_s

@@ -1,0 +1,247 @@
+"""The connector as Flyte's propeller has it: `pyflyte serve connector` as a process, asked over gRPC with Flyte's
+deadlines, in front of an API server of SkyPilot's that is slow, or away, or whatever a test says."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import grpc
+import pytest
+import yaml
+from flyteidl.admin import agent_pb2
+from flyteidl.core import errors_pb2, literals_pb2, tasks_pb2
+from flyteidl.core.execution_pb2 import TaskExecution
+from flyteidl.service.agent_pb2_grpc import AsyncAgentServiceStub
+from sky.exceptions import ResourcesUnavailableError
+
+from infra.placement.config import NO_IMAGE
+from tests.placement.api_server import ApiServer, api_server, until
+
+DEADLINE_S = 10.0  # Flyte's, for create, get and delete, unless the operator says otherwise
+PROMISED_S = 3.5  # to answer in, on a busy machine
+SLURM = {"infra": ["slurm/alpha"], "storage": "/shared"}
+
+
+class Connector:
+    """A connector's process, and propeller's side of it."""
+
+    def __init__(self, port: int, url: str) -> None:
+        self.port, self._url = port, url
+        self.start()
+
+    def start(self) -> None:
+        words = ["serve", "connector", "--port", str(self.port), "--prometheus_port", str(free_port())]
+        self.process = subprocess.Popen(
+            [str(Path(sys.executable).parent / "pyflyte"), *words, "--modules", "infra.placement.connector"],
+            env=os.environ
+            | {"SKYPILOT_API_SERVER_ENDPOINT": self._url, "HF_TOKEN": "hf_" + "Z" * 30}
+            | {"AWS_ACCESS_KEY_ID": "test-key", "AWS_SECRET_ACCESS_KEY": "test-secret"},
+            stdout=subprocess.DEVNULL,
+        )
+        channel = grpc.insecure_channel(f"127.0.0.1:{self.port}")
+        grpc.channel_ready_future(channel).result(120)
+        self._stub: Any = AsyncAgentServiceStub(channel)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def create(self, output_prefix: str = "", placement: dict[str, Any] = SLURM) -> bytes:
+        """An attempt of the execution f0123456789."""
+        request = agent_pb2.CreateTaskRequest(output_prefix=output_prefix or f"/out/{uuid4()}", template=template())
+        request.inputs.CopyFrom(inputs(placement))
+        asks = request.task_execution_metadata.task_execution_id.node_execution_id.execution_id
+        asks.project, asks.domain, asks.name = "llm", "production", "f0123456789"
+        made: bytes = self._stub.CreateTask(request, timeout=DEADLINE_S).resource_meta
+        return made
+
+    def get(self, job: bytes) -> Any:
+        request = agent_pb2.GetTaskRequest(resource_meta=job, task_category={"name": "skypilot"})
+        return self._stub.GetTask(request, timeout=DEADLINE_S).resource
+
+    def delete(self, job: bytes) -> None:
+        request = agent_pb2.DeleteTaskRequest(resource_meta=job, task_category={"name": "skypilot"})
+        self._stub.DeleteTask(request, timeout=DEADLINE_S)
+
+    def reaches(self, job: bytes, phase: Any) -> Any:
+        """Ask until the job is in a phase; what the connector said then."""
+        last: list[Any] = []
+
+        def there() -> bool:
+            last[:] = [self.get(job)]
+            return bool(last[0].phase == phase)
+
+        until(there)
+        return last[0]
+
+
+def template() -> tasks_pb2.TaskTemplate:
+    """A placed task as propeller has it, its command filled in."""
+    made = tasks_pb2.TaskTemplate(type="skypilot", id={"name": "tasks.pretrain.task.pretrain"})
+    made.metadata.discovery_version = "1"
+    made.container.image = NO_IMAGE
+    made.container.args.extend(["pyflyte-execute", "--raw-output-data-prefix", "s3://raw/ab/f0-n0-0"])
+    made.container.env.add(key="MLFLOW_EXPERIMENT_NAME", value="of-the-task")
+    made.custom.update({"storage": "/of/the/client", "execution": "the-client-s", "code": {"commit": "c0ffee"}})
+    return made
+
+
+def inputs(placement: dict[str, Any]) -> literals_pb2.LiteralMap:
+    made = literals_pb2.LiteralMap()
+    made.literals["spec"].scalar.primitive.string_value = '{"steps": 30}'
+    made.literals["how"].scalar.primitive.string_value = json.dumps({"placement": placement})
+    return made
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[tuple[ApiServer, Connector]]:
+    with api_server() as server:
+        made = Connector(free_port(), server.url)
+        try:
+            yield server, made
+        finally:
+            made.kill()
+
+
+@pytest.fixture
+def sky(both: tuple[ApiServer, Connector]) -> ApiServer:
+    both[0].forget()
+    return both[0]
+
+
+@pytest.fixture
+def connector(both: tuple[ApiServer, Connector]) -> Connector:
+    return both[1]
+
+
+@contextmanager
+def answered_in_time() -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < PROMISED_S
+
+
+def test_create_and_get_answer_at_once_while_skypilot_hangs(sky: ApiServer, connector: Connector) -> None:
+    with sky.hanging("/api/health"):
+        with answered_in_time():
+            job = connector.create()
+        for _ in range(2):
+            with answered_in_time():
+                assert connector.get(job).phase == TaskExecution.QUEUED
+        assert not sky.jobs
+    connector.reaches(job, TaskExecution.RUNNING)
+    assert len(sky.jobs) == 1
+
+
+def test_a_launch_in_flight_is_found_by_the_connector_that_comes_after(sky: ApiServer, connector: Connector) -> None:
+    job = connector.create()
+    with sky.hanging("launch"):
+        connector.get(job)
+        until(sky.open_launches)
+        connector.kill()
+        connector.start()
+        assert "being launched" in connector.get(job).message
+    connector.reaches(job, TaskExecution.RUNNING)
+    assert sky.asked.count("/jobs/launch") == 1
+
+
+def test_a_job_that_is_being_launched_is_cancelled(sky: ApiServer, connector: Connector) -> None:
+    job = connector.create()
+    with sky.hanging("launch"):
+        connector.get(job)
+        until(sky.open_launches)
+        with answered_in_time(), pytest.raises(grpc.RpcError, match="has not cancelled"):
+            connector.delete(job)
+    until(lambda: sky.statuses() == ["CANCELLED"])
+    connector.delete(job)
+
+
+def test_a_job_that_was_deleted_is_never_launched(sky: ApiServer, connector: Connector) -> None:
+    job = connector.create()
+    connector.delete(job)
+    assert connector.get(job).phase == TaskExecution.ABORTED
+    assert not sky.jobs
+
+
+def test_two_executions_of_the_same_work_have_one_job(sky: ApiServer, connector: Connector) -> None:
+    first, second = connector.create(), connector.create(placement={"infra": ["slurm/beta"]})
+    connector.reaches(first, TaskExecution.RUNNING)
+    connector.reaches(second, TaskExecution.RUNNING)
+    assert len(sky.jobs) == 1
+
+
+def test_of_two_jobs_of_one_name_the_first_goes_on(sky: ApiServer, connector: Connector) -> None:
+    """A launch whose answer was lost is made again; both are there."""
+    job = connector.create()
+    connector.reaches(job, TaskExecution.RUNNING)
+    sky.jobs.append(sky.jobs[0].model_copy(update={"job_id": 2}))
+    connector.kill()
+    connector.start()
+    connector.reaches(job, TaskExecution.RUNNING)
+    assert sky.statuses() == ["RUNNING", "CANCELLED"]
+    sky.jobs.reverse()
+    sky.end("FAILED")
+    sky.jobs.reverse()
+    assert connector.reaches(job, TaskExecution.FAILED).message.startswith("job 1 failed")
+
+
+def test_what_skypilot_refuses_for_now_may_be_retried(sky: ApiServer, connector: Connector) -> None:
+    sky.refuses = ResourcesUnavailableError("no capacity; token=hf_" + "Z" * 30)
+    found = connector.reaches(connector.create(), TaskExecution.RETRYABLE_FAILED)
+    assert "no capacity" in found.message
+    assert "ZZZ" not in found.message
+
+
+def test_what_skypilot_will_always_refuse_may_not(sky: ApiServer, connector: Connector) -> None:
+    sky.refuses = ValueError("no such cloud")
+    assert "no such cloud" in connector.reaches(connector.create(), TaskExecution.FAILED).message
+
+
+def test_a_failed_job_tells_its_last_lines_its_place_and_its_recoveries(
+    sky: ApiServer, connector: Connector, tmp_path: Path
+) -> None:
+    job = connector.create(str(tmp_path))
+    connector.reaches(job, TaskExecution.RUNNING)
+    sky.log = "".join(f"\x1b[36mline {number}\x1b[0m\n" for number in range(100)) + "HF_TOKEN=hf_" + "Z" * 30 + "\n"
+    place = {"cloud": "Slurm", "region": "alpha", "cluster_resources": "1x(cpus=2)", "recovery_count": 2}
+    sky.end("FAILED", failure_reason="exit code 1", **place)
+    said = connector.reaches(job, TaskExecution.FAILED).message
+    assert said.startswith("job 1 failed on Slurm/alpha (1x(cpus=2)), recovered 2 times\nexit code 1\n")
+    assert "line 70" not in said
+    assert "line 71\nline 72\n" in said
+    assert "ZZZ" not in said
+
+
+def test_what_the_task_calls_curable_may_be_retried(sky: ApiServer, connector: Connector, tmp_path: Path) -> None:
+    job = connector.create(str(tmp_path))
+    connector.reaches(job, TaskExecution.RUNNING)
+    error = errors_pb2.ContainerError(kind=errors_pb2.ContainerError.RECOVERABLE, message="Message:\n\n  Away: later")
+    (tmp_path / "error.pb").write_bytes(errors_pb2.ErrorDocument(error=error).SerializeToString())
+    sky.end("FAILED")
+    assert "later" in connector.reaches(job, TaskExecution.RETRYABLE_FAILED).message
+
+
+def test_the_job_is_of_the_execution_that_asks(sky: ApiServer, connector: Connector) -> None:
+    """One template serves all executions of a version, with the placements of each."""
+    connector.reaches(connector.create(placement={"infra": ["slurm/alpha"]}), TaskExecution.RUNNING)
+    _head, task = yaml.safe_load_all(sky.jobs[0].user_yaml or "")
+    assert task["envs"]["BATON_EXECUTION"] == "llm-production-f0123456789"
+    assert task["envs"]["BATON_STORAGE"] == "s3://raw/baton"  # beside the raw data of its pods
+    assert task["envs"]["MLFLOW_EXPERIMENT_NAME"] == "of-the-task"
+    assert set(task["secrets"]) >= {"HF_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+    assert NO_IMAGE not in str(task)

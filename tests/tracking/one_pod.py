@@ -1,0 +1,33 @@
+"""A pod of a Flyte cluster that shares nothing: `python -m tests.tracking.one_pod TITLE JOB [begin|last|fail|hang]…
+--raw-output-data-prefix s3://raw/ab/POD`. Its home is new; the execution is in its environment, as Flyte's is."""
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from infra.tracking.execution import begin_execution, flush, is_last
+from infra.tracking.record import tracked
+from tests.tracking.one_execution import write_points
+
+
+def main(title: str, job: str, *what: str) -> None:
+    if "begin" in what:
+        begin_execution("nightly", {"name": "nightly", "pretrain": {"steps": 3}})
+        return
+    if "last" in what:
+        is_last()
+    job_dir = Path(tempfile.mkdtemp()) / "jobs" / job
+    with tracked(title, job_dir, spec={"steps": 3}, inputs={}) as record:
+        write_points(job_dir, range(3))
+        if "hang" in what:
+            flush(60)
+            print("pushed", flush=True)
+            time.sleep(600)
+        if "fail" in what:
+            raise RuntimeError("no such column")
+        record.made("checkpoint", job.ljust(64, "0"), {})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1 : sys.argv.index("--raw-output-data-prefix")])

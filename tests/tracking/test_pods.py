@@ -1,0 +1,180 @@
+"""One Flyte execution, whose pods share nothing but MLflow's server: each is a process with a home of its own."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent import futures
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import grpc
+import pytest
+from flyteidl.admin.execution_pb2 import Execution, ExecutionClosure, WorkflowExecutionGetRequest
+from flyteidl.core.execution_pb2 import WorkflowExecution
+from flyteidl.service import admin_pb2_grpc
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from infra.tracking.flyte import LOST_S, close_ended
+from infra.tracking.store import tracking_uri
+from tests.tracking.conftest import Server, curve, free_port, runs
+
+WAIT_S = 200.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One server for all."""
+    store = tmp_path_factory.mktemp("server") / "server.db"
+    shutil.copy(empty_store, store)
+    found = Server(store, free_port())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", found.uri)
+        patch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")  # the machine may be busy
+        found.start()
+        yield
+        found.kill()
+
+
+@dataclass(frozen=True)
+class Flyte:
+    """One execution of a cluster, and what MLflow has of it."""
+
+    folder: Path
+    id: str
+
+    def pod(self, name: str, title: str, *words: str, attempt: int = 0) -> "subprocess.Popen[str]":
+        home = self.folder / f"{name}-{attempt}"
+        home.mkdir()
+        own = {"ID": self.id, "PROJECT": "llm", "DOMAIN": "production"}
+        environment = {f"FLYTE_INTERNAL_EXECUTION_{word}": value for word, value in own.items()}
+        environment |= {"FLYTE_ATTEMPT_NUMBER": str(attempt), "BATON_HOME": str(home)}
+        prefix = ["--raw-output-data-prefix", f"s3://flyte/raw/ab/{self.id}-{name}-{attempt}"]
+        archive = ["--dynamic-addl-distro", "s3://flyte/ab/fast0c0ffee.tar.gz"]
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.tracking.one_pod", title, *(words or ("job-0",)), *prefix, *archive],
+            env=os.environ | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def ran(self, *words: str, attempt: int = 0) -> None:
+        self.pod(*words, attempt=attempt).wait(WAIT_S)
+
+    def killed(self, *words: str) -> None:
+        """A pod, dead without a word after it has told of its stage."""
+        process = self.pod(*words, "hang")
+        assert process.stdout is not None and process.stdout.readline() == "pushed\n"
+        process.kill()
+        process.wait()
+
+    def parents(self) -> list[Run]:
+        return runs("execution", f"llm-production-{self.id}")
+
+    def stages(self) -> list[Run]:
+        return runs("stage", f"llm-production-{self.id}")
+
+
+@pytest.fixture
+def flyte(tmp_path: Path) -> Flyte:
+    return Flyte(tmp_path, f"f{uuid4().hex[:9]}")
+
+
+def test_pods_that_start_at_one_moment_stand_under_one_parent(flyte: Flyte) -> None:
+    names = ["corpus", "tokenizer", "shards"]
+    started = [flyte.pod(f"n0-0-dn{number}", name, f"{name}-0") for number, name in enumerate(names)]
+    started.append(flyte.pod("n0", "", "", "begin"))
+    assert [each.wait(WAIT_S) for each in started] == [0] * 4
+    (parent,) = flyte.parents()
+    assert parent.data.tags["baton.name"] == "nightly"
+    assert parent.data.params["pretrain.steps"] == "3"
+    assert parent.data.tags["mlflow.source.git.commit"] == "fast0c0ffee"
+    assert parent.info.status == "RUNNING"  # nobody knows whether more will come
+    stages = flyte.stages()
+    assert {run.info.run_name for run in stages} == set(names)
+    assert {run.data.tags["mlflow.parentRunId"] for run in stages} == {parent.info.run_id}
+    assert {run.info.status for run in stages} == {"FINISHED"}
+
+
+def test_the_last_stage_closes_the_execution(flyte: Flyte) -> None:
+    flyte.ran("n0", "", "", "begin")
+    flyte.ran("n0-0-dn9", "report", "report-0", "last")
+    (parent,) = flyte.parents()
+    assert parent.info.status == "FINISHED"
+    assert (parent.info.run_name or "").startswith("nightly ")
+    assert flyte.stages()[0].data.tags["baton.name"] == "nightly"
+
+
+def test_a_killed_attempt_is_ended_by_the_next(flyte: Flyte) -> None:
+    flyte.killed("n0-0-dn3", "pretrain", "pretrain-0")
+    flyte.ran("n0-0-dn3", "pretrain", "pretrain-0", attempt=1)
+    lost, done = flyte.stages()
+    assert (lost.info.status, done.info.status) == ("KILLED", "FINISHED")
+    assert f"{flyte.id}-n0-0-dn3-1 went on" in lost.data.tags["baton.error"]
+    assert len(curve(done, "loss")) == 3
+    assert len(flyte.parents()) == 1
+
+
+def test_two_uses_of_one_engine_are_two_stages(flyte: Flyte) -> None:
+    both = [flyte.pod(f"n0-0-dn{number}", "evaluate", f"evaluate-{number}") for number in range(2)]
+    assert [each.wait(WAIT_S) for each in both] == [0, 0]
+    assert [run.info.status for run in flyte.stages()] == ["FINISHED", "FINISHED"]
+
+
+def test_a_failed_stage_ends_the_execution_and_another_attempt_takes_it_up(flyte: Flyte) -> None:
+    flyte.ran("n0-0-dn3", "pretrain", "pretrain-0", "fail")
+    assert flyte.parents()[0].info.status == "FAILED"
+    flyte.ran("n0-0-dn3", "pretrain", "pretrain-0", attempt=1)
+    assert flyte.parents()[0].info.status == "RUNNING"
+
+
+class Admin(admin_pb2_grpc.AdminServiceServicer):
+    """Flyte's admin, as far as it says how an execution is."""
+
+    def __init__(self, phase: int) -> None:
+        self.phase = phase
+
+    def GetExecution(self, request: WorkflowExecutionGetRequest, _: object) -> Execution:
+        found = Execution(id=request.id, closure=ExecutionClosure(phase=self.phase))
+        found.closure.started_at.GetCurrentTime()
+        return found
+
+
+@contextmanager
+def admin(phase: int) -> Iterator[str]:
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    admin_pb2_grpc.add_AdminServiceServicer_to_server(Admin(phase), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(None)
+
+
+def test_a_reader_sees_from_flyte_that_an_execution_is_over(flyte: Flyte) -> None:
+    flyte.killed("n0-0-dn3", "pretrain", "pretrain-0")
+    for phase, status in ((WorkflowExecution.RUNNING, "RUNNING"), (WorkflowExecution.ABORTED, "KILLED")):
+        with admin(phase) as address:
+            config = flyte.folder / "flyte.yaml"
+            config.write_text(f"admin:\n  endpoint: dns:///{address}\n  insecure: true\n")
+            environment = os.environ | {"FLYTECTL_CONFIG": str(config)}
+            subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], env=environment, check=True)
+        assert [run.info.status for run in [*flyte.parents(), *flyte.stages()]] == [status, status]
+
+
+def test_without_flyte_s_word_silence_closes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    client = MlflowClient(tracking_uri())
+    experiment = client.get_experiment_by_name("baton").experiment_id
+    for name, age_s in (("quiet", LOST_S + 60), ("waiting", 60.0)):
+        tags = {"baton.execution": name, "baton.role": "execution", "baton.flyte": f"llm/production/{name}"}
+        client.create_run(experiment, int((time.time() - age_s) * 1000), tags)
+    assert close_ended(client) == ["quiet"]
+    assert [runs("execution", name)[0].info.status for name in ("quiet", "waiting")] == ["KILLED", "RUNNING"]
