@@ -23,6 +23,11 @@ class Catalog:
     def put(self, task: TaskTemplate, inputs: LiteralMap, outputs: LiteralMap) -> None:
         self._entries[key(task, inputs)] = outputs
 
+    def forget(self, *functions: str) -> None:
+        """Drop the entries of some tasks."""
+        kept = {key: found for key, found in self._entries.items() if key[2].rpartition(".")[2] not in functions}
+        self._entries = kept
+
 
 def key(task: TaskTemplate, inputs: LiteralMap) -> Key:
     dataset = (task.id.project, task.id.domain, task.id.name, task.metadata.discovery_version)

@@ -33,7 +33,8 @@ class Client:
         self._environment = os.environ | {"BATON_HOME": str(folder / "baton")} | environment
 
     def register(self, path: Path) -> None:
-        self._pyflyte("register", "--project", PROJECT, "--domain", DOMAIN, str(path))
+        where = ("--project", PROJECT, "--domain", DOMAIN, "--destination-dir", ".")
+        self._pyflyte("register", *where, str(path))
 
     def start(self, workflow: str, **inputs: Any) -> Any:
         """An execution of the newest launch plan of a registered workflow; values of Python's plain types."""
@@ -42,6 +43,14 @@ class Client:
         context = FlyteContextManager.current_context()
         literals = TypeEngine.dict_to_literal_map(context, inputs).to_flyte_idl()
         request = execution_pb2.ExecutionCreateRequest(project=PROJECT, domain=DOMAIN, spec=spec, inputs=literals)
+        self.admin.CreateExecution(request, None)
+        return request
+
+    def again(self, execution: Any, *, overwrite_cache: bool = False) -> Any:
+        """The same launch plan with the same inputs once more, as Flyte's console relaunches."""
+        request = execution_pb2.ExecutionCreateRequest()
+        request.CopyFrom(execution)
+        request.name, request.spec.overwrite_cache = "", overwrite_cache
         self.admin.CreateExecution(request, None)
         return request
 

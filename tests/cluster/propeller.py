@@ -19,7 +19,7 @@ from tests.cluster.admin import Admin, Id, id_of
 from tests.cluster.attempt import Asked, Attempt, asked
 from tests.cluster.bind import START, bind, upstream
 from tests.cluster.catalog import Catalog
-from tests.cluster.connector import TASK_TYPE, run_through
+from tests.cluster.connector import TASK_TYPE, Connector
 from tests.cluster.failure import Failed, Retries
 from tests.cluster.pod import Pod
 from tests.cluster.storage import Storage
@@ -80,6 +80,7 @@ class Cluster:
     folder: Path  # for what pods print, and for their disks while they run
     environment: Mapping[str, str]  # of every pod: the operator's default-env-vars
     connector: str | None = None  # its address
+    connector_deadline_s: float = 10.0  # of each call, unless the operator sets another
     catalog: Catalog = field(default_factory=Catalog)
 
     def execute(self, execution: Any, watch: Watch | None = None) -> Done:
@@ -205,7 +206,8 @@ class _Run:
         if attempt.task.type == TASK_TYPE:
             assert cluster.connector, f"{attempt.node}: this cluster has no connector"
             task = attempt.filled_in()
-            found = run_through(cluster.connector, task, inputs, attempt.output_prefix, self.stopped)
+            connector = Connector(cluster.connector, cluster.connector_deadline_s)
+            found = connector.run(task, inputs, attempt.output_prefix, self.stopped)
             return attempt.result(0, cluster.storage) if found is None else found
         given = {**cluster.environment, **attempt.environment()}
         pod = Pod(attempt.pod, attempt.function, attempt.number, self.folder(attempt), attempt.command(), given)

@@ -1,8 +1,8 @@
 """An S3 server in this process (moto): all that the pods of a test share. It fails on demand, for pods alone."""
 
 import itertools
+import logging
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,8 +24,9 @@ class Storage:
 
     def __init__(self, endpoint: str, bucket: str) -> None:
         self.endpoint, self.bucket = endpoint, bucket
-        self.unavailable_until = 0.0  # time.monotonic()
-        self.refused = 0  # requests that were answered with 503
+        self.refused = 0  # requests of pods that were answered with 503
+        self._refusals: list[tuple[str, str]] = []
+        self._lock = threading.Lock()
         self.client = boto3.client(
             "s3",
             endpoint_url=endpoint,
@@ -47,9 +48,20 @@ class Storage:
             "FLYTE_AWS_SECRET_ACCESS_KEY": KEY,
         }
 
-    def unavailable(self, seconds: float) -> None:
-        """From now on pods are answered 503, for so long."""
-        self.unavailable_until = time.monotonic() + seconds
+    def refuse(self, method: str, part: str, times: int) -> None:
+        """Answer 503 to the next so many requests of pods for an address with `part` in it."""
+        with self._lock:
+            self._refusals += [(method, part)] * times
+
+    def refuses(self, environ: dict[str, Any]) -> bool:
+        """Whether a request is one of those."""
+        with self._lock:
+            for method, part in self._refusals if EXEMPT not in environ.get("HTTP_USER_AGENT", "") else ():
+                if environ["REQUEST_METHOD"] == method and part in environ["PATH_INFO"]:
+                    self._refusals.remove((method, part))
+                    self.refused += 1
+                    return True
+        return False
 
     def put(self, uri: str, content: bytes) -> None:
         self.client.put_object(Bucket=self.bucket, Key=self._key(uri), Body=content)
@@ -87,12 +99,12 @@ class Storage:
 @contextmanager
 def s3() -> Iterator[Storage]:
     """The server with an empty bucket."""
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it has a line for each request
     moto = DomainDispatcherApplication(create_backend_app)
 
     def app(environ: dict[str, Any], start_response: Any) -> Any:
-        if time.monotonic() < storage.unavailable_until and EXEMPT not in environ.get("HTTP_USER_AGENT", ""):
-            storage.refused += 1
-            environ["wsgi.input"].read()  # or the connection is reset while the client still sends
+        if storage.refuses(environ):
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))  # the client may still be sending
             start_response("503 Slow Down", [("Content-Type", "application/xml"), ("x-amz-request-id", "0")])
             return [b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"]
         return moto(environ, start_response)

@@ -2,11 +2,14 @@
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from flytekit import Cache, HashMethod, Resources, current_context, dynamic, task, workflow
+from flytekit.core.python_function_task import PythonFunctionTask
 from flytekit.exceptions.user import FlyteRecoverableException
+from flytekit.extend import TaskPlugins
 from flytekit.types.directory import FlyteDirectory
 
 
@@ -115,3 +118,26 @@ def looking() -> dict[str, str]:
 @workflow
 def a_look() -> dict[str, str]:
     return looking().with_overrides(limits=Resources(mem="2Gi"), retries=4)
+
+
+@dataclass
+class Elsewhere:
+    """Marks a task that the connector runs."""
+
+
+class ElsewhereTask(PythonFunctionTask[Elsewhere]):
+    def __init__(self, task_config: Elsewhere, task_function: Any, **words: Any) -> None:
+        super().__init__(task_config, task_function, task_type="skypilot", **words)
+
+
+TaskPlugins.register_pythontask_plugin(Elsewhere, ElsewhereTask)
+
+
+@task(task_config=Elsewhere())
+def rented(wanted: str) -> str:
+    return wanted
+
+
+@workflow
+def placed(wanted: str) -> str:
+    return rented(wanted=wanted)

@@ -1,0 +1,95 @@
+"""Baton's own chain for these tests: tiny, and its text is what every pod has, the interpreter's library."""
+
+import json
+import sysconfig
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster.client import Client
+from tests.cluster.pod import ROOT, Pod
+from tests.cluster.propeller import Cluster
+from tests.cluster.storage import Storage
+from tests.workflows.test_pretrain_to_rl import TINY
+
+EVERY = 20  # steps between two checkpoints
+SOURCE = {"kind": "files", "path": f"{sysconfig.get_path('stdlib')}/[c-d]*.py"}
+CORPUS = TINY["corpus"] | {"source": SOURCE}
+
+BASE: dict[str, Any] = {name: TINY[name] for name in ("tokenizer", "shards", "convert")} | {
+    "name": "base",
+    "corpus": CORPUS,
+    "pretrain": TINY["pretrain"] | {"steps": 200, "checkpoints": {"every": EVERY}},
+    "audit": None,
+}
+STAGES = ["prepare_corpus", "train_tokenizer", "tokenize", "pretrain", "convert"]
+
+
+def submit(client: Client, recipe: dict[str, Any], root: Path = ROOT, **environment: str) -> Any:
+    """`pyflyte run --remote` of a recipe, with the code in `root`."""
+    path = client.folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    return client.run(root / "workflows/pretrain_to_rl.py", "pretrain_to_rl", "--recipe", str(path), **environment)
+
+
+def baton(storage: Storage) -> str:
+    """Where pods keep what they make, unless BATON_STORAGE says otherwise."""
+    return f"{storage.root}/raw/baton"
+
+
+def manifests(storage: Storage) -> dict[str, dict[str, Any]]:
+    """The manifests of the artifacts in storage, by their kinds; one of each is expected."""
+    found: dict[str, dict[str, Any]] = {}
+    for uri in storage.list(f"{baton(storage)}/artifacts/"):
+        if uri.endswith("/manifest.json"):
+            manifest = json.loads(storage.get(uri) or b"")
+            assert manifest["kind"] not in found or manifest["kind"] == "report", found.keys()
+            found[manifest["kind"]] = manifest
+    return found
+
+
+def digests(storage: Storage) -> dict[str, str]:
+    return {kind: each["digest"] for kind, each in manifests(storage).items() if kind != "report"}
+
+
+def lose(cluster: Cluster, kind: str) -> None:
+    """Delete an artifact's files, and not what the catalog says of it."""
+    assert cluster.storage.remove(f"{baton(cluster.storage)}/artifacts/{digests(cluster.storage)[kind]}/")
+
+
+def forget(cluster: Cluster, stage: str, function: str, kind: str) -> None:
+    """As if a stage had never run: in the catalog, its artifact, its job."""
+    lose(cluster, kind)
+    cluster.storage.remove(f"{baton(cluster.storage)}/jobs/{stage}-")
+    cluster.catalog.forget(function)
+
+
+def stored_step(storage: Storage) -> int:
+    """The newest checkpoint of the pretraining that is complete in storage; 0: there is none."""
+    folders = [uri.split("/") for uri in storage.list(f"{baton(storage)}/jobs/pretrain-")]
+    steps = [int(parts[-2].rpartition("-")[2]) for parts in folders if parts[-1] == "manifest.json"]
+    return max(steps, default=0)
+
+
+class KilledOnce:
+    """Kills the first pod of the pretraining when a checkpoint of it is in storage."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.step, self.when = 0, 0.0  # of the newest checkpoint then; seconds since the epoch
+
+    def __call__(self, pod: Pod) -> None:
+        while pod.task == "pretrain" and pod.attempt == 0 and pod.alive():
+            if step := stored_step(self.storage):
+                self.step, self.when = step, time.time()
+                pod.kill()
+            time.sleep(0.05)
+
+
+def trained(storage: Storage) -> list[dict[str, Any]]:
+    """The metrics of the pretraining, a line for each step."""
+    digest = digests(storage)["megatron_checkpoint"]
+    lines = storage.get(f"{baton(storage)}/artifacts/{digest}/record/metrics.jsonl") or b""
+    return [line for line in map(json.loads, lines.splitlines()) if "loss" in line]
