@@ -3,6 +3,7 @@
 import json
 import sysconfig
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ BASE: dict[str, Any] = {name: TINY[name] for name in ("tokenizer", "shards", "co
     "pretrain": TINY["pretrain"] | {"steps": 200, "checkpoints": {"every": EVERY}},
     "audit": None,
 }
+KINDS = ("corpus", "tokenizer", "tokenized_corpus", "megatron_checkpoint", "hf_model", "eval_report")
 STAGES = ["prepare_corpus", "train_tokenizer", "tokenize", "pretrain", "convert"]
 
 
@@ -39,24 +41,21 @@ def baton(storage: Storage) -> str:
     return f"{storage.root}/raw/baton"
 
 
-def manifests(storage: Storage) -> dict[str, dict[str, Any]]:
-    """The manifests of the artifacts in storage, by their kinds; one of each is expected."""
-    found: dict[str, dict[str, Any]] = {}
-    for uri in storage.list(f"{baton(storage)}/artifacts/"):
-        if uri.endswith("/manifest.json"):
-            manifest = json.loads(storage.get(uri) or b"")
-            assert manifest["kind"] not in found or manifest["kind"] == "report", found.keys()
-            found[manifest["kind"]] = manifest
-    return found
+def manifests(storage: Storage) -> list[dict[str, Any]]:
+    """Of the artifacts in storage."""
+    folder = f"{baton(storage)}/artifacts/"
+    return [json.loads(storage.get(uri) or b"") for uri in storage.list(folder) if uri.endswith("/manifest.json")]
 
 
-def digests(storage: Storage) -> dict[str, str]:
-    return {kind: each["digest"] for kind, each in manifests(storage).items() if kind != "report"}
+def digests(storage: Storage, kinds: Collection[str] = KINDS) -> set[tuple[str, str]]:
+    """The artifacts in storage, without those that have times in them."""
+    return {(each["kind"], each["digest"]) for each in manifests(storage) if each["kind"] in kinds}
 
 
 def lose(cluster: Cluster, kind: str) -> None:
-    """Delete an artifact's files, and not what the catalog says of it."""
-    assert cluster.storage.remove(f"{baton(cluster.storage)}/artifacts/{digests(cluster.storage)[kind]}/")
+    """Delete the files of all artifacts of a kind, and not what the catalog says of them."""
+    for _, digest in digests(cluster.storage, [kind]):
+        assert cluster.storage.remove(f"{baton(cluster.storage)}/artifacts/{digest}/")
 
 
 def forget(cluster: Cluster, stage: str, function: str, kind: str) -> None:
@@ -90,6 +89,6 @@ class KilledOnce:
 
 def trained(storage: Storage) -> list[dict[str, Any]]:
     """The metrics of the pretraining, a line for each step."""
-    digest = digests(storage)["megatron_checkpoint"]
+    ((_, digest),) = digests(storage, ["megatron_checkpoint"])
     lines = storage.get(f"{baton(storage)}/artifacts/{digest}/record/metrics.jsonl") or b""
     return [line for line in map(json.loads, lines.splitlines()) if "loss" in line]
