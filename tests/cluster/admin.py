@@ -1,13 +1,13 @@
 """Flyte's admin and its data proxy, as far as registering and starting an execution needs them."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import grpc
-from flyteidl.admin import execution_pb2, launch_plan_pb2, workflow_pb2
+from flyteidl.admin import execution_pb2, launch_plan_pb2, version_pb2, workflow_pb2
 from flyteidl.core import compiler_pb2, identifier_pb2, literals_pb2
 from flyteidl.core import execution_pb2 as phases
 from flyteidl.service import admin_pb2_grpc, dataproxy_pb2, dataproxy_pb2_grpc
@@ -25,6 +25,8 @@ class Admin(flyte_admin.Admin, dataproxy_pb2_grpc.DataProxyServiceServicer):  # 
         super().__init__()
         self._storage = storage
         self.executions: list[Any] = []  # in the order of their creation
+        self.results: dict[str, Any] = {}  # propeller's Done, by the execution's name
+        self.created: Callable[[Any], None] = lambda execution: None
 
     def all_tasks(self) -> dict[Id, Any]:
         """Their templates."""
@@ -43,6 +45,9 @@ class Admin(flyte_admin.Admin, dataproxy_pb2_grpc.DataProxyServiceServicer):  # 
         defaults = {name: each.default for name, each in plan.default_inputs.parameters.items() if not each.required}
         given = defaults | dict(execution.inputs.literals) | dict(plan.fixed_inputs.literals)
         return literals_pb2.LiteralMap(literals=given)
+
+    def GetVersion(self, request: Any, context: Any) -> Any:
+        return version_pb2.GetVersionResponse(control_plane_version=version_pb2.Version(Version="v1.16.8"))
 
     def CreateUploadLocation(self, request: Any, context: Any) -> Any:
         folder = request.filename_root or request.content_md5.hex()
@@ -68,12 +73,24 @@ class Admin(flyte_admin.Admin, dataproxy_pb2_grpc.DataProxyServiceServicer):  # 
         if not request.name:
             request.name = f"a{secrets.token_hex(10)[:19]}"
         self.executions.append(request)
+        self.created(request)
         return execution_pb2.ExecutionCreateResponse(id=_execution_id(request))
 
     def GetExecution(self, request: Any, context: Any) -> Any:
         created = next(each for each in self.executions if each.name == request.id.name)
-        closure = execution_pb2.ExecutionClosure(phase=phases.WorkflowExecution.QUEUED)
-        return execution_pb2.Execution(id=request.id, spec=created.spec, closure=closure)
+        return execution_pb2.Execution(id=request.id, spec=created.spec, closure=self._closure(request.id.name))
+
+    def GetExecutionData(self, request: Any, context: Any) -> Any:
+        done = self.results.get(request.id.name)
+        return execution_pb2.WorkflowExecutionGetDataResponse(full_outputs=done and done.outputs)
+
+    def _closure(self, name: str) -> Any:
+        phase, done = phases.WorkflowExecution, self.results.get(name)
+        if done is None:
+            return execution_pb2.ExecutionClosure(phase=phase.RUNNING)
+        if done.failed is None:
+            return execution_pb2.ExecutionClosure(phase=phase.SUCCEEDED)
+        return execution_pb2.ExecutionClosure(phase=phase.FAILED, error=phases.ExecutionError(message=str(done.failed)))
 
 
 def _found(registered: list[Any], id: Any) -> Any:

@@ -11,7 +11,7 @@ from flyteidl.core.errors_pb2 import ContainerError, ErrorDocument
 from flyteidl.core.execution_pb2 import ExecutionError
 from flyteidl.core.literals_pb2 import LiteralMap
 from flyteidl.core.tasks_pb2 import Resources, TaskTemplate
-from google.protobuf.json_format import MessageToDict
+from flytekit.models.task import K8sPod
 
 from tests.cluster.failure import Failed
 from tests.cluster.storage import Storage
@@ -32,14 +32,15 @@ class Asked:
     retries: int
     timeout_s: int
     interruptible: bool
-    extended: Mapping[str, Any]  # accelerator, shared memory
+    extended: Any  # flyteidl's ExtendedResources: accelerator, shared memory
     pod: Mapping[str, Any]  # the pod template of the task or the node, as Kubernetes writes it
     secrets: tuple[str, ...]
 
 
 def asked(task: TaskTemplate, node: Any) -> Asked:
     overrides = node.task_node.overrides
-    pod = MessageToDict((overrides.pod_template if overrides.HasField("pod_template") else task.k8s_pod).pod_spec)
+    own_pod = overrides.pod_template if overrides.HasField("pod_template") else task.k8s_pod
+    pod = K8sPod.from_flyte_idl(own_pod).pod_spec or {}
     container = _container(task, pod)
     resources = overrides.resources if overrides.HasField("resources") else task.container.resources
     extended = overrides if overrides.HasField("extended_resources") else task
@@ -53,7 +54,7 @@ def asked(task: TaskTemplate, node: Any) -> Asked:
         retries=metadata.retries.retries or task.metadata.retries.retries,
         timeout_s=metadata.timeout.seconds or task.metadata.timeout.seconds,
         interruptible=(metadata if metadata.HasField("interruptible") else task.metadata).interruptible,
-        extended=MessageToDict(extended.extended_resources),
+        extended=extended.extended_resources,
         pod=pod,
         secrets=tuple(each.key for each in task.security_context.secrets),
     )

@@ -16,8 +16,15 @@ from tests.cluster.storage import Storage
 from tests.workflows.test_pretrain_to_rl import TINY
 
 EVERY = 20  # steps between two checkpoints
-SOURCE = {"kind": "files", "path": f"{sysconfig.get_path('stdlib')}/[c-d]*.py"}
-CORPUS = TINY["corpus"] | {"source": SOURCE}
+
+
+def library(names: str) -> dict[str, Any]:
+    """The files of the interpreter's library whose names match, as a corpus."""
+    path = f"{sysconfig.get_path('stdlib')}/{names}.py"
+    return {"source": {"kind": "files", "path": path}, "held_out": 0.3}
+
+
+CORPUS = library("[c-d]*")
 
 BASE: dict[str, Any] = {name: TINY[name] for name in ("tokenizer", "shards", "convert")} | {
     "name": "base",
@@ -29,11 +36,18 @@ KINDS = ("corpus", "tokenizer", "tokenized_corpus", "megatron_checkpoint", "hf_m
 STAGES = ["prepare_corpus", "train_tokenizer", "tokenize", "pretrain", "convert"]
 
 
-def submit(client: Client, recipe: dict[str, Any], root: Path = ROOT, **environment: str) -> Any:
+def submit(
+    client: Client,
+    recipe: dict[str, Any],
+    root: Path = ROOT,
+    workflow: str = "pretrain_to_rl.pretrain_to_rl",
+    **environment: str,
+) -> Any:
     """`pyflyte run --remote` of a recipe, with the code in `root`."""
     path = client.folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe))
-    return client.run(root / "workflows/pretrain_to_rl.py", "pretrain_to_rl", "--recipe", str(path), **environment)
+    module, _, name = workflow.partition(".")
+    return client.run(root / f"workflows/{module}.py", name, "--recipe", str(path), **environment)
 
 
 def baton(storage: Storage) -> str:

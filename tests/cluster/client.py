@@ -27,9 +27,9 @@ class Refused(Exception):
 class Client:
     def __init__(self, admin: Admin, address: str, folder: Path, **environment: str) -> None:
         self.admin, self.folder = admin, folder
-        self._config = folder / "config.yaml"
+        self.config = folder / "config.yaml"
         settings = {"admin": {"endpoint": address, "insecure": True}, "images": IMAGES}
-        self._config.write_text(yaml.safe_dump(settings))
+        self.config.write_text(yaml.safe_dump(settings))
         self._environment = os.environ | {"BATON_HOME": str(folder / "baton")} | environment
 
     def register(self, path: Path) -> None:
@@ -65,7 +65,7 @@ class Client:
 
     def _pyflyte(self, *words: str, **environment: str) -> str:
         done = subprocess.run(
-            [PYFLYTE, "--config", str(self._config), *words],
+            [PYFLYTE, "--config", str(self.config), *words],
             cwd=self.folder,
             env=self._environment | environment,
             stdin=subprocess.DEVNULL,

@@ -85,7 +85,9 @@ class Cluster:
 
     def execute(self, execution: Any, watch: Watch | None = None) -> Done:
         """Run an execution that was created in the admin. `watch` gets each pod, in a thread of its own."""
-        return _Run(self, execution, watch).run()
+        done: Done = _Run(self, execution, watch).run()
+        self.admin.results[execution.name] = done
+        return done
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,9 @@ class _Run:
         failed: BaseException | None = None
         with ThreadPoolExecutor(max(1, len(waiting))) as threads:
             while running or (waiting and not failed):
-                for node in [each for each in waiting.values() if not failed and _before(each) <= known.keys()]:
+                ready = [each for each in waiting.values() if not failed and _before(each) <= known.keys()]
+                assert ready or running, f"nodes that wait for each other, or for one that is not there: {[*waiting]}"
+                for node in ready:
                     del waiting[node.id]
                     running[threads.submit(self.node, graph, node, bind(node.inputs, known))] = node.id
                 for future in wait(running, return_when=FIRST_COMPLETED).done:

@@ -8,32 +8,24 @@ from contextlib import contextmanager
 from typing import Any
 
 import boto3
-from botocore.config import Config
-from botocore.exceptions import ClientError
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
 
 KEY = "test"  # moto takes any
-EXEMPT = "baton-tests"  # in the user agent of this process's requests
 
 _buckets = itertools.count()
 
 
 class Storage:
-    """One bucket of the server."""
+    """One bucket of the server, as this process sees it; pods see it at an address of their own."""
 
-    def __init__(self, endpoint: str, bucket: str) -> None:
-        self.endpoint, self.bucket = endpoint, bucket
+    def __init__(self, bucket: str, here: str, for_pods: str) -> None:
+        self.bucket, self.for_pods = bucket, for_pods
         self.refused = 0  # requests of pods that were answered with 503
         self._refusals: list[tuple[str, str]] = []
         self._lock = threading.Lock()
         self.client = boto3.client(
-            "s3",
-            endpoint_url=endpoint,
-            region_name="us-east-1",
-            aws_access_key_id=KEY,
-            aws_secret_access_key=KEY,
-            config=Config(user_agent_extra=EXEMPT, s3={"addressing_style": "path"}),
+            "s3", endpoint_url=here, region_name="us-east-1", aws_access_key_id=KEY, aws_secret_access_key=KEY
         )
 
     @property
@@ -43,7 +35,7 @@ class Storage:
     def environment(self) -> dict[str, str]:
         """What a cluster's operator gives to every pod."""
         return {
-            "FLYTE_AWS_ENDPOINT": self.endpoint,
+            "FLYTE_AWS_ENDPOINT": self.for_pods,
             "FLYTE_AWS_ACCESS_KEY_ID": KEY,
             "FLYTE_AWS_SECRET_ACCESS_KEY": KEY,
         }
@@ -56,7 +48,7 @@ class Storage:
     def refuses(self, environ: dict[str, Any]) -> bool:
         """Whether a request is one of those."""
         with self._lock:
-            for method, part in self._refusals if EXEMPT not in environ.get("HTTP_USER_AGENT", "") else ():
+            for method, part in self._refusals:
                 if environ["REQUEST_METHOD"] == method and part in environ["PATH_INFO"]:
                     self._refusals.remove((method, part))
                     self.refused += 1
@@ -70,10 +62,8 @@ class Storage:
         """The object's content; None when it is not there."""
         try:
             return bytes(self.client.get_object(Bucket=self.bucket, Key=self._key(uri))["Body"].read())
-        except ClientError as error:
-            if error.response["Error"]["Code"] == "NoSuchKey":
-                return None
-            raise
+        except self.client.exceptions.NoSuchKey:
+            return None
 
     def list(self, prefix: str = "") -> list[str]:
         """The addresses of the objects below an address."""
@@ -102,20 +92,26 @@ def s3() -> Iterator[Storage]:
     logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it has a line for each request
     moto = DomainDispatcherApplication(create_backend_app)
 
-    def app(environ: dict[str, Any], start_response: Any) -> Any:
+    def pods(environ: dict[str, Any], start_response: Any) -> Any:
         if storage.refuses(environ):
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))  # the client may still be sending
             start_response("503 Slow Down", [("Content-Type", "application/xml"), ("x-amz-request-id", "0")])
             return [b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"]
         return moto(environ, start_response)
 
+    with served(moto) as here, served(pods) as for_pods:
+        storage = Storage(f"flyte-{next(_buckets)}", here, for_pods)
+        storage.client.create_bucket(Bucket=storage.bucket)
+        yield storage
+
+
+@contextmanager
+def served(app: Any) -> Iterator[str]:
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=MotoRequestHandler)
-    storage = Storage(f"http://127.0.0.1:{server.server_port}", f"flyte-{next(_buckets)}")
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        storage.client.create_bucket(Bucket=storage.bucket)
-        yield storage
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()

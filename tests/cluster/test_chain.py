@@ -75,6 +75,11 @@ def test_the_execution_is_one_execution_in_mlflow(run: Done, mlflow: Server) -> 
     assert {each.info.status for each in mine} == {"FINISHED"}
 
 
+def test_a_pod_ends_quietly(run: Done) -> None:
+    noise = ("Unclosed client session", "Exception ignored", "Traceback")
+    assert not [(each.task, word) for each in run.ran for word in noise if word in each.said]
+
+
 def test_the_same_again_is_served_from_the_catalog(tracked: Cluster, client: Client, run: Done, submitted: Any) -> None:
     again = tracked.execute(client.again(submitted))
     assert again.failed is None, again.why()

@@ -106,7 +106,7 @@ def test_a_pod_has_only_a_pod_s_environment(cluster: Cluster, seen: Done, monkey
         "FLYTE_INTERNAL_EXECUTION_DOMAIN": DOMAIN,
         "FLYTE_INTERNAL_EXECUTION_WORKFLOW": f"{PROJECT}:{DOMAIN}:examples.a_look",
     }
-    assert found["FLYTE_AWS_ENDPOINT"] == cluster.storage.endpoint
+    assert found["FLYTE_AWS_ENDPOINT"] == cluster.storage.for_pods
     assert "BATON_HOME" not in found and "PYTEST_CURRENT_TEST" not in found
 
 

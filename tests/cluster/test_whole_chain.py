@@ -9,11 +9,12 @@ import mlflow as mlflow_client
 import pytest
 
 from tests.cluster.catalog import Catalog
-from tests.cluster.chain import CORPUS, baton, digests, submit
+from tests.cluster.chain import CORPUS, baton, digests, library, submit
 from tests.cluster.client import Client
 from tests.cluster.pod import Pod
 from tests.cluster.propeller import Cluster, Done
 from tests.tracking.conftest import Server
+from tests.workflows.test_five_days import RECIPE
 from tests.workflows.test_pretrain_to_rl import LABELS, STAGES, TINY
 
 pytestmark = pytest.mark.slow
@@ -62,3 +63,17 @@ def test_pods_killed_at_random_change_no_digest(tracked: Cluster, client: Client
         done = anew.execute(client.again(submitted), kill)
         assert done.failed is None, done.why()
         assert digests(tracked.storage) == before
+
+
+def test_a_champion_is_made_and_the_next_generation_meets_it(tracked: Cluster, client: Client, mlflow: Server) -> None:
+    """Two cycles of continuous training; new files arrive between them."""
+    recipe = RECIPE | {"name": "cycles", "publish": {"name": "cycles"}}
+    for generation, names in enumerate(("[c-d]*", "[c-f]*"), 1):
+        corpus = {"corpus": library(names)}
+        execution = submit(
+            client, recipe | corpus, workflow="continuous.continue_training", MLFLOW_TRACKING_URI=mlflow.uri
+        )
+        done = tracked.execute(execution)
+        assert done.failed is None, done.why()
+        version = mlflow_client.MlflowClient(mlflow.uri).get_model_version("cycles", str(generation))
+        assert version.status == "READY"
