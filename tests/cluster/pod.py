@@ -1,7 +1,9 @@
 """A pod: a process with a home of its own and only a pod's environment. Where root may make namespaces it also sees
-neither this machine's temporary files, nor the project's folder, nor the user's home; its processes end with it."""
+neither this machine's temporary files, nor the project's folder, nor the user's home, has a network of its own, and
+its processes end with it."""
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,10 +16,14 @@ from pathlib import Path
 
 import psutil
 
+from tests.cluster import network
+from tests.cluster.network import Network
+
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = Path(sys.prefix).resolve()
 HIDDEN = (Path(tempfile.gettempdir()), Path.home(), ROOT)
-NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+NAMESPACES = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+RELAY = Path(network.__file__).read_text()
 GRACE_S = 30  # Kubernetes'
 
 # What is needed is kept aside, empty folders are put over the rest, and it comes back to its place.
@@ -33,6 +39,7 @@ for path in $NEEDED; do
   number=$((number + 1)); mkdir -p "$path"; mount --move /mnt/$number "$path"
 done
 umount /mnt
+$RELAY
 unset NEEDED HIDDEN
 cd "$0"
 exec "$@"
@@ -51,7 +58,14 @@ class Pod:
     """One attempt at a task, started."""
 
     def __init__(
-        self, name: str, task: str, attempt: int, folder: Path, command: Sequence[str], given: Mapping[str, str]
+        self,
+        name: str,
+        task: str,
+        attempt: int,
+        folder: Path,
+        reachable: Network,
+        command: Sequence[str],
+        given: Mapping[str, str],
     ) -> None:
         self.name, self.task, self.attempt, self.log = name, task, attempt, folder / "log.txt"
         self._home = folder / "pod"
@@ -67,9 +81,11 @@ class Pod:
         }
         words = list(command)
         if can_be_alone():
-            needed = (self._home, ENVIRONMENT, Path(sys.base_prefix).resolve())
+            needed = (self._home, ENVIRONMENT, Path(sys.base_prefix).resolve(), reachable.folder)
             environment |= {"NEEDED": " ".join(map(str, needed)), "HIDDEN": " ".join(map(str, HIDDEN))}
-            words = [*NAMESPACES, "sh", "-euc", ALONE, str(work), *words]
+            relay = [str(ENVIRONMENT / "bin/python"), "-IS", "-c", RELAY, str(reachable.folder)]
+            script = ALONE.replace("$RELAY", shlex.join([*relay, *reachable.reach(given.values())]))
+            words = [*NAMESPACES, "sh", "-euc", script, str(work), *words]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 words,

@@ -21,6 +21,7 @@ from tests.cluster.bind import START, bind, upstream
 from tests.cluster.catalog import Catalog
 from tests.cluster.connector import TASK_TYPE, Connector
 from tests.cluster.failure import Failed, Retries
+from tests.cluster.network import Network
 from tests.cluster.pod import Pod
 from tests.cluster.storage import Storage
 
@@ -82,6 +83,7 @@ class Cluster:
     connector: str | None = None  # its address
     connector_deadline_s: float = 10.0  # of each call, unless the operator sets another
     catalog: Catalog = field(default_factory=Catalog)
+    network: Network = field(default_factory=Network)
 
     def execute(self, execution: Any, watch: Watch | None = None) -> Done:
         """Run an execution that was created in the admin. `watch` gets each pod, in a thread of its own."""
@@ -214,7 +216,8 @@ class _Run:
             found = connector.run(task, inputs, attempt.output_prefix, self.stopped)
             return attempt.result(0, cluster.storage) if found is None else found
         given = {**cluster.environment, **attempt.environment()}
-        pod = Pod(attempt.pod, attempt.function, attempt.number, self.folder(attempt), attempt.command(), given)
+        folder, command = self.folder(attempt), attempt.command()
+        pod = Pod(attempt.pod, attempt.function, attempt.number, folder, cluster.network, command, given)
         with self.lock:
             self.pods.add(pod)
         if self.watch:
