@@ -1,7 +1,6 @@
 """Baton's own chain for these tests: tiny, and its text is what every pod has, the interpreter's library."""
 
 import json
-import sysconfig
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -16,15 +15,7 @@ from tests.cluster.storage import Storage
 from tests.workflows.test_pretrain_to_rl import TINY
 
 EVERY = 20  # steps between two checkpoints
-
-
-def library(names: str) -> dict[str, Any]:
-    """The files of the interpreter's library whose names match, as a corpus."""
-    path = f"{sysconfig.get_path('stdlib')}/{names}.py"
-    return {"source": {"kind": "files", "path": path}, "held_out": 0.3}
-
-
-CORPUS = library("[c-d]*")
+CORPUS = {"source": {"kind": "stdlib"}, "held_out": 0.3}
 
 BASE: dict[str, Any] = {name: TINY[name] for name in ("tokenizer", "shards", "convert")} | {
     "name": "base",
