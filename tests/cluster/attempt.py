@@ -34,7 +34,7 @@ class Asked:
     interruptible: bool
     extended: Any  # flyteidl's ExtendedResources: accelerator, shared memory
     pod: Mapping[str, Any]  # the pod template of the task or the node, as Kubernetes writes it
-    secrets: tuple[str, ...]
+    secrets: tuple[Any, ...]  # flyteidl's
 
 
 def asked(task: TaskTemplate, node: Any) -> Asked:
@@ -42,33 +42,41 @@ def asked(task: TaskTemplate, node: Any) -> Asked:
     own_pod = overrides.pod_template if overrides.HasField("pod_template") else task.k8s_pod
     pod = K8sPod.from_flyte_idl(own_pod).pod_spec or {}
     container = _container(task, pod)
-    resources = overrides.resources if overrides.HasField("resources") else task.container.resources
+    amounts = {kind: _amounts(getattr(overrides.resources, kind)) for kind in ("requests", "limits")}
+    if not overrides.HasField("resources"):
+        amounts = container["resources"]
     extended = overrides if overrides.HasField("extended_resources") else task
     metadata = node.metadata
     return Asked(
         image=overrides.container_image or container["image"],
         args=tuple(container["args"]),
         environment=container["env"],
-        requests=_resources(resources.requests),
-        limits=_resources(resources.limits),
+        requests=amounts["requests"],
+        limits=amounts["limits"],
         retries=metadata.retries.retries or task.metadata.retries.retries,
         timeout_s=metadata.timeout.seconds or task.metadata.timeout.seconds,
         interruptible=(metadata if metadata.HasField("interruptible") else task.metadata).interruptible,
         extended=extended.extended_resources,
         pod=pod,
-        secrets=tuple(each.key for each in task.security_context.secrets),
+        secrets=tuple(task.security_context.secrets),
     )
 
 
 def _container(task: TaskTemplate, pod: Mapping[str, Any]) -> dict[str, Any]:
-    if task.HasField("container"):
-        environment = {each.key: each.value for each in task.container.env}
-        return {"image": task.container.image, "args": task.container.args, "env": environment}
-    (primary,) = [each for each in pod["containers"] if each.get("args")]
-    return primary | {"env": {each["name"]: each["value"] for each in primary.get("env", ()) if "value" in each}}
+    if not task.HasField("container"):
+        (primary,) = [each for each in pod["containers"] if each.get("args")]
+        environment = {each["name"]: each["value"] for each in primary.get("env", ()) if "value" in each}
+        return primary | {"env": environment, "resources": {"requests": {}, "limits": {}, **primary["resources"]}}
+    resources = task.container.resources
+    return {
+        "image": task.container.image,
+        "args": task.container.args,
+        "env": {each.key: each.value for each in task.container.env},
+        "resources": {"requests": _amounts(resources.requests), "limits": _amounts(resources.limits)},
+    }
 
 
-def _resources(entries: Any) -> dict[str, str]:
+def _amounts(entries: Any) -> dict[str, str]:
     return {Resources.ResourceName.Name(each.name).lower(): each.value for each in entries}
 
 
@@ -123,8 +131,8 @@ class Attempt:
         template.container.args[:] = self.command()
         return template
 
-    def environment(self) -> dict[str, str]:
-        """The container's own, and what Flyte adds to every pod."""
+    def environment(self, secrets: Mapping[str, str]) -> dict[str, str]:
+        """The container's own, its secrets as far as the cluster has them, and what Flyte adds to every pod."""
         workflow, task = self.execution.spec.launch_plan, self.task.id
         own = {
             "FLYTE_INTERNAL_EXECUTION_ID": self.execution.name,
@@ -138,7 +146,12 @@ class Attempt:
             "FLYTE_INTERNAL_TASK_VERSION": task.version,
         }
         given = {each.key: each.value for each in self.execution.spec.envs.values}
-        return {**self.asked.environment, **given, **own}
+        return {**self.asked.environment, **given, **self._secrets(secrets), **own}
+
+    def _secrets(self, known: Mapping[str, str]) -> dict[str, str]:
+        wanted = [each for each in self.asked.secrets if each.key in known]
+        named = {f"_FSEC_{each.group}_{each.key}".upper(): known[each.key] for each in wanted}
+        return named | {each.env_var: known[each.key] for each in wanted if each.env_var}
 
     def result(self, exit_code: int, storage: Storage) -> LiteralMap | DynamicJobSpec:
         """What the pod left: outputs, or the nodes of a dynamic workflow. Raises Failed.

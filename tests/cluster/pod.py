@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -24,7 +23,7 @@ ENVIRONMENT = Path(sys.prefix).resolve()
 HIDDEN = (Path(tempfile.gettempdir()), Path.home(), ROOT)
 NAMESPACES = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 RELAY = Path(network.__file__).read_text()
-GRACE_S = 30  # Kubernetes'
+GRACE_S = 30  # Kubernetes', unless the pod says otherwise
 
 # What is needed is kept aside, empty folders are put over the rest, and it comes back to its place.
 ALONE = """
@@ -96,7 +95,7 @@ class Pod:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.started = time.monotonic()
+        self.grace_s = GRACE_S
 
     def alive(self) -> bool:
         return self.process.poll() is None
@@ -122,7 +121,7 @@ class Pod:
             top = psutil.Process(self.process.pid)
             (first,) = top.children() if can_be_alone() else [top]
             first.send_signal(signal.SIGTERM)
-            self.process.wait(GRACE_S)
+            self.process.wait(self.grace_s)
         except subprocess.TimeoutExpired:
             self.kill()
         except (psutil.NoSuchProcess, ValueError):

@@ -80,6 +80,7 @@ class Cluster:
     address: str  # the admin's
     folder: Path  # for what pods print, and for their disks while they run
     environment: Mapping[str, str]  # of every pod: the operator's default-env-vars
+    secrets: Mapping[str, str] = field(default_factory=dict)  # by their keys, in whatever group
     connector: str | None = None  # its address
     connector_deadline_s: float = 10.0  # of each call, unless the operator sets another
     catalog: Catalog = field(default_factory=Catalog)
@@ -215,11 +216,13 @@ class _Run:
             connector = Connector(cluster.connector, cluster.connector_deadline_s)
             found = connector.run(task, inputs, attempt.output_prefix, self.stopped)
             return attempt.result(0, cluster.storage) if found is None else found
-        given = {**cluster.environment, **attempt.environment()}
+        given = {**cluster.environment, **attempt.environment(cluster.secrets)}
         folder, command = self.folder(attempt), attempt.command()
         pod = Pod(attempt.pod, attempt.function, attempt.number, folder, cluster.network, command, given)
         with self.lock:
             self.pods.add(pod)
+        if grace := attempt.asked.pod.get("terminationGracePeriodSeconds"):
+            pod.grace_s = int(grace)
         if self.watch:
             threading.Thread(target=self.watch, args=[pod], daemon=True).start()
         try:

@@ -4,9 +4,9 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import yaml
 
 from images import FAMILIES
@@ -14,7 +14,6 @@ from infra.cluster import checks
 from tests.cluster.client import Client
 from tests.cluster.pod import ROOT
 from tests.cluster.propeller import Cluster
-from tests.tracking.conftest import Server
 
 
 def check(config: Path, *words: str) -> tuple[int, dict[str, str]]:
@@ -26,16 +25,13 @@ def check(config: Path, *words: str) -> tuple[int, dict[str, str]]:
     return done.returncode, {line[:16].strip(): line[16:].strip() for line in lines}
 
 
-@pytest.fixture
-def running(tracked: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Executions are run as soon as they are created."""
-    monkeypatch.setattr(
-        tracked.admin, "created", lambda each: threading.Thread(target=tracked.execute, args=[each]).start()
-    )
+def run_what_is_created(cluster: Cluster) -> None:
+    cluster.admin.created = lambda each: threading.Thread(target=cluster.execute, args=[each]).start()
 
 
-@pytest.mark.usefixtures("running")
-def test_a_cluster_that_is_ready(client: Client, mlflow: Server) -> None:
+def test_a_cluster_that_is_ready(cluster: Cluster, client: Client) -> None:
+    uri = cluster.storage.for_pods  # a server that answers; the check asks for no more
+    run_what_is_created(replace(cluster, environment={**cluster.environment, "MLFLOW_TRACKING_URI": uri}))
     code, said = check(client.config)
     assert {name: words.partition(": ")[0] for name, words in said.items()} == {
         "admin": "ok",
@@ -48,12 +44,19 @@ def test_a_cluster_that_is_ready(client: Client, mlflow: Server) -> None:
         "limits": "ok",
     }
     assert said["admin"].endswith("Flyte v1.16.8")
-    assert said["MLflow in a pod"] == f"ok: {mlflow.uri}"
+    assert said["MLflow in a pod"] == f"ok: {uri}"
     assert "GiB of shared memory" in said["limits"]
     assert code == 0
 
 
-def test_nothing_is_there(client: Client, tmp_path: Path) -> None:
+def test_pods_without_a_tracking_server(cluster: Cluster, client: Client) -> None:
+    run_what_is_created(cluster)
+    code, said = check(client.config)
+    assert said["MLflow in a pod"].startswith("failed: MLFLOW_TRACKING_URI names no server")
+    assert code == 1
+
+
+def test_nothing_is_there(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump({"admin": {"endpoint": "127.0.0.1:9", "insecure": True}}))
     code, said = check(config, "--connector", "127.0.0.1:9")

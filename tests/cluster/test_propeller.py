@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def test_a_promised_hash_counts_in_the_catalog_and_a_constant_s_is_lost(cluster:
 
 @pytest.fixture(scope="module")
 def seen(cluster: Cluster, registered: Client) -> Done:
-    return cluster.execute(registered.start("a_look"))
+    return replace(cluster, secrets={"WORD": "hush", "OTHER": "no"}).execute(registered.start("a_look"))
 
 
 def test_a_pod_has_only_a_pod_s_environment(cluster: Cluster, seen: Done, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +109,14 @@ def test_a_pod_has_only_a_pod_s_environment(cluster: Cluster, seen: Done, monkey
     }
     assert found["FLYTE_AWS_ENDPOINT"] == cluster.storage.for_pods
     assert "BATON_HOME" not in found and "PYTEST_CURRENT_TEST" not in found
+
+
+def test_a_pod_has_the_secrets_that_its_task_names(seen: Done) -> None:
+    found = value(seen, dict[str, str])
+    assert {name: each for name, each in found.items() if name.startswith(("_FSEC", "SECRET"))} == {
+        "_FSEC_TESTS_WORD": "hush",
+        "SECRET_WORD": "hush",
+    }
 
 
 @pytest.mark.skipif(not can_be_alone(), reason="takes root and namespaces; without them pods only have fresh folders")

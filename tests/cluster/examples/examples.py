@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from flytekit import Cache, HashMethod, Resources, current_context, dynamic, task, workflow
+from flytekit import Cache, HashMethod, Resources, Secret, current_context, dynamic, task, workflow
 from flytekit.core.python_function_task import PythonFunctionTask
 from flytekit.exceptions.user import FlyteRecoverableException
 from flytekit.extend import TaskPlugins
@@ -109,7 +109,11 @@ def a_refusal(recoverable: bool) -> None:
     refusing(recoverable=recoverable)
 
 
-@task(requests=Resources(cpu="1", mem="1Gi"), interruptible=True)
+@task(
+    requests=Resources(cpu="1", mem="1Gi"),
+    interruptible=True,
+    secret_requests=[Secret(group="tests", key="WORD", env_var="SECRET_WORD"), Secret(group="tests", key="NONE")],
+)
 def looking() -> dict[str, str]:
     """What a pod sees."""
     return dict(os.environ) | {"here": str(Path.cwd()), "files": " ".join(map(str, Path("/tmp").iterdir()))}
