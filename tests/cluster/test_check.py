@@ -7,10 +7,12 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import yaml
 
 from images import FAMILIES
 from infra.cluster import checks
+from infra.cluster.probe import looked
 from tests.cluster.client import Client
 from tests.cluster.pod import ROOT
 from tests.cluster.propeller import Cluster
@@ -49,11 +51,10 @@ def test_a_cluster_that_is_ready(cluster: Cluster, client: Client) -> None:
     assert code == 0
 
 
-def test_pods_without_a_tracking_server(cluster: Cluster, client: Client) -> None:
-    run_what_is_created(cluster)
-    code, said = check(client.config)
-    assert said["MLflow in a pod"].startswith("failed: MLFLOW_TRACKING_URI names no server")
-    assert code == 1
+def test_a_pod_without_a_tracking_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert looked()["MLflow in a pod"].startswith("failed: MLFLOW_TRACKING_URI names no server")
 
 
 def test_nothing_is_there(tmp_path: Path) -> None:
