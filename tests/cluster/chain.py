@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -77,18 +77,21 @@ def stored_step(storage: Storage) -> int:
     return max(steps, default=0)
 
 
-class KilledOnce:
-    """Kills the first pod of the pretraining when a checkpoint of it is in storage."""
+class Disturbed:
+    """Does something to the first pod of the pretraining when a checkpoint of it is in storage."""
 
-    def __init__(self, storage: Storage) -> None:
-        self.storage = storage
+    def __init__(self, storage: Storage, act: Callable[[Pod], None]) -> None:
+        self._storage, self._act = storage, act
         self.step, self.when = 0, 0.0  # of the newest checkpoint then; seconds since the epoch
+        self.saved = 0  # the newest checkpoint's step when that was done
 
     def __call__(self, pod: Pod) -> None:
         while pod.task == "pretrain" and pod.attempt == 0 and pod.alive():
-            if step := stored_step(self.storage):
+            if step := stored_step(self._storage):
                 self.step, self.when = step, time.time()
-                pod.kill()
+                self._act(pod)
+                self.saved = stored_step(self._storage)
+                return
             time.sleep(0.05)
 
 

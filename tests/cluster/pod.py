@@ -96,6 +96,7 @@ class Pod:
                 start_new_session=True,
             )
         self.grace_s = GRACE_S
+        self.deleted = False
 
     def alive(self) -> bool:
         return self.process.poll() is None
@@ -117,6 +118,7 @@ class Pod:
 
     def delete(self) -> None:
         """As Kubernetes deletes a pod: SIGTERM for its first process, and SIGKILL after the grace period."""
+        self.deleted = True
         try:
             top = psutil.Process(self.process.pid)
             (first,) = top.children() if can_be_alone() else [top]

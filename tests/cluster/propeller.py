@@ -231,6 +231,8 @@ class _Run:
             pod.kill()
             with self.lock:
                 self.pods.discard(pod)
+        if pod.deleted:
+            raise Failed(f"{pod.name} was deleted", recoverable=True, system=True)
         return attempt.result(code, cluster.storage)
 
     def note(self, attempt: Attempt, began: float, failed: Failed | None, cached: bool = False) -> None:

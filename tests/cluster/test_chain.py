@@ -11,7 +11,7 @@ from tests.cluster.chain import (
     BASE,
     KINDS,
     STAGES,
-    KilledOnce,
+    Disturbed,
     baton,
     digests,
     forget,
@@ -21,7 +21,7 @@ from tests.cluster.chain import (
     trained,
 )
 from tests.cluster.client import DIGEST, Client
-from tests.cluster.pod import ROOT
+from tests.cluster.pod import ROOT, Pod
 from tests.cluster.propeller import Cluster, Done
 from tests.tracking.conftest import Server
 
@@ -117,11 +117,11 @@ def before(tracked: Cluster, run: Done) -> set[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def disturbed(tracked: Cluster, client: Client, before: Any, submitted: Any) -> tuple[Done, KilledOnce]:
+def disturbed(tracked: Cluster, client: Client, before: Any, submitted: Any) -> tuple[Done, Disturbed]:
     """Pretraining and conversion anew: the first is killed once, and the storage refuses what the second sends."""
     forget(tracked, "pretrain", "pretrain", "megatron_checkpoint")
     forget(tracked, "convert", "convert", "hf_model")
-    kill = KilledOnce(tracked.storage)
+    kill = Disturbed(tracked.storage, Pod.kill)
 
     def watch(pod: Any) -> None:
         if pod.task == "convert":
@@ -133,7 +133,7 @@ def disturbed(tracked: Cluster, client: Client, before: Any, submitted: Any) -> 
 
 
 def test_a_killed_pretraining_continues_in_the_next_pod(
-    tracked: Cluster, before: set[tuple[str, str]], disturbed: tuple[Done, KilledOnce]
+    tracked: Cluster, before: set[tuple[str, str]], disturbed: tuple[Done, Disturbed]
 ) -> None:
     done, kill = disturbed
     assert done.failed is None, done.why()
@@ -143,8 +143,21 @@ def test_a_killed_pretraining_continues_in_the_next_pod(
     assert max(kept) >= kill.step > 0
 
 
+@pytest.mark.slow
+def test_a_pretraining_that_is_asked_to_end_saves_what_it_has(
+    tracked: Cluster, client: Client, before: set[tuple[str, str]], disturbed: Any, submitted: Any
+) -> None:
+    """As when a node is drained: SIGTERM, and SIGKILL after the grace period."""
+    forget(tracked, "pretrain", "pretrain", "megatron_checkpoint")
+    ended = Disturbed(tracked.storage, Pod.delete)
+    done = tracked.execute(client.again(submitted), ended)
+    assert done.failed is None, done.why()
+    assert ended.saved > ended.step
+    assert digests(tracked.storage) == before
+
+
 def test_a_storage_that_refuses_for_a_while_is_asked_again(
-    tracked: Cluster, before: set[tuple[str, str]], disturbed: tuple[Done, KilledOnce]
+    tracked: Cluster, before: set[tuple[str, str]], disturbed: tuple[Done, Disturbed]
 ) -> None:
     done, _ = disturbed
     assert done.failed is None, done.why()
