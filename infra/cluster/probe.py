@@ -22,7 +22,8 @@ def look() -> dict[str, str]:
 
 @workflow
 def looked() -> dict[str, str]:
-    return look()
+    found: dict[str, str] = look()
+    return found
 
 
 def _storage() -> str:

@@ -66,7 +66,8 @@ def _container(task: TaskTemplate, pod: Mapping[str, Any]) -> dict[str, Any]:
     if not task.HasField("container"):
         (primary,) = [each for each in pod["containers"] if each.get("args")]
         environment = {each["name"]: each["value"] for each in primary.get("env", ()) if "value" in each}
-        return primary | {"env": environment, "resources": {"requests": {}, "limits": {}, **primary["resources"]}}
+        amounts = {"requests": {}, "limits": {}, **primary.get("resources", {})}
+        return {**primary, "env": environment, "resources": amounts}
     resources = task.container.resources
     return {
         "image": task.container.image,
