@@ -1,0 +1,175 @@
+"""One attempt at a node's task: the command and the environment that Flyte gives to its pod, and what it left."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+from flyteidl.core.dynamic_job_pb2 import DynamicJobSpec
+from flyteidl.core.errors_pb2 import ContainerError, ErrorDocument
+from flyteidl.core.execution_pb2 import ExecutionError
+from flyteidl.core.literals_pb2 import LiteralMap
+from flyteidl.core.tasks_pb2 import Resources, TaskTemplate
+from flytekit.models.task import K8sPod
+
+from tests.cluster.failure import Failed
+from tests.cluster.storage import Storage
+
+SIGKILLED = 137
+VARIABLE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a node asks of the cluster: its task's words, and the node's own over them."""
+
+    image: str
+    args: tuple[str, ...]
+    environment: Mapping[str, str]
+    requests: Mapping[str, str]  # cpu, memory, gpu, ephemeral_storage
+    limits: Mapping[str, str]
+    retries: int
+    timeout_s: int
+    interruptible: bool
+    extended: Any  # flyteidl's ExtendedResources: accelerator, shared memory
+    pod: Mapping[str, Any]  # the pod template of the task or the node, as Kubernetes writes it
+    secrets: tuple[Any, ...]  # flyteidl's
+
+
+def asked(task: TaskTemplate, node: Any) -> Asked:
+    overrides = node.task_node.overrides
+    own_pod = overrides.pod_template if overrides.HasField("pod_template") else task.k8s_pod
+    pod = K8sPod.from_flyte_idl(own_pod).pod_spec or {}
+    container = _container(task, pod)
+    amounts = {kind: _amounts(getattr(overrides.resources, kind)) for kind in ("requests", "limits")}
+    if not overrides.HasField("resources"):
+        amounts = container["resources"]
+    extended = overrides if overrides.HasField("extended_resources") else task
+    metadata = node.metadata
+    return Asked(
+        image=overrides.container_image or container["image"],
+        args=tuple(container["args"]),
+        environment=container["env"],
+        requests=amounts["requests"],
+        limits=amounts["limits"],
+        retries=metadata.retries.retries or task.metadata.retries.retries,
+        timeout_s=metadata.timeout.seconds or task.metadata.timeout.seconds,
+        interruptible=(metadata if metadata.HasField("interruptible") else task.metadata).interruptible,
+        extended=extended.extended_resources,
+        pod=pod,
+        secrets=tuple(task.security_context.secrets),
+    )
+
+
+def _container(task: TaskTemplate, pod: Mapping[str, Any]) -> dict[str, Any]:
+    if not task.HasField("container"):
+        (primary,) = [each for each in pod["containers"] if each.get("args")]
+        environment = {each["name"]: each["value"] for each in primary.get("env", ()) if "value" in each}
+        amounts = {"requests": {}, "limits": {}, **primary.get("resources", {})}
+        return {**primary, "env": environment, "resources": amounts}
+    resources = task.container.resources
+    return {
+        "image": task.container.image,
+        "args": task.container.args,
+        "env": {each.key: each.value for each in task.container.env},
+        "resources": {"requests": _amounts(resources.requests), "limits": _amounts(resources.limits)},
+    }
+
+
+def _amounts(entries: Any) -> dict[str, str]:
+    return {Resources.ResourceName.Name(each.name).lower(): each.value for each in entries}
+
+
+@dataclass(frozen=True)
+class Attempt:
+    execution: Any  # the ExecutionCreateRequest
+    task: TaskTemplate
+    asked: Asked
+    node: str  # n0, n0-0-dn3
+    data: str  # the node's folder in storage
+    number: int  # from 0
+    root: str  # of the storage
+
+    @property
+    def pod(self) -> str:
+        return f"{self.execution.name}-{self.node}-{self.number}"
+
+    @property
+    def output_prefix(self) -> str:
+        return f"{self.data}/{self.number}"
+
+    @property
+    def raw_prefix(self) -> str:
+        return f"{self.root}/raw/{sha256(self.pod.encode()).hexdigest()[:2]}/{self.pod}"
+
+    @property
+    def checkpoints(self) -> str:
+        return f"{self.raw_prefix}/_flytecheckpoints"
+
+    @property
+    def function(self) -> str:
+        """The name of the task's function."""
+        return str(self.task.id.name.rpartition(".")[2])
+
+    def next(self) -> "Attempt":
+        return replace(self, number=self.number + 1)
+
+    def command(self) -> list[str]:
+        words = {
+            "input": f"{self.data}/inputs.pb",
+            "outputPrefix": self.output_prefix,
+            "rawOutputDataPrefix": self.raw_prefix,
+            "checkpointOutputPrefix": self.checkpoints,
+            "prevCheckpointPrefix": replace(self, number=self.number - 1).checkpoints if self.number else '""',
+        }
+        return [VARIABLE.sub(lambda found: words[found[1]], word) for word in self.asked.args]
+
+    def filled_in(self) -> TaskTemplate:
+        """The template with this attempt's command, for the connector."""
+        template = TaskTemplate()
+        template.CopyFrom(self.task)
+        template.container.args[:] = self.command()
+        return template
+
+    def environment(self, secrets: Mapping[str, str]) -> dict[str, str]:
+        """The container's own, its secrets as far as the cluster has them, and what Flyte adds to every pod."""
+        workflow, task = self.execution.spec.launch_plan, self.task.id
+        own = {
+            "FLYTE_INTERNAL_EXECUTION_ID": self.execution.name,
+            "FLYTE_INTERNAL_EXECUTION_PROJECT": self.execution.project,
+            "FLYTE_INTERNAL_EXECUTION_DOMAIN": self.execution.domain,
+            "FLYTE_INTERNAL_EXECUTION_WORKFLOW": f"{workflow.project}:{workflow.domain}:{workflow.name}",
+            "FLYTE_ATTEMPT_NUMBER": str(self.number),
+            "FLYTE_INTERNAL_TASK_PROJECT": task.project,
+            "FLYTE_INTERNAL_TASK_DOMAIN": task.domain,
+            "FLYTE_INTERNAL_TASK_NAME": task.name,
+            "FLYTE_INTERNAL_TASK_VERSION": task.version,
+        }
+        given = {each.key: each.value for each in self.execution.spec.envs.values}
+        return {**self.asked.environment, **given, **self._secrets(secrets), **own}
+
+    def _secrets(self, known: Mapping[str, str]) -> dict[str, str]:
+        wanted = [each for each in self.asked.secrets if each.key in known]
+        named = {f"_FSEC_{each.group}_{each.key}".upper(): known[each.key] for each in wanted}
+        return named | {each.env_var: known[each.key] for each in wanted if each.env_var}
+
+    def result(self, exit_code: int, storage: Storage) -> LiteralMap | DynamicJobSpec:
+        """What the pod left: outputs, or the nodes of a dynamic workflow. Raises Failed.
+
+        A pod whose task has failed exits with 0 and leaves error.pb; one that was lost leaves nothing."""
+        if exit_code:
+            system = exit_code == SIGKILLED
+            raise Failed(f"{self.pod} terminated with exit code {exit_code}", recoverable=True, system=system)
+        if (error := storage.get(f"{self.output_prefix}/error.pb")) is not None:
+            found = ErrorDocument.FromString(error).error
+            raise Failed(
+                found.message,
+                recoverable=found.kind == ContainerError.RECOVERABLE,
+                system=found.origin == ExecutionError.SYSTEM,
+            )
+        if (futures := storage.get(f"{self.output_prefix}/futures.pb")) is not None:
+            return DynamicJobSpec.FromString(futures)
+        if (outputs := storage.get(f"{self.output_prefix}/outputs.pb")) is not None:
+            return LiteralMap.FromString(outputs)
+        raise Failed(f"{self.pod}: OutputsNotFound", recoverable=True, system=True)

@@ -1,0 +1,102 @@
+"""Baton's own chain for these tests: tiny, and its text is what every pod has, the interpreter's library."""
+
+import json
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster.client import Client
+from tests.cluster.pod import ROOT, Pod
+from tests.cluster.propeller import Cluster
+from tests.cluster.storage import Storage
+from tests.workflows.test_pretrain_to_rl import TINY
+
+EVERY = 20  # steps between two checkpoints
+CORPUS = {"source": {"kind": "stdlib"}, "held_out": 0.3}
+
+BASE: dict[str, Any] = {name: TINY[name] for name in ("tokenizer", "shards", "convert")} | {
+    "name": "base",
+    "corpus": CORPUS,
+    "pretrain": TINY["pretrain"] | {"steps": 200, "checkpoints": {"every": EVERY}},
+    "audit": None,
+}
+KINDS = ("corpus", "tokenizer", "tokenized_corpus", "megatron_checkpoint", "hf_model", "eval_report")
+STAGES = ["prepare_corpus", "train_tokenizer", "tokenize", "pretrain", "convert"]
+
+
+def submit(
+    client: Client,
+    recipe: dict[str, Any],
+    root: Path = ROOT,
+    workflow: str = "pretrain_to_rl.pretrain_to_rl",
+    **environment: str,
+) -> Any:
+    """`pyflyte run --remote` of a recipe, with the code in `root`."""
+    path = client.folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    module, _, name = workflow.partition(".")
+    return client.run(root / f"workflows/{module}.py", name, "--recipe", str(path), **environment)
+
+
+def baton(storage: Storage) -> str:
+    """Where pods keep what they make, unless BATON_STORAGE says otherwise."""
+    return f"{storage.root}/raw/baton"
+
+
+def manifests(storage: Storage) -> list[dict[str, Any]]:
+    """Of the artifacts in storage."""
+    folder = f"{baton(storage)}/artifacts/"
+    return [json.loads(storage.get(uri) or b"") for uri in storage.list(folder) if uri.endswith("/manifest.json")]
+
+
+def digests(storage: Storage, kinds: Collection[str] = KINDS) -> set[tuple[str, str]]:
+    """The artifacts in storage, without those that have times in them."""
+    return {(each["kind"], each["digest"]) for each in manifests(storage) if each["kind"] in kinds}
+
+
+def lose(cluster: Cluster, kind: str) -> None:
+    """Delete the files of all artifacts of a kind, and not what the catalog says of them."""
+    for _, digest in digests(cluster.storage, [kind]):
+        assert cluster.storage.remove(f"{baton(cluster.storage)}/artifacts/{digest}/")
+
+
+def forget(cluster: Cluster, stage: str, function: str, kind: str) -> None:
+    """As if a stage had never run: in the catalog, its artifact, its job."""
+    lose(cluster, kind)
+    cluster.storage.remove(f"{baton(cluster.storage)}/jobs/{stage}-")
+    cluster.catalog.forget(function)
+
+
+def stored_step(storage: Storage) -> int:
+    """The newest checkpoint of the pretraining that is complete in storage; 0: there is none."""
+    folders = [uri.split("/") for uri in storage.list(f"{baton(storage)}/jobs/pretrain-")]
+    steps = [int(parts[-2].rpartition("-")[2]) for parts in folders if parts[-1] == "manifest.json"]
+    return max(steps, default=0)
+
+
+class Disturbed:
+    """Does something to the first pod of the pretraining when a checkpoint of it is in storage."""
+
+    def __init__(self, storage: Storage, act: Callable[[Pod], None]) -> None:
+        self._storage, self._act = storage, act
+        self.step, self.when = 0, 0.0  # of the newest checkpoint then; seconds since the epoch
+        self.saved = 0  # the newest checkpoint's step when that was done
+
+    def __call__(self, pod: Pod) -> None:
+        while pod.task == "pretrain" and pod.attempt == 0 and pod.alive():
+            if step := stored_step(self._storage):
+                self.step, self.when = step, time.time()
+                self._act(pod)
+                self.saved = stored_step(self._storage)
+                return
+            time.sleep(0.05)
+
+
+def trained(storage: Storage) -> list[dict[str, Any]]:
+    """The metrics of the pretraining, a line for each step."""
+    ((_, digest),) = digests(storage, ["megatron_checkpoint"])
+    lines = storage.get(f"{baton(storage)}/artifacts/{digest}/record/metrics.jsonl") or b""
+    return [line for line in map(json.loads, lines.splitlines()) if "loss" in line]

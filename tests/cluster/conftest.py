@@ -1,0 +1,41 @@
+"""A Flyte cluster without Flyte's backend: admin, propeller, catalog and S3 in this process, pods as processes."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from infra.home import QUIET
+from tests.cluster.admin import admin
+from tests.cluster.client import Client
+from tests.cluster.propeller import Cluster
+from tests.cluster.storage import s3
+from tests.tracking.conftest import Server, free_port
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    with s3() as storage, admin(storage) as (service, address):
+        environment = {**storage.environment(), **QUIET, "HF_HUB_OFFLINE": "1"}
+        yield Cluster(storage, service, address, folder, environment)
+
+
+@pytest.fixture(scope="module")
+def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """An `mlflow server`."""
+    server = Server(tmp_path_factory.mktemp("mlflow") / "mlflow.db", free_port())
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def tracked(cluster: Cluster, mlflow: Server) -> Cluster:
+    """The cluster, its operator having named an MLflow server to every pod."""
+    return replace(cluster, environment={**cluster.environment, "MLFLOW_TRACKING_URI": mlflow.uri})
+
+
+@pytest.fixture(scope="module")
+def client(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Client:
+    return Client(cluster.admin, cluster.address, tmp_path_factory.mktemp("client"))

@@ -1,0 +1,148 @@
+"""Tiny workflows that show the tests' propeller: nothing of Baton's, and a project of their own (no __init__.py)."""
+# mypy: disable-error-code="no-any-return"
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from flytekit import Cache, HashMethod, Resources, Secret, current_context, dynamic, task, workflow
+from flytekit.core.python_function_task import PythonFunctionTask
+from flytekit.exceptions.user import FlyteRecoverableException
+from flytekit.extend import TaskPlugins
+from flytekit.types.directory import FlyteDirectory
+
+
+@task
+def square(n: int) -> int:
+    return n * n
+
+
+@task
+def total(numbers: list[int], more: int | None = None) -> int:
+    return sum(numbers) + (more or 0)
+
+
+@dynamic
+def squares(count: int) -> int:
+    return total(numbers=[square(n=n) for n in range(count)])
+
+
+@dynamic
+def nested(count: int) -> int:
+    return total(numbers=[squares(count=count), square(n=count)], more=100)
+
+
+@workflow
+def a_nested_dynamic(count: int) -> int:
+    return nested(count=count)
+
+
+@task
+def folder(word: str) -> FlyteDirectory:
+    path = Path("made")
+    path.mkdir()
+    (path / "word.txt").write_text(word)
+    return FlyteDirectory(str(path))
+
+
+@task
+def joined(folders: list[FlyteDirectory]) -> str:
+    return " ".join((Path(each.download()) / "word.txt").read_text() for each in folders)
+
+
+@workflow
+def a_list_of_folders(first: str, second: str) -> str:
+    return joined(folders=[folder(word=first), folder(word=second)])
+
+
+@task
+def counting(to: int) -> int:
+    """Counts from its checkpoint on, slowly; returns where this attempt began."""
+    checkpoint = current_context().checkpoint
+    assert checkpoint
+    found = checkpoint.read()
+    began = int(found) if found else 0
+    if not found:
+        checkpoint.write(str(to).encode())
+        print("counted", flush=True)
+        time.sleep(600)
+    return began
+
+
+@workflow
+def a_count(to: int) -> int:
+    return counting(to=to)
+
+
+Word = Annotated[str, HashMethod(lambda text: str(len(text)))]  # words of one length are one to the cache
+
+
+@task
+def word(text: str) -> Word:
+    return text
+
+
+@task(cache=Cache(version="1", ignored_inputs=("how",)))
+def shouted(text: Word, how: str) -> str:
+    return text.upper()
+
+
+@workflow
+def of_a_constant(text: str, how: str) -> str:
+    """An execution's input has no hash of its own either."""
+    return shouted(text=text, how=how)
+
+
+@workflow
+def of_a_promise(text: str, how: str) -> str:
+    return shouted(text=word(text=text), how=how)
+
+
+@task(retries=2)
+def refusing(recoverable: bool) -> None:
+    raise FlyteRecoverableException("not now") if recoverable else ValueError("never")
+
+
+@workflow
+def a_refusal(recoverable: bool) -> None:
+    refusing(recoverable=recoverable)
+
+
+@task(
+    requests=Resources(cpu="1", mem="1Gi"),
+    interruptible=True,
+    secret_requests=[Secret(group="tests", key="WORD", env_var="SECRET_WORD"), Secret(group="tests", key="NONE")],
+)
+def looking() -> dict[str, str]:
+    """What a pod sees."""
+    return dict(os.environ) | {"here": str(Path.cwd()), "files": " ".join(map(str, Path("/tmp").iterdir()))}
+
+
+@workflow
+def a_look() -> dict[str, str]:
+    return looking().with_overrides(limits=Resources(mem="2Gi"), retries=4)
+
+
+@dataclass
+class Elsewhere:
+    """Marks a task that the connector runs."""
+
+
+class ElsewhereTask(PythonFunctionTask[Elsewhere]):
+    def __init__(self, task_config: Elsewhere, task_function: Any, **words: Any) -> None:
+        super().__init__(task_config, task_function, task_type="skypilot", **words)
+
+
+TaskPlugins.register_pythontask_plugin(Elsewhere, ElsewhereTask)
+
+
+@task(task_config=Elsewhere())
+def rented(wanted: str) -> str:
+    return wanted
+
+
+@workflow
+def placed(wanted: str) -> str:
+    return rented(wanted=wanted)

@@ -1,0 +1,130 @@
+"""A pod: a process with a home of its own and only a pod's environment. Where root may make namespaces it also sees
+neither this machine's temporary files, nor the project's folder, nor the user's home, has a network of its own, and
+its processes end with it."""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import psutil
+
+from tests.cluster import network
+from tests.cluster.network import Network
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = Path(sys.prefix).resolve()
+HIDDEN = (Path(tempfile.gettempdir()), Path.home(), ROOT)
+NAMESPACES = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+RELAY = Path(network.__file__).read_text()
+GRACE_S = 30  # Kubernetes', unless the pod says otherwise
+
+# What is needed is kept aside, empty folders are put over the rest, and it comes back to its place.
+ALONE = """
+mount -t tmpfs none /mnt
+number=0
+for path in $NEEDED; do
+  number=$((number + 1)); mkdir /mnt/$number; mount --bind "$path" /mnt/$number
+done
+for path in $HIDDEN; do [ ! -d "$path" ] || mount -t tmpfs none "$path"; done
+number=0
+for path in $NEEDED; do
+  number=$((number + 1)); mkdir -p "$path"; mount --move /mnt/$number "$path"
+done
+umount /mnt
+$RELAY
+unset NEEDED HIDDEN
+cd "$0"
+exec "$@"
+"""
+
+
+@cache
+def can_be_alone() -> bool:
+    """Whether this user may make namespaces, which takes root."""
+    if os.geteuid() or not shutil.which("unshare"):
+        return False
+    return subprocess.run([*NAMESPACES, "true"], capture_output=True, check=False).returncode == 0
+
+
+class Pod:
+    """One attempt at a task, started."""
+
+    def __init__(
+        self,
+        name: str,
+        task: str,
+        attempt: int,
+        folder: Path,
+        reachable: Network,
+        command: Sequence[str],
+        given: Mapping[str, str],
+    ) -> None:
+        self.name, self.task, self.attempt, self.log = name, task, attempt, folder / "log.txt"
+        self._home = folder / "pod"
+        work = self._home / "root"
+        for path in (work, self._home / "tmp"):
+            path.mkdir(parents=True)
+        environment = {
+            "PATH": f"{ENVIRONMENT / 'bin'}:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(work),
+            "TMPDIR": str(self._home / "tmp"),
+            "LANG": "C.UTF-8",
+            **given,
+        }
+        words = list(command)
+        if can_be_alone():
+            needed = (self._home, ENVIRONMENT, Path(sys.base_prefix).resolve(), reachable.folder)
+            environment |= {"NEEDED": " ".join(map(str, needed)), "HIDDEN": " ".join(map(str, HIDDEN))}
+            relay = [str(ENVIRONMENT / "bin/python"), "-IS", "-c", RELAY, str(reachable.folder)]
+            script = ALONE.replace("$RELAY", shlex.join([*relay, *reachable.reach(given.values())]))
+            words = [*NAMESPACES, "sh", "-euc", script, str(work), *words]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                words,
+                cwd=work,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.grace_s = GRACE_S
+        self.deleted = False
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def wait(self) -> int:
+        """Its exit code; 128 and the signal's number if a signal ended it. What it wrote to its disk is gone then."""
+        code = self.process.wait()
+        shutil.rmtree(self._home, ignore_errors=True)
+        return 128 - code if code < 0 else code
+
+    def kill(self) -> None:
+        """Its node is lost: all its processes at once."""
+        try:
+            top = psutil.Process(self.process.pid)
+            for process in (top, *top.children(recursive=True)):
+                process.kill()
+        except psutil.NoSuchProcess:
+            pass  # it ended meanwhile
+
+    def delete(self) -> None:
+        """As Kubernetes deletes a pod: SIGTERM for its first process, and SIGKILL after the grace period."""
+        self.deleted = True
+        try:
+            top = psutil.Process(self.process.pid)
+            (first,) = top.children() if can_be_alone() else [top]
+            first.send_signal(signal.SIGTERM)
+            self.process.wait(self.grace_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        except (psutil.NoSuchProcess, ValueError):
+            self.kill()  # it ends, or has not begun

@@ -1,0 +1,267 @@
+"""Flyte's propeller for tests: runs an execution's nodes as pods, by the protocol that a real one has with them.
+
+The graph comes from the admin, each command line is the one that was registered, and inputs.pb, outputs.pb, error.pb
+and futures.pb are in the storage. See FINDINGS, "Flyte's cluster side", for what was seen of a real one.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flyteidl.core.dynamic_job_pb2 import DynamicJobSpec
+from flyteidl.core.literals_pb2 import LiteralMap
+
+from tests.cluster.admin import Admin, Id, id_of
+from tests.cluster.attempt import Asked, Attempt, asked
+from tests.cluster.bind import START, bind, upstream
+from tests.cluster.catalog import Catalog
+from tests.cluster.connector import TASK_TYPE, Connector
+from tests.cluster.failure import Failed, Retries
+from tests.cluster.network import Network
+from tests.cluster.pod import Pod
+from tests.cluster.storage import Storage
+
+PODS = 2  # at a time
+
+Watch = Callable[[Pod], None]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One attempt at a task, or its outputs from the catalog."""
+
+    node: str  # n0, n0-0-dn3
+    task: str  # the name of its function
+    attempt: int
+    cached: bool
+    failed: Failed | None
+    seconds: float
+    asked: Asked
+    log: Path | None
+
+    @property
+    def said(self) -> str:
+        """What the pod printed."""
+        return self.log.read_text(errors="replace") if self.log else ""
+
+
+@dataclass
+class Done:
+    """What became of an execution."""
+
+    name: str
+    outputs: LiteralMap | None = None
+    failed: Failed | None = None
+    ran: list[Ran] = field(default_factory=list)  # in the order of their ends
+
+    def of(self, task: str) -> list[Ran]:
+        return [each for each in self.ran if each.task == task]
+
+    def made(self) -> list[str]:
+        """The tasks that ran, as opposed to those from the catalog."""
+        return [each.task for each in self.ran if not each.cached]
+
+    def why(self) -> str:
+        """For a test that expected no failure."""
+        logs = [f"--- {each.task}, attempt {each.attempt}\n{each.said[-3000:]}" for each in self.ran if each.failed]
+        return f"{self.failed}\n" + "\n".join(logs)
+
+
+@dataclass
+class Cluster:
+    """What executions have in common, and what the operator has set."""
+
+    storage: Storage
+    admin: Admin
+    address: str  # the admin's
+    folder: Path  # for what pods print, and for their disks while they run
+    environment: Mapping[str, str]  # of every pod: the operator's default-env-vars
+    secrets: Mapping[str, str] = field(default_factory=dict)  # by their keys, in whatever group
+    connector: str | None = None  # its address
+    connector_deadline_s: float = 10.0  # of each call, unless the operator sets another
+    catalog: Catalog = field(default_factory=Catalog)
+    network: Network = field(default_factory=Network)
+
+    def execute(self, execution: Any, watch: Watch | None = None) -> Done:
+        """Run an execution that was created in the admin. `watch` gets each pod, in a thread of its own."""
+        done: Done = _Run(self, execution, watch).run()
+        self.admin.results[execution.name] = done
+        return done
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """A workflow's nodes, and where in an execution it is."""
+
+    nodes: Iterable[Any]
+    outputs: Iterable[Any]
+    tasks: Mapping[Id, Any]
+    subworkflows: Mapping[Id, Any]
+    unique: str  # before the id of each node
+    data: str  # the folder of the nodes' folders
+
+
+class _Run:
+    def __init__(self, cluster: Cluster, execution: Any, watch: Watch | None) -> None:
+        self.cluster, self.execution, self.watch = cluster, execution, watch
+        self.done = Done(execution.name)
+        self.free, self.stopped = threading.Semaphore(PODS), threading.Event()
+        self.pods: set[Pod] = set()
+        self.lock = threading.Lock()
+
+    def run(self) -> Done:
+        admin, execution = self.cluster.admin, self.execution
+        workflow = admin.workflow(admin.launch_plan(execution.spec.launch_plan).workflow_id)
+        folder = f"{execution.project}-{execution.domain}-{execution.name}"
+        graph = _Graph(
+            workflow.template.nodes,
+            workflow.template.outputs,
+            admin.all_tasks(),
+            {id_of(each.id): each for each in workflow.sub_workflows},
+            unique="",
+            data=f"{self.cluster.storage.root}/metadata/propeller/{folder}",
+        )
+        try:
+            self.done.outputs = self.graph(graph, admin.inputs(execution))
+        except Failed as failed:
+            self.done.failed = failed
+        return self.done
+
+    def graph(self, graph: _Graph, inputs: LiteralMap) -> LiteralMap:
+        """Each node as soon as those before it are done. The first that fails ends all. Raises Failed."""
+        known, waiting = {START: inputs}, {node.id: node for node in graph.nodes}
+        running: dict[Future[LiteralMap], str] = {}
+        failed: BaseException | None = None
+        with ThreadPoolExecutor(max(1, len(waiting))) as threads:
+            while running or (waiting and not failed):
+                ready = [each for each in waiting.values() if not failed and _before(each) <= known.keys()]
+                assert ready or running, f"nodes that wait for each other, or for one that is not there: {[*waiting]}"
+                for node in ready:
+                    del waiting[node.id]
+                    running[threads.submit(self.node, graph, node, bind(node.inputs, known))] = node.id
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    node_id, error = running.pop(future), future.exception()
+                    if error is None:
+                        known[node_id] = future.result()
+                    elif failed is None:
+                        failed = error
+                        self.stop()
+        if failed:
+            raise failed
+        return bind(graph.outputs, known)
+
+    def stop(self) -> None:
+        """What Flyte does with the other pods when a node has failed."""
+        self.stopped.set()
+        with self.lock:
+            left = [*self.pods]
+        for pod in left:
+            pod.delete()
+
+    def node(self, graph: _Graph, node: Any, inputs: LiteralMap) -> LiteralMap:
+        """A node's outputs: from the catalog, or by attempts until one succeeds. Raises Failed."""
+        unique, data = f"{graph.unique}{node.id}", f"{graph.data}/{node.id}/data"
+        if graph.unique:
+            data = f"{graph.data}/{node.id}"
+        if node.WhichOneof("target") == "workflow_node":
+            sub = graph.subworkflows[id_of(node.workflow_node.sub_workflow_ref)]
+            return self.graph(_under(graph, sub, unique, data, 0), inputs)
+        if node.WhichOneof("target") != "task_node":
+            raise NotImplementedError(f"{node.id}: a {node.WhichOneof('target')}")
+        task = graph.tasks[id_of(node.task_node.reference_id)]
+        wanted, discoverable = asked(task, node), task.metadata.discoverable
+        storage, catalog = self.cluster.storage, self.cluster.catalog
+        attempt = Attempt(self.execution, task, wanted, unique, data, 0, storage.root)
+        if discoverable and not self.execution.spec.overwrite_cache and (found := catalog.get(task, inputs)):
+            self.note(attempt, time.monotonic(), None, cached=True)
+            return found
+        storage.put(f"{data}/inputs.pb", inputs.SerializeToString())
+        made = self.attempts(attempt, inputs, Retries(wanted.retries))
+        if isinstance(made, tuple):  # what fails there is not retried from here
+            number, spec = made
+            made = self.graph(_under(graph, spec, unique, data, number), LiteralMap())
+            storage.put(f"{data}/{number}/outputs.pb", made.SerializeToString())
+        if discoverable:
+            catalog.put(task, inputs, made)
+        return made
+
+    def attempts(self, attempt: Attempt, inputs: LiteralMap, retries: Retries) -> LiteralMap | tuple[int, Any]:
+        """The outputs, or the number of the attempt that left a dynamic workflow's nodes, and these. Raises Failed."""
+        while True:
+            began = time.monotonic()
+            try:
+                with self.free:
+                    if self.stopped.is_set():
+                        raise Failed("aborted", recoverable=False)
+                    began = time.monotonic()
+                    found = self.attempt(attempt, inputs)
+            except Failed as failed:
+                self.note(attempt, began, failed)
+                if self.stopped.is_set() or not retries.again(failed):
+                    raise
+                attempt = attempt.next()
+                continue
+            self.note(attempt, began, None)
+            return (attempt.number, found) if isinstance(found, DynamicJobSpec) else found
+
+    def attempt(self, attempt: Attempt, inputs: LiteralMap) -> LiteralMap | DynamicJobSpec:
+        cluster = self.cluster
+        if attempt.task.type == TASK_TYPE:
+            assert cluster.connector, f"{attempt.node}: this cluster has no connector"
+            task = attempt.filled_in()
+            connector = Connector(cluster.connector, cluster.connector_deadline_s)
+            found = connector.run(task, inputs, attempt.output_prefix, self.stopped)
+            return attempt.result(0, cluster.storage) if found is None else found
+        given = {**cluster.environment, **attempt.environment(cluster.secrets)}
+        folder, command = self.folder(attempt), attempt.command()
+        pod = Pod(attempt.pod, attempt.function, attempt.number, folder, cluster.network, command, given)
+        with self.lock:
+            self.pods.add(pod)
+        if grace := attempt.asked.pod.get("terminationGracePeriodSeconds"):
+            pod.grace_s = int(grace)
+        if self.watch:
+            threading.Thread(target=self.watch, args=[pod], daemon=True).start()
+        try:
+            code = pod.wait()
+        finally:
+            pod.kill()
+            with self.lock:
+                self.pods.discard(pod)
+        if pod.deleted:
+            raise Failed(f"{pod.name} was deleted", recoverable=True, system=True)
+        return attempt.result(code, cluster.storage)
+
+    def note(self, attempt: Attempt, began: float, failed: Failed | None, cached: bool = False) -> None:
+        log = self.folder(attempt) / "log.txt"
+        self.done.ran.append(
+            Ran(
+                attempt.node,
+                attempt.function,
+                attempt.number,
+                cached,
+                failed,
+                time.monotonic() - began,
+                attempt.asked,
+                log if log.exists() else None,
+            )
+        )
+
+    def folder(self, attempt: Attempt) -> Path:
+        return self.cluster.folder / attempt.pod
+
+
+def _before(node: Any) -> set[str]:
+    return {*node.upstream_node_ids, *upstream(node.inputs)} - {""}
+
+
+def _under(graph: _Graph, spec: Any, unique: str, data: str, number: int) -> _Graph:
+    """The nodes of a subworkflow, or those that a dynamic workflow's attempt has left."""
+    tasks = {**graph.tasks, **{id_of(each.id): each for each in getattr(spec, "tasks", ())}}
+    inner = {id_of(each.id): each for each in getattr(spec, "subworkflows", ())}
+    return _Graph(
+        spec.nodes, spec.outputs, tasks, {**graph.subworkflows, **inner}, f"{unique}-{number}-", f"{data}/{number}"
+    )

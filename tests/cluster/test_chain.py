@@ -1,0 +1,186 @@
+"""Text → tokenizer → shards → pretraining → model, each stage in a pod that shares nothing with the others."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import mlflow as mlflow_client
+import pytest
+
+from tests.cluster.chain import (
+    BASE,
+    KINDS,
+    STAGES,
+    Disturbed,
+    baton,
+    digests,
+    forget,
+    lose,
+    manifests,
+    submit,
+    trained,
+)
+from tests.cluster.client import DIGEST, Client
+from tests.cluster.pod import ROOT, Pod
+from tests.cluster.propeller import Cluster, Done
+from tests.tracking.conftest import Server
+
+
+@pytest.fixture(scope="module")
+def submitted(tracked: Cluster, client: Client, mlflow: Server) -> Any:
+    return submit(client, BASE, MLFLOW_TRACKING_URI=mlflow.uri)
+
+
+@pytest.fixture(scope="module")
+def run(tracked: Cluster, submitted: Any) -> Done:
+    done = tracked.execute(submitted)
+    assert done.failed is None, done.why()
+    return done
+
+
+def test_every_stage_runs_in_a_pod_of_its_own(run: Done) -> None:
+    assert run.made() == ["stages", *STAGES, "report"]
+
+
+def test_what_the_stages_made_is_in_storage_by_its_digest(tracked: Cluster, run: Done) -> None:
+    storage = tracked.storage
+    assert {kind for kind, _ in digests(storage)} == {*KINDS} - {"eval_report"}
+    for manifest in manifests(storage):
+        there = f"{baton(storage)}/artifacts/{manifest['digest']}/"
+        assert {uri.removeprefix(there) for uri in storage.list(there)} >= manifest["files"].keys()
+
+
+def test_no_pod_computes_an_image_s_tag(run: Done) -> None:
+    assert {each.asked.image for each in run.ran} == {
+        f"registry.example/baton-data@{DIGEST}",
+        f"registry.example/baton-train@{DIGEST}",
+    }
+
+
+def test_the_pretraining_asks_for_what_it_needs(run: Done) -> None:
+    (pretrain,) = run.of("pretrain")
+    assert {"cpu", "memory"} <= pretrain.asked.requests.keys()
+
+
+def test_the_execution_is_one_execution_in_mlflow(run: Done, mlflow: Server) -> None:
+    found = mlflow_client.MlflowClient(mlflow.uri)
+    (experiment,) = [each for each in found.search_experiments() if each.name != "Default"]
+    runs = found.search_runs([experiment.experiment_id])
+    mine = [each for each in runs if run.name in each.data.tags["baton.execution"]]
+    (parent,) = [each for each in mine if each.data.tags["baton.role"] == "execution"]
+    children = [each for each in mine if each.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert sorted(each.data.tags["mlflow.runName"] for each in children) == [
+        *("convert", "corpus", "pretrain", "report", "shards", "tokenizer")
+    ]
+    assert {each.info.status for each in mine} == {"FINISHED"}
+
+
+def test_a_pod_ends_quietly(run: Done) -> None:
+    noise = ("Unclosed client session", "Exception ignored", "Traceback")
+    assert not [(each.task, word) for each in run.ran for word in noise if word in each.said]
+
+
+def test_the_same_again_is_served_from_the_catalog(tracked: Cluster, client: Client, run: Done, submitted: Any) -> None:
+    again = tracked.execute(client.again(submitted))
+    assert again.failed is None, again.why()
+    assert again.made() == ["stages", "report"]
+
+
+@pytest.fixture
+def described_otherwise(tmp_path: Path) -> Path:
+    """The product in another folder, a field's description changed."""
+    for name in ("images", "infra", "tasks", "workflows"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    spec = tmp_path / "tasks/pretrain/spec.py"
+    text = spec.read_text()
+    spec.write_text(text.replace('"Optimizer steps"', '"Steps of the optimizer"'))
+    assert spec.read_text() != text
+    return tmp_path
+
+
+def test_another_layout_placement_or_description_is_a_hit(
+    tracked: Cluster, client: Client, run: Done, mlflow: Server, described_otherwise: Path
+) -> None:
+    """A placed stage would need a connector, which this cluster has not."""
+    placed = {"placement": {"infra": ["aws"]}}
+    layout = {"layout": BASE["pretrain"]["layout"] | {"micro_batch": 4}}
+    changed = BASE | {"shards": placed, "pretrain": BASE["pretrain"] | layout, "convert": placed}
+    done = tracked.execute(submit(client, changed, described_otherwise, MLFLOW_TRACKING_URI=mlflow.uri))
+    assert done.failed is None, done.why()
+    assert done.made() == ["stages", "report"]
+
+
+@pytest.fixture(scope="module")
+def before(tracked: Cluster, run: Done) -> set[tuple[str, str]]:
+    """The digests of what was made undisturbed."""
+    return digests(tracked.storage)
+
+
+@pytest.fixture(scope="module")
+def disturbed(tracked: Cluster, client: Client, before: Any, submitted: Any) -> tuple[Done, Disturbed]:
+    """Pretraining and conversion anew: the first is killed once, and the storage refuses what the second sends."""
+    forget(tracked, "pretrain", "pretrain", "megatron_checkpoint")
+    forget(tracked, "convert", "convert", "hf_model")
+    kill = Disturbed(tracked.storage, Pod.kill)
+
+    def watch(pod: Any) -> None:
+        if pod.task == "convert":
+            tracked.storage.refuse("PUT", "/artifacts/", 5)
+            tracked.storage.refuse("GET", "/artifacts/", 5)
+        kill(pod)
+
+    return tracked.execute(client.again(submitted), watch), kill
+
+
+def test_a_killed_pretraining_continues_in_the_next_pod(
+    tracked: Cluster, before: set[tuple[str, str]], disturbed: tuple[Done, Disturbed]
+) -> None:
+    done, kill = disturbed
+    assert done.failed is None, done.why()
+    assert [each.attempt for each in done.of("pretrain")] == [0, 1]
+    assert digests(tracked.storage) == before
+    kept = [line["step"] for line in trained(tracked.storage) if line["time"] < kill.when]
+    assert max(kept) >= kill.step > 0
+
+
+@pytest.mark.slow
+def test_a_pretraining_that_is_asked_to_end_saves_what_it_has(
+    tracked: Cluster, client: Client, before: set[tuple[str, str]], disturbed: Any, submitted: Any
+) -> None:
+    """As when a node is drained: SIGTERM, and SIGKILL after the grace period."""
+    forget(tracked, "pretrain", "pretrain", "megatron_checkpoint")
+    ended = Disturbed(tracked.storage, Pod.delete)
+    done = tracked.execute(client.again(submitted), ended)
+    assert done.failed is None, done.why()
+    assert ended.saved > ended.step
+    assert digests(tracked.storage) == before
+
+
+def test_a_storage_that_refuses_for_a_while_is_asked_again(
+    tracked: Cluster, before: set[tuple[str, str]], disturbed: tuple[Done, Disturbed]
+) -> None:
+    done, _ = disturbed
+    assert done.failed is None, done.why()
+    assert tracked.storage.refused == 10
+    assert digests(tracked.storage) == before
+
+
+def test_files_that_are_gone_end_in_the_command_that_helps(
+    tracked: Cluster, client: Client, disturbed: Any, submitted: Any
+) -> None:
+    """The catalog believes in the checkpoint for ever."""
+    forget(tracked, "convert", "convert", "hf_model")
+    lose(tracked, "megatron_checkpoint")
+    done = tracked.execute(client.again(submitted))
+    assert "megatron_checkpoint" in str(done.failed) and "--overwrite-cache" in str(done.failed)
+
+
+@pytest.mark.slow
+def test_what_is_gone_is_made_again(
+    tracked: Cluster, client: Client, before: set[tuple[str, str]], disturbed: Any, submitted: Any
+) -> None:
+    lose(tracked, "tokenizer")
+    lose(tracked, "megatron_checkpoint")
+    done = tracked.execute(client.again(submitted, overwrite_cache=True))
+    assert done.failed is None, done.why()
+    assert digests(tracked.storage) == before

@@ -1,0 +1,148 @@
+"""The propeller of the tests itself, on tiny workflows that know nothing of Baton."""
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flytekit import FlyteContextManager
+from flytekit.core.type_engine import TypeEngine
+from flytekit.models.literals import Literal
+
+from tests.cluster.client import DOMAIN, PROJECT, Client
+from tests.cluster.pod import Pod, can_be_alone
+from tests.cluster.propeller import Cluster, Done
+
+EXAMPLES = Path(__file__).with_name("examples") / "examples.py"
+
+
+@pytest.fixture(scope="module")
+def registered(client: Client) -> Client:
+    client.register(EXAMPLES)
+    return client
+
+
+def value(done: Done, python_type: Any) -> Any:
+    """The execution's only output."""
+    assert done.outputs is not None, done.why()
+    (literal,) = done.outputs.literals.values()
+    context = FlyteContextManager.current_context()
+    return TypeEngine.to_python_value(context, Literal.from_flyte_idl(literal), python_type)
+
+
+def test_dynamics_in_dynamics_with_optional_inputs(cluster: Cluster, registered: Client) -> None:
+    done = cluster.execute(registered.start("a_nested_dynamic", count=3))
+    assert value(done, int) == 0 + 1 + 4 + 9 + 100
+    assert {(each.node, each.task) for each in done.ran} == {
+        ("n0", "nested"),
+        ("n0-0-dn0", "squares"),
+        *((f"n0-0-dn0-0-dn{n}", "square") for n in range(3)),
+        ("n0-0-dn0-0-dn3", "total"),
+        ("n0-0-dn1", "square"),
+        ("n0-0-dn2", "total"),
+    }
+
+
+def test_what_one_pod_writes_another_reads_from_storage(cluster: Cluster, registered: Client) -> None:
+    done = cluster.execute(registered.start("a_list_of_folders", first="share", second="nothing"))
+    assert value(done, str) == "share nothing"
+    assert [uri for uri in cluster.storage.list(f"{cluster.storage.root}/raw") if uri.endswith("word.txt")]
+
+
+def test_a_killed_pod_is_retried_and_finds_its_checkpoint(cluster: Cluster, registered: Client) -> None:
+    def kill(pod: Pod) -> None:
+        log = pod.log
+        while pod.alive() and pod.attempt == 0:
+            if "counted" in log.read_text():
+                pod.kill()
+            time.sleep(0.05)
+
+    done = cluster.execute(registered.start("a_count", to=5), kill)
+    assert value(done, int) == 5
+    first, second = done.of("counting")
+    assert first.failed and first.failed.system and "exit code 137" in str(first.failed)
+    assert second.failed is None
+
+
+def test_three_lost_pods_are_enough(cluster: Cluster, registered: Client) -> None:
+    done = cluster.execute(registered.start("a_count", to=5), lambda pod: pod.kill())
+    assert len(done.of("counting")) == 3 and done.failed and done.failed.system
+
+
+@pytest.mark.parametrize(("recoverable", "attempts"), [(False, 1), (True, 3)])
+def test_a_user_s_error_is_retried_where_it_is_recoverable(
+    cluster: Cluster, registered: Client, recoverable: bool, attempts: int
+) -> None:
+    done = cluster.execute(registered.start("a_refusal", recoverable=recoverable))
+    assert len(done.of("refusing")) == attempts
+    assert ("not now" if recoverable else "ValueError: never") in str(done.failed)
+
+
+def test_a_promised_hash_counts_in_the_catalog_and_a_constant_s_is_lost(cluster: Cluster, registered: Client) -> None:
+    def ran(workflow: str, text: str, how: str) -> bool:
+        done = cluster.execute(registered.start(workflow, text=text, how=how))
+        assert done.failed is None, done.why()
+        return "shouted" in done.made()
+
+    assert ran("of_a_promise", "abc", "here")
+    assert not ran("of_a_promise", "xyz", "there")  # of the same length; `how` is ignored
+    assert ran("of_a_constant", "abc", "here")
+    assert not ran("of_a_constant", "abc", "there")
+    assert ran("of_a_constant", "xyz", "here")
+
+
+@pytest.fixture(scope="module")
+def seen(cluster: Cluster, registered: Client) -> Done:
+    return replace(cluster, secrets={"WORD": "hush", "OTHER": "no"}).execute(registered.start("a_look"))
+
+
+def test_a_pod_has_only_a_pod_s_environment(cluster: Cluster, seen: Done, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = value(seen, dict[str, str])
+    flyte = {name: each for name, each in found.items() if name.startswith("FLYTE_INTERNAL_EXECUTION")}
+    assert flyte == {
+        "FLYTE_INTERNAL_EXECUTION_ID": seen.name,
+        "FLYTE_INTERNAL_EXECUTION_PROJECT": PROJECT,
+        "FLYTE_INTERNAL_EXECUTION_DOMAIN": DOMAIN,
+        "FLYTE_INTERNAL_EXECUTION_WORKFLOW": f"{PROJECT}:{DOMAIN}:examples.a_look",
+    }
+    assert found["FLYTE_AWS_ENDPOINT"] == cluster.storage.for_pods
+    assert "BATON_HOME" not in found and "PYTEST_CURRENT_TEST" not in found
+
+
+def test_a_pod_has_the_secrets_that_its_task_names(seen: Done) -> None:
+    found = value(seen, dict[str, str])
+    assert {name: each for name, each in found.items() if name.startswith(("_FSEC", "SECRET"))} == {
+        "_FSEC_TESTS_WORD": "hush",
+        "SECRET_WORD": "hush",
+    }
+
+
+@pytest.mark.skipif(not can_be_alone(), reason="takes root and namespaces; without them pods only have fresh folders")
+def test_a_pod_sees_no_files_of_this_machine_s(seen: Done) -> None:
+    found = value(seen, dict[str, str])
+    assert not Path(found["here"]).exists()
+    assert len(found["files"].split()) <= 2  # the folder above its own, and the sockets of its network
+
+
+def test_what_a_node_asks_of_the_cluster_can_be_seen(seen: Done) -> None:
+    (looking,) = seen.of("looking")
+    assert (looking.asked.requests, looking.asked.limits) == ({}, {"memory": "2Gi"})
+    assert (looking.asked.retries, looking.asked.interruptible) == (4, True)
+
+
+def test_two_pods_run_at_a_time(cluster: Cluster, registered: Client) -> None:
+    at_once, most, lock = set[str](), 0, threading.Lock()
+
+    def watch(pod: Pod) -> None:
+        nonlocal most
+        with lock:
+            at_once.add(pod.name)
+            most = max(most, len(at_once))
+        pod.process.wait()
+        with lock:
+            at_once.discard(pod.name)
+
+    cluster.execute(registered.start("a_list_of_folders", first="at", second="once"), watch)
+    assert most == 2

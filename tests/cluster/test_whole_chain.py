@@ -1,0 +1,78 @@
+"""The whole chain, vLLM and TRL included, in pods that share nothing; and the same with pods killed at random."""
+
+import random
+import time
+from dataclasses import replace
+from typing import Any
+
+import mlflow as mlflow_client
+import pytest
+
+from tests.cluster.catalog import Catalog
+from tests.cluster.chain import CORPUS, baton, digests, submit
+from tests.cluster.client import Client
+from tests.cluster.pod import Pod
+from tests.cluster.propeller import Cluster, Done
+from tests.tracking.conftest import Server
+from tests.workflows.test_five_days import RECIPE
+from tests.workflows.test_pretrain_to_rl import LABELS, STAGES, TINY
+
+pytestmark = pytest.mark.slow
+
+KILLS, SEED = 30, 15
+KILLED_WITHIN_S = 20.0  # of a pod's start
+
+
+@pytest.fixture(scope="module")
+def submitted(tracked: Cluster, client: Client, mlflow: Server) -> Any:
+    return submit(client, TINY | {"corpus": CORPUS}, MLFLOW_TRACKING_URI=mlflow.uri)
+
+
+@pytest.fixture(scope="module")
+def run(tracked: Cluster, submitted: Any) -> Done:
+    done = tracked.execute(submitted)
+    assert done.failed is None, done.why()
+    return done
+
+
+def test_every_stage_runs_once(run: Done, mlflow: Server) -> None:
+    assert len(run.ran) == 1 + len(STAGES) + len(LABELS) + 1  # the dynamic and the report
+    assert mlflow_client.MlflowClient(mlflow.uri).get_model_version("tiny", "1").status == "READY"
+
+
+class AtRandom:
+    """Kills pods some time after they have started; a task's third attempt is left alone, since a fourth is not had."""
+
+    def __init__(self, chance: random.Random, left: int) -> None:
+        self.chance, self.left = chance, left
+
+    def __call__(self, pod: Pod) -> None:
+        if pod.attempt >= 2 or self.chance.random() < 0.4:
+            return
+        time.sleep(self.chance.uniform(0, KILLED_WITHIN_S))
+        if pod.alive() and self.left:
+            self.left -= 1
+            pod.kill()
+
+
+def test_pods_killed_at_random_change_no_digest(tracked: Cluster, client: Client, run: Done, submitted: Any) -> None:
+    before, kill = digests(tracked.storage), AtRandom(random.Random(SEED), KILLS)
+    while kill.left:
+        tracked.storage.remove(baton(tracked.storage))
+        anew = replace(tracked, catalog=Catalog())
+        done = anew.execute(client.again(submitted), kill)
+        assert done.failed is None, done.why()
+        assert digests(tracked.storage) == before
+
+
+def test_a_champion_is_made_and_a_day_without_new_text_changes_nothing(
+    tracked: Cluster, client: Client, mlflow: Server
+) -> None:
+    recipe = RECIPE | {"name": "cycles", "corpus": CORPUS, "publish": {"name": "cycles"}}
+    for day in range(2):
+        execution = submit(client, recipe, workflow="continuous.continue_training", MLFLOW_TRACKING_URI=mlflow.uri)
+        done = tracked.execute(execution)
+        assert done.failed is None, done.why()
+        assert ("train" in done.made()) == (day == 0)
+    (version,) = mlflow_client.MlflowClient(mlflow.uri).search_model_versions("name = 'cycles'")
+    assert version.status == "READY"
