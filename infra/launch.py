@@ -37,7 +37,8 @@ from infra.pod import this_pod
 from infra.progress import ProgressBar, say
 from infra.watch import Watch, kill_group, read_result
 
-STOP_GRACE_S = 60.0  # from SIGTERM to SIGKILL, here; BATON_STOP_GRACE_S where someone else sends the latter
+STOP_GRACE = "BATON_STOP_GRACE_S"  # from SIGTERM to SIGKILL, where someone else sends the latter
+STOP_GRACE_S = 60.0  # here
 POD_GRACE_S = 30.0  # Kubernetes' own, where a pod says nothing else
 SENDING_SHARE = 1 / 3  # of a pod's grace, in which the last checkpoint is sent
 LOOK_S = 0.2  # between two looks at an engine
@@ -56,7 +57,7 @@ class Terminated(SystemExit):
 
 def stop_grace_s() -> float:
     """From SIGTERM to SIGKILL: time to write a checkpoint, and in a pod to send it."""
-    return float(os.environ.get("BATON_STOP_GRACE_S") or (POD_GRACE_S if this_pod() else STOP_GRACE_S))
+    return float(os.environ.get(STOP_GRACE) or (POD_GRACE_S if this_pod() else STOP_GRACE_S))
 
 
 def engine_grace_s() -> float:

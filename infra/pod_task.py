@@ -12,6 +12,7 @@ from flytekit.models.security import SecurityContext
 from flytekit.models.task import Container, K8sPod
 
 from infra.errors import Stopped
+from infra.launch import STOP_GRACE
 from infra.placement.task import TASK_TYPE, Placeable
 from infra.pods import SECRETS, Pod
 
@@ -63,7 +64,9 @@ class PodTask(Placeable):
         if not self._own_pod():
             return None
         own: Container = self._get_container(settings)
-        env = [{"name": name, "value": value} for name, value in own.env.items()]
+        grace_s = self.pod.termination_grace_period_seconds
+        told = {} if grace_s is None else {STOP_GRACE: str(grace_s)}
+        env = [{"name": name, "value": value} for name, value in ((own.env or {}) | told).items()]
         container = {"name": PRIMARY, "image": own.image, "args": own.args, "env": env}
         return K8sPod(pod_spec=self._own_pod() | {"containers": [container]})
 

@@ -42,7 +42,7 @@ def test_one_template_serves_all_placements_which_come_with_the_input(placed: An
 
 def test_the_connector_reads_each_call_s_own_placement(placed: Any) -> None:
     task = templates(placed)["prepare_corpus"]
-    orders = [_order(task, literals(node)) for node in nodes(placed)["prepare_corpus"]]
+    orders = [_order(task, literals(node), None) for node in nodes(placed)["prepare_corpus"]]
     assert [Placement.model_validate(order.placement) for order in orders] == [
         Placement.model_validate(each) for each in (L4, SLURM)
     ]

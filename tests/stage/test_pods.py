@@ -69,6 +69,7 @@ def test_kubernetes_gets_the_nodes_and_the_time_to_save(asked: Any) -> None:
     assert spec["nodeSelector"] == {"pool": "gpu"}
     assert spec["tolerations"] == POD["tolerations"]
     assert spec["terminationGracePeriodSeconds"] == 300
+    assert {"name": "BATON_STOP_GRACE_S", "value": "300"} in spec["containers"][0]["env"]
 
 
 def test_a_pod_of_its_own_runs_the_same_command(asked: Any, usual: Any) -> None:
