@@ -7,8 +7,6 @@ import os
 
 from flytekit.loggers import set_flytekit_log_properties
 
-from infra.pod import this_pod
-
 LEVEL = "FLYTE_SDK_LOGGING_LEVEL"
 # of the process that fetches the code, in which nothing of ours is loaded; errors end it with a traceback
 ENVIRONMENT = {LEVEL: str(logging.CRITICAL)}
@@ -21,6 +19,6 @@ class _WithoutSessions(logging.Filter):
 
 
 def quiet_end() -> None:
-    """In a pod: all is logged as ever, but for open sessions."""
-    if this_pod() and os.environ.get(LEVEL) == ENVIRONMENT[LEVEL]:
+    """Where that environment is: from here on all is logged as ever, but for open sessions."""
+    if os.environ.get(LEVEL) == ENVIRONMENT[LEVEL]:
         set_flytekit_log_properties(filter=_WithoutSessions(), level=logging.WARNING)

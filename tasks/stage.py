@@ -25,7 +25,6 @@ from flytekit.core.base_task import IgnoreOutputs
 from flytekit.core.context_manager import FlyteContext, FlyteContextManager
 from flytekit.core.python_function_task import PythonFunctionTask
 from flytekit.core.type_engine import TypeEngine, TypeTransformer
-from flytekit.exceptions.user import FlyteRecoverableException
 from flytekit.extend import TaskPlugins
 from flytekit.extras.pydantic_transformer.transformer import PydanticTransformer
 from flytekit.models.literals import LiteralMap
@@ -35,11 +34,10 @@ from pydantic import BaseModel, ValidationError
 import tasks.cache  # noqa: F401 - where Flyte's is, and its errors
 from infra.errors import disk_errors_named
 from infra.home import quiet
-from infra.launch import Engine, EngineFailed, Survival, job_directory, run_engine
+from infra.launch import Engine, Survival, job_directory, run_engine
 from infra.node import Node, this_node
 from infra.placement.config import Placement
 from infra.placement.storage import address_of, send, storage_of
-from infra.pod import this_pod
 from infra.pod_log import ENVIRONMENT, quiet_end
 from infra.pod_task import PodTask
 from infra.pods import FAMILIES, Pod
@@ -98,14 +96,8 @@ class StageTask(PodTask, PythonFunctionTask[Stage]):
         return super().__call__(**_apart(inputs))
 
     def execute(self, **inputs: Any) -> Any:
-        """Taken apart again: a spec that was a promise is whole still. In a pod, what another pod may cure is said to
-        be so."""
-        try:
-            return super().execute(**_apart(inputs))
-        except EngineFailed as error:
-            if not (this_pod() and error.curable):
-                raise
-            raise FlyteRecoverableException(error.message) from error
+        """Taken apart again: a spec that was a promise is whole still."""
+        return super().execute(**_apart(inputs))
 
     def sent(self, placement: Placement, inputs: dict[str, Any]) -> dict[str, Any]:
         storage = storage_of(placement.storage)
