@@ -41,6 +41,7 @@ from infra.node import Node, this_node
 from infra.placement.config import Placement
 from infra.placement.storage import StorageError, address_of, is_bucket, storage_of
 from infra.pod import this_pod
+from infra.pod_log import ENVIRONMENT, quiet_end
 from infra.pod_task import PodTask
 from infra.pods import FAMILIES, Pod
 from infra.progress import say
@@ -57,6 +58,7 @@ A = TypeVar("A", bound=Artifact)
 ONE_TRY = Survival()
 
 quiet()
+quiet_end()
 
 # digests of what this process's stages made, as opposed to found in the cache: here, and elsewhere
 _made_here: set[str] = set()
@@ -193,6 +195,7 @@ def stage(
             whole,
             task_config=Stage(engine, (pod or Pod()).over(FAMILIES.get(image.name, Pod()))),
             container_image=image,
+            environment=ENVIRONMENT,
             cache=Cache(version=engine.version, ignored_inputs=("how",)) if cached else False,
             enable_deck=True,
             deck_fields=(),

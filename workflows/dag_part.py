@@ -11,6 +11,7 @@ from flytekit.exceptions.user import FlyteRecoverableException
 import images
 from infra.errors import Stopped
 from infra.pod import this_pod
+from infra.pod_log import ENVIRONMENT
 from infra.pod_task import secret
 from infra.pods import SECRETS_OF_ALL, secrets_of_all
 from infra.tracking.store import TrackingUnreachable
@@ -48,7 +49,7 @@ def dag_part(function: F) -> F:
         requests=SMALL,
         limits=SMALL,
         secret_requests=[secret(name) for name in names] or None,
-        environment={SECRETS_OF_ALL: os.environ[SECRETS_OF_ALL]} if names else None,
+        environment=ENVIRONMENT | ({SECRETS_OF_ALL: os.environ[SECRETS_OF_ALL]} if names else {}),
     )
     return made
 

@@ -1,0 +1,87 @@
+"""A part of a DAG in its pod: its stages' pods as the plan has them, and started again when the store was away."""
+
+from typing import Any
+
+import pytest
+from flytekit.exceptions.user import FlyteRecoverableException
+
+from infra.errors import Stopped
+from infra.pods import Resources
+from infra.tracking.store import TrackingUnreachable
+from workflows.dag_part import dag_part
+from workflows.pods import resources
+from workflows.recipe import Recipe, given_of
+
+CPU: dict[str, Any] = {
+    "tokenizer": {"vocab_size": 512},
+    "shards": {},
+    "pretrain": {"layout": {"processes": 2, "micro_batch": 8}},
+    "convert": {},
+    "grpo": {},
+}
+GPU = CPU | {"pretrain": {"layout": {"processes": 2, "micro_batch": 8, "device": "H100"}}}
+
+
+@dag_part
+def look(recipe: Recipe, error: str) -> str:
+    if error == "away":
+        raise TrackingUnreachable("the store is away")
+    if error:
+        raise Stopped(error)
+    assert recipe.pretrain
+    return str(recipe.pretrain.pod and recipe.pretrain.pod.resources.memory)
+
+
+def run(recipe: dict[str, Any], error: str = "") -> str:
+    function: Any = look
+    return str(function.task_function(recipe=Recipe.model_validate(recipe), error=error))
+
+
+@pytest.fixture
+def pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e1")
+
+
+def test_on_one_machine_the_recipe_is_as_it_was_written() -> None:
+    assert run(CPU) == "None"
+
+
+def test_in_a_pod_the_plan_says_what_is_left_open(pod: None) -> None:
+    assert run(CPU) == resources(given_of(Recipe.model_validate(CPU)), "pretrain").memory
+
+
+def test_in_a_pod_the_recipe_has_the_last_word(pod: None) -> None:
+    own = CPU | {"pretrain": CPU["pretrain"] | {"pod": {"resources": {"memory": "99Gi"}}}}
+    assert run(own) == "99Gi"
+
+
+def test_a_store_that_is_away_may_be_back_for_the_next_pod(pod: None) -> None:
+    with pytest.raises(FlyteRecoverableException, match="the store is away"):
+        run(CPU, "away")
+
+
+def test_what_a_person_must_change_is_not_tried_again(pod: None) -> None:
+    with pytest.raises(Stopped, match="wrong"):
+        run(CPU, "wrong")
+
+
+def of(recipe: dict[str, Any], stage: str) -> Resources:
+    return resources(given_of(Recipe.model_validate(recipe)), stage)
+
+
+def test_each_process_on_a_cpu_has_a_core_and_memory() -> None:
+    one = of(CPU | {"pretrain": {}}, "pretrain")
+    assert (of(CPU, "pretrain").cpu, of(CPU, "pretrain").gpu) == (2, None)
+    assert one.memory == "3Gi" and of(CPU, "pretrain").memory in ("5Gi", "6Gi")
+
+
+def test_each_process_on_a_gpu_has_one() -> None:
+    assert of(GPU, "pretrain").gpu == 2
+
+
+def test_a_recipe_for_gpus_tunes_and_samples_on_one() -> None:
+    assert (of(GPU, "grpo").gpu, of(CPU, "grpo").gpu) == (1, None)
+
+
+def test_what_the_plan_does_not_know_is_left_to_the_stage() -> None:
+    assert of(CPU, "convert") == Resources()
