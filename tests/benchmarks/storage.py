@@ -2,8 +2,8 @@
 
 Sent to an S3 server on this machine (moto's: a Python process, and slower than any real one) beside plain `s3fs.put`
 and `get` of the same folder, and to a folder beside `cp -r`. Ours cuts files into parts of 16 MB, plain s3fs those of
-more than 100 MB: a real S3 takes parts side by side, moto copies them once more when the last one is there. What is sent is checked by its sizes, what comes back by
-its digests; theirs is not checked at all.
+more than 100 MB: a real S3 takes parts side by side, moto copies them once more when the last one is there. What is
+sent is checked by its sizes, what comes back by its digests; theirs is not checked at all.
 """
 
 import os
