@@ -26,7 +26,7 @@ from infra.tracking.flyte import LOST_S, close_ended
 from infra.tracking.store import TrackingUnreachable, tracking_uri
 from tests.tracking.conftest import Server, curve, free_port, runs
 
-WAIT_S = 200.0
+WAIT_S = 500.0
 
 
 @pytest.fixture(scope="module", autouse=True)
