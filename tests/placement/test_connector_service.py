@@ -21,6 +21,7 @@ from flyteidl.admin import agent_pb2
 from flyteidl.core import errors_pb2, literals_pb2, tasks_pb2
 from flyteidl.core.execution_pb2 import TaskExecution
 from flyteidl.service.agent_pb2_grpc import AsyncAgentServiceStub
+from flytekit.extend.backend.utils import is_terminal_phase
 from sky.exceptions import ResourcesUnavailableError
 
 from infra.placement.config import NO_IMAGE
@@ -78,6 +79,7 @@ class Connector:
 
         def there() -> bool:
             last[:] = [self.get(job)]
+            assert last[0].phase == phase or not is_terminal_phase(last[0].phase), last[0].message
             return bool(last[0].phase == phase)
 
         until(there)
