@@ -141,6 +141,7 @@ def note_cached(
         cached=True,
         output={"kind": kind, "digest": digest, "facts": redact(facts)},
         machine=machine(),
+        pod=pod.name if (pod := this_pod()) else "",
     )
     write_stage(folder, run)
 
