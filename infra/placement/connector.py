@@ -11,6 +11,7 @@ import os
 import textwrap
 import threading
 import time
+import traceback
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -40,6 +41,7 @@ from infra.placement.job import STORAGE, Order, sky_task
 from infra.placement.record import message, over_limit, where
 from infra.placement.storage import storage_of
 from infra.pod import execution_name
+from infra.progress import say
 from infra.tracking.redact import redact_text
 
 TASK_TYPE = "skypilot"
@@ -214,6 +216,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         except WRONG as error:
             return Resource(TaskExecution.FAILED, f"{job.name} cannot be launched: {_said(error)}")
         except Exception as error:  # whatever went wrong at SkyPilot's
+            say(redact_text(traceback.format_exc()))
             return Resource(TaskExecution.RETRYABLE_FAILED, f"{job.name} was not launched: {_said(error)}")
         return self._unknown(job, "launched")
 

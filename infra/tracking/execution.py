@@ -52,7 +52,7 @@ from infra.tracking.store import check_reachable, tracking_uri
 
 # How long the end of a process may wait for the store: a tenth of its own time, within these bounds
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 1.5, 5.0
-POD_WAIT_S = 60.0  # in a pod, whose disk goes with it
+POD_WAIT_S = 240.0  # in a pod, whose disk goes with it
 LOCAL_STALL_S = 60.0  # a file of this machine is waited for as long as it takes a record in this time
 
 
@@ -141,6 +141,7 @@ def note_cached(
         cached=True,
         output={"kind": kind, "digest": digest, "facts": redact(facts)},
         machine=machine(),
+        pod=pod.name if (pod := this_pod()) else "",
     )
     write_stage(folder, run)
 

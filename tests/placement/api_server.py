@@ -91,6 +91,7 @@ class ApiServer:
             elif name == "jobs.launch" and not again:
                 job = ManagedJobRecord(job_id=len(self.jobs) + 1, job_name=body["name"], user_yaml=body["task"])
                 self.jobs.append(job.model_copy(update={"status": ManagedJobStatus.RUNNING}))
+                request.set_return_value(([job.job_id], None))
             elif name == "jobs.cancel":
                 for index, job in enumerate(self.jobs):
                     if job.job_id in body["job_ids"] and not job.status.is_terminal():  # type: ignore[union-attr]

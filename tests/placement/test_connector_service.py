@@ -21,6 +21,7 @@ from flyteidl.admin import agent_pb2
 from flyteidl.core import errors_pb2, literals_pb2, tasks_pb2
 from flyteidl.core.execution_pb2 import TaskExecution
 from flyteidl.service.agent_pb2_grpc import AsyncAgentServiceStub
+from flytekit.extend.backend.utils import is_terminal_phase
 from sky.exceptions import ResourcesUnavailableError
 
 from infra.placement.config import NO_IMAGE
@@ -47,9 +48,9 @@ class Connector:
             | {"AWS_ACCESS_KEY_ID": "test-key", "AWS_SECRET_ACCESS_KEY": "test-secret"},
             stdout=subprocess.DEVNULL,
         )
-        channel = grpc.insecure_channel(f"127.0.0.1:{self.port}")
-        grpc.channel_ready_future(channel).result(120)
-        self._stub: Any = AsyncAgentServiceStub(channel)
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{self.port}")
+        grpc.channel_ready_future(self.channel).result(120)
+        self._stub: Any = AsyncAgentServiceStub(self.channel)
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -78,6 +79,7 @@ class Connector:
 
         def there() -> bool:
             last[:] = [self.get(job)]
+            assert last[0].phase == phase or not is_terminal_phase(last[0].phase), last[0].message
             return bool(last[0].phase == phase)
 
         until(there)
@@ -134,6 +136,13 @@ def answered_in_time() -> Iterator[None]:
     began = time.monotonic()
     yield
     assert time.monotonic() - began < PROMISED_S
+
+
+def test_kubernetes_finds_it_healthy(connector: Connector) -> None:
+    """Its image has grpcio-health-checking (images/connector.txt); without it the probes of connector.yaml fail."""
+    health = pytest.importorskip("grpc_health.v1.health_pb2")
+    stub = pytest.importorskip("grpc_health.v1.health_pb2_grpc").HealthStub(connector.channel)
+    assert stub.Check(health.HealthCheckRequest(), timeout=DEADLINE_S).status == health.HealthCheckResponse.SERVING
 
 
 def test_create_and_get_answer_at_once_while_skypilot_hangs(sky: ApiServer, connector: Connector) -> None:

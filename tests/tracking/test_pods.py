@@ -17,14 +17,16 @@ import pytest
 from flyteidl.admin.execution_pb2 import Execution, ExecutionClosure, WorkflowExecutionGetRequest
 from flyteidl.core.execution_pb2 import WorkflowExecution
 from flyteidl.service import admin_pb2_grpc
+from flytekit.exceptions.user import FlyteRecoverableException
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from infra.tracking.execution import begin_execution
 from infra.tracking.flyte import LOST_S, close_ended
-from infra.tracking.store import tracking_uri
+from infra.tracking.store import TrackingUnreachable, tracking_uri
 from tests.tracking.conftest import Server, curve, free_port, runs
 
-WAIT_S = 200.0
+WAIT_S = 500.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -87,8 +89,8 @@ def flyte(tmp_path: Path) -> Flyte:
 
 
 def test_pods_that_start_at_one_moment_stand_under_one_parent(flyte: Flyte) -> None:
-    names = ["corpus", "tokenizer", "shards"]
-    started = [flyte.pod(f"n0-0-dn{number}", name, f"{name}-0") for number, name in enumerate(names)]
+    names = ["corpus", "evaluate", "evaluate"]  # one engine may be used twice
+    started = [flyte.pod(f"n0-0-dn{number}", name, f"{name}-{number}") for number, name in enumerate(names)]
     started.append(flyte.pod("n0", "", "", "begin"))
     assert [each.wait(WAIT_S) for each in started] == [0] * 4
     (parent,) = flyte.parents()
@@ -97,7 +99,7 @@ def test_pods_that_start_at_one_moment_stand_under_one_parent(flyte: Flyte) -> N
     assert parent.data.tags["mlflow.source.git.commit"] == "fast0c0ffee"
     assert parent.info.status == "RUNNING"  # nobody knows whether more will come
     stages = flyte.stages()
-    assert {run.info.run_name for run in stages} == set(names)
+    assert sorted(str(run.info.run_name) for run in stages) == names
     assert {run.data.tags["mlflow.parentRunId"] for run in stages} == {parent.info.run_id}
     assert {run.info.status for run in stages} == {"FINISHED"}
 
@@ -113,25 +115,15 @@ def test_the_last_stage_closes_the_execution(flyte: Flyte) -> None:
 
 def test_a_killed_attempt_is_ended_by_the_next(flyte: Flyte) -> None:
     flyte.killed("n0-0-dn3", "pretrain", "pretrain-0")
-    flyte.ran("n0-0-dn3", "pretrain", "pretrain-0", attempt=1)
-    lost, done = flyte.stages()
-    assert (lost.info.status, done.info.status) == ("KILLED", "FINISHED")
-    assert f"{flyte.id}-n0-0-dn3-1 went on" in lost.data.tags["baton.error"]
-    assert len(curve(done, "loss")) == 3
-    assert len(flyte.parents()) == 1
-
-
-def test_two_uses_of_one_engine_are_two_stages(flyte: Flyte) -> None:
-    both = [flyte.pod(f"n0-0-dn{number}", "evaluate", f"evaluate-{number}") for number in range(2)]
-    assert [each.wait(WAIT_S) for each in both] == [0, 0]
-    assert [run.info.status for run in flyte.stages()] == ["FINISHED", "FINISHED"]
-
-
-def test_a_failed_stage_ends_the_execution_and_another_attempt_takes_it_up(flyte: Flyte) -> None:
-    flyte.ran("n0-0-dn3", "pretrain", "pretrain-0", "fail")
+    flyte.ran("n0-0-dn3", "pretrain", "pretrain-0", "fail", attempt=1)
+    assert [run.info.status for run in flyte.stages()] == ["KILLED", "FAILED"]
+    assert f"{flyte.id}-n0-0-dn3-1 went on" in flyte.stages()[0].data.tags["baton.error"]
     assert flyte.parents()[0].info.status == "FAILED"
-    flyte.ran("n0-0-dn3", "pretrain", "pretrain-0", attempt=1)
-    assert flyte.parents()[0].info.status == "RUNNING"
+    flyte.ran("n0-0-dn3", "pretrain", "pretrain-0", attempt=2)
+    *_, done = flyte.stages()
+    assert done.info.status == "FINISHED"
+    assert len(curve(done, "loss")) == 3
+    assert [run.info.status for run in flyte.parents()] == ["RUNNING"]  # taken up again
 
 
 class Admin(admin_pb2_grpc.AdminServiceServicer):
@@ -167,6 +159,16 @@ def test_a_reader_sees_from_flyte_that_an_execution_is_over(flyte: Flyte) -> Non
             environment = os.environ | {"FLYTECTL_CONFIG": str(config)}
             subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], env=environment, check=True)
         assert [run.info.status for run in [*flyte.parents(), *flyte.stages()]] == [status, status]
+
+
+def test_a_store_that_is_away_is_an_error_that_flyte_may_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setattr("infra.tracking.away.PATIENCE_S", 0.0)
+    with pytest.raises(TrackingUnreachable):
+        begin_execution("nightly", {})
+    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "f0")
+    with pytest.raises(FlyteRecoverableException, match="cannot be reached"):
+        begin_execution("nightly", {})
 
 
 def test_without_flyte_s_word_silence_closes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

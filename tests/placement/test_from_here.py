@@ -1,0 +1,49 @@
+"""A placed stage of a local run, through the same connector in this process."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sky.server.common import get_server_url, is_api_server_local
+
+from infra.placement.config import Placement
+from infra.placement.task import PlacementFailed
+from infra.tracking.execution import close_execution
+from tasks.data.spec import CorpusSpec
+from tasks.data.task import prepare_corpus
+from tests.placement.api_server import ApiServer, api_server, until
+
+
+@pytest.fixture
+def sky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    with api_server() as server:
+        monkeypatch.setenv("SKYPILOT_API_SERVER_ENDPOINT", server.url)
+        monkeypatch.setenv("BATON_HOME", str(tmp_path))
+        monkeypatch.setenv("FLYTE_LOCAL_CACHE_ENABLED", "false")
+        forget()
+        yield server
+        close_execution()
+    forget()
+
+
+def forget() -> None:
+    """SkyPilot's client keeps which server it has."""
+    get_server_url.cache_clear()
+    is_api_server_local.cache_clear()
+
+
+def test_a_failed_job_tells_its_last_lines_its_place_and_its_recoveries(sky: ApiServer, tmp_path: Path) -> None:
+    sky.log = "".join(f"line {number}\n" for number in range(100))
+
+    def fail() -> None:
+        until(lambda: sky.jobs)
+        sky.end("FAILED", cloud="Slurm", region="alpha", cluster_resources="1x(cpus=2)", recovery_count=2)
+
+    threading.Thread(target=fail, daemon=True).start()
+    with pytest.raises(PlacementFailed) as failed:
+        prepare_corpus(spec=CorpusSpec(placement=Placement(infra=["slurm/alpha"], storage=str(tmp_path))))
+    said = str(failed.value)
+    assert "job 1 failed on Slurm/alpha (1x(cpus=2)), recovered 2 times" in said
+    assert "line 70\nline 71\n" in said
+    assert "line 69" not in said
