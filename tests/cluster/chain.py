@@ -1,6 +1,7 @@
 """Baton's own chain for these tests: tiny, and its text is what every pod has, the interpreter's library."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -23,6 +24,7 @@ BASE: dict[str, Any] = {name: TINY[name] for name in ("tokenizer", "shards", "co
     "pretrain": TINY["pretrain"] | {"steps": 200, "checkpoints": {"every": EVERY}},
     "audit": None,
 }
+CHECKPOINT = re.compile(r"/checkpoints/step-(\d+)/manifest\.json$")
 KINDS = ("corpus", "tokenizer", "tokenized_corpus", "megatron_checkpoint", "hf_model", "eval_report")
 STAGES = ["prepare_corpus", "train_tokenizer", "tokenize", "pretrain", "convert"]
 
@@ -72,9 +74,8 @@ def forget(cluster: Cluster, stage: str, function: str, kind: str) -> None:
 
 def stored_step(storage: Storage) -> int:
     """The newest checkpoint of the pretraining that is complete in storage; 0: there is none."""
-    folders = [uri.split("/") for uri in storage.list(f"{baton(storage)}/jobs/pretrain-")]
-    steps = [int(parts[-2].rpartition("-")[2]) for parts in folders if parts[-1] == "manifest.json"]
-    return max(steps, default=0)
+    found = [CHECKPOINT.search(uri) for uri in storage.list(f"{baton(storage)}/jobs/pretrain-")]
+    return max((int(each[1]) for each in found if each), default=0)
 
 
 class Disturbed:

@@ -111,6 +111,7 @@ class _Run:
         self.done = Done(execution.name)
         self.free, self.stopped = threading.Semaphore(PODS), threading.Event()
         self.pods: set[Pod] = set()
+        self.broken: list[Exception] = []  # of `watch`
         self.lock = threading.Lock()
 
     def run(self) -> Done:
@@ -129,6 +130,8 @@ class _Run:
             self.done.outputs = self.graph(graph, admin.inputs(execution))
         except Failed as failed:
             self.done.failed = failed
+        if self.broken:
+            raise self.broken[0]
         return self.done
 
     def graph(self, graph: _Graph, inputs: LiteralMap) -> LiteralMap:
@@ -224,7 +227,7 @@ class _Run:
         if grace := attempt.asked.pod.get("terminationGracePeriodSeconds"):
             pod.grace_s = int(grace)
         if self.watch:
-            threading.Thread(target=self.watch, args=[pod], daemon=True).start()
+            threading.Thread(target=self.watched, args=[pod], daemon=True).start()
         try:
             code = pod.wait()
         finally:
@@ -234,6 +237,14 @@ class _Run:
         if pod.deleted:
             raise Failed(f"{pod.name} was deleted", recoverable=True, system=True)
         return attempt.result(code, cluster.storage)
+
+    def watched(self, pod: Pod) -> None:
+        """In a thread: what goes wrong there is raised where the execution is waited for."""
+        assert self.watch
+        try:
+            self.watch(pod)
+        except Exception as error:
+            self.broken.append(error)
 
     def note(self, attempt: Attempt, began: float, failed: Failed | None, cached: bool = False) -> None:
         log = self.folder(attempt) / "log.txt"

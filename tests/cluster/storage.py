@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import boto3
+from moto.moto_server.threaded_moto_server import make_server  # Werkzeug's
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
-from werkzeug.serving import make_server
 
 KEY = "test"  # moto takes any
 

@@ -100,7 +100,7 @@ def of_a_promise(text: str, how: str) -> str:
     return shouted(text=word(text=text), how=how)
 
 
-@task(retries=2)
+@task(retries=1)
 def refusing(recoverable: bool) -> None:
     raise FlyteRecoverableException("not now") if recoverable else ValueError("never")
 
