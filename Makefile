@@ -35,7 +35,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo ui schedule test test-placement test-ui test-continuous test-serve test-crash fuzz parity survive lint bench lock clean
+.PHONY: help demo ui schedule test test-placement test-ui test-continuous test-serve test-cluster test-crash fuzz parity survive images lint bench lock clean
 
 # without .pyc files the large libraries load several times slower
 unexport PYTHONDONTWRITEBYTECODE
@@ -70,6 +70,9 @@ test-continuous: $(READY)  ## five days of continuous training with a simulated 
 test-serve: $(READY)  ## the champion's service with vLLM: switched under 16 clients, killed, its registry away; about five minutes
 	$(BIN)/python -m pytest -m slow tests/serve
 
+test-cluster: $(READY)  ## the whole chain in pods that share nothing, 30 of them killed, and continuous training; an hour or so
+	$(BIN)/python -m pytest -m slow tests/cluster
+
 # strace records what a program writes and syncs
 test-crash: $(READY)  ## power cuts at every point of five programs, replayed: nothing that a manifest vouches for is lost
 	@command -v strace >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends strace >/dev/null; }
@@ -82,7 +85,11 @@ parity: $(READY)  ## every parallel layout on up to 8 processes against one proc
 	$(BIN)/python -m pytest -m slow tests/pretrain/test_parity.py
 
 survive: $(READY)  ## kill -9 at random moments in every kind of layout, all chains of layouts; about a quarter of an hour
-	$(BIN)/python -m pytest -m slow tests/pretrain/test_kills.py tests/pretrain/test_reshard.py tests/pretrain/test_continue.py
+	$(BIN)/python -m pytest -m slow tests/pretrain/test_kills.py tests/pretrain/test_reshard.py \
+	  tests/pretrain/test_continue.py tests/pretrain/test_pods.py
+
+images: $(READY)  ## the pods' images, built and pushed with Docker, their digests in Flyte's configuration; REGISTRY=…
+	@$(BIN)/python -m images $(REGISTRY)
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check

@@ -14,7 +14,7 @@ from flytekit.models.task import Container, K8sPod
 from infra.errors import Stopped
 from infra.launch import STOP_GRACE
 from infra.placement.task import TASK_TYPE, Placeable
-from infra.pods import SECRETS, Pod
+from infra.pod_spec import SECRETS, PodSpec
 
 PRIMARY = "primary"  # the container's name in a pod of our own
 
@@ -29,16 +29,16 @@ class PodTask(Placeable):
     may have a `pod`."""
 
     @cached_property
-    def pod(self) -> Pod:
+    def pod(self) -> PodSpec:
         """Of a copy it is what it was given."""
-        default: Pod = self.task_config.pod
+        default: PodSpec = self.task_config.pod
         return default
 
     def __call__(self, **inputs: Any) -> Any:
         state = FlyteContextManager.current_context().compilation_state
         if state is None:
             return super().__call__(**inputs)
-        pod = Pod.model_validate(json.loads(inputs["how"]).get("pod") or {}).over(self.task_config.pod)
+        pod = PodSpec.model_validate(json.loads(inputs["how"]).get("pod") or {}).over(self.task_config.pod)
         promise = super(PodTask, self._with(pod.of_all_its_nodes())).__call__(**inputs)
         _check_one_template(state.nodes)
         return promise.with_overrides(**pod.overrides())
@@ -48,7 +48,7 @@ class PodTask(Placeable):
         """The same task with another template."""
         task = copy.copy(self)
         task.__dict__.pop("placed", None)
-        task.pod = Pod.model_validate_json(of_all_its_nodes)
+        task.pod = PodSpec.model_validate_json(of_all_its_nodes)
         return task
 
     @property

@@ -27,6 +27,7 @@ from infra.placement import storage
 from infra.placement.storage import StorageError, storage_of
 from infra.pod import this_pod
 from infra.progress import say
+from infra.tracking.placed import JOB
 from tasks.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, remove, verify
 from tasks.stored import DAMAGED, disbelieve, download, look_at, manifest_at, send, send_sealed
 
@@ -47,8 +48,9 @@ class Checkpoint:
 
 
 def offsite(job_dir: Path) -> "Offsite | None":
-    """None where the folder itself stays: outside of pods, and in a home that is the storage."""
-    if this_pod() is None:
+    """None where the folder itself stays: outside of pods and of jobs that reach the storage by its address alone, and
+    in a home that is the storage."""
+    if this_pod() is None and not (JOB in os.environ and "BATON_STORAGE" in os.environ):
         return None
     where = storage_of(None)
     return None if str(job_dir).startswith(f"{where}/") else Offsite(job_dir, where)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from infra.placement.config import Placement
-from infra.pods import Pod
+from infra.pod_spec import PodSpec
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class StageSpec(Spec):
     placement: Placement | None = Field(
         None, description="Where the stage runs, if not on this machine", json_schema_extra={"identity": False}
     )
-    pod: Pod | None = Field(
+    pod: PodSpec | None = Field(
         None, description="What its pod on a Flyte cluster asks for", json_schema_extra={"identity": False}
     )
 

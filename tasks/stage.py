@@ -42,8 +42,8 @@ from infra.placement.config import Placement
 from infra.placement.storage import StorageError, address_of, is_bucket, storage_of
 from infra.pod import this_pod
 from infra.pod_log import ENVIRONMENT, quiet_end
+from infra.pod_spec import FAMILIES, PodSpec
 from infra.pod_task import PodTask
-from infra.pods import FAMILIES, Pod
 from infra.progress import say
 from infra.tracking.execution import note_cached
 from infra.tracking.record import tracked
@@ -90,7 +90,7 @@ class Stage:
     """Marks a Flyte task as a stage (its `task_config`)."""
 
     engine: Engine
-    pod: Pod  # what its pod has where the recipe does not say
+    pod: PodSpec  # what its pod has where the recipe does not say
 
 
 class StageTask(PodTask, PythonFunctionTask[Stage]):
@@ -166,7 +166,7 @@ TaskPlugins.register_pythontask_plugin(Stage, StageTask)
 
 
 def stage(
-    engine: Engine, *, image: ImageSpec, cached: bool = True, pod: Pod | None = None
+    engine: Engine, *, image: ImageSpec, cached: bool = True, pod: PodSpec | None = None
 ) -> Callable[[Callable[..., A]], Callable[..., A]]:
     """Make a Flyte task of a function that takes a spec and artifacts and returns one artifact.
 
@@ -193,7 +193,7 @@ def stage(
         whole.__signature__ = inspect.Signature([*parameters, how])  # type: ignore[attr-defined]
         made_task: Callable[..., A] = task(
             whole,
-            task_config=Stage(engine, (pod or Pod()).over(FAMILIES.get(image.name, Pod()))),
+            task_config=Stage(engine, (pod or PodSpec()).over(FAMILIES.get(image.name, PodSpec()))),
             container_image=image,
             environment=ENVIRONMENT,
             cache=Cache(version=engine.version, ignored_inputs=("how",)) if cached else False,

@@ -12,10 +12,10 @@ import images
 from infra.errors import Stopped
 from infra.pod import this_pod
 from infra.pod_log import ENVIRONMENT
+from infra.pod_spec import SECRETS_OF_ALL, secrets_of_all
 from infra.pod_task import secret
-from infra.pods import SECRETS_OF_ALL, secrets_of_all
 from infra.tracking.store import TrackingUnreachable
-from workflows.pods import fitted
+from workflows.pod_defaults import fitted
 from workflows.recipe import given_of
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -18,7 +18,7 @@ from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem, Spec
 from workflows.costs import over_budget
 from workflows.given import Given, devices_of, placements_of, runs_on_a_cluster, vocabulary_of
-from workflows.pods import too_small
+from workflows.pod_defaults import too_small
 
 # stage: the stage it needs, and what that one hands to it
 NEEDS = {

@@ -14,7 +14,7 @@ from infra.tracking.redact import redact_text
 from tasks.data.source_spec import is_path
 from tasks.spec import Problem
 from workflows.given import Given
-from workflows.pods import fitted
+from workflows.pod_defaults import fitted
 from workflows.recipe import Recipe, given_of
 from workflows.recipe_error import RecipeError
 

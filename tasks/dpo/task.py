@@ -2,7 +2,7 @@
 
 import images
 from infra.launch import Engine
-from infra.pods import SAVES
+from infra.pod_spec import SAVES
 from tasks.artifacts import Corpus, HFModel
 from tasks.dpo.spec import DPOSpec
 from tasks.stage import run, stage

@@ -2,7 +2,7 @@
 
 import images
 from infra.launch import Engine, Survival
-from infra.pods import SAVES
+from infra.pod_spec import SAVES
 from tasks.artifacts import MegatronCheckpoint, MegatronWeights, TokenizedCorpus
 from tasks.pretrain.spec import PretrainSpec
 from tasks.stage import run, stage

@@ -7,7 +7,7 @@ import pytest
 from flytekit.models.task import Resources
 
 from infra.errors import Stopped
-from infra.pods import FAMILIES, Pod, in_bytes, in_gib
+from infra.pod_spec import FAMILIES, PodSpec, in_bytes, in_gib
 from tests.stage.compiled import job_spec, nodes, templates
 from workflows.recipe import Recipe
 from workflows.recipe_error import RecipeError
@@ -159,4 +159,4 @@ def test_a_size_is_rounded_up() -> None:
 
 
 def test_every_family_has_retries_for_what_another_pod_may_cure() -> None:
-    assert all(Pod().over(each).retries for each in FAMILIES.values())
+    assert all(PodSpec().over(each).retries for each in FAMILIES.values())

@@ -6,10 +6,10 @@ import pytest
 from flytekit.exceptions.user import FlyteRecoverableException
 
 from infra.errors import Stopped
-from infra.pods import Resources
+from infra.pod_spec import Resources
 from infra.tracking.store import TrackingUnreachable
 from workflows.dag_part import dag_part
-from workflows.pods import resources
+from workflows.pod_defaults import resources
 from workflows.recipe import Recipe, given_of
 
 CPU: dict[str, Any] = {

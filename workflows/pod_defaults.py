@@ -4,7 +4,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from infra.pods import Pod, Resources, in_bytes, in_gib
+from infra.pod_spec import PodSpec, Resources, in_bytes, in_gib
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.memory import CPU, GPU
 from tasks.pretrain.spec import PretrainSpec
@@ -27,7 +27,7 @@ WITH_VLLM = ("evaluate", "dpo", "grpo", "serve")
 def fitted(recipe: R, given: Given) -> R:
     """The recipe with the plan's amounts where its stages' pods leave them out."""
     changed = {
-        name: spec.model_copy(update={"pod": (spec.pod or Pod()).over(Pod(resources=resources(given, name)))})
+        name: spec.model_copy(update={"pod": (spec.pod or PodSpec()).over(PodSpec(resources=resources(given, name)))})
         for name, spec in given.specs.items()
         if isinstance(spec, StageSpec)
     }

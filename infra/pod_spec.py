@@ -48,7 +48,7 @@ class Toleration(_Words):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(None, description="null: every one")
 
 
-class Pod(_Words):
+class PodSpec(_Words):
     """What is left out is as the stage's default has it."""
 
     resources: Resources = Field(Resources(), description="What it takes")
@@ -68,12 +68,12 @@ class Pod(_Words):
     node_selector: dict[str, str] = Field({}, description="Labels that the node has")
     tolerations: list[Toleration] = Field([], max_length=100, description="Taints that the node may have")
 
-    def over(self, default: "Pod") -> "Pod":
+    def over(self, default: "PodSpec") -> "PodSpec":
         """This, and what it leaves out as in `default`."""
         mine, theirs = (each.model_dump(exclude_defaults=True) for each in (self, default))
         resources = theirs.get("resources", {}) | mine.get("resources", {})
         secrets = sorted({*self.secrets, *default.secrets})
-        return Pod.model_validate(theirs | mine | {"resources": resources, "secrets": secrets})
+        return PodSpec.model_validate(theirs | mine | {"resources": resources, "secrets": secrets})
 
     def overrides(self) -> dict[str, Any]:
         """What a node can have of its own, as the arguments of flytekit's `with_overrides`."""
@@ -111,9 +111,9 @@ def secrets_of_all() -> list[str]:
     return [name.strip() for name in os.environ.get(SECRETS_OF_ALL, "").split(",") if name.strip()]
 
 
-# By the image's family. The memory of what a plan has an estimate for is that of workflows/pods.py.
+# By the image's family. The memory of what a plan has an estimate for is that of workflows/pod_defaults.py.
 FAMILIES = {
-    family: Pod(resources=resources, retries=2, secrets=secrets_of_all())
+    family: PodSpec(resources=resources, retries=2, secrets=secrets_of_all())
     for family, resources in {
         "baton-data": Resources(cpu=1, memory="2Gi"),
         "baton-train": Resources(cpu=2, memory="4Gi", shared_memory=True),
@@ -121,7 +121,7 @@ FAMILIES = {
         "baton-post-train": Resources(cpu=2, memory="8Gi", shared_memory=True),
     }.items()
 }
-SAVES = Pod(termination_grace_period_seconds=120)  # a last checkpoint; Kubernetes' own is 30 s
+SAVES = PodSpec(termination_grace_period_seconds=120)  # a last checkpoint; Kubernetes' own is 30 s
 
 
 def in_bytes(quantity: str) -> float:
