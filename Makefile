@@ -35,7 +35,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo ui schedule test test-placement test-ui test-continuous test-serve test-cluster test-crash fuzz parity survive images lint bench lock clean
+.PHONY: help demo ui schedule test test-long test-placement test-ui test-continuous test-serve test-cluster test-crash fuzz parity survive images lint bench lock clean
 
 # without .pyc files the large libraries load several times slower
 unexport PYTHONDONTWRITEBYTECODE
@@ -53,8 +53,11 @@ ui: $(READY)  ## what made each model, and what became of it: Baton's pages and 
 schedule: $(READY)  ## continuous training by its cron expressions, without a Flyte cluster; BATON_CONTINUOUS=FILE: another recipe
 	@$(BIN)/python -m workflows.schedule
 
-test: lint  ## the checks, then all tests
+test: lint  ## the checks, then the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test-long: $(READY)  ## the tests that take minutes each: parity on four processes, deaths and hangs of ranks, servers, killed pods
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "long and not slow"
 
 test-placement: $(READY)  ## placed stages on two real Slurm clusters, made in namespaces by root; about half an hour
 	tests/placement/slurm/run.sh

@@ -14,6 +14,8 @@ from tests.convert.test_export import run
 from tests.convert.tiny import make_tokenizer
 from tests.pretrain.tiny import MODEL, make_shards, metrics, pretrain_job, start, tiny_spec, train, write_job
 
+pytestmark = pytest.mark.long
+
 STILL = OptimizerSpec(lr=1e-12, min_lr=1e-12, warmup_steps=0)
 
 

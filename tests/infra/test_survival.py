@@ -18,6 +18,8 @@ from infra.node import NotPlaced
 from tests.infra.launcher import request
 from tests.infra.test_launch import processes_of
 
+pytestmark = pytest.mark.long
+
 MODULE = "tests.infra.engines.steps"
 HANG_S = 3.0
 END_S = 60.0  # from the moment that the timeout ran out, or that a rank died: the bound

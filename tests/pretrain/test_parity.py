@@ -13,6 +13,8 @@ from tests.pretrain.parity_layouts import SUBJECTS, legal_layouts
 from tests.pretrain.parity_table import compare, record, result
 from tests.pretrain.tiny import make_shards
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 # fp32 sums in another order; measured: at most a tenth of these

@@ -18,6 +18,8 @@ from tasks.pretrain.spec import CheckpointPolicy
 from tests.infra.test_launch import processes_of
 from tests.pretrain.tiny import make_shards, metrics, pretrain_job, tiny_spec
 
+pytestmark = pytest.mark.long
+
 STEPS, KILLED_AT = 30, 7  # the newest checkpoint is of step 5
 
 

@@ -15,6 +15,8 @@ from tests.publish.conftest import Chain
 from tests.publish.test_champion import NAME, make
 from tests.tracking.conftest import Server
 
+pytestmark = pytest.mark.long
+
 SPEC = {"name": "baton.test", "alias": "champion"}
 
 

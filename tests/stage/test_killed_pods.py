@@ -20,6 +20,8 @@ from tests.s3 import S3
 from tests.source import ROOT
 from tests.stage.pod import Pod, start
 
+pytestmark = pytest.mark.long
+
 SPEC: dict[str, Any] = {"steps": 40, "every": 5, "step_s": 0.25}
 
 

@@ -18,6 +18,8 @@ from infra.pod_log import ENVIRONMENT
 from tests.source import ROOT
 from tests.stage.engines import MakeSpec
 
+pytestmark = pytest.mark.long
+
 BIN = Path(sys.executable).parent
 KEYS = {"FLYTE_AWS_ACCESS_KEY_ID": "x", "FLYTE_AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
 

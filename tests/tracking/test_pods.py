@@ -26,6 +26,8 @@ from infra.tracking.flyte import LOST_S, close_ended
 from infra.tracking.store import TrackingUnreachable, tracking_uri
 from tests.tracking.conftest import Server, curve, free_port, runs
 
+pytestmark = pytest.mark.long
+
 WAIT_S = 500.0
 
 

@@ -3,10 +3,14 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from infra.tracking.execution import begin_execution, flush
 from infra.tracking.record import tracked
 from tests.tracking.conftest import Server, curve, runs
 from tests.tracking.one_execution import write_points
+
+pytestmark = pytest.mark.long
 
 WAIT_S = 60.0
 
