@@ -18,6 +18,8 @@ from tests.s3 import S3, Faults, disturbed
 
 FACTS = {"vocab_size": 3, "eos_id": 0, "pad_id": 0}
 
+CHECKPOINTS = "work/checkpoints"  # in a job's folder
+
 
 @pytest.fixture
 def where(s3: S3, tmp_path: Path) -> Iterator[str]:
@@ -134,7 +136,7 @@ def test_the_newest_two_are_kept(anywhere: str, tmp_path: Path) -> None:
 
 def test_what_a_killed_pod_had_sent_of_one_is_removed_with_the_next(s3: S3, where: str, tmp_path: Path) -> None:
     job = pod(tmp_path, "first", where)
-    s3.write(f"{job.there}/work/checkpoints/step-00000005/state".removeprefix("s3://flyte/"), b"half")
+    s3.write(f"{job.there}/{CHECKPOINTS}/step-00000005/state".removeprefix("s3://flyte/"), b"half")
     job.bring_back()
     assert not (job.here / "work").exists()  # it is not believed
     checkpoint(job, 10)
@@ -143,7 +145,7 @@ def test_what_a_killed_pod_had_sent_of_one_is_removed_with_the_next(s3: S3, wher
 
 
 def damage(s3: S3, job: Offsite, step: int) -> None:
-    key = f"{job.there}/work/checkpoints/step-{step:08}/state".removeprefix("s3://flyte/")
+    key = f"{job.there}/{CHECKPOINTS}/step-{step:08}/state".removeprefix("s3://flyte/")
     s3.write(key, s3.read(key).replace(b"state", b"stats"))
 
 
