@@ -38,6 +38,7 @@ def server(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     shutil.copy(empty_store, store)
     found = Server(store, free_port())
     with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("BATON_EXECUTION", raising=False)  # of an earlier test's execution: it would win over Flyte's
         patch.setenv("MLFLOW_TRACKING_URI", found.uri)
         patch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")  # the machine may be busy
         found.start()
