@@ -162,6 +162,15 @@ def giant(content: Any) -> None:
     norm(content).size = norm(content).chunks[0].sizes = torch.Size([2**62])
 
 
+def sixteen_axes(content: Any) -> None:
+    """A chunk takes 2^16 steps to place: a thousand of them, which fit into 120 kB, would take minutes."""
+    ones, zeros = [1] * 15, [0] * 16
+    norm(content).size = torch.Size([72, *ones])
+    norm(content).chunks[:] = [ChunkStorageMetadata(torch.Size(zeros), torch.Size([72, *ones]))]
+    place = content.storage_data.pop(MetadataIndex(NORM, [0]))
+    content.storage_data[MetadataIndex(NORM, zeros)] = place
+
+
 def in_another_s_place(content: Any) -> None:
     """Both norms have 72 numbers of one type, so nothing but the place tells them apart."""
     names = [index for index in content.storage_data if index.fqn.endswith("layernorm.weight") and index.fqn != NORM]
@@ -179,6 +188,7 @@ SAID: dict[str, tuple[Damage, str]] = {
         r"overlap, or leave some of it out",
     ),
     "a giant chunk": (changed(giant), r"cannot be stored in \d+ bytes"),
+    "more axes than a weight has": (changed(sixteen_axes), r"has 16 axes; a weight has at most 4"),
     "many axes": (changed(lambda content: setattr(norm(content), "size", torch.Size([1] * 40))), r"up to 16 axes"),
     "a size that is text": (changed(lambda content: setattr(norm(content), "size", "72")), r"str for the size of"),
     "a size that is a truth": (changed(lambda content: setattr(norm(content), "size", (True,))), r"bool for the size"),

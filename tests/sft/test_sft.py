@@ -132,11 +132,35 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
-def test_a_disk_that_is_full_ends_the_run_with_a_word(inputs: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.long
+def test_where_every_checkpoint_is_damaged_the_run_ends_with_a_named_error(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    job = write_job(tmp_path / "job", "sft", SPEC | {"steps": 400}, **inputs)
+    engine = start("tasks.sft.sft", job)
+    wait_for_step(job, engine, 7)
+    engine.kill()
+    engine.wait()
+    for checkpoint in complete_checkpoints(job):
+        (checkpoint / "optimizer.pt").write_bytes(b"")
+
+    assert start("tasks.sft.sft", job).wait() == 1
+
+    error = json.loads((job / "result.json").read_text())
+    assert error["kind"] == "ArtifactError" and "every checkpoint is damaged" in error["error"]
+    assert "traceback" not in error
+
+
+@pytest.mark.parametrize(
+    "size",
+    [pytest.param("400k", marks=pytest.mark.long), "1500k"],
+    ids=["while the weights are written", "while AdamW's state is"],
+)
+def test_a_disk_that_is_full_ends_the_run_with_a_word(inputs: dict[str, Path], tmp_path: Path, size: str) -> None:
     job = write_job(tmp_path / "job", "sft", SPEC, **inputs)
     (job / "work").mkdir()
     on_a_small_disk = (
-        f"mount -t tmpfs -o size=1500k tmpfs {job / 'work'} && exec {sys.executable} -m tasks.sft.sft {job}"
+        f"mount -t tmpfs -o size={size} tmpfs {job / 'work'} && exec {sys.executable} -m tasks.sft.sft {job}"
     )
     command = ["unshare", "--map-root-user", "--mount", "sh", "-c", on_a_small_disk]
 

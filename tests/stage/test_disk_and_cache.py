@@ -106,8 +106,9 @@ def test_an_entry_that_is_garbage_counts_as_not_cached(flyte_cache: Path, entry:
     assert tasks.cache.get(*ENTRY) is None
 
 
-def test_moving_a_damaged_cache_aside_is_enough(home: Path) -> None:
-    damage(home / "flyte-cache", "garbage")
+@pytest.mark.parametrize("how", ["garbage", *(pytest.param(how, marks=pytest.mark.long) for how in list(DAMAGE)[1:])])
+def test_moving_a_damaged_cache_aside_is_enough(home: Path, how: str) -> None:
+    damage(home / "flyte-cache", how)
     ended = run(home)
     said = ended.stdout + ended.stderr
     assert ended.returncode == 1 and "Traceback" not in said
@@ -116,6 +117,17 @@ def test_moving_a_damaged_cache_aside_is_enough(home: Path) -> None:
     subprocess.run(way_out, shell=True, check=True)
     assert run(home).returncode == 0
     assert started(home) == []  # nothing was made a second time
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("entry", [b"", os.urandom(300), b"\x80\x04garbage"], ids=["empty", "bytes", "pickle"])
+def test_a_run_goes_on_where_an_entry_is_garbage(home: Path, entry: bytes) -> None:
+    mode = 4 if entry.startswith(b"\x80") else 1  # diskcache's pickle and raw
+    with sqlite3.connect(home / "flyte-cache" / "cache.db") as cache:
+        cache.execute("UPDATE Cache SET value = ?, mode = ?, filename = NULL", (entry, mode))
+    ended = run(home)
+    assert ended.returncode == 0, ended.stderr
+    assert started(home) == []
 
 
 def test_bits_that_flip_in_an_entry_change_no_result(home: Path) -> None:
@@ -151,7 +163,9 @@ def fill(disk: Path, leave: int) -> Path:
     return filler
 
 
-@pytest.mark.parametrize("leave", [24, 300], ids=lambda leave: f"{leave} kB left")
+@pytest.mark.parametrize(
+    "leave", [pytest.param(0, marks=pytest.mark.long), 24, 300], ids=lambda leave: f"{leave} kB left"
+)
 def test_a_disk_that_is_full_at_any_moment_is_a_message_and_the_run_goes_on_later(disk: Path, leave: int) -> None:
     home = disk / "home"
     home.mkdir()
