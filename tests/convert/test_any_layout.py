@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import MetadataIndex
 
+from tasks.convert.audit import audit
 from tasks.convert.export_model import ExportOptions, export_model
 from tasks.convert.import_model import open_hugging_face
 from tasks.convert.megatron_model import CHECKPOINT, open_megatron
@@ -186,6 +187,19 @@ def test_a_config_may_be_given_as_a_folder_or_a_file(given: str, theirs: Path, s
     config = theirs if given == "folder" else theirs / "config.json"
     assert_same(export_with(place, config, tmp_path), tensors(theirs))
     assert open_hugging_face(tmp_path / "out").architecture == open_hugging_face(theirs).architecture
+
+
+def test_an_export_with_a_config_that_says_no_dtype_passes_its_audit(
+    theirs: Path, saved: Saved, tmp_path: Path
+) -> None:
+    place, config = saved("qwen3_moe", ONE) / CHECKPOINT, theirs / "config.json"
+    fields = json.loads(config.read_text())
+    config.write_text(json.dumps({name: value for name, value in fields.items() if "dtype" not in name}))
+    export_with(place, theirs, tmp_path)
+    ours = open_megatron(place, theirs)
+    tokens = torch.arange(64).reshape(1, -1) % ours.architecture.vocab
+    found = audit(ours, open_hugging_face(tmp_path / "out"), tokens, 1e-4, lambda *_: None)
+    assert found.problems() == []
 
 
 def test_megatron_s_own_layers_have_other_names_for_norms(saved: Saved, tmp_path: Path) -> None:
