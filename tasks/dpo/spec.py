@@ -5,15 +5,33 @@ from typing import Literal
 from pydantic import Field
 
 from tasks.posttrain.spec import PostTrainSpec
+from tasks.rewards.spec import RewardSpec
+from tasks.spec import Problem, Spec
+
+
+class PairsSpec(Spec):
+    """Preference pairs from the model that is tuned: its completions of the rows' prompts, scored by rewards."""
+
+    rewards: list[RewardSpec] = Field(min_length=1, description="what the completions are scored by")
+    prompts: int = Field(1200, ge=1, le=10_000_000, description="rows whose prompts are sampled, at most")
+    samples: int = Field(1, ge=1, le=1000, description="completions of each prompt")
+    temperature: float = Field(1.0, gt=0, le=2, description="of sampling; 1: the model's own distribution")
+    chosen: Literal["gold", "best"] = Field(
+        "gold", description="the row's own completion, or the model's best; the rejected one is the model's worst"
+    )
+
+    def problems(self) -> list[Problem]:
+        found = [p.under(f"rewards.{number}") for number, each in enumerate(self.rewards) for p in each.problems()]
+        if self.chosen == "best" and self.samples < 2:
+            found.append(Problem("samples", self.samples, "at least 2 with `chosen: best`"))
+        return found
 
 
 class DPOSpec(PostTrainSpec):
-    """Direct preference optimization: the real statement over the model's own that fails the checks."""
+    """Direct preference optimization, on rows of kind preference or on pairs that the model makes itself."""
 
     engine: Literal["trl"] = Field("trl", description="the program that tunes")
-    prompts: int = Field(
-        1200, ge=1, le=10_000_000, description="training prompts that the model is sampled on, once each"
-    )
+    pairs: PairsSpec | None = Field(None, description="make the pairs by sampling the model; null: the rows are pairs")
     steps: int = Field(30, ge=1, le=1_000_000, description="optimizer steps")
     batch_size: int = Field(32, ge=1, le=65_536, description="pairs per optimizer step")
     micro_batch_size: int = Field(32, ge=1, le=65_536, description="pairs in one forward and backward pass")
@@ -23,5 +41,8 @@ class DPOSpec(PostTrainSpec):
         0.2,
         ge=0,
         le=10,
-        description="weight of the chosen statements' own loss, which keeps them from becoming unlikely",
+        description="weight of the chosen completions' own loss, which keeps them from becoming unlikely",
     )
+
+    def problems(self) -> list[Problem]:
+        return super().problems() + [each.under("pairs") for each in (self.pairs.problems() if self.pairs else ())]

@@ -1,22 +1,83 @@
 """What an evaluation measures. The measure is the same for every model that is compared."""
 
-from pydantic import Field
+from collections.abc import Iterator
 
-from tasks.spec import StageSpec
+from pydantic import ConfigDict, Field
+
+from tasks.rewards.spec import RewardSpec
+from tasks.spec import Problem, Spec, StageSpec
+
+
+class BitsSpec(Spec):
+    """Bits per byte on the corpora's held-out documents."""
+
+    held_out_bytes: int = Field(400_000, ge=1, description="Held-out text of each corpus at most; bytes")
+
+
+class EvaluatorSpec(Spec):
+    """An evaluator: rows with rewards, or tasks of lm-eval."""
+
+    data: str | None = Field(None, description="Set of rows (under the recipe's `data`) whose held-out rows are asked")
+    rewards: list[RewardSpec] = Field([], description="Each is a metric: its mean over the completions")
+    prompts: int = Field(600, ge=1, le=100_000, description="Held-out rows that are asked, at most; count")
+    samples: int = Field(1, ge=1, le=1000, description="Completions of each prompt; count")
+    pass_at: list[int] = Field([], description="k of pass@k, each at most `samples`; a reward of 1 passes")
+    temperature: float = Field(1.0, ge=0, le=2, description="Of sampling; 1: the model's own distribution, 0: greedy")
+    top_p: float = Field(1.0, gt=0, le=1, description="Share of probability that is sampled from; 1 is all of it")
+    max_new_tokens: int = Field(64, ge=1, le=131_072, description="Length of a completion at most; tokens")
+    lm_eval: list[str] = Field([], description="Tasks of lm-eval, by name or as a YAML file, in place of `data`")
+    few_shot: int | None = Field(None, ge=0, le=100, description="lm-eval's num_fewshot; null: as each task says")
+    limit: int | None = Field(None, ge=1, description="Documents of each lm-eval task, at most; null: all")
+
+    def problems(self) -> list[Problem]:
+        if (self.data is None) == (not self.lm_eval):
+            return [
+                Problem("", self.data, "needs either `data: <set of rows>` with `rewards`, or `lm_eval: [<tasks>]`")
+            ]
+        found = [
+            problem.under(f"rewards.{number}")
+            for number, each in enumerate(self.rewards)
+            for problem in each.problems()
+        ]
+        if self.data is not None and not self.rewards:
+            found.append(Problem("rewards", [], "at least one reward: it is what is measured"))
+        if self.lm_eval and self.rewards:
+            found.append(
+                Problem("rewards", len(self.rewards), "none with lm_eval, whose tasks have metrics of their own")
+            )
+        found += [Problem("pass_at", k, f"at most samples ({self.samples})") for k in self.pass_at if k > self.samples]
+        return found
 
 
 class EvaluateSpec(StageSpec):
-    """Bits per byte on held-out documents, and next statements for prompts out of them."""
+    """Evaluators by their names: `bits_per_byte`, and any number of others."""
 
-    prompts: int = Field(600, ge=1, le=100_000, description="Held-out prompts, one completion each; count")
-    prompts_per_function: int = Field(2, ge=1, le=100, description="Prompts out of one function at most; count")
-    temperature: float = Field(1.0, gt=0, le=2, description="Of sampling; 1 is the model's own distribution")
-    top_p: float = Field(1.0, gt=0, le=1, description="Share of probability that is sampled from; 1 is all of it")
-    max_new_tokens: int = Field(64, ge=1, le=4096, description="Length of a completion at most; tokens")
-    max_prompt_chars: int = Field(800, ge=50, le=100_000, description="The function so far, at most; characters")
-    held_out_bytes: int = Field(400_000, ge=1, description="Held-out text that bits per byte is measured on; bytes")
-    seed: int = Field(0, ge=0, lt=2**31, description="Of the choice of prompts and of the sampling")
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, EvaluatorSpec] = Field(init=False)
+
+    bits_per_byte: BitsSpec | None = Field(BitsSpec(), description="Bits per byte of held-out text; null: none")
+    seed: int = Field(0, ge=0, lt=2**31, description="Of the choice of rows and of the sampling")
+
+    def evaluators(self) -> dict[str, EvaluatorSpec]:
+        """All but `bits_per_byte`, by name, in the recipe's order."""
+        return dict(self.__pydantic_extra__)
+
+    def sets(self) -> list[str]:
+        """The sets of rows that are asked: names under the recipe's `data`, sorted. The stage's input `rows` is in
+        this order."""
+        return sorted({each.data for each in self.evaluators().values() if each.data is not None})
+
+    def problems(self) -> list[Problem]:
+        found = [problem.under(name) for name, each in self.evaluators().items() for problem in each.problems()]
+        if not self.bits_per_byte and not self.evaluators():
+            found.append(Problem("", "nothing", "at least one evaluator, or leave `evaluate` out"))
+        return found
 
     def sequence_lengths(self) -> dict[str, int]:
         """The longest sequences that the stage makes, in tokens, by the field that sets them."""
-        return {"max_new_tokens": self.max_new_tokens}
+        return dict(self._lengths())
+
+    def _lengths(self) -> Iterator[tuple[str, int]]:
+        for name, each in self.evaluators().items():
+            if each.data is not None:
+                yield f"{name}.max_new_tokens", each.max_new_tokens

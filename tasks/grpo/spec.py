@@ -5,11 +5,12 @@ from typing import Literal
 from pydantic import Field
 
 from tasks.posttrain.spec import PostTrainSpec
+from tasks.rewards.spec import RewardSpec
 from tasks.spec import Problem
 
 
 class GRPOSpec(PostTrainSpec):
-    """Group-relative policy optimization on a reward that the checks decide."""
+    """Group-relative policy optimization on rows with a prompt, scored by rewards."""
 
     engine: Literal["trl"] = Field("trl", description="the program that tunes")
     steps: int = Field(40, ge=1, le=1_000_000, description="optimizer steps; each samples anew")
@@ -18,18 +19,12 @@ class GRPOSpec(PostTrainSpec):
     generations: int = Field(8, ge=2, le=4_096, description="completions of one prompt, which are its group")
     learning_rate: float = Field(1.5e-4, gt=0, le=0.1, description="peak of AdamW's learning rate")
     beta: float = Field(0.1, ge=0, le=10, description="weight of the KL to the model it starts from; 0: none")
-    diversity_penalty: float = Field(
-        0.7,
-        ge=0,
-        le=1,
-        description="share of its reward that a statement loses when other prompts get the same; 0: none",
-    )
-    diversity_window: int = Field(
-        1024, ge=0, le=1_000_000, description="completions of earlier steps that count as well, beside the step's own"
-    )
+    temperature: float = Field(1.0, gt=0, le=2, description="of sampling; 1: the model's own distribution")
+    rewards: list[RewardSpec] = Field(min_length=1, description="what completions are rewarded for; weights add up")
 
     def problems(self) -> list[Problem]:
         found = super().problems()
+        found += [p.under(f"rewards.{number}") for number, each in enumerate(self.rewards) for p in each.problems()]
         if self.batch_size % self.generations:
             allowed = f"a divisor of batch_size {self.batch_size}"
             found.append(Problem("generations", self.generations, allowed))

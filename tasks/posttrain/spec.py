@@ -6,18 +6,27 @@ from tasks.spec import Problem, StageSpec
 
 
 class PostTrainSpec(StageSpec):
-    """An optimizer run over next-statement prompts from the training modules."""
+    """An optimizer run over a set of rows."""
 
+    data: str = Field(
+        description="set of rows, by its name under the recipe's `data`", json_schema_extra={"identity": False}
+    )
+    label: str = Field("", description="name of the model that is made; filled in by Baton from the stage's name")
     steps: int = Field(100, ge=1, le=1_000_000, description="optimizer steps")
     batch_size: int = Field(64, ge=1, le=65_536, description="sequences per optimizer step")
     micro_batch_size: int = Field(64, ge=1, le=65_536, description="sequences in one forward and backward pass")
     learning_rate: float = Field(1e-4, gt=0, le=0.1, description="peak of AdamW's learning rate")
     warmup_steps: int = Field(5, ge=0, le=100_000, description="steps of linear warm-up")
     weight_decay: float = Field(0.0, ge=0, le=1, description="AdamW's decoupled weight decay")
-    max_prompt_tokens: int = Field(96, ge=8, le=131_072, description="longer prompts are not used, tokens")
-    max_new_tokens: int = Field(48, ge=4, le=131_072, description="longer statements are not used or cut, tokens")
+    max_prompt_tokens: int = Field(96, ge=8, le=131_072, description="rows with a longer prompt are not used; tokens")
+    max_new_tokens: int = Field(
+        48,
+        ge=4,
+        le=131_072,
+        description="rows with a longer completion are not used, and no longer one is sampled; tokens",
+    )
     checkpoint_every: int = Field(50, ge=1, le=100_000, description="steps between two checkpoints")
-    seed: int = Field(0, ge=0, lt=2**31, description="of the choice of prompts, their order and the sampling")
+    seed: int = Field(0, ge=0, lt=2**31, description="of the choice of rows, their order and the sampling")
 
     def sequence_lengths(self) -> dict[str, int]:
         """The longest sequences that the stage makes, in tokens, by the field that sets them."""

@@ -8,12 +8,18 @@ from tasks.posttrain.spec import PostTrainSpec
 
 
 class SFTSpec(PostTrainSpec):
-    """Supervised tuning on (function so far → next statement); the loss is on the statement alone."""
+    """Supervised fine-tuning on rows of kind messages, prompt_completion or text."""
 
     engine: Literal["trl"] = Field("trl", description="the program that tunes")
     steps: int = Field(150, ge=1, le=1_000_000, description="optimizer steps")
-    batch_size: int = Field(32, ge=1, le=65_536, description="examples per optimizer step")
-    micro_batch_size: int = Field(32, ge=1, le=65_536, description="examples in one forward and backward pass")
+    batch_size: int = Field(32, ge=1, le=65_536, description="rows per optimizer step")
+    micro_batch_size: int = Field(32, ge=1, le=65_536, description="rows in one forward and backward pass")
     warmup_steps: int = Field(10, ge=0, le=100_000, description="steps of linear warm-up")
-    max_prompt_tokens: int = Field(128, ge=8, le=131_072, description="longer prompts are not used, tokens")
+    max_prompt_tokens: int = Field(128, ge=8, le=131_072, description="rows with a longer prompt are not used; tokens")
     learning_rate: float = Field(5e-4, gt=0, le=0.1, description="peak of AdamW's learning rate")
+    loss: Literal["assistant", "completion", "all"] | None = Field(
+        None,
+        description="tokens that are learned: of the assistant's turns (messages), of the completion "
+        "(prompt_completion), or all; null: the narrowest that the rows allow",
+    )
+    packing: bool = Field(False, description="several rows in one sequence of the whole length, for speed")
