@@ -91,11 +91,12 @@ def _offers(placement: str) -> "tuple[Offer, ...] | Quotes":
 
 def over_budget(given: Given, mfu: float = MFU) -> list[Problem]:
     """Every limit of a placement that its stage would not keep. Prices are looked up where there is a limit."""
+    specs = given.stages()
     return [
         problem.under(f"{stage}.placement")
         for stage, placement in placements_of(given).items()
         if placement.max_price_per_hour or placement.max_price_per_run or placement.time_limit_h
-        for problem in _broken_limits(placement, quotes(placement, need(given, stage), mfu), mfu)
+        for problem in _broken_limits(placement, quotes(placement, need(given, specs[stage]), mfu), mfu)
     ]
 
 

@@ -12,6 +12,7 @@ from tasks.pretrain.hardware import Machine, this_machine
 from tasks.pretrain.model_spec import FAMILIES, ModelSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import StageSpec
+from workflows.post_training import Step, steps
 
 # what a config.json says of a dense model
 SIZES = {"model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"}
@@ -42,8 +43,19 @@ class Given:
     specs: dict[str, Any]
     machine: Machine = field(default_factory=lambda: UNKNOWN if runs_on_a_cluster() else this_machine())
 
-    def __contains__(self, stage: str) -> bool:
-        return stage in self.specs
+    def __contains__(self, section: str) -> bool:
+        return bool(self.specs.get(section))
+
+    def stages(self) -> dict[str, StageSpec]:
+        """Every stage's spec by its path in the recipe: "pretrain", "data.chat", "post_training.0.sft"."""
+        found = {section: spec for section, spec in self.specs.items() if isinstance(spec, StageSpec)}
+        found |= {f"more_corpora.{number}": spec for number, spec in enumerate(self.specs.get("more_corpora", ()))}
+        found |= {f"data.{name}": spec for name, spec in self.specs.get("data", {}).items()}
+        return found | {step.path: step.spec for step in self.tunings()}
+
+    def tunings(self) -> list[Step]:
+        """The stages of `post_training`."""
+        return list(steps(self.specs.get("post_training", [])))
 
 
 def vocabulary_of(given: Given) -> int | None:
@@ -77,9 +89,7 @@ def model_of(given: Given) -> tuple[ModelSpec, int] | None:
 
 def placements_of(given: Given) -> dict[str, Placement]:
     """Of every stage that has one, by the stage's path in the recipe."""
-    corpora = {f"more_corpora.{number}": spec for number, spec in enumerate(given.specs.get("more_corpora", ()))}
-    specs = {stage: spec for stage, spec in (given.specs | corpora).items() if isinstance(spec, StageSpec)}
-    return {stage: spec.placement for stage, spec in specs.items() if spec.placement}
+    return {path: spec.placement for path, spec in given.stages().items() if spec.placement}
 
 
 def devices_of(spec: PretrainSpec) -> list[str | None]:

@@ -14,6 +14,7 @@ from tasks.pretrain.flops import flops_per_token
 from tasks.pretrain.memory import GPU, Kernels, Memory, estimate
 from tasks.pretrain.spec import PretrainSpec
 from tasks.sft.spec import SFTSpec
+from tasks.spec import StageSpec
 from workflows.given import Given, model_of
 
 MFU = 0.4  # what a well set up run reaches on a frontier GPU: Llama 3's had 38-43 %
@@ -43,9 +44,9 @@ class Need:
 TUNING: dict[type[PostTrainSpec], tuple[int, int]] = {SFTSpec: (1, 3), DPOSpec: (2, 3 + 1), GRPOSpec: (1, 3 + 1 + 1)}
 
 
-def need(given: Given, stage: str, kernels: Kernels = GPU) -> Need | None:
+def need(given: Given, spec: StageSpec | None, kernels: Kernels = GPU) -> Need | None:
     """None: its arithmetic is nothing beside the rest of it, or the model is not known before the run."""
-    spec, known = given.specs.get(stage), model_of(given)
+    known = model_of(given)
     if known is None or not isinstance(spec, (PretrainSpec, PostTrainSpec)):
         return None
     model, vocabulary = known

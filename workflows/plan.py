@@ -10,7 +10,7 @@ Exit code 2 when the recipe has a problem: `pyflyte run` refuses it in the same 
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ class Planned:
     """One stage of the plan."""
 
     name: str
-    stage: str  # a section of the recipe, for those that have one
+    stage: str
+    spec: StageSpec
     after: tuple[str, ...]
     cached: str | None  # the digest that it takes from the cache
     need: Need | None = None  # None: no arithmetic to speak of, or not known before the run
@@ -52,15 +53,15 @@ def plan(recipe: Recipe, given: Given, mfu: float) -> Iterator[Planned]:
     from workflows.dag import steps_of  # the stages and Flyte: a recipe that is not whole needs neither
 
     for step in steps_of(recipe):
-        placement, base = step.spec.placement, need(given, step.stage)
+        placement, base = step.spec.placement, need(given, step.spec)
         quoted = quotes(placement, base, mfu) if placement else None
         place = _place(step.spec, given, quoted) if base else None
         if base is None or place is None:
-            yield Planned(step.name, step.stage, step.after, step.cached, base, quotes=quoted)
+            yield Planned(step.name, step.stage, step.spec, step.after, step.cached, base, quotes=quoted)
             continue
-        needed, hours = need(given, step.stage, place.kernels), base.hours(BY_NAME.get(place.name), mfu)
+        needed, hours = need(given, step.spec, place.kernels), base.hours(BY_NAME.get(place.name), mfu)
         device = (place.name, place.capacity)
-        yield Planned(step.name, step.stage, step.after, step.cached, needed, *device, hours, quoted)
+        yield Planned(step.name, step.stage, step.spec, step.after, step.cached, needed, *device, hours, quoted)
 
 
 def _place(spec: StageSpec, given: Given, quoted: Quotes | None) -> Place | None:
@@ -86,7 +87,7 @@ def text(name: str, stages: list[Planned], given: Given, mfu: float) -> Iterator
     for each in stages:
         if each.need or each.quotes:
             yield "\n" + each.name + (" (cached: it will take nothing)" if each.cached else "")
-            lines = [*_takes(each, given.specs.get(each.stage), mfu), *_costs(each.quotes)]
+            lines = [*_takes(each, mfu), *_costs(each.quotes)]
             yield from (f"  {title:<12}{words}" for title, words in lines)
     costs = [each.quotes.found[0].expected for each in stages if each.quotes and each.quotes.found and not each.cached]
     known = [cost for cost in costs if cost is not None]
@@ -95,8 +96,8 @@ def text(name: str, stages: list[Planned], given: Given, mfu: float) -> Iterator
         yield f"\nexpected cost of {len(known)} stages: {_dollars(sum(known))}{rest}"
 
 
-def _takes(each: Planned, spec: Any, mfu: float) -> Iterator[tuple[str, str]]:
-    needed = each.need
+def _takes(each: Planned, mfu: float) -> Iterator[tuple[str, str]]:
+    needed, spec = each.need, each.spec
     if needed is None:
         return
     mixture = needed.active_parameters < needed.parameters
@@ -176,7 +177,7 @@ def main(recipe: Path, for_machines: bool, mfu: float) -> None:
     name = whole.name if whole else recipe.stem
     if for_machines:
         found = {
-            "stages": [asdict(each) for each in stages],
+            "stages": [asdict(replace(each, spec=None)) for each in stages],
             "problems": [asdict(each) | {"value": shown(each)} for each in problems],
         }
         print(json.dumps({"recipe": name, "mfu": mfu, **found}, indent=1, default=str))

@@ -1,6 +1,6 @@
 """What the pods of a recipe's stages take on a Flyte cluster, by the plan's own estimates."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -9,7 +9,7 @@ from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.memory import CPU, GPU
 from tasks.pretrain.spec import PretrainSpec
 from tasks.serve.spec import ServeSpec
-from tasks.spec import Problem, StageSpec
+from tasks.spec import Problem
 from workflows.given import Given, model_of
 from workflows.needs import need
 
@@ -26,17 +26,28 @@ WITH_VLLM = ("evaluate", "dpo", "grpo", "serve")
 
 def fitted(recipe: R, given: Given) -> R:
     """The recipe with the plan's amounts where its stages' pods leave them out."""
-    changed = {
-        name: spec.model_copy(update={"pod": (spec.pod or PodSpec()).over(PodSpec(resources=resources(given, name)))})
-        for name, spec in given.specs.items()
-        if isinstance(spec, StageSpec)
-    }
-    return recipe.model_copy(update=changed)
+    for path, spec in given.stages().items():
+        pod = (spec.pod or PodSpec()).over(PodSpec(resources=resources(given, path)))
+        recipe = _with_pod(recipe, path.split("."), pod)
+    return recipe
 
 
-def resources(given: Given, stage: str) -> Resources:
+def _with_pod(part: Any, path: list[str], pod: PodSpec) -> Any:
+    """`part` of a recipe (a spec, a list or a dictionary of specs) with another pod for the stage at `path`."""
+    if not path:
+        return part.model_copy(update={"pod": pod})
+    first, *rest = path
+    if isinstance(part, list):
+        number = int(first)
+        return [*part[:number], _with_pod(part[number], rest, pod), *part[number + 1 :]]
+    if isinstance(part, dict):
+        return part | {first: _with_pod(part[first], rest, pod)}
+    return part.model_copy(update={first: _with_pod(getattr(part, first), rest, pod)})
+
+
+def resources(given: Given, path: str) -> Resources:
     """What is known of a stage's pod; nothing: the stage's own defaults hold."""
-    spec, known = given.specs[stage], model_of(given)
+    spec, stage, known = given.stages()[path], path.rpartition(".")[2], model_of(given)
     if isinstance(spec, PretrainSpec):
         return _of_pretraining(given, spec)
     if known is None or not (stage in WITH_VLLM or isinstance(spec, PostTrainSpec)):
@@ -47,7 +58,7 @@ def resources(given: Given, stage: str) -> Resources:
     if isinstance(spec, ServeSpec) and not gpus:
         memory += (spec.cpu_cache_gib - 1) * GIB
     if isinstance(spec, PostTrainSpec) and not gpus:
-        needed = need(given, stage, CPU)
+        needed = need(given, spec, CPU)
         memory += int(SPARE * needed.memory.total) + 4 * weights + 2 * GIB if needed else 0  # reference, activations
     if gpus:
         memory += gpus * HOST
@@ -57,7 +68,7 @@ def resources(given: Given, stage: str) -> Resources:
 def _of_pretraining(given: Given, spec: PretrainSpec) -> Resources:
     """On a GPU the host holds the state that is being saved."""
     processes = spec.layout.processes
-    needed = need(given, "pretrain", GPU if spec.layout.device else CPU)
+    needed = need(given, spec, GPU if spec.layout.device else CPU)
     if needed is None:
         return Resources(gpu=processes if spec.layout.device else None)
     if not spec.layout.device:
@@ -78,7 +89,7 @@ def too_small(given: Given) -> list[Problem]:
     if spec is None or spec.pod is None:
         return []
     asked, layout, found = spec.pod.resources, spec.layout, []
-    needed = need(given, "pretrain", GPU if layout.device or asked.gpu else CPU)
+    needed = need(given, spec, GPU if layout.device or asked.gpu else CPU)
     if asked.gpu is not None and (layout.device or asked.gpu) and asked.gpu != layout.processes:
         allowed = f"{layout.processes}: one for each of layout.processes"
         found.append(Problem("pretrain.pod.resources.gpu", asked.gpu, allowed))

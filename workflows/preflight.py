@@ -4,21 +4,25 @@ the hardware can do what is asked, and that there is room for it in memory and f
 import importlib.util
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from infra.home import baton_home
 from infra.placement.storage import is_bucket, storage_of
 from infra.tracking.redact import HIDDEN, redact_text
 from tasks.convert.spec import unexportable
+from tasks.evaluate.spec import EvaluateSpec
+from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME, accelerator
 from tasks.pretrain.fit import Place, fitting, place_of
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import GB, estimate
 from tasks.pretrain.spec import PretrainSpec
+from tasks.serve.spec import ServeSpec
 from tasks.spec import Problem, Spec
 from workflows.costs import over_budget
 from workflows.given import Given, devices_of, placements_of, runs_on_a_cluster, vocabulary_of
 from workflows.pod_defaults import too_small
+from workflows.post_training import names_problems
 
 # stage: the stage it needs, and what that one hands to it
 NEEDS = {
@@ -29,7 +33,9 @@ NEEDS = {
 }
 # vllm 0.27, v1/attention/backends/cpu_attn.py and flash_attn.py: what both have
 VLLM_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-NEED_A_MODEL = ("evaluate", "sft", "dpo", "grpo", "serve", "publish")
+NEED_A_MODEL = ("evaluate", "post_training", "serve", "publish")
+WITH_VLLM = ("evaluate", "dpo", "grpo", "serve")
+SAMPLED = (EvaluateSpec, PostTrainSpec, ServeSpec)  # they say how long their sequences get
 # pretrain.model's fields in a config.json
 IN_CONFIG = {
     "family": "model_type", "layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads",
@@ -42,12 +48,22 @@ WITH_START_FROM_OFF = ("tokenizer", "shards", "init_from", "pretrain", "convert"
 def problems_of(given: Given) -> list[Problem]:
     """Every problem of the recipe as a whole, and of each stage across its fields."""
     found = []
-    for name, spec in given.specs.items():
-        if isinstance(spec, Spec):
-            found += [problem.under(name) for problem in spec.problems()]
+    for name, spec in _parts(given):
+        found += [problem.under(name) for problem in spec.problems()]
     for check in CHECKS:
         found += check(given)
     return found
+
+
+def _parts(given: Given) -> Iterator[tuple[str, Spec]]:
+    """Every section, and every item of those that are lists or dictionaries, with its path."""
+    for name, section in given.specs.items():
+        items = (
+            section.items() if isinstance(section, dict) else enumerate(section) if isinstance(section, list) else ()
+        )
+        yield from ((f"{name}.{key}", item) for key, item in items)
+        if isinstance(section, Spec):
+            yield name, section
 
 
 def order(given: Given) -> list[Problem]:
@@ -81,7 +97,20 @@ def inputs(given: Given) -> list[Problem]:
             found += [problem.under(name) for problem in given.specs[name].missing()]
     for index, corpus in enumerate(given.specs.get("more_corpora", ())):
         found += [problem.under(f"more_corpora.{index}") for problem in corpus.missing()]
+    for name, rows in given.specs.get("data", {}).items():
+        found += [problem.under(f"data.{name}") for problem in rows.missing()]
     return found
+
+
+def _named_rows(given: Given) -> list[Problem]:
+    """Each set of rows that a stage names is there."""
+    sets = given.specs.get("data", {})
+    named = {f"{step.path}.data": step.spec.data for step in given.tunings()}
+    if "evaluate" in given:
+        evaluators = given.specs["evaluate"].evaluators()
+        named |= {f"evaluate.{name}.data": each.data for name, each in evaluators.items() if each.data is not None}
+    allowed = f"one of {', '.join(sets)}" if sets else "a set of rows: add it under `data:`"
+    return [Problem(path, name, allowed) for path, name in named.items() if name not in sets]
 
 
 def _data_sets(given: Given) -> list[Problem]:
@@ -115,16 +144,21 @@ def _positions(given: Given) -> list[Problem]:
     else:
         return []
     found = []
-    for name in ("evaluate", "sft", "dpo", "grpo", "serve"):
-        for length, value in given.specs[name].sequence_lengths().items() if name in given.specs else ():
+    for name, spec in given.stages().items():
+        for length, value in spec.sequence_lengths().items() if isinstance(spec, SAMPLED) else ():
             if value > positions:
                 found.append(Problem(f"{name}.{length}", value, f"at most {where} ({positions})"))
     return found
 
 
+def _post_training(given: Given) -> list[Problem]:
+    """The models' names, and which one each stage starts from."""
+    return names_problems(given.specs.get("post_training", []))
+
+
 def _head_size(given: Given) -> list[Problem]:
     """vLLM has attention kernels for the model's heads."""
-    with_vllm = [stage for stage in ("evaluate", "dpo", "grpo", "serve") if stage in given]
+    with_vllm = [path for path in given.stages() if path.rpartition(".")[2] in WITH_VLLM]
     if "pretrain" not in given.specs or not with_vllm:
         return []
     size = given.specs["pretrain"].model.head_dim
@@ -233,14 +267,10 @@ def _room(given: Given) -> list[Problem]:
 def _placements(given: Given) -> list[Problem]:
     """A placed stage has as many machines as it is spread over, with an accelerator for each process, and they
     share their files."""
-    found = []
+    found, specs = [], given.stages()
     for name, placement in placements_of(given).items():
-        spec = given.specs.get(name)
-        layout, what = (
-            (spec.layout, "as layout.nodes is")
-            if isinstance(spec, PretrainSpec)
-            else (Layout(), "this stage runs on one")
-        )
+        spec = specs[name]
+        layout = spec.layout if isinstance(spec, PretrainSpec) else Layout()
         if placement.nodes != layout.nodes:
             what = "as layout.nodes is" if isinstance(spec, PretrainSpec) else "this stage runs on one"
             found.append(Problem(f"{name}.placement.nodes", placement.nodes, f"{layout.nodes}: {what}"))
@@ -281,7 +311,7 @@ def estimated_bytes(given: Given, parameters: int) -> int:
     """What the run will write, roughly: checkpoints (one more while saving), models, shards."""
     spec = given.specs["pretrain"]
     kept = (spec.checkpoints.keep_last + 1) * CHECKPOINT_BYTES
-    tuned = sum(stage in given for stage in ("sft", "dpo", "grpo"))
+    tuned = len(given.tunings())
     models = MODEL_BYTES * (1 + tuned + ("publish" in given)) + 2 * TUNING_BYTES * bool(tuned)
     return int(parameters * (kept + models))
 
@@ -289,6 +319,8 @@ def estimated_bytes(given: Given, parameters: int) -> int:
 CHECKS: list[Callable[[Given], list[Problem]]] = [
     order,
     inputs,
+    _named_rows,
+    _post_training,
     _data_sets,
     _vocabulary,
     _positions,

@@ -4,7 +4,7 @@ A stage that is left out (or `null`) is off. `start_from` enters midway with an 
 Whatever is wrong with a recipe is found before any compute, all of it at once: RecipeError.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
@@ -12,18 +12,19 @@ from tasks.convert.adopt_spec import AdoptSpec
 from tasks.convert.audit_spec import AuditSpec
 from tasks.convert.spec import ConvertSpec
 from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
-from tasks.dpo.spec import DPOSpec
 from tasks.evaluate.spec import EvaluateSpec
-from tasks.grpo.spec import GRPOSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.publish.spec import PublishSpec
+from tasks.rows.spec import RowsSpec
 from tasks.serve.spec import ServeSpec
-from tasks.sft.spec import SFTSpec
 from tasks.spec import Problem, Spec
 from workflows.given import Given
+from workflows.post_training import Tuning
 from workflows.preflight import problems_of
 from workflows.recipe_error import RecipeError, problems_from
 from workflows.repair import repaired
+
+NAME = r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$"
 
 
 class Recipe(Spec):
@@ -44,9 +45,12 @@ class Recipe(Spec):
     convert: ConvertSpec | None = Field(None, description="Export to Hugging Face; needed by all that follow")
     audit: AuditSpec | None = Field(AuditSpec(), description="Proof of the conversion, if there is one; null: none")
     evaluate: EvaluateSpec | None = Field(None, description="Evaluation with vLLM, of every model of the run")
-    sft: SFTSpec | None = Field(None, description="Supervised fine-tuning with TRL")
-    dpo: DPOSpec | None = Field(None, description="Direct preference optimization with TRL")
-    grpo: GRPOSpec | None = Field(None, description="Reinforcement learning with TRL and live vLLM rollouts")
+    data: dict[Annotated[str, Field(pattern=NAME)], RowsSpec] = Field(
+        {}, description="Sets of rows by name: for post-training, and (their held-out rows) for evaluation"
+    )
+    post_training: list[Tuning] = Field(
+        [], max_length=100, description="SFT, DPO and GRPO in any order and number; each model is evaluated"
+    )
     serve: ServeSpec | None = Field(None, description="The last model served with vLLM, asked and measured")
     publish: PublishSpec | None = Field(None, description="Model card and registry version of the last model")
 
@@ -95,9 +99,8 @@ SECTIONS: dict[str, type[Spec]] = {
     "convert": ConvertSpec,
     "audit": AuditSpec,
     "evaluate": EvaluateSpec,
-    "sft": SFTSpec,
-    "dpo": DPOSpec,
-    "grpo": GRPOSpec,
+    "data": RowsSpec,
+    "post_training": Tuning,
     "serve": ServeSpec,
     "publish": PublishSpec,
 }

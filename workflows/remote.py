@@ -69,10 +69,8 @@ def images_of(run: Any) -> None:
 def _paths(given: Given, shared: str) -> list[Problem]:
     """Pods see none of this machine's files, but what a folder has that they share."""
     named: dict[str, str | None] = {}
-    corpora = {"corpus": given.specs.get("corpus")}
-    corpora |= {f"more_corpora.{number}": each for number, each in enumerate(given.specs.get("more_corpora", ()))}
-    for stage, spec in corpora.items():
-        source = spec.source if spec else None
+    for stage, spec in given.stages().items():
+        source = getattr(spec, "source", None)
         for field in ("path", "name"):
             named[f"{stage}.source.{field}"] = getattr(source, field, None)
     for stage, field in (("tokenizer", "existing"), ("start_from", "model"), ("init_from", "model")):
