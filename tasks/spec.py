@@ -74,6 +74,13 @@ class Spec(BaseModel):
         nested = {name: part.identity() for name, part in self._nested().items()}
         return self.model_dump(mode="json", exclude=self._not_identity()) | nested
 
+    def as_found(self) -> Self:
+        """This spec with the present state of what it names: of files, of functions. With it, a changed file or
+        function is another cache key. Raises Stopped."""
+        found = {name: _as_found(value) for name, value in self}
+        changed = {name: value for name, value in found.items() if value is not getattr(self, name)}
+        return self.model_copy(update=changed) if changed else self
+
     def apart(self) -> tuple[Self, dict[str, Any]]:
         """What the result is, all else at its defaults; and how it is reached: that else, as JSON's types."""
         words = self.model_dump(mode="json", include=self._not_identity(), exclude_defaults=True)
@@ -105,3 +112,9 @@ class StageSpec(Spec):
 def not_identity(default: Spec, description: str) -> Any:
     """A field that says how a result is reached, not what it is: it enters no cache key and no digest."""
     return Field(default, description=description, json_schema_extra={"identity": False})
+
+
+def _as_found(value: Any) -> Any:
+    if isinstance(value, Spec):
+        return value.as_found()
+    return [_as_found(each) for each in value] if isinstance(value, list) else value

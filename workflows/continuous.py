@@ -20,24 +20,22 @@ from infra.errors import Stopped, disk_errors_named
 from infra.progress import say
 from infra.text import number, size
 from infra.tracking.execution import begin_execution, execution_id, is_last
-from tasks.artifacts import Corpus, Decision, HFModel, Promotion, TokenizedCorpus, Tokenizer
+from tasks.artifacts import Corpus, Decision, HFModel, Promotion, Rows, TokenizedCorpus, Tokenizer
 from tasks.convert.task import audit, convert, take_in
 from tasks.data.spec import GatherSpec
 from tasks.data.task import find_new, gather, prune, tokenize, train_tokenizer
-from tasks.dpo.task import dpo
 from tasks.evaluate.task import evaluate
-from tasks.grpo.task import grpo
 from tasks.pretrain.task import pretrain
 from tasks.promote.spec import PromoteSpec
 from tasks.promote.task import decide, promote
 from tasks.publish.task import publish
 from tasks.report.spec import ReportSpec
 from tasks.report.task import report
-from tasks.sft.task import sft
 from workflows.alone import alone
 from workflows.continuous_recipe import ContinuousRecipe
 from workflows.dag_part import dag_part
 from workflows.history import Replayed, champion, generations, part, replayed
+from workflows.tuning import rows_of, tuned
 
 
 @workflow
@@ -49,7 +47,7 @@ def continue_training(recipe: ContinuousRecipe) -> str:
 
 @workflow
 def refresh_rl(recipe: ContinuousRecipe) -> str:
-    """The champion → SFT → DPO → GRPO → compare with the tuned champion → promote, if it is better."""
+    """The champion → post-training → compare with the tuned champion → promote, if it is better."""
     told: str = tune(recipe=recipe)
     return told
 
@@ -111,8 +109,9 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
     model = convert(spec=recipe.convert, checkpoint=checkpoint, tokenizer=tokenizer)
     proof = audit(spec=recipe.audit, checkpoint=checkpoint, model=model, data=shards) if recipe.audit else None
 
+    asked = _asked(recipe, held_out)
     reports = [
-        evaluate(spec=recipe.evaluate, model=each, corpus=held_out, more=new)
+        evaluate(spec=recipe.evaluate.as_found(), model=each, corpora=[held_out, *new], rows=asked)
         for each in [model, *champion(_name(recipe))]
     ]
     decision = decide(spec=recipe.promotion, reports=reports)
@@ -153,9 +152,9 @@ def after(recipe: ContinuousRecipe, decision: Decision, promoted: Promotion) -> 
 
 @dag_part
 def tune(recipe: ContinuousRecipe) -> str:
-    """SFT, DPO and GRPO of the champion, if it has not been tuned yet; the last one meets the tuned champion."""
+    """The post-training of the champion, if it has not been tuned yet; the last model meets the tuned champion."""
     if recipe.refresh is None:
-        raise Stopped("refresh: is off in this recipe; add `refresh: {name: …}` with sft, dpo or grpo")
+        raise Stopped("refresh: is off in this recipe; add `refresh: {name: …}` and `post_training`")
     begin_execution(recipe.name, recipe.model_dump(mode="json"))
     name = recipe.refresh.name
     with disk_errors_named(), alone(name, recipe.grow.on_overlap) as free:
@@ -173,20 +172,15 @@ def tune(recipe: ContinuousRecipe) -> str:
 
 @dag_part
 def tune_anew(recipe: ContinuousRecipe, base: HFModel) -> str:
-    """SFT, DPO and GRPO of `base`, as far as the recipe has them."""
+    """The post-training of `base`."""
     assert recipe.refresh
     known = generations(_name(recipe))
     corpora = [part(each, "corpus") for each in known if each.accepted]
     corpus = gather(spec=GatherSpec(train=True), corpora=corpora, newest=part(known[-1], "corpus"))
-    model = base
-    if recipe.sft:
-        model = sft(spec=recipe.sft, model=model, corpus=corpus)
-    if recipe.dpo:
-        model = dpo(spec=recipe.dpo, model=model, corpus=corpus)
-    if recipe.grpo:
-        model = grpo(spec=recipe.grpo, model=model, corpus=corpus)
+    *_, model = tuned(recipe, base, rows_of(recipe, corpus))
+    asked = _asked(recipe, corpus)
     reports = [
-        evaluate(spec=recipe.evaluate, model=each, corpus=corpus, more=[])
+        evaluate(spec=recipe.evaluate.as_found(), model=each, corpora=[corpus], rows=asked)
         for each in [model, *champion(recipe.refresh.name)]
     ]
     decision = decide(spec=recipe.refresh.promotion, reports=reports)
@@ -224,6 +218,12 @@ def _refreshed(recipe: ContinuousRecipe, told: str) -> str:
     say(told)
     tuned: str = tune(recipe=recipe)
     return tuned
+
+
+def _asked(recipe: ContinuousRecipe, corpus: Corpus) -> list[Rows]:
+    """The sets of rows that models are asked about."""
+    sets = rows_of(recipe, corpus)
+    return [sets[name] for name in recipe.evaluate.sets()]
 
 
 def _name(recipe: ContinuousRecipe) -> str:

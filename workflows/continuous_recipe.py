@@ -20,7 +20,6 @@ from workflows.recipe import SECTIONS as RECIPE_SECTIONS
 from workflows.recipe import Recipe
 
 OFF = ("start_from", "more_corpora")
-TUNING = ("sft", "dpo", "grpo")
 
 
 class GrowSpec(Spec):
@@ -128,8 +127,8 @@ class ContinuousRecipe(Recipe):
         ]
         if self.publish.alias:
             found.append(Problem("publish.alias", self.publish.alias, "null: the promotion moves the alias"))
-        if self.refresh and not any(getattr(self, name) for name in TUNING):
-            found.append(Problem("refresh", "on", f"needs at least one of {', '.join(TUNING)}"))
+        if self.refresh and not self.post_training:
+            found.append(Problem("refresh", "on", "needs at least one stage in post_training"))
         if self.refresh and self.refresh.name == self.publish.name:
             found.append(Problem("refresh.name", self.refresh.name, "another name than publish.name, the base's"))
         return found

@@ -58,12 +58,11 @@ def problems_of(given: Given) -> list[Problem]:
 def _parts(given: Given) -> Iterator[tuple[str, Spec]]:
     """Every section, and every item of those that are lists or dictionaries, with its path."""
     for name, section in given.specs.items():
-        items = (
-            section.items() if isinstance(section, dict) else enumerate(section) if isinstance(section, list) else ()
-        )
-        yield from ((f"{name}.{key}", item) for key, item in items)
         if isinstance(section, Spec):
             yield name, section
+        elif isinstance(section, dict | list):
+            items = section.items() if isinstance(section, dict) else enumerate(section)
+            yield from ((f"{name}.{key}", item) for key, item in items)
 
 
 def order(given: Given) -> list[Problem]:

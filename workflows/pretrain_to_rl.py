@@ -15,17 +15,15 @@ from infra.tracking.execution import begin_execution, execution_id
 from tasks.artifacts import EvalReport, HFModel, Report, TokenizedCorpus
 from tasks.convert.task import adopt, audit, convert, take_in
 from tasks.data.task import prepare_corpus, tokenize, train_tokenizer
-from tasks.dpo.task import dpo
 from tasks.evaluate.task import evaluate
-from tasks.grpo.task import grpo
 from tasks.pretrain.task import pretrain
 from tasks.publish.task import publish
 from tasks.report.spec import ReportSpec
 from tasks.report.task import report
 from tasks.serve.task import serve
-from tasks.sft.task import sft
 from workflows.dag_part import dag_part
 from workflows.recipe import Recipe
+from workflows.tuning import rows_of, tuned
 
 
 def dag(recipe: Recipe) -> Report:
@@ -46,11 +44,14 @@ def dag(recipe: Recipe) -> Report:
         start = [take_in(spec=recipe.init_from.as_found())] if recipe.init_from else []
         checkpoint = pretrain(spec=recipe.pretrain, data=shards, more=more_shards, start=start, resume=[])
 
+    rows = rows_of(recipe, corpus)
+
     def keep(model: HFModel) -> HFModel:
         """Evaluate each model as soon as it is there."""
         models.append(model)
         if recipe.evaluate:
-            reports.append(evaluate(spec=recipe.evaluate, model=model, corpus=corpus, more=[]))
+            asked = [rows[name] for name in recipe.evaluate.sets()]
+            reports.append(evaluate(spec=recipe.evaluate.as_found(), model=model, corpora=[corpus], rows=asked))
         return model
 
     if recipe.convert:
@@ -60,12 +61,8 @@ def dag(recipe: Recipe) -> Report:
         model = keep(model)
     if recipe.start_from:
         model = keep(adopt(spec=recipe.start_from.as_found()))
-    if recipe.sft:
-        model = keep(sft(spec=recipe.sft, model=model, corpus=corpus))
-    if recipe.dpo:
-        model = keep(dpo(spec=recipe.dpo, model=model, corpus=corpus))
-    if recipe.grpo:
-        model = keep(grpo(spec=recipe.grpo, model=model, corpus=corpus))
+    for made in tuned(recipe, model, rows):
+        model = keep(made)
 
     if recipe.serve:
         endpoint = serve(spec=recipe.serve, model=model)

@@ -1,0 +1,33 @@
+"""The post-training part of a DAG: sets of rows, and the stages that tune on them."""
+
+from collections.abc import Callable, Iterator
+
+from tasks.artifacts import Corpus, HFModel, Rows
+from tasks.dpo.task import dpo
+from tasks.grpo.task import grpo
+from tasks.rows.task import rows
+from tasks.sft.task import sft
+from workflows.post_training import BASE, steps
+from workflows.recipe import Recipe
+
+TASKS: dict[str, Callable[..., HFModel]] = {"sft": sft, "dpo": dpo, "grpo": grpo}
+
+
+def rows_of(recipe: Recipe, corpus: Corpus) -> dict[str, Rows]:
+    """The sets of rows that some stage uses, by name."""
+    used = {step.spec.data for step in steps(recipe.post_training)}
+    used |= set(recipe.evaluate.sets()) if recipe.evaluate else set()
+    return {
+        name: rows(spec=spec.as_found(), corpora=[corpus] if spec.documents else [])
+        for name, spec in recipe.data.items()
+        if name in used
+    }
+
+
+def tuned(recipe: Recipe, base: HFModel, sets: dict[str, Rows]) -> Iterator[HFModel]:
+    """The model of each stage of `post_training`, in their order."""
+    made = {BASE: base}
+    for step in steps(recipe.post_training):
+        start = made[step.start_from]
+        made[step.name] = TASKS[step.stage](spec=step.spec.as_found(), model=start, rows=sets[step.spec.data])
+        yield made[step.name]
