@@ -1,16 +1,17 @@
 """A function so far, written as one reads it: `|` marks where the statement goes."""
 
-from tasks.data.documents import Document, document
-from tasks.statements.prompt import Prompt
+from typing import Any
+
+from statements import Prompt
 
 
 def prompt(marked: str, reference: str = "", module_names: tuple[str, ...] = ()) -> Prompt:
     text, _, _ = marked.lstrip("\n").partition("|")
-    return Prompt("id", "example.py", text, reference, frozenset(module_names))
+    return Prompt(text, frozenset(module_names), reference, "example.py")
 
 
-def module(text: str, source: str = "example.py") -> Document:
-    return document(source, text)
+def module(text: str, source: str = "example.py") -> dict[str, Any]:
+    return {"text": text, "source": source}
 
 
 AREA = prompt(

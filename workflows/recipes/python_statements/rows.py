@@ -1,8 +1,11 @@
-"""Next-statement prompts out of real modules.
+"""Rows for the next statement, out of the corpus's Python modules: `rows.py:rows` in a recipe's `data`.
+
+    {"prompt": the function so far, "completion": the statement that came next, "source": the module,
+     "module_names": what the module binds at its top level}
 
 A prompt is cut where the function so far becomes a parseable function by adding one statement. Left
 out are what is below a `try` or a `match` (a `try` without its handler never parses) or in a class
-inside a function, and statements that are trivial (see trivial.py; docstrings are), too long, or
+inside a function, and statements that are trivial (see python_code.py; docstrings are), too long, or
 share a line with what stands before them.
 
 Which statement of a function is asked for, and in which order the prompts come, is decided by a
@@ -12,14 +15,11 @@ documents, and a smaller limit gives a beginning of the longer list.
 
 import ast
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from blake3 import blake3
-
-from tasks.data.documents import Document
-from tasks.statements.names import Function, module_names
-from tasks.statements.parse import parse
-from tasks.statements.prompt import Prompt
-from tasks.statements.trivial import is_trivial
+from python_code import Function, is_trivial, module_names, parse
+from statements import Prompt
 
 MAX_STATEMENT_CHARS = 200
 MAX_STATEMENT_LINES = 6
@@ -31,8 +31,21 @@ _OPEN_BLOCKS = (
 )
 
 
+def rows(
+    documents: Iterable[dict[str, Any]], seed: int = 0, per_function: int = 2, max_prompt_chars: int = 800
+) -> Iterator[dict[str, Any]]:
+    """A row for each prompt of the documents."""
+    for prompt in extract(documents, seed=seed, per_function=per_function, max_prompt_chars=max_prompt_chars):
+        yield {
+            "prompt": prompt.text,
+            "completion": prompt.reference,
+            "source": prompt.source,
+            "module_names": sorted(prompt.module_names),
+        }
+
+
 def extract(
-    documents: Iterable[Document],
+    documents: Iterable[dict[str, Any]],
     *,
     seed: int,
     limit: int | None = None,
@@ -44,17 +57,18 @@ def extract(
     share is asked once. Documents that are not Python, or import `*`, have none."""
 
     def rank(prompt: Prompt) -> str:
-        return blake3(f"{seed}\0{prompt.id}".encode()).hexdigest()
+        identity = blake3(f"{prompt.source}\0{prompt.text}".encode()).hexdigest()
+        return blake3(f"{seed}\0{identity}".encode()).hexdigest()
 
     found: dict[str, Prompt] = {}
     for document in documents:
-        tree = parse(document.text)
+        tree = parse(document["text"])
         names = module_names(tree) if tree else frozenset()
         if tree is None or "*" in names:
             continue
-        lines = document.text.split("\n")
+        lines = document["text"].split("\n")
         for function in functions(tree):
-            prompts = _cuts(document.source, lines, function, names, max_prompt_chars, max_statement_chars)
+            prompts = _cuts(document["source"], lines, function, names, max_prompt_chars, max_statement_chars)
             for prompt in sorted(prompts, key=rank)[:per_function]:
                 found[prompt.text] = min(prompt, found.get(prompt.text, prompt), key=rank)
     return sorted(found.values(), key=rank)[:limit]
@@ -88,8 +102,7 @@ def _cuts(
             continue
         if len(text) > max_prompt_chars or len(reference) > max_chars or last - first >= MAX_STATEMENT_LINES:
             continue
-        identity = blake3(f"{source}\0{text}".encode()).hexdigest()
-        yield Prompt(identity, source, text, reference, names)
+        yield Prompt(text, names, reference, source)
 
 
 def _dedented(lines: list[str], function: Function) -> list[str] | None:

@@ -3,8 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tasks.grpo.shape import shape, shares
+from shape import shape, shares
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """The checks, one rule after the other. AREA is a function so far; see examples.py."""
 
 import pytest
+from statements import MAX_LINES, check
 
-from tasks.statements.check import MAX_LINES, check
-from tests.statements.examples import AREA, prompt
+from tests.recipes.python_statements.examples import AREA, prompt
 
 
 def test_a_good_statement_passes_every_check() -> None:
@@ -62,7 +62,7 @@ def test_the_statement_is_the_shortest_run_of_whole_lines_that_parses(completion
 )
 def test_without_a_whole_statement_nothing_passes(completion: str) -> None:
     verdict = check(AREA, completion)
-    assert not any(verdict.checks.values())
+    assert not any(verdict.four)
 
 
 def test_what_does_not_parse_is_known_by_its_first_line() -> None:

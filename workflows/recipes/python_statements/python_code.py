@@ -1,12 +1,25 @@
-"""Which names a module binds, a function so far binds, and a statement uses."""
+"""Python text that a model wrote, read without running it: its syntax tree, its names, what is trivial in it."""
 
 import ast
+import warnings
 from collections.abc import Iterable, Iterator
 from math import inf
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, *_COMPREHENSIONS)
+_DOES_SOMETHING = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)
+
+
+def parse(text: str) -> ast.Module | None:
+    """The syntax tree, or None for whatever Python's parser cannot take: wrong syntax, null bytes,
+    lone surrogates, nesting deeper than its stack."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "\d" and the like: the text's own business
+        try:
+            return ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
 
 
 def bound_names(nodes: Iterable[ast.AST], before: float = inf) -> Iterator[str]:
@@ -78,3 +91,29 @@ def loaded_names(node: ast.AST) -> set[str]:
 
 def _loaded(nodes: Iterable[ast.AST]) -> set[str]:
     return set().union(*(loaded_names(node) for node in nodes))
+
+
+def is_trivial(statement: ast.stmt) -> bool:
+    """Whether a statement says nothing: `pass`; `return` or `return None`; an expression in which
+    nothing is called, awaited, yielded or assigned (`...`, a docstring, a lone name); and a block,
+    whatever its head, that holds only such statements (`if x: pass`, `def f(self): ...`)."""
+    match statement:
+        case ast.Pass() | ast.Return(value=None) | ast.Return(value=ast.Constant(value=None)):
+            return True
+        case ast.Expr(value=value):
+            return not any(isinstance(node, _DOES_SOMETHING) for node in ast.walk(value))
+        case ast.Match(cases=cases):
+            return all(is_trivial(inner) for case in cases for inner in case.body)
+        case _:
+            inner = _blocks(statement)
+            return bool(inner) and all(is_trivial(each) for each in inner)
+
+
+def _blocks(statement: ast.stmt) -> list[ast.stmt]:
+    """The statements directly in a compound statement's blocks; none for a simple statement."""
+    found: list[ast.stmt] = []
+    for name in ("body", "orelse", "finalbody"):
+        found += getattr(statement, name, [])
+    for handler in getattr(statement, "handlers", []):
+        found += handler.body
+    return found

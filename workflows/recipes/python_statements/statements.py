@@ -13,7 +13,7 @@ function so far parses and has gained a statement, in the block where the prompt
 **The checks**, each reported by itself:
 
 - `parses`: there is such a statement.
-- `not_trivial`: it does not begin with a comment, and is not trivial (see trivial.py).
+- `not_trivial`: it does not begin with a comment, and is not trivial (see python_code.py).
 - `defined`: pyflakes finds no undefined name in its lines. The names of the prompt's module count
   as defined, and so does what the statement itself assigns before use.
 - `uses_context`: it reads at least one name that the function so far binds: an argument or a local.
@@ -26,14 +26,31 @@ from dataclasses import dataclass
 
 from pyflakes.checker import Checker
 from pyflakes.messages import UndefinedLocal, UndefinedName
-
-from tasks.statements.names import Function, context_names, loaded_names
-from tasks.statements.parse import parse
-from tasks.statements.prompt import Prompt
-from tasks.statements.trivial import is_trivial
+from python_code import Function, context_names, is_trivial, loaded_names, parse
 
 MAX_LINES = 64  # of a completion, and
 MAX_CHARS = 4_000  # are looked at; a statement that has not ended by then does not parse
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A function of a module, dedented and cut before one of its statements: it ends in a newline and the whole
+    indentation of the statement to come."""
+
+    text: str
+    module_names: frozenset[str]  # what the module binds at its top level
+    reference: str = ""  # the real statement from its first character on, such that `text + reference` parses
+    source: str = ""  # the module it is from
+
+    @property
+    def indent(self) -> str:
+        """The whitespace that `text` ends in."""
+        return self.text[self.text.rfind("\n") + 1 :]
+
+    @property
+    def line(self) -> int:
+        """The line of `text + completion`, from 1, in which the completion begins."""
+        return self.text.count("\n") + 1
 
 
 @dataclass(frozen=True)
@@ -48,18 +65,11 @@ class Verdict:
 
     @property
     def all_checks(self) -> bool:
-        return self.parses and self.not_trivial and self.defined and self.uses_context
+        return all(self.four)
 
     @property
-    def checks(self) -> dict[str, bool]:
-        """Every check by name."""
-        return {
-            "parses": self.parses,
-            "not_trivial": self.not_trivial,
-            "defined": self.defined,
-            "uses_context": self.uses_context,
-            "all_checks": self.all_checks,
-        }
+    def four(self) -> tuple[bool, bool, bool, bool]:
+        return self.parses, self.not_trivial, self.defined, self.uses_context
 
 
 def check(prompt: Prompt, completion: str) -> Verdict:

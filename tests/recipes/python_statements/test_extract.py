@@ -2,9 +2,10 @@
 
 import ast
 
-from tasks.statements.extract import extract
-from tasks.statements.prompt import Prompt
-from tests.statements.examples import module
+from rows import extract
+from statements import Prompt
+
+from tests.recipes.python_statements.examples import module
 
 
 def cuts(text: str) -> list[tuple[str, str]]:
@@ -209,5 +210,5 @@ def test_one_prompt_a_function_unless_more_are_asked_for() -> None:
 
 def test_text_and_reference_are_what_the_module_says() -> None:
     for prompt in extract(MANY, seed=0, per_function=3):
-        assert prompt.text + prompt.reference in MANY[int(prompt.source[0])].text
+        assert prompt.text + prompt.reference in MANY[int(prompt.source[0])]["text"]
         ast.parse(prompt.text + prompt.reference)
