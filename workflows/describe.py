@@ -3,12 +3,14 @@ workflows/continuous.py.
 
 python -m workflows.describe             all sections
 python -m workflows.describe pretrain    one section
+python -m workflows.describe --json-schema    of the whole recipe, for editors
 """
 
+import builtins
 import json
 import sys
 import types
-from typing import Any, get_args, get_origin
+from typing import Any, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
@@ -24,13 +26,25 @@ FILLED_IN = "filled in by Baton"  # fields that no one writes
 
 
 def main(names: list[str]) -> int:
+    if names == ["--json-schema"]:
+        print(json.dumps(ContinuousRecipe.model_json_schema(), indent=1))
+        return 0
     unknown = [name for name in names if name not in SECTIONS]
     if unknown:
         print(f"no such section: {', '.join(unknown)}; there are: {', '.join(SECTIONS)}", file=sys.stderr)
         return 2
     for name in names or SECTIONS:
-        print(f"{name}:  # {ContinuousRecipe.model_fields[name].description}")
-        _print_fields(SECTIONS[name], "  ")
+        field = ContinuousRecipe.model_fields[name]
+        print(f"{name}:  # {field.description}")
+        match get_origin(field.annotation):
+            case builtins.dict:
+                print("  <name>:")
+                _print_fields(SECTIONS[name], "    ")
+            case builtins.list:
+                print("  -")
+                _print_fields(SECTIONS[name], "    ")
+            case _:
+                _print_fields(SECTIONS[name], "  ")
         print()
     return 0
 
@@ -49,6 +63,11 @@ def _print_fields(model: type[BaseModel], indent: str) -> None:
             for source in SOURCES:
                 print(f"{indent}  # kind: {source.model_fields['kind'].default} - {(source.__doc__ or '').strip()}")
                 _print_fields(source, indent + "  #   ")
+
+    if model.model_config.get("extra") == "allow":
+        (_, of_any_name) = get_args(get_type_hints(model)["__pydantic_extra__"])
+        print(f"{indent}<name>:  # {(of_any_name.__doc__ or '').strip()}")
+        _print_fields(of_any_name, indent + "  ")
 
 
 def _nested(field: FieldInfo) -> type[BaseModel] | None:

@@ -74,14 +74,19 @@ def locate(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) ->
     parts: list[str] = []
     parent: type[BaseModel] | None = model
     options: list[type[BaseModel]] = []
+    by_key = False  # the next part is a key of a dictionary, whose values are what `parent` is
     for index, part in enumerate(location):
         last = index == len(location) - 1
-        if isinstance(part, int):  # of a list: the parent is what its items are
+        if isinstance(part, int) or by_key:  # of a list or a dictionary: the parent is what its items are
+            by_key = False
             parts.append(str(part))
-            raw = raw[part] if isinstance(raw, list) else None
+            raw = raw[part] if isinstance(raw, list | dict) else None
             continue
         field = parent.model_fields.get(str(part)) if parent else None
-        if field is None and not last:  # a union's tag: it says which model this is
+        annotation = (
+            field.annotation if field else _of_extras(parent) if isinstance(raw, dict) and part in raw else None
+        )
+        if annotation is None and not last:  # a union's tag: it says which model this is
             parent = next((option for option in options if _tag(option) == part), parent) if parts else parent
             continue
         if field is None and last and not isinstance(raw, dict):
@@ -89,15 +94,22 @@ def locate(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) ->
         parts.append(str(part))
         raw = raw.get(part) if isinstance(raw, dict) else None
         if not last:
-            options = models_in(field.annotation) if field else []
+            options, by_key = models_in(annotation), typing.get_origin(annotation) is dict
             parent = options[0] if options else None
     return ".".join(parts), parent
+
+
+def _of_extras(model: type[BaseModel] | None) -> Any:
+    """What a model's fields of any name are; None: it has none."""
+    if model is None or model.model_config.get("extra") != "allow":
+        return None
+    return typing.get_args(typing.get_type_hints(model)["__pydantic_extra__"])[1]
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated, list):
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated, list, dict):
         return [model for option in typing.get_args(annotation) for model in models_in(option)]
     return []
 
