@@ -22,9 +22,9 @@ def put(path: str, value: Any) -> Change:
 
     def change(recipe: dict[str, Any]) -> None:
         *parents, last = path.split(".")
-        section = recipe
+        section: Any = recipe
         for parent in parents:
-            section = section.setdefault(parent, {})
+            section = section[int(parent)] if isinstance(section, list) else section.setdefault(parent, {})
         section[last] = value
 
     return change
@@ -55,12 +55,12 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "unknown field": (put("pretrain.step", 5), "pretrain.step", "did you mean steps"),
     "unknown nested field": (put("pretrain.model.layer", 5), "pretrain.model.layer", "did you mean layers"),
     "unknown field of a source": (put("corpus.source", {"kind": "stdlib", "path": "x"}), "corpus.source.path", "unknown"),
-    "unknown field with nothing close": (put("sft.zzz", 1), "sft.zzz", "known: "),
+    "unknown field with nothing close": (put("post_training.0.sft.zzz", 1), "post_training.0.sft.zzz", "known: "),
     # wrong types
     "text for a number": (put("pretrain.steps", "many"), "pretrain.steps", "valid integer"),
     "a fraction for a whole number": (put("pretrain.model.layers", 2.5), "pretrain.model.layers", "valid integer"),
     "a list for a section": (put("pretrain", []), "pretrain", "write `pretrain: {}`"),
-    "a number for a section": (put("grpo", 3), "grpo", "write `grpo: {}`"),
+    "a number for a section": (put("post_training.2.grpo", 3), "post_training.2.grpo", "write `grpo: {}`"),
     "a number for a name": (put("name", 5), "name", "valid string"),
     "text for a truth value": (put("pretrain.model.tied_embeddings", "perhaps"), "pretrain.model.tied_embeddings", "boolean"),
     "a null for a number": (put("pretrain.steps", None), "pretrain.steps", "valid integer"),
@@ -75,12 +75,12 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "a fraction in quotes": (put("pretrain.optimizer.lr", "3e-3"), "pretrain.optimizer.lr", "valid number"),
     "a whole number written as a fraction": (put("pretrain.steps", 350.0), "pretrain.steps", "valid integer"),
     "a number for a truth value": (put("pretrain.mask_documents", 1), "pretrain.mask_documents", "valid boolean"),
-    "a truth value for a device's memory": (put("sft.placement", {"memory_gb": True}), "sft.placement.memory_gb", "valid number"),
+    "a truth value for a device's memory": (put("post_training.0.sft.placement", {"memory_gb": True}), "post_training.0.sft.placement.memory_gb", "valid number"),
     # outside of the bounds
     "no steps": (put("pretrain.steps", 0), "pretrain.steps", "greater than or equal to 1"),
-    "negative steps": (put("sft.steps", -1), "sft.steps", "greater than or equal to 1"),
-    "negative learning rate": (put("dpo.learning_rate", -1e-4), "dpo.learning_rate", "greater than 0"),
-    "absurd learning rate": (put("grpo.learning_rate", 50), "grpo.learning_rate", "less than or equal to 0.1"),
+    "negative steps": (put("post_training.0.sft.steps", -1), "post_training.0.sft.steps", "greater than or equal to 1"),
+    "negative learning rate": (put("post_training.1.dpo.learning_rate", -1e-4), "post_training.1.dpo.learning_rate", "greater than 0"),
+    "absurd learning rate": (put("post_training.2.grpo.learning_rate", 50), "post_training.2.grpo.learning_rate", "less than or equal to 0.1"),
     "everything held out": (put("corpus.held_out", 1.0), "corpus.held_out", "less than 0.5"),
     "nothing held out": (put("corpus.held_out", 0), "corpus.held_out", "greater than 0"),
     "no layers": (put("pretrain.model.layers", 0), "pretrain.model.layers", "greater than or equal to 1"),
@@ -89,12 +89,12 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "clipping at zero": (put("pretrain.optimizer.clip_grad", 0), "pretrain.optimizer.clip_grad", "greater than 0"),
     "negative seed": (put("pretrain.seed", -1), "pretrain.seed", "greater than or equal to 0"),
     "no vocabulary to speak of": (put("tokenizer.vocab_size", 100), "tokenizer.vocab_size", "greater than or equal to 260"),
-    "no prompts": (put("evaluate.prompts", 0), "evaluate.prompts", "greater than or equal to 1"),
-    "cold sampling": (put("evaluate.temperature", 0), "evaluate.temperature", "greater than 0"),
-    "more than all probability": (put("evaluate.top_p", 1.5), "evaluate.top_p", "less than or equal to 1"),
+    "no prompts": (put("evaluate.statements.prompts", 0), "evaluate.statements.prompts", "greater than or equal to 1"),
+    "cold sampling": (put("evaluate.statements.temperature", -1), "evaluate.statements.temperature", "greater than or equal to 0"),
+    "more than all probability": (put("evaluate.statements.top_p", 1.5), "evaluate.statements.top_p", "less than or equal to 1"),
     "a loose proof": (put("audit.bound", 1.0), "audit.bound", "less than or equal to 0.01"),
-    "no group": (put("grpo.generations", 1), "grpo.generations", "greater than or equal to 2"),
-    "DPO without a reference": (put("dpo.beta", 0), "dpo.beta", "greater than 0"),
+    "no group": (put("post_training.2.grpo.generations", 1), "post_training.2.grpo.generations", "greater than or equal to 2"),
+    "DPO without a reference": (put("post_training.1.dpo.beta", 0), "post_training.1.dpo.beta", "greater than 0"),
     "a name with spaces": (put("name", "My Run"), "name", "pattern"),
     "an empty name": (put("name", ""), "name", "pattern"),
     # not one of the choices
@@ -115,25 +115,34 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "more warm-up than steps": (put("pretrain.optimizer.warmup_steps", 9999), "pretrain.optimizer.warmup_steps", "less than"),
     "a rate that rises": (put("pretrain.optimizer.min_lr", 0.5), "pretrain.optimizer.min_lr", "at most lr"),
     "WSD without its decay": (put("pretrain.optimizer.decay", "WSD"), "pretrain.optimizer.wsd_decay_steps", "at least 1"),
-    "groups that do not divide": (put("grpo.generations", 7), "grpo.generations", "divisor"),
+    "groups that do not divide": (put("post_training.2.grpo.generations", 7), "post_training.2.grpo.generations", "divisor"),
     "both trained and existing": (put("tokenizer.existing", "."), "tokenizer.vocab_size", "either"),
     "neither trained nor existing": (put("tokenizer", {}), "tokenizer.vocab_size", "either"),
     # stages that do not fit together
     "sequences beyond the positions": (put("pretrain.sequence_length", 1024), "pretrain.sequence_length", "max_positions (512)"),
     "heads that vLLM cannot serve": (put("pretrain.model.head_dim", 16), "pretrain.model.head_dim", "vLLM"),
-    "prompts beyond the positions": (put("grpo.max_prompt_tokens", 500), "grpo.max_prompt_tokens", "max_positions (512)"),
-    "answers beyond the positions": (put("evaluate.max_new_tokens", 600), "evaluate.max_new_tokens", "max_positions (512)"),
-    "SFT beyond the positions": (put("sft.max_prompt_tokens", 600), "sft.max_prompt_tokens", "max_positions (512)"),
+    "prompts beyond the positions": (put("post_training.2.grpo.max_prompt_tokens", 500), "post_training.2.grpo.max_prompt_tokens", "max_positions (512)"),
+    "answers beyond the positions": (put("evaluate.statements.max_new_tokens", 600), "evaluate.statements.max_new_tokens", "max_positions (512)"),
+    "SFT beyond the positions": (put("post_training.0.sft.max_prompt_tokens", 600), "post_training.0.sft.max_prompt_tokens", "max_positions (512)"),
     "vocabulary below the tokenizer's": (put("pretrain.model.vocab_size", 4095), "pretrain.model.vocab_size", "(4096)"),
     "shards without a tokenizer": (drop("tokenizer"), "shards", "needs tokenizer"),
     "pretraining without shards": (drop("shards"), "pretrain", "needs shards"),
     "conversion without a checkpoint": (drop("pretrain"), "convert", "needs pretrain"),
-    "tuning without a model": (drop("convert"), "grpo", "needs a model"),
+    "post-training on rows that are not there": (put("post_training.0.sft.data", "chat"), "post_training.0.sft.data", "one of statements"),
+    "evaluation on rows that are not there": (put("evaluate.statements.data", "chat"), "evaluate.statements.data", "one of statements"),
+    "an evaluator of nothing": (put("evaluate.mine", {}), "evaluate.mine", "needs either `data"),
+    "a misspelt evaluator's field": (put("evaluate.statements.promts", 1), "evaluate.statements.promts", "did you mean prompts"),
+    "two stages in one item": (put("post_training.0.dpo", {"data": "statements"}), "post_training.0", "exactly one of sft, dpo, grpo"),
+    "no stage in an item": (put("post_training.0", {"name": "mine"}), "post_training.0", "exactly one of sft, dpo, grpo"),
+    "two models of one name": (put("post_training.1.name", "sft"), "post_training.1.name", "another name than base, sft"),
+    "a start from a later model": (put("post_training.0.start_from", "dpo"), "post_training.0.start_from", "one of base"),
+    "pass@k beyond the samples": (put("evaluate.statements.pass_at", [4]), "evaluate.statements.pass_at", "at most samples (1)"),
+    "tuning without a model": (drop("convert"), "post_training", "needs a model"),
     "evaluation without a model": (drop("convert"), "evaluate", "needs a model"),
     "publishing without a model": (drop("convert"), "publish", "needs a model"),
     "two base models": (put("start_from", {"model": "./nowhere"}), "pretrain", "must be left out with start_from"),
     "a corpus more that nobody reads": (
-        both(put("more_corpora", [{}]), drop("pretrain", "convert", "evaluate", "sft", "dpo", "grpo", "publish")),
+        both(put("more_corpora", [{}]), drop("pretrain", "convert", "evaluate", "post_training", "publish")),
         "more_corpora",
         "for pretraining only",
     ),
@@ -167,12 +176,12 @@ CASES: dict[str, tuple[Change, str, str]] = {
         "no shared expert",
     ),
     # secrets
-    "a password in a setup": (put("sft.placement", {"setup": "export X_PASSWORD=hunter2"}), "sft.placement.setup", "sft.placement.secrets: [NAME]"),
+    "a password in a setup": (put("post_training.0.sft.placement", {"setup": "export X_PASSWORD=hunter2"}), "post_training.0.sft.placement.setup", "post_training.0.sft.placement.secrets: [NAME]"),
     "a header in a setup": (
         put("more_corpora", [{"placement": {"setup": "curl -H 'Authorization: Bearer hunter22' x"}}]), "more_corpora.0.placement.setup", "placement.secrets",
     ),
-    "a secret that is not set": (put("sft.placement", {"secrets": ["NO_SUCH_SECRET"]}), "sft.placement.secrets.0", "export NO_SUCH_SECRET"),
-    "a secret in place of its name": (put("sft.placement", {"secrets": ["hunter-2"]}), "sft.placement.secrets.0", "pattern"),
+    "a secret that is not set": (put("post_training.0.sft.placement", {"secrets": ["NO_SUCH_SECRET"]}), "post_training.0.sft.placement.secrets.0", "export NO_SUCH_SECRET"),
+    "a secret in place of its name": (put("post_training.0.sft.placement", {"secrets": ["hunter-2"]}), "post_training.0.sft.placement.secrets.0", "pattern"),
     # what is not there
     "a missing folder": (put("corpus.source", {"kind": "files", "path": "/no/such"}), "corpus.source.path", "not there"),
     "a glob without a match": (put("corpus.source", {"kind": "jsonl", "path": "/no/*.jsonl"}), "corpus.source.path", "matches"),
@@ -220,13 +229,13 @@ def test_a_wrong_recipe_is_answered_with_path_value_and_way_out(name: str) -> No
 @pytest.mark.parametrize(
     "change",
     [
-        put("sft.placement", {"setup": "export X_PASSWORD=hunter2"}),
-        put("sft.placement", {"setup": ["export X_PASSWORD=hunter2"]}),
-        put("sft.placement", {"setup": "echo hunter2", "nodes": "two"}),
-        put("sft", [{"placement": {"setup": "echo hunter2"}}]),
-        put("sft.api_key", "hunter2"),
-        put("sft.placement", {"env": {"X_PASSWORD": "hunter2"}}),
-        put("sft.placement", {"secrets": ["hunter2-in-place-of-its-name"]}),
+        put("post_training.0.sft.placement", {"setup": "export X_PASSWORD=hunter2"}),
+        put("post_training.0.sft.placement", {"setup": ["export X_PASSWORD=hunter2"]}),
+        put("post_training.0.sft.placement", {"setup": "echo hunter2", "nodes": "two"}),
+        put("post_training.0.sft", [{"placement": {"setup": "echo hunter2"}}]),
+        put("post_training.0.sft.api_key", "hunter2"),
+        put("post_training.0.sft.placement", {"env": {"X_PASSWORD": "hunter2"}}),
+        put("post_training.0.sft.placement", {"secrets": ["hunter2-in-place-of-its-name"]}),
     ],
 )
 def test_a_secret_is_not_said_back(change: Change) -> None:
@@ -239,14 +248,14 @@ def test_a_secret_is_not_said_back(change: Change) -> None:
 def test_all_problems_are_reported_at_once() -> None:
     def change(recipe: dict[str, Any]) -> None:
         put("pretrain.step", 5)(recipe)  # pydantic's
-        put("sft.micro_batch_size", 5)(recipe)  # across fields, in another section
+        put("post_training.0.sft.micro_batch_size", 5)(recipe)  # across fields, in another section
         put("corpus.source", {"kind": "files", "path": "/no/such"})(recipe)  # of this machine
         drop("tokenizer")(recipe)  # of the chain
 
     with pytest.raises(RecipeError) as caught:
         Recipe.model_validate(recipe_with(change))
     paths = {problem.path for problem in caught.value.problems}
-    assert {"pretrain.step", "sft.micro_batch_size", "corpus.source.path", "shards"} <= paths
+    assert {"pretrain.step", "post_training.0.sft.micro_batch_size", "corpus.source.path", "shards"} <= paths
 
 
 def test_an_unknown_field_does_not_hide_what_else_is_wrong_in_its_section() -> None:

@@ -62,7 +62,7 @@ def test_every_run_on_new_text_is_a_right_spec(new: int, warmup: float, fewest: 
         ({"evaluate": None}, "evaluate", "write `evaluate: {}`"),
         ({"more_corpora": [{}]}, "more_corpora", "no place in continuous training"),
         ({"publish": {"alias": "champion"}}, "publish.alias", "the promotion moves the alias"),
-        ({"sft": None, "dpo": None, "grpo": None}, "refresh", "at least one of"),
+        ({"post_training": []}, "refresh", "at least one stage"),
         ({"refresh": {"name": "baton-continuous"}}, "refresh.name", "another name"),
         ({"grow": {"lr": 1e-4, "min_lr": 1e-3}}, "grow.min_lr", "at most lr"),
         ({"grow": {"most_steps": 2}}, "grow.most_steps", "at least fewest_steps"),

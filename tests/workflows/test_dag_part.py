@@ -8,6 +8,7 @@ from flytekit.exceptions.user import FlyteRecoverableException
 from infra.errors import Stopped
 from infra.pod_spec import Resources
 from infra.tracking.store import TrackingUnreachable
+from tests.workflows.statements import DATA, GRPO
 from workflows.dag_part import dag_part
 from workflows.pod_defaults import resources
 from workflows.recipe import Recipe, given_of
@@ -17,7 +18,8 @@ CPU: dict[str, Any] = {
     "shards": {},
     "pretrain": {"layout": {"processes": 2, "micro_batch": 8}},
     "convert": {},
-    "grpo": {},
+    "data": DATA,
+    "post_training": [GRPO],
 }
 GPU = CPU | {"pretrain": {"layout": {"processes": 2, "micro_batch": 8, "device": "H100"}}}
 
@@ -80,7 +82,7 @@ def test_each_process_on_a_gpu_has_one() -> None:
 
 
 def test_a_recipe_for_gpus_tunes_and_samples_on_one() -> None:
-    assert (of(GPU, "grpo").gpu, of(CPU, "grpo").gpu) == (1, None)
+    assert (of(GPU, "post_training.0.grpo").gpu, of(CPU, "post_training.0.grpo").gpu) == (1, None)
 
 
 def test_what_the_plan_does_not_know_is_left_to_the_stage() -> None:

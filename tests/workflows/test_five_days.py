@@ -57,7 +57,7 @@ RECIPE: dict[str, Any] = {
     },
     "convert": {},
     "audit": None,
-    "evaluate": {"prompts": 12, "max_new_tokens": 16, "max_prompt_chars": 200, "held_out_bytes": 100_000},
+    "evaluate": {"bits_per_byte": {"held_out_bytes": 100_000}},
     "grow": {"replay": 0.2, "lr": 5e-3, "min_lr": 3e-4, "most_steps": 120, "fewest_steps": 60},
     "promotion": {"regressions": {"old.bits_per_byte": 0.005}},
     "publish": {"name": NAME},

@@ -32,7 +32,7 @@ PLANTED = [
     Planted("pretrain.step", 5, "pretrain.step", "did you mean steps"),
     Planted("pretrain.model.layer", 5, "pretrain.model.layer", "did you mean layers"),
     Planted("corpus.source.path", "x", "corpus.source.path", "unknown"),
-    Planted("sft.placement.node", 2, "sft.placement.node", "did you mean nodes"),
+    Planted("post_training.0.sft.placement.node", 2, "post_training.0.sft.placement.node", "did you mean nodes"),
     # of another type
     Planted("name", 5, "name", "valid string"),
     Planted("shards", "on", "shards", "write `shards: {}`"),
@@ -43,15 +43,15 @@ PLANTED = [
     Planted("pretrain.layout.device", 5, "pretrain.layout.device", "valid string"),
     Planted("corpus.held_out", "much", "corpus.held_out", "valid number"),
     Planted("tokenizer.vocab_size", True, "tokenizer.vocab_size", "valid integer"),
-    Planted("sft.seed", None, "sft.seed", "valid integer"),
-    Planted("evaluate.prompts", 1.5, "evaluate.prompts", "valid integer"),
+    Planted("post_training.0.sft.seed", None, "post_training.0.sft.seed", "valid integer"),
+    Planted("evaluate.statements.prompts", 1.5, "evaluate.statements.prompts", "valid integer"),
     # outside of the bounds, or not one of the choices
     Planted("pretrain.model.hidden", 0, "pretrain.model.hidden", "greater than or equal"),
     Planted("pretrain.optimizer.beta2", 1.0, "pretrain.optimizer.beta2", "less than 1"),
     Planted("pretrain.global_batch", -1, "pretrain.global_batch", "greater than or equal"),
     Planted("pretrain.precision", "fp64", "pretrain.precision", "'bf16'"),
-    Planted("dpo.learning_rate", -1.0, "dpo.learning_rate", "greater than 0"),
-    Planted("grpo.beta", -1, "grpo.beta", "greater than or equal to 0"),
+    Planted("post_training.1.dpo.learning_rate", -1.0, "post_training.1.dpo.learning_rate", "greater than 0"),
+    Planted("post_training.2.grpo.beta", -1, "post_training.2.grpo.beta", "greater than or equal to 0"),
     Planted("convert.dtype", "int3", "convert.dtype", "'bf16'"),
     Planted("audit.bound", 1.0, "audit.bound", "less than or equal"),
     Planted("serve.max_num_seqs", 0, "serve.max_num_seqs", "greater than or equal"),
@@ -63,19 +63,19 @@ PLANTED = [
     Planted("pretrain.optimizer.warmup_steps", 9999, "pretrain.optimizer.warmup_steps", "less than steps"),
     Planted("pretrain.batch_warmup", {"start": 15, "increment": 9}, "pretrain.batch_warmup.increment", "must divide"),
     Planted("pretrain.data_weights", [-1.0], "pretrain.data_weights", "0 or more each"),
-    Planted("sft.micro_batch_size", 5, "sft.micro_batch_size", "divisor"),
-    Planted("dpo.warmup_steps", 5000, "dpo.warmup_steps", "fewer than steps"),
-    Planted("grpo.generations", 7, "grpo.generations", "divisor"),
+    Planted("post_training.0.sft.micro_batch_size", 5, "post_training.0.sft.micro_batch_size", "divisor"),
+    Planted("post_training.1.dpo.warmup_steps", 5000, "post_training.1.dpo.warmup_steps", "fewer than steps"),
+    Planted("post_training.2.grpo.generations", 7, "post_training.2.grpo.generations", "divisor"),
     Planted("serve.load.concurrency", [2, 1], "serve.load.concurrency", "1 first"),
     Planted("publish.alias", "latest", "publish.alias", "other than latest"),
     # stages that do not fit together, and what is not there
     Planted("pretrain.sequence_length", 1024, "pretrain.sequence_length", "max_positions"),
     Planted("pretrain.model.head_dim", 16, "pretrain.model.head_dim", "vLLM"),
     Planted("pretrain.model.vocab_size", 4000, "pretrain.model.vocab_size", "(4096)"),
-    Planted("evaluate.max_new_tokens", 600, "evaluate.max_new_tokens", "max_positions (512)"),
-    Planted("grpo.max_prompt_tokens", 500, "grpo.max_prompt_tokens", "max_positions (512)"),
-    Planted("sft.placement.nodes", 2, "sft.placement.nodes", "runs on one"),
-    Planted("dpo.placement.setup", "export X_TOKEN=abc", "dpo.placement.setup", "placement.secrets"),
+    Planted("evaluate.statements.max_new_tokens", 600, "evaluate.statements.max_new_tokens", "max_positions (512)"),
+    Planted("post_training.2.grpo.max_prompt_tokens", 500, "post_training.2.grpo.max_prompt_tokens", "max_positions (512)"),
+    Planted("post_training.0.sft.placement.nodes", 2, "post_training.0.sft.placement.nodes", "runs on one"),
+    Planted("post_training.1.dpo.placement.setup", "export X_TOKEN=abc", "post_training.1.dpo.placement.setup", "placement.secrets"),
     Planted("tokenizer", ON_ITS_OWN, "shards", "needs tokenizer"),
     Planted("more_corpora", [{"source": {"kind": "files", "path": "/no"}}], "more_corpora.0.source.path", "not there"),
 ]  # fmt: skip
@@ -92,9 +92,9 @@ def problems(*planted: Planted) -> list[Problem]:
     recipe = copy.deepcopy(yaml.safe_load(LAPTOP.read_text()))
     for path, value, _, _ in planted:
         *parents, last = path.split(".")
-        section = recipe
+        section: Any = recipe
         for parent in parents:
-            section = section.setdefault(parent, {})
+            section = section[int(parent)] if isinstance(section, list) else section.setdefault(parent, {})
         if value == ON_ITS_OWN:
             del section[last]
         else:
@@ -121,8 +121,8 @@ NOT_KNOWN = {
     ("pretrain.batch_warmup", "pretrain.global_batch"),
     ("pretrain.optimizer.warmup_steps", "pretrain.steps"),
     ("pretrain.sequence_length", "pretrain.model"),
-    ("evaluate.max_new_tokens", "pretrain.model"),
-    ("grpo.max_prompt_tokens", "pretrain.model"),
+    ("evaluate.statements.max_new_tokens", "pretrain.model"),
+    ("post_training.2.grpo.max_prompt_tokens", "pretrain.model"),
     ("pretrain.model.vocab_size", "tokenizer.vocab_size"),
     ("pretrain.model.vocab_size", "tokenizer"),
 }

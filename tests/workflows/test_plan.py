@@ -65,7 +65,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     more = {
         "init_from": {"model": "owner/name", "placement": {"cpus": 8}},
         "convert": {"placement": {"cpus": 8}},
-        "sft": {"placement": {"accelerators": ["H100:1"]}},
+        "data": {"chat": {"path": "chat.jsonl"}},
+        "post_training": [{"sft": {"data": "chat", "placement": {"accelerators": ["H100:1"]}}}],
     }
     (home / "several.yaml").write_text(yaml.safe_dump(recipe(PLACEMENTS["cheapest"]) | more))
     return home

@@ -15,13 +15,28 @@ import pytest
 import yaml
 
 from tasks.manifest import read_manifest, verify
+from tests.workflows.statements import ASKED, DATA, DPO, GRPO, SFT
 
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
 ROOT = Path(__file__).parents[2]
-STAGES = ("corpus", "tokenizer", "shards", "pretrain", "convert", "audit", "sft", "dpo", "grpo", "serve", "publish")
+STAGES = (
+    *(
+        "corpus",
+        "tokenizer",
+        "shards",
+        "pretrain",
+        "convert",
+        "audit",
+        "rows",
+        "sft",
+        "dpo",
+        "grpo",
+        "serve",
+        "publish",
+    ),
+)
 LABELS = ("base", "sft", "dpo", "grpo")
 
-TUNE = {"batch_size": 8, "micro_batch_size": 8, "warmup_steps": 1, "max_prompt_tokens": 80, "max_new_tokens": 16}
 TINY: dict[str, Any] = {
     "name": "tiny",
     "corpus": {"source": {"kind": "files", "path": "sources"}, "held_out": 0.3},
@@ -37,10 +52,9 @@ TINY: dict[str, Any] = {
         "checkpoints": {"every": 10},
     },
     "convert": {},
-    "evaluate": {"prompts": 12, "max_new_tokens": 16, "max_prompt_chars": 200, "held_out_bytes": 2000},
-    "sft": {"steps": 3, **TUNE},
-    "dpo": {"steps": 2, "prompts": 48, **TUNE},
-    "grpo": {"steps": 2, "generations": 4, **TUNE},
+    "evaluate": {"bits_per_byte": {"held_out_bytes": 2000}, "statements": ASKED},
+    "data": DATA,
+    "post_training": [SFT, DPO, GRPO],
     "serve": {"load": {"concurrency": [1, 4], "requests_per_client": 1, "least_requests": 4, "prompt_tokens": 32, "output_tokens": 8}},
     "publish": {"name": "tiny"},
 }  # fmt: skip
@@ -175,7 +189,7 @@ def test_the_plan_knows_what_the_cache_has(run: tuple[Path, Any]) -> None:
     for stage in STAGES:
         assert found[stage]["cached"] == read_manifest(output_of(run[0], stage)).digest
 
-    changed = planned(run[0], TINY | {"dpo": TINY["dpo"] | {"steps": 3}})
+    changed = planned(run[0], TINY | {"post_training": [SFT, {"dpo": DPO["dpo"] | {"steps": 3}}, GRPO]})
     assert {name for name in changed if not changed[name]["cached"]} == {
         *("dpo", "evaluate-3", "grpo", "evaluate-4", "serve", "publish", "report")
     }
@@ -183,7 +197,8 @@ def test_the_plan_knows_what_the_cache_has(run: tuple[Path, Any]) -> None:
 
 def test_the_plan_knows_a_model_that_is_started_from(run: tuple[Path, Any]) -> None:
     existing = output_of(run[0], "convert")
-    found = planned(run[0], {"corpus": TINY["corpus"], "start_from": {"model": str(existing)}, "sft": TINY["sft"]})
+    start = {"start_from": {"model": str(existing)}, "data": DATA, "post_training": [SFT]}
+    found = planned(run[0], {"corpus": TINY["corpus"], **start})
     assert found["sft"]["need"]["parameters"] == read_manifest(existing).facts["parameters"]
 
 

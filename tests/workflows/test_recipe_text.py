@@ -44,33 +44,33 @@ def refused(path: Path, text: str | bytes) -> RecipeError:
 # the text of a recipe: (the field that is reported, words of the answer)
 TEXTS = {
     "pretrain: {steps: 5}\npretrain: {steps: 6}": ("pretrain", "stands again on line 2"),
-    "sft: {steps: 5, steps: 6}": ("sft.steps", "stands again on line 1"),
-    "sft: {steps: 024}": ("sft.steps", "ambiguous: write a number in decimal digits"),
-    "sft: {steps: 0o24}": ("sft.steps", "ambiguous"),
-    "sft: {steps: 1_000}": ("sft.steps", "ambiguous"),
-    "sft: {steps: 1:20}": ("sft.steps", "valid integer"),
-    "%YAML 1.1\n---\nsft: {steps: 1:20}": ("sft.steps", "ambiguous"),
+    "pretrain: {steps: 5, steps: 6}": ("pretrain.steps", "stands again on line 1"),
+    "pretrain: {steps: 024}": ("pretrain.steps", "ambiguous: write a number in decimal digits"),
+    "pretrain: {steps: 0o24}": ("pretrain.steps", "ambiguous"),
+    "pretrain: {steps: 1_000}": ("pretrain.steps", "ambiguous"),
+    "pretrain: {steps: 1:20}": ("pretrain.steps", "valid integer"),
+    "%YAML 1.1\n---\nsft: {steps: 1:20}": ("pretrain.steps", "ambiguous"),
     "%YAML 1.1\n---\naudit: off": ("audit", "true or false"),
-    "sft: {steps: true}": ("sft.steps", "valid integer"),
+    "pretrain: {steps: true}": ("pretrain.steps", "valid integer"),
     "shards: on": ("shards", "write `shards: {}`"),
     "shards: yes": ("shards", "write `shards: {}`"),
     "shards: true": ("shards", "write `shards: {}`"),
-    "sft: {steps: 99999999999999999999999}": ("sft.steps", "64 bits"),
-    "sft: {steps: " + "9" * 100_000 + "}": ("sft.steps", "64 bits"),
+    "pretrain: {steps: 99999999999999999999999}": ("pretrain.steps", "64 bits"),
+    "pretrain: {steps: " + "9" * 100_000 + "}": ("pretrain.steps", "64 bits"),
     "name: !!python/object:os.system x": ("name", "no tag"),
-    "sft: !mine {steps: 5}": ("sft", "no tag"),
+    "pretrain: !mine {steps: 5}": ("pretrain", "no tag"),
     "1: {}": ("1", "the name of a field is text"),
     "? [a, b]\n: {}": ("[", "the name of a field is text"),
     'name: "\\ud800"': ("name", "halves of surrogate pairs"),
     'name: "a\\0b"': ("name", "NUL"),
     '"\\ud800": {}': ("recipe", "halves of surrogate pairs"),
     "<<: 5": ("<<", "an alias of a mapping"),
-    "sft: &a {steps: *a}": ("recipe", "nesting"),
-    "sft: &a\n  <<: *a": ("recipe", "nesting"),
-    "sft: " + "[" * 300 + "]" * 300: ("recipe", "levels of nesting"),
+    "pretrain: &a {steps: *a}": ("recipe", "nesting"),
+    "pretrain: &a\n  <<: *a": ("recipe", "nesting"),
+    "pretrain: " + "[" * 300 + "]" * 300: ("recipe", "levels of nesting"),
     "[" * 500_000: ("recipe", "levels of nesting"),
-    "sft: {steps: 5": ("recipe", "YAML or JSON: line 1"),
-    "sft:\n  steps: 5\n steps: 6": ("recipe", "YAML or JSON: line 3"),
+    "pretrain: {steps: 5": ("recipe", "YAML or JSON: line 1"),
+    "pretrain:\n  steps: 5\n steps: 6": ("recipe", "YAML or JSON: line 3"),
     "a: *nothing": ("recipe", "undefined alias"),
     "name: one\n---\nname: two": ("recipe", "single document"),
     "": ("recipe", "a mapping of sections"),
@@ -135,9 +135,9 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_the_text_does_not_hide_what_is_wrong_with_the_recipe(tmp_path: Path) -> None:
-    text = "name: x\nname: y\nsft: {steps: 024, seed: -1}\nshards: !mine {}\npretrain: {step: 5}\n"
+    text = "name: x\nname: y\npretrain: {steps: 024, seed: -1}\nshards: !mine {}\nserve: {step: 5}\n"
     paths = {problem.path for problem in refused(tmp_path / "recipe.yaml", text).problems}
-    assert {"name", "sft.steps", "sft.seed", "shards", "pretrain.step"} <= paths
+    assert {"name", "pretrain.steps", "pretrain.seed", "shards", "serve.step"} <= paths
 
 
 def test_a_problem_says_the_line(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import pytest
 import yaml
 
 from tasks.promote.ledger import generations
+from tests.workflows.statements import DATA, DPO, SFT
 from tests.workflows.test_five_days import FIRST, LIBRARY, RECIPE
-from tests.workflows.test_pretrain_to_rl import PYFLYTE, ROOT, TUNE
+from tests.workflows.test_pretrain_to_rl import PYFLYTE, ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -17,8 +18,8 @@ WITH_TUNING: dict[str, Any] = RECIPE | {
     "name": BASE,
     "publish": {"name": BASE},
     "refresh": {"name": TUNED},
-    "sft": {"steps": 3, **TUNE},
-    "dpo": {"steps": 2, "prompts": 48, **TUNE},
+    "data": DATA,
+    "post_training": [SFT, DPO],
 }
 
 
