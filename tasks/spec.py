@@ -117,4 +117,6 @@ def not_identity(default: Spec, description: str) -> Any:
 def _as_found(value: Any) -> Any:
     if isinstance(value, Spec):
         return value.as_found()
+    if isinstance(value, dict):
+        return {name: _as_found(each) for name, each in value.items()}
     return [_as_found(each) for each in value] if isinstance(value, list) else value

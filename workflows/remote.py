@@ -45,7 +45,7 @@ def checked(validate: Callable[[Any], R], run: Any) -> Callable[[Any], R]:
             raise RecipeError(found, recipe)
         images_of(run)
         _compile(recipe)
-        return recipe
+        return recipe.as_found()  # with the source of its functions, whose files no pod has
 
     return both
 
