@@ -155,6 +155,19 @@ def _post_training(given: Given) -> list[Problem]:
     return names_problems(given.specs.get("post_training", []))
 
 
+def _best(given: Given) -> list[Problem]:
+    """The metric by which the published model is chosen is measured."""
+    best = given.specs["publish"].best if "publish" in given else None
+    if best is None:
+        return []
+    spec = given.specs.get("evaluate")
+    names = (["bits_per_byte"] if spec.bits_per_byte else []) + list(spec.evaluators()) if spec else []
+    if best.partition(".")[0] in names:
+        return []
+    allowed = f"a metric of {', '.join(names)}" if names else "null, or add `evaluate:`, which measures it"
+    return [Problem("publish.best", best, allowed)]
+
+
 def _head_size(given: Given) -> list[Problem]:
     """vLLM has attention kernels for the model's heads."""
     with_vllm = [path for path in given.stages() if path.rpartition(".")[2] in WITH_VLLM]
@@ -320,6 +333,7 @@ CHECKS: list[Callable[[Given], list[Problem]]] = [
     inputs,
     _named_rows,
     _post_training,
+    _best,
     _data_sets,
     _vocabulary,
     _positions,

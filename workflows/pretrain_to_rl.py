@@ -13,6 +13,8 @@ import workflows.recipe_file  # noqa: F401 - a broken recipe file ends in a mess
 from infra.errors import disk_errors_named
 from infra.tracking.execution import begin_execution, execution_id
 from tasks.artifacts import EvalReport, HFModel, Report, TokenizedCorpus
+from tasks.choose.spec import ChooseSpec
+from tasks.choose.task import choose
 from tasks.convert.task import adopt, audit, convert, take_in
 from tasks.data.task import prepare_corpus, tokenize, train_tokenizer
 from tasks.evaluate.task import evaluate
@@ -64,6 +66,8 @@ def dag(recipe: Recipe) -> Report:
     for made in tuned(recipe, model, rows):
         model = keep(made)
 
+    if recipe.publish and recipe.publish.best:
+        model = choose(spec=ChooseSpec(metric=recipe.publish.best), models=models, reports=reports)
     if recipe.serve:
         endpoint = serve(spec=recipe.serve, model=model)
     if recipe.publish:

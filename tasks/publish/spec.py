@@ -15,6 +15,12 @@ class PublishSpec(StageSpec):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$",
         description="Name in the model registry and on the card",
     )
+    best: str | None = Field(
+        None,
+        description="Metric by which one of the run's models is chosen (bits_per_byte, or an evaluator's such as "
+        "sums.right), to be served and published; null: the last one",
+        json_schema_extra={"identity": False},
+    )
     alias: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9_-]{1,99}$",

@@ -1,0 +1,11 @@
+"""Which of a run's models is the best."""
+
+from pydantic import Field
+
+from tasks.spec import StageSpec
+
+
+class ChooseSpec(StageSpec):
+    """The best of the run's models by one metric of their evaluations."""
+
+    metric: str = Field(description="Name of the metric: bits_per_byte, or an evaluator's, such as sums.right")
