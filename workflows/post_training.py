@@ -1,7 +1,7 @@
 """The recipe's `post_training`: any stages, in any order, each from any model before it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import Field
 
@@ -73,6 +73,19 @@ def steps(tunings: list[Tuning]) -> Iterator[Step]:
         spec = each.spec.model_copy(update={"label": name})
         yield Step(f"post_training.{number}.{each.stage}", each.stage, spec, name, each.start_from or before)
         before = name
+
+
+def repeated(tunings: list[Tuning], seeds: int) -> Iterator[Step]:
+    """The steps, and all of them again with each further seed: each repetition starts from the same base."""
+    for extra in range(seeds):
+        for step in steps(tunings):
+            if not extra:
+                yield step
+                continue
+            end = f"-seed{extra}"
+            spec = step.spec.model_copy(update={"seed": step.spec.seed + extra, "label": step.name + end})
+            start = step.start_from if step.start_from == BASE else step.start_from + end
+            yield replace(step, spec=spec, name=step.name + end, start_from=start)
 
 
 def names_problems(tunings: list[Tuning]) -> list[Problem]:

@@ -51,6 +51,9 @@ class Recipe(Spec):
     post_training: list[Tuning] = Field(
         [], max_length=100, description="SFT, DPO and GRPO in any order and number; each model is evaluated"
     )
+    seeds: int = Field(
+        1, ge=1, le=100, description="Repetitions of the post-training, with other seeds: how much of a gain is chance"
+    )
     serve: ServeSpec | None = Field(None, description="The last model served with vLLM, asked and measured")
     publish: PublishSpec | None = Field(None, description="Model card and registry version of the last model")
 

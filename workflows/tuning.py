@@ -7,7 +7,7 @@ from tasks.dpo.task import dpo
 from tasks.grpo.task import grpo
 from tasks.rows.task import rows
 from tasks.sft.task import sft
-from workflows.post_training import BASE, steps
+from workflows.post_training import BASE, repeated, steps
 from workflows.recipe import Recipe
 
 TASKS: dict[str, Callable[..., HFModel]] = {"sft": sft, "dpo": dpo, "grpo": grpo}
@@ -27,7 +27,7 @@ def rows_of(recipe: Recipe, corpus: Corpus) -> dict[str, Rows]:
 def tuned(recipe: Recipe, base: HFModel, sets: dict[str, Rows]) -> Iterator[HFModel]:
     """The model of each stage of `post_training`, in their order."""
     made = {BASE: base}
-    for step in steps(recipe.post_training):
+    for step in repeated(recipe.post_training, recipe.seeds):
         start = made[step.start_from]
         made[step.name] = TASKS[step.stage](spec=step.spec.as_found(), model=start, rows=sets[step.spec.data])
         yield made[step.name]
