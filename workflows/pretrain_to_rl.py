@@ -63,8 +63,9 @@ def dag(recipe: Recipe) -> Report:
         model = keep(model)
     if recipe.start_from:
         model = keep(adopt(spec=recipe.start_from.as_found()))
-    for made in tuned(recipe, model, rows):
-        model = keep(made)
+    made = [keep(each) for each in tuned(recipe, model, rows)]
+    if made:
+        model = made[len(recipe.post_training) - 1]  # the last one, of the first seed
 
     if recipe.publish and recipe.publish.best:
         model = choose(spec=ChooseSpec(metric=recipe.publish.best), models=models, reports=reports)
