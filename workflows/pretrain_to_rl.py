@@ -25,17 +25,18 @@ from tasks.report.task import report
 from tasks.serve.task import serve
 from workflows.dag_part import dag_part
 from workflows.recipe import Recipe
-from workflows.tuning import rows_of, tuned
+from workflows.tuning import rows_of, tuned, uses_corpus
 
 
 def dag(recipe: Recipe) -> Report:
     """The stages that the recipe asks for, in their order."""
-    tokenizer = shards = checkpoint = model = proof = published = endpoint = None
+    corpus = tokenizer = shards = checkpoint = model = proof = published = endpoint = None
     more_shards: list[TokenizedCorpus] = []
     models: list[HFModel] = []
     reports: list[EvalReport] = []
 
-    corpus = prepare_corpus(spec=recipe.corpus.as_found())
+    if uses_corpus(recipe):
+        corpus = prepare_corpus(spec=recipe.corpus.as_found())
     more_corpora = [prepare_corpus(spec=each.as_found()) for each in recipe.more_corpora]
     if recipe.tokenizer:
         tokenizer = train_tokenizer(spec=recipe.tokenizer.as_found(), corpus=corpus)
@@ -52,8 +53,9 @@ def dag(recipe: Recipe) -> Report:
         """Evaluate each model as soon as it is there."""
         models.append(model)
         if recipe.evaluate:
+            measured = [corpus] if recipe.evaluate.bits_per_byte else []
             asked = [rows[name] for name in recipe.evaluate.sets()]
-            reports.append(evaluate(spec=recipe.evaluate.as_found(), model=model, corpora=[corpus], rows=asked))
+            reports.append(evaluate(spec=recipe.evaluate.as_found(), model=model, corpora=measured, rows=asked))
         return model
 
     if recipe.convert:
@@ -86,6 +88,7 @@ def dag(recipe: Recipe) -> Report:
     return report(
         spec=ReportSpec(title=recipe.name, execution=execution_id()),
         corpus=corpus,
+        rows=list(rows.values()),
         models=models,
         reports=reports,
         tokenizer=tokenizer,

@@ -13,14 +13,24 @@ from workflows.recipe import Recipe
 TASKS: dict[str, Callable[..., HFModel]] = {"sft": sft, "dpo": dpo, "grpo": grpo}
 
 
-def rows_of(recipe: Recipe, corpus: Corpus) -> dict[str, Rows]:
-    """The sets of rows that some stage uses, by name."""
+def uses_corpus(recipe: Recipe) -> bool:
+    """Whether any stage reads the corpus."""
+    measured = recipe.evaluate is not None and recipe.evaluate.bits_per_byte is not None
+    return bool(recipe.tokenizer or measured or any(recipe.data[name].documents for name in used_rows(recipe)))
+
+
+def used_rows(recipe: Recipe) -> list[str]:
+    """The sets of rows that some stage uses."""
     used = {step.spec.data for step in steps(recipe.post_training)}
     used |= set(recipe.evaluate.sets()) if recipe.evaluate else set()
+    return [name for name in recipe.data if name in used]
+
+
+def rows_of(recipe: Recipe, corpus: Corpus | None) -> dict[str, Rows]:
+    """The sets of rows that some stage uses, by name."""
+    specs = {name: recipe.data[name].as_found() for name in used_rows(recipe)}
     return {
-        name: rows(spec=spec.as_found(), corpora=[corpus] if spec.documents else [])
-        for name, spec in recipe.data.items()
-        if name in used
+        name: rows(spec=spec, corpora=[corpus] if corpus and spec.documents else []) for name, spec in specs.items()
     }
 
 

@@ -55,7 +55,7 @@ class EvaluateSpec(StageSpec):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, EvaluatorSpec] = Field(init=False)
 
-    bits_per_byte: BitsSpec | None = Field(BitsSpec(), description="Bits per byte of held-out text; null: none")
+    bits_per_byte: BitsSpec | None = Field(None, description="Bits per byte of the corpora's held-out text; null: none")
     seed: int = Field(0, ge=0, lt=2**31, description="Of the choice of rows and of the sampling")
 
     def evaluators(self) -> dict[str, EvaluatorSpec]:

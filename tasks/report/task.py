@@ -15,6 +15,7 @@ from tasks.artifacts import (
     MegatronCheckpoint,
     PublishedModel,
     Report,
+    Rows,
     TokenizedCorpus,
     Tokenizer,
 )
@@ -27,9 +28,10 @@ ENGINE = Engine("report", "tasks.report.report", version="1")
 @stage(ENGINE, image=images.DATA, cached=False)
 def report(
     spec: ReportSpec,
-    corpus: Corpus,
     models: list[HFModel],
     reports: list[EvalReport],
+    corpus: Corpus | None = None,
+    rows: list[Rows] | None = None,
     tokenizer: Tokenizer | None = None,
     shards: TokenizedCorpus | None = None,
     checkpoint: MegatronCheckpoint | None = None,
@@ -46,6 +48,7 @@ def report(
     named: dict[str, Any] = {
         "corpus": corpus,
         **{f"corpus_{number}": each for number, each in enumerate(more_corpora or [], 2)},
+        **{f"rows_{number}": each for number, each in enumerate(rows or [], 1)},
         "tokenizer": tokenizer,
         "shards": shards,
         **{f"shards_{number}": each for number, each in enumerate(more_shards or [], 2)},
