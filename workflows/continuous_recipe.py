@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from tasks.convert.spec import ConvertSpec
-from tasks.data.spec import ShardsSpec, TokenizerSpec
+from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.promote.spec import PromotionSpec
@@ -79,8 +79,7 @@ class RefreshSpec(Spec):
         description="Name of the tuned model in the registry",
     )
     promotion: PromotionSpec = Field(
-        PromotionSpec(metric="old.all_checks", margin=0.01, regressions={"old.bits_per_byte": 0.05}),
-        description="When the tuned model takes its champion's place",
+        description="When the tuned model takes its champion's place: its metric is one of `evaluate`"
     )
 
 
@@ -112,11 +111,12 @@ class ContinuousRecipe(Recipe):
     shards: ShardsSpec = Field(description="Tokenized shards")
     pretrain: PretrainSpec = Field(description="Pretraining of the first generation; its model is that of all")
     convert: ConvertSpec = Field(description="Export to Hugging Face")
+    corpus: CorpusSpec = Field(description="Where new text is found")
     evaluate: EvaluateSpec = Field(description="Evaluation of candidate and champion on the same held-out text")
     publish: PublishSpec = Field(description="The model in the registry, whose versions are the generations")
     grow: GrowSpec = Field(GrowSpec(), description="How the model goes on with new text")
     promotion: PromotionSpec = Field(PromotionSpec(), description="When a candidate takes the champion's place")
-    refresh: RefreshSpec | None = Field(None, description="SFT, DPO and GRPO anew after a promotion; null: none")
+    refresh: RefreshSpec | None = Field(None, description="The post-training anew after a promotion; null: none")
     schedule: ScheduleSpec = Field(ScheduleSpec(), description="When it runs by itself")
 
     def problems(self) -> list[Problem]:

@@ -26,6 +26,7 @@ from workflows.post_training import names_problems
 
 # stage: the stage it needs, and what that one hands to it
 NEEDS = {
+    "tokenizer": ("corpus", "the text to train it on, and to tokenize"),
     "shards": ("tokenizer", "the tokenizer that makes the shards"),
     "pretrain": ("shards", "tokenized text"),
     "convert": ("pretrain", "a checkpoint to convert"),
@@ -153,6 +154,18 @@ def _positions(given: Given) -> list[Problem]:
 def _post_training(given: Given) -> list[Problem]:
     """The models' names, and which one each stage starts from."""
     return names_problems(given.specs.get("post_training", []))
+
+
+def _text(given: Given) -> list[Problem]:
+    """Who reads the corpus's documents has one."""
+    if "corpus" in given.specs:
+        return []
+    readers = [f"data.{name}.documents" for name, rows in given.specs.get("data", {}).items() if rows.documents]
+    if "evaluate" in given and given.specs["evaluate"].bits_per_byte:
+        readers.append("evaluate.bits_per_byte")
+    return [
+        Problem(path, "on", "needs corpus (the text that it reads); add `corpus:` or leave it out") for path in readers
+    ]
 
 
 def _best(given: Given) -> list[Problem]:
@@ -332,6 +345,7 @@ CHECKS: list[Callable[[Given], list[Problem]]] = [
     order,
     inputs,
     _named_rows,
+    _text,
     _post_training,
     _best,
     _data_sets,

@@ -25,7 +25,7 @@ from tasks.report.task import report
 from tasks.serve.task import serve
 from workflows.dag_part import dag_part
 from workflows.recipe import Recipe
-from workflows.tuning import rows_of, tuned, uses_corpus
+from workflows.tuning import rows_of, tuned
 
 
 def dag(recipe: Recipe) -> Report:
@@ -35,7 +35,7 @@ def dag(recipe: Recipe) -> Report:
     models: list[HFModel] = []
     reports: list[EvalReport] = []
 
-    if uses_corpus(recipe):
+    if recipe.corpus:
         corpus = prepare_corpus(spec=recipe.corpus.as_found())
     more_corpora = [prepare_corpus(spec=each.as_found()) for each in recipe.more_corpora]
     if recipe.tokenizer:

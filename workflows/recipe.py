@@ -31,8 +31,8 @@ class Recipe(Spec):
     """One run from raw text to a published model."""
 
     name: str = Field("baton", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", description="Name of the run: a-z, 0-9 and -")
-    corpus: CorpusSpec = Field(
-        CorpusSpec(), description="Where the text comes from. more_corpora: a list of more such, blended in pretraining"
+    corpus: CorpusSpec | None = Field(
+        None, description="Where the text comes from. more_corpora: a list of more such, blended in pretraining"
     )
     more_corpora: list[CorpusSpec] = Field(
         [], max_length=1000, description="More data sets to pretrain on, with the corpus's tokenizer; see data_weights"

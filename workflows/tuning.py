@@ -13,12 +13,6 @@ from workflows.recipe import Recipe
 TASKS: dict[str, Callable[..., HFModel]] = {"sft": sft, "dpo": dpo, "grpo": grpo}
 
 
-def uses_corpus(recipe: Recipe) -> bool:
-    """Whether any stage reads the corpus."""
-    measured = recipe.evaluate is not None and recipe.evaluate.bits_per_byte is not None
-    return bool(recipe.tokenizer or measured or any(recipe.data[name].documents for name in used_rows(recipe)))
-
-
 def used_rows(recipe: Recipe) -> list[str]:
     """The sets of rows that some stage uses."""
     used = {step.spec.data for step in steps(recipe.post_training)}

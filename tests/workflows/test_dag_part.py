@@ -14,6 +14,7 @@ from workflows.pod_defaults import resources
 from workflows.recipe import Recipe, given_of
 
 CPU: dict[str, Any] = {
+    "corpus": {},
     "tokenizer": {"vocab_size": 512},
     "shards": {},
     "pretrain": {"layout": {"processes": 2, "micro_batch": 8}},

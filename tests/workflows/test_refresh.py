@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tasks.promote.ledger import generations
-from tests.workflows.statements import DATA, DPO, SFT
+from tests.workflows.statements import ASKED, DATA, DPO, SFT
 from tests.workflows.test_five_days import FIRST, LIBRARY, RECIPE
 from tests.workflows.test_pretrain_to_rl import PYFLYTE, ROOT
 
@@ -17,7 +17,8 @@ BASE, TUNED = "refresh", "refresh-tuned"
 WITH_TUNING: dict[str, Any] = RECIPE | {
     "name": BASE,
     "publish": {"name": BASE},
-    "refresh": {"name": TUNED},
+    "refresh": {"name": TUNED, "promotion": {"metric": "statements.all_checks", "regressions": {}}},
+    "evaluate": RECIPE["evaluate"] | {"statements": ASKED},
     "data": DATA,
     "post_training": [SFT, DPO],
 }
