@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tasks.rows.stored import Row, reward_columns
+from tasks.rows.stored import OPTIONAL, Row
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 COLUMNS = {  # of each kind of row
@@ -51,15 +51,15 @@ def said(value: Any) -> str:
 
 
 class Columns:
-    """The columns of a set: of one type in all rows; those that rewards are called with in every row."""
+    """The columns of a set: in every row, and of one type."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []  # those that rewards are called with
+        self.names: list[str] = []  # but for the optional ones
         self._types: dict[str, tuple[str, str]] = {}  # of each column, and the place of the row that said so
         self._first = ""  # the place of the first row
 
     def problems(self, row: Row, place: str) -> Iterator[str]:
-        names = list(reward_columns(row))
+        names = [name for name in row if name not in OPTIONAL]
         if not self._first:
             self._first, self.names = place, names
         for name in names:

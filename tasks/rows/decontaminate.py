@@ -5,9 +5,9 @@ python -m tasks.rows.decontaminate JOB_DIR        inputs: rows (Rows), against.0
 The rule is that of GPT-3 (Brown et al., "Language Models are Few-Shot Learners", 2020, appendix C), on prompts:
 
 - A row is dropped when what it asks is what a held-out row asks, but for case and white space. So are short prompts.
-- A row is dropped when one of its turns shares 13 words in a row with a turn of a held-out prompt. Words are lower-cased
-  and without punctuation around them (a sign that stands alone is a word: 3 + 5 is not 3 - 5); each Chinese or Japanese
-  character is a word.
+- A row is dropped when one of its turns shares 13 words in a row with a turn of a held-out prompt. Words are in lower
+  case and without punctuation around them (a sign that stands alone is a word: 3 + 5 is not 3 - 5); each Chinese or
+  Japanese character is a word.
 - 13 words that stand in more than 10 of the rows to train on are no evidence: an instruction that all prompts begin
   with, a common phrase.
 
@@ -75,7 +75,8 @@ class HeldOut:
             return np.empty(0, np.intp)
         grams = np.unique(np.concatenate([_grams(turn) for turn in asked(row)] or [np.empty(0, np.uint64)]))
         places = np.minimum(np.searchsorted(self._grams, grams), len(self._grams) - 1)
-        return places[self._grams[places] == grams]
+        found: npt.NDArray[np.intp] = places[self._grams[places] == grams]
+        return found
 
 
 def words(text: str) -> list[str]:
@@ -121,10 +122,8 @@ def work(job: Job) -> None:
         )
     changed = {"rows": left, "contaminated": facts["contaminated"] + count(dropped)}
     said = json.loads((rows / "rows.json").read_text())
-    write_json(
-        job.output / "rows.json",
-        said | changed | {"first_contaminated": [*said["first_contaminated"], *dropped["first"]][:TOLD]},
-    )
+    first = [*said["first_contaminated"], *dropped["first"]][:TOLD]
+    write_json(job.output / "rows.json", said | changed | {"first_contaminated": first})
     job.finish(**facts | changed)
 
 

@@ -58,11 +58,11 @@ def read(spec: RowsSpec, folder: Path) -> Iterator[Found]:
 def _files(spec: RowsSpec) -> Iterator[Found]:
     files, root = spec.files().files(), spec.files().root()
     total = sum(path.stat().st_size for path in files) or 1
-    most, before = int(spec.max_row_mb * 1e6), 0
+    before = 0
     for path in files:
         name = path.relative_to(root).as_posix()
-        read = _parquet if path.suffix == ".parquet" else _array if _is_array(path) else _lines
-        for where, value, done in read(path, most):
+        read = _parquet if path.suffix == ".parquet" else _list if _is_list(path) else _lines
+        for where, value, done in read(path, spec):
             yield _found(f"{name}, {where}", value, min(1.0, (before + done) / total))
         before += path.stat().st_size
 
@@ -75,9 +75,10 @@ def _found(place: str, value: Any, done: float = 0.0) -> Found:
     return Found(place, value, done=done)
 
 
-def _lines(path: Path, most: int) -> Iterator[tuple[str, Any, int]]:
+def _lines(path: Path, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
     """(place, value or fault, bytes of the file that were read) of each line with anything on it, decompressed as the
-    name says. Of a line with more than `most` bytes no more is held."""
+    name says. Of a line that is too large no more is held."""
+    most = spec.max_bytes()
     compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
     with path.open("rb") as file:
         stream: IO[bytes] = file
@@ -89,7 +90,7 @@ def _lines(path: Path, most: int) -> Iterator[tuple[str, Any, int]]:
                 number += 1
                 value: Any = None
                 if len(line.rstrip(b"\r\n")) > most:
-                    value = too_large(most)
+                    value = _Fault(too_large(spec))
                     while line and not line.endswith(b"\n"):
                         line = stream.readline(1 << 20)
                 elif line.strip():
@@ -103,8 +104,8 @@ def _lines(path: Path, most: int) -> Iterator[tuple[str, Any, int]]:
             ) from error
 
 
-def too_large(most: int) -> _Fault:
-    return _Fault(f"larger than max_row_mb = {most / 1e6:g} MB: raise it, split the row, or leave it out")
+def too_large(spec: RowsSpec) -> str:
+    return f"larger than max_row_mb = {spec.max_row_mb:g} MB: raise it, split the row, or leave it out"
 
 
 def _value(line: bytes) -> Any:
@@ -122,7 +123,7 @@ def _not_json(error: Exception) -> _Fault:
         return error
     if isinstance(error, RecursionError):
         return _Fault("nested too deeply; a row is an object with columns")
-    return _Fault(f"not JSON ({error}); one JSON object on a line is wanted")
+    return _Fault(f"not JSON ({error}); one JSON object a row is wanted")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> Row:
@@ -140,7 +141,7 @@ def _no_constant(name: str) -> Any:
 _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant)
 
 
-def _is_array(path: Path) -> bool:
+def _is_list(path: Path) -> bool:
     """Whether a .json file is one list of rows; many are a row a line."""
     if path.suffix != ".json":
         return False
@@ -148,45 +149,21 @@ def _is_array(path: Path) -> bool:
         return file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 
-def _array(path: Path, most: int) -> Iterator[tuple[str, Any, int]]:
-    """The rows of a JSON list, with the lines that they begin on."""
-    size = path.stat().st_size
-    if size > LARGEST_JSON_MB * 1e6:
+def _list(path: Path, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
+    """The rows of a JSON list, which is read as a whole."""
+    if path.stat().st_size > LARGEST_JSON_MB * 1e6:
         raise StageError(
             f"{path}: a .json file is read as a whole, and this one is larger than {LARGEST_JSON_MB} MB. Make a row a "
             f"line of it: jq -c '.[]' {path.name} > {path.stem}.jsonl"
         )
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise StageError(f"{path}: not UTF-8 ({error}); save it as UTF-8") from error
-    at, line, counted = text.index("[") + 1, 1, 0
-    while True:
-        at = _next(text, at)
-        line += text.count("\n", counted, at)
-        counted = at
-        if text[at : at + 1] in ("]", ""):
-            return
-        try:
-            value, end = _DECODER.raw_decode(text, at)
-        except _Fault as fault:
-            yield f"line {line}", fault, size
-            return  # where the next row begins is not known
-        except (ValueError, RecursionError) as error:
-            yield f"line {line}", _not_json(error), size
-            return
-        yield f"line {line}", value if end - at <= most else too_large(most), round(size * end / len(text))
-        at = end
+    rows = _value(path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
+    if isinstance(rows, _Fault):
+        raise StageError(f"{path}: {rows}")
+    for number, row in enumerate(rows, start=1):
+        yield f"row {number}", row, 0
 
 
-def _next(text: str, at: int) -> int:
-    """Where the next row of a list begins, or the list ends."""
-    while text[at : at + 1] and text[at] in " \t\r\n,":
-        at += 1
-    return at
-
-
-def _parquet(path: Path, most: int) -> Iterator[tuple[str, Any, int]]:
+def _parquet(path: Path, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
     row, size = 0, path.stat().st_size
     try:
         with pq.ParquetFile(path) as file:

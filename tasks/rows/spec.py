@@ -1,7 +1,7 @@
 """What a set of rows is: where its rows come from, what their columns are called, and which of them are held out.
 
     RowsSpec.model_validate({"path": "data/chat/*.jsonl"})
-    RowsSpec.model_validate({"huggingface": {"name": "openai/gsm8k", "config": "main"}, "columns": {"prompt": "question"}})
+    RowsSpec.model_validate({"huggingface": {"name": "openai/gsm8k"}, "columns": {"prompt": "question"}})
     RowsSpec.model_validate({"function": "sums.py:rows", "held_out": 0.1})
 
     spec.problems()       what is wrong across fields
@@ -32,7 +32,6 @@ FormatName = Literal[
     "sharegpt",
     "sharegpt_preference",
     "alpaca",
-    "openai_preference",
     "verl",
 ]
 
@@ -66,8 +65,8 @@ class RowsSpec(StageSpec):
     path: PathText | None = Field(
         None,
         min_length=1,
-        description=f"a file, a folder (searched to the bottom) or a glob, of {', '.join(SUFFIXES)}; of a folder without "
-        "its .json",
+        description=f"a file, a folder (searched to the bottom) or a glob, of {', '.join(SUFFIXES)}; a folder's .json "
+        "files are left out",
     )
     huggingface: HuggingFaceRows | None = Field(None, description="a dataset of the hub, or a folder of one")
     function: Function | None = Field(
@@ -136,6 +135,9 @@ class RowsSpec(StageSpec):
         """Of `path`."""
         assert self.path is not None
         return RowFiles(path=self.path)
+
+    def max_bytes(self) -> int:
+        return int(self.max_row_mb * 1e6)
 
     def place(self) -> str:
         """The source in a person's words, for messages."""

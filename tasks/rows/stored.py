@@ -1,7 +1,7 @@
 """A set of rows on disk.
 
-    train.jsonl, held_out.jsonl    a row a line: JSON, UTF-8, the columns in the order in which they came
-    rows.json                      what was recognised, mapped and dropped, and how many rows of each
+    train.jsonl, held_out.jsonl    a row a line: JSON, UTF-8, TRL's columns first
+    rows.json                      what was recognised, changed and left out
 
 `read_rows(directory, "train")` gives the rows of one part, one at a time.
 """
@@ -9,17 +9,15 @@
 import json
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from tasks.data.documents import SPLITS as SPLITS
 from tasks.data.documents import Split
 from tasks.manifest import text_digest
 
 Row = dict[str, Any]
 
-OWN_COLUMNS = ("messages", "prompt", "completion", "text", "chosen", "rejected", "tools", "chat_template_kwargs")
+OPTIONAL = ("tools", "chat_template_kwargs")  # TRL's columns that a row of any kind may have
 _SPACE = re.compile(r"\s+")
 
 
@@ -39,24 +37,19 @@ def encoded(row: Row) -> str:
     return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-@contextmanager
-def writers(paths: dict[Split, Path]) -> Iterator[dict[Split, IO[str]]]:
-    """Both parts' files, open to be written."""
-    with ExitStack() as open_files:
-        yield {
-            split: open_files.enter_context(path.open("w", encoding="utf-8", newline="\n"))
-            for split, path in paths.items()
-        }
-
-
 def is_conversational(row: Row) -> bool:
     """Whether a row has lists of messages, not text."""
     return any(isinstance(row.get(name), list) for name in ("messages", "prompt"))
 
 
+def reward_columns(row: Row) -> Row:
+    """The columns that rewards are called with by name."""
+    return {name: value for name, value in row.items() if name not in ("prompt", "completion", *OPTIONAL)}
+
+
 def asked(row: Row) -> list[str]:
     """What a row asks of a model: each turn of the user, or the text of the prompt; of a row of text, all of it."""
-    said = row.get("messages", row.get("prompt", row.get("text", "")))
+    said: str | list[Row] = row.get("messages") or row.get("prompt") or row["text"]
     if isinstance(said, str):
         return [said]
     return [str(message.get("content") or "") for message in said if message["role"] == "user"]
@@ -71,8 +64,3 @@ def split_key(row: Row, seed: int) -> str:
     """What decides a row's part, for `tasks.data.documents.split_of`: the beginning of what it asks. So rows with one
     prompt and different answers are never on both sides, and other rows may come and go."""
     return text_digest(f"{seed}\0{plain(asked(row)[0])}")
-
-
-def reward_columns(row: Row) -> Row:
-    """The columns beyond TRL's own, which rewards are called with by name."""
-    return {name: value for name, value in row.items() if name not in OWN_COLUMNS}

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tasks.data.documents import Split
 from tasks.job import Job, open_job
 from tasks.manifest import read_manifest
 from tasks.rows import decontaminate, rows
-from tasks.rows.stored import Split, read_rows
+from tasks.rows.stored import read_rows
 
 
 def new_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path) -> Job:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - the table reads better with a line for each case
 """Data sets with faults: each is answered with the file, the line and what is wanted."""
 
 import gzip
@@ -168,10 +169,11 @@ def test_a_file_that_is_cut_short_is_named(folder: Path, tmp_path: Path) -> None
 
 def test_a_json_file_that_is_no_list_of_rows_is_named(folder: Path, tmp_path: Path) -> None:
     (folder / "a.json").write_text('[{"prompt": "a", "completion": "b"},\n 4,\n {"prompt": "c" "completion": "d"}]')
-    with pytest.raises(StageError) as caught:
+    with pytest.raises(StageError, match=r"a\.json: not JSON \(Expecting ',' delimiter: line 3 column 17"):
         prepared(tmp_path / "job", path=str(folder / "*.json"))
-    assert "a.json, line 2: a JSON object is wanted, not a number" in str(caught.value)
-    assert "a.json, line 3: not JSON" in str(caught.value)
+    (folder / "b.json").write_text('[{"prompt": "a", "completion": "b"}, 4]')
+    with pytest.raises(StageError, match=r"b\.json, row 2: a JSON object is wanted, not a number"):
+        prepared(tmp_path / "again", path=str(folder / "b.json"))
 
 
 def test_a_set_without_rows_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -182,5 +184,5 @@ def test_a_set_without_rows_is_refused(folder: Path, tmp_path: Path) -> None:
 
 def test_a_set_whose_rows_all_fall_into_one_part_is_refused(folder: Path, tmp_path: Path) -> None:
     jsonl(folder / "a.jsonl", *[{"prompt": "Go!", "seed": number} for number in range(50)])
-    with pytest.raises(StageError, match="held_out=0.05: none of the 50 rows, which have 1 prompt"):
+    with pytest.raises(StageError, match=r"held_out=0\.05 none of the 50 rows .* 1 different prompt"):
         prepared(tmp_path / "job", path=str(folder))
