@@ -11,7 +11,7 @@ import io
 import json
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +19,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.data.documents import SPLITS, Split, read_documents
 from tasks.data.sources import open_hugging_face
 from tasks.functions import Function
 from tasks.job import StageError
@@ -36,22 +37,27 @@ class Found:
     row: Row | None
     fault: str = ""  # why there is no row, and what is wanted
     done: float = 0.0  # how much of the source has been read, 0 … 1; 0 where nobody can know
+    split: Split | None = None  # of the document that the row was made of
 
 
 class _Fault(ValueError):
     """A row that cannot be read."""
 
 
-def read(spec: RowsSpec, folder: Path) -> Iterator[Found]:
+def read(spec: RowsSpec, folder: Path, corpus: Path | None = None) -> Iterator[Found]:
     """The source's rows in a fixed order, the first `limit` of them. `folder` is where a function's files are
-    written. Raises StageError, OSError."""
+    written; `corpus` has the documents that it reads. Raises StageError, OSError."""
     if spec.path is not None:
         found = _files(spec)
     elif spec.huggingface is not None:
         found = _hugging_face(spec.huggingface, spec.limit)
     else:
         assert spec.function is not None  # by problems(): one of the three
-        found = _function(spec.function, folder, {"seed": spec.seed, "limit": spec.limit})
+        known = {"seed": spec.seed, "limit": spec.limit, **spec.arguments}
+        if spec.documents:
+            found = _of_documents(spec.function, folder, known, corpus)
+        else:
+            found = _function(spec.function, folder, known)
     return islice(found, spec.limit)
 
 
@@ -190,6 +196,18 @@ def _hugging_face(asked: HuggingFaceRows, limit: int | None) -> Iterator[Found]:
     total = min(count or limit or 0, limit or count or 0)
     for number, row in enumerate(rows, start=1):
         yield _found(f"{asked.name}/{asked.split}, row {number}", row, min(1.0, number / total) if total else 0.0)
+
+
+def _of_documents(asked: Function, folder: Path, known: dict[str, Any], corpus: Path | None) -> Iterator[Found]:
+    """The rows of each split's documents; held-out ones first, so that a limit takes from the others."""
+    if corpus is None:
+        raise StageError(f"{asked.name}: `documents` needs a corpus; add `corpus:` to the recipe")
+    for split in reversed(SPLITS):
+        documents = (
+            {"text": each.text, "source": each.source, "id": each.id} for each in read_documents(corpus, split)
+        )
+        for found in _function(asked, folder, known | {"documents": documents}):
+            yield replace(found, split=split)
 
 
 def _function(asked: Function, folder: Path, known: dict[str, Any]) -> Iterator[Found]:

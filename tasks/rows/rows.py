@@ -44,12 +44,12 @@ class Reading:
         self.faulty = 0
         self.told: list[str] = []  # "chat.jsonl, line 7: …", of the first bad rows
 
-    def sound(self, found: Iterator[Found]) -> Iterator[Row]:
-        """The sound rows. Raises StageError with all problems of the first bad ones, unless they are to be dropped."""
+    def sound(self, found: Iterator[Found]) -> Iterator[tuple[Row, Split | None]]:
+        """The sound rows, and their splits where these are given. Raises StageError with all problems of the first bad ones, unless they are to be dropped."""
         refuse = self.spec.faulty == "refuse"
         for each in found:
             try:
-                yield self._row(each)
+                yield self._row(each), each.split
             except Wrong as wrong:
                 self.faulty += 1
                 if self.faulty <= BAD_ROWS:
@@ -82,7 +82,7 @@ def peek(spec: RowsSpec, folder: Path, most: int = 64) -> tuple[list[Row], list[
     """The sound ones of a source's first rows, in TRL's columns, and what is wrong with the others. A function of the
     user's runs in this process, from files below `folder`. Raises StageError for a source that cannot be read."""
     reading = Reading(spec.model_copy(update={"faulty": "drop"}))
-    rows = list(reading.sound(islice(read(spec, folder), most)))
+    rows = [row for row, _ in reading.sound(islice(read(spec, folder), most))]
     return rows, reading.told
 
 
@@ -97,14 +97,15 @@ def work(job: Job) -> None:
     seen: set[bytes] = set()
     with ExitStack() as open_files:
         files = {split: open_files.enter_context(path.open("w", newline="\n")) for split, path in paths.items()}
-        for row in reading.sound(_shown(job, read(spec, job.work / "code"))):
+        corpus = job.input("corpora.0") if spec.documents else None
+        for row, given in reading.sound(_shown(job, read(spec, job.work / "code", corpus))):
             line = encoded(row)
             digest = blake3(line.encode()).digest(16)
             if digest in seen:
                 duplicates += 1
                 continue
             seen.add(digest)
-            split = split_of(split_key(row, spec.seed), spec.held_out)
+            split = given or split_of(split_key(row, spec.seed), spec.held_out)
             files[split].write(f"{line}\n")
             numbers[split] += 1
             conversational = is_conversational(row)

@@ -12,7 +12,7 @@ Which formats are recognised is said in recognise.py.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -74,6 +74,12 @@ class RowsSpec(StageSpec):
         description="`file.py:function` or `package.module:function`, which gives the rows as dicts, one by one; its "
         "parameters `seed` and `limit`, where it has them, are given this spec's",
     )
+    arguments: dict[str, Any] = Field(default_factory=dict, description="more of the function's, by name")
+    documents: bool = Field(
+        False,
+        description="the function makes its rows of the corpus's documents: its parameter `documents` is an iterable "
+        "of {text, source, id}; rows of held-out documents are held out, whatever `held_out` says",
+    )
     columns: dict[str, str] = Field(
         default_factory=dict, description="columns to rename, new name: old name, such as {prompt: question}"
     )
@@ -107,6 +113,9 @@ class RowsSpec(StageSpec):
         if len(given) != 1:
             value = " and ".join(given) or None
             return [Problem("path", value, f"exactly one of {', '.join(SOURCES)}: where the rows come from")]
+        if self.function is None:
+            only = {"arguments": self.arguments, "documents": self.documents}
+            return [Problem(name, value, "is for a `function`; leave it out") for name, value in only.items() if value]
         olds = list(self.columns.values())
         twice = sorted({old for old in olds if olds.count(old) > 1})
         return [Problem("columns", old, "each old column is renamed once") for old in twice]
