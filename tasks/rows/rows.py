@@ -45,7 +45,8 @@ class Reading:
         self.told: list[str] = []  # "chat.jsonl, line 7: …", of the first bad rows
 
     def sound(self, found: Iterator[Found]) -> Iterator[tuple[Row, Split | None]]:
-        """The sound rows, and their splits where these are given. Raises StageError with all problems of the first bad ones, unless they are to be dropped."""
+        """The sound rows, and their splits where these are given. Raises StageError with all problems of the first bad
+        ones, unless they are to be dropped."""
         refuse = self.spec.faulty == "refuse"
         for each in found:
             try:
