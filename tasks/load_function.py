@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Unusable(Exception):
-    """A user's function that cannot be had; the message says where it fails."""
+    """A function that cannot be used as asked; the message says why, in words for a person."""
 
 
 def load_function(folder: Path, module: str, attribute: str, *, in_folder: bool) -> Callable[..., Any]:

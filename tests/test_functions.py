@@ -197,7 +197,7 @@ def test_an_error_of_an_import_says_file_and_line(project: Path, tmp_path: Path)
 def test_a_name_that_is_taken_is_an_error(project: Path, tmp_path: Path) -> None:
     (project / "tasks.py").write_text("def f(): ...\n")
 
-    with pytest.raises(StageError, match="the name tasks is taken by .*; give the file another name"):
+    with pytest.raises(StageError, match=r"the name tasks is taken by .*; give the file another name"):
         function("tasks.py:f").as_found().load(tmp_path / "pod")
 
 

@@ -10,7 +10,8 @@ from tasks.metric import Metric
 def test_a_mean_has_the_standard_error_of_the_mean() -> None:
     metric = Metric.mean([1.0, 0.0, 1.0, 0.0], unit="share")
 
-    assert metric == Metric(0.5, pytest.approx(0.288675), 4, "share", True)
+    assert (metric.value, metric.count, metric.unit) == (0.5, 4, "share")
+    assert metric.standard_error == pytest.approx(0.288675)
     assert str(metric) == "0.5 ± 0.29 share"
 
 
