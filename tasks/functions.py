@@ -110,13 +110,6 @@ class Function(Spec):
             return f"a function of {key}: {', '.join(known) or 'it has none'}"
         return _not_portable(sources)
 
-    def definition(self) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-        """Its `def`, where that is in the file itself: for a look at its parameters without running anything."""
-        found = self._found()
-        body = ast.parse(found[1][found[0]]).body if found else []
-        functions = [each for each in body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
-        return next((each for each in functions if each.name == self.attribute), None)
-
     def write(self, folder: Path) -> None:
         """Its source files, below the folder."""
         for key, text in (self.source or {}).items():

@@ -51,10 +51,10 @@ def check_gold(rewards: Sequence[RewardSpec], rows: Iterable[Mapping[str, Any]])
     with Scorer(asked) as scorer:
         own = scorer.score(prompts, [answer for _, answer, _ in pairs], columns).rewards
         others = scorer.score(prompts, [other for _, _, other in pairs], columns).rewards
-        takes = scorer.takes
+        named = scorer.columns
     lines = []
     for reward in asked:
-        compares = reward.builtin.compares() if reward.builtin else bool(names & set(takes[reward.label]))
+        compares = reward.builtin.compares() if reward.builtin else bool(names & named[reward.label].keys())
         must = compares if reward.gold is None else reward.gold
         lines.append(_line(reward.label, must, pairs, own[reward.label], others[reward.label]))
     if faults := [line for line in lines if line.fault]:

@@ -44,6 +44,13 @@ class Process:
             env=QUIET | {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"} | seen | {"PYTHONPATH": path},
         )
 
+        threading.Thread(target=self._end_children, name="rewards", daemon=True).start()
+
+    def _end_children(self) -> None:
+        """A child that outlives the process would hold the other end of our pipe."""
+        self._process.wait()
+        kill_group(self._process.pid, signal.SIGKILL)
+
     def ask(self, request: str, limit_s: float) -> dict[str, Any]:
         """The answer to a request, one line of JSON. Raises StageError with what became of the function."""
         assert self._process.stdin and self._process.stdout

@@ -41,7 +41,7 @@ class Worker:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         if "functions" in request:
-            return {"takes": {each["name"]: self._open(each, request["patience_s"]) for each in request["functions"]}}
+            return {"columns": {each["name"]: self._open(each, request["patience_s"]) for each in request["functions"]}}
         if "batch" in request:
             return self._score(Batch(**request["batch"]), request["patience_s"])
         if "load" in request:
@@ -51,7 +51,7 @@ class Worker:
             return {}
         return {"states": {name: _state(reward) for name, reward in self.rewards.items() if _keeps_state(reward)}}
 
-    def _open(self, asked: dict[str, Any], patience_s: float) -> list[str]:
+    def _open(self, asked: dict[str, Any], patience_s: float) -> dict[str, bool]:
         name, sources = asked["name"], self.folder / SOURCES
         with self._watched(name, patience_s):
             if "builtin" in asked:
@@ -63,7 +63,7 @@ class Worker:
                 except Unusable as error:
                     raise Unusable(f"{name}: {error}") from error
             self.rewards[name] = Reward(name, function, sources)
-        return self.rewards[name].takes
+        return self.rewards[name].columns
 
     def _score(self, batch: Batch, patience_s: dict[str, float]) -> dict[str, Any]:
         log = Log()
