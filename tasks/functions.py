@@ -101,7 +101,7 @@ class Function(Spec):
             return f"a function of its own source files: {', '.join(self.source or ())}"
         if found is None:
             top = self.place.partition(".")[0]
-            there = importlib.util.find_spec(top) is not None
+            there = top in sys.modules or importlib.util.find_spec(top) is not None
             return "" if there else f"a module that is installed, or is below {Path.cwd()}; there is no {top}"
         key, sources = found
         names = set(_names(body))

@@ -40,9 +40,9 @@ class GoldLine:
 
 def check_gold(rewards: Sequence[RewardSpec], rows: Iterable[Mapping[str, Any]]) -> list[GoldLine]:
     """The table, a line for each reward; empty when the rows have no two answers. Raises StageError."""
-    known = [(row, answer) for row in islice(rows, ROWS) if (answer := own_answer(row)) is not None]
+    known = [(row, answer) for row in islice(rows, ROWS) if (answer := own_answer(row)) is not None and "prompt" in row]
     pairs = [(row, answer, other) for row, answer in known if (other := _other(row, known)) is not None]
-    asked = [reward for reward in rewards if not reward.diversity and reward.gold is not False]
+    asked = [reward for reward in rewards if reward.gold or (reward.gold is None and _may_compare(reward))]
     if not pairs or not asked:
         return []
     prompts = [row["prompt"] for row, _, _ in pairs]
@@ -54,8 +54,7 @@ def check_gold(rewards: Sequence[RewardSpec], rows: Iterable[Mapping[str, Any]])
         named = scorer.columns
     lines = []
     for reward in asked:
-        compares = reward.builtin.compares() if reward.builtin else bool(names & named[reward.label].keys())
-        must = compares if reward.gold is None else reward.gold
+        must = reward.gold or reward.builtin is not None or bool(names & named[reward.label].keys())
         lines.append(_line(reward.label, must, pairs, own[reward.label], others[reward.label]))
     if faults := [line for line in lines if line.fault]:
         raise StageError(f"{table(lines)}\n{faults[0].example}{_WAYS_OUT}")
@@ -70,7 +69,7 @@ def own_answer(row: Mapping[str, Any]) -> Any:
             return value
         if isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
             text = str(value)
-            return [{"role": "assistant", "content": text}] if isinstance(row["prompt"], list) else text
+            return [{"role": "assistant", "content": text}] if isinstance(row.get("prompt"), list) else text
     return None
 
 
@@ -82,6 +81,10 @@ def table(lines: Sequence[GoldLine]) -> str:
         own, others = ("-" if value is None else f"{value:.4g}" for value in (line.own, line.others))
         shown.append(f"{line.reward:{width}}  {own:>12}  {others:>13}  {line.rows:>5}  {line.fault}".rstrip())
     return "rewards on the rows' own answers and on those of other rows:\n" + "\n".join(shown)
+
+
+def _may_compare(reward: RewardSpec) -> bool:
+    return reward.builtin is None or reward.builtin.compares()
 
 
 def _other(row: Mapping[str, Any], known: Sequence[tuple[Mapping[str, Any], Any]]) -> Any:

@@ -134,7 +134,6 @@ class Scorer:
             environment = [name for reward in members for name in _environment(reward)]
             process = Process(home / str(number), own=members[0].builtin is not None, environment=environment)
             self._processes.append(process)
-            process.patience_s = {reward.label: reward.timeout_s for reward in members}
             for reward in members:
                 if reward.function:
                     reward.function.write(process.folder / SOURCES)
@@ -151,7 +150,12 @@ class Scorer:
         if not self._processes:
             return []
         with ThreadPoolExecutor(len(self._processes)) as pool:
-            return list(pool.map(lambda process, request: process.ask(request, limit_s), self._processes, each))
+            asked = [
+                pool.submit(process.ask, words, limit_s) for process, words in zip(self._processes, each, strict=True)
+            ]
+        if errors := [str(error) for one in asked if (error := one.exception())]:
+            raise StageError("\n".join(errors))
+        return [one.result() for one in asked]
 
 
 def total(specs: Sequence[RewardSpec], rewards: Mapping[str, Sequence[float | None]], count: int) -> list[float | None]:

@@ -68,7 +68,7 @@ class RewardSpec(Spec):
         json_schema_extra={"identity": False},
     )  # fmt: skip
     environment: list[str] = Field(
-        [], description="names of the environment variables that the function may see, such as its key for a service",
+        [], description="names of environment variables that the function may see, such as a key or HTTPS_PROXY",
         json_schema_extra={"identity": False},
     )  # fmt: skip
 

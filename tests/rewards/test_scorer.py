@@ -287,6 +287,20 @@ def test_columns_that_are_not_there_are_named_before_anything_is_called(write: W
             scorer.score(["p"], ["c"], {"answer": ["4"]})
 
 
+def test_every_function_that_cannot_be_had_is_named(write: Write) -> None:
+    write("one.py", "a = 1\ndef b(text): ...\n")
+    write("two.py", "import nowhere_at_all\ndef c(completions): ...\n")
+
+    with pytest.raises(StageError) as raised:
+        scored("one.py:a", "one.py:b", "two.py:c", completions=[])
+
+    assert [line.split()[:2] for line in str(raised.value).splitlines()] == [
+        ["reward", "a:"],
+        ["reward", "b"],
+        ["reward", "c:"],
+    ]
+
+
 def test_what_cannot_be_a_reward_is_said_before_it_is_called(write: Write) -> None:
     write("other.py", "other = lambda text: 1.0\n")
 
