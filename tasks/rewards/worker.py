@@ -1,4 +1,4 @@
-"""The process that rewards run in: `python -P -m tasks.rewards.worker FOLDER`, started by process.py.
+"""The process that rewards run in: `python -P -m tasks.rewards.worker FOLDER own|theirs`, see process.py.
 
 A request is a line of JSON on standard input, its answer a line of JSON on standard output:
 
