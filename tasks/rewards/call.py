@@ -156,7 +156,7 @@ class Reward:
         return [self._number(value, batch, index) for index, value in enumerate(values)]
 
     def _number(self, value: Any, batch: Batch, index: int) -> float | None:
-        plain = value.item() if hasattr(value, "item") else value
+        plain = value.tolist() if hasattr(value, "tolist") else value
         if plain is None:
             return None
         if not isinstance(plain, Real):
