@@ -124,7 +124,7 @@ def encode(tokenizer: Any, row: Row, loss: Loss = "assistant", template: str | N
         "tools": row.get("tools"),
         **(row.get("chat_template_kwargs") or {}),
     }
-    if "messages" in row:
+    if "messages" in row and "prompt" not in row:
         marked = loss == "assistant"
         found = tokenizer.apply_chat_template(
             row["messages"], tokenize=True, return_dict=True, return_assistant_tokens_mask=marked, **options
