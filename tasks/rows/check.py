@@ -34,6 +34,10 @@ _NEXT = {
 }
 
 
+class Wrong(ValueError):
+    """A row that is not what it should be; each of `args` says what is wanted."""
+
+
 def problems(row: Row, kind: str) -> Iterator[str]:
     """What is wrong with a row of this kind."""
     faults = list(_values(row))

@@ -22,10 +22,10 @@ from blake3 import blake3
 from infra.durable import write_json
 from tasks.data.documents import SPLITS, Split, split_of
 from tasks.job import Job, StageError, main
-from tasks.rows.check import Columns, problems
+from tasks.rows.check import Columns, Wrong, problems, said
 from tasks.rows.decontaminate import count, drop_contaminated
 from tasks.rows.read import Found, read, too_large
-from tasks.rows.recognise import Recognised, Wrong
+from tasks.rows.recognise import Recognised
 from tasks.rows.spec import RowsSpec
 from tasks.rows.stored import Row, encoded, is_conversational, read_lines, read_rows, split_key
 
@@ -69,14 +69,16 @@ class Reading:
         return "".join(f"\n  {problem}" for problem in self.told)
 
     def _row(self, found: Found) -> Row:
-        if found.row is None:
-            raise Wrong(found.fault)
-        row = self.recognised.mapped(found.row, found.place)
+        if isinstance(found.value, Wrong):
+            raise found.value
+        if not isinstance(found.value, dict):
+            raise Wrong(f"a JSON object is wanted, not {said(found.value)}")
+        row = self.recognised.mapped(found.value, found.place)
         assert self.recognised.format  # it is known by now
         if wrong := [*problems(row, self.recognised.format.kind)] or [*self.columns.problems(row, found.place)]:
             raise Wrong(*wrong)
         if len(encoded(row).encode()) > self.spec.max_bytes():
-            raise Wrong(too_large(self.spec))
+            raise too_large(self.spec)
         return row
 
 

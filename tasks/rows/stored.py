@@ -16,6 +16,8 @@ from tasks.manifest import text_digest
 
 Row = dict[str, Any]
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
 OPTIONAL = ("tools", "chat_template_kwargs")  # TRL's columns that a row of any kind may have
 
 
@@ -32,7 +34,7 @@ def read_lines(path: Path) -> Iterator[Row]:
 
 def encoded(row: Row) -> str:
     """A row as its line, without the end of it. Raises ValueError for what JSON has no word for."""
-    return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _ENCODER.encode(row)
 
 
 def is_conversational(row: Row) -> bool:

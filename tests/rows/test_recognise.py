@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.rows.check import COLUMNS, problems
-from tasks.rows.recognise import FORMATS, Recognised, Wrong
+from tasks.rows.check import COLUMNS, Wrong, problems
+from tasks.rows.recognise import FORMATS, Recognised
 from tasks.rows.spec import FormatName
 
 QUESTION, ANSWER = "What is 2 + 2?", "It is 4."
