@@ -132,7 +132,7 @@ def encode(tokenizer: Any, row: Row, loss: Loss = "assistant", template: str | N
         ids = found["input_ids"]
         return Tokens(ids, [bool(each) for each in found["assistant_masks"]] if marked else [True] * len(ids))
     if "text" in row and "prompt" not in row:
-        ids = tokenizer(row["text"] + tokenizer.eos_token)["input_ids"]
+        ids = tokenizer(_ended(row["text"], tokenizer))["input_ids"]
         return Tokens(ids, [True] * len(ids))
     prompt = _ids(tokenizer, row["prompt"], add_generation_prompt=True, **options)
     answers = [row[name] for name in ("completion", "chosen", "rejected") if name in row]
@@ -208,7 +208,8 @@ def _ids(tokenizer: Any, said: str | list[Row], **options: Any) -> list[int]:
 
 def _ended(answer: str | list[Row], tokenizer: Any) -> Any:
     """Text ends with the token for it, as a turn ends in a template."""
-    return answer + tokenizer.eos_token if isinstance(answer, str) else answer
+    done = not isinstance(answer, str) or answer.endswith(tokenizer.eos_token)
+    return answer if done else answer + tokenizer.eos_token
 
 
 def _short(template: str) -> str:

@@ -2,7 +2,7 @@
 
 One row in memory at a time: read, recognised and mapped to TRL's columns, checked, exact duplicates dropped (of equal
 rows the first is kept), split by a hash of the prompt. Then the rows to train on whose prompt stands in the held-out
-part are dropped (decontaminate.py). Held in memory: 16 bytes a row (some 70 as Python has them).
+part are dropped (decontaminate.py). Held in memory: 16 bytes a row (some 100 as Python has them).
 
     rows, faults = peek(spec, folder)    the first rows, for a look before anything is spent
 
