@@ -134,10 +134,15 @@ def _message(place: str, message: Any) -> Iterator[str]:
         blocks = [block.get("type") for block in content if isinstance(block, dict)] if type(content) is list else []
         kinds = f" of {', '.join(sorted({repr(kind) for kind in blocks}))}" if blocks else ""
         yield f"{place}.content: text, not {said(content)}{kinds}"
-    elif not (content or "").strip() and not calls:
+    elif not (content or "").strip() and not calls and role != "tool":
         yield f"{place}.content: text that is not empty is wanted"
+    for name in message.keys() - {"role", "content", "tool_calls"}:
+        if not isinstance(message[name], str):
+            yield f"{place}.{name}: text, not {said(message[name])}"
     if calls is not None:
         yield from _functions(f"{place}.tool_calls", calls)
+        if role != "assistant":
+            yield f"{place}.tool_calls: only the assistant calls"
 
 
 def _functions(place: str, given: Any) -> Iterator[str]:

@@ -98,6 +98,8 @@ CASES = [
     # tools
     Case("a call without a name", chat(USER, call({"arguments": {}})), r"messages\[1\].tool_calls\[0\]: a function's name, and"),
     Case("arguments that are no object", chat(USER, call({"name": "add", "arguments": "[1"})), r"messages\[1\].tool_calls\[0\]: .*arguments as an object"),
+    Case("a call of the user's", chat(call({"name": "add"}) | {"role": "user"}, ASSISTANT), r"messages\[0\].tool_calls: only the assistant calls"),
+    Case("a tool's name that is no text", chat(USER, call({"name": "add"}), {"role": "tool", "name": 4, "content": ""}, ASSISTANT), r"messages\[2\].name: text, not a number"),
     Case("tools that are no list", chat(USER, ASSISTANT, tools="add"), "tools: a list, not text"),
     Case("a tool without a name", chat(USER, ASSISTANT, tools=[{"type": "function"}]), r"tools\[0\]: a function's name"),
     Case("options of the template that are text", chat(USER, ASSISTANT, chat_template_kwargs="a"), "chat_template_kwargs: an object, not text"),
