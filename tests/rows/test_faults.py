@@ -144,6 +144,14 @@ def test_all_problems_of_the_first_bad_rows_are_told_together(folder: Path, tmp_
     assert str(folder) in said and "faulty: drop" in said
 
 
+def test_of_a_row_with_many_problems_the_first_are_told(folder: Path, tmp_path: Path) -> None:
+    jsonl(folder / "a.jsonl", chat(*[{"role": "bot", "content": "a"}] * 500))
+    with pytest.raises(StageError) as caught:
+        prepared(tmp_path / "job", path=str(folder))
+    assert str(caught.value).count("a.jsonl, line 1: ") == 6
+    assert "  a.jsonl, line 1: and 495 more" in str(caught.value)
+
+
 def test_reading_stops_at_twenty_bad_rows(folder: Path, tmp_path: Path) -> None:
     jsonl(folder / "a.jsonl", *["nonsense"] * 1000)
     with pytest.raises(StageError) as caught:
