@@ -63,7 +63,7 @@ class Reading:
         if self.faulty and refuse:
             stopped = " (reading stopped there)" if self.faulty == BAD_ROWS else ""
             raise StageError(
-                f"{self.spec.place()}: {self.faulty} faulty rows{stopped}:{self.faults()}\n"
+                f"{self.spec.place()}: faulty rows: {self.faulty}{stopped}{self.faults()}\n"
                 "Correct them; or say `faulty: drop`, and such rows are dropped, counted and told."
             )
 
