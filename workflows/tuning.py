@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from tasks.artifacts import Corpus, HFModel, Rows
 from tasks.dpo.task import dpo
 from tasks.grpo.task import grpo
-from tasks.rows.task import rows
+from tasks.rows.spec import DecontaminateSpec
+from tasks.rows.task import decontaminate, prepare_rows
 from tasks.sft.task import sft
 from workflows.post_training import BASE, repeated, steps
 from workflows.recipe import Recipe
@@ -13,23 +14,25 @@ from workflows.recipe import Recipe
 TASKS: dict[str, Callable[..., HFModel]] = {"sft": sft, "dpo": dpo, "grpo": grpo}
 
 
-def used_rows(recipe: Recipe) -> list[str]:
-    """The sets of rows that some stage uses."""
-    used = {step.spec.data for step in steps(recipe.post_training)}
-    used |= set(recipe.evaluate.sets()) if recipe.evaluate else set()
-    return [name for name in recipe.data if name in used]
-
-
 def rows_of(recipe: Recipe, corpus: Corpus | None) -> dict[str, Rows]:
-    """The sets of rows that some stage uses, by name."""
-    specs = {name: recipe.data[name].as_found() for name in used_rows(recipe)}
-    return {
-        name: rows(spec=spec, corpora=[corpus] if corpus and spec.documents else []) for name, spec in specs.items()
+    """The sets of rows that some stage uses, by name. What is trained on has nothing of what is asked of any set."""
+    trained = {step.spec.data for step in steps(recipe.post_training)}
+    asked = recipe.evaluate.sets() if recipe.evaluate else []
+    specs = {name: spec.as_found() for name, spec in recipe.data.items() if name in trained or name in asked}
+    found = {
+        name: prepare_rows(spec=spec, corpora=[corpus] if corpus and spec.documents else [])
+        for name, spec in specs.items()
     }
+    held_out = dict(found)
+    for name in found:
+        others = [held_out[other] for other in asked if other != name]
+        if name in trained and others:
+            found[name] = decontaminate(spec=DecontaminateSpec(), rows=found[name], against=others)
+    return found
 
 
 def tuned(recipe: Recipe, base: HFModel, sets: dict[str, Rows]) -> Iterator[HFModel]:
-    """The model of each stage of `post_training`, in their order."""
+    """The model of each stage of `post_training`, in their order, for each seed."""
     made = {BASE: base}
     for step in repeated(recipe.post_training, recipe.seeds):
         start = made[step.start_from]

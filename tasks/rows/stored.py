@@ -7,21 +7,23 @@
 """
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tasks.data.documents import Split
 from tasks.manifest import text_digest
+
+if TYPE_CHECKING:  # pyarrow: what reads rows is started up with, too
+    from tasks.data.documents import Split
 
 Row = dict[str, Any]
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
 OPTIONAL = ("tools", "chat_template_kwargs")  # TRL's columns that a row of any kind may have
-_SPACE = re.compile(r"\s+")
 
 
-def read_rows(directory: Path, split: Split) -> Iterator[Row]:
+def read_rows(directory: Path, split: "Split") -> Iterator[Row]:
     """The rows of one part, in their order."""
     return read_lines(directory / f"{split}.jsonl")
 
@@ -34,12 +36,12 @@ def read_lines(path: Path) -> Iterator[Row]:
 
 def encoded(row: Row) -> str:
     """A row as its line, without the end of it. Raises ValueError for what JSON has no word for."""
-    return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _ENCODER.encode(row)
 
 
 def is_conversational(row: Row) -> bool:
     """Whether a row has lists of messages, not text."""
-    return any(isinstance(row.get(name), list) for name in ("messages", "prompt"))
+    return isinstance(row.get("prompt", row.get("messages")), list)
 
 
 def reward_columns(row: Row) -> Row:
@@ -49,7 +51,7 @@ def reward_columns(row: Row) -> Row:
 
 def asked(row: Row) -> list[str]:
     """What a row asks of a model: each turn of the user, or the text of the prompt; of a row of text, all of it."""
-    said: str | list[Row] = row.get("messages") or row.get("prompt") or row["text"]
+    said: str | list[Row] = row.get("prompt") or row.get("messages") or row["text"]
     if isinstance(said, str):
         return [said]
     return [str(message.get("content") or "") for message in said if message["role"] == "user"]
@@ -57,7 +59,7 @@ def asked(row: Row) -> list[str]:
 
 def plain(text: str) -> str:
     """Text without what makes no difference to a person: case, and how wide its spaces are."""
-    return _SPACE.sub(" ", text.lower()).strip()
+    return " ".join(text.lower().split())
 
 
 def split_key(row: Row, seed: int) -> str:
