@@ -23,12 +23,12 @@ def rows_of(recipe: Recipe, corpus: Corpus | None) -> dict[str, Rows]:
         name: prepare_rows(spec=spec, corpora=[corpus] if corpus and spec.documents else [])
         for name, spec in specs.items()
     }
-    held_out = dict(found)
-    for name in found:
-        others = [held_out[other] for other in asked if other != name]
-        if name in trained and others:
-            found[name] = decontaminate(spec=DecontaminateSpec(), rows=found[name], against=others)
-    return found
+    return {name: _apart(each, [found[other] for other in asked if other != name]) for name, each in found.items()}
+
+
+def _apart(rows: Rows, asked: list[Rows]) -> Rows:
+    """A set without what stands in the held-out parts of others."""
+    return decontaminate(spec=DecontaminateSpec(), rows=rows, against=asked) if asked else rows
 
 
 def tuned(recipe: Recipe, base: HFModel, sets: dict[str, Rows]) -> Iterator[HFModel]:

@@ -12,7 +12,7 @@ from tasks.rows.task import decontaminate, prepare_rows
 
 @workflow
 def two_sets(one: RowsSpec, two: RowsSpec) -> Rows:
-    first, second = prepare_rows(spec=one), prepare_rows(spec=two)
+    first, second = prepare_rows(spec=one, corpora=[]), prepare_rows(spec=two, corpora=[])
     return decontaminate(spec=DecontaminateSpec(), rows=second, against=[first])
 
 
