@@ -104,12 +104,11 @@ class RowsSpec(StageSpec):
         if len(given) != 1:
             value = " and ".join(given) or None
             return [Problem("path", value, f"exactly one of {', '.join(SOURCES)}: where the rows come from")]
-        if self.function is None:
-            only = {"arguments": self.arguments, "documents": self.documents}
-            return [Problem(name, value, "is for a `function`; leave it out") for name, value in only.items() if value]
+        only = {"arguments": self.arguments, "documents": self.documents} if self.function is None else {}
+        found = [Problem(name, value, "is for a `function`; leave it out") for name, value in only.items() if value]
         olds = list(self.columns.values())
         twice = sorted({old for old in olds if olds.count(old) > 1})
-        return [Problem("columns", old, "each old column is renamed once") for old in twice]
+        return found + [Problem("columns", old, "each old column is renamed once") for old in twice]
 
     def missing(self) -> list[Problem]:
         """What the source lacks on this machine, looked up cheaply."""
