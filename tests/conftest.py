@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -38,3 +39,14 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[S3]":
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole runs of the workflow first: the longest tests at the end would have one worker wait for the other."""
     items.sort(key=lambda item: "workflows" not in item.path.parts)
+
+
+@pytest.fixture(autouse=True)
+def no_module_of_another_test() -> Iterator[None]:
+    """A user's functions are imported under their files' names, which tests have in common."""
+    path, before = [*sys.path], {*sys.modules}
+    yield
+    sys.path[:] = path
+    for name in sys.modules.keys() - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(tempfile.gettempdir()):
+            del sys.modules[name]
