@@ -1,30 +1,49 @@
-"""A corpus, a tokenizer and a random model so small that a post-training engine takes seconds."""
+"""Rows, a tokenizer and a random model so small that a post-training engine takes seconds."""
 
 import json
 import os
+import random
 import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tasks.checkpoints import CheckpointFolder
-from tasks.data.documents import SplitWriter, document
 from tasks.manifest import read_manifest, write_manifest
+from tasks.posttrain.rows import KIND_FACT
 
+Row = dict[str, Any]
 MODULES = ("textwrap", "shlex", "queue", "heapq", "configparser", "calendar", "fractions", "cmd", "csv", "dis")
 
 
-def tiny_corpus(directory: Path) -> Path:
-    """Some modules of the standard library, all for training; a sealed Corpus."""
+WORDS = ("cat", "dog", "sun", "sea", "tree", "bird", "road", "lamp", "book", "door", "fish", "rain")
+
+
+def said_twice(count: int = 400) -> list[Row]:
+    """Rows that a tiny model can learn: words, and the same words again."""
+    numbers = random.Random(0)
+    pairs = {(numbers.choice(WORDS), numbers.choice(WORDS), numbers.randrange(100)) for _ in range(3 * count)}
+    return [
+        {"prompt": f"{number}: {one} {other} ->", "completion": f" {one} {other}"}
+        for one, other, number in sorted(pairs)[:count]
+    ]
+
+
+def chat(row: Row) -> Row:
+    """The same as messages."""
+    said = {"role": "assistant", "content": row["completion"]}
+    return {"messages": [{"role": "user", "content": row["prompt"]}, said]}
+
+
+def tiny_rows(directory: Path, rows: Sequence[Row], kind: str) -> Path:
+    """A sealed set of rows, all for training."""
     directory.mkdir(parents=True)
-    writer = SplitWriter(directory, "train")
-    for text in _texts():
-        writer.add(document("module.py", text))
-    writer.close()
-    facts = dict.fromkeys(("documents", "held_out_documents", "bytes", "held_out_bytes"), 0)
-    write_manifest(directory, "corpus", facts | dict.fromkeys(("duplicates", "empty", "invalid_utf8"), 0), {}, {})
+    (directory / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (directory / "held_out.jsonl").write_text("")
+    write_manifest(directory, "rows", {KIND_FACT: kind, "rows": len(rows), "held_out_rows": 0}, {}, {})
     return directory
 
 

@@ -1,0 +1,102 @@
+"""The chat template that a model is tuned with, and the token that ends a turn.
+
+    chat = chat_of(tokenizer)     sets the tokenizer's template to one with generation marks, where one is known
+    chat.marked                   the assistant's turns can be told apart: `loss: assistant` is possible
+    chat.end                      the id of the token that ends a turn; generation ends with it
+    chat.write(directory)         what a model that was tuned on chat needs beside its weights
+
+A tokenizer without a template is given ChatML. One with Baton's or a well-known family's template without
+`{% generation %}` is tuned with its marked form, which renders the same text, and keeps its own.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from trl.chat_template_utils import get_training_chat_template, has_generation_markers
+from trl.data_utils import common_prefix_length
+
+from infra.durable import write_json
+from tasks.data.tokenizer import CHAT_TEMPLATE
+from tasks.job import StageError
+
+TEMPLATE_FILE, GENERATION_FILE = "chat_template.jinja", "generation_config.json"
+IM_END = "<|im_end|>"
+EXCHANGE = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
+
+
+@dataclass(frozen=True)
+class Chat:
+    template: str
+    given: bool  # by Baton: the template is written with the model
+    marked: bool
+    end: int
+
+    @property
+    def shown(self) -> str:
+        """The template's beginning, for messages."""
+        words = " ".join(self.template.split())
+        return words if len(words) <= 80 else words[:79] + "…"
+
+    def write(self, directory: Path) -> None:
+        """Into a Hugging Face directory: the template where the model had none, and the end of a turn as one of the
+        tokens that end generation."""
+        if self.given:
+            (directory / TEMPLATE_FILE).write_text(self.template)
+        path = directory / GENERATION_FILE
+        config = json.loads(path.read_text()) if path.exists() else {}
+        before = config.get("eos_token_id", _eos_of_model(directory))
+        ends = with_end(before, self.end)
+        if ends not in (before, [before]):
+            write_json(path, config | {"eos_token_id": ends})
+
+
+def chat_of(tokenizer: Any) -> Chat:
+    """Raises StageError when the tokenizer's template cannot render a question and its answer."""
+    own = tokenizer.chat_template
+    own = own.get("default") if isinstance(own, dict) else own
+    given = own is None or own == CHAT_TEMPLATE
+    tokenizer.chat_template = _chatml(tokenizer) if given else own
+    if not has_generation_markers(tokenizer.chat_template):
+        try:
+            tokenizer.chat_template = get_training_chat_template(tokenizer)
+        except ValueError:
+            pass  # not one of those that TRL knows: without marks only `loss: assistant` is not to be had
+        except TemplateError as error:
+            raise _unusable(own, error) from error
+    template = tokenizer.chat_template
+    return Chat(template, given, has_generation_markers(template), _end_of_turn(tokenizer))
+
+
+def with_end(ends: int | list[int] | None, end: int) -> list[int]:
+    """The tokens that end generation, `end` among them."""
+    known = [ends] if isinstance(ends, int) else list(ends or [])
+    return known if end in known else [*known, end]
+
+
+def _chatml(tokenizer: Any) -> str:
+    """ChatML; where the vocabulary has no token for the end of a turn, the end-of-text token ends it."""
+    template = (Path(__file__).with_name("chatml.jinja")).read_text()
+    return template if IM_END in tokenizer.get_vocab() else template.replace(IM_END, str(tokenizer.eos_token))
+
+
+def _end_of_turn(tokenizer: Any) -> int:
+    """The last special token of an answer; the end-of-text token where the template has none."""
+    try:
+        question = tokenizer.apply_chat_template(EXCHANGE[:1], add_generation_prompt=True, return_dict=False)
+        whole = tokenizer.apply_chat_template(EXCHANGE, return_dict=False)
+    except TemplateError as error:
+        raise _unusable(tokenizer.chat_template, error) from error
+    special = set(tokenizer.get_added_vocab().values())
+    answer = [token for token in whole[common_prefix_length(question, whole) :] if token in special]
+    return int(answer[-1] if answer else tokenizer.eos_token_id)
+
+
+def _unusable(template: Any, error: TemplateError) -> StageError:
+    return StageError(f"the tokenizer's chat template cannot render a question and its answer: {error}\n{template}")
+
+
+def _eos_of_model(directory: Path) -> Any:
+    return json.loads((directory / "config.json").read_text()).get("eos_token_id")
