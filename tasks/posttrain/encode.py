@@ -12,14 +12,15 @@ inference. Messages go through the chat template, as in TRL; so do the columns `
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from trl.data_utils import common_prefix_length
 
 from tasks.job import StageError
 from tasks.posttrain.chat import Chat, chat_of
+from tasks.rows.stored import Row
 
-Row = dict[str, Any]
 Loss = Literal["assistant", "completion", "all"]
 IGNORED = -100  # PyTorch's label for a token that has no loss
 
@@ -70,6 +71,10 @@ class Encoder:
         if all(label == IGNORED for label in labels):
             raise StageError(f"a row has no token to learn with loss: {loss}.{self._why(loss)} The row: {_cut(row)}")
         return ids, labels
+
+    def said(self, ids: Sequence[int]) -> str:
+        """Sampled tokens as text, as TRL hands it to rewards: without special tokens."""
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def _assistant(self, row: Row) -> tuple[list[int], list[int]]:
         if not self._template().marked:

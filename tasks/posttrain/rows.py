@@ -16,8 +16,8 @@ from blake3 import blake3
 
 from tasks.job import Job, StageError
 from tasks.manifest import read_manifest
-from tasks.posttrain.encode import Row
 from tasks.posttrain.spec import PostTrainSpec
+from tasks.rows.stored import Row
 
 T = TypeVar("T")
 KIND_FACT = "row_kind"  # of a set's manifest

@@ -28,6 +28,7 @@ from tasks.posttrain.chat import Chat, with_end
 from tasks.posttrain.spec import PostTrainSpec
 
 KEEP = 2  # checkpoints
+LOGGED = "logged/"  # begins the names of metrics that are recorded whatever they are called: those of rewards
 SIGTERM_EXIT = 128 + signal.SIGTERM
 
 log = logging.getLogger(__name__)
@@ -156,8 +157,8 @@ def fit(
 ) -> None:
     """Train from the newest good checkpoint, if any, to the last step.
 
-    `metrics` names what is recorded: TRL's name -> ours; `beginning` is recorded as step 0. On SIGTERM: a
-    checkpoint, then SystemExit(143).
+    `metrics` names what is recorded: TRL's name -> ours, beside what begins with LOGGED; `beginning` is recorded as
+    step 0. On SIGTERM: a checkpoint, then SystemExit(143).
     """
     reporter = Reporter(job, metrics, memory)
     trainer.add_callback(reporter)
@@ -218,6 +219,7 @@ class Reporter(TrainerCallback):
         if "loss" not in logs:
             return  # the Trainer's closing summary
         values = {ours: float(logs[name]) for name, ours in self.metrics.items() if logs.get(name) is not None}
+        values |= {name.removeprefix(LOGGED): float(logs[name]) for name in logs if name.startswith(LOGGED)}
         bad = [f"{name} = {value}" for name, value in values.items() if not math.isfinite(value)]
         if bad:
             raise StageError(

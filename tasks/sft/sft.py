@@ -10,9 +10,10 @@ from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
 
 from tasks.job import Job, StageError, main
-from tasks.posttrain.encode import IGNORED, NARROWEST, Encoder, Loss, Row
+from tasks.posttrain.encode import IGNORED, NARROWEST, Encoder, Loss
 from tasks.posttrain.rows import choose, kind_of
 from tasks.posttrain.trainer import arguments, check_positions, finish, fit, load_model
+from tasks.rows.stored import Row
 from tasks.sft.spec import SFTSpec
 
 METRICS = {

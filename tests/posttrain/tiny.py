@@ -14,6 +14,7 @@ from typing import Any
 from tasks.checkpoints import CheckpointFolder
 from tasks.manifest import read_manifest, write_manifest
 from tasks.posttrain.rows import KIND_FACT
+from tasks.rewards.spec import RewardSpec
 
 Row = dict[str, Any]
 MODULES = ("textwrap", "shlex", "queue", "heapq", "configparser", "calendar", "fractions", "cmd", "csv", "dis")
@@ -36,6 +37,28 @@ def chat(row: Row) -> Row:
     """The same as messages."""
     said = {"role": "assistant", "content": row["completion"]}
     return {"messages": [{"role": "user", "content": row["prompt"]}, said]}
+
+
+REWARD = """
+def right(completions, completion, **columns):
+    return [share(said, gold) for said, gold in zip(completions, completion)]
+
+def share(said, gold):
+    said, gold = (each if isinstance(each, str) else each[0]["content"] for each in (said, gold))
+    pairs = zip(said.split() + ["", ""], gold.split())
+    return sum(one == other for one, other in pairs) / len(gold.split())
+
+def never(completions, **columns):
+    return [None] * len(completions)
+"""
+
+
+def reward(folder: Path, name: str = "right", **spec: Any) -> dict[str, Any]:
+    """A function of a user's file, as it stands in a job's spec."""
+    folder.mkdir(exist_ok=True)
+    (folder / "twice.py").write_text(REWARD)
+    found = RewardSpec.model_validate({"function": f"{folder / 'twice.py'}:{name}", **spec}).as_found()
+    return found.model_dump(mode="json")
 
 
 def tiny_rows(directory: Path, rows: Sequence[Row], kind: str) -> Path:

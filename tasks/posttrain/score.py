@@ -1,0 +1,36 @@
+"""What the rewards say of completions, called with the rows that these answer."""
+
+from collections.abc import Mapping, Sequence
+
+from tasks.rewards.scorer import Scorer, Scores
+from tasks.rows.stored import OPTIONAL, Row
+
+
+def score(
+    scorer: Scorer,
+    rows: Sequence[Row],
+    texts: Sequence[str],
+    completion_ids: Sequence[Sequence[int]] | None = None,
+    state: Mapping[str, float] | None = None,
+) -> Scores:
+    """`rows` and `texts` have one item for each completion. As in TRL, a completion of a prompt that is a list of
+    messages is one too."""
+    completions = [
+        [{"role": "assistant", "content": text}] if isinstance(row["prompt"], list) else text
+        for row, text in zip(rows, texts, strict=True)
+    ]
+    return scorer.score(
+        [row["prompt"] for row in rows], completions, columns(rows), completion_ids=completion_ids, state=state
+    )
+
+
+def columns(rows: Sequence[Row]) -> dict[str, list[object]]:
+    """What rewards are called with beside prompts and completions: the rows' own completions among them."""
+    names = [name for name in rows[0] if name not in ("prompt", *OPTIONAL)]
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Of those that there are."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
