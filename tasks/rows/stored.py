@@ -7,7 +7,6 @@
 """
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from tasks.manifest import text_digest
 Row = dict[str, Any]
 
 OPTIONAL = ("tools", "chat_template_kwargs")  # TRL's columns that a row of any kind may have
-_SPACE = re.compile(r"\s+")
 
 
 def read_rows(directory: Path, split: Split) -> Iterator[Row]:
@@ -57,7 +55,7 @@ def asked(row: Row) -> list[str]:
 
 def plain(text: str) -> str:
     """Text without what makes no difference to a person: case, and how wide its spaces are."""
-    return _SPACE.sub(" ", text.lower()).strip()
+    return " ".join(text.lower().split())
 
 
 def split_key(row: Row, seed: int) -> str:
