@@ -101,7 +101,7 @@ class Function(Spec):
             return f"a function of its own source files: {', '.join(self.source or ())}"
         if found is None:
             top = self.place.partition(".")[0]
-            there = importlib.util.find_spec(top) is not None
+            there = top in sys.modules or importlib.util.find_spec(top) is not None
             return "" if there else f"a module that is installed, or is below {Path.cwd()}; there is no {top}"
         key, sources = found
         names = set(_names(body))
@@ -109,13 +109,6 @@ class Function(Spec):
             known = [each.name for each in body if isinstance(each, _DEFINITIONS)]
             return f"a function of {key}: {', '.join(known) or 'it has none'}"
         return _not_portable(sources)
-
-    def definition(self) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-        """Its `def`, where that is in the file itself: for a look at its parameters without running anything."""
-        found = self._found()
-        body = ast.parse(found[1][found[0]]).body if found else []
-        functions = [each for each in body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
-        return next((each for each in functions if each.name == self.attribute), None)
 
     def write(self, folder: Path) -> None:
         """Its source files, below the folder."""

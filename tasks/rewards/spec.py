@@ -12,7 +12,7 @@ spec.needs(columns)                                  what it lacks in rows with 
 spec.as_found()                                      with the source of the function's files in it
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field, GetJsonSchemaHandler, model_validator
@@ -30,11 +30,9 @@ from tasks.rewards.builtin.match import Match
 from tasks.rewards.builtin.math import Math
 from tasks.rewards.builtin.regex import Regex
 from tasks.rewards.builtin.similarity import Similarity
-from tasks.rewards.call import GIVEN
 from tasks.spec import Problem, Spec
 
 BUILTINS = ("math", "match", "regex", "json_schema", "length", "format", "similarity", "judge", "diversity")
-_VERL = {"solution_str", "solution_strs", "data_source", "data_sources", "ground_truth", "ground_truths"}
 
 
 class RewardSpec(Spec):
@@ -70,7 +68,7 @@ class RewardSpec(Spec):
         json_schema_extra={"identity": False},
     )  # fmt: skip
     environment: list[str] = Field(
-        [], description="names of the environment variables that the function may see, such as its key for a service",
+        [], description="names of environment variables that the function may see, such as a key or HTTPS_PROXY",
         json_schema_extra={"identity": False},
     )  # fmt: skip
 
@@ -115,36 +113,10 @@ class RewardSpec(Spec):
             )
         if self.diversity and self.gold:
             found.append(Problem("gold", self.gold, "nothing: diversity is about many answers, not about right ones"))
-        return found + ([] if found or not self.function else self._signature(self.function))
-
-    def needs(self, columns: Collection[str]) -> list[Problem]:
-        """What it lacks in rows with these columns."""
-        if self.builtin:
-            lacking = self.builtin.needs(columns)
-            return [Problem(self.kind, self.label, f"needs {lacking}")] if lacking else []
-        found = self.function.definition() if self.function else None
-        if found is None:
-            return []
-        wanted = [name for name in _required(found) if name not in GIVEN | _VERL | set(columns)]
-        have = ", ".join(sorted(columns))
-        return [
-            Problem("function", self.label, f"takes {name}, which is no column of the rows: {have}") for name in wanted
-        ]
+        return found
 
     def _given(self) -> list[str]:
         return [name for name in ("function", *BUILTINS) if getattr(self, name) is not None]
-
-    def _signature(self, function: Function) -> list[Problem]:
-        """What cannot be called as a reward is, as far as its `def` shows."""
-        found = function.definition()
-        if found is None or found.args.kwarg or _parameters(found) & {"completions", "solution_str", "solution_strs"}:
-            return []
-        allowed = (
-            f"a reward takes completions, and what else it wants of prompts, completion_ids and the rows' columns, or "
-            f"**kwargs; or verl's solution_str and ground_truth. {function.attribute} (line {found.lineno}) takes "
-            f"{', '.join(sorted(_parameters(found))) or 'nothing'}"
-        )
-        return [Problem("function", function.name, allowed)]
 
 
 def rewards_problems(rewards: Sequence[RewardSpec]) -> list[Problem]:
@@ -163,17 +135,3 @@ def rewards_problems(rewards: Sequence[RewardSpec]) -> list[Problem]:
             Problem("", [each.label for each in rewards], "another reward beside diversity, which only scales")
         )
     return found
-
-
-def _parameters(function: Any) -> set[str]:
-    given = function.args
-    return {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
-
-
-def _required(function: Any) -> list[str]:
-    """The parameters without a default."""
-    given = function.args
-    positional = [*given.posonlyargs, *given.args]
-    plain = positional[: len(positional) - len(given.defaults)]
-    named = [each for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
-    return [each.arg for each in (*plain, *named)]

@@ -6,8 +6,8 @@ A request is a line of JSON on standard input, its answer a line of JSON on stan
     {"batch": {prompts, completions, columns, completion_ids, state}, "patience_s": {name: seconds}}
     {"save": true}    {"load": {name: state}}
 
-Before the answer come lines {"at": name} that say what is run. Whatever functions print goes to standard error. A
-function that takes longer than it may ends the process from C, also where it never lets go of the interpreter, and
+Before the answer come lines {"at": name, "limit"} that say what is run. What functions print goes to standard error.
+A function that takes longer than it may ends the process from C, also where it never lets go of the interpreter, and
 leaves where it stood in FOLDER/stacks. When standard input closes, the process and its children end.
 """
 
@@ -41,7 +41,7 @@ class Worker:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         if "functions" in request:
-            return {"takes": {each["name"]: self._open(each, request["patience_s"]) for each in request["functions"]}}
+            return {"columns": self._open_all(request["functions"], request["patience_s"])}
         if "batch" in request:
             return self._score(Batch(**request["batch"]), request["patience_s"])
         if "load" in request:
@@ -51,25 +51,34 @@ class Worker:
             return {}
         return {"states": {name: _state(reward) for name, reward in self.rewards.items() if _keeps_state(reward)}}
 
-    def _open(self, asked: dict[str, Any], patience_s: float) -> list[str]:
+    def _open_all(self, asked: list[dict[str, Any]], patience_s: float) -> dict[str, dict[str, bool]]:
+        errors = []
+        for each in asked:
+            try:
+                with self._watched(each["name"], patience_s, "for its import"):
+                    self.rewards[each["name"]] = self._open(each)
+            except Unusable as error:
+                errors.append(str(error))
+        if errors:
+            raise Unusable("\nreward ".join(errors))
+        return {name: reward.columns for name, reward in self.rewards.items()}
+
+    def _open(self, asked: dict[str, Any]) -> Reward:
         name, sources = asked["name"], self.folder / SOURCES
-        with self._watched(name, patience_s):
-            if "builtin" in asked:
-                module = importlib.import_module(f"tasks.rewards.builtin.{asked['builtin']}")
-                function = getattr(module, asked["class"]).model_validate(asked["options"])
-            else:
-                try:
-                    function = load_function(sources, asked["module"], asked["attribute"], in_folder=asked["in_folder"])
-                except Unusable as error:
-                    raise Unusable(f"{name}: {error}") from error
-            self.rewards[name] = Reward(name, function, sources)
-        return self.rewards[name].takes
+        if "builtin" in asked:
+            module = importlib.import_module(f"tasks.rewards.builtin.{asked['builtin']}")
+            return Reward(name, getattr(module, asked["class"]).model_validate(asked["options"]), sources)
+        try:
+            function = load_function(sources, asked["module"], asked["attribute"], in_folder=asked["in_folder"])
+        except Unusable as error:
+            raise Unusable(f"{name}: {error}") from error
+        return Reward(name, function, sources)
 
     def _score(self, batch: Batch, patience_s: dict[str, float]) -> dict[str, Any]:
         log = Log()
         values = {}
         for name, reward in self.rewards.items():
-            with self._watched(name, patience_s[name]):
+            with self._watched(name, patience_s[name], "its timeout_s"):
                 values[name] = reward.score(batch, log, partial(self._tell_error, name))
         metrics = {name: sum(each) / len(each) for name, each in log.metrics.items()}
         return {"rewards": values, "metrics": metrics, "extra": log.extra}
@@ -78,8 +87,8 @@ class Worker:
         self.tell({"at": name, "error": words})
 
     @contextmanager
-    def _watched(self, name: str, patience_s: float) -> Iterator[None]:
-        self.tell({"at": name})
+    def _watched(self, name: str, patience_s: float, which: str) -> Iterator[None]:
+        self.tell({"at": name, "limit": f"{patience_s:g} s ({which})"})
         with (self.folder / STACKS).open("w") as stacks:
             faulthandler.dump_traceback_later(patience_s, exit=True, file=stacks)
             try:

@@ -186,6 +186,13 @@ def test_functions_end_with_their_children(write: Write) -> None:
     assert pid is not None and gone(int(pid))
 
 
+def test_children_that_are_left_do_not_keep_anyone_waiting(write: Write) -> None:
+    write("left.py", "import os, time\ndef f(completions):\n    os.fork() or time.sleep(600)\n    os._exit(1)\n")
+
+    with pytest.raises(StageError, match="ended with exit code 1"):
+        scored("left.py:f", completions=[""])
+
+
 def test_functions_end_when_their_owner_is_killed(write: Write, tmp_path: Path) -> None:
     write("me.py", "import os\ndef f(completions): return [float(os.getpid())]\n")
     pid = os.fork()
@@ -262,13 +269,36 @@ def test_an_import_that_fails_says_where(write: Write) -> None:
         scored("bad.py:f", completions=[""])
 
 
-def test_a_column_that_is_not_there_is_named(write: Write) -> None:
-    write("needs.py", "def f(completions, target, **columns): ...\n")
+def test_columns_that_are_not_there_are_named_before_anything_is_called(write: Write) -> None:
+    write("needs.py", "def f(completions, target, margin=1, **columns): ...\n")
+    specs = [
+        RewardSpec.model_validate(words)
+        for words in ("needs.py:f", "match", {"regex": {"pattern": "a", "column": "x"}})
+    ]
 
-    with pytest.raises(
-        StageError, match=r"reward f needs target, which is no column of the rows \(they have: answer\)"
-    ):
-        scored("needs.py:f", completions=[""], columns={"answer": ["4"]})
+    with Scorer(specs) as scorer:
+        assert [str(problem) for problem in scorer.needs(["task"])] == [
+            "f: ['task']: needs rows with a column target",
+            "match: ['task']: needs rows with a column answer or solution or ground_truth or completion",
+            "regex: ['task']: needs rows with a column x",
+        ]
+        assert scorer.needs(["target", "solution", "x"]) == []
+        with pytest.raises(StageError, match=r"reward f: \['answer'\]: needs rows with a column target"):
+            scorer.score(["p"], ["c"], {"answer": ["4"]})
+
+
+def test_every_function_that_cannot_be_had_is_named(write: Write) -> None:
+    write("one.py", "a = 1\ndef b(text): ...\n")
+    write("two.py", "import nowhere_at_all\ndef c(completions): ...\n")
+
+    with pytest.raises(StageError) as raised:
+        scored("one.py:a", "one.py:b", "two.py:c", completions=[])
+
+    assert [line.split()[:2] for line in str(raised.value).splitlines()] == [
+        ["reward", "a:"],
+        ["reward", "b"],
+        ["reward", "c:"],
+    ]
 
 
 def test_what_cannot_be_a_reward_is_said_before_it_is_called(write: Write) -> None:

@@ -23,7 +23,8 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr
 
-from tasks.rewards.builtin.builtin import Comparing, text_of
+from tasks.rewards.builtin.builtin import ANSWERS, Comparing
+from tasks.rewards.call import text_of
 
 TOLERANCE = 0.01  # share by which a shape may exceed the rows' own use of it: about one in a step, so mere chance
 _WORD = re.compile(r"\w+")
@@ -43,12 +44,12 @@ class Diversity(Comparing):
     def compares(self) -> bool:
         return False
 
-    def needs(self, columns: object) -> str:
-        return ""
+    def wants(self) -> list[tuple[str, ...]]:
+        return []
 
     def __call__(self, *, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
         said = [_said(prompt, text_of(text)) for prompt, text in zip(prompts, completions, strict=True)]
-        here = any(name in columns for name in self._names())
+        here = any(name in columns for name in ([self.column] if self.column else ANSWERS))
         answers = self.answers(columns) if here and self.shapes else []
         usual = [_said(prompt, text) for prompt, text in zip(prompts, answers, strict=False) if text is not None]
         voices = {*self._recent, *said}

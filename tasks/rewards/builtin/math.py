@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.rewards.builtin.builtin import Comparing, text_of
+from tasks.rewards.builtin.builtin import Comparing
+from tasks.rewards.call import text_of
 
 LONGEST_S = 2  # for one completion: `9^{9^9}` would take for ever. Whole seconds (math-verify uses SIGALRM)
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}|\$|\\boxed|\\\(|\\\[")

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tasks.rewards.builtin.builtin import Comparing, text_of
+from tasks.rewards.builtin.builtin import Comparing
+from tasks.rewards.call import text_of
 
 
 class Similarity(Comparing):
