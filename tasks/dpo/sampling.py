@@ -11,7 +11,7 @@ from tasks.dpo.spec import DPOSpec, PairsSpec
 from tasks.job import Job, StageError
 from tasks.posttrain.encode import Encoder
 from tasks.posttrain.rows import Chosen, choose, kind_of
-from tasks.posttrain.score import columns, mean, score
+from tasks.posttrain.score import columns, mean, score, try_on_gold
 from tasks.posttrain.trainer import ends
 from tasks.rewards.scorer import Scorer
 from tasks.rows.stored import Row
@@ -49,6 +49,7 @@ def make_pairs(
     job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder, asked: Sequence[Asked], model: Any, source: Path
 ) -> Pairs:
     """Raises StageError when there is none."""
+    try_on_gold(how.rewards, [each.row for each in asked])
     found: list[Pair] = []
     rewards: dict[str, list[float | None]] = {}
     with Scorer(how.rewards) as scorer:

@@ -22,7 +22,7 @@ from tasks.grpo.spec import GRPOSpec
 from tasks.job import Job, StageError, main
 from tasks.posttrain.encode import Encoder
 from tasks.posttrain.rows import choose, kind_of
-from tasks.posttrain.score import mean, score
+from tasks.posttrain.score import mean, score, try_on_gold
 from tasks.posttrain.trainer import LOGGED, arguments, check_positions, ends, finish, fit, load_model
 from tasks.rewards.scorer import Scorer
 from tasks.rows.stored import Row
@@ -107,6 +107,7 @@ def work(job: Job) -> None:
         lambda asked: len(asked[1]) <= spec.max_prompt_tokens,
         prompts,
     )
+    try_on_gold(spec.rewards, [row for row, _ in chosen.rows])
     if not torch.cuda.is_available():
         trl.trainer.grpo_trainer.VLLMGeneration = partial(LiveRollouts, seed=spec.seed)
     with Scorer(spec.rewards) as scorer:
@@ -153,8 +154,8 @@ def reward_function(scorer: Scorer, rows: Sequence[Row]) -> Callable[..., list[f
         scores = score(scorer, asked, completions, completion_ids, state)
         if all(worth is None for worth in scores.total):
             raise StageError(
-                f"step {trainer_state.global_step + 1}: no reward applies to any of {len(completions)} completions, each is "
-                "None: give a reward that applies to these rows"
+                f"step {trainer_state.global_step + 1}: no reward applies to any of {len(completions)} completions "
+                "(each is None); give a reward that applies to these rows"
             )
         means = {name: mean(values) for name, values in scores.rewards.items()}
         for name, value in (scores.metrics | means).items():

@@ -161,7 +161,7 @@ def test_the_rows_own_completion_cannot_be_chosen_where_there_is_none(
     rows = tiny_rows(tmp_path / "rows", [{"prompt": "1 + 1 =", "answer": "2"}], "prompt")
     job = write_job(tmp_path / "job", "dpo", spec, model=inputs["model"], rows=rows)
 
-    with pytest.raises(StageError, match="gold needs rows with a completion.*say chosen: best, with 2 or more samples"):
+    with pytest.raises(StageError, match="gold needs rows with a completion, and the rows of this set have a prompt"):
         work(open_job(job))
 
 

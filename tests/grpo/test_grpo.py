@@ -155,7 +155,8 @@ class State:
 
 
 def test_rewards_are_given_the_rows_that_were_asked_as_trl_gives_them() -> None:
-    scorer, logged = Constant(0.5), {}
+    scorer = Constant(0.5)
+    logged: dict[str, float] = {}
     rows = [{"prompt": "a", "answer": 1, "tools": []}, {"prompt": [{"role": "user", "content": "b"}], "answer": 2}]
 
     worths = reward_function(scorer, rows)(  # type: ignore[arg-type]
@@ -182,6 +183,17 @@ def test_a_step_to_which_no_reward_applies_is_an_error() -> None:
 
     with pytest.raises(StageError, match="step 5: no reward applies to any of 1 completions"):
         reward(prompts=["0"], completions=["x"], completion_ids=[[1]], trainer_state=State, log_metric=print)
+
+
+def test_a_reward_that_prefers_wrong_answers_ends_the_stage_with_a_table(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    spec = SPEC | {"rewards": [reward(tmp_path / "rewards", name="wrong")]}
+    job = write_job(tmp_path / "job", "grpo", spec, **inputs)
+
+    with pytest.raises(StageError, match=r"(?s)own answers +of other rows.*\nwrong +-1 +-0.1\d+ +48  not higher"):
+        work(open_job(job))
+    assert metrics(job) == []
 
 
 def test_a_reward_that_is_called_as_a_metric_of_the_training_is_refused(

@@ -16,7 +16,7 @@ from tasks.posttrain.chat import chat_of
 
 ASKED = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "2 + 2?"}]
 CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 2}}}
-WITH_TOOLS = [
+WITH_TOOLS: list[dict[str, Any]] = [
     *ASKED,
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
     {"role": "tool", "name": "add", "content": "4"},

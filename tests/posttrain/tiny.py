@@ -48,6 +48,9 @@ def share(said, gold):
     pairs = zip(said.split() + ["", ""], gold.split())
     return sum(one == other for one, other in pairs) / len(gold.split())
 
+def wrong(completions, completion, **columns):
+    return [-each for each in right(completions, completion)]
+
 def never(completions, **columns):
     return [None] * len(completions)
 """
