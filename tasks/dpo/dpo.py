@@ -20,7 +20,7 @@ from tasks.dpo.spec import DPOSpec, PairsSpec
 from tasks.job import Job, main
 from tasks.manifest import ArtifactError
 from tasks.posttrain.encode import Encoder
-from tasks.posttrain.rows import choose, kind_of
+from tasks.posttrain.rows import choose, kind_of, say_repeats
 from tasks.posttrain.trainer import arguments, check_positions, finish, fit, load_model
 from tasks.rows.stored import Row
 
@@ -54,6 +54,7 @@ def work(job: Job) -> None:
         counts |= {"sampled": found.sampled, "pairs": len(pairs), **found.rewards}
     else:
         pairs, counts = _given(job, spec, encoder)
+    say_repeats("pairs", len(pairs), spec.steps * spec.batch_size)
     weights = {"sigmoid": 1.0, "sft": spec.sft_weight}
     used = {name: weight for name, weight in weights.items() if weight > 0}
     trainer = PairTrainer(

@@ -9,7 +9,7 @@ from typing import Any
 from tasks.dpo.pairs import Answer, Pair, Pairs, pair
 from tasks.dpo.spec import DPOSpec, PairsSpec
 from tasks.job import Job, StageError
-from tasks.posttrain.encode import Encoder
+from tasks.posttrain.encode import PROMPTED, Encoder, prompted
 from tasks.posttrain.rows import Chosen, choose, kind_of
 from tasks.posttrain.score import columns, mean, score, try_on_gold
 from tasks.posttrain.trainer import ends
@@ -30,13 +30,14 @@ class Asked:
 def rows_to_ask(job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder) -> Chosen[Asked]:
     """The rows whose prompts are sampled. Raises StageError."""
     gold = how.chosen == "gold"
-    if kind_of(job, "prompt", "prompt_completion") == "prompt" and gold:
+    if kind_of(job, *PROMPTED) == "prompt" and gold:
         raise StageError(
             "pairs.chosen: gold needs rows with a completion, and the rows of this set have a prompt alone; "
             "say chosen: best, with 2 or more samples"
         )
 
     def encode(row: Row) -> Asked:
+        row = prompted(row)
         return Asked(row, *encoder.completion(row)) if gold else Asked(row, encoder.prompt(row), [])
 
     def fits(asked: Asked) -> bool:

@@ -20,8 +20,8 @@ from trl import GRPOConfig, GRPOTrainer
 from tasks.grpo.rollouts import LiveRollouts
 from tasks.grpo.spec import GRPOSpec
 from tasks.job import Job, StageError, main
-from tasks.posttrain.encode import Encoder
-from tasks.posttrain.rows import choose, kind_of
+from tasks.posttrain.encode import PROMPTED, Encoder, prompted
+from tasks.posttrain.rows import choose, kind_of, say_repeats
 from tasks.posttrain.score import mean, score, try_on_gold
 from tasks.posttrain.trainer import LOGGED, arguments, check_positions, ends, finish, fit, load_model
 from tasks.rewards.scorer import Scorer
@@ -95,7 +95,7 @@ def work(job: Job) -> None:
     spec, source = job.spec(GRPOSpec), job.input("model")
     model, tokenizer = load_model(source)
     check_positions(model, spec)
-    kind_of(job, "prompt", "prompt_completion")
+    kind_of(job, *PROMPTED)
     if taken := {each.label for each in spec.rewards} & set(METRICS.values()):
         raise StageError(f"reward {', '.join(sorted(taken))}: a metric of the training has this name; give it another")
     encoder = Encoder(tokenizer)
@@ -103,10 +103,11 @@ def work(job: Job) -> None:
     chosen = choose(
         job,
         spec,
-        lambda row: (row, encoder.prompt(row)),
-        lambda asked: len(asked[1]) <= spec.max_prompt_tokens,
-        prompts,
+        encode=lambda row: (asked := prompted(row), encoder.prompt(asked)),
+        fits=lambda prompt: len(prompt[1]) <= spec.max_prompt_tokens,
+        enough=prompts,
     )
+    say_repeats("prompts", len(chosen.rows), prompts)
     try_on_gold(spec.rewards, [row for row, _ in chosen.rows])
     if not torch.cuda.is_available():
         trl.trainer.grpo_trainer.VLLMGeneration = partial(LiveRollouts, seed=spec.seed)

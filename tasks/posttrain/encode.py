@@ -31,6 +31,18 @@ NARROWEST: dict[str, tuple[Loss, ...]] = {  # of each kind of row, the losses th
 }
 
 
+PROMPTED = ("prompt", "prompt_completion", "messages")  # kinds of rows that ask something
+
+
+def prompted(row: Row) -> Row:
+    """A row with a prompt: of messages, the last turn is its completion."""
+    if "messages" not in row:
+        return row
+    *before, last = row["messages"]
+    others = {name: value for name, value in row.items() if name != "messages"}
+    return {"prompt": before, "completion": [last], **others}
+
+
 def conversational(row: Row) -> bool:
     """Whether its columns are lists of messages."""
     return "messages" in row or isinstance(row.get("prompt", row.get("completion", row.get("chosen"))), list)
@@ -122,7 +134,7 @@ def _messages(said: str | list[Row], role: str) -> list[Row]:
 
 
 def _template_arguments(row: Row) -> Row:
-    return {"tools": row.get("tools"), **row.get("chat_template_kwargs", {})}
+    return {"tools": row.get("tools"), **(row.get("chat_template_kwargs") or {})}
 
 
 def _cut(row: Row) -> str:

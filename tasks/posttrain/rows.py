@@ -26,6 +26,7 @@ KIND_FACT = "row_kind"  # of a set's manifest
 @dataclass(frozen=True)
 class Chosen(Generic[T]):
     rows: list[T]
+    amount: float  # of all of them, as their sizes are measured
     too_long: int  # that were met on the way
 
     def counts(self) -> dict[str, float]:
@@ -70,9 +71,13 @@ def choose(
         )
     if too_long:
         print(f"{too_long} of {too_long + len(chosen)} rows are longer than {limits}: left out", flush=True)
-    if total < enough:
-        print(f"{len(chosen)} rows are used {enough / total:.1f} times each: the run takes that many", flush=True)
-    return Chosen(chosen, too_long)
+    return Chosen(chosen, total, too_long)
+
+
+def say_repeats(what: str, have: float, taken: float) -> None:
+    """Where a run takes more than there is."""
+    if have < taken:
+        print(f"the run takes each of the {what} {taken / have:.1f} times: there are no more", flush=True)
 
 
 def in_order(path: Path, seed: int) -> Iterator[Row]:

@@ -11,7 +11,7 @@ from trl import SFTConfig, SFTTrainer
 
 from tasks.job import Job, StageError, main
 from tasks.posttrain.encode import IGNORED, NARROWEST, Encoder, Loss
-from tasks.posttrain.rows import choose, kind_of
+from tasks.posttrain.rows import choose, kind_of, say_repeats
 from tasks.posttrain.trainer import arguments, check_positions, finish, fit, load_model
 from tasks.rows.stored import Row
 from tasks.sft.spec import SFTSpec
@@ -49,9 +49,12 @@ def work(job: Job) -> None:
 
     sequences = spec.steps * spec.batch_size
     if spec.packing:
-        chosen = choose(job, spec, encode, fits, sequences * length, size=lambda learned: len(learned[0]))
+        taken = sequences * length
+        chosen = choose(job, spec, encode, fits, taken, size=lambda learned: len(learned[0]))
     else:
-        chosen = choose(job, spec, encode, fits, sequences)
+        taken = sequences
+        chosen = choose(job, spec, encode, fits, taken)
+    say_repeats("rows", chosen.amount, taken)
     trainer = SFTTrainer(
         model=model,
         args=SFTConfig(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tasks.job import StageError
-from tasks.posttrain.encode import IGNORED, Encoder
+from tasks.posttrain.encode import IGNORED, Encoder, prompted
 
 ASKED = [{"role": "user", "content": "2 + 2?"}]
 SAID = [{"role": "assistant", "content": "4."}]
@@ -65,6 +65,13 @@ def test_prompt_and_completion_may_be_messages_and_end_with_the_turn(encoder: En
     assert prompt == encoder.prompt(row)
     assert encoder.tokenizer.decode(prompt).endswith("<|im_start|>assistant\n")
     assert encoder.tokenizer.decode(completion) == "4.<|endoftext|>"
+
+
+def test_messages_ask_for_their_last_turn() -> None:
+    row = {"messages": [*ASKED, *SAID], "topic": "sums"}
+
+    assert prompted(row) == {"prompt": ASKED, "completion": SAID, "topic": "sums"}
+    assert prompted({"prompt": "2 + 2 ="}) == {"prompt": "2 + 2 ="}
 
 
 def test_chosen_and_rejected_are_completions_too(encoder: Encoder) -> None:

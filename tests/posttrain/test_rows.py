@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.job import Job, StageError, open_job
-from tasks.posttrain.rows import choose, in_order, kind_of
+from tasks.posttrain.rows import choose, in_order, kind_of, say_repeats
 from tasks.posttrain.spec import PostTrainSpec
 from tests.posttrain.tiny import said_twice, tiny_rows, write_job
 
@@ -75,9 +75,10 @@ def test_with_fewer_rows_than_the_run_takes_it_says_how_often_they_are_used(
     job: Callable[..., Job], capsys: pytest.CaptureFixture[str]
 ) -> None:
     chosen = choose(job(said_twice(40)), SPEC, str, lambda row: True, 100)
+    say_repeats("rows", chosen.amount, 100)
 
     assert len(chosen.rows) == 40
-    assert "40 rows are used 2.5 times each" in capsys.readouterr().out
+    assert capsys.readouterr().out == "the run takes each of the rows 2.5 times: there are no more\n"
 
 
 def test_a_set_without_rows_for_training_is_an_error(job: Callable[..., Job]) -> None:

@@ -73,8 +73,9 @@ def tiny_rows(directory: Path, rows: Sequence[Row], kind: str) -> Path:
     return directory
 
 
-def tiny_model(directory: Path, seed: int = 0, dtype: str = "bfloat16") -> Path:
-    """A random Qwen3 (0.1 M parameters) with a tokenizer of 512 entries; a sealed HFModel."""
+def tiny_model(directory: Path, seed: int = 0, dtype: str = "bfloat16", turns: bool = False) -> Path:
+    """A random Qwen3 (0.1 M parameters) with a tokenizer of 512 entries (`turns`: those that ChatML begins and ends
+    turns with among them); a sealed HFModel."""
     import torch
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -84,13 +85,14 @@ def tiny_model(directory: Path, seed: int = 0, dtype: str = "bfloat16") -> Path:
         [pre_tokenizers.Split(Regex(r"\n+|[ \t]+"), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    special = ["<|endoftext|>", "<|pad|>"]
+    special = ["<|endoftext|>", "<|pad|>", *(["<|im_start|>", "<|im_end|>"] if turns else [])]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(
         _texts(),
         trainers.BpeTrainer(vocab_size=512, special_tokens=special, initial_alphabet=alphabet, show_progress=False),
     )
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=special[0], pad_token=special[1])
+    fast.add_special_tokens({"additional_special_tokens": special[2:]})
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=512,

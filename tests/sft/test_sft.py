@@ -204,10 +204,10 @@ def test_more_positions_than_the_model_has_are_refused(inputs: dict[str, Path], 
     )
 
 
-def test_a_model_without_a_template_is_tuned_on_chat_answers_and_stops(inputs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_model_without_a_template_is_tuned_on_chat_answers_and_stops(tmp_path: Path) -> None:
     rows = tiny_rows(tmp_path / "rows", [chat(row) for row in said_twice()], "messages")
     spec = SPEC | {"label": "talker", "steps": 60, "batch_size": 32, "micro_batch_size": 32, "checkpoint_every": 60}
-    job = write_job(tmp_path / "job", "sft", spec, model=inputs["model"], rows=rows)
+    job = write_job(tmp_path / "job", "sft", spec, model=tiny_model(tmp_path / "model", turns=True), rows=rows)
 
     work(open_job(job))
 
@@ -218,7 +218,8 @@ def test_a_model_without_a_template_is_tuned_on_chat_answers_and_stops(inputs: d
         [{"role": "user", "content": "7: sun sea ->"}], add_generation_prompt=True, return_tensors="pt"
     )
     answer = model.generate(**asked, do_sample=False, max_new_tokens=40)[0, asked["input_ids"].shape[1] :]
-    assert len(answer) < 40 and answer[-1] == tokenizer.eos_token_id, tokenizer.decode(answer)
+    assert tokenizer.decode(answer[-1]) == "<|im_end|>", tokenizer.decode(answer)
+    assert model.generation_config.eos_token_id == [tokenizer.eos_token_id, answer[-1]]
 
 
 def test_packed_rows_have_the_loss_of_rows_by_themselves(inputs: dict[str, Path], tmp_path: Path) -> None:
