@@ -24,29 +24,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.data.source_spec import listed
-from tasks.rows.check import COLUMNS, said
+from tasks.rows.check import COLUMNS, Wrong, said
 from tasks.rows.stored import OPTIONAL, Row
 
 Note = Callable[[str], None]  # told what was changed in a row
 
 _MESSAGE = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "thinking")
-_SHAREGPT_ROLES = {
-    "human": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "model": "assistant",
-    "observation": "tool",
-    "function_response": "tool",
-}
+_SHAREGPT_ROLES = {"human": "user", "observation": "tool", "function_response": "tool"} | dict.fromkeys(
+    ("gpt", "chatgpt", "model"), "assistant"
+)
 _NOT_SUPPORTED = {  # what would change the result if it was passed over
     "weight": "leave the turn out, or make it part of the prompt",
     "train": "leave the turn out, or make it part of the prompt",
     "function_call": "tool_calls is what it is called today",
 }
-
-
-class Wrong(ValueError):
-    """A row that is not what it should be; the message says what is wanted."""
 
 
 @dataclass(frozen=True)

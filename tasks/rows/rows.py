@@ -2,7 +2,7 @@
 
 One row in memory at a time: read, recognised and mapped to TRL's columns, checked, exact duplicates dropped (of equal
 rows the first is kept), split by a hash of the prompt. Then the rows to train on whose prompt stands in the held-out
-part are dropped (decontaminate.py). Held in memory: 16 bytes a row (some 70 as Python has them).
+part are dropped (decontaminate.py). Held in memory: 16 bytes a row (some 100 as Python has them).
 
     rows, faults = peek(spec, folder)    the first rows, for a look before anything is spent
 
@@ -22,10 +22,10 @@ from blake3 import blake3
 from infra.durable import write_json
 from tasks.data.documents import SPLITS, Split, split_of
 from tasks.job import Job, StageError, main
-from tasks.rows.check import Columns, problems
+from tasks.rows.check import Columns, Wrong, problems, said
 from tasks.rows.decontaminate import count, drop_contaminated
 from tasks.rows.read import Found, read, too_large
-from tasks.rows.recognise import Recognised, Wrong
+from tasks.rows.recognise import Recognised
 from tasks.rows.spec import RowsSpec
 from tasks.rows.stored import Row, encoded, is_conversational, read_lines, read_rows, split_key
 
@@ -49,32 +49,36 @@ class Reading:
         refuse = self.spec.faulty == "refuse"
         for each in found:
             try:
-                yield self._row(each)
+                row = self._row(each)
             except Wrong as wrong:
                 self.faulty += 1
                 if self.faulty <= BAD_ROWS:
                     self.told += [f"{each.place}: {problem}" for problem in wrong.args]
                 if self.faulty == BAD_ROWS and refuse:
                     break
+            else:
+                yield row
         if self.faulty and refuse:
+            stopped = " (reading stopped there)" if self.faulty == BAD_ROWS else ""
             raise StageError(
-                f"{self.spec.place()}: {self.faulty} faulty rows"
-                + (f" (reading stopped there):\n{self._list()}" if self.faulty == BAD_ROWS else f":\n{self._list()}")
-                + "\nCorrect them; or say `faulty: drop`, and such rows are dropped, counted and told."
+                f"{self.spec.place()}: {self.faulty} faulty rows{stopped}:{self.list()}\n"
+                "Correct them; or say `faulty: drop`, and such rows are dropped, counted and told."
             )
 
-    def _list(self) -> str:
-        return "\n".join(f"  {problem}" for problem in self.told)
+    def list(self) -> str:
+        return "".join(f"\n  {problem}" for problem in self.told)
 
     def _row(self, found: Found) -> Row:
-        if found.row is None:
-            raise Wrong(found.fault)
-        row = self.recognised.mapped(found.row, found.place)
+        if isinstance(found.value, Wrong):
+            raise found.value
+        if not isinstance(found.value, dict):
+            raise Wrong(f"a JSON object is wanted, not {said(found.value)}")
+        row = self.recognised.mapped(found.value, found.place)
         assert self.recognised.format  # it is known by now
         if wrong := [*problems(row, self.recognised.format.kind)] or [*self.columns.problems(row, found.place)]:
             raise Wrong(*wrong)
         if len(encoded(row).encode()) > self.spec.max_bytes():
-            raise Wrong(too_large(self.spec))
+            raise too_large(self.spec)
         return row
 
 
@@ -108,6 +112,9 @@ def work(job: Job) -> None:
             files[split].write(f"{line}\n")
             numbers[split] += 1
             conversational = is_conversational(row)
+    if not seen:
+        faulty = f"; {reading.faulty} are faulty:{reading.list()}" if reading.faulty else "; choose another source"
+        raise StageError(f"{spec.place()}: no rows{faulty}")
     _refuse_empty(spec, numbers, paths)
     dropped = drop_contaminated(paths["train"], [paths["held_out"]], job.output / "train.jsonl")
     paths["train"].unlink()
@@ -144,8 +151,6 @@ def _shown(job: Job, rows: Iterator[Found]) -> Iterator[Found]:
 
 def _refuse_empty(spec: RowsSpec, numbers: dict[Split, int], paths: dict[Split, Path]) -> None:
     found = sum(numbers.values())
-    if not found:
-        raise StageError(f"{spec.place()}: no rows; choose another source")
     wanted: dict[Split, bool] = {"held_out": spec.held_out > 0, "train": spec.held_out < 1}
     for split, path in paths.items():
         if wanted[split] and not numbers[split]:

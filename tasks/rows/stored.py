@@ -16,6 +16,8 @@ from tasks.manifest import text_digest
 
 Row = dict[str, Any]
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
 OPTIONAL = ("tools", "chat_template_kwargs")  # TRL's columns that a row of any kind may have
 
 
@@ -32,12 +34,12 @@ def read_lines(path: Path) -> Iterator[Row]:
 
 def encoded(row: Row) -> str:
     """A row as its line, without the end of it. Raises ValueError for what JSON has no word for."""
-    return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _ENCODER.encode(row)
 
 
 def is_conversational(row: Row) -> bool:
     """Whether a row has lists of messages, not text."""
-    return any(isinstance(row.get(name), list) for name in ("messages", "prompt"))
+    return isinstance(row.get("prompt", row.get("messages")), list)
 
 
 def reward_columns(row: Row) -> Row:
@@ -47,7 +49,7 @@ def reward_columns(row: Row) -> Row:
 
 def asked(row: Row) -> list[str]:
     """What a row asks of a model: each turn of the user, or the text of the prompt; of a row of text, all of it."""
-    said: str | list[Row] = row.get("messages") or row.get("prompt") or row["text"]
+    said: str | list[Row] = row.get("prompt") or row.get("messages") or row["text"]
     if isinstance(said, str):
         return [said]
     return [str(message.get("content") or "") for message in said if message["role"] == "user"]

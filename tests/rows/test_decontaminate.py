@@ -124,9 +124,15 @@ def test_the_held_out_parts_of_other_sets_are_kept_out_too(tmp_path: Path) -> No
     assert split(tmp_path / "again" / "output", "train") == kept
 
 
+def test_a_set_that_keeps_nothing_of_itself_is_refused(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{LONG} {number}"} for number in range(8)]
+    with pytest.raises(StageError, match="rows to train on stand in a held-out set"):
+        prepared(tmp_path / "job", path=str(jsonl(tmp_path / "rows.jsonl", *rows)), held_out=0.5)
+
+
 def test_a_set_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
     source = str(jsonl(tmp_path / "rows.jsonl", {"text": "a"}, {"text": "b"}))
     train = prepared(tmp_path / "train", path=source, held_out=0.0)
     held_out = prepared(tmp_path / "held_out", path=source, held_out=1.0)
-    with pytest.raises(StageError, match="all 2 rows to train on stand in a held-out set: 'a' is one of them"):
+    with pytest.raises(StageError, match="all 2 rows to train on stand in a held-out set, such as 'a'"):
         decontaminated(tmp_path / "job", train, held_out)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.rows.check import COLUMNS, problems
+from tasks.rows.check import COLUMNS, Wrong, problems
 from tasks.rows.recognise import FORMATS, Recognised
 from tasks.rows.spec import FormatName
 
@@ -210,7 +210,10 @@ def test_prompt_and_answers_put_together_are_what_they_were(prompt: str, one: st
 @given(st.one_of(*(st.fixed_dictionaries(dict.fromkeys(columns, json_values)) for columns in COLUMNS.values())))
 def test_any_values_are_sound_or_told(row: dict[str, Any]) -> None:
     recognised = Recognised({}, None)
-    found = recognised.mapped(row, "line 1")
+    try:
+        found = recognised.mapped(row, "line 1")
+    except Wrong:
+        return
     assert recognised.format
     assert all(isinstance(problem, str) for problem in problems(found, recognised.format.kind))
 

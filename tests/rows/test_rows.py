@@ -78,6 +78,13 @@ def test_what_rewards_are_called_with(source: Path, tmp_path: Path) -> None:
     assert reward_columns(both(rows)[0]) == {"answer": "0"}
 
 
+def test_a_prompt_s_further_columns_may_have_trl_s_names(tmp_path: Path) -> None:
+    given = [{"prompt": f"Sum up {n}.", "text": "a", "messages": ["b"], "chosen": 1, "rejected": 2} for n in range(50)]
+    source = jsonl(tmp_path / "a.jsonl", *given)
+    rows = prepared(tmp_path / "job", path=str(source), format="prompt", held_out=0.0)
+    assert both(rows) == given and facts(rows)["conversational"] is False
+
+
 def test_what_was_done_is_recorded_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     turns = [
         [{"from": "human", "value": f"Question {number}"}, {"from": "gpt", "value": "Answer"}] for number in range(50)
