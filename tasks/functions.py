@@ -132,17 +132,15 @@ class Function(Spec):
         it is installed. Raises OSError, ValueError, SyntaxError."""
         if self.source is not None:
             return self.place, self.source
+        root = Path.cwd()
+        file = _module_file(root, self.place)
         if self.place.endswith(".py"):
             file = Path(self.place).expanduser().absolute()
             root = file.parent
             while (root / "__init__.py").is_file():  # it is of a package: `from .other import x` is to work
                 root = root.parent
-        else:
-            root = Path.cwd()
-            files = _candidates(root, self.place)
-            if not files:
-                return None
-            file = files[0]
+        if file is None:
+            return None
         return file.relative_to(root).as_posix(), _sources(file, root)
 
 
@@ -174,8 +172,9 @@ def _sources(file: Path, root: Path) -> dict[str, str]:
             found[key] = stream.read()
         if sum(map(len, found.values())) > LARGEST_BYTES:
             break  # more than can be used
-        waiting += [package for parent in path.relative_to(root).parents[:-1] if (package := _init(root / parent))]
-        waiting += [each for name in _imported(ast.parse(found[key], key), key) for each in _candidates(root, name)]
+        names = [".".join(parent.parts) for parent in PurePosixPath(key).parents[:-1]]  # its packages
+        names += _imported(ast.parse(found[key], key), key)
+        waiting += [each for name in names if (each := _module_file(root, name))]
     return dict(sorted(found.items()))
 
 
@@ -196,14 +195,10 @@ def _imported(tree: ast.AST, key: str) -> Iterator[str]:
             yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))
 
 
-def _candidates(root: Path, name: str) -> list[Path]:
+def _module_file(root: Path, name: str) -> Path | None:
     place = root.joinpath(*name.split("."))
-    return [file for file in (place / "__init__.py", place.with_name(f"{place.name}.py")) if file.is_file()][:1]
-
-
-def _init(folder: Path) -> Path | None:
-    file = folder / "__init__.py"
-    return file if file.is_file() else None
+    files = (place / "__init__.py", place.with_name(f"{place.name}.py"))
+    return next((file for file in files if file.is_file()), None)
 
 
 def _names(body: list[ast.stmt]) -> Iterator[str]:

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
@@ -28,25 +28,16 @@ _START = {"global_step": 0, "max_steps": 0, "epoch": 0.0}  # of a trainer's stat
 
 @dataclass(frozen=True)
 class Batch:
-    """Completions to be scored; one prompt, and one value of each column, for each."""
+    """Completions to be scored; one prompt, and one value of each column (such as `completion_ids`), for each."""
 
     prompts: list[Any]
     completions: list[Any]
     columns: dict[str, list[Any]] = field(default_factory=dict)
-    completion_ids: list[list[int]] | None = None
     state: dict[str, float] = field(default_factory=dict)
 
     def row(self, index: int) -> "Batch":
-        part = slice(index, index + 1)
-        ids = None if self.completion_ids is None else self.completion_ids[part]
-        columns = {name: values[part] for name, values in self.columns.items()}
-        return replace(
-            self,
-            prompts=self.prompts[part],
-            completions=self.completions[part],
-            columns=columns,
-            completion_ids=ids,
-        )
+        columns = {name: [values[index]] for name, values in self.columns.items()}
+        return Batch([self.prompts[index]], [self.completions[index]], columns, self.state)
 
     def place(self, index: int) -> str:
         """Row `index`, in words."""
@@ -65,9 +56,7 @@ class Log:
         self.metrics.setdefault(str(name), []).append(float(value))
 
     def column(self, name: str, values: Any) -> None:
-        self.extra[str(name)] = [
-            value if value is None or isinstance(value, str | int | float) else str(value) for value in values
-        ]
+        self.extra[str(name)] = [each if isinstance(each, str | int | float | None) else str(each) for each in values]
 
 
 class Reward:
@@ -91,7 +80,7 @@ class Reward:
 
     @property
     def columns(self) -> dict[str, bool]:
-        """The columns of rows (and `completion_ids`) that it names, and whether it needs them."""
+        """The columns that it names, and whether it needs them."""
         named = {
             name: each.default is each.empty
             for name, each in self.parameters.items()
@@ -125,8 +114,6 @@ class Reward:
         if "solution_str" in self.parameters:
             return [_score(self._done(self._verl(one)), log) for one in map(batch.row, range(len(batch.prompts)))]
         given = {**batch.columns, "prompts": batch.prompts, "completions": batch.completions}
-        if batch.completion_ids is not None:
-            given["completion_ids"] = batch.completion_ids
         state = SimpleNamespace(**(_START | batch.state))
         return self._done(
             self._with(given | {"trainer_state": state, "log_metric": log.metric, "log_extra": log.column})
@@ -156,7 +143,7 @@ class Reward:
         return [self._number(value, batch, index) for index, value in enumerate(values)]
 
     def _number(self, value: Any, batch: Batch, index: int) -> float | None:
-        plain = value.item() if hasattr(value, "item") else value
+        plain = value.tolist() if hasattr(value, "tolist") else value
         if plain is None:
             return None
         if not isinstance(plain, Real):

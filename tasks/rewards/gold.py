@@ -8,7 +8,7 @@ answers higher. Another, such as one for length or format, is shown in the table
 text differs from row to row, and is lower for the own answers. `gold: false` takes a reward out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import fmean
@@ -16,6 +16,7 @@ from typing import Any
 
 from tasks.job import StageError
 from tasks.rewards.builtin.builtin import ANSWERS
+from tasks.rewards.call import text_of
 from tasks.rewards.scorer import Scorer
 from tasks.rewards.spec import RewardSpec
 
@@ -38,8 +39,11 @@ class GoldLine:
     example: str = ""  # a row that it scores wrongly
 
 
-def check_gold(rewards: Sequence[RewardSpec], rows: Iterable[Mapping[str, Any]]) -> list[GoldLine]:
-    """The table, a line for each reward; empty when the rows have no two answers. Raises StageError."""
+def check_gold(
+    rewards: Sequence[RewardSpec], rows: Iterable[Mapping[str, Any]], encode: Callable[[str], list[int]] | None = None
+) -> list[GoldLine]:
+    """The table, a line for each reward; empty when the rows have no two answers. `encode` makes the tokens of a
+    text, for rewards that look at completion_ids. Raises StageError."""
     known = [(row, answer) for row in islice(rows, ROWS) if (answer := own_answer(row)) is not None and "prompt" in row]
     pairs = [(row, answer, other) for row, answer in known if (other := _other(row, known)) is not None]
     asked = [reward for reward in rewards if reward.gold or (reward.gold is None and _may_compare(reward))]
@@ -49,8 +53,12 @@ def check_gold(rewards: Sequence[RewardSpec], rows: Iterable[Mapping[str, Any]])
     names = {name for row, _, _ in pairs for name in row} - {"prompt"}
     columns = {name: [row.get(name) for row, _, _ in pairs] for name in sorted(names)}
     with Scorer(asked) as scorer:
-        own = scorer.score(prompts, [answer for _, answer, _ in pairs], columns).rewards
-        others = scorer.score(prompts, [other for _, _, other in pairs], columns).rewards
+
+        def score(answers: list[Any]) -> dict[str, list[float | None]]:
+            ids = [encode(text_of(answer)) for answer in answers] if encode else None
+            return scorer.score(prompts, answers, columns, completion_ids=ids).rewards
+
+        own, others = score([answer for _, answer, _ in pairs]), score([other for _, _, other in pairs])
         named = scorer.columns
     lines = []
     for reward in asked:

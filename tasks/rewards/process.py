@@ -55,7 +55,7 @@ class Process:
         """The answer to a request, one line of JSON. Raises StageError with what became of the function."""
         assert self._process.stdin and self._process.stdout
         last: dict[str, Any] = {"at": "functions"}
-        timer = threading.Timer(limit_s + GRACE_S, self.close)
+        timer = threading.Timer(limit_s + GRACE_S, self._kill)
         timer.start()
         try:
             self._process.stdin.write(request + "\n")
@@ -66,17 +66,25 @@ class Process:
                     return dict(last["answer"])
                 if "error" in last and "at" not in last:
                     break
-        except OSError:
-            pass  # it has ended; how is said below
+        except (OSError, ValueError):
+            pass  # it has ended, perhaps earlier (its pipes are closed); how is said below
         finally:
             timer.cancel()
         raise StageError(f"reward {last['error']}" if "error" in last else self._end(last))
 
     def close(self) -> None:
         """End it, and its children."""
+        self._kill()
+        self._ends.join()
+        for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+            try:
+                pipe.close()
+            except OSError:
+                pass  # words that nobody has read
+
+    def _kill(self) -> None:
         if self._process.poll() is None:
             kill_group(self._process.pid, signal.SIGKILL)
-        self._ends.join()
 
     def _end(self, last: dict[str, Any]) -> str:
         """What became of a process that gives no answer, in words; `last` is what it was at."""

@@ -81,25 +81,20 @@ class Scorer:
     ) -> Scores:
         """Prompts and completions are text, or lists of messages; of each, as of each column, one for each completion.
         `state` has what a trainer's state says (global_step, max_steps, epoch). Raises StageError."""
-        named = {
-            name: list(values) for name, values in (columns or {}).items() if name not in ("prompt", "completion_ids")
-        }
-        wrong = {
-            name: len(each) for name, each in (named | {"prompts": prompts}).items() if len(each) != len(completions)
-        }
-        if wrong:
+        named = {name: list(values) for name, values in (columns or {}).items() if name != "prompt"}
+        if completion_ids is not None:
+            named["completion_ids"] = [list(each) for each in completion_ids]
+        lengths = {name: len(values) for name, values in (named | {"prompts": prompts}).items()}
+        if wrong := {name: length for name, length in lengths.items() if length != len(completions)}:
             raise StageError(f"rewards: for {len(completions)} completions there are {wrong}: one for each is wanted")
-        ids = None if completion_ids is None else [list(each) for each in completion_ids]
-        if lacking := self.needs([*named, *(["completion_ids"] if ids is not None else [])]):
+        if lacking := self.needs(named):
             raise StageError("\n".join(f"reward {problem}" for problem in lacking))
-        batch = asdict(Batch(list(prompts), list(completions), named, ids, dict(state or {})))
+        batch = asdict(Batch(list(prompts), list(completions), named, dict(state or {})))
         patience = {reward.label: reward.timeout_s for reward in self.rewards}
         try:
             request = json.dumps({"batch": batch, "patience_s": patience})
         except (TypeError, ValueError) as error:
-            raise StageError(
-                f"rewards: prompts, completions and columns are to be what JSON can hold: {error}"
-            ) from error
+            raise StageError(f"rewards: text, numbers, lists and objects can be handed on: {error}") from error
         answers = self._ask(request)
         given = {name: values for answer in answers for name, values in answer["rewards"].items()}
         rewards = {reward.label: given[reward.label] for reward in self.rewards}

@@ -1,15 +1,14 @@
 """What a completion is worth, said in a recipe: a function of the user's or a built-in reward, with a weight.
 
-rewards:
-  - sums.py:right                                    # the same as {function: sums.py:right}
-  - {function: sums.py:short, weight: 0.1}
-  - math                                             # a built-in one with its defaults
-  - {judge: {model: judge, rubric: …}, weight: 0.5, name: kind}
-  - {diversity: {}, weight: 0.8}
+    rewards:
+      - sums.py:right                                    # the same as {function: sums.py:right}
+      - {function: sums.py:short, weight: 0.1}
+      - math                                             # a built-in one with its defaults
+      - {judge: {model: judge, rubric: …}, weight: 0.5, name: kind}
+      - {diversity: {}, weight: 0.8}
 
-spec.problems(); rewards_problems(specs)             what is wrong, before anything is run
-spec.needs(columns)                                  what it lacks in rows with these columns
-spec.as_found()                                      with the source of the function's files in it
+`rewards_problems(specs)` says what is wrong, without running any function; `spec.as_found()` has the source of the
+function's files in it. What a function needs of the rows is known once it is imported: `Scorer.needs`.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
-"""The process that rewards run in: `python -P -m tasks.rewards.worker FOLDER`, started by process.py.
+"""The process that rewards run in: `python -P -m tasks.rewards.worker FOLDER own|theirs`, see process.py.
 
 A request is a line of JSON on standard input, its answer a line of JSON on standard output:
 
     {"functions": [{"name", "module", "attribute", "in_folder"} or {"name", "builtin", "options"}], "patience_s"}
-    {"batch": {prompts, completions, columns, completion_ids, state}, "patience_s": {name: seconds}}
+    {"batch": {prompts, completions, columns, state}, "patience_s": {name: seconds}}
     {"save": true}    {"load": {name: state}}
 
 Before the answer come lines {"at": name, "limit"} that say what is run. What functions print goes to standard error.
@@ -20,7 +20,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -79,12 +78,9 @@ class Worker:
         values = {}
         for name, reward in self.rewards.items():
             with self._watched(name, patience_s[name], "its timeout_s"):
-                values[name] = reward.score(batch, log, partial(self._tell_error, name))
+                values[name] = reward.score(batch, log, lambda words, at=name: self.tell({"at": at, "error": words}))  # type: ignore[misc]
         metrics = {name: sum(each) / len(each) for name, each in log.metrics.items()}
         return {"rewards": values, "metrics": metrics, "extra": log.extra}
-
-    def _tell_error(self, name: str, words: str) -> None:
-        self.tell({"at": name, "error": words})
 
     @contextmanager
     def _watched(self, name: str, patience_s: float, which: str) -> Iterator[None]:

@@ -24,6 +24,9 @@ def upside_down(completions, **columns):
 def short(completions):
     return [-len(one) for one in completions]
 
+def tokens(completion_ids, **columns):
+    return [float(len(ids)) for ids in completion_ids]
+
 def never(completions, answer):
     return [None] * len(completions)
 """
@@ -68,6 +71,12 @@ def test_what_is_not_about_the_answer_is_shown_and_passes() -> None:
 
     assert short.fault == never.fault == ""
     assert never.own is None
+
+
+def test_tokens_are_made_for_a_reward_that_counts_them() -> None:
+    (line,) = check_gold([RewardSpec.model_validate("sums.py:tokens")], SUMS, encode=lambda text: [1] * len(text))
+
+    assert line.own == 1.5  # five answers of one digit, five of two
 
 
 def test_a_reward_can_be_taken_out_or_put_in() -> None:

@@ -38,6 +38,13 @@ def test_it_comes_back_from_its_own_words() -> None:
         assert RewardSpec.model_validate_json(found.model_dump_json()) == found
 
 
+def test_what_its_file_says_is_part_of_what_it_is() -> None:
+    before = spec("sums.py:right").as_found().identity()
+    Path("sums.py").write_text("def right(completions, answer): return [0.0]\n")
+
+    assert spec("sums.py:right").as_found().identity() != before
+
+
 def test_how_it_is_reached_is_not_what_it_is() -> None:
     plain = spec({"judge": {"model": "m", "rubric": "r"}})
     elsewhere = spec(

@@ -1,5 +1,6 @@
 """The built-in rewards that compare and look: called as TRL calls a reward."""
 
+import time
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tasks.rewards.builtin.length import Length
 from tasks.rewards.builtin.match import Match
 from tasks.rewards.builtin.math import Math
 from tasks.rewards.builtin.regex import Regex
-from tasks.rewards.builtin.similarity import Similarity
+from tasks.rewards.builtin.similarity import Similarity, longest_common
 from tasks.rewards.call import text_of
 
 
@@ -47,6 +48,19 @@ def test_math_compares_values_not_texts(completion: str, answer: str | None, val
     assert worth(Math(), completion, answer=answer) == value
 
 
+def test_math_reads_the_last_box_or_the_end() -> None:
+    assert worth(Math(), r"\boxed{3} no, \boxed{4}. " + "So it is. " * 200, answer="4") == 1
+    assert worth(Math(), "1 " * 20_000 + "is 4", answer="4") == 1
+
+
+@pytest.mark.parametrize("said", ["(", "$ ", "1.", "5% ", "the answer is four ", r"\boxed{", r"\frac{1}{"])
+def test_math_of_a_policy_that_repeats_itself_takes_no_time(said: str) -> None:
+    start = time.process_time()
+    worth(Math(), said * 4000, answer="4")
+
+    assert time.process_time() - start < 1
+
+
 def test_math_gives_up_on_what_would_take_for_ever() -> None:
     assert worth(Math(), "$9^{9^{9^{9}}}$", answer="3") == 0
 
@@ -73,6 +87,23 @@ def test_similarity_is_the_share_that_stands_in_the_same_order() -> None:
     assert worth(Similarity(), "the dog sat", answer="the cat sat") == pytest.approx(2 / 3)
     assert worth(Similarity(), "other words", answer="the cat sat") == 0
     assert worth(Similarity(unit="characters"), "cats", answer="cat") == pytest.approx(6 / 7)
+
+
+@given(st.text("abc", max_size=12), st.text("abc", max_size=12))
+def test_similarity_is_by_the_longest_common_subsequence(first: str, second: str) -> None:
+    lengths = [[0] * (len(second) + 1) for _ in range(len(first) + 1)]
+    for i, a in enumerate(first, 1):
+        for j, b in enumerate(second, 1):
+            lengths[i][j] = lengths[i - 1][j - 1] + 1 if a == b else max(lengths[i - 1][j], lengths[i][j - 1])
+
+    assert longest_common(list(first), list(second)) == lengths[-1][-1]
+
+
+def test_similarity_of_a_policy_that_repeats_itself_takes_no_time() -> None:
+    start = time.process_time()
+    worth(Similarity(unit="characters"), "the " * 3000, answer="the cat and the dog " * 200)
+
+    assert time.process_time() - start < 1
 
 
 # regex, format, length, JSON

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.rewards.builtin.diversity import TOLERANCE, Diversity
+from tasks.rewards.builtin.diversity import Diversity
 from tasks.rewards.scorer import total
 from tasks.rewards.spec import RewardSpec
 
@@ -42,24 +42,36 @@ def test_the_window_remembers_earlier_steps_and_forgets_older_ones() -> None:
 
 
 def test_a_shape_that_the_rows_own_answers_do_not_have_so_often_is_worth_less() -> None:
-    said = [("a", "self.x = no"), ("b", "self.y = no"), ("c", "call(y)")]
-    answers = ["self.name = it", "f(b)", "g(c)"]
+    said = [("a", "self.x = no"), ("b", "self.y = no"), ("c", "self.z = no"), ("d", "call(y)")]
+    answers = ["self.name = it", "f(b)", "g(c)", "h"]
 
-    scores = worth(Diversity(), *said, answers=answers)
+    scores = worth(Diversity(shapes=True), *said, answers=answers)
 
-    assert scores[:2] == [pytest.approx((1 / 3 + TOLERANCE) / (2 / 3))] * 2
-    assert scores[2] == 1
+    assert scores[:3] == [pytest.approx((1 / 4 + 1 / 4) / (3 / 4))] * 3  # once more than its share is chance
+    assert scores[3] == 1
 
 
-def test_without_answers_or_on_request_shapes_do_not_count() -> None:
-    said = [("a", "self.x = no"), ("b", "self.y = no")]
+def test_what_is_said_once_has_no_shape_too_many() -> None:
+    assert worth(Diversity(shapes=True), ("a", "f(x)"), ("b", "g"), answers=["x = y"] * 2) == [1, 1]
 
-    assert worth(Diversity(), *said) == [1, 1]
-    assert worth(Diversity(shapes=False), *said, answers=["f(x)", "g"]) == [1, 1]
+
+def test_words_that_are_kept_are_part_of_a_shape() -> None:
+    said = [("a", "return x"), ("b", "return y"), ("c", "del z"), ("d", "del w")]
+    reward = Diversity(shapes=True, keep=["return", "del"])
+
+    assert worth(reward, *said, answers=["return n", "return m", "f(x)", "g"]) == [1, 1, 1 / 2, 1 / 2]
+
+
+def test_shapes_count_on_request_only() -> None:
+    said = [("a", "self.x = no"), ("b", "self.y = no"), ("c", "self.z = no")]
+
+    assert worth(Diversity(), *said, answers=["f(x)", "g", "h"]) == [1, 1, 1]
+    assert Diversity().wants() == []
+    assert Diversity(shapes=True, column="completion").wants() == [("completion",)]
 
 
 def test_a_resumed_run_scores_like_one_that_was_never_interrupted() -> None:
-    whole, before, after = Diversity(), Diversity(), Diversity()
+    whole, before, after = (Diversity(shapes=True) for _ in range(3))
     for reward in (whole, before):
         worth(reward, ("a", "same"), answers=["x = 1"])
     after.load_state_dict(before.state_dict())
@@ -75,7 +87,7 @@ def test_it_takes_from_what_the_other_rewards_give() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.text()), max_size=20), st.booleans())
-def test_it_is_between_0_and_1(said: list[tuple[str, str]], with_answers: bool) -> None:
-    scores = worth(Diversity(window=4), *said, answers=["x = 1"] * len(said) if with_answers else None)
+def test_it_is_between_0_and_1(said: list[tuple[str, str]], shapes: bool) -> None:
+    scores = worth(Diversity(window=4, shapes=shapes), *said, answers=["x = 1"] * len(said))
 
     assert all(score is not None and 0 < score <= 1 for score in scores)
