@@ -14,17 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
-from trl.chat_template_utils import get_training_chat_template, has_generation_markers
-from trl.data_utils import common_prefix_length
-
 from infra.durable import write_json
 from tasks.data.tokenizer import CHAT_TEMPLATE
-from tasks.job import StageError
+from tasks.rows.chat import end_of_turn, has_generation, training_template
 
 TEMPLATE_FILE, GENERATION_FILE = "chat_template.jinja", "generation_config.json"
 IM_END = "<|im_end|>"
-EXCHANGE = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
 
 
 @dataclass(frozen=True)
@@ -54,20 +49,16 @@ class Chat:
 
 
 def chat_of(tokenizer: Any) -> Chat:
-    """Raises StageError when the tokenizer's template cannot render a question and its answer."""
-    own = tokenizer.chat_template
-    own = own.get("default") if isinstance(own, dict) else own
-    given = own is None or own == CHAT_TEMPLATE
-    tokenizer.chat_template = _chatml(tokenizer) if given else own
-    if not has_generation_markers(tokenizer.chat_template):
-        try:
-            tokenizer.chat_template = get_training_chat_template(tokenizer)
-        except ValueError:
-            pass  # not one of those that TRL knows: without marks only `loss: assistant` is not to be had
-        except TemplateError as error:
-            raise _unusable(own, error) from error
+    """The chat of a tokenizer, whose template it sets."""
+    if isinstance(tokenizer.chat_template, dict):  # several, by name
+        tokenizer.chat_template = tokenizer.chat_template["default"]
+    given = tokenizer.chat_template in (None, CHAT_TEMPLATE)
+    if given:
+        tokenizer.chat_template = _chatml(tokenizer)
+    tokenizer.chat_template = training_template(tokenizer) or tokenizer.chat_template
+    end = end_of_turn(tokenizer)
     template = tokenizer.chat_template
-    return Chat(template, given, has_generation_markers(template), _end_of_turn(tokenizer))
+    return Chat(template, given, has_generation(template), tokenizer.eos_token_id if end is None else end)
 
 
 def with_end(ends: int | list[int] | None, end: int) -> list[int]:
@@ -80,22 +71,6 @@ def _chatml(tokenizer: Any) -> str:
     """ChatML; where the vocabulary has no token for the end of a turn, the end-of-text token ends it."""
     template = (Path(__file__).with_name("chatml.jinja")).read_text()
     return template if IM_END in tokenizer.get_vocab() else template.replace(IM_END, str(tokenizer.eos_token))
-
-
-def _end_of_turn(tokenizer: Any) -> int:
-    """The last special token of an answer; the end-of-text token where the template has none."""
-    try:
-        question = tokenizer.apply_chat_template(EXCHANGE[:1], add_generation_prompt=True, return_dict=False)
-        whole = tokenizer.apply_chat_template(EXCHANGE, return_dict=False)
-    except TemplateError as error:
-        raise _unusable(tokenizer.chat_template, error) from error
-    special = set(tokenizer.get_added_vocab().values())
-    answer = [token for token in whole[common_prefix_length(question, whole) :] if token in special]
-    return int(answer[-1] if answer else tokenizer.eos_token_id)
-
-
-def _unusable(template: Any, error: TemplateError) -> StageError:
-    return StageError(f"the tokenizer's chat template cannot render a question and its answer: {error}\n{template}")
 
 
 def _eos_of_model(directory: Path) -> Any:

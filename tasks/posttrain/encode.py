@@ -15,6 +15,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from jinja2 import TemplateError
 from trl.data_utils import common_prefix_length
 
 from tasks.job import StageError
@@ -91,9 +92,7 @@ class Encoder:
     def _assistant(self, row: Row) -> tuple[list[int], list[int]]:
         if not self._template().marked:
             raise StageError(f"loss: assistant is not to be had.{self._why('assistant')}")
-        found = self.tokenizer.apply_chat_template(
-            row["messages"], **_template_arguments(row), return_dict=True, return_assistant_tokens_mask=True
-        )
+        found = self._rendered(row, row["messages"], return_assistant_tokens_mask=True)
         ids = list(found["input_ids"])
         return ids, [token if said else IGNORED for token, said in zip(ids, found["assistant_masks"], strict=True)]
 
@@ -107,9 +106,18 @@ class Encoder:
         )
 
     def _render(self, row: Row, messages: list[Row], **how: bool) -> list[int]:
+        return list(self._rendered(row, messages, **how)["input_ids"])
+
+    def _rendered(self, row: Row, messages: list[Row], **how: bool) -> Any:
         self._template()
-        arguments = _template_arguments(row) | how
-        return list(self.tokenizer.apply_chat_template(messages, **arguments, return_dict=False))
+        options = {"tools": row.get("tools"), **(row.get("chat_template_kwargs") or {})}
+        try:
+            return self.tokenizer.apply_chat_template(messages, **options, **how, return_dict=True)
+        except (TemplateError, TypeError) as error:
+            raise StageError(
+                f"the chat template {self._template().shown!r} refuses a row: {error}. Change the row, or the model's "
+                f"chat_template.jinja. The row: {_cut(row)}"
+            ) from error
 
     def _ended(self, text: str, first: bool = False) -> list[int]:
         """Text with the end-of-text token; `first`: nothing stands before it."""
@@ -131,10 +139,6 @@ class Encoder:
 
 def _messages(said: str | list[Row], role: str) -> list[Row]:
     return [{"role": role, "content": said}] if isinstance(said, str) else said
-
-
-def _template_arguments(row: Row) -> Row:
-    return {"tools": row.get("tools"), **(row.get("chat_template_kwargs") or {})}
 
 
 def _cut(row: Row) -> str:

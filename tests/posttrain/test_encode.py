@@ -100,6 +100,17 @@ def test_a_template_without_marks_is_named_before_anything_is_trained(encoder: E
     assert encoder.learned(row, "all")
 
 
+def test_a_row_that_the_template_refuses_is_named(encoder: Encoder) -> None:
+    encoder.tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+        "{{ m.content }}{% endfor %}"
+    )
+
+    assert encoder.prompt({"prompt": ASKED})
+    with pytest.raises(StageError, match=r"refuses a row: no system role\. Change the row.*The row: {.*Be brief"):
+        encoder.prompt({"prompt": [{"role": "system", "content": "Be brief."}, *ASKED]})
+
+
 def test_an_empty_loss_mask_is_an_error_that_names_template_and_row(encoder: Encoder) -> None:
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role == 'bot' %}{% generation %}{{ m.content }}{% endgeneration %}"
