@@ -5,8 +5,8 @@
     chat.end                      the id of the token that ends a turn; generation ends with it
     chat.write(directory)         what a model that was tuned on chat needs beside its weights
 
-A tokenizer without a template is given ChatML. One with Baton's or a well-known family's template without
-`{% generation %}` is tuned with its marked form, which renders the same text, and keeps its own.
+A tokenizer without a template, or with Baton's without `{% generation %}`, is given ChatML. One with a well-known
+family's template is tuned with the marked form of that, which renders the same text, and the model keeps its own.
 """
 
 import json

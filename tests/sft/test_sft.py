@@ -205,11 +205,12 @@ def test_more_positions_than_the_model_has_are_refused(inputs: dict[str, Path], 
 
 
 def test_a_model_without_a_template_is_tuned_on_chat_answers_and_stops(tmp_path: Path) -> None:
-    rows = tiny_rows(tmp_path / "rows", [chat(row) for row in said_twice()], "messages")
-    spec = SPEC | {"label": "talker", "steps": 60, "batch_size": 32, "micro_batch_size": 32, "checkpoint_every": 60}
+    said = [chat(row | {"completion": "yes"}) for row in said_twice()]
+    rows = tiny_rows(tmp_path / "rows", said, "messages")
+    spec = SPEC | {"label": "talker", "steps": 25, "batch_size": 16, "micro_batch_size": 16, "checkpoint_every": 25}
     job = write_job(tmp_path / "job", "sft", spec, model=tiny_model(tmp_path / "model", turns=True), rows=rows)
 
-    work(open_job(job))
+    assert start("tasks.sft.sft", job).wait() == 0, (job / "log.txt").read_text()
 
     assert verify(job / "output").facts["label"] == "talker"
     tokenizer = AutoTokenizer.from_pretrained(job / "output")
@@ -218,7 +219,7 @@ def test_a_model_without_a_template_is_tuned_on_chat_answers_and_stops(tmp_path:
         [{"role": "user", "content": "7: sun sea ->"}], add_generation_prompt=True, return_tensors="pt"
     )
     answer = model.generate(**asked, do_sample=False, max_new_tokens=40)[0, asked["input_ids"].shape[1] :]
-    assert tokenizer.decode(answer[-1]) == "<|im_end|>", tokenizer.decode(answer)
+    assert tokenizer.decode(answer) == "yes<|im_end|>"
     assert model.generation_config.eos_token_id == [tokenizer.eos_token_id, answer[-1]]
 
 
