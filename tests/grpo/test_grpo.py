@@ -191,7 +191,7 @@ def test_a_reward_that_prefers_wrong_answers_ends_the_stage_with_a_table(
     spec = SPEC | {"rewards": [reward(tmp_path / "rewards", name="wrong")]}
     job = write_job(tmp_path / "job", "grpo", spec, **inputs)
 
-    with pytest.raises(StageError, match=r"(?s)own answers +of other rows.*\nwrong +-1 +-0.1\d+ +48  not higher"):
+    with pytest.raises(StageError, match=r"(?s)own answers +of other rows.*\nwrong +-1 +-0\.\d+ +48  not higher"):
         work(open_job(job))
     assert metrics(job) == []
 
