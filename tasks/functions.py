@@ -20,7 +20,7 @@ import tokenize
 from collections.abc import Callable, Iterator
 from importlib.metadata import packages_distributions, version
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -71,7 +71,7 @@ class Function(Spec):
         parts = PurePosixPath(self.place).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
-    def as_found(self) -> "Function":
+    def as_found(self) -> Self:
         """This with the source of its files as they are now, named from their common folder; or with the version of
         the package that it is in. Raises Stopped."""
         if self.source is not None or self.version is not None:

@@ -12,7 +12,7 @@ function's files in it. What a function needs of the rows is known once it is im
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -96,7 +96,7 @@ class RewardSpec(Spec):
         """The name of its metric."""
         return self.name or (self.function.attribute if self.function else self.kind)
 
-    def as_found(self) -> "RewardSpec":
+    def as_found(self) -> Self:
         """This with its function's source in it. Raises Stopped."""
         return self.model_copy(update={"function": self.function.as_found()}) if self.function else self
 

@@ -111,6 +111,8 @@ def main() -> None:
     if not own:  # a user's function finds its own modules and what is installed, not ours
         ours = str(Path(__file__).parents[2])
         sys.path[:] = [place for place in sys.path if place != ours]
+        program = sys.modules["__main__"]
+        program.__spec__, program.__file__ = None, None  # or processes that a function spawns would look for it there
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

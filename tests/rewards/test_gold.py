@@ -77,6 +77,7 @@ def test_tokens_are_made_for_a_reward_that_counts_them() -> None:
     (line,) = check_gold([RewardSpec.model_validate("sums.py:tokens")], SUMS, encode=lambda text: [1] * len(text))
 
     assert line.own == 1.5  # five answers of one digit, five of two
+    assert [line.reward for line in checked(SUMS, "sums.py:tokens", "sums.py:right")] == ["right"]
 
 
 def test_a_reward_can_be_taken_out_or_put_in() -> None:

@@ -174,6 +174,20 @@ def test_what_a_model_writes_is_not_run(write: Write, tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_function_may_use_processes_of_its_own(write: Write, start: str) -> None:
+    write(
+        "many.py",
+        "import multiprocessing\nfrom concurrent.futures import ProcessPoolExecutor\n"
+        "def length(text): return float(len(text))\n"
+        "def f(completions):\n"
+        f"    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context('{start}')) as pool:\n"
+        "        return list(pool.map(length, completions))\n",
+    )
+
+    assert scored("many.py:f", completions=["a", "bc"]).total == [1.0, 2.0]
+
+
 def test_functions_end_with_their_children(write: Write) -> None:
     write(
         "family.py",

@@ -27,6 +27,7 @@ from tasks.rewards.builtin.builtin import Comparing
 from tasks.rewards.call import text_of
 
 TOLERANCE = 0.01  # share by which a shape may exceed the rows' own use of it, or once: mere chance
+USUAL = 4096  # of the rows' own answers that are remembered
 _WORD = re.compile(r"\w+")
 
 Said = tuple[str, str, str]  # prompt, text, shape: hashes of them
@@ -35,9 +36,8 @@ Said = tuple[str, str, str]  # prompt, text, shape: hashes of them
 class Diversity(Comparing):
     """1 for an answer of its own, towards 0 for what is said to everyone."""
 
-    window: int = Field(4096, ge=0, description="how many completions before this step's are remembered")
+    window: int = Field(1024, ge=0, description="how many completions before this step's are remembered")
     shapes: bool = Field(False, description="count shapes too: the rows' answers are written as completions should be")
-
     keep: list[str] = Field([], description="words that are part of a shape, such as a language's keywords")
 
     _recent: deque[Said] = PrivateAttr(default_factory=deque)
@@ -56,16 +56,11 @@ class Diversity(Comparing):
         voices = {*self._recent, *said}
         texts = Counter(text for _, text, _ in voices)
         shares, expected = _shares(voices), _shares({*self._usual, *usual})
-        self._remember(self._recent, said)
-        self._remember(self._usual, usual)
+        _remember(self._recent, said, self.window)
+        _remember(self._usual, usual, USUAL)
         chance = max(TOLERANCE, 1 / max(len(voices), 1))
         within = {shape: min(1.0, (expected.get(shape, 0.0) + chance) / share) for shape, share in shares.items()}
         return [min(1 / texts[text], within[shape] if expected else 1.0) for _, text, shape in said]
-
-    def _remember(self, known: deque[Said], new: list[Said]) -> None:
-        known.extend(new)
-        while len(known) > self.window:
-            known.popleft()
 
     def _said(self, prompt: Any, text: str) -> Said:
         plain = " ".join(text.split())
@@ -79,6 +74,12 @@ class Diversity(Comparing):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._recent = deque(tuple(each) for each in state["recent"])
         self._usual = deque(tuple(each) for each in state["usual"])
+
+
+def _remember(known: deque[Said], new: list[Said], most: int) -> None:
+    known.extend(new)
+    while len(known) > most:
+        known.popleft()
 
 
 def _shares(said: Iterable[Said]) -> dict[str, float]:
