@@ -30,6 +30,7 @@ from tasks.rows.spec import RowsSpec
 from tasks.rows.stored import Row, encoded, is_conversational, read_lines, read_rows, split_key
 
 BAD_ROWS = 20  # told together; reading stops there
+PROBLEMS = 5  # of one row
 SAMPLES = 8  # rows shown in the report
 PROGRESS_INTERVAL_S = 0.5
 
@@ -53,7 +54,8 @@ class Reading:
             except Wrong as wrong:
                 self.faulty += 1
                 if self.faulty <= BAD_ROWS:
-                    self.told += [f"{each.place}: {problem}" for problem in wrong.args]
+                    more = [f"and {len(wrong.args) - PROBLEMS} more"] if len(wrong.args) > PROBLEMS else []
+                    self.told += [f"{each.place}: {problem}" for problem in [*wrong.args[:PROBLEMS], *more]]
                 if self.faulty == BAD_ROWS and refuse:
                     break
             else:
@@ -61,11 +63,11 @@ class Reading:
         if self.faulty and refuse:
             stopped = " (reading stopped there)" if self.faulty == BAD_ROWS else ""
             raise StageError(
-                f"{self.spec.place()}: {self.faulty} faulty rows{stopped}:{self.list()}\n"
+                f"{self.spec.place()}: faulty rows: {self.faulty}{stopped}{self.faults()}\n"
                 "Correct them; or say `faulty: drop`, and such rows are dropped, counted and told."
             )
 
-    def list(self) -> str:
+    def faults(self) -> str:
         return "".join(f"\n  {problem}" for problem in self.told)
 
     def _row(self, found: Found) -> Row:
@@ -100,7 +102,10 @@ def work(job: Job) -> None:
     numbers: dict[Split, int] = dict.fromkeys(SPLITS, 0)
     seen: set[bytes] = set()
     with ExitStack() as open_files:
-        files = {split: open_files.enter_context(path.open("w", newline="\n")) for split, path in paths.items()}
+        files = {
+            split: open_files.enter_context(path.open("w", encoding="utf-8", newline="\n"))
+            for split, path in paths.items()
+        }
         for row in reading.sound(_shown(job, read(spec, job.work / "code"))):
             line = encoded(row)
             digest = blake3(line.encode()).digest(16)
@@ -113,7 +118,7 @@ def work(job: Job) -> None:
             numbers[split] += 1
             conversational = is_conversational(row)
     if not seen:
-        faulty = f"; {reading.faulty} are faulty:{reading.list()}" if reading.faulty else "; choose another source"
+        faulty = f"; {reading.faulty} are faulty:{reading.faults()}" if reading.faulty else "; choose another source"
         raise StageError(f"{spec.place()}: no rows{faulty}")
     _refuse_empty(spec, numbers, paths)
     dropped = drop_contaminated(paths["train"], [paths["held_out"]], job.output / "train.jsonl")

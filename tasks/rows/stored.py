@@ -9,10 +9,12 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tasks.data.documents import Split
 from tasks.manifest import text_digest
+
+if TYPE_CHECKING:  # pyarrow: what reads rows is started up with, too
+    from tasks.data.documents import Split
 
 Row = dict[str, Any]
 
@@ -21,7 +23,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 OPTIONAL = ("tools", "chat_template_kwargs")  # TRL's columns that a row of any kind may have
 
 
-def read_rows(directory: Path, split: Split) -> Iterator[Row]:
+def read_rows(directory: Path, split: "Split") -> Iterator[Row]:
     """The rows of one part, in their order."""
     return read_lines(directory / f"{split}.jsonl")
 

@@ -38,6 +38,9 @@ TRL: dict[str, dict[str, Any]] = {
     "a prompt for rewards": {"prompt": [USER], "answer": 4, "hints": ["two", {"and": "two"}]},
     "a prompt with text for rewards": {"prompt": QUESTION, "text": "the text that it is about"},
     "text": {"text": "Once upon a time"},
+    "a tool that gives nothing back": {
+        "messages": [USER, {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": ""}, ASSISTANT],
+    },
     "tools": {
         "messages": [
             USER,
