@@ -50,7 +50,7 @@ def make_pairs(
     job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder, asked: Sequence[Asked], model: Any, source: Path
 ) -> Pairs:
     """Raises StageError when there is none."""
-    try_on_gold(how.rewards, [each.row for each in asked])
+    try_on_gold(how.rewards, [each.row for each in asked], encoder.ended)
     found: list[Pair] = []
     rewards: dict[str, list[float | None]] = {}
     with Scorer(how.rewards) as scorer:
@@ -67,7 +67,8 @@ def make_pairs(
                 stop_token_ids=ends(model, encoder.tokenizer, encoder.chat),
             )
             rows = [each.row for each in some for _ in range(how.samples)]
-            scores = score(scorer, rows, [encoder.said(answer.token_ids) for answer in answers])
+            ids = [answer.token_ids for answer in answers]
+            scores = score(scorer, rows, list(map(encoder.said, ids)), ids)
             for name, values in scores.rewards.items():
                 rewards.setdefault(name, []).extend(values)
             own = [Answer(list(each.token_ids), worth) for each, worth in zip(answers, scores.total, strict=True)]
@@ -90,5 +91,10 @@ def make_pairs(
 def _golds(scorer: Scorer, asked: Sequence[Asked]) -> list[Answer | None]:
     """The rows' own completions and what they are worth."""
     rows = [each.row for each in asked]
-    scores = scorer.score([row["prompt"] for row in rows], [row["completion"] for row in rows], columns(rows))
+    scores = scorer.score(
+        [row["prompt"] for row in rows],
+        [row["completion"] for row in rows],
+        columns(rows),
+        completion_ids=[each.gold_ids for each in asked],
+    )
     return [Answer(each.gold_ids, worth) for each, worth in zip(asked, scores.total, strict=True)]

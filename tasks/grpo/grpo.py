@@ -108,7 +108,7 @@ def work(job: Job) -> None:
         enough=prompts,
     )
     say_repeats("prompts", len(chosen.rows), prompts)
-    try_on_gold(spec.rewards, [row for row, _ in chosen.rows])
+    try_on_gold(spec.rewards, [row for row, _ in chosen.rows], encoder.ended)
     if not torch.cuda.is_available():
         trl.trainer.grpo_trainer.VLLMGeneration = partial(LiveRollouts, seed=spec.seed)
     with Scorer(spec.rewards) as scorer:

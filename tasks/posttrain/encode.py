@@ -63,7 +63,7 @@ class Encoder:
         """The prompt, and what is said after it in `column`."""
         prompt = self.prompt(row)
         if not conversational(row):
-            return prompt, self._ended(row[column])
+            return prompt, self.ended(row[column])
         whole = self._render(row, _messages(row["prompt"], "user") + _messages(row[column], "assistant"))
         start = common_prefix_length(prompt, whole)  # as TRL has it: some templates render the prompt alone otherwise
         return whole[:start], self._to_the_end_of_turn(whole[start:])
@@ -71,7 +71,7 @@ class Encoder:
     def learned(self, row: Row, loss: Loss) -> tuple[list[int], list[int]]:
         """Raises StageError when there is no token to learn."""
         if "text" in row:
-            ids = self._ended(row["text"], first=True)
+            ids = self.ended(row["text"], first=True)
             return ids, ids
         if "messages" in row and loss == "assistant":
             ids, labels = self._assistant(row)
@@ -119,7 +119,7 @@ class Encoder:
                 f"chat_template.jinja. The row: {_cut(row)}"
             ) from error
 
-    def _ended(self, text: str, first: bool = False) -> list[int]:
+    def ended(self, text: str, first: bool = False) -> list[int]:
         """Text with the end-of-text token; `first`: nothing stands before it."""
         end = self.tokenizer.eos_token_id
         ids = list(self.tokenizer(text, add_special_tokens=first)["input_ids"])

@@ -1,6 +1,6 @@
 """What the rewards say of completions, called with the rows that these answer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tasks.rewards.gold import check_gold, table
 from tasks.rewards.scorer import Scorer, Scores
@@ -8,10 +8,10 @@ from tasks.rewards.spec import RewardSpec
 from tasks.rows.stored import OPTIONAL, Row
 
 
-def try_on_gold(rewards: Sequence[RewardSpec], rows: Sequence[Row]) -> None:
-    """Before anything is sampled: the rows' own answers must be worth more than those of other rows. Raises
-    StageError."""
-    if lines := check_gold(rewards, rows):
+def try_on_gold(rewards: Sequence[RewardSpec], rows: Sequence[Row], encode: Callable[[str], list[int]]) -> None:
+    """Before anything is sampled: the rows' own answers must be worth more than those of other rows. `encode` makes
+    the tokens of an answer. Raises StageError."""
+    if lines := check_gold(rewards, rows, encode):
         print(table(lines), flush=True)
 
 
@@ -19,7 +19,7 @@ def score(
     scorer: Scorer,
     rows: Sequence[Row],
     texts: Sequence[str],
-    completion_ids: Sequence[Sequence[int]] | None = None,
+    completion_ids: Sequence[Sequence[int]],
     state: Mapping[str, float] | None = None,
 ) -> Scores:
     """`rows` and `texts` have one item for each completion. As in TRL, a completion of a prompt that is a list of
