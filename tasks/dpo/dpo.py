@@ -1,27 +1,28 @@
-"""DPO with TRL, on pairs that the model makes itself.
+"""DPO with TRL, on rows of kind preference, or on pairs that the model makes itself.
 
-    python -m tasks.dpo.dpo JOB_DIR        inputs: model (HFModel), corpus (Corpus)
+    python -m tasks.dpo.dpo JOB_DIR        inputs: model (HFModel), rows (Rows)
 
-Two parts in one process: vLLM samples the model once on training prompts (work/pairs keeps the pairs, sealed);
-then vLLM is closed and TRL trains.
+With `pairs`, two parts in one process: vLLM samples the model once on the rows' prompts and the rewards score what it
+says (work/pairs keeps the pairs, sealed); then vLLM is closed and TRL trains.
 """
 
-import gc
 import shutil
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from datasets import Dataset
 from trl import DPOConfig, DPOTrainer
 
-from tasks.dpo.pairs import Pairs, make_pairs
-from tasks.dpo.spec import DPOSpec
-from tasks.job import Job, StageError, main
+from tasks.dpo.pairs import Pair, Pairs
+from tasks.dpo.sampling import make_pairs, rows_to_ask
+from tasks.dpo.spec import DPOSpec, PairsSpec
+from tasks.job import Job, main
 from tasks.manifest import ArtifactError
-from tasks.posttrain.examples import check_positions, examples
-from tasks.posttrain.trainer import arguments, finish, fit, load_model
-from tasks.serve.engine import open_engine, sample
+from tasks.posttrain.encode import Encoder
+from tasks.posttrain.rows import choose, kind_of, say_repeats
+from tasks.posttrain.trainer import arguments, check_positions, finish, fit, load_model
+from tasks.rows.stored import Row
 
 METRICS = {
     "loss": "loss",
@@ -46,18 +47,21 @@ def work(job: Job) -> None:
     spec, source = job.spec(DPOSpec), job.input("model")
     model, tokenizer = load_model(source)
     check_positions(model, spec)
-    found = _pairs(job, spec, source, tokenizer)
-    if not found.pairs:
-        raise StageError(
-            f"the model passes the checks on all {found.sampled} prompts: nothing to prefer; leave DPO out"
-        )
+    encoder = Encoder(tokenizer)
+    if spec.pairs:
+        found, counts = _sampled(job, spec, spec.pairs, encoder, model)
+        pairs = found.pairs
+        counts |= {"sampled": found.sampled, "pairs": len(pairs), **found.rewards}
+    else:
+        pairs, counts = _given(job, spec, encoder)
+    say_repeats("pairs", len(pairs), spec.steps * spec.batch_size)
     weights = {"sigmoid": 1.0, "sft": spec.sft_weight}
     used = {name: weight for name, weight in weights.items() if weight > 0}
     trainer = PairTrainer(
         model=model,
         args=DPOConfig(
             **arguments(job, spec),
-            max_length=None,  # the examples are within the limits
+            max_length=None,  # the pairs are within the limits
             beta=spec.beta,
             loss_type=list(used),
             loss_weights=list(used.values()),
@@ -65,33 +69,51 @@ def work(job: Job) -> None:
             train_sampling_strategy="group_by_length",  # little padding
             remove_unused_columns=False,  # the length is for the sampler
         ),
-        train_dataset=Dataset.from_list([asdict(pair) | {"length": pair.length} for pair in found.pairs]),
+        train_dataset=_dataset(pairs),
         processing_class=tokenizer,
     )
-    counts = {"sampled": found.sampled, "pairs": len(found.pairs), "passed": found.passed}
     fit(trainer, job, METRICS, beginning=counts)
-    finish(job, model, source, "dpo")
+    finish(job, model, source, spec.label, encoder.chat)
 
 
-def _pairs(job: Job, spec: DPOSpec, source: Path, tokenizer: Any) -> Pairs:
-    """From work/pairs when a killed engine has left them there whole."""
+def _dataset(pairs: Sequence[Pair]) -> Dataset:
+    columns = ("prompt_ids", "chosen_ids", "rejected_ids")
+    ids = {name: [np.array(getattr(each, name), np.int32) for each in pairs] for name in columns}
+    return Dataset.from_dict(ids | {"length": [each.length for each in pairs]})
+
+
+def _given(job: Job, spec: DPOSpec, encoder: Encoder) -> tuple[list[Pair], dict[str, float]]:
+    """The rows as pairs."""
+    kind_of(job, "preference")
+
+    def encode(row: Row) -> Pair:
+        (prompt, chosen), (other, rejected) = (encoder.completion(row, name) for name in ("chosen", "rejected"))
+        common = min(len(prompt), len(other))  # a template may render the prompt's end otherwise before some answers
+        parts = (prompt[:common], prompt[common:] + chosen, other[common:] + rejected)
+        return Pair(*(np.array(part, np.int32) for part in parts))  # type: ignore[arg-type]
+
+    def fits(pair: Pair) -> bool:
+        longest = max(len(pair.chosen_ids), len(pair.rejected_ids))
+        return len(pair.prompt_ids) <= spec.max_prompt_tokens and longest <= spec.max_new_tokens
+
+    chosen = choose(job, spec, encode, fits, spec.steps * spec.batch_size)
+    return chosen.rows, chosen.counts()
+
+
+def _sampled(job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder, model: Any) -> tuple[Pairs, dict[str, float]]:
+    """The model's own pairs: from work/pairs when a killed engine has left them there whole."""
+    asked = rows_to_ask(job, spec, how, encoder)
     folder = job.work / "pairs"
     if folder.exists():
         try:
-            return Pairs.load(folder)
+            return Pairs.load(folder), asked.counts()
         except ArtifactError as error:
             print(f"{error} The model is sampled again", flush=True)
             shutil.rmtree(folder)
-    asked = examples(job.input("corpus"), tokenizer, spec, spec.prompts)
-    job.progress(0, len(asked), "samples")
-    length = spec.max_prompt_tokens + spec.max_new_tokens
-    llm = open_engine(source, max_model_len=length, seed=spec.seed)
-    answers = sample(llm, [one.prompt_ids for one in asked], temperature=1.0, max_tokens=spec.max_new_tokens)
-    found = make_pairs(asked, answers)
+    found = make_pairs(job, spec, how, encoder, asked.rows, model, job.input("model"))
     found.save(folder)
-    del llm
-    gc.collect()  # the engine's memory is wanted for training
-    return found
+    print(f"{len(found.pairs)} pairs; of the other {found.no_pair} prompts no completion is better", flush=True)
+    return found, asked.counts()
 
 
 if __name__ == "__main__":

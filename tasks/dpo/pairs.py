@@ -1,27 +1,21 @@
-"""Preference pairs: the real statement, and the model's own that fails a check."""
+"""Preference pairs of a model's own completions: a better one, and the worst, as the rewards have it."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from infra.durable import write_json
 from tasks.manifest import verify, write_manifest
-from tasks.posttrain.examples import Example
-from tasks.statements.check import check
-
-if TYPE_CHECKING:  # a type only; the module imports vLLM
-    from tasks.serve.engine import Completion
 
 KIND, FILE = "preference_pairs", "pairs.json"
 
 
 @dataclass(frozen=True)
 class Pair:
-    prompt_ids: list[int]
-    chosen_ids: list[int]
-    rejected_ids: list[int]  # the tokens as they were sampled
+    prompt_ids: Sequence[int]
+    chosen_ids: Sequence[int]
+    rejected_ids: Sequence[int]  # the tokens as they were sampled
 
     @property
     def length(self) -> int:
@@ -30,12 +24,23 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """`passed`: prompts on which the model's own statement passes; they make no pair."""
+class Answer:
+    """A completion, and the weighted sum of its rewards; None where no reward applies."""
 
+    ids: Sequence[int]
+    worth: float | None
+
+
+@dataclass(frozen=True)
+class Pairs:
     pairs: list[Pair]
-    sampled: int
-    passed: int
+    sampled: int  # prompts
+    rewards: dict[str, float]  # of all samples, by name: means
+
+    @property
+    def no_pair(self) -> int:
+        """Prompts of which no completion is better than another."""
+        return self.sampled - len(self.pairs)
 
     def save(self, folder: Path) -> None:
         """Into a new folder, sealed by its manifest."""
@@ -51,11 +56,16 @@ class Pairs:
         return cls([Pair(**pair) for pair in raw.pop("pairs")], **raw)
 
 
-def make_pairs(examples: Sequence[Example], completions: Sequence["Completion"]) -> Pairs:
-    """One completion per example."""
-    pairs = [
-        Pair(example.prompt_ids, example.statement_ids, list(completion.token_ids))
-        for example, completion in zip(examples, completions, strict=True)
-        if not check(example.prompt, completion.text).all_checks
-    ]
-    return Pairs(pairs, sampled=len(examples), passed=len(examples) - len(pairs))
+def pair(prompt: Sequence[int], answers: Sequence[Answer], gold: Answer | None) -> Pair | None:
+    """The row's own completion or else the model's best, with the model's worst; None when that is no worse."""
+    known = [answer for answer in answers if answer.worth is not None]
+    better = gold or max(known, key=_worth, default=None)
+    worst = min(known, key=_worth, default=None)
+    if better is None or better.worth is None or worst is None or _worth(worst) >= better.worth:
+        return None
+    return Pair(prompt, better.ids, worst.ids)
+
+
+def _worth(answer: Answer) -> float:
+    assert answer.worth is not None
+    return answer.worth

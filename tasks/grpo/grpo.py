@@ -1,13 +1,14 @@
 """GRPO with TRL, its rollouts from a live vLLM engine.
 
-    python -m tasks.grpo.grpo JOB_DIR        inputs: model (HFModel), corpus (Corpus)
+    python -m tasks.grpo.grpo JOB_DIR        inputs: model (HFModel), rows (Rows)
 
-Each step: vLLM gets the newest weights and answers some training prompts several times; the checks
-and the diversity rule make the reward; TRL makes the update. On-policy: one update per rollout.
+Each step: vLLM gets the newest weights and answers some rows' prompts several times; the rewards score what it says,
+in a process of their own; TRL makes the update. On-policy: one update per rollout.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import cycle, islice
 from typing import Any
 
 import torch
@@ -16,19 +17,17 @@ from datasets import Dataset
 from torch.nn.functional import pad
 from trl import GRPOConfig, GRPOTrainer
 
-from tasks.grpo.reward import Reward
 from tasks.grpo.rollouts import LiveRollouts
-from tasks.grpo.shape import shares
 from tasks.grpo.spec import GRPOSpec
-from tasks.job import Job, main
-from tasks.posttrain.examples import Example, check_positions, examples
-from tasks.posttrain.trainer import arguments, finish, fit, load_model
-from tasks.statements.check import check
-from tasks.statements.summary import summarise
+from tasks.job import Job, StageError, main
+from tasks.posttrain.encode import PROMPTED, Encoder, prompted
+from tasks.posttrain.rows import choose, kind_of, say_repeats
+from tasks.posttrain.score import mean, score, try_on_gold
+from tasks.posttrain.trainer import LOGGED, arguments, check_positions, ends, finish, fit, load_model
+from tasks.rewards.scorer import Scorer
+from tasks.rows.stored import Row
 
-CHECKS = ("parses", "not_trivial", "defined", "uses_context", "all_checks", "distinct")
 ROWS = 32  # of like lengths that are computed together
-PEOPLE = 4096  # real statements, from which the usual shares of shapes are taken
 METRICS = {
     "reward": "reward",
     "reward_std": "reward_std",
@@ -40,13 +39,21 @@ METRICS = {
     "completions/mean_length": "completion_length",
     "completions/clipped_ratio": "cut_off",
     "rollout_mismatch": "rollout_mismatch",
-    **{name: name for name in CHECKS},
-    "top_shape": "top_shape",
 }
+
+Prompt = tuple[Row, list[int]]  # a row, and what the model is asked with
 
 
 class Trainer(GRPOTrainer):
-    """TRL's, which also says how far vLLM's probabilities are from its own, and works on less padding."""
+    """TRL's, on prompts that are token ids already (its column `prompt` is a number in `asked`). It also says how far
+    vLLM's probabilities are from its own, and works on less padding."""
+
+    def __init__(self, asked: Sequence[Prompt], **arguments: Any) -> None:
+        self.asked = asked
+        super().__init__(**arguments)
+
+    def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
+        return [self.asked[int(number)][1] for number in prompts], None, {}
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
@@ -88,51 +95,76 @@ def work(job: Job) -> None:
     spec, source = job.spec(GRPOSpec), job.input("model")
     model, tokenizer = load_model(source)
     check_positions(model, spec)
-    rollouts = spec.steps * spec.batch_size // spec.generations
-    known = examples(job.input("corpus"), tokenizer, spec, max(rollouts, PEOPLE))
-    asked = known[:rollouts]
-    usual = shares(one.prompt.reference for one in known[:PEOPLE])
-    reward = Reward(spec.diversity_penalty, spec.diversity_window, usual)
+    kind_of(job, *PROMPTED)
+    if taken := {each.label for each in spec.rewards} & set(METRICS.values()):
+        raise StageError(f"reward {', '.join(sorted(taken))}: a metric of the training has this name; give it another")
+    encoder = Encoder(tokenizer)
+    prompts = spec.steps * spec.batch_size // spec.generations
+    chosen = choose(
+        job,
+        spec,
+        encode=lambda row: (asked := prompted(row), encoder.prompt(asked)),
+        fits=lambda prompt: len(prompt[1]) <= spec.max_prompt_tokens,
+        enough=prompts,
+    )
+    say_repeats("prompts", len(chosen.rows), prompts)
+    try_on_gold(spec.rewards, [row for row, _ in chosen.rows], encoder.ended)
     if not torch.cuda.is_available():
         trl.trainer.grpo_trainer.VLLMGeneration = partial(LiveRollouts, seed=spec.seed)
-    trainer = Trainer(
-        model=model,
-        reward_funcs=reward_function(asked, reward),
-        args=GRPOConfig(
-            **arguments(job, spec),
-            num_generations=spec.generations,
-            max_completion_length=spec.max_new_tokens,
-            temperature=1.0,
-            beta=spec.beta,
-            use_vllm=True,
-            vllm_mode="colocate",
-            vllm_max_model_length=spec.max_prompt_tokens + spec.max_new_tokens,
-            loss_type="dr_grpo",
-            scale_rewards="batch",
-            lr_scheduler_type="constant_with_warmup",
-        ),
-        train_dataset=Dataset.from_list([{"prompt": one.prompt.text, "number": i} for i, one in enumerate(asked)]),
-        processing_class=tokenizer,
-    )
-    fit(trainer, job, METRICS, memory=reward)
-    finish(job, model, source, "grpo")
+    with Scorer(spec.rewards) as scorer:
+        trainer = Trainer(
+            chosen.rows,
+            model=model,
+            reward_funcs=reward_function(scorer, [row for row, _ in chosen.rows]),
+            args=GRPOConfig(
+                **arguments(job, spec),
+                num_generations=spec.generations,
+                max_completion_length=spec.max_new_tokens,
+                temperature=spec.temperature,
+                generation_kwargs={"stop_token_ids": ends(model, tokenizer, encoder.chat)},
+                beta=spec.beta,
+                use_vllm=True,
+                vllm_mode="colocate",
+                vllm_max_model_length=spec.max_prompt_tokens + spec.max_new_tokens,
+                loss_type="dr_grpo",
+                scale_rewards="batch",
+                lr_scheduler_type="constant_with_warmup",
+            ),
+            train_dataset=Dataset.from_dict(
+                {"prompt": list(map(str, islice(cycle(range(len(chosen.rows))), prompts)))}
+            ),
+            processing_class=tokenizer,
+        )
+        fit(trainer, job, METRICS, memory=scorer, beginning=chosen.counts())
+    finish(job, model, source, spec.label, encoder.chat)
 
 
-def reward_function(asked: Sequence[Example], reward: Reward) -> Callable[..., list[float]]:
-    """The reward as TRL calls it."""
+def reward_function(scorer: Scorer, rows: Sequence[Row]) -> Callable[..., list[float | None]]:
+    """The weighted sum of the rewards, as TRL calls a reward; each of them is a metric of its own."""
 
-    def statement_reward(
-        completions: list[str], number: list[int], log_metric: Callable[[str, float], None], **_: Any
-    ) -> list[float]:
-        prompts = [asked[i].prompt for i in number]
-        verdicts = [check(prompt, text) for prompt, text in zip(prompts, completions, strict=True)]
-        summary = summarise(verdicts)
-        for name in CHECKS:
-            log_metric(name, getattr(summary, name))
-        log_metric("top_shape", max(shares(verdict.statement for verdict in verdicts).values()))
-        return reward([prompt.id for prompt in prompts], verdicts)
+    def reward(
+        prompts: list[str],
+        completions: list[str],
+        completion_ids: list[list[int]],
+        trainer_state: Any,
+        log_metric: Callable[[str, float], None],
+        **_: Any,
+    ) -> list[float | None]:
+        asked = [rows[int(number)] for number in prompts]
+        state = {name: float(getattr(trainer_state, name) or 0) for name in ("global_step", "max_steps", "epoch")}
+        scores = score(scorer, asked, completions, completion_ids, state)
+        if all(worth is None for worth in scores.total):
+            raise StageError(
+                f"step {trainer_state.global_step + 1}: no reward applies to any of {len(completions)} completions "
+                "(each is None); give a reward that applies to these rows"
+            )
+        means = {name: mean(values) for name, values in scores.rewards.items()}
+        for name, value in (scores.metrics | means).items():
+            if value is not None:
+                log_metric(LOGGED + name, value)
+        return scores.total
 
-    return statement_reward
+    return reward
 
 
 if __name__ == "__main__":

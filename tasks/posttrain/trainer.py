@@ -24,9 +24,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from tasks.checkpoints import KIND, CheckpointFolder
 from tasks.job import Job, StageError
 from tasks.manifest import RECORD, read_manifest, remove, seal
+from tasks.posttrain.chat import Chat, with_end
 from tasks.posttrain.spec import PostTrainSpec
 
 KEEP = 2  # checkpoints
+LOGGED = "logged/"  # begins the names of metrics that are recorded whatever they are called: those of rewards
 SIGTERM_EXIT = 128 + signal.SIGTERM
 
 log = logging.getLogger(__name__)
@@ -48,9 +50,25 @@ def _score_completions_only() -> None:
     trl.trainer.utils._use_triton = lambda device: True
 
 
-def finish(job: Job, model: Any, source: Path, label: str) -> None:
+def check_positions(model: Any, spec: PostTrainSpec) -> None:
+    """Raises StageError when a prompt and its completion may not fit the model."""
+    positions, needed = model.config.max_position_embeddings, spec.max_prompt_tokens + spec.max_new_tokens
+    if needed > positions:
+        raise StageError(
+            f"max_prompt_tokens + max_new_tokens = {needed}, but the model has {positions} positions; lower one of them"
+        )
+
+
+def ends(model: Any, tokenizer: Any, chat: Chat | None) -> list[int]:
+    """The tokens that end generation, of which the model is told: the end of a turn among them where it chats."""
+    end = chat.end if chat else tokenizer.eos_token_id
+    model.generation_config.eos_token_id = with_end(model.generation_config.eos_token_id, end)
+    return list(model.generation_config.eos_token_id)
+
+
+def finish(job: Job, model: Any, source: Path, label: str, chat: Chat | None) -> None:
     """Seal the output: `source` with this model's weights, in the number format that `source` has on
-    disk. The checkpoints are deleted when the result is on the disk."""
+    disk, and what chat takes where it was tuned on chat. The checkpoints are deleted when the result is on the disk."""
     with _full_disk_as_stage_error(job.output, "the run continues from its last checkpoint"):
         for old in job.output.iterdir() if job.output.exists() else ():
             if old.name != RECORD:  # what a killed engine left
@@ -59,7 +77,9 @@ def finish(job: Job, model: Any, source: Path, label: str) -> None:
         for path in source.iterdir():  # config, generation config, tokenizer: as they were
             if path.suffix in (".json", ".jinja", ".txt", ".model") and not _about_weights(path.name):
                 shutil.copy(path, job.output / path.name)
-        job.finish(**read_manifest(source).facts | {"label": label})
+        if chat:
+            chat.write(job.output)
+        job.finish(**read_manifest(source).facts | {"label": label or job.stage})
     checkpoints(job).remove_all()
 
 
@@ -137,8 +157,8 @@ def fit(
 ) -> None:
     """Train from the newest good checkpoint, if any, to the last step.
 
-    `metrics` names what is recorded: TRL's name -> ours; `beginning` is recorded as step 0. On SIGTERM: a
-    checkpoint, then SystemExit(143).
+    `metrics` names what is recorded: TRL's name -> ours, beside what begins with LOGGED; `beginning` is recorded as
+    step 0. On SIGTERM: a checkpoint, then SystemExit(143).
     """
     reporter = Reporter(job, metrics, memory)
     trainer.add_callback(reporter)
@@ -199,13 +219,14 @@ class Reporter(TrainerCallback):
         if "loss" not in logs:
             return  # the Trainer's closing summary
         values = {ours: float(logs[name]) for name, ours in self.metrics.items() if logs.get(name) is not None}
+        values |= {name.removeprefix(LOGGED): float(logs[name]) for name in logs if name.startswith(LOGGED)}
         bad = [f"{name} = {value}" for name, value in values.items() if not math.isfinite(value)]
         if bad:
             raise StageError(
                 f"step {state.global_step}: {', '.join(bad)}; the training has diverged, a lower learning_rate helps"
             )
         self.job.metric(state.global_step, **values)
-        shown = {name: value for name, value in values.items() if name in ("loss", "reward", "margin", "all_checks")}
+        shown = {name: value for name, value in values.items() if name in ("loss", "reward", "margin")}
         self.job.progress(state.global_step, state.max_steps, "steps", **shown)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:

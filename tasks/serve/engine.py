@@ -71,14 +71,21 @@ def sample(
     max_tokens: int,
     top_p: float = 1.0,
     n: int = 1,
+    stop_token_ids: Sequence[int] = (),
 ) -> list[Completion]:
     """`n` completions for each prompt (token ids, so that nothing is tokenized anew), those of one
-    prompt next to each other: n × len(prompts) in all. The engine's seed decides; seeds of single
+    prompt next to each other: n × len(prompts) in all. `stop_token_ids` end a completion beside those that the
+    model's generation config names. The engine's seed decides; seeds of single
     requests fail on CPU."""
     # copies instead of vLLM's n: one request each, so that every completion has its own place in line
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts for _ in range(n)]
     params = SamplingParams(
-        temperature=temperature, top_p=top_p, max_tokens=max_tokens, logprobs=0, skip_special_tokens=False
+        temperature=temperature,
+        top_p=top_p,
+        max_tokens=max_tokens,
+        logprobs=0,
+        skip_special_tokens=False,
+        stop_token_ids=list(stop_token_ids),
     )
     outputs = [request.outputs[0] for request in llm.generate(requests, params, use_tqdm=False)]
     return [

@@ -1,16 +1,19 @@
-"""SFT with TRL: the model learns to write one statement and to stop.
+"""SFT with TRL, on rows of kind messages, prompt_completion or text.
 
-python -m tasks.sft.sft JOB_DIR        inputs: model (HFModel), corpus (Corpus)
+python -m tasks.sft.sft JOB_DIR        inputs: model (HFModel), rows (Rows)
 """
 
 from typing import Any
 
+import numpy as np
 from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
 
-from tasks.job import Job, main
-from tasks.posttrain.examples import Example, check_positions, examples
-from tasks.posttrain.trainer import arguments, finish, fit, load_model
+from tasks.job import Job, StageError, main
+from tasks.posttrain.encode import IGNORED, NARROWEST, Encoder, Loss
+from tasks.posttrain.rows import choose, kind_of, say_repeats
+from tasks.posttrain.trainer import arguments, check_positions, finish, fit, load_model
+from tasks.rows.stored import Row
 from tasks.sft.spec import SFTSpec
 
 METRICS = {
@@ -22,35 +25,64 @@ METRICS = {
     "num_input_tokens_seen": "tokens",  # the Trainer's count is in its checkpoints, TRL's num_tokens is not
 }
 
+Learned = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]  # token ids, labels; 4 bytes a token each
+
 
 def work(job: Job) -> None:
     spec, source = job.spec(SFTSpec), job.input("model")
     model, tokenizer = load_model(source)
     check_positions(model, spec)
-    chosen = examples(job.input("corpus"), tokenizer, spec, spec.steps * spec.batch_size)
+    kind = kind_of(job, *NARROWEST)
+    loss = loss_of(spec, kind)
+    encoder = Encoder(tokenizer)
+    length = spec.max_prompt_tokens + spec.max_new_tokens
+
+    def encode(row: Row) -> Learned:
+        ids, labels = encoder.learned(row, loss)
+        return np.array(ids, np.int32), np.array(labels, np.int32)
+
+    def fits(learned: Learned) -> bool:
+        if kind != "prompt_completion" or loss == "all":
+            return len(learned[0]) <= length
+        completion = int((learned[1] != IGNORED).sum())
+        return completion <= spec.max_new_tokens and len(learned[0]) - completion <= spec.max_prompt_tokens
+
+    sequences = spec.steps * spec.batch_size
+    if spec.packing:
+        taken = sequences * length
+        chosen = choose(job, spec, encode, fits, taken, size=lambda learned: len(learned[0]))
+    else:
+        taken = sequences
+        chosen = choose(job, spec, encode, fits, taken)
+    say_repeats("rows", chosen.amount, taken)
     trainer = SFTTrainer(
         model=model,
         args=SFTConfig(
             **arguments(job, spec),
             include_num_input_tokens_seen="non_padding",
-            max_length=None,  # the examples are within the limits
+            packing=spec.packing,
+            max_length=length if spec.packing else None,  # the rows are within the limits
             lr_scheduler_type="cosine",
-            train_sampling_strategy="group_by_length",  # little padding
-            dataset_kwargs={"skip_prepare_dataset": True},
+            train_sampling_strategy="random" if spec.packing else "group_by_length",  # little padding
+            dataset_kwargs={"skip_prepare_dataset": not spec.packing},
         ),
-        train_dataset=Dataset.from_list([labelled(example) for example in chosen]),
+        train_dataset=Dataset.from_dict(
+            {"input_ids": [ids for ids, _ in chosen.rows], "labels": [labels for _, labels in chosen.rows]}
+        ),
         processing_class=tokenizer,
     )
-    fit(trainer, job, METRICS)
-    finish(job, model, source, "sft")
+    fit(trainer, job, METRICS, beginning=chosen.counts())
+    finish(job, model, source, spec.label, encoder.chat)
 
 
-def labelled(example: Example) -> dict[str, Any]:
-    """Token ids, and the same as labels where the loss is: on the statement and its end."""
-    return {
-        "input_ids": example.prompt_ids + example.statement_ids,
-        "labels": [-100] * len(example.prompt_ids) + example.statement_ids,
-    }
+def loss_of(spec: SFTSpec, kind: str) -> Loss:
+    """The loss that is asked for, or else the narrowest that the rows allow. Raises StageError."""
+    allowed = NARROWEST[kind]
+    if spec.loss is None:
+        return allowed[0]
+    if spec.loss not in allowed:
+        raise StageError(f"loss: {spec.loss}: rows of kind {kind} allow {' or '.join(allowed)}")
+    return spec.loss
 
 
 if __name__ == "__main__":

@@ -3,14 +3,14 @@
 import images
 from infra.launch import Engine
 from infra.pod_spec import SAVES
-from tasks.artifacts import Corpus, HFModel
+from tasks.artifacts import HFModel, Rows
 from tasks.sft.spec import SFTSpec
 from tasks.stage import run, stage
 
-ENGINES = {"trl": Engine("sft", "tasks.sft.sft", version="1")}
+ENGINES = {"trl": Engine("sft", "tasks.sft.sft", version="2")}
 
 
 @stage(ENGINES["trl"], image=images.POST_TRAIN, pod=SAVES)
-def sft(spec: SFTSpec, model: HFModel, corpus: Corpus) -> HFModel:
-    """A model that answers with one statement."""
-    return run(ENGINES[spec.engine], HFModel, spec, model=model, corpus=corpus)
+def sft(spec: SFTSpec, model: HFModel, rows: Rows) -> HFModel:
+    """A model that has learned the rows."""
+    return run(ENGINES[spec.engine], HFModel, spec, model=model, rows=rows)

@@ -115,23 +115,23 @@ def _pretrain(inputs: Path, root: Path) -> str:
 
 
 def _sft_inputs(inputs: Path) -> None:
-    from tests.posttrain.tiny import tiny_corpus, tiny_model
+    from tests.posttrain.tiny import said_twice, tiny_model, tiny_rows
 
     tiny_model(inputs / "model")
-    tiny_corpus(inputs / "corpus")
+    tiny_rows(inputs / "rows", said_twice(40), "prompt_completion")
 
 
 def _sft(inputs: Path, root: Path) -> str:
     spec = {
+        "data": "twice",
         "steps": 4,
         "batch_size": 4,
         "micro_batch_size": 4,
         "warmup_steps": 1,
         "learning_rate": 0.01,
-        "max_prompt_tokens": 120,
         "checkpoint_every": 1,
     }
-    parents = {"model": inputs / "model", "corpus": inputs / "corpus"}
+    parents = {"model": inputs / "model", "rows": inputs / "rows"}
     return run_job(root, Engine("sft", "tasks.sft.sft", "1"), "hf_model", spec, parents)
 
 

@@ -23,9 +23,7 @@ from tasks.data.changes import Changes
 from tasks.data.documents import SPLITS, Split, read_documents, split_of
 from tasks.job import Job, StageError
 from tasks.manifest import text_digest
-from tasks.posttrain.examples import examples
 from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
-from tasks.sft.spec import SFTSpec
 from tests.data.by_hand import digest, facts, new_job, run
 
 # isort: split
@@ -313,8 +311,3 @@ def test_a_tokenizer_needs_documents_to_train_on_and_no_others(chain: Chain) -> 
     chain.make(tokenizer_engine.work, "tokenizer", {"vocab_size": 262}, corpus=without(chain, "held_out"))
     with pytest.raises(StageError, match="no documents to train a tokenizer on"):
         chain.make(tokenizer_engine.work, "tokenizer", {"vocab_size": 262}, corpus=without(chain, "train"))
-
-
-def test_post_training_says_that_there_is_nothing_to_train_on(chain: Chain) -> None:
-    with pytest.raises(StageError, match="has no documents to train on"):
-        examples(without(chain, "train"), None, SFTSpec(), 1)

@@ -3,44 +3,56 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
+from tasks.dpo.dpo import work
 from tasks.dpo.pairs import Pairs
+from tasks.job import StageError, open_job
 from tasks.manifest import read_manifest, verify
 from tests.posttrain.tiny import (
     flip_a_bit,
     metrics,
+    reward,
+    said_twice,
     start,
-    tiny_corpus,
     tiny_model,
+    tiny_rows,
     wait_for_step,
     without_times,
     write_job,
 )
 
 SPEC = {
-    "prompts": 64,
+    "data": "twice",
     "steps": 12,
     "batch_size": 8,
     "micro_batch_size": 8,
     "warmup_steps": 1,
     "learning_rate": 0.003,
-    "max_prompt_tokens": 120,
-    "max_new_tokens": 32,
+    "max_new_tokens": 16,
     "checkpoint_every": 3,
 }
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("tiny")
-    return {"model": tiny_model(root / "model"), "corpus": tiny_corpus(root / "corpus")}
+def spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Of a run that makes its own pairs."""
+    return SPEC | {"pairs": {"rewards": [reward(tmp_path_factory.mktemp("rewards"))], "prompts": 64}}
 
 
 @pytest.fixture(scope="module")
-def tuned(inputs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    job = write_job(tmp_path_factory.mktemp("dpo") / "job", "dpo", SPEC, **inputs)
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("tiny")
+    rows = tiny_rows(root / "rows", said_twice(), "prompt_completion")
+    return {"model": tiny_model(root / "model"), "rows": rows}
+
+
+@pytest.fixture(scope="module")
+def tuned(inputs: dict[str, Path], spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    job = write_job(tmp_path_factory.mktemp("dpo") / "job", "dpo", spec, **inputs)
     assert start("tasks.dpo.dpo", job).wait() == 0, (job / "log.txt").read_text()
     return job
 
@@ -52,14 +64,16 @@ def test_the_output_is_a_complete_model(tuned: Path, inputs: dict[str, Path]) ->
 def test_the_pairs_are_the_models_own_failures(tuned: Path) -> None:
     found = Pairs.load(tuned / "work" / "pairs")
 
-    assert found.sampled == 64 and len(found.pairs) == 64 - found.passed
     counted = metrics(tuned)[0]
-    assert (counted["sampled"], counted["pairs"], counted["passed"]) == (64, len(found.pairs), found.passed)
+    assert (counted["step"], counted["rows"], counted["sampled"], counted["pairs"]) == (0, 64, 64, len(found.pairs))
+    assert 0 < len(found.pairs) <= 64
+    assert counted["right"] == found.rewards["right"] < 0.5  # a random model
     # what was rejected is what was sampled: cut at the limit, or ended by the end-of-text token
-    assert all(pair.rejected_ids[-1] == 0 or len(pair.rejected_ids) == 32 for pair in found.pairs)
+    assert all(pair.rejected_ids[-1] == 0 or len(pair.rejected_ids) == 16 for pair in found.pairs)
+    assert all(pair.chosen_ids[-1] == 0 for pair in found.pairs)
 
 
-def test_the_real_statement_comes_to_be_preferred_and_does_not_become_unlikely(tuned: Path) -> None:
+def test_the_rows_own_completion_comes_to_be_preferred_and_does_not_become_unlikely(tuned: Path) -> None:
     first, *_, last = metrics(tuned)[1:]
 
     assert first["margin"] == 0  # policy and reference are still one model
@@ -68,9 +82,9 @@ def test_the_real_statement_comes_to_be_preferred_and_does_not_become_unlikely(t
 
 
 def test_killed_and_started_again_it_keeps_its_samples_and_makes_the_same_model(
-    tuned: Path, inputs: dict[str, Path], tmp_path: Path
+    tuned: Path, inputs: dict[str, Path], spec: dict[str, Any], tmp_path: Path
 ) -> None:
-    job = write_job(tmp_path / "job", "dpo", SPEC, **inputs)
+    job = write_job(tmp_path / "job", "dpo", spec, **inputs)
     engine = start("tasks.dpo.dpo", job)
     wait_for_step(job, engine, 4)
     engine.kill()
@@ -84,8 +98,10 @@ def test_killed_and_started_again_it_keeps_its_samples_and_makes_the_same_model(
     assert without_times(job) == without_times(tuned)
 
 
-def test_damaged_samples_are_made_again(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
-    job = write_job(tmp_path / "job", "dpo", SPEC, **inputs)
+def test_damaged_samples_are_made_again(
+    tuned: Path, inputs: dict[str, Path], spec: dict[str, Any], tmp_path: Path
+) -> None:
+    job = write_job(tmp_path / "job", "dpo", spec, **inputs)
     shutil.copytree(tuned / "work" / "pairs", job / "work" / "pairs")
     flip_a_bit(job / "work" / "pairs" / "pairs.json")
 
@@ -94,3 +110,61 @@ def test_damaged_samples_are_made_again(tuned: Path, inputs: dict[str, Path], tm
     said = (job / "log.txt").read_text()
     assert "pairs.json was changed" in said and "The model is sampled again" in said
     assert json.loads((job / "result.json").read_text()) == json.loads((tuned / "result.json").read_text())
+
+
+def test_preferences_that_are_given_are_learned_as_they_are(inputs: dict[str, Path], tmp_path: Path) -> None:
+    preferences = [
+        {
+            "prompt": [{"role": "user", "content": row["prompt"]}],
+            "chosen": said(row["completion"]),
+            "rejected": said("?"),
+        }
+        for row in said_twice()
+    ]
+    rows = tiny_rows(tmp_path / "rows", [*preferences, preferences[0] | {"rejected": said("no " * 50)}], "preference")
+    spec = SPEC | {"batch_size": 32, "micro_batch_size": 32, "steps": 13, "label": "polite"}
+    job = write_job(tmp_path / "job", "dpo", spec, model=inputs["model"], rows=rows)
+
+    work(open_job(job))
+
+    counted, *lines = metrics(job)
+    assert (counted["rows"], counted["rows_too_long"]) == (400, 1)
+    assert lines[-1]["margin"] > 0 and lines[-1]["preference_accuracy"] > 0.9
+    assert verify(job / "output").facts["label"] == "polite"
+    assert AutoTokenizer.from_pretrained(job / "output").chat_template
+
+
+def said(text: str) -> list[dict[str, str]]:
+    return [{"role": "assistant", "content": text}]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "complaint"),
+    [
+        ({"rewards": ["never"]}, r"no completion of the 8 prompts is worse than the row's own: there is nothing to"),
+        ({"rewards": ["never"], "chosen": "best", "samples": 2}, "is worse than another"),
+    ],
+)
+def test_without_a_pair_it_says_so(
+    inputs: dict[str, Path], tmp_path: Path, pairs: dict[str, Any], complaint: str
+) -> None:
+    rewards = [reward(tmp_path / "rewards", name) for name in pairs["rewards"]]
+    spec = SPEC | {"pairs": pairs | {"rewards": rewards, "prompts": 8}}
+
+    with pytest.raises(StageError, match=complaint):
+        work(open_job(write_job(tmp_path / "job", "dpo", spec, **inputs)))
+
+
+def test_the_rows_own_completion_cannot_be_chosen_where_there_is_none(
+    inputs: dict[str, Path], spec: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = tiny_rows(tmp_path / "rows", [{"prompt": "1 + 1 =", "answer": "2"}], "prompt")
+    job = write_job(tmp_path / "job", "dpo", spec, model=inputs["model"], rows=rows)
+
+    with pytest.raises(StageError, match="gold needs rows with a completion, and the rows of this set have a prompt"):
+        work(open_job(job))
+
+
+def test_rows_without_pairs_are_refused(inputs: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="dpo takes rows of kind preference; the rows of this set are prompt_compl"):
+        work(open_job(write_job(tmp_path / "job", "dpo", SPEC, **inputs)))

@@ -1,46 +1,56 @@
-"""Preference pairs out of the model's own samples."""
+"""Preference pairs out of a model's own samples."""
 
 from pathlib import Path
 
 import pytest
 
-from tasks.dpo.pairs import Pair, Pairs, make_pairs
+from tasks.dpo.pairs import Answer, Pair, Pairs, pair
 from tasks.manifest import ArtifactError
-from tasks.posttrain.examples import Example
-from tasks.serve.engine import Completion
-from tasks.statements.prompt import Prompt
 from tests.posttrain.tiny import flip_a_bit
 
-PROMPT = Prompt("id", "module.py", "def add(total, step):\n    ", "return total + step", frozenset())
-EXAMPLE = Example(PROMPT, prompt_ids=[1, 2, 3], statement_ids=[4, 5, 0])
+PROMPT = [1, 2, 3]
+GOLD = Answer([4, 0], worth=1.0)
+GOOD, MIDDLING, BAD = (Answer([token, 0], worth) for token, worth in ((5, 0.9), (6, 0.5), (7, -1.0)))
+UNKNOWN = Answer([8, 0], worth=None)
+PAIRS = Pairs([Pair(PROMPT, [4, 0], [7, 0])], sampled=3, rewards={"right": 0.25})
 
 
-def completion(text: str, *token_ids: int) -> Completion:
-    return Completion(text, token_ids, logprobs=(-1.0,) * len(token_ids), ended=True)
+def test_the_worst_sample_is_rejected_for_the_rows_own_completion() -> None:
+    assert pair(PROMPT, [MIDDLING, BAD, GOOD], GOLD) == Pair(PROMPT, [4, 0], [7, 0])
 
 
-def test_what_fails_a_check_is_rejected_as_the_tokens_that_were_sampled() -> None:
-    found = make_pairs([EXAMPLE], [completion("return totl", 9, 8, 0)])
-
-    assert found == Pairs([Pair([1, 2, 3], [4, 5, 0], [9, 8, 0])], sampled=1, passed=0)
+def test_or_for_the_best_sample() -> None:
+    assert pair(PROMPT, [MIDDLING, BAD, GOOD], None) == Pair(PROMPT, [5, 0], [7, 0])
 
 
-def test_what_passes_makes_no_pair_and_is_counted() -> None:
-    found = make_pairs([EXAMPLE, EXAMPLE], [completion("return step", 7, 0), completion("pass", 6, 0)])
+@pytest.mark.parametrize(
+    ("samples", "gold"),
+    [
+        ([Answer([9, 0], worth=1.0)], GOLD),  # as good as the row's own
+        ([BAD], Answer([4, 0], worth=None)),  # the row's own is worth nothing known
+        ([UNKNOWN], GOLD),
+        ([MIDDLING, MIDDLING], None),
+        ([MIDDLING, UNKNOWN], None),
+        ([], None),
+    ],
+)
+def test_where_nothing_is_known_to_be_worse_there_is_no_pair(samples: list[Answer], gold: Answer | None) -> None:
+    assert pair(PROMPT, samples, gold) is None
 
-    assert found == Pairs([Pair([1, 2, 3], [4, 5, 0], [6, 0])], sampled=2, passed=1)
+
+def test_what_no_reward_applies_to_is_passed_over() -> None:
+    assert pair(PROMPT, [UNKNOWN, BAD, MIDDLING], None) == Pair(PROMPT, [6, 0], [7, 0])
 
 
 def test_pairs_are_read_back_as_they_were_saved(tmp_path: Path) -> None:
-    found = make_pairs([EXAMPLE], [completion("pass", 6, 0)])
+    PAIRS.save(tmp_path / "pairs")
 
-    found.save(tmp_path / "pairs")
-
-    assert Pairs.load(tmp_path / "pairs") == found
+    assert Pairs.load(tmp_path / "pairs") == PAIRS
+    assert PAIRS.no_pair == 2
 
 
 def test_pairs_that_are_not_what_was_saved_are_refused(tmp_path: Path) -> None:
-    make_pairs([EXAMPLE], [completion("pass", 6, 0)]).save(tmp_path / "pairs")
+    PAIRS.save(tmp_path / "pairs")
     flip_a_bit(tmp_path / "pairs" / "pairs.json")
 
     with pytest.raises(ArtifactError, match=r"pairs\.json was changed"):

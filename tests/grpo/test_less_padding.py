@@ -2,6 +2,7 @@
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
@@ -17,6 +18,7 @@ def test_rows_of_like_lengths_cut_to_size_have_the_same_log_probabilities() -> N
     mask = (place >= longest_prompt - prompts[:, None]) & (place < longest_prompt + completions[:, None])
     tokens = torch.randint(2, 64, mask.shape).masked_fill(~mask, 1)
     trainer = Trainer.__new__(Trainer)  # without its dataset and engine: of these only this is used
+    AcceleratorState._reset_state()  # of a training in this process, which may be in bf16
     trainer.accelerator = Accelerator(cpu=True)
     model = _tiny()
 

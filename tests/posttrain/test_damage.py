@@ -12,9 +12,17 @@ from tasks.checkpoints import CheckpointFolder
 from tasks.job import Job, StageError, open_job
 from tasks.manifest import MANIFEST, ArtifactError, read_manifest
 from tasks.sft import sft
-from tests.posttrain.tiny import complete_checkpoints, flip_a_bit, tiny_corpus, tiny_model, without_times, write_job
+from tests.posttrain.tiny import (
+    complete_checkpoints,
+    flip_a_bit,
+    said_twice,
+    tiny_model,
+    tiny_rows,
+    without_times,
+    write_job,
+)
 
-SPEC = {"steps": 4, "batch_size": 4, "micro_batch_size": 2, "warmup_steps": 1, "checkpoint_every": 1}
+SPEC = {"data": "twice", "steps": 4, "batch_size": 4, "micro_batch_size": 2, "warmup_steps": 1, "checkpoint_every": 1}
 
 
 def cut(path: Path) -> None:
@@ -42,7 +50,8 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The job of a run that ended after its last step, before it made its output; with two checkpoints."""
     root = tmp_path_factory.mktemp("tiny")
-    job = write_job(root / "job", "sft", SPEC, model=tiny_model(root / "model"), corpus=tiny_corpus(root / "corpus"))
+    rows = tiny_rows(root / "rows", said_twice(), "prompt_completion")
+    job = write_job(root / "job", "sft", SPEC, model=tiny_model(root / "model"), rows=rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sft, "finish", lambda *_: None)
         sft.work(open_job(job))

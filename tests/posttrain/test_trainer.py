@@ -26,6 +26,6 @@ def test_mixed_number_formats_are_refused(tmp_path: Path) -> None:
 
 
 def test_every_problem_of_a_spec_is_found_at_once() -> None:
-    spec = PostTrainSpec(steps=5, warmup_steps=5, batch_size=10, micro_batch_size=4)
+    spec = PostTrainSpec(data="chat", steps=5, warmup_steps=5, batch_size=10, micro_batch_size=4)
 
     assert [problem.path for problem in spec.problems()] == ["micro_batch_size", "warmup_steps"]

@@ -1,35 +1,81 @@
-"""A corpus, a tokenizer and a random model so small that a post-training engine takes seconds."""
+"""Rows, a tokenizer and a random model so small that a post-training engine takes seconds."""
 
 import json
 import os
+import random
 import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tasks.checkpoints import CheckpointFolder
-from tasks.data.documents import SplitWriter, document
 from tasks.manifest import read_manifest, write_manifest
+from tasks.posttrain.rows import KIND_FACT
+from tasks.rewards.spec import RewardSpec
 
+Row = dict[str, Any]
 MODULES = ("textwrap", "shlex", "queue", "heapq", "configparser", "calendar", "fractions", "cmd", "csv", "dis")
 
 
-def tiny_corpus(directory: Path) -> Path:
-    """Some modules of the standard library, all for training; a sealed Corpus."""
+WORDS = ("cat", "dog", "sun", "sea", "tree", "bird", "road", "lamp", "book", "door", "fish", "rain")
+
+
+def said_twice(count: int = 400) -> list[Row]:
+    """Rows that a tiny model can learn: words, and the same words again."""
+    numbers = random.Random(0)
+    pairs = {(numbers.choice(WORDS), numbers.choice(WORDS), numbers.randrange(100)) for _ in range(3 * count)}
+    return [
+        {"prompt": f"{number}: {one} {other} ->", "completion": f" {one} {other}"}
+        for one, other, number in sorted(pairs)[:count]
+    ]
+
+
+def chat(row: Row) -> Row:
+    """The same as messages."""
+    said = {"role": "assistant", "content": row["completion"]}
+    return {"messages": [{"role": "user", "content": row["prompt"]}, said]}
+
+
+REWARD = """
+def right(completions, completion, **columns):
+    return [share(said, gold) for said, gold in zip(completions, completion)]
+
+def share(said, gold):
+    said, gold = (each if isinstance(each, str) else each[0]["content"] for each in (said, gold))
+    pairs = zip(said.split() + ["", ""], gold.split())
+    return sum(one == other for one, other in pairs) / len(gold.split())
+
+def wrong(completions, completion, **columns):
+    return [-each for each in right(completions, completion)]
+
+def never(completions, **columns):
+    return [None] * len(completions)
+"""
+
+
+def reward(folder: Path, name: str = "right", **spec: Any) -> dict[str, Any]:
+    """A function of a user's file, as it stands in a job's spec."""
+    folder.mkdir(exist_ok=True)
+    (folder / "twice.py").write_text(REWARD)
+    found = RewardSpec.model_validate({"function": f"{folder / 'twice.py'}:{name}", **spec}).as_found()
+    return found.model_dump(mode="json")
+
+
+def tiny_rows(directory: Path, rows: Sequence[Row], kind: str) -> Path:
+    """A sealed set of rows, all for training."""
     directory.mkdir(parents=True)
-    writer = SplitWriter(directory, "train")
-    for text in _texts():
-        writer.add(document("module.py", text))
-    writer.close()
-    facts = dict.fromkeys(("documents", "held_out_documents", "bytes", "held_out_bytes"), 0)
-    write_manifest(directory, "corpus", facts | dict.fromkeys(("duplicates", "empty", "invalid_utf8"), 0), {}, {})
+    (directory / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (directory / "held_out.jsonl").write_text("")
+    write_manifest(directory, "rows", {KIND_FACT: kind, "rows": len(rows), "held_out_rows": 0}, {}, {})
     return directory
 
 
-def tiny_model(directory: Path, seed: int = 0, dtype: str = "bfloat16") -> Path:
-    """A random Qwen3 (0.1 M parameters) with a tokenizer of 512 entries; a sealed HFModel."""
+def tiny_model(directory: Path, seed: int = 0, dtype: str = "bfloat16", turns: bool = False) -> Path:
+    """A random Qwen3 (0.1 M parameters) with a tokenizer of 512 entries (`turns`: those that ChatML begins and ends
+    turns with among them); a sealed HFModel."""
     import torch
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -39,13 +85,14 @@ def tiny_model(directory: Path, seed: int = 0, dtype: str = "bfloat16") -> Path:
         [pre_tokenizers.Split(Regex(r"\n+|[ \t]+"), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    special = ["<|endoftext|>", "<|pad|>"]
+    special = ["<|endoftext|>", "<|pad|>", *(["<|im_start|>", "<|im_end|>"] if turns else [])]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(
         _texts(),
         trainers.BpeTrainer(vocab_size=512, special_tokens=special, initial_alphabet=alphabet, show_progress=False),
     )
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=special[0], pad_token=special[1])
+    fast.add_special_tokens({"additional_special_tokens": special[2:]})
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=512,

@@ -14,27 +14,27 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.job import StageError, open_job
 from tasks.manifest import read_manifest, verify
-from tasks.posttrain.examples import Example
-from tasks.sft.sft import labelled, work
-from tasks.statements.prompt import Prompt
+from tasks.sft.sft import work
 from tests.posttrain.tiny import (
+    chat,
     complete_checkpoints,
     metrics,
+    said_twice,
     start,
-    tiny_corpus,
     tiny_model,
+    tiny_rows,
     wait_for_step,
     without_times,
     write_job,
 )
 
 SPEC = {
+    "data": "twice",
     "steps": 12,
     "batch_size": 8,
     "micro_batch_size": 4,
     "warmup_steps": 2,
     "learning_rate": 0.01,
-    "max_prompt_tokens": 120,
     "checkpoint_every": 3,
 }
 
@@ -42,7 +42,8 @@ SPEC = {
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("tiny")
-    return {"model": tiny_model(root / "model"), "corpus": tiny_corpus(root / "corpus")}
+    rows = tiny_rows(root / "rows", said_twice(), "prompt_completion")
+    return {"model": tiny_model(root / "model"), "rows": rows}
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +67,10 @@ def test_the_output_is_a_complete_model_in_the_inputs_number_format(tuned: Path,
 
 
 def test_the_loss_falls_and_is_recorded_at_every_step(tuned: Path) -> None:
-    losses = [line["loss"] for line in metrics(tuned)]
+    losses = [line["loss"] for line in metrics(tuned)[1:]]
 
-    assert [line["step"] for line in metrics(tuned)] == list(range(1, 13))
+    assert [line["step"] for line in metrics(tuned)] == list(range(13))
     assert losses[-1] < losses[0] - 0.5
-
-
-def test_the_loss_is_on_the_statement_and_its_end_alone() -> None:
-    example = Example(Prompt("id", "m.py", "def f():\n    ", "return 1", frozenset()), [5, 6, 7], [8, 9, 0])
-
-    assert labelled(example) == {"input_ids": [5, 6, 7, 8, 9, 0], "labels": [-100, -100, -100, 8, 9, 0]}
 
 
 def test_killed_and_started_again_it_makes_the_same_model(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
@@ -186,13 +181,17 @@ def test_sigterm_leaves_a_checkpoint_of_the_step_under_way(inputs: dict[str, Pat
     assert not (job / "result.json").exists()
 
 
-def test_a_corpus_without_functions_is_an_error_that_says_what_is_needed(
+def test_rows_that_are_all_too_long_are_an_error_that_says_what_is_needed(
     inputs: dict[str, Path], tmp_path: Path
 ) -> None:
     job = write_job(tmp_path / "job", "sft", SPEC | {"max_prompt_tokens": 8, "max_new_tokens": 4}, **inputs)
 
-    with pytest.raises(StageError, match="post-training needs Python modules"):
+    with pytest.raises(StageError) as error:
         work(open_job(job))
+    assert str(error.value) == (
+        "none of the 400 rows for training is within max_prompt_tokens 8 and max_new_tokens 4; raise these, or give "
+        "shorter rows"
+    )
 
 
 def test_more_positions_than_the_model_has_are_refused(inputs: dict[str, Path], tmp_path: Path) -> None:
@@ -203,6 +202,44 @@ def test_more_positions_than_the_model_has_are_refused(inputs: dict[str, Path], 
     assert str(error.value) == (
         "max_prompt_tokens + max_new_tokens = 348, but the model has 256 positions; lower one of them"
     )
+
+
+def test_a_model_without_a_template_is_tuned_on_chat_answers_and_stops(tmp_path: Path) -> None:
+    said = [chat(row | {"completion": "yes"}) for row in said_twice()]
+    rows = tiny_rows(tmp_path / "rows", said, "messages")
+    spec = SPEC | {"label": "talker", "steps": 25, "batch_size": 16, "micro_batch_size": 16, "checkpoint_every": 25}
+    job = write_job(tmp_path / "job", "sft", spec, model=tiny_model(tmp_path / "model", turns=True), rows=rows)
+
+    assert start("tasks.sft.sft", job).wait() == 0, (job / "log.txt").read_text()
+
+    assert verify(job / "output").facts["label"] == "talker"
+    tokenizer = AutoTokenizer.from_pretrained(job / "output")
+    model = AutoModelForCausalLM.from_pretrained(job / "output", dtype="auto")
+    asked = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "7: sun sea ->"}], add_generation_prompt=True, return_tensors="pt"
+    )
+    answer = model.generate(**asked, do_sample=False, max_new_tokens=40)[0, asked["input_ids"].shape[1] :]
+    assert tokenizer.decode(answer) == "yes<|im_end|>"
+    assert model.generation_config.eos_token_id == [tokenizer.eos_token_id, answer[-1]]
+
+
+def test_packed_rows_have_the_loss_of_rows_by_themselves(inputs: dict[str, Path], tmp_path: Path) -> None:
+    rows = tiny_rows(tmp_path / "rows", said_twice(8), "prompt_completion")
+    spec = SPEC | {"steps": 2, "warmup_steps": 0, "micro_batch_size": 8, "seed": 3}
+    losses = []
+    for packing in (True, False):
+        job = write_job(tmp_path / f"{packing}", "sft", spec | {"packing": packing}, model=inputs["model"], rows=rows)
+        work(open_job(job))
+        losses.append(metrics(job)[1]["loss"])
+
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_a_loss_that_the_rows_do_not_allow_is_refused(inputs: dict[str, Path], tmp_path: Path) -> None:
+    job = write_job(tmp_path / "job", "sft", SPEC | {"loss": "assistant"}, **inputs)
+
+    with pytest.raises(StageError, match="loss: assistant: rows of kind prompt_completion allow completion or all"):
+        work(open_job(job))
 
 
 def digest(job: Path) -> Any:

@@ -7,16 +7,18 @@ from tasks.sft.spec import SFTSpec
 
 
 def test_the_defaults_have_no_problems() -> None:
-    assert SFTSpec().problems() == []
+    assert SFTSpec(data="chat").problems() == []
 
 
 def test_micro_batches_have_to_fill_the_batch() -> None:
-    (problem,) = SFTSpec(batch_size=32, micro_batch_size=12).problems()
+    (problem,) = SFTSpec(data="chat", batch_size=32, micro_batch_size=12).problems()
 
     assert str(problem) == "micro_batch_size: 12: a divisor of batch_size 32"
 
 
-@pytest.mark.parametrize("wrong", [{"steps": 0}, {"learning_rate": 0}, {"engine": "verl"}, {"epochs": 3}])
+@pytest.mark.parametrize(
+    "wrong", [{"steps": 0}, {"learning_rate": 0}, {"engine": "verl"}, {"epochs": 3}, {"loss": "prompt"}]
+)
 def test_impossible_values_and_unknown_fields_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
-        SFTSpec.model_validate(wrong)
+        SFTSpec.model_validate({"data": "chat"} | wrong)

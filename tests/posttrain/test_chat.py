@@ -1,0 +1,120 @@
+"""The chat template that a model is tuned with, and the end of a turn."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken
+from transformers import AutoTokenizer
+from trl.chat_template_utils import is_chat_template_stop_token_trained, qwen3_chat_template
+
+from tasks.data.tokenizer import CHAT_TEMPLATE
+from tasks.posttrain.chat import chat_of
+
+ASKED = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "2 + 2?"}]
+CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 2}}}
+WITH_TOOLS: list[dict[str, Any]] = [
+    *ASKED,
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "name": "add", "content": "4"},
+    {"role": "assistant", "content": "4."},
+]
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+WITHOUT_MARKS = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ eos_token }}{% endfor %}"
+
+
+@pytest.fixture
+def with_turns(tokenizer: Any) -> Any:
+    """A tokenizer that has ChatML's tokens."""
+    tokenizer.add_special_tokens({"additional_special_tokens": [AddedToken("<|im_start|>"), AddedToken("<|im_end|>")]})
+    return tokenizer
+
+
+def said(tokenizer: Any, messages: list[dict[str, Any]], **columns: Any) -> str:
+    """What the assistant's turns are learned as."""
+    found = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True, **columns)
+    return str(tokenizer.decode([i for i, m in zip(found["input_ids"], found["assistant_masks"], strict=True) if m]))
+
+
+def test_a_tokenizer_without_a_template_is_given_chatml_with_marks(with_turns: Any) -> None:
+    chat = chat_of(with_turns)
+
+    assert chat.given and chat.marked
+    assert with_turns.decode([chat.end]) == "<|im_end|>"
+    assert is_chat_template_stop_token_trained(with_turns)
+    assert with_turns.apply_chat_template(ASKED, tokenize=False, add_generation_prompt=True) == (
+        "<|im_start|>system\nBe short.<|im_end|>\n<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_without_a_token_for_the_end_of_a_turn_the_end_of_text_ends_it(tokenizer: Any) -> None:
+    chat = chat_of(tokenizer)
+
+    assert chat.end == tokenizer.eos_token_id
+    assert said(tokenizer, [*ASKED, {"role": "assistant", "content": "4."}]) == "4.<|endoftext|>"
+
+
+def test_tools_and_their_calls_are_kept(with_turns: Any) -> None:
+    chat_of(with_turns)
+    text = with_turns.apply_chat_template(WITH_TOOLS, tools=TOOLS, tokenize=False)
+
+    assert text.startswith("<|im_start|>system\nBe short.\n\n# Tools\n")
+    assert json.dumps(TOOLS[0]) in text and "<|im_start|>tool\n4<|im_end|>" in text
+    assert said(with_turns, WITH_TOOLS, tools=TOOLS) == (
+        '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 2}}\n</tool_call><|im_end|>4.<|im_end|>'
+    )
+
+
+def test_batons_template_is_replaced_by_its_marked_form_which_renders_the_same(with_turns: Any) -> None:
+    with_turns.chat_template = CHAT_TEMPLATE
+    messages = [*ASKED, {"role": "assistant", "content": "4."}]
+    before = with_turns.apply_chat_template(messages, tokenize=False)
+
+    chat = chat_of(with_turns)
+
+    assert chat.given and chat.marked
+    assert with_turns.apply_chat_template(messages, tokenize=False) == before
+
+
+def test_a_well_known_template_is_tuned_with_its_marked_form_and_stays_what_it_is(with_turns: Any) -> None:
+    with_turns.chat_template = qwen3_chat_template
+
+    chat = chat_of(with_turns)
+
+    assert chat.marked and not chat.given
+    assert with_turns.decode([chat.end]) == "<|im_end|>"
+
+
+def test_an_unknown_template_has_no_marks_and_ends_turns_as_it_says(tokenizer: Any) -> None:
+    tokenizer.chat_template = WITHOUT_MARKS
+
+    chat = chat_of(tokenizer)
+
+    assert (chat.marked, chat.given, chat.template) == (False, False, WITHOUT_MARKS)
+    assert chat.end == tokenizer.eos_token_id
+
+
+def test_the_end_of_a_turn_ends_generation_beside_what_ended_it_before(
+    model: Path, with_turns: Any, tmp_path: Path
+) -> None:
+    made = Path(shutil.copytree(model, tmp_path / "made"))
+    chat = chat_of(with_turns)
+
+    chat.write(made)
+
+    assert json.loads((made / "generation_config.json").read_text())["eos_token_id"] == [0, chat.end]
+    assert AutoTokenizer.from_pretrained(made).chat_template == chat.template
+
+
+def test_a_model_with_a_template_whose_turns_end_as_its_texts_do_stays_as_it_is(
+    model: Path, tokenizer: Any, tmp_path: Path
+) -> None:
+    made = Path(shutil.copytree(model, tmp_path / "made"))
+    before = {path.name: path.read_bytes() for path in made.iterdir()}
+    tokenizer.chat_template = WITHOUT_MARKS
+
+    chat_of(tokenizer).write(made)
+
+    assert {path.name: path.read_bytes() for path in made.iterdir()} == before
