@@ -1,0 +1,25 @@
+"""Whether a completion is the row's answer, to the letter."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import Field
+
+from tasks.rewards.builtin.builtin import Comparing, text_of
+
+
+class Match(Comparing):
+    """1 for the same text, white space at its ends aside, else 0."""
+
+    ignore_case: bool = Field(False, description="`Yes` and `yes` are the same")
+    ignore_space: bool = Field(False, description="any white space is one blank")
+
+    def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        pairs = zip(completions, self.answers(columns), strict=True)
+        return [
+            None if answer is None else float(self._plain(text_of(one)) == self._plain(answer)) for one, answer in pairs
+        ]
+
+    def _plain(self, text: str) -> str:
+        text = " ".join(text.split()) if self.ignore_space else text.strip()
+        return text.casefold() if self.ignore_case else text

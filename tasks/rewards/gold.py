@@ -1,0 +1,116 @@
+"""Before any training: does each reward score the rows' own answers higher than the answers of other rows?
+
+    for line in check_gold(rewards, rows): …      # raises StageError with the table when one does not
+
+A row's own answer is its `completion`, else the first of `answer`, `solution`, `ground_truth` that is text or a number.
+A reward that compares with a column of the rows (it has a parameter of that name; `gold: true`) must score the own
+answers higher. Another, such as one for length or format, is shown in the table only, unless its score of the same
+text differs from row to row, and is lower for the own answers. `gold: false` takes a reward out.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from statistics import fmean
+from typing import Any
+
+from tasks.job import StageError
+from tasks.rewards.builtin.builtin import ANSWERS
+from tasks.rewards.scorer import Scorer
+from tasks.rewards.spec import RewardSpec
+
+ROWS = 64  # enough for a reward that tells right from wrong, and little for a judge
+_WAYS_OUT = (
+    "Correct the function (or its column), give the rows a `completion` with an answer as a model should write it, or "
+    "say `gold: false` for a reward that is not about the right answer."
+)
+
+
+@dataclass(frozen=True)
+class GoldLine:
+    """What one reward says of the rows' own answers and of others', on average."""
+
+    reward: str
+    own: float | None  # None: it applies to none of these rows
+    others: float | None
+    rows: int  # that it applies to
+    fault: str = ""
+    example: str = ""  # a row that it scores wrongly
+
+
+def check_gold(rewards: Sequence[RewardSpec], rows: Iterable[Mapping[str, Any]]) -> list[GoldLine]:
+    """The table, a line for each reward; empty when the rows have no two answers. Raises StageError."""
+    known = [(row, answer) for row in islice(rows, ROWS) if (answer := own_answer(row)) is not None]
+    pairs = [(row, answer, other) for row, answer in known if (other := _other(row, known)) is not None]
+    asked = [reward for reward in rewards if not reward.diversity and reward.gold is not False]
+    if not pairs or not asked:
+        return []
+    prompts = [row["prompt"] for row, _, _ in pairs]
+    names = {name for row, _, _ in pairs for name in row} - {"prompt"}
+    columns = {name: [row.get(name) for row, _, _ in pairs] for name in sorted(names)}
+    with Scorer(asked) as scorer:
+        own = scorer.score(prompts, [answer for _, answer, _ in pairs], columns).rewards
+        others = scorer.score(prompts, [other for _, _, other in pairs], columns).rewards
+        takes = scorer.takes
+    lines = []
+    for reward in asked:
+        compares = reward.builtin.compares() if reward.builtin else bool(names & set(takes[reward.label]))
+        must = compares if reward.gold is None else reward.gold
+        lines.append(_line(reward.label, must, pairs, own[reward.label], others[reward.label]))
+    if faults := [line for line in lines if line.fault]:
+        raise StageError(f"{table(lines)}\n{faults[0].example}{_WAYS_OUT}")
+    return lines
+
+
+def own_answer(row: Mapping[str, Any]) -> Any:
+    """A row's own answer as a completion: a list of messages where its prompt is one; None when it has none."""
+    for name in ("completion", *ANSWERS):
+        value = row.get(name)
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            return value
+        if isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
+            text = str(value)
+            return [{"role": "assistant", "content": text}] if isinstance(row["prompt"], list) else text
+    return None
+
+
+def table(lines: Sequence[GoldLine]) -> str:
+    """For people."""
+    width = max(len(line.reward) for line in lines)
+    shown = [f"{'reward':{width}}  {'own answers':>12}  {'of other rows':>13}  {'rows':>5}"]
+    for line in lines:
+        own, others = ("-" if value is None else f"{value:.4g}" for value in (line.own, line.others))
+        shown.append(f"{line.reward:{width}}  {own:>12}  {others:>13}  {line.rows:>5}  {line.fault}".rstrip())
+    return "rewards on the rows' own answers and on those of other rows:\n" + "\n".join(shown)
+
+
+def _other(row: Mapping[str, Any], known: Sequence[tuple[Mapping[str, Any], Any]]) -> Any:
+    """The answer of the next row that has another one."""
+    at = next(index for index, (each, _) in enumerate(known) if each is row)
+    answer = known[at][1]
+    return next((other for _, other in (*known[at + 1 :], *known[:at]) if other != answer), None)
+
+
+def _line(
+    name: str,
+    must: bool,
+    pairs: Sequence[tuple[Mapping[str, Any], Any, Any]],
+    own: Sequence[float | None],
+    others: Sequence[float | None],
+) -> GoldLine:
+    both = [
+        (mine, other, pair)
+        for mine, other, pair in zip(own, others, pairs, strict=True)
+        if mine is not None and other is not None
+    ]
+    if not both:
+        return GoldLine(name, None, None, 0)
+    first, second = fmean(mine for mine, _, _ in both), fmean(other for _, other, _ in both)
+    by_text = {repr(pair[1]): mine for mine, _, pair in both}
+    by_row = any(by_text.get(repr(pair[2]), other) != other for _, other, pair in both)
+    fault = "not higher" if must and first <= second else "lower" if by_row and first < second else ""
+    wrong = min(both, key=lambda each: each[0] - each[1])
+    example = (
+        f"Reward {name} gives {wrong[0]:g} to {wrong[2][1]!r:.100} for the prompt {wrong[2][0]['prompt']!r:.100}.\n"
+    )
+    return GoldLine(name, first, second, len(both), fault, example if fault else "")

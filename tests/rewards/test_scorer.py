@@ -1,0 +1,296 @@
+"""Scoring completions with users' functions, in processes of their own."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from tasks.job import StageError
+from tasks.rewards.scorer import Scorer, Scores, total
+from tasks.rewards.spec import RewardSpec
+
+Write = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Writes a file of the user's, in the current directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def written(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return written
+
+
+def scored(*rewards: Any, **batch: Any) -> Scores:
+    with Scorer([RewardSpec.model_validate(reward) for reward in rewards]) as scorer:
+        return scorer.score(**{"prompts": ["p"] * len(batch["completions"]), **batch})
+
+
+# What comes out
+
+
+def test_several_rewards_and_their_weighted_sum(write: Write) -> None:
+    write(
+        "sums.py",
+        "def right(completions, answer, **columns):\n"
+        "    return [float(one == each) for one, each in zip(completions, answer)]\n"
+        "def short(completions):\n"
+        "    return [-len(one) for one in completions]\n",
+    )
+
+    scores = scored(
+        "sums.py:right", {"function": "sums.py:short", "weight": 0.1},
+        completions=["4", "22"], columns={"answer": ["4", "4"]},
+    )  # fmt: skip
+
+    assert scores.rewards == {"right": [1.0, 0.0], "short": [-1.0, -2.0]}
+    assert scores.total == pytest.approx([0.9, -0.2])
+
+
+def test_none_is_left_out_of_the_sum_and_the_sum_of_none_is_none(write: Write) -> None:
+    write("two.py", "def a(completions): return [1, None, None]\ndef b(completions): return [None, 2, None]\n")
+
+    assert scored("two.py:a", {"function": "two.py:b", "weight": 2.0}, completions=["", "", ""]).total == [1, 4, None]
+
+
+def test_sums_are_trl_s() -> None:
+    specs = [
+        RewardSpec.model_validate({"match": {}, "name": name, "weight": weight})
+        for name, weight in (("a", 0.5), ("b", -2.0))
+    ]
+    rewards: dict[str, list[float | None]] = {"a": [1.0, None, 0.25], "b": [0.5, 1.0, None]}
+    stacked = np.array([[np.nan if x is None else x for x in rewards[name]] for name in "ab"]).T
+
+    trl = np.nansum(stacked * [0.5, -2.0], axis=1)
+
+    assert total(specs, rewards, 3) == trl.tolist()
+
+
+def test_two_files_of_one_name_do_not_mix(write: Write) -> None:
+    write("a/rewards.py", "from words import x\ndef f(completions): return [x] * len(completions)\n")
+    write("a/words.py", "x = 1\n")
+    write("b/rewards.py", "from words import x\ndef f(completions): return [x] * len(completions)\n")
+    write("b/words.py", "x = 2\n")
+
+    scores = scored(
+        {"function": "a/rewards.py:f", "name": "a"}, {"function": "b/rewards.py:f", "name": "b"}, completions=[""]
+    )
+
+    assert scores.rewards == {"a": [1.0], "b": [2.0]}
+
+
+def test_a_function_keeps_what_it_holds_between_calls(write: Write) -> None:
+    write(
+        "count.py",
+        "seen = []\ndef f(completions):\n    seen.extend(completions)\n    return [len(seen)] * len(completions)\n",
+    )
+
+    with Scorer([RewardSpec.model_validate("count.py:f")]) as scorer:
+        scorer.score(["p"], ["x"])
+        assert scorer.score(["p"], ["y"]).total == [2.0]
+
+
+def test_what_a_reward_remembers_goes_into_a_checkpoint(write: Write, tmp_path: Path) -> None:
+    write(
+        "new.py",
+        "class New:\n"
+        "    def __init__(self): self.seen = []\n"
+        "    def __call__(self, completions, **_):\n"
+        "        worth = [float(one not in self.seen) for one in completions]\n"
+        "        self.seen += completions\n"
+        "        return worth\n"
+        "    def state_dict(self): return {'seen': self.seen}\n"
+        "    def load_state_dict(self, state): self.seen = state['seen']\n"
+        "new = New()\n",
+    )
+    rewards = [RewardSpec.model_validate("new.py:new"), RewardSpec.model_validate("diversity")]
+
+    with Scorer(rewards) as scorer:
+        scorer.score(["p"], ["said"])
+        scorer.save(tmp_path)
+    with Scorer(rewards) as again:
+        again.load(tmp_path)
+        scores = again.score(["q", "r"], ["said", "other"])
+
+    assert scores.rewards == {"new": [0.0, 1.0], "diversity": [0.5, 1.0]}
+
+
+def test_a_function_prints_where_it_likes(write: Write, capfd: pytest.CaptureFixture[str]) -> None:
+    write(
+        "loud.py",
+        "import os\nprint('on import')\n"
+        "def f(completions):\n    os.system('echo child')\n    print('hello')\n    return [1]\n",
+    )
+
+    assert scored("loud.py:f", completions=["x"]).total == [1.0]
+    assert set(capfd.readouterr().err.split("\n")) >= {"on import", "hello", "child"}
+
+
+def test_any_text_reaches_a_function(write: Write) -> None:
+    write("same.py", "def f(completions, text): return [float(a == b) for a, b in zip(completions, text)]\n")
+    texts = ["", "\ud800", "\x00", "\u2028\n\r", "𝄞" * 100_000, '{"answer": 1}']
+
+    assert scored("same.py:f", completions=texts, columns={"text": texts}).total == [1.0] * len(texts)
+
+
+# Apart from the trainer
+
+
+def test_a_function_sees_no_secret_of_the_environment(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(
+        "env.py",
+        "import os\ndef f(completions): return [float('SECRET_KEY' in os.environ), float('PATH' in os.environ)]\n",
+    )
+    monkeypatch.setenv("SECRET_KEY", "x")
+
+    assert scored("env.py:f", completions=["", ""]).total == [0.0, 1.0]
+    assert scored({"function": "env.py:f", "environment": ["SECRET_KEY"]}, completions=["", ""]).total == [1.0, 1.0]
+
+
+def test_a_function_does_not_find_baton_s_own_packages(write: Write) -> None:
+    write(
+        "ours.py",
+        "import importlib.util\ndef f(completions): return [float(importlib.util.find_spec('workflows') is None)]\n",
+    )
+
+    assert scored("ours.py:f", completions=[""]).total == [1.0]
+
+
+def test_what_a_model_writes_is_not_run(write: Write, tmp_path: Path) -> None:
+    write("plain.py", "def f(completions): return [float(len(one)) for one in completions]\n")
+    attack = f"$(touch {tmp_path}/ran)`touch {tmp_path}/ran`';\n__import__('os').system('touch {tmp_path}/ran')"
+
+    assert scored("plain.py:f", "match", completions=[attack], columns={"answer": [attack]}).total == [len(attack) + 1]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_functions_end_with_their_children(write: Write) -> None:
+    write(
+        "family.py",
+        "import subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
+        "def f(completions): return [float(child.pid)]\n",
+    )
+
+    (pid,) = scored("family.py:f", completions=[""]).total
+
+    assert pid is not None and gone(int(pid))
+
+
+def test_functions_end_when_their_owner_is_killed(write: Write, tmp_path: Path) -> None:
+    write("me.py", "import os\ndef f(completions): return [float(os.getpid())]\n")
+    pid = os.fork()
+    if pid == 0:
+        with Scorer([RewardSpec.model_validate("me.py:f")]) as scorer:
+            (tmp_path / "pid").write_text(str(scorer.score([""], [""]).total[0]))
+            os.kill(os.getpid(), 9)
+    os.waitpid(pid, 0)
+
+    assert gone(int(float((tmp_path / "pid").read_text())))
+
+
+def gone(pid: int) -> bool:
+    for _ in range(100):
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+# What fails, is said
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("return [1 / (n - 3) for n in map(len, completions)]",
+         r"reward f raised ZeroDivisionError: division by zero \(bad.py, line 2: return \[1 / \(n - 3\).*\), for row 2 "
+         r"of 3 \(prompt 'p', completion 'xyz'\)"),
+        ("raise ValueError(completions[2])", r"ValueError: z \(bad.py, line 2: .*\), for row 1 of 3"),
+        ("raise KeyError('k') if len(completions) > 1 else SystemExit(3)", r"for row 1 of 3"),
+        ("if len(completions) > 1: raise KeyError('k')\n    return [1]",
+         r"KeyError: 'k' \(bad.py, line 2: .*these 3 rows together; for each of them alone it does not"),
+        ("return [1.0]", "reward f returned 1 rewards for 3 completions"),
+        ("return 1.0", "reward f returned 1.0: a list with a number, or None, for each completion is wanted"),
+        ("return None", "reward f returned None: a list"),
+        ("return 'abc'", "reward f returned 'abc': a list"),
+        ("return [1, 'good', 1]", r"reward f returned 'good', which is neither a number nor None, for row 2 of 3"),
+        ("return [1, 2, float('nan')]", "reward f returned nan for row 3 of 3 .*return None where"),
+        ("return [10 ** 400, 2, 3]", "reward f returned inf for row 1 of 3"),
+        ("import os; os._exit(7)", "the process that runs reward f ended with exit code 7"),
+        ("import os; os.kill(os.getpid(), 9)", "the process that runs reward f was killed by SIGKILL"),
+        ("import nowhere_at_all", r"ModuleNotFoundError: No module named 'nowhere_at_all' \(bad.py, line 2"),
+    ],
+)  # fmt: skip
+def test_a_function_that_fails(write: Write, body: str, words: str) -> None:
+    write("bad.py", f"def f(completions):\n    {body}\n")
+
+    with pytest.raises(StageError, match=words):
+        scored("bad.py:f", completions=["x", "xyz", "z"])
+
+
+@pytest.mark.parametrize(
+    "stuck", ["while True: pass", "import re; re.match('(a+)+b', 'a' * 60)", "import time; time.sleep(600)"]
+)
+def test_a_function_that_takes_too_long_is_ended_and_its_line_named(write: Write, stuck: str) -> None:
+    write("slow.py", f"def f(completions):\n    return helper()\n\ndef helper():\n    {stuck}\n")
+    start = time.monotonic()
+
+    with pytest.raises(
+        StageError, match=r"reward f was not done within 0.5 s \(its timeout_s\).*slow.py, line 5, in helper"
+    ):
+        scored({"function": "slow.py:f", "timeout_s": 0.5}, completions=["x"])
+    assert time.monotonic() - start < 8
+
+
+def test_an_import_that_fails_says_where(write: Write) -> None:
+    write("bad.py", "import json\njson.loads('{')\ndef f(completions): ...\n")
+
+    with pytest.raises(StageError, match=r"reward f: importing bad ends in JSONDecodeError: .*\(bad.py, line 2"):
+        scored("bad.py:f", completions=[""])
+
+
+def test_a_column_that_is_not_there_is_named(write: Write) -> None:
+    write("needs.py", "def f(completions, target, **columns): ...\n")
+
+    with pytest.raises(
+        StageError, match=r"reward f needs target, which is no column of the rows \(they have: answer\)"
+    ):
+        scored("needs.py:f", completions=[""], columns={"answer": ["4"]})
+
+
+def test_what_cannot_be_a_reward_is_said_before_it_is_called(write: Write) -> None:
+    write("other.py", "other = lambda text: 1.0\n")
+
+    with pytest.raises(StageError, match=r"other takes \(text\): a reward takes completions"):
+        scored("other.py:other", completions=[""])
+
+
+def test_columns_of_another_length_and_of_no_json_are_refused(write: Write) -> None:
+    write("plain.py", "def f(completions): return [1]\n")
+
+    with pytest.raises(StageError, match=r"for 1 completions there are \{'answer': 2\}"):
+        scored("plain.py:f", completions=[""], columns={"answer": ["4", "5"]})
+    with pytest.raises(StageError, match="what JSON can hold"):
+        scored("plain.py:f", completions=[""], columns={"answer": [b"4"]})
+
+
+def test_a_process_that_has_ended_answers_no_more(write: Write) -> None:
+    write("ends.py", "import os\ndef f(completions): os._exit(1)\n")
+
+    with Scorer([RewardSpec.model_validate("ends.py:f")]) as scorer:
+        for _ in range(2):
+            with pytest.raises(StageError, match="ended with exit code 1"):
+                scorer.score(["p"], ["x"])
