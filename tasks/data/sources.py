@@ -205,7 +205,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _read_hugging_face(source: HuggingFaceSource) -> Iterator[Raw]:
-    rows, count = _open_hugging_face(source)
+    rows, count = open_hugging_face(source)
     total = min(count or source.limit or 0, source.limit or count or 0)
     for row, record in enumerate(rows):
         if row == source.limit:
@@ -220,7 +220,7 @@ def _read_hugging_face(source: HuggingFaceSource) -> Iterator[Raw]:
         yield Raw(where, text, min(1.0, (row + 1) / total) if total else 0.0)
 
 
-def _open_hugging_face(source: HuggingFaceSource) -> tuple[Any, int | None]:
+def open_hugging_face(source: HuggingFaceSource) -> tuple[Any, int | None]:
     """The dataset's rows and, where it is known, their number."""
     import datasets
 

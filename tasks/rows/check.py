@@ -1,0 +1,178 @@
+"""What is wrong with a row, in words that say what is wanted: roles and their order, types, what is empty, what JSON
+or UTF-8 cannot hold.
+
+    problems(row, kind)            one after the other, none for a sound row
+    Columns().problems(row, place) what a row's columns differ in from those of the first row
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tasks.rows.stored import OPTIONAL, Row
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+COLUMNS = {  # of each kind of row
+    "messages": ("messages",),
+    "prompt_completion": ("prompt", "completion"),
+    "text": ("text",),
+    "preference": ("prompt", "chosen", "rejected"),
+    "prompt": ("prompt",),
+}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ANSWERS = ("completion", "chosen", "rejected")
+# whose turn it is: after the role on the left come those on the right; a tool's answer follows a call
+_NEXT = {
+    "start": ("user",),
+    "user": ("assistant",),
+    "assistant": ("user",),
+    "call": ("tool",),
+    "tool": ("assistant", "tool"),
+}
+
+
+def problems(row: Row, kind: str) -> Iterator[str]:
+    """What is wrong with a row of this kind."""
+    faults = list(_values(row))
+    for name in COLUMNS[kind]:
+        faults += _column(name, row.get(name), kind)
+    if kind == "preference" and row.get("chosen") == row.get("rejected"):
+        faults.append("rejected: another answer than chosen is wanted")
+    faults += _tools(row["tools"]) if "tools" in row else ()
+    yield from dict.fromkeys(faults)
+
+
+def said(value: Any) -> str:
+    """The type of a value, in JSON's words."""
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
+    return "null" if value is None else names.get(type(value), f"{type(value).__module__}.{type(value).__name__}")
+
+
+class Columns:
+    """The columns of a set: in every row, and of one type."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []  # but for the optional ones
+        self._types: dict[str, tuple[str, str]] = {}  # of each column, and the place of the row that said so
+        self._first = ""  # the place of the first row
+
+    def problems(self, row: Row, place: str) -> Iterator[str]:
+        names = [name for name in row if name not in OPTIONAL]
+        if not self._first:
+            self._first, self.names = place, names
+        for name in names:
+            if name not in self.names:
+                yield f"column {name!r}, which {self._first} does not have: every row has the same columns"
+        for name in self.names:
+            if name not in names:
+                yield f"no column {name!r}, which {self._first} has: every row has it, null where it does not apply"
+        for name, value in row.items():
+            if value is not None:
+                kind, where = self._types.setdefault(name, (said(value), place))
+                if said(value) != kind:
+                    yield f"{name}: {kind}, as in {where}, not {said(value)}"
+
+
+def _column(name: str, value: Any, kind: str) -> Iterator[str]:
+    conversational = name == "messages"
+    if isinstance(value, str) and not conversational:
+        if not value.strip():
+            yield f"{name}: text that is not empty is wanted"
+    elif isinstance(value, list) and kind != "text":
+        yield from _conversation(name, value)
+    else:
+        wanted = "a list of messages" if conversational else "text" if kind == "text" else "text or a list of messages"
+        held = " that holds JSON: decode it" if isinstance(value, str) and _is_json(value) else ""
+        yield f"{name}: {wanted}, not {said(value)}{held}"
+
+
+def _conversation(name: str, messages: list[Any]) -> Iterator[str]:
+    """Each message by itself; then, if all are sound, whose turn it is."""
+    faults = [fault for place, message in enumerate(messages) for fault in _message(f"{name}[{place}]", message)]
+    if faults:
+        yield from faults
+        return
+    if name == "messages" and not any(message["role"] == "assistant" for message in messages):
+        yield f"{name}: at least one turn of the assistant is wanted"
+        return
+    if not messages:
+        yield f"{name}: at least one message is wanted"
+        return
+    last = "user" if name in _ANSWERS else "start"
+    for place, message in enumerate(messages):
+        role = message["role"]
+        if role in ("system", "developer") and place == 0 and name not in _ANSWERS:
+            continue
+        if role not in _NEXT[last]:
+            yield f"{name}[{place}].role: {' or '.join(_NEXT[last])}, not {role}"
+            return
+        last = "call" if message.get("tool_calls") else role
+    closed = last in ("user", "tool") if name == "prompt" else last in ("assistant", "call")
+    if not closed:
+        whose = "user's or tool's" if name == "prompt" else "the assistant's"
+        yield f"{name}[{len(messages) - 1}].role: the last turn is {whose}, not {messages[-1]['role']}"
+
+
+def _message(place: str, message: Any) -> Iterator[str]:
+    if not isinstance(message, dict):
+        yield f"{place}: an object with role and content, not {said(message)}"
+        return
+    role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
+    if role not in ROLES:
+        yield f"{place}.role: one of {', '.join(ROLES)}, not {'null' if role is None else repr(role)[:40]}"
+    if content is not None and not isinstance(content, str):
+        blocks = [block.get("type") for block in content if isinstance(block, dict)] if type(content) is list else []
+        kinds = f" of {', '.join(sorted({repr(kind) for kind in blocks}))}" if blocks else ""
+        yield f"{place}.content: text, not {said(content)}{kinds}"
+    elif not (content or "").strip() and not calls:
+        yield f"{place}.content: text that is not empty is wanted"
+    if calls is not None:
+        yield from _calls(f"{place}.tool_calls", calls)
+
+
+def _calls(place: str, calls: Any) -> Iterator[str]:
+    if not isinstance(calls, list):
+        yield f"{place}: a list of calls, not {said(calls)}"
+        return
+    for number, call in enumerate(calls):
+        function = call.get("function", call) if isinstance(call, dict) else None
+        whole = isinstance(function, dict) and isinstance(function.get("name"), str)
+        if not (whole and isinstance(function.get("arguments", {}), dict)):  # type: ignore[union-attr]
+            yield f"{place}[{number}]: a function's name and its arguments as an object are wanted"
+
+
+def _tools(tools: Any) -> Iterator[str]:
+    if not isinstance(tools, list):
+        yield f"tools: a list of functions, not {said(tools)}"
+        return
+    for number, tool in enumerate(tools):
+        function = tool.get("function", tool) if isinstance(tool, dict) else None
+        if not (isinstance(function, dict) and isinstance(function.get("name"), str)):
+            yield f"tools[{number}]: a function with a name is wanted"
+
+
+def _values(value: Any, place: str = "") -> Iterator[str]:
+    """What JSON or UTF-8 cannot hold, wherever it is."""
+    if isinstance(value, str):
+        if _SURROGATE.search(value):
+            yield f"{place}: a lone surrogate, which UTF-8 cannot hold; correct the text where it was cut"
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _values(name, place)
+            yield from _values(inner, f"{place}.{name}" if place else str(name))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _values(inner, f"{place}[{number}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{place}: a finite number, not {value}"
+    elif value is not None and type(value) not in (bool, int, float):
+        yield f"{place}: text, a number, true, false, null, a list or an object, not {said(value)}"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), list | dict)
+    except (ValueError, RecursionError):
+        return False

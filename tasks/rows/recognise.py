@@ -1,0 +1,273 @@
+"""What format a set of rows has, by the names of its columns, and the same rows in TRL's columns.
+
+    recognised = Recognised(columns={"prompt": "question"}, format=None)
+    row = recognised.mapped(row, place)        # raises Wrong
+    recognised.format.name, recognised.format.kind, recognised.changes
+
+The first row decides for all. A row's kind is one of
+
+    messages            messages                       a conversation
+    prompt_completion   prompt, completion, …          a prompt and its answer
+    preference          prompt, chosen, rejected       a prompt, a better and a worse answer
+    prompt              prompt, …                      a prompt and what its rewards want to know
+    text                text
+
+where prompt, completion, chosen and rejected are text or, all of them, lists of messages. `tools` and
+`chat_template_kwargs` are kept. Further columns are kept where rewards can see them ("…"), and dropped elsewhere.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.data.source_spec import listed
+from tasks.rows.check import COLUMNS, said
+from tasks.rows.stored import OPTIONAL, Row
+
+Note = Callable[[str], None]  # told what was changed in a row
+
+_MESSAGE = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "thinking")
+_SHAREGPT_ROLES = {
+    "human": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "model": "assistant",
+    "observation": "tool",
+    "function_response": "tool",
+}
+_NOT_SUPPORTED = {  # what would change the result if it was passed over
+    "weight": "leave the turn out, or make it part of the prompt",
+    "train": "leave the turn out, or make it part of the prompt",
+    "function_call": "tool_calls is what it is called today",
+}
+
+
+class Wrong(ValueError):
+    """A row that is not what it should be; the message says what is wanted."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format by the columns that it is recognised by."""
+
+    name: str
+    kind: str
+    columns: tuple[str, ...]
+    mapped: Callable[[Row, Note], Row] = lambda row, note: row
+
+
+def _sharegpt(row: Row, note: Note) -> Row:
+    messages, system = row.pop("conversations"), row.pop("system", None)
+    if system and isinstance(messages, list):
+        messages = [_turn("system", system), *messages]
+        note("system -> the first message")
+    name = "prompt" if "chosen" in row else "messages"
+    note(f"conversations -> {name}")
+    return row | {name: messages}
+
+
+def _verl(row: Row, note: Note) -> Row:
+    model = row.pop("reward_model")
+    if not isinstance(model, dict) or "ground_truth" not in model:
+        raise Wrong("reward_model: an object with ground_truth is wanted")
+    note("reward_model.ground_truth -> ground_truth")
+    return row | {"ground_truth": model["ground_truth"]}
+
+
+def _alpaca(row: Row, note: Note) -> Row:
+    texts = {name: row.pop(name, None) or "" for name in ("system", "instruction", "input", "output")}
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            raise Wrong(f"{name}: text, not {said(value)}")
+    if row.pop("history", None):
+        raise Wrong("history: turns before the instruction are not supported; write the row as messages")
+    note("instruction, input, output -> prompt (a turn of the user), completion (a turn of the assistant)")
+    prompt = [_turn("user", "\n\n".join(filter(None, (texts["instruction"], texts["input"]))))]
+    before = [_turn("system", texts["system"])] if texts["system"] else []
+    return row | {"prompt": before + prompt, "completion": [_turn("assistant", texts["output"])]}
+
+
+def _turn(role: str, content: Any) -> Row:
+    return {"role": role, "content": content}
+
+
+FORMATS = (  # the first whose columns are all there
+    Format("sharegpt_preference", "preference", ("conversations", "chosen", "rejected"), _sharegpt),
+    Format("preference", "preference", ("chosen", "rejected")),
+    Format("verl", "prompt", ("prompt", "reward_model"), _verl),
+    Format("messages", "messages", ("messages",)),
+    Format("sharegpt", "messages", ("conversations",), _sharegpt),
+    Format("alpaca", "prompt_completion", ("instruction", "output"), _alpaca),
+    Format("prompt_completion", "prompt_completion", ("prompt", "completion")),
+    Format("prompt", "prompt", ("prompt",)),
+    Format("text", "text", ("text",)),
+)
+
+
+class Recognised:
+    """A set's format, and what was changed in its rows."""
+
+    def __init__(self, columns: dict[str, str], format: str | None) -> None:
+        self.columns = columns
+        self.format = next((each for each in FORMATS if each.name == format), None)
+        self.changes: Counter[str] = Counter()  # in how many rows
+        self._said = self.format is not None  # by the recipe, not by the first row
+        self._first = ""  # the place of the row that decided
+
+    def mapped(self, found: Row, place: str) -> Row:
+        """A row in TRL's columns, their values unchecked. Raises Wrong."""
+        notes: set[str] = set()
+        row = self._renamed(dict(found), notes.add)
+        format = self._format(row)
+        row = format.mapped(row, notes.add)
+        columns = COLUMNS[format.kind]
+        given = {name: _messages(name, row.pop(name), notes.add) for name in columns if name in row}
+        if format.kind == "preference":
+            given = _with_prompt(given, notes.add)
+        given = dict.fromkeys(columns) | _alike(given, notes.add)
+        given |= {name: row.pop(name) for name in OPTIONAL if row.get(name) is not None}
+        if isinstance(given.get("tools"), str):
+            given["tools"] = _decoded(given["tools"])
+            notes.add("tools: JSON in text -> a list")
+        if format.kind not in ("prompt_completion", "prompt"):
+            notes |= {f"dropped: {name}" for name in row if row[name] is not None}
+            row = {}
+        if self.format is None:
+            self.format, self._first = format, place
+        self.changes.update(notes)
+        return given | row
+
+    def _renamed(self, row: Row, note: Note) -> Row:
+        for name, old in self.columns.items():
+            if old not in row:
+                raise Wrong(f"no column {old!r}, which `columns` renames to {name}; it has {listed(list(row))}")
+        values = {name: row.pop(old) for name, old in self.columns.items()}
+        for name in values:
+            if name in row:
+                raise Wrong(f"column {name!r} is there already, and `columns` renames {self.columns[name]!r} to it")
+            note(f"{self.columns[name]} -> {name}")
+        return values | row
+
+    def _format(self, row: Row) -> Format:
+        has = listed(list(row))
+        if self._said and self.format:
+            if not row.keys() >= set(self.format.columns):
+                wanted = ", ".join(self.format.columns)
+                raise Wrong(f"format: {self.format.name} wants {wanted}; its columns are {has}")
+            return self.format
+        for one, other in (("chosen", "rejected"), ("rejected", "chosen")):
+            if one in row and other not in row:
+                raise Wrong(f"{one!r} without {other!r}: a preference has both")
+        found = next((each for each in FORMATS if row.keys() >= set(each.columns)), None)
+        if found is None:
+            wanted = "; ".join(", ".join(each.columns) for each in reversed(FORMATS))
+            raise Wrong(
+                f"no column that says what kind of row it is: its columns are {has}. Wanted: {wanted}. Rename one, as "
+                f"in columns: {{prompt: {next(iter(row), 'question')}}}"
+            )
+        if self.format and found != self.format:
+            raise Wrong(
+                f"this row is {found.name}, but {self._first} is {self.format.name}: one format per set; make two "
+                "sets, or say with `format` which one is meant"
+            )
+        return found
+
+
+def _messages(column: str, value: Any, note: Note) -> Any:
+    """A list of messages, each in the words of chat templates; anything else as it is."""
+    if isinstance(value, dict) and column in ("completion", "chosen", "rejected"):
+        note(f"{column}: one message -> a list of it")
+        value = [value]
+    if not isinstance(value, list):
+        return value
+    return [_message(column, place, message, note) for place, message in enumerate(value)]
+
+
+def _message(column: str, place: int, message: Any, note: Note) -> Any:
+    if not isinstance(message, dict):
+        return message
+    message = {name: value for name, value in message.items() if value is not None}
+    for old, new in (("from", "role"), ("value", "content")):
+        if old in message and new not in message:
+            message[new] = message.pop(old)
+            note(f"{column}[].{old} -> {new}")
+    for name in message.keys() & _NOT_SUPPORTED.keys():
+        raise Wrong(f"{column}[{place}]: {name!r} is not supported; {_NOT_SUPPORTED[name]}")
+    role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
+    if isinstance(role, str) and role in _SHAREGPT_ROLES:
+        message["role"] = _SHAREGPT_ROLES[role]
+        note(f"{column}[].role: {role} -> {message['role']}")
+    if isinstance(content, list) and content and all(_is_text(block) for block in content):
+        message["content"] = "".join(block["text"] for block in content)
+        note(f"{column}[].content: blocks of text -> text")
+    if isinstance(calls, list):
+        message["tool_calls"] = [_call(call, note) for call in calls]
+    for name in message.keys() - set(_MESSAGE):
+        note(f"dropped: {column}[].{name}")
+    return {name: message[name] for name in _MESSAGE if name in message}
+
+
+def _is_text(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type", "text") == "text" and isinstance(block.get("text"), str)
+
+
+def _call(call: Any, note: Note) -> Any:
+    """OpenAI has a call's arguments as text; chat templates want the object."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    note("tool_calls[].function.arguments: JSON in text -> an object")
+    return call | {"function": function | {"arguments": _decoded(function["arguments"])}}
+
+
+def _decoded(text: str) -> Any:
+    """JSON's value; the text itself where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _with_prompt(row: Row, note: Note) -> Row:
+    """A preference whose prompt is the common beginning of both answers, with the prompt by itself."""
+    prompt, chosen, rejected = row.get("prompt"), row["chosen"], row["rejected"]
+    if isinstance(chosen, str) and isinstance(rejected, str) and prompt is None:
+        at = _common_words(chosen, rejected)
+    elif isinstance(chosen, list) and isinstance(rejected, list) and _begins_with_prompt(prompt, chosen):
+        at = _common(chosen[:-1], rejected[:-1])
+    else:
+        return row
+    note("the common beginning of chosen and rejected -> prompt")
+    return {"prompt": chosen[:at], "chosen": chosen[at:], "rejected": rejected[at:]}
+
+
+def _begins_with_prompt(prompt: Any, answer: list[Any]) -> bool:
+    first = answer[0] if answer else None
+    return prompt is None or (isinstance(prompt, str) and isinstance(first, dict) and first.get("role") != "assistant")
+
+
+def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How long the common beginning is."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (first, second) in pairs if first != second), min(len(one), len(other)))
+
+
+def _common_words(one: str, other: str) -> int:
+    """Where two texts part, at the end of a word."""
+    at = _common(one, other)
+    if (one[at : at + 1] or " ").isspace() and (other[at : at + 1] or " ").isspace():
+        return at
+    return re.search(r"\s*\S*\Z", one[:at]).start()  # type: ignore[union-attr]  # it always matches
+
+
+def _alike(given: Row, note: Note) -> Row:
+    """Prompt and answers as lists of messages if one of them is one."""
+    if not any(isinstance(value, list) for value in given.values()):
+        return given
+    texts = {name: value for name, value in given.items() if isinstance(value, str) and name != "messages"}
+    for name in texts:
+        note(f"{name}: text -> a message")
+    return given | {name: [_turn("user" if name == "prompt" else "assistant", text)] for name, text in texts.items()}

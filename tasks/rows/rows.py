@@ -1,0 +1,171 @@
+"""The engine that makes a set of rows of a source: python -m tasks.rows.rows JOB_DIR
+
+One row in memory at a time: read, recognised and mapped to TRL's columns, checked, exact duplicates dropped (of equal
+rows the first is kept), split by a hash of the prompt. Then the rows to train on whose prompt stands in the held-out
+part are dropped (decontaminate.py). Held in memory: 16 bytes a row (some 70 as Python has them).
+
+    rows, faults = peek(spec, folder)    the first rows, for a look before anything is spent
+
+Facts: `row_kind` and `format` (recognise.py); `conversational`: lists of messages, not text; `columns`; `rows`,
+`held_out_rows`; `duplicates`, `faulty`, `contaminated` count what was left out.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from infra.durable import write_json
+from tasks.data.documents import SPLITS, Split, split_of
+from tasks.job import Job, StageError, main
+from tasks.rows.check import Columns, problems
+from tasks.rows.decontaminate import count, drop_contaminated
+from tasks.rows.read import Found, read, too_large
+from tasks.rows.recognise import Recognised, Wrong
+from tasks.rows.spec import RowsSpec
+from tasks.rows.stored import Row, encoded, is_conversational, read_lines, read_rows, split_key
+
+BAD_ROWS = 20  # told together; reading stops there
+SAMPLES = 8  # rows shown in the report
+PROGRESS_INTERVAL_S = 0.5
+
+
+class Reading:
+    """A source as it is read: its sound rows, and what was wrong with the others."""
+
+    def __init__(self, spec: RowsSpec) -> None:
+        self.spec = spec
+        self.recognised = Recognised(spec.columns, spec.format)
+        self.columns = Columns()
+        self.faulty = 0
+        self.told: list[str] = []  # "chat.jsonl, line 7: …", of the first bad rows
+
+    def sound(self, found: Iterator[Found]) -> Iterator[Row]:
+        """The sound rows. Raises StageError with all problems of the first bad ones, unless they are to be dropped."""
+        refuse = self.spec.faulty == "refuse"
+        for each in found:
+            try:
+                yield self._row(each)
+            except Wrong as wrong:
+                self.faulty += 1
+                if self.faulty <= BAD_ROWS:
+                    self.told += [f"{each.place}: {problem}" for problem in wrong.args]
+                if self.faulty == BAD_ROWS and refuse:
+                    break
+        if self.faulty and refuse:
+            raise StageError(
+                f"{self.spec.place()}: {self.faulty} faulty rows"
+                + (f" (reading stopped there):\n{self._list()}" if self.faulty == BAD_ROWS else f":\n{self._list()}")
+                + "\nCorrect them; or say `faulty: drop`, and such rows are dropped, counted and told."
+            )
+
+    def _list(self) -> str:
+        return "\n".join(f"  {problem}" for problem in self.told)
+
+    def _row(self, found: Found) -> Row:
+        if found.row is None:
+            raise Wrong(found.fault)
+        row = self.recognised.mapped(found.row, found.place)
+        assert self.recognised.format  # it is known by now
+        if wrong := [*problems(row, self.recognised.format.kind)] or [*self.columns.problems(row, found.place)]:
+            raise Wrong(*wrong)
+        if len(encoded(row).encode()) > self.spec.max_bytes():
+            raise Wrong(too_large(self.spec))
+        return row
+
+
+def peek(spec: RowsSpec, folder: Path, most: int = 64) -> tuple[list[Row], list[str]]:
+    """The sound ones of a source's first rows, in TRL's columns, and what is wrong with the others. A function of the
+    user's runs in this process, from files below `folder`. Raises StageError for a source that cannot be read."""
+    reading = Reading(spec.model_copy(update={"faulty": "drop"}))
+    rows = list(reading.sound(islice(read(spec, folder), most)))
+    return rows, reading.told
+
+
+def work(job: Job) -> None:
+    spec = job.spec(RowsSpec)
+    if wrong := spec.problems():
+        raise StageError("; ".join(map(str, wrong)))
+    job.empty_output()
+    paths: dict[Split, Path] = {"train": job.work / "train.jsonl", "held_out": job.output / "held_out.jsonl"}
+    reading, duplicates, conversational = Reading(spec), 0, False
+    numbers: dict[Split, int] = dict.fromkeys(SPLITS, 0)
+    seen: set[bytes] = set()
+    with ExitStack() as open_files:
+        files = {split: open_files.enter_context(path.open("w", newline="\n")) for split, path in paths.items()}
+        for row in reading.sound(_shown(job, read(spec, job.work / "code"))):
+            line = encoded(row)
+            digest = blake3(line.encode()).digest(16)
+            if digest in seen:
+                duplicates += 1
+                continue
+            seen.add(digest)
+            split = split_of(split_key(row, spec.seed), spec.held_out)
+            files[split].write(f"{line}\n")
+            numbers[split] += 1
+            conversational = is_conversational(row)
+    _refuse_empty(spec, numbers, paths)
+    dropped = drop_contaminated(paths["train"], [paths["held_out"]], job.output / "train.jsonl")
+    paths["train"].unlink()
+    assert reading.recognised.format
+    facts = {
+        "row_kind": reading.recognised.format.kind,
+        "format": reading.recognised.format.name,
+        "conversational": conversational,
+        "columns": reading.columns.names,
+        "rows": numbers["train"] - count(dropped),
+        "held_out_rows": numbers["held_out"],
+        "duplicates": duplicates,
+        "faulty": reading.faulty,
+        "contaminated": count(dropped),
+    }
+    changes = dict(sorted(reading.recognised.changes.items()))
+    about = {"changes": changes, "first_faulty": reading.told, "first_contaminated": dropped["first"]}
+    write_json(job.output / "rows.json", facts | about)
+    shown: Split = "held_out" if numbers["held_out"] else "train"
+    write_json(job.record / "samples.json", list(islice(read_rows(job.output, shown), SAMPLES)))
+    _say(spec, facts, changes)
+    job.finish(**facts)
+
+
+def _shown(job: Job, rows: Iterator[Found]) -> Iterator[Found]:
+    """The source from its first row to its last, told on the terminal."""
+    shown = time.monotonic()
+    for number, found in enumerate(rows, start=1):
+        if time.monotonic() - shown > PROGRESS_INTERVAL_S:
+            shown = time.monotonic()
+            job.progress(100 * found.done, 100, "%", rows=f"{number:,}")
+        yield found
+
+
+def _refuse_empty(spec: RowsSpec, numbers: dict[Split, int], paths: dict[Split, Path]) -> None:
+    found = sum(numbers.values())
+    if not found:
+        raise StageError(f"{spec.place()}: no rows; choose another source")
+    wanted: dict[Split, bool] = {"held_out": spec.held_out > 0, "train": spec.held_out < 1}
+    for split, path in paths.items():
+        if wanted[split] and not numbers[split]:
+            other = next(path for name, path in paths.items() if name != split)
+            prompts = len({split_key(row, spec.seed) for row in read_lines(other)})
+            raise StageError(
+                f"{spec.place()}: with held_out={spec.held_out:g} none of the {found} rows falls into the "
+                f"{split.replace('_', '-')} part (their {prompts} different prompts decide, rows with one prompt stay "
+                f"together). Give more prompts or another held_out; 0 and 1 are all rows on one side."
+            )
+
+
+def _say(spec: RowsSpec, facts: dict[str, Any], changes: dict[str, int]) -> None:
+    """What became of the source, for its log."""
+    print(f"{spec.place()}: recognised as {facts['format']}, rows of the kind {facts['row_kind']}")
+    for what, number in changes.items():
+        print(f"  in {number:,} rows: {what}")
+    left_out = (f"{facts[name]:,} {name}" for name in ("faulty", "duplicates", "contaminated"))
+    print(f"  left out: {', '.join(left_out)}; {facts['rows']:,} to train on, {facts['held_out_rows']:,} held out")
+
+
+if __name__ == "__main__":
+    main(work)

@@ -1,0 +1,66 @@
+"""A set of rows on disk.
+
+    train.jsonl, held_out.jsonl    a row a line: JSON, UTF-8, TRL's columns first
+    rows.json                      what was recognised, changed and left out
+
+`read_rows(directory, "train")` gives the rows of one part, one at a time.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tasks.data.documents import Split
+from tasks.manifest import text_digest
+
+Row = dict[str, Any]
+
+OPTIONAL = ("tools", "chat_template_kwargs")  # TRL's columns that a row of any kind may have
+_SPACE = re.compile(r"\s+")
+
+
+def read_rows(directory: Path, split: Split) -> Iterator[Row]:
+    """The rows of one part, in their order."""
+    return read_lines(directory / f"{split}.jsonl")
+
+
+def read_lines(path: Path) -> Iterator[Row]:
+    with path.open(encoding="utf-8", newline="\n") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def encoded(row: Row) -> str:
+    """A row as its line, without the end of it. Raises ValueError for what JSON has no word for."""
+    return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def is_conversational(row: Row) -> bool:
+    """Whether a row has lists of messages, not text."""
+    return any(isinstance(row.get(name), list) for name in ("messages", "prompt"))
+
+
+def reward_columns(row: Row) -> Row:
+    """The columns that rewards are called with by name."""
+    return {name: value for name, value in row.items() if name not in ("prompt", "completion", *OPTIONAL)}
+
+
+def asked(row: Row) -> list[str]:
+    """What a row asks of a model: each turn of the user, or the text of the prompt; of a row of text, all of it."""
+    said: str | list[Row] = row.get("messages") or row.get("prompt") or row["text"]
+    if isinstance(said, str):
+        return [said]
+    return [str(message.get("content") or "") for message in said if message["role"] == "user"]
+
+
+def plain(text: str) -> str:
+    """Text without what makes no difference to a person: case, and how wide its spaces are."""
+    return _SPACE.sub(" ", text.lower()).strip()
+
+
+def split_key(row: Row, seed: int) -> str:
+    """What decides a row's part, for `tasks.data.documents.split_of`: the beginning of what it asks. So rows with one
+    prompt and different answers are never on both sides, and other rows may come and go."""
+    return text_digest(f"{seed}\0{plain(asked(row)[0])}")

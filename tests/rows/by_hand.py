@@ -1,0 +1,61 @@
+"""Run the row engines by hand, as anyone can: a job directory with a spec.json, and the engine's words."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tasks.data.documents import Split
+from tasks.job import Job, open_job
+from tasks.manifest import read_manifest
+from tasks.rows import decontaminate, rows
+from tasks.rows.stored import read_rows
+
+
+def new_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path) -> Job:
+    directory.mkdir(parents=True)
+    known = {name: {"path": str(path), "digest": digest(path)} for name, path in inputs.items()}
+    request = {"stage": stage, "kind": "rows", "spec": spec, "inputs": known}
+    (directory / "spec.json").write_text(json.dumps(request))
+    return open_job(directory)
+
+
+def prepared(directory: Path, **spec: Any) -> Path:
+    """The set of rows that a spec describes."""
+    job = new_job(directory, "rows", spec)
+    rows.work(job)
+    return job.output
+
+
+def decontaminated(directory: Path, rows: Path, *against: Path) -> Path:
+    others = {f"against.{number}": path for number, path in enumerate(against)}
+    job = new_job(directory, "decontaminate", {}, rows=rows, **others)
+    decontaminate.work(job)
+    return job.output
+
+
+def digest(rows: Path) -> str:
+    return read_manifest(rows).digest
+
+
+def facts(rows: Path) -> dict[str, Any]:
+    return read_manifest(rows).facts
+
+
+def record(rows: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((rows / "rows.json").read_text())
+    return found
+
+
+def split(rows: Path, name: Split) -> list[dict[str, Any]]:
+    return list(read_rows(rows, name))
+
+
+def both(rows: Path) -> list[dict[str, Any]]:
+    return split(rows, "train") + split(rows, "held_out")
+
+
+def jsonl(path: Path, *rows: Any) -> Path:
+    """A file with a line for each row; text and bytes stand there as they are."""
+    lines = [row if isinstance(row, str | bytes) else json.dumps(row) for row in rows]
+    path.write_bytes(b"".join((line.encode() if isinstance(line, str) else line) + b"\n" for line in lines))
+    return path

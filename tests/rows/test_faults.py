@@ -1,0 +1,188 @@
+# ruff: noqa: E501 - the table reads better with a line for each case
+"""Data sets with faults: each is answered with the file, the line and what is wanted."""
+
+import gzip
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.job import StageError
+from tests.rows.by_hand import both, facts, jsonl, prepared, record
+
+USER = {"role": "user", "content": "What is the capital of France?"}
+ASSISTANT = {"role": "assistant", "content": "Paris."}
+CHAT = {"messages": [USER, ASSISTANT]}
+PAIR = {"prompt": "2 + 2 =", "completion": " 4"}
+PREFERENCE = {"prompt": "2 + 2 =", "chosen": " 4", "rejected": " 5"}
+TASK = {"prompt": "Add 2 and 2.", "answer": "4"}
+CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 2}}}
+
+
+def chat(*messages: Any, **more: Any) -> dict[str, Any]:
+    return {"messages": list(messages), **more}
+
+
+def call(function: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+
+
+@dataclass(frozen=True)
+class Case:
+    fault: str
+    row: Any  # the second line, after a good one
+    wanted: str  # in the answer
+    good: dict[str, Any] = field(default_factory=lambda: CHAT)
+    spec: dict[str, Any] = field(default_factory=dict)
+
+
+CASES = [
+    # lines that are no rows
+    Case("not JSON", '{"messages": [', "not JSON"),
+    Case("a list", [USER, ASSISTANT], "a JSON object is wanted, not a list"),
+    Case("text", '"What is the capital of France?"', "a JSON object is wanted, not text"),
+    Case("not UTF-8", b'{"prompt": "caf\xe9", "completion": "yes"}', "not UTF-8", good=PAIR),
+    Case("a key twice", '{"prompt": "a", "prompt": "b", "completion": "c"}', "'prompt' stands twice", good=PAIR),
+    Case("NaN", '{"prompt": "a", "answer": NaN}', "NaN is not JSON", good=TASK),
+    Case("a number without end", '{"prompt": "a", "answer": 1e999}', "answer: a finite number", good={"prompt": "b", "answer": 1.0}),
+    Case("nested too deeply", '{"prompt": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply", good=TASK),
+    Case("a million tokens", {"prompt": "word " * 1_000_000, "completion": "x"}, "larger than max_row_mb = 2 MB", good=PAIR),
+    Case("a lone surrogate", '{"prompt": "a\\ud83d", "completion": "b"}', "prompt: a lone surrogate", good=PAIR),
+    Case("a surrogate in a message", r'{"messages": [{"role": "user", "content": "\udc00"}, {"role": "assistant", "content": "a"}]}', r"messages\[0\].content: a lone surrogate"),
+    # columns
+    Case("an empty object", {}, "no column that says what kind of row it is"),
+    Case("unknown columns", {"query": "a", "reply": "b"}, "its columns are query, reply.*columns: {prompt: query}"),
+    Case("another format", PAIR, "this row is prompt_completion, but .*line 1 is messages: one format per set"),
+    Case("a preference among pairs", PREFERENCE, "this row is preference, but", good=PAIR),
+    Case("a renamed column that is not there", PAIR, "no column 'question', which `columns` renames to prompt", good={"question": "a", "completion": "b"}, spec={"columns": {"prompt": "question"}}),
+    Case("a renamed column that is there already", {"question": "a", "prompt": "b"}, "column 'prompt' is there already", good={"question": "a"}, spec={"columns": {"prompt": "question"}}),
+    Case("not the format that was said", {"text": "a"}, "format: messages wants messages; its columns are text", spec={"format": "messages"}),
+    Case("a column that the others lack", {"prompt": "a", "answer": "4", "anwser": "4"}, "column 'anwser', which .*line 1 does not have", good=TASK),
+    Case("a column missing", {"prompt": "a"}, "no column 'answer', which .*line 1 has.* null where it does not apply", good=TASK),
+    Case("a column of another type", {"prompt": "a", "answer": 4}, "answer: text, as in .*line 1, not a number", good=TASK),
+    Case("chosen without rejected", {"prompt": "a", "chosen": "b"}, "'chosen' without 'rejected'", good=PREFERENCE),
+    # wrong types
+    Case("a prompt that is a number", {"prompt": 4, "completion": "b"}, "prompt: text or a list of messages, not a number", good=PAIR),
+    Case("a completion that is null", {"prompt": "4", "completion": None}, "completion: text or a list of messages, not null", good=PAIR),
+    Case("text that is a list", {"text": ["a"]}, "text: text, not a list", good={"text": "b"}),
+    Case("nested JSON", {"messages": json.dumps([USER, ASSISTANT])}, "messages: a list of messages, not text that holds JSON"),
+    Case("messages that is an object", {"messages": USER}, "messages: a list of messages, not an object"),
+    Case("a message that is text", chat("Hello", ASSISTANT), r"messages\[0\]: an object with role and content, not text"),
+    Case("content that is a number", chat(USER, {"role": "assistant", "content": 4}), r"messages\[1\].content: text, not a number"),
+    Case("an image", chat({"role": "user", "content": [{"type": "image", "url": "a.png"}]}, ASSISTANT), r"messages\[0\].content: text, not .*'image'"),
+    # roles and order
+    Case("an unknown role", chat({"role": "bot", "content": "a"}, ASSISTANT), r"messages\[0\].role: one of system, developer, user, assistant, tool, not 'bot'"),
+    Case("no role", chat({"content": "a"}, ASSISTANT), r"messages\[0\].role: one of .*, not null"),
+    Case("no messages", chat(), "messages: at least one turn of the assistant"),
+    Case("no assistant", chat(USER), "messages: at least one turn of the assistant"),
+    Case("the assistant first", chat(ASSISTANT, USER, ASSISTANT), r"messages\[0\].role: user, not assistant"),
+    Case("system in the middle", chat(USER, {"role": "system", "content": "a"}, ASSISTANT), r"messages\[1\].role: assistant, not system"),
+    Case("user twice", chat(USER, USER, ASSISTANT), r"messages\[1\].role: assistant, not user"),
+    Case("assistant twice", chat(USER, ASSISTANT, ASSISTANT), r"messages\[2\].role: user, not assistant"),
+    Case("user last", chat(USER, ASSISTANT, USER), r"messages\[2\].role: the last turn is the assistant's, not user"),
+    Case("a tool that nobody called", chat(USER, ASSISTANT, {"role": "tool", "content": "4"}, ASSISTANT), r"messages\[2\].role: user, not tool"),
+    Case("ShareGPT's own roles", {"conversations": [{"from": "alien", "value": "a"}, {"from": "gpt", "value": "b"}]}, r"messages\[0\].role: .*'alien'", good={"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}),
+    Case("a prompt that ends with the assistant", {"prompt": [USER, ASSISTANT]}, r"prompt\[1\].role: the last turn is user's or tool's, not assistant", good={"prompt": [USER]}),
+    Case("a completion that begins with the user", {"prompt": [USER], "completion": [USER]}, r"completion\[0\].role: assistant, not user", good={"prompt": [USER], "completion": [ASSISTANT]}),
+    # nothing in it
+    Case("an empty completion", {"prompt": "a", "completion": " \n"}, "completion: text that is not empty", good=PAIR),
+    Case("an empty prompt", {"prompt": "", "answer": "4"}, "prompt: text that is not empty", good=TASK),
+    Case("an empty turn", chat(USER, {"role": "assistant", "content": ""}), r"messages\[1\].content: text that is not empty"),
+    Case("an empty preference", {"prompt": "a", "chosen": "b", "rejected": ""}, "rejected: text that is not empty", good=PREFERENCE),
+    Case("nothing to prefer", {"prompt": "a", "chosen": "b", "rejected": "b"}, "rejected: another answer than chosen", good=PREFERENCE),
+    Case("nothing after the common beginning", {"chosen": "a b", "rejected": "a b c"}, "chosen: text that is not empty", good={"chosen": "a b", "rejected": "a c"}),
+    # tools
+    Case("a call without a name", chat(USER, call({"arguments": {}})), r"messages\[1\].tool_calls\[0\]: a function's name and its arguments"),
+    Case("arguments that are no object", chat(USER, call({"name": "add", "arguments": "[1"})), r"messages\[1\].tool_calls\[0\]: .*arguments as an object"),
+    Case("tools that are no list", chat(USER, ASSISTANT, tools="add"), "tools: a list of functions"),
+    Case("a tool without a name", chat(USER, ASSISTANT, tools=[{"type": "function"}]), r"tools\[0\]: a function with a name"),
+    Case("a weight of a turn", chat(USER, ASSISTANT | {"weight": 0}), r"messages\[1\]: 'weight' is not supported"),
+    Case("the old form of a call", chat(USER, {"role": "assistant", "function_call": {}}), r"messages\[1\]: 'function_call' is not supported; tool_calls"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of the source."""
+    (tmp_path / "in").mkdir()
+    return tmp_path / "in"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.fault)
+def test_a_fault_is_answered_with_the_file_the_line_and_what_is_wanted(case: Case, tmp_path: Path) -> None:
+    jsonl(tmp_path / "rows.jsonl", case.good, case.row)
+    with pytest.raises(StageError) as caught:
+        prepared(tmp_path / "job", path=str(tmp_path / "rows.jsonl"), held_out=0.0, **case.spec)
+    (answer,) = [line for line in str(caught.value).splitlines() if line.startswith("  ")]
+    assert re.match(rf"  rows\.jsonl, line 2: .*{case.wanted}", answer), answer
+
+
+def test_there_are_forty_data_sets_with_faults() -> None:
+    assert len({case.fault for case in CASES}) >= 40
+
+
+def test_all_problems_of_the_first_bad_rows_are_told_together(folder: Path, tmp_path: Path) -> None:
+    jsonl(folder / "a.jsonl", CHAT, chat(USER), "nonsense", chat({"role": "bot", "content": ""}, ASSISTANT))
+    jsonl(folder / "b.jsonl", PAIR)
+    with pytest.raises(StageError) as caught:
+        prepared(tmp_path / "job", path=str(folder))
+    said = str(caught.value)
+    assert [line.split(":")[0].strip() for line in said.splitlines() if line.startswith("  ")] == [
+        "a.jsonl, line 2",
+        "a.jsonl, line 3",
+        "a.jsonl, line 4",
+        "a.jsonl, line 4",
+        "b.jsonl, line 1",
+    ]
+    assert str(folder) in said and "faulty: drop" in said
+
+
+def test_reading_stops_at_twenty_bad_rows(folder: Path, tmp_path: Path) -> None:
+    jsonl(folder / "a.jsonl", *["nonsense"] * 1000)
+    with pytest.raises(StageError) as caught:
+        prepared(tmp_path / "job", path=str(folder))
+    assert str(caught.value).count("not JSON") == 20
+    assert "reading stopped there" in str(caught.value)
+
+
+def test_faulty_rows_are_dropped_when_asked_counted_and_told(folder: Path, tmp_path: Path) -> None:
+    jsonl(folder / "a.jsonl", CHAT, chat(USER), "nonsense", chat({**USER, "content": "Of Italy?"}, ASSISTANT))
+    rows = prepared(tmp_path / "job", path=str(folder), faulty="drop", held_out=0.0)
+    assert len(both(rows)) == 2 and facts(rows)["faulty"] == 2
+    assert [problem.split(":")[0] for problem in record(rows)["first_faulty"]] == ["a.jsonl, line 2", "a.jsonl, line 3"]
+
+
+def test_a_row_that_is_too_large_is_passed_over_without_being_held(folder: Path, tmp_path: Path) -> None:
+    jsonl(folder / "a.jsonl", PAIR, {"prompt": "a" * 3_000_000, "completion": "b"}, {"prompt": "c", "completion": "d"})
+    rows = prepared(tmp_path / "job", path=str(folder), faulty="drop", held_out=0.0)
+    assert both(rows) == [PAIR, {"prompt": "c", "completion": "d"}]
+
+
+def test_a_file_that_is_cut_short_is_named(folder: Path, tmp_path: Path) -> None:
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress(json.dumps(PAIR).encode() * 100)[:-20])
+    with pytest.raises(StageError, match=r"a\.jsonl\.gz, after line 0: damaged or cut short"):
+        prepared(tmp_path / "job", path=str(folder))
+
+
+def test_a_json_file_that_is_no_list_of_rows_is_named(folder: Path, tmp_path: Path) -> None:
+    (folder / "a.json").write_text('[{"prompt": "a", "completion": "b"},\n 4,\n {"prompt": "c" "completion": "d"}]')
+    with pytest.raises(StageError, match=r"a\.json: not JSON \(Expecting ',' delimiter: line 3 column 17"):
+        prepared(tmp_path / "job", path=str(folder / "*.json"))
+    (folder / "b.json").write_text('[{"prompt": "a", "completion": "b"}, 4]')
+    with pytest.raises(StageError, match=r"b\.json, row 2: a JSON object is wanted, not a number"):
+        prepared(tmp_path / "again", path=str(folder / "b.json"))
+
+
+def test_a_set_without_rows_is_refused(folder: Path, tmp_path: Path) -> None:
+    (folder / "a.jsonl").write_text("\n\n")
+    with pytest.raises(StageError, match="no rows"):
+        prepared(tmp_path / "job", path=str(folder))
+
+
+def test_a_set_whose_rows_all_fall_into_one_part_is_refused(folder: Path, tmp_path: Path) -> None:
+    jsonl(folder / "a.jsonl", *[{"prompt": "Go!", "seed": number} for number in range(50)])
+    with pytest.raises(StageError, match=r"held_out=0\.05 none of the 50 rows .* 1 different prompt"):
+        prepared(tmp_path / "job", path=str(folder))
