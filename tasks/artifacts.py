@@ -108,6 +108,21 @@ class TokenizedCorpus(Artifact):
     tokenizer_digest: str
 
 
+class Rows(Artifact):
+    """`train.jsonl` and `held_out.jsonl`: a row a line, in TRL's columns; `rows.json`: what was done to them."""
+
+    kind = "rows"
+    row_kind: str  # messages, prompt_completion, preference, prompt, text
+    format: str  # what was recognised
+    conversational: bool  # lists of messages, not text
+    columns: list[str]
+    rows: int  # to train on
+    held_out_rows: int
+    duplicates: int  # left out, as the next two
+    faulty: int
+    contaminated: int
+
+
 class MegatronCheckpoint(Artifact):
     """Megatron's dist_checkpointing directory, with `model.json` (the model's spec) beside it."""
 

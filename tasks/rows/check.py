@@ -13,6 +13,7 @@ from typing import Any
 
 from tasks.rows.stored import OPTIONAL, Row
 
+DEEPEST = 100  # levels of a row: what reads rows recurses
 ROLES = ("system", "developer", "user", "assistant", "tool")
 COLUMNS = {  # of each kind of row
     "messages": ("messages",),
@@ -40,7 +41,10 @@ def problems(row: Row, kind: str) -> Iterator[str]:
         faults += _column(name, row.get(name), kind)
     if kind == "preference" and row.get("chosen") == row.get("rejected"):
         faults.append("rejected: another answer than chosen is wanted")
-    faults += _tools(row["tools"]) if "tools" in row else ()
+    if "tools" in row:
+        faults += _functions("tools", row["tools"])
+    if not isinstance(options := row.get("chat_template_kwargs", {}), dict):
+        faults.append(f"chat_template_kwargs: an object, not {said(options)}")
     yield from dict.fromkeys(faults)
 
 
@@ -129,42 +133,35 @@ def _message(place: str, message: Any) -> Iterator[str]:
     elif not (content or "").strip() and not calls:
         yield f"{place}.content: text that is not empty is wanted"
     if calls is not None:
-        yield from _calls(f"{place}.tool_calls", calls)
+        yield from _functions(f"{place}.tool_calls", calls)
 
 
-def _calls(place: str, calls: Any) -> Iterator[str]:
-    if not isinstance(calls, list):
-        yield f"{place}: a list of calls, not {said(calls)}"
+def _functions(place: str, given: Any) -> Iterator[str]:
+    """Of calls and of tools: both have a function with a name; a call's arguments are an object."""
+    if not isinstance(given, list):
+        yield f"{place}: a list, not {said(given)}"
         return
-    for number, call in enumerate(calls):
-        function = call.get("function", call) if isinstance(call, dict) else None
-        whole = isinstance(function, dict) and isinstance(function.get("name"), str)
-        if not (whole and isinstance(function.get("arguments", {}), dict)):  # type: ignore[union-attr]
-            yield f"{place}[{number}]: a function's name and its arguments as an object are wanted"
+    for number, each in enumerate(given):
+        function = each.get("function", each) if isinstance(each, dict) else {}
+        named = isinstance(function, dict) and isinstance(function.get("name"), str)
+        if not named or not isinstance(function.get("arguments", {}), dict):
+            yield f"{place}[{number}]: a function's name, and a call's arguments as an object, are wanted"
 
 
-def _tools(tools: Any) -> Iterator[str]:
-    if not isinstance(tools, list):
-        yield f"tools: a list of functions, not {said(tools)}"
-        return
-    for number, tool in enumerate(tools):
-        function = tool.get("function", tool) if isinstance(tool, dict) else None
-        if not (isinstance(function, dict) and isinstance(function.get("name"), str)):
-            yield f"tools[{number}]: a function with a name is wanted"
-
-
-def _values(value: Any, place: str = "") -> Iterator[str]:
+def _values(value: Any, place: str = "", depth: int = 0) -> Iterator[str]:
     """What JSON or UTF-8 cannot hold, wherever it is."""
-    if isinstance(value, str):
+    if depth > DEEPEST:
+        yield f"{place[:40]}…: nested too deeply, more than {DEEPEST} levels"
+    elif isinstance(value, str):
         if _SURROGATE.search(value):
             yield f"{place}: a lone surrogate, which UTF-8 cannot hold; correct the text where it was cut"
     elif isinstance(value, dict):
         for name, inner in value.items():
-            yield from _values(name, place)
-            yield from _values(inner, f"{place}.{name}" if place else str(name))
+            yield from _values(name, place, depth + 1)
+            yield from _values(inner, f"{place}.{name}" if place else str(name), depth + 1)
     elif isinstance(value, list):
         for number, inner in enumerate(value):
-            yield from _values(inner, f"{place}[{number}]")
+            yield from _values(inner, f"{place}[{number}]", depth + 1)
     elif isinstance(value, float) and not math.isfinite(value):
         yield f"{place}: a finite number, not {value}"
     elif value is not None and type(value) not in (bool, int, float):

@@ -22,8 +22,10 @@ Facts: those of the set; `contaminated` counts the rows that were dropped. rows.
 import json
 import re
 import shutil
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from string import punctuation
 from typing import Any
 
 import numpy as np
@@ -33,71 +35,77 @@ from blake3 import blake3
 from infra.durable import write_json
 from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest
-from tasks.rows.stored import Row, asked, encoded, plain, read_lines
+from tasks.rows.stored import Row, asked, plain, read_lines
 
 WORDS = 13
 COMMON = 10  # 13 words in more rows to train on than this are no evidence
+KNOWN_WORDS = 1_000_000  # whose hashes are remembered: some 100 MB
 TOLD = 20  # dropped rows that rows.json shows
 SHOWN = 200  # characters of each
 
 Hashes = npt.NDArray[np.uint64]
 
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\s\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
-_AROUND = re.compile(r"^[\W_]+|[\W_]+$")
+_AROUND = punctuation + "“”‘’„«»…–—。、，！？：；（）「」『』"
+_CHARACTER = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+# a window's hash is the sum of its words' hashes times these: odd numbers, by Knuth's constant for 64 bits
+_FACTORS = [np.uint64(pow(6364136223846793005, place + 1, 2**64)) for place in range(WORDS)]
 
 
 class HeldOut:
     """What is asked in some held-out rows, to be looked up."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        whole, grams = [], [np.empty(0, np.uint64)]
+        whole, windows = [], [np.empty(0, np.uint64)]
         for row in rows:
-            turns = asked(row)
-            whole.append(_whole(turns))
-            grams += [_grams(turn) for turn in turns]
-        self._whole = np.unique(np.array(whole, np.uint64))
-        self._grams = np.unique(np.concatenate(grams))
-        self._rows = np.zeros(len(self._grams), np.uint32)  # to train on, by the words that they share
+            whole.append(_whole(row))
+            windows.append(np.unique(_windows(row)))
+        self._whole = set(whole)
+        self._windows = np.unique(np.concatenate(windows))
+        self._rows = np.zeros(len(self._windows), np.uint32)  # to train on, that have the window
 
-    def note(self, row: Row) -> None:
-        """Count a row's words, so that the common ones are known."""
-        self._rows[self._shared(row)] += 1
+    def note(self, row: Row) -> bool:
+        """Count a row's windows, so that the common ones are known. Whether it may have to be dropped."""
+        shared = self._shared(row)
+        self._rows[shared] += 1
+        return len(shared) > 0 or _whole(row) in self._whole
 
     def evidence(self, row: Row) -> str:
-        """Why a row is no row to train on: the rule that it breaks; empty when it is one."""
-        if _holds(self._whole, _whole(asked(row))):
+        """The rule by which a row is no row to train on; empty when it is one."""
+        if _whole(row) in self._whole:
             return "prompt"
         shared = self._shared(row)
         return "13 words" if len(shared) and self._rows[shared].min() <= COMMON else ""
 
     def _shared(self, row: Row) -> npt.NDArray[np.intp]:
-        if not len(self._grams):
+        """Where the windows stand that a row shares."""
+        windows = _windows(row)
+        if not len(self._windows) or not len(windows):
             return np.empty(0, np.intp)
-        grams = np.unique(np.concatenate([_grams(turn) for turn in asked(row)] or [np.empty(0, np.uint64)]))
-        places = np.minimum(np.searchsorted(self._grams, grams), len(self._grams) - 1)
-        found: npt.NDArray[np.intp] = places[self._grams[places] == grams]
-        return found
-
-
-def words(text: str) -> list[str]:
-    return [_AROUND.sub("", word) or word for word in _WORD.findall(text.lower())]
+        places = np.minimum(np.searchsorted(self._windows, windows), len(self._windows) - 1)
+        return np.unique(places[self._windows[places] == windows])
 
 
 def drop_contaminated(rows: Path, held_out: Iterable[Path], output: Path) -> dict[str, Any]:
     """Write the rows of `rows` to `output` without those that stand in the held-out rows; say what was dropped."""
     known = HeldOut(row for path in held_out for row in read_lines(path))
-    for row in read_lines(rows):
-        known.note(row)
+    suspects = {number for number, row in enumerate(read_lines(rows), start=1) if known.note(row)}
     dropped: dict[str, Any] = {"prompt": 0, "13 words": 0, "first": []}
-    with output.open("w", encoding="utf-8", newline="\n") as kept:
-        for number, row in enumerate(read_lines(rows), start=1):
-            why = known.evidence(row)
-            if not why:
-                kept.write(encoded(row) + "\n")
+    number = 0
+    with rows.open("rb") as lines, output.open("wb") as kept:
+        for number, line in enumerate(lines, start=1):
+            row = json.loads(line) if number in suspects else None
+            why = known.evidence(row) if row else ""
+            if not row or not why:
+                kept.write(line)
                 continue
             dropped[why] += 1
             if len(dropped["first"]) < TOLD:
                 dropped["first"].append({"row": number, "rule": why, "asked": "\n".join(asked(row))[:SHOWN]})
+    if number and number == count(dropped):
+        raise StageError(
+            f"all {number} rows to train on stand in a held-out set, such as {dropped['first'][0]['asked']!r}; train "
+            "on other rows, or hold out others"
+        )
     return dropped
 
 
@@ -115,35 +123,44 @@ def work(job: Job) -> None:
     dropped = drop_contaminated(rows / "train.jsonl", held_out, job.output / "train.jsonl")
     facts = read_manifest(rows).facts
     left = facts["rows"] - count(dropped)
-    if facts["rows"] and not left:
-        raise StageError(
-            f"all {facts['rows']} rows to train on stand in a held-out set: {dropped['first'][0]['asked']!r} is one of "
-            "them. Train on other rows, or evaluate on others."
-        )
     changed = {"rows": left, "contaminated": facts["contaminated"] + count(dropped)}
     said = json.loads((rows / "rows.json").read_text())
     first = [*said["first_contaminated"], *dropped["first"]][:TOLD]
     write_json(job.output / "rows.json", said | changed | {"first_contaminated": first})
+    print(f"{count(dropped):,} of {facts['rows']:,} rows to train on stand in a held-out set and are left out")
     job.finish(**facts | changed)
 
 
-def _hash(text: str) -> int:
-    return int.from_bytes(blake3(text.encode()).digest(8), "little")
+class _Hashes(dict[str, int]):
+    """The hash of each word, in lower case and without punctuation around it; -1 for nothing but punctuation, but for a
+    sign of ASCII's that stands alone."""
+
+    def __missing__(self, word: str) -> int:
+        if len(self) >= KNOWN_WORDS:
+            self.clear()
+        bare = word.strip(_AROUND) or (word if word.isascii() else "")
+        self[word] = zlib.crc32(bare.encode()) if bare else -1
+        return self[word]
 
 
-def _whole(turns: list[str]) -> int:
-    return _hash("\n".join(plain(turn) for turn in turns))
+_HASHES = _Hashes()
 
 
-def _grams(text: str) -> Hashes:
-    found = words(text)
-    grams = {" ".join(found[at : at + WORDS]) for at in range(len(found) - WORDS + 1)}
-    return np.array(sorted(_hash(gram) for gram in grams), np.uint64)
+def _windows(row: Row) -> Hashes:
+    """The hash of each 13 words in a row, of each turn."""
+    found = [np.empty(0, np.uint64)]
+    for turn in asked(row):
+        text = turn.lower() if turn.isascii() else _CHARACTER.sub(r" \g<0> ", turn.lower())
+        hashes = np.array([number for word in text.split() if (number := _HASHES[word]) >= 0], np.uint64)
+        size = len(hashes) - WORDS + 1
+        if size > 0:
+            found.append(np.sum([hashes[at : at + size] * factor for at, factor in enumerate(_FACTORS)], axis=0))
+    return np.concatenate(found)
 
 
-def _holds(hashes: Hashes, one: int) -> bool:
-    at = np.searchsorted(hashes, np.uint64(one))
-    return bool(at < len(hashes) and hashes[at] == np.uint64(one))
+def _whole(row: Row) -> bytes:
+    """The hash of all that a row asks."""
+    return blake3("\n".join(plain(turn) for turn in asked(row)).encode()).digest(8)
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def _parquet(path: Path, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
                 for value in _batch(batch):
                     row += 1
                     yield f"row {row}", value, round(size * row / file.metadata.num_rows)
-    except pa.ArrowInvalid as error:
+    except (OSError, pa.ArrowException) as error:
         raise StageError(f"{path}, after row {row}: not readable as Parquet ({error}); get the file anew") from error
 
 

@@ -49,22 +49,24 @@ class Reading:
         refuse = self.spec.faulty == "refuse"
         for each in found:
             try:
-                yield self._row(each)
+                row = self._row(each)
             except Wrong as wrong:
                 self.faulty += 1
                 if self.faulty <= BAD_ROWS:
                     self.told += [f"{each.place}: {problem}" for problem in wrong.args]
                 if self.faulty == BAD_ROWS and refuse:
                     break
+            else:
+                yield row
         if self.faulty and refuse:
+            stopped = " (reading stopped there)" if self.faulty == BAD_ROWS else ""
             raise StageError(
-                f"{self.spec.place()}: {self.faulty} faulty rows"
-                + (f" (reading stopped there):\n{self._list()}" if self.faulty == BAD_ROWS else f":\n{self._list()}")
-                + "\nCorrect them; or say `faulty: drop`, and such rows are dropped, counted and told."
+                f"{self.spec.place()}: {self.faulty} faulty rows{stopped}:{self.list()}\n"
+                "Correct them; or say `faulty: drop`, and such rows are dropped, counted and told."
             )
 
-    def _list(self) -> str:
-        return "\n".join(f"  {problem}" for problem in self.told)
+    def list(self) -> str:
+        return "".join(f"\n  {problem}" for problem in self.told)
 
     def _row(self, found: Found) -> Row:
         if found.row is None:
@@ -108,6 +110,9 @@ def work(job: Job) -> None:
             files[split].write(f"{line}\n")
             numbers[split] += 1
             conversational = is_conversational(row)
+    if not seen:
+        faulty = f"; {reading.faulty} are faulty:{reading.list()}" if reading.faulty else "; choose another source"
+        raise StageError(f"{spec.place()}: no rows{faulty}")
     _refuse_empty(spec, numbers, paths)
     dropped = drop_contaminated(paths["train"], [paths["held_out"]], job.output / "train.jsonl")
     paths["train"].unlink()
@@ -144,8 +149,6 @@ def _shown(job: Job, rows: Iterator[Found]) -> Iterator[Found]:
 
 def _refuse_empty(spec: RowsSpec, numbers: dict[Split, int], paths: dict[Split, Path]) -> None:
     found = sum(numbers.values())
-    if not found:
-        raise StageError(f"{spec.place()}: no rows; choose another source")
     wanted: dict[Split, bool] = {"held_out": spec.held_out > 0, "train": spec.held_out < 1}
     for split, path in paths.items():
         if wanted[split] and not numbers[split]:

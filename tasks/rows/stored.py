@@ -7,7 +7,6 @@
 """
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from tasks.manifest import text_digest
 Row = dict[str, Any]
 
 OPTIONAL = ("tools", "chat_template_kwargs")  # TRL's columns that a row of any kind may have
-_SPACE = re.compile(r"\s+")
 
 
 def read_rows(directory: Path, split: Split) -> Iterator[Row]:
@@ -39,7 +37,7 @@ def encoded(row: Row) -> str:
 
 def is_conversational(row: Row) -> bool:
     """Whether a row has lists of messages, not text."""
-    return any(isinstance(row.get(name), list) for name in ("messages", "prompt"))
+    return isinstance(row.get("prompt", row.get("messages")), list)
 
 
 def reward_columns(row: Row) -> Row:
@@ -49,7 +47,7 @@ def reward_columns(row: Row) -> Row:
 
 def asked(row: Row) -> list[str]:
     """What a row asks of a model: each turn of the user, or the text of the prompt; of a row of text, all of it."""
-    said: str | list[Row] = row.get("messages") or row.get("prompt") or row["text"]
+    said: str | list[Row] = row.get("prompt") or row.get("messages") or row["text"]
     if isinstance(said, str):
         return [said]
     return [str(message.get("content") or "") for message in said if message["role"] == "user"]
@@ -57,7 +55,7 @@ def asked(row: Row) -> list[str]:
 
 def plain(text: str) -> str:
     """Text without what makes no difference to a person: case, and how wide its spaces are."""
-    return _SPACE.sub(" ", text.lower()).strip()
+    return " ".join(text.lower().split())
 
 
 def split_key(row: Row, seed: int) -> str:

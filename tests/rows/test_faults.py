@@ -49,6 +49,7 @@ CASES = [
     Case("NaN", '{"prompt": "a", "answer": NaN}', "NaN is not JSON", good=TASK),
     Case("a number without end", '{"prompt": "a", "answer": 1e999}', "answer: a finite number", good={"prompt": "b", "answer": 1.0}),
     Case("nested too deeply", '{"prompt": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply", good=TASK),
+    Case("nested deeper than can be checked", '{"prompt": "a", "answer": ' + "[" * 900 + "]" * 900 + "}", "nested too deeply", good={"prompt": "b", "answer": []}),
     Case("a million tokens", {"prompt": "word " * 1_000_000, "completion": "x"}, "larger than max_row_mb = 2 MB", good=PAIR),
     Case("a lone surrogate", '{"prompt": "a\\ud83d", "completion": "b"}', "prompt: a lone surrogate", good=PAIR),
     Case("a surrogate in a message", r'{"messages": [{"role": "user", "content": "\udc00"}, {"role": "assistant", "content": "a"}]}', r"messages\[0\].content: a lone surrogate"),
@@ -95,10 +96,11 @@ CASES = [
     Case("nothing to prefer", {"prompt": "a", "chosen": "b", "rejected": "b"}, "rejected: another answer than chosen", good=PREFERENCE),
     Case("nothing after the common beginning", {"chosen": "a b", "rejected": "a b c"}, "chosen: text that is not empty", good={"chosen": "a b", "rejected": "a c"}),
     # tools
-    Case("a call without a name", chat(USER, call({"arguments": {}})), r"messages\[1\].tool_calls\[0\]: a function's name and its arguments"),
+    Case("a call without a name", chat(USER, call({"arguments": {}})), r"messages\[1\].tool_calls\[0\]: a function's name, and"),
     Case("arguments that are no object", chat(USER, call({"name": "add", "arguments": "[1"})), r"messages\[1\].tool_calls\[0\]: .*arguments as an object"),
-    Case("tools that are no list", chat(USER, ASSISTANT, tools="add"), "tools: a list of functions"),
-    Case("a tool without a name", chat(USER, ASSISTANT, tools=[{"type": "function"}]), r"tools\[0\]: a function with a name"),
+    Case("tools that are no list", chat(USER, ASSISTANT, tools="add"), "tools: a list, not text"),
+    Case("a tool without a name", chat(USER, ASSISTANT, tools=[{"type": "function"}]), r"tools\[0\]: a function's name"),
+    Case("options of the template that are text", chat(USER, ASSISTANT, chat_template_kwargs="a"), "chat_template_kwargs: an object, not text"),
     Case("a weight of a turn", chat(USER, ASSISTANT | {"weight": 0}), r"messages\[1\]: 'weight' is not supported"),
     Case("the old form of a call", chat(USER, {"role": "assistant", "function_call": {}}), r"messages\[1\]: 'function_call' is not supported; tool_calls"),
 ]  # fmt: skip
@@ -180,6 +182,12 @@ def test_a_set_without_rows_is_refused(folder: Path, tmp_path: Path) -> None:
     (folder / "a.jsonl").write_text("\n\n")
     with pytest.raises(StageError, match="no rows"):
         prepared(tmp_path / "job", path=str(folder))
+
+
+def test_a_set_whose_rows_are_all_faulty_is_refused_with_the_first_of_them(folder: Path, tmp_path: Path) -> None:
+    jsonl(folder / "a.jsonl", "nonsense", chat(USER))
+    with pytest.raises(StageError, match=r"no rows; 2 are faulty:\n  a\.jsonl, line 1: not JSON"):
+        prepared(tmp_path / "job", path=str(folder), faulty="drop")
 
 
 def test_a_set_whose_rows_all_fall_into_one_part_is_refused(folder: Path, tmp_path: Path) -> None:

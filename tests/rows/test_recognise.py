@@ -2,20 +2,21 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.rows.check import COLUMNS, problems
-from tasks.rows.recognise import FORMATS, Recognised
+from tasks.rows.recognise import FORMATS, Recognised, Wrong
 from tasks.rows.spec import FormatName
 
 QUESTION, ANSWER = "What is 2 + 2?", "It is 4."
 USER = {"role": "user", "content": QUESTION}
 ASSISTANT = {"role": "assistant", "content": ANSWER}
 WRONG = {"role": "assistant", "content": "It is 5."}
+CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
 SYSTEM = {"role": "system", "content": "Be brief."}
 
 
@@ -28,7 +29,7 @@ def mapped(row: dict[str, Any], **spec: Any) -> dict[str, Any]:
     return found
 
 
-TRL = {
+TRL: dict[str, dict[str, Any]] = {
     "a conversation": {"messages": [SYSTEM, USER, ASSISTANT]},
     "a prompt and its answer": {"prompt": QUESTION, "completion": ANSWER, "topic": "sums"},
     "a prompt and its answer, as messages": {"prompt": [USER], "completion": [ASSISTANT]},
@@ -40,13 +41,13 @@ TRL = {
     "tools": {
         "messages": [
             USER,
-            {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}]},
+            {"role": "assistant", "tool_calls": [CALL]},
             {"role": "tool", "name": "add", "content": "4"},
             ASSISTANT,
         ],
         "tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}],
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", TRL)
@@ -167,11 +168,12 @@ def test_what_was_changed_is_counted() -> None:
 
 
 def test_every_format_can_be_asked_for() -> None:
-    assert {each.name for each in FORMATS} == set(FormatName.__args__)
+    assert {each.name for each in FORMATS} == set(get_args(FormatName))
 
 
 # Properties
 
+_KNOWN: set[str] = {name for each in FORMATS for name in each.columns} | {"tools", "chat_template_kwargs"}
 text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
 conversation = st.lists(st.tuples(text, text), min_size=1, max_size=4)
 json_values = st.recursive(
@@ -205,15 +207,15 @@ def test_prompt_and_answers_put_together_are_what_they_were(prompt: str, one: st
     assert {name: found["prompt"] + found[name] for name in row} == row
 
 
-@given(st.one_of(*(st.fixed_dictionaries({name: json_values for name in columns}) for columns in COLUMNS.values())))
+@given(st.one_of(*(st.fixed_dictionaries(dict.fromkeys(columns, json_values)) for columns in COLUMNS.values())))
 def test_any_values_are_sound_or_told(row: dict[str, Any]) -> None:
     recognised = Recognised({}, None)
-    found = recognised.mapped(row, "line 1")
+    try:
+        found = recognised.mapped(row, "line 1")
+    except Wrong:
+        return
     assert recognised.format
     assert all(isinstance(problem, str) for problem in problems(found, recognised.format.kind))
-
-
-_KNOWN = {name for each in FORMATS for name in each.columns} | {"tools", "chat_template_kwargs", "system", "history"}
 
 
 def test_a_mapped_row_is_mapped_to_itself(tmp_path: Path) -> None:

@@ -1,0 +1,163 @@
+"""Rows are read from files, data sets and functions."""
+
+import gzip
+import io
+import json
+import os
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset, DatasetDict
+
+from tasks.job import StageError
+from tests.rows.by_hand import both, jsonl, prepared
+
+ROWS: list[dict[str, Any]] = [{"prompt": f"Question {number}", "completion": f"Answer {number}"} for number in range(5)]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+
+
+def zstd(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return bytes(sink.getvalue())
+
+
+def parquet(rows: list[dict[str, Any]]) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), sink)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", LINES),
+        ("a.jsonl", b"\xef\xbb\xbf" + LINES.replace(b"\n", b"\r\n\r\n")),
+        ("a.jsonl.gz", gzip.compress(LINES)),
+        ("a.jsonl.zst", zstd(LINES)),
+        ("a.parquet", parquet(ROWS)),
+        ("a.json", json.dumps(ROWS, indent=2).encode()),
+        ("a.json", LINES),
+    ],
+    ids=["jsonl", "jsonl as Windows writes it", "gzip", "zstd", "parquet", "a JSON list", "lines in a .json"],
+)
+def test_a_file_of_rows_is_read(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert both(prepared(tmp_path / "job", path=str(tmp_path / name), held_out=0.0)) == ROWS
+
+
+@pytest.mark.parametrize("path", ["in", "in/*.jsonl", "in/**/*.jsonl"])
+def test_the_files_of_a_folder_or_a_glob_are_read_by_name(path: str, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number, row in enumerate(ROWS):
+        jsonl(tmp_path / "in" / f"{number}.jsonl", row)
+    (tmp_path / "in" / "dataset_info.json").write_text('{"splits": ["train"]}')
+    assert both(prepared(tmp_path / "job", path=str(tmp_path / path), held_out=0.0)) == ROWS
+
+
+def test_messages_in_parquet_lose_what_arrow_filled_in(tmp_path: Path) -> None:
+    call = {"type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
+    rows: list[dict[str, Any]] = [
+        {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call]}], "tools": "[]"},
+        {"messages": [{"role": "user", "content": "b"}, {"role": "assistant", "content": "c"}], "tools": None},
+    ]
+    (tmp_path / "a.parquet").write_bytes(parquet(rows))
+    first, second = both(prepared(tmp_path / "job", path=str(tmp_path / "a.parquet"), held_out=0.0))
+    assert first["messages"][1] == {
+        "role": "assistant",
+        "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}],
+    }
+    assert second == {"messages": rows[1]["messages"]}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(date(2026, 1, 1), "datetime.date"), (b"raw", "bytes")], ids=["a date", "bytes"]
+)
+def test_a_column_that_is_not_json_is_named(value: Any, said: str, tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(parquet([{"prompt": "a", "extra": [value]}]))
+    with pytest.raises(StageError, match=rf"a\.parquet, row 1: extra\[0\]: text, a number, .*{said}"):
+        prepared(tmp_path / "job", path=str(tmp_path / "a.parquet"))
+
+
+def test_text_in_parquet_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    raw = pa.array([b"fine", b"caf\xe9"]).view(pa.string())
+    pq.write_table(pa.table({"text": raw}), tmp_path / "a.parquet")
+    with pytest.raises(StageError, match=r"a\.parquet, row 2: not UTF-8"):
+        prepared(tmp_path / "job", path=str(tmp_path / "a.parquet"))
+
+
+def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(parquet(ROWS)[:-100])
+    with pytest.raises(StageError, match=r"a\.parquet.*not readable as Parquet"):
+        prepared(tmp_path / "job", path=str(tmp_path / "a.parquet"))
+
+
+def test_a_data_set_of_the_hub_is_read_from_its_folder(tmp_path: Path) -> None:
+    DatasetDict({"test": Dataset.from_list(ROWS)}).save_to_disk(tmp_path / "set")
+    asked = {"name": str(tmp_path / "set"), "split": "test"}
+    assert both(prepared(tmp_path / "job", huggingface=asked, held_out=0.0)) == ROWS
+
+
+def test_a_data_set_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="dataset 'nobody/nothing'"):
+        prepared(tmp_path / "job", huggingface={"name": "nobody/nothing"})
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """A user's folder, with a function and what it imports."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "words.py").write_text("QUESTION = 'What is {} + {}?'\n")
+    (tmp_path / "code" / "sums.py").write_text(
+        "import random\nfrom words import QUESTION\n\n"
+        "def rows(seed, limit=None):\n"
+        "    random.seed(seed)\n"
+        "    while True:\n"
+        "        a, b = random.randrange(100), random.randrange(100)\n"
+        "        yield {'prompt': QUESTION.format(a, b), 'answer': a + b}\n\n"
+        "def breaks():\n"
+        "    yield {'prompt': 'a'}\n"
+        "    1 / 0\n\n"
+        "def numbers():\n"
+        "    return [{'prompt': 'a'}, 4]\n"
+    )
+    return tmp_path / "code"
+
+
+def from_function(job: Path, **spec: Any) -> Path:
+    """In a process of its own the engine would know no module of an earlier test."""
+    for name in ("sums", "words"):
+        sys.modules.pop(name, None)
+    return prepared(job, **spec)
+
+
+def spec_of(code: Path, name: str) -> dict[str, Any]:
+    """A function as it travels, with its source: the folder is not there when the engine runs."""
+    from tasks.functions import Function
+
+    return Function(name=f"{code / 'sums.py'}:{name}").as_found().model_dump(mode="json")
+
+
+def test_a_function_s_rows_are_read_with_the_seed_and_up_to_the_limit(code: Path, tmp_path: Path) -> None:
+    function = spec_of(code, "rows")
+    os.rename(code, tmp_path / "gone")  # noqa: PTH104
+    one = both(from_function(tmp_path / "one", function=function, limit=30, held_out=0.2))
+    other = both(from_function(tmp_path / "other", function=function, limit=30, held_out=0.2, seed=1))
+    assert len(one) == len(other) == 30 and one != other
+    assert all(set(row) == {"prompt", "answer"} for row in one)
+
+
+def test_an_exception_in_a_function_names_its_file_and_line(code: Path, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match=r"after row 1: sums\.py, line 12: ZeroDivisionError"):
+        from_function(tmp_path / "job", function=spec_of(code, "breaks"))
+
+
+def test_what_a_function_gives_is_checked_as_a_file_is(code: Path, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match=r"sums\.py:numbers, row 2: a JSON object is wanted, not a number"):
+        from_function(tmp_path / "job", function=spec_of(code, "numbers"))

@@ -1,0 +1,185 @@
+"""The engine: which rows it keeps, in which part, and what it says of the others."""
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.data.documents import Split
+from tasks.job import StageError
+from tasks.rows.rows import peek
+from tasks.rows.spec import RowsSpec
+from tasks.rows.stored import reward_columns
+from tests.rows.by_hand import both, digest, facts, jsonl, new_job, prepared, record, split
+
+ROWS = [{"prompt": f"What is {number} + {number}?", "answer": str(2 * number)} for number in range(200)]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return jsonl(tmp_path / "rows.jsonl", *ROWS)
+
+
+def test_every_row_is_in_one_part_in_its_order(source: Path, tmp_path: Path) -> None:
+    rows = prepared(tmp_path / "job", path=str(source), held_out=0.2)
+    train, held_out = split(rows, "train"), split(rows, "held_out")
+    assert [row for row in ROWS if row in train] == train
+    assert [row for row in ROWS if row in held_out] == held_out
+    assert len(train) + len(held_out) == len(ROWS)
+    assert facts(rows) == {
+        "row_kind": "prompt",
+        "format": "prompt",
+        "conversational": False,
+        "columns": ["prompt", "answer"],
+        "rows": len(train),
+        "held_out_rows": len(held_out),
+        "duplicates": 0,
+        "faulty": 0,
+        "contaminated": 0,
+    }
+    assert 20 <= len(held_out) <= 60
+
+
+def test_the_same_rows_give_the_same_bytes_wherever_they_are(source: Path, tmp_path: Path) -> None:
+    one = prepared(tmp_path / "one", path=str(source))
+    (tmp_path / "elsewhere").mkdir()
+    moved = source.rename(tmp_path / "elsewhere" / "rows.jsonl")
+    assert digest(prepared(tmp_path / "two", path=str(moved))) == digest(one)
+
+
+def test_a_seed_holds_out_other_rows(source: Path, tmp_path: Path) -> None:
+    one = prepared(tmp_path / "one", path=str(source))
+    other = prepared(tmp_path / "other", path=str(source), seed=1)
+    assert split(one, "held_out") != split(other, "held_out")
+
+
+@pytest.mark.parametrize(("held_out", "full", "empty"), [(0.0, "train", "held_out"), (1.0, "held_out", "train")])
+def test_all_rows_can_be_on_one_side(source: Path, tmp_path: Path, held_out: float, full: Split, empty: Split) -> None:
+    rows = prepared(tmp_path / "job", path=str(source), held_out=held_out)
+    assert split(rows, full) == ROWS and split(rows, empty) == []
+
+
+def test_rows_with_one_prompt_are_on_one_side(tmp_path: Path) -> None:
+    answers = [{"prompt": row["prompt"], "completion": answer} for row in ROWS for answer in ("a", "b", "c")]
+    rows = prepared(tmp_path / "job", path=str(jsonl(tmp_path / "a.jsonl", *answers)), held_out=0.5)
+    asked = {name: {row["prompt"] for row in split(rows, name)} for name in ("train", "held_out")}  # type: ignore[arg-type]
+    assert not asked["train"] & asked["held_out"]
+
+
+def test_what_rewards_are_called_with(source: Path, tmp_path: Path) -> None:
+    rows = prepared(tmp_path / "job", path=str(source))
+    assert reward_columns(both(rows)[0]) == {"answer": "0"}
+
+
+def test_a_prompt_s_further_columns_may_have_trl_s_names(tmp_path: Path) -> None:
+    given = [{"prompt": f"Sum up {n}.", "text": "a", "messages": ["b"], "chosen": 1, "rejected": 2} for n in range(50)]
+    source = jsonl(tmp_path / "a.jsonl", *given)
+    rows = prepared(tmp_path / "job", path=str(source), format="prompt", held_out=0.0)
+    assert both(rows) == given and facts(rows)["conversational"] is False
+
+
+def test_what_was_done_is_recorded_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    turns = [
+        [{"from": "human", "value": f"Question {number}"}, {"from": "gpt", "value": "Answer"}] for number in range(50)
+    ]
+    source = jsonl(tmp_path / "a.jsonl", *({"conversations": each, "id": 1} for each in [*turns, turns[0]]))
+    rows = prepared(tmp_path / "job", path=str(source))
+    assert record(rows)["changes"]["conversations -> messages"] == 51
+    assert record(rows)["duplicates"] == 1
+    said = capsys.readouterr().out
+    assert "recognised as sharegpt, rows of the kind messages" in said
+    assert "in 51 rows: dropped: id" in said
+    assert "1 duplicates" in said
+
+
+def test_an_interrupted_attempt_leaves_no_trace(source: Path, tmp_path: Path) -> None:
+    whole = digest(prepared(tmp_path / "whole", path=str(source)))
+    leftover = tmp_path / "again" / "output" / "more.jsonl"
+    job = new_job(tmp_path / "again", "rows", {"path": str(source)})
+    leftover.parent.mkdir()
+    leftover.write_text("{}")
+    subprocess.run([sys.executable, "-m", "tasks.rows.rows", str(job.directory)], check=True, timeout=60)
+    assert digest(job.output) == whole
+
+
+def test_a_limit_takes_the_first_rows(source: Path, tmp_path: Path) -> None:
+    assert both(prepared(tmp_path / "job", path=str(source), limit=10, held_out=0.0)) == ROWS[:10]
+
+
+def test_a_peek_says_what_the_first_rows_are_and_what_is_wrong(tmp_path: Path) -> None:
+    source = jsonl(tmp_path / "a.jsonl", ROWS[0], {"prompt": ""}, ROWS[1], *["nonsense"] * 100)
+    rows, faults = peek(RowsSpec(path=str(source)), tmp_path, 3)
+    assert rows == ROWS[:2]
+    assert faults == ["a.jsonl, line 2: prompt: text that is not empty is wanted"]
+
+
+def test_a_large_set_takes_little_memory(tmp_path: Path) -> None:
+    """24 MB of rows, of which no more than a few are in memory."""
+    source = tmp_path / "large.jsonl"
+    with source.open("w") as stream:
+        for number in range(500):
+            stream.write(json.dumps({"text": f"{number} " + "lorem ipsum " * 4000}) + "\n")
+    job = new_job(tmp_path / "job", "rows", {"path": str(source), "held_out": 0.01})
+    program = (
+        "import resource, sys; from pathlib import Path;"
+        "from tasks.job import open_job; from tasks.rows.rows import work;"
+        "start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; work(open_job(Path(sys.argv[1])));"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start)"
+    )
+    words = [sys.executable, "-c", program, str(job.directory)]
+    said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert int(said.split()[-1]) < 20_000  # kB
+
+
+# Properties
+
+some_rows = st.lists(
+    st.fixed_dictionaries({"prompt": st.integers(0, 300).map(lambda n: f"Question {n}"), "answer": st.integers(0, 3)}),
+    min_size=1,
+    max_size=40,
+)
+
+
+def parts(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Which rows of a set are in which part."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = jsonl(Path(folder, "a.jsonl"), *[*rows, *ALWAYS])
+        made = prepared(Path(folder, "job"), path=str(source), held_out=0.3)
+        return {name: [json.dumps(row) for row in split(made, name)] for name in ("train", "held_out")}  # type: ignore[arg-type]
+
+
+ALWAYS = [{"prompt": f"Always {number}", "answer": 0} for number in range(40)]  # so that no part is ever empty
+
+
+@settings(max_examples=12)
+@given(some_rows, some_rows)
+def test_more_rows_move_no_row_to_the_other_part(rows: list[dict[str, Any]], more: list[dict[str, Any]]) -> None:
+    before, after = parts(rows), parts(rows + more)
+    for name, found in before.items():
+        assert set(found) <= set(after[name])
+
+
+@settings(max_examples=12)
+@given(some_rows, st.randoms(use_true_random=False))
+def test_another_order_gives_the_same_sets_and_duplicates_are_dropped(
+    rows: list[dict[str, Any]], order: random.Random
+) -> None:
+    before = parts(rows)
+    again = [*rows, *rows]
+    order.shuffle(again)
+    after = parts(again)
+    for name, found in before.items():
+        assert sorted(after[name]) == sorted(found)
+        assert len(set(found)) == len(found)
+
+
+def test_a_stage_without_a_source_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="exactly one of path, huggingface, function"):
+        prepared(tmp_path / "job")

@@ -1,0 +1,70 @@
+"""What a spec of rows refuses before anything is read."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset, DatasetDict
+from pydantic import ValidationError
+
+from infra.errors import Stopped
+from tasks.rows.spec import RowsSpec
+from tests.rows.by_hand import jsonl
+
+
+@pytest.mark.parametrize("given", [{}, {"path": "a.jsonl", "huggingface": {"name": "owner/name"}}], ids=["none", "two"])
+def test_rows_come_from_one_place(given: dict[str, Any]) -> None:
+    (problem,) = RowsSpec.model_validate(given).problems()
+    assert problem.allowed == "exactly one of path, huggingface, function: where the rows come from"
+
+
+def test_a_column_is_renamed_once() -> None:
+    (problem,) = RowsSpec(path="a.jsonl", columns={"prompt": "q", "text": "q"}).problems()
+    assert (problem.path, problem.value) == ("columns", "q")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"held_out": 1.5}, {"limit": 0}, {"format": "csv"}, {"max_row_mb": 0}, {"faulty": "ignore"}, {"colums": {}}],
+    ids=str,
+)
+def test_what_is_out_of_bounds_or_unknown_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        RowsSpec.model_validate({"path": "a.jsonl"} | wrong)
+
+
+def test_files_that_are_not_there_are_missing(tmp_path: Path) -> None:
+    (problem,) = RowsSpec(path=str(tmp_path / "*.jsonl")).missing()
+    assert problem.path == "path" and "nothing matches" in problem.allowed
+
+
+def test_a_split_that_a_data_set_does_not_have_is_missing(tmp_path: Path) -> None:
+    DatasetDict({"test": Dataset.from_list([{"question": "a"}])}).save_to_disk(tmp_path / "set")
+    spec = RowsSpec.model_validate({"huggingface": {"name": str(tmp_path / "set")}})
+    (problem,) = spec.missing()
+    assert problem.path == "huggingface.split" and "one of test" in problem.allowed
+    spec = RowsSpec.model_validate({"huggingface": {"name": str(tmp_path / "set"), "split": "test"}})
+    assert spec.missing() == []
+
+
+def test_a_function_that_is_not_there_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "sums.py").write_text("def rows(): return []\n")
+    assert RowsSpec.model_validate({"function": f"{tmp_path / 'sums.py'}:rows"}).missing() == []
+    (problem,) = RowsSpec.model_validate({"function": f"{tmp_path / 'sums.py'}:row"}).missing()
+    assert problem.path == "function.name" and "rows" in problem.allowed
+    with pytest.raises(Stopped):
+        RowsSpec.model_validate({"function": f"{tmp_path / 'sums.py'}:row"}).as_found()
+
+
+def test_changed_files_and_changed_code_are_another_set(tmp_path: Path) -> None:
+    source = jsonl(tmp_path / "a.jsonl", {"text": "a"})
+    before = RowsSpec(path=str(source)).as_found()
+    os.utime(source, (0, 0))
+    assert RowsSpec(path=str(source)).as_found().identity() != before.identity()
+    (tmp_path / "sums.py").write_text("def rows(): return []\n")
+    spec = RowsSpec.model_validate({"function": f"{tmp_path / 'sums.py'}:rows"})
+    found = spec.as_found()
+    assert found.function and found.function.source == {"sums.py": "def rows(): return []\n"}
+    (tmp_path / "sums.py").write_text("def rows(): return [{}]\n")
+    assert spec.as_found().identity() != found.identity()

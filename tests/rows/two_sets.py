@@ -1,0 +1,22 @@
+"""Two sets of rows, kept apart, under Flyte's local execution: python -m tests.rows.two_sets SPEC SPEC"""
+
+import json
+import sys
+
+from flytekit import workflow
+
+from tasks.artifacts import Rows
+from tasks.rows.spec import DecontaminateSpec, RowsSpec
+from tasks.rows.task import decontaminate, prepare_rows
+
+
+@workflow
+def two_sets(one: RowsSpec, two: RowsSpec) -> Rows:
+    first, second = prepare_rows(spec=one), prepare_rows(spec=two)
+    return decontaminate(spec=DecontaminateSpec(), rows=second, against=[first])
+
+
+if __name__ == "__main__":
+    one, two = (RowsSpec.model_validate_json(word).as_found() for word in sys.argv[1:])
+    made = two_sets(one=one, two=two)
+    print(json.dumps(made.facts() | {"place": made.place}))
