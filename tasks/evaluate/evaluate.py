@@ -38,7 +38,7 @@ from tasks.metric import Metric
 
 if TYPE_CHECKING:
     from tasks.evaluate.answer import Asked
-    from tasks.evaluate.harness import Harnessed
+    from tasks.evaluate.harness import Harnessed, Tasks
 
 SAMPLES = 12
 
@@ -61,6 +61,7 @@ def work(job: Job) -> None:
 
     from tasks.evaluate.answer import Asked  # imports vLLM: some seconds that bad input should not cost
 
+    tasks = _load_tasks(job, spec)
     kept = Kept(job)
     model = Asked(job, subject, kept, spec.seed)
     documents = [line for each in sets for line in each.lines(model.bits(each.windows))]
@@ -78,7 +79,7 @@ def work(job: Job) -> None:
             lines += found.lines(name)
             told[name] = {"asked": len(asked[name].questions), "too_long": asked[name].too_long, "ended": found.ended}
         else:
-            harnessed = _harnessed(job, name, each, subject, model, spec.seed)
+            harnessed = _harnessed(job, name, tasks[name], subject, model)
             metrics |= {f"{name}.{key}": metric for key, metric in harnessed.metrics.items()}
             results[name] = harnessed.results
     _print(metrics, ceiling)
@@ -123,7 +124,7 @@ def _rewarded(job: Job, name: str, spec: EvaluatorSpec, asked: list[questions.Qu
     return rewarded(job, name, spec, asked, answers, model.kept)
 
 
-def _harnessed(job: Job, name: str, spec: EvaluatorSpec, subject: Subject, model: "Asked", seed: int) -> "Harnessed":
+def _harnessed(job: Job, name: str, tasks: "Tasks", subject: Subject, model: "Asked") -> "Harnessed":
     from tasks.evaluate.harness import run_tasks
     from tasks.evaluate.language_model import VLLMModel
 
@@ -132,11 +133,21 @@ def _harnessed(job: Job, name: str, spec: EvaluatorSpec, subject: Subject, model
         subject.chat,
         end_of_text=subject.end_of_text,
         positions=subject.positions,
-        seed=seed,
+        seed=model.seed,
         answers=model.kept.answer,
         progress=lambda done, total: job.progress(done, total, "requests", now=name),
     )
-    return run_tasks(name, spec, of_lm_eval, job.work / "tasks" / name, seed)
+    return run_tasks(tasks, of_lm_eval, model.seed)
+
+
+def _load_tasks(job: Job, spec: EvaluateSpec) -> dict[str, "Tasks"]:
+    """lm-eval's tasks, of each evaluator that has any."""
+    names = [name for name, each in spec.evaluators().items() if each.lm_eval]
+    if not names:
+        return {}
+    from tasks.evaluate.harness import load_tasks
+
+    return {name: load_tasks(name, spec.evaluators()[name], job.work / "tasks" / name) for name in names}
 
 
 def _print(metrics: dict[str, Metric], ceiling: dict[str, float]) -> None:

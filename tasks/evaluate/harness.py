@@ -7,7 +7,6 @@ Their numbers become metrics `<task>.<metric>`, with the name of lm-eval's filte
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,30 +34,60 @@ class Harnessed:
     results: dict[str, Any]  # lm-eval's own
 
 
-def run_tasks(name: str, spec: EvaluatorSpec, model: VLLMModel, folder: Path, seed: int) -> Harnessed:
-    """Evaluate the evaluator's tasks; their files are written below `folder`. Raises StageError."""
-    write(spec.task_files or {}, folder)
+@dataclass(frozen=True)
+class Tasks:
+    """An evaluator's tasks and groups with their data."""
+
+    spec: EvaluatorSpec
+    folder: Path  # of their files
+    manager: TaskManager
+    loaded: list[Any]
+
+
+def run_tasks(tasks: Tasks, model: VLLMModel, seed: int) -> Harnessed:
     os.environ.setdefault("DISABLE_MULTIPROC", "1")  # lm-eval's bootstrap would fork this process with its engine
-    with _errors_named(name, spec):
-        manager = TaskManager(include_defaults=not all(map(is_file_name, spec.lm_eval)))
-        tasks = [load_task(folder / each) if is_file_name(each) else each for each in spec.lm_eval]
-        found = simple_evaluate(
-            model=model,
-            tasks=tasks,
-            task_manager=manager,
-            num_fewshot=spec.few_shot,
-            limit=spec.limit,
-            bootstrap_iters=RESAMPLES,
-            log_samples=False,
-            apply_chat_template=spec.chat_template,
-            random_seed=seed,
-            numpy_random_seed=seed,
-            torch_random_seed=seed,
-            fewshot_random_seed=seed,
-        )
+    spec = tasks.spec
+    found = simple_evaluate(
+        model=model,
+        tasks=tasks.loaded,
+        task_manager=tasks.manager,
+        num_fewshot=spec.few_shot,
+        limit=spec.limit,
+        bootstrap_iters=RESAMPLES,
+        log_samples=False,
+        apply_chat_template=spec.chat_template,
+        random_seed=seed,
+        numpy_random_seed=seed,
+        torch_random_seed=seed,
+        fewshot_random_seed=seed,
+    )
     kept = {key: value for key, value in found.items() if key not in PASSING}
-    results = json.loads(json.dumps(kept, default=handle_non_serializable))
+    told = json.dumps(kept, default=handle_non_serializable)
+    results = json.loads(told.replace(f"{tasks.folder}/", ""))  # the same wherever it was evaluated
     return Harnessed(dict(_metrics(results)), results)
+
+
+def load_task(path: Path) -> dict[str, Any]:
+    """A task by its YAML file."""
+    return with_absolute_data(load_yaml(path, resolve_func=True, recursive=True), path.parent)
+
+
+def load_tasks(name: str, spec: EvaluatorSpec, folder: Path) -> Tasks:
+    """The tasks of the evaluator `name`, their files written below `folder`: before the model is asked anything. Raises
+    StageError."""
+    write(spec.task_files or {}, folder)
+    manager = TaskManager(include_defaults=not all(map(is_file_name, spec.lm_eval)))
+    try:
+        loaded = manager.load([load_task(folder / each) if is_file_name(each) else each for each in spec.lm_eval])
+    except (KeyError, OSError, ValueError, ImportError, AttributeError) as error:
+        raise StageError(
+            f"evaluate.{name}.lm_eval: {', '.join(spec.lm_eval)}: {type(error).__name__}: {str(error)[:500]}. Tasks "
+            "are named as in lm-eval (`lm_eval ls tasks`), or are YAML files; their data is a local file "
+            "(`dataset_path: json`) or, with access to it, a set on the Hugging Face hub"
+        ) from error
+    groups, tasks = loaded["groups"].values(), loaded["tasks"].values()
+    inner = {id(each) for group in groups for each in (*group.get_all_groups(), *group.get_all_tasks())}
+    return Tasks(spec, folder, manager, [each for each in (*groups, *tasks) if id(each) not in inner])
 
 
 def _metrics(results: dict[str, Any]) -> Iterator[tuple[str, Metric]]:
@@ -80,20 +109,3 @@ def _metrics(results: dict[str, Any]) -> Iterator[tuple[str, Metric]]:
                     True if more_is_better is None else bool(more_is_better),
                 ),
             )
-
-
-def load_task(path: Path) -> dict[str, Any]:
-    """A task by its YAML file."""
-    return with_absolute_data(load_yaml(path, resolve_func=True, recursive=True), path.parent)
-
-
-@contextmanager
-def _errors_named(name: str, spec: EvaluatorSpec) -> Iterator[None]:
-    path = f"evaluate.{name}.lm_eval: {', '.join(spec.lm_eval)}"
-    try:
-        yield
-    except (KeyError, FileNotFoundError) as error:
-        raise StageError(
-            f"{path}: {error}. Tasks are named as in lm-eval (`lm_eval ls tasks`), or are YAML files; their data is a "
-            "local file (`dataset_path: json`) or, with access to it, a set on the Hugging Face hub"
-        ) from error

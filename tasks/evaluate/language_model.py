@@ -134,7 +134,9 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
             seed=seed,
             **how,
         )
-        return [str(postprocess_generated_text(each.text, stop, None)) for each in completions]
+        # decoded whole: vLLM's own text leaves out a character that is not complete yet
+        texts = [self.tokenizer.decode(each.token_ids, skip_special_tokens=True) for each in completions]
+        return [str(postprocess_generated_text(text, stop, None)) for text in texts]
 
 
 def _calls(requests: Sequence[tuple[str, dict[str, Any]]]) -> list[tuple[int, tuple[list[str], dict[str, Any]]]]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import ConfigDict, Field
 
-from tasks.evaluate.task_files import gathered, is_file_name
 from tasks.evaluate.results import SETS
+from tasks.evaluate.task_files import gathered, is_file_name
 from tasks.rewards.spec import RewardSpec, rewards_problems
 from tasks.spec import Problem, Spec, StageSpec
 

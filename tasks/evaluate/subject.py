@@ -39,6 +39,8 @@ class Subject:
                 f"{path}.data: the rows have messages, and the tokenizer of the model {self.label} has no chat "
                 "template: evaluate a model that was tuned on messages, or give rows whose prompts are text"
             )
+        if isinstance(tools, str):  # a column of Parquet, whose objects would have to be all alike
+            tools = json.loads(tools)
         return list(
             self.chat.apply_chat_template(prompt, tools=tools or None, add_generation_prompt=True, return_dict=False)
         )

@@ -56,7 +56,8 @@ def check_comparable(candidate: Results, champion: Results) -> None:
     for name in [*ours, *(each for each in theirs if each not in ours)]:
         if ours.get(name) != theirs.get(name):
             raise _incomparable(
-                f"evaluate.{name} is {ours.get(name)!r} for the candidate and {theirs.get(name)!r} for the champion"
+                f"evaluate.{name} is {ours.get(name)!r:.200} for the candidate and {theirs.get(name)!r:.200} for the "
+                "champion"
             )
     for what in ("documents", "completions"):
         ours, theirs = ([_identity(row) for row in getattr(each, what)] for each in (candidate, champion))

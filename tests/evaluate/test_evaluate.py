@@ -6,6 +6,9 @@ import json
 import math
 import queue
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from dataclasses import dataclass
@@ -17,6 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from infra.launch import Engine, EngineFailed, run_engine
+from tasks.checkpoints import CheckpointFolder
 from tasks.data.documents import Document, SplitWriter, document, read_documents
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.job import StageError
@@ -33,17 +37,29 @@ def length(completions, **kwargs):
 def lucky(prompts, completions, answer, **kwargs):
     return [None if right is None else float(each[:1] == right[:1]) for each, right in zip(completions, answer)]
 """
+TASK = """
+task: mine
+dataset_path: json
+dataset_kwargs: {data_files: {test: test.jsonl}}
+test_split: test
+fewshot_split: test
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: ["yes", "no"]
+doc_to_target: answer
+metric_list: [{metric: acc, higher_is_better: true}]
+"""
 SPEC: dict[str, Any] = {
     "bits_per_byte": {"held_out_bytes": 12_345},
     "seed": 7,
     "words": {
         "data": "words",
         "rewards": ["rewards.py:lucky", "rewards.py:length"],
-        "prompts": 30,
         "samples": 3,
         "pass_at": [1, 2],
         "max_new_tokens": 8,
     },
+    "tasks": {"lm_eval": ["mine.yaml"], "few_shot": 1},
     "chat": {"data": "chat", "rewards": [{"match": {}}], "prompts": 4, "max_new_tokens": 8, "temperature": 0.0},
 }
 
@@ -117,6 +133,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     chat = [{"messages": [{"role": role, "content": f"{text}{at}"} for role, text in turns]} for at in range(6)]
     rows(root / "chat", *chat)
     (root / "rewards.py").write_text(REWARDS)
+    (root / "mine.yaml").write_text(TASK)
+    asked = [{"question": f"Is {number} even?", "answer": number % 2} for number in range(6)]
+    (root / "test.jsonl").write_text("".join(json.dumps(each) + "\n" for each in asked))
     made = World(root, model, root / "first" / "output")
     made.output.mkdir(parents=True)
     (made.output / "report.json.7.partial").write_text("{")  # an earlier try was killed
@@ -205,13 +224,12 @@ def test_text_that_is_not_there_is_an_error_with_a_way_out(world: World) -> None
 
 def test_every_row_is_asked_as_often_as_was_asked(world: World) -> None:
     found = [line for line in lines(world.output, "completions") if line["evaluator"] == "words"]
-    assert len(found) == 90 and len({line["id"] for line in found}) == 30
-    assert world.report["questions"]["words"]["asked"] == 30
+    assert len(found) == 120 and len({line["id"] for line in found}) == 40
 
 
 def test_a_metric_is_the_mean_of_the_rewards_of_the_completions(world: World) -> None:
     found = [line["rewards"] for line in lines(world.output, "completions") if line["evaluator"] == "words"]
-    assert world.value("words.length") == pytest.approx(sum(each["length"] for each in found) / 90)
+    assert world.value("words.length") == pytest.approx(sum(each["length"] for each in found) / 120)
     lucky = [each["lucky"] for each in found if each["lucky"] is not None]
     assert world.value("words.lucky") == pytest.approx(sum(lucky) / len(lucky))
     assert world.report["metrics"]["words.lucky"]["count"] == len(lucky) / 3  # rows that it applies to
@@ -236,11 +254,12 @@ def test_the_facts_are_the_reports(world: World) -> None:
     assert manifest.facts.items() <= world.report.items()
     assert manifest.facts["label"] == "tiny"
     assert manifest.facts["model_digest"] == world.model.digest
-    assert list(manifest.facts["metrics"]) == [
+    assert manifest.facts["headline"] == "words.lucky"
+    assert list(world.report["metrics"]) == [
         "bits_per_byte", "words.lucky", "words.length", "words.distinct", "words.pass@1", "words.pass@2",
-        "chat.match", "chat.distinct",
+        "tasks.mine.acc", "chat.match", "chat.distinct",
     ]  # fmt: skip
-    assert set(manifest.files) == {"report.json", "completions.jsonl", "documents.jsonl"}
+    assert set(manifest.files) == {"report.json", "completions.jsonl", "documents.jsonl", "lm_eval/tasks.json"}
 
 
 def test_an_evaluator_finds_the_same_whatever_else_is_asked(world: World) -> None:
@@ -249,9 +268,9 @@ def test_an_evaluator_finds_the_same_whatever_else_is_asked(world: World) -> Non
 
 
 def test_a_row_without_room_for_an_answer_is_left_out_and_counted(world: World) -> None:
-    some = {"data": "words", "rewards": ["rewards.py:length"], "prompts": 100, "max_new_tokens": 4}
-    found = report(world.evaluate("all", {"bits_per_byte": None, "words": some}))
-    assert (found["questions"]["words"]["asked"], found["questions"]["words"]["too_long"]) == (40, 1)
+    told = world.report["questions"]
+    assert (told["words"]["asked"], told["words"]["too_long"]) == (40, 1)
+    assert (told["chat"]["asked"], told["chat"]["too_long"]) == (4, 0)
 
 
 def test_no_room_for_a_prompt_is_an_error(world: World) -> None:
@@ -266,17 +285,41 @@ def test_rows_of_text_ask_nothing(world: World) -> None:
         world.evaluate("refused", {"texts": {"data": "texts", "rewards": ["rewards.py:length"]}})
 
 
-def test_an_error_in_a_reward_names_the_function_and_the_line(world: World) -> None:
-    (world.root / "bad.py").write_text("def bad(completions, **kwargs):\n    return [1 / 0]\n")
-    with pytest.raises(EngineFailed, match=r"bad raised ZeroDivisionError.*bad.py"):
-        world.evaluate("raises", {"words": SPEC["words"] | {"rewards": ["bad.py:bad"], "pass_at": []}})
+# Tasks of lm-eval
+
+
+def test_tasks_of_lm_eval_are_metrics_and_a_file_in_its_own_format(world: World) -> None:
+    found = json.loads((world.output / "lm_eval" / "tasks.json").read_text())
+    assert found["results"]["mine"]["acc,none"] == world.value("tasks.mine.acc")
+    assert found["n-shot"]["mine"] == 1
+    metric = world.report["metrics"]["tasks.mine.acc"]
+    assert (metric["count"], metric["unit"], metric["higher_is_better"]) == (6, "share", True)
+    assert metric["standard_error"] == found["results"]["mine"]["acc_stderr,none"]
+
+
+def test_a_task_that_is_not_there_is_an_error_that_names_it(world: World) -> None:
+    (world.root / "none.yaml").write_text(TASK.replace("test.jsonl", "none.jsonl"))
+    with pytest.raises(EngineFailed, match=r"evaluate.tasks.lm_eval: none.yaml: FileNotFoundError: .*none.jsonl"):
+        world.evaluate("none", {"bits_per_byte": None, "tasks": {"lm_eval": ["none.yaml"]}})
 
 
 # All of it
 
 
-def test_the_same_evaluation_gives_the_same_bytes(world: World) -> None:
-    assert verify(world.evaluate("again", SPEC)).digest == verify(world.output).digest
+def test_a_killed_evaluation_goes_on_from_what_it_was_answered_to_the_same_bytes(world: World) -> None:
+    job = world.root / "killed"
+    job.mkdir()
+    (job / "spec.json").write_text(json.dumps(world.request(SPEC)))
+    command = [sys.executable, "-m", "tasks.evaluate.evaluate", str(job)]
+    with (job / "log.txt").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as engine:
+        while not CheckpointFolder(job / "work" / "answers", "part-").complete():
+            assert engine.poll() is None, (job / "log.txt").read_text()
+            time.sleep(0.02)
+        engine.kill()
+    assert not (job / "output" / "manifest.json").exists()
+    again = world.evaluate("killed", SPEC)
+    assert verify(again).digest == verify(world.output).digest
+    assert not list((job / "work" / "answers").iterdir())
 
 
 def test_a_decision_is_made_of_what_was_measured(world: World, with_more: Path, tmp_path: Path) -> None:

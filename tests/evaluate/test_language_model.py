@@ -1,12 +1,13 @@
 """Our model and lm-eval's own `hf` model answer every kind of request alike: in fp32, on a small random model."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.serve.tiny import POSITIONS, tiny_model
+
+pytestmark = pytest.mark.long  # two libraries and two models: half a minute
 
 WORDS = ("parser", "argument", "self", "option", "value", "metavar", "help", "action", "group", "default")
 DOCUMENTS = [
@@ -97,7 +98,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 
 def answers(results: dict[str, dict[str, Any]], task: str) -> list[tuple[Any, Any]]:
     """Ours and theirs, of every request."""
-    both = []
+    both: list[tuple[Any, Any]] = []
     for ours, theirs in zip(*(results[model]["samples"][task] for model in ("ours", "theirs")), strict=True):
         both += zip(ours["resps"], theirs["resps"], strict=True)
     return both
