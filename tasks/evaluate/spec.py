@@ -106,6 +106,19 @@ class EvaluateSpec(StageSpec):
             found.append(Problem("", "nothing", "at least one evaluator, or leave `evaluate` out"))
         return found
 
+    def metrics(self) -> list[str]:
+        """The names of its metrics, as far as they are known before it has run: those of lm-eval's tasks are not."""
+        found = ["bits_per_byte"] if self.bits_per_byte else []
+        for name, each in self.evaluators().items():
+            if each.data is not None:
+                measures = [
+                    *(reward.label for reward in each.rewards),
+                    "distinct",
+                    *(f"pass@{k}" for k in each.pass_at),
+                ]
+                found += [f"{name}.{measure}" for measure in measures]
+        return found
+
     def sequence_lengths(self) -> dict[str, int]:
         """The longest sequences that the stage makes, in tokens, by the field that sets them."""
         return dict(self._lengths())

@@ -1,10 +1,13 @@
 """Our model and lm-eval's own `hf` model answer every kind of request alike: in fp32, on a small random model."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tasks.evaluate.spec import EvaluatorSpec
+from tasks.job import StageError
 from tests.serve.tiny import POSITIONS, tiny_model
 
 pytestmark = pytest.mark.long  # two libraries and two models: half a minute
@@ -131,3 +134,13 @@ def test_every_metric_is_the_same(results: dict[str, dict[str, Any]]) -> None:
         for name, value in of_ours.items():
             theirs = results["theirs"]["results"][task][name]
             assert value == (pytest.approx(theirs, rel=1e-4) if isinstance(value, float) else theirs), (task, name)
+
+
+def test_a_task_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> None:
+    from tasks.evaluate.harness import load_tasks
+
+    (tmp_path / "none.yaml").write_text(f"task: none\n{COMMON}{TASKS['choice']}")
+    for task, said in (("none.yaml", "FileNotFoundError: .*train.jsonl"), ("no_such_task", "KeyError: ")):
+        spec = EvaluatorSpec.model_validate({"lm_eval": [task], "task_files": {}})
+        with pytest.raises(StageError, match=rf"evaluate.tasks.lm_eval: {task}: {said}"):
+            load_tasks("tasks", spec, tmp_path)

@@ -28,6 +28,11 @@ def test_the_sets_are_those_that_evaluators_ask_each_once() -> None:
     assert list(spec.evaluators()) == ["b", "a", "c", "d"]
 
 
+def test_the_names_of_metrics_are_known_before_it_runs() -> None:
+    spec = EvaluateSpec.model_validate({"sums": SUMS | {"samples": 4, "pass_at": [4]}, "tasks": {"lm_eval": ["arc"]}})
+    assert spec.metrics() == ["bits_per_byte", "sums.match", "sums.distinct", "sums.pass@4"]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
