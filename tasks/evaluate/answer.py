@@ -22,6 +22,7 @@ class Answer(NamedTuple):
 
     text: str  # without the token that ended it
     ended: bool  # by an end-of-text or end-of-turn token, not by max_new_tokens
+    tokens: list[int]  # with the token that ended it
 
 
 class Asked:
@@ -51,7 +52,7 @@ class Asked:
             n=spec.samples,
             seed=self.seed + begin * spec.samples,
         )
-        return [Answer(each.text, each.ended) for each in completions]
+        return [Answer(each.text, each.ended, list(each.token_ids)) for each in completions]
 
     def bits(self, windows: Sequence[list[int]]) -> list[float]:
         """The bits of each window: of its tokens but the first."""

@@ -73,7 +73,7 @@ def work(job: Job) -> None:
     results: dict[str, dict[str, Any]] = {}
     for name, each in spec.evaluators().items():
         if name in asked:
-            found = _rewarded(job, name, each, asked[name].questions, model)
+            found = _rewarded(job, name, each, asked[name].questions, subject, model)
             metrics |= {f"{name}.{key}": metric for key, metric in found.metrics(each).items()}
             ceiling |= {f"{name}.{key}": value for key, value in found.ceiling.items()}
             lines += found.lines(name)
@@ -119,9 +119,11 @@ def _check_text(sets: list[HeldOut]) -> None:
         )
 
 
-def _rewarded(job: Job, name: str, spec: EvaluatorSpec, asked: list[questions.Question], model: "Asked") -> Rewarded:
+def _rewarded(
+    job: Job, name: str, spec: EvaluatorSpec, asked: list[questions.Question], subject: Subject, model: "Asked"
+) -> Rewarded:
     answers = model.completions(name, [each.tokens for each in asked], spec)
-    return rewarded(job, name, spec, asked, answers, model.kept)
+    return rewarded(job, name, spec, asked, answers, subject, model.kept)
 
 
 def _harnessed(job: Job, name: str, tasks: "Tasks", subject: Subject, model: "Asked") -> "Harnessed":

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.evaluate.estimates import distinct, mean_reward, pass_at
 from tasks.evaluate.kept import Kept
-from tasks.evaluate.questions import Question, Said
+from tasks.evaluate.questions import Messages, Question
 from tasks.evaluate.spec import EvaluatorSpec
+from tasks.evaluate.subject import Subject
 from tasks.job import Job
 from tasks.metric import Metric
 from tasks.rewards.builtin.builtin import text_of
@@ -20,7 +21,18 @@ if TYPE_CHECKING:
 
 COMPLETIONS_A_CALL = 256  # of the rewards: their time limits are for a call
 
+CONVERSATION = ("messages", "text")  # of which prompt and completion are the parts
+
 Rewards = dict[str, list[list[float | None]]]  # by reward: of each prompt, of each of its completions
+
+
+@dataclass(frozen=True)
+class Said:
+    """A completion that is to be scored."""
+
+    question: Question
+    completion: str | Messages
+    tokens: list[int]
 
 
 @dataclass(frozen=True)
@@ -65,15 +77,23 @@ def rewarded(
     spec: EvaluatorSpec,
     questions: Sequence[Question],
     answers: Sequence[Sequence["Answer"]],
+    subject: Subject,
     kept: Kept,
 ) -> Rewarded:
     """Run the rewards on the answers, and on the references of the questions that have one."""
-    said = [[question.answer(each.text) for each in of] for question, of in zip(questions, answers, strict=True)]
-    with_gold = [each for each in questions if each.reference is not None]
-    gold = [[each.reference] for each in with_gold if each.reference is not None]
-    (of_model,) = kept.answer(lambda: [_score(job, name, spec.rewards, questions, said)])
-    (of_gold,) = kept.answer(lambda: [_score(job, name, spec.rewards, with_gold, gold) if gold else {}])
-    found = _metrics(of_gold, [text_of(each) for (each,) in gold]) if gold else {}
+    said = [
+        Said(question, question.answer(answer.text), answer.tokens)
+        for question, of in zip(questions, answers, strict=True)
+        for answer in of
+    ]
+    gold = [
+        Said(each, each.reference, subject.tokens(text_of(each.reference)))
+        for each in questions
+        if each.reference is not None
+    ]
+    (of_model,) = kept.answer(lambda: [_score(job, name, spec.rewards, said, spec.samples)])
+    (of_gold,) = kept.answer(lambda: [_score(job, name, spec.rewards, gold, 1)])
+    found = _metrics(of_gold, [text_of(each.completion) for each in gold]) if gold else {}
     return Rewarded(questions, answers, of_model, {metric: each.value for metric, each in found.items()})
 
 
@@ -82,27 +102,30 @@ def _metrics(rewards: Rewards, texts: Sequence[str]) -> dict[str, Metric]:
     return {name: mean for name, mean in means.items() if mean is not None} | {"distinct": distinct(texts)}
 
 
-def _score(
-    job: Job, name: str, specs: list[RewardSpec], questions: Sequence[Question], said: Sequence[Sequence[Said]]
-) -> Rewards:
-    asked = [(question, text) for question, texts in zip(questions, said, strict=True) for text in texts]
-    found: dict[str, list[float | None]] = {}
+def _score(job: Job, name: str, specs: list[RewardSpec], said: Sequence[Said], each: int) -> Rewards:
+    """Of completions, `each` of one question next to each other."""
+    found: dict[str, list[float | None]] = {spec.label: [] for spec in specs}
+    columns = _columns([one.question for one in said])
     with Scorer(specs) as scorer:
-        for begin in range(0, len(asked), COMPLETIONS_A_CALL):
-            job.progress(begin, len(asked), "completions", now=f"rewards of {name}")
-            batch = asked[begin : begin + COMPLETIONS_A_CALL]
-            prompts, completions = [question.prompt for question, _ in batch], [text for _, text in batch]
-            scores = scorer.score(prompts, completions, _columns([question for question, _ in batch]))
+        for begin in range(0, len(said), COMPLETIONS_A_CALL):
+            job.progress(begin, len(said), "completions", now=f"rewards of {name}")
+            end = begin + COMPLETIONS_A_CALL
+            scores = scorer.score(
+                [one.question.prompt for one in said[begin:end]],
+                [one.completion for one in said[begin:end]],
+                {column: values[begin:end] for column, values in columns.items()},
+                completion_ids=[one.tokens for one in said[begin:end]],
+            )
             for reward, values in scores.rewards.items():
-                found.setdefault(reward, []).extend(values)
-    each = len(said[0])
+                found[reward] += values
     return {reward: [values[at : at + each] for at in range(0, len(values), each)] for reward, values in found.items()}
 
 
 def _columns(questions: Sequence[Question]) -> dict[str, list[Any]]:
     """The rows' columns beyond TRL's own, and the rows' own completions where they have any."""
     rows = [
-        reward_columns(each.row) | ({"completion": each.reference} if each.reference is not None else {})
+        {name: value for name, value in reward_columns(each.row).items() if name not in CONVERSATION}
+        | ({"completion": each.reference} if each.reference is not None else {})
         for each in questions
     ]
     names = list(dict.fromkeys(name for row in rows for name in row))

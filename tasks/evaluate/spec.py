@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 from pydantic import ConfigDict, Field
 
@@ -65,7 +66,7 @@ class EvaluatorSpec(Spec):
         ]
         return found
 
-    def as_found(self) -> "EvaluatorSpec":
+    def as_found(self) -> Self:
         """This with the source text of its rewards and of its tasks' files as they are now. Raises Stopped."""
         if self.task_files is not None or not self.lm_eval:
             return self.model_copy(update={"rewards": [each.as_found() for each in self.rewards]})
@@ -79,7 +80,7 @@ class EvaluateSpec(StageSpec):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, EvaluatorSpec] = Field(init=False)
 
-    bits_per_byte: BitsSpec | None = Field(BitsSpec(), description="Bits per byte of held-out text; null: none")
+    bits_per_byte: BitsSpec | None = Field(None, description="Bits per byte of the corpora's held-out text; null: none")
     seed: int = Field(0, ge=0, lt=2**31, description="Of the choice of rows and of the sampling")
 
     def evaluators(self) -> dict[str, EvaluatorSpec]:
@@ -91,7 +92,7 @@ class EvaluateSpec(StageSpec):
         this order."""
         return sorted({each.data for each in self.evaluators().values() if each.data is not None})
 
-    def as_found(self) -> "EvaluateSpec":
+    def as_found(self) -> Self:
         """This with all that its evaluators name by file. Raises Stopped."""
         return self.model_copy(update={name: each.as_found() for name, each in self.evaluators().items()})
 

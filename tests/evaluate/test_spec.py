@@ -11,9 +11,10 @@ from tasks.evaluate.spec import EvaluateSpec
 SUMS = {"data": "sums", "rewards": ["match"]}
 
 
-def test_the_default_is_bits_per_byte_alone() -> None:
-    spec = EvaluateSpec()
+def test_bits_per_byte_alone_are_an_evaluation_and_nothing_is_none() -> None:
+    spec = EvaluateSpec.model_validate({"bits_per_byte": {}})
     assert spec.bits_per_byte is not None and spec.evaluators() == {} and not spec.problems()
+    assert EvaluateSpec().problems()
 
 
 def test_an_evaluator_samples_the_models_own_distribution_on_at_least_500_rows() -> None:
@@ -29,7 +30,8 @@ def test_the_sets_are_those_that_evaluators_ask_each_once() -> None:
 
 
 def test_the_names_of_metrics_are_known_before_it_runs() -> None:
-    spec = EvaluateSpec.model_validate({"sums": SUMS | {"samples": 4, "pass_at": [4]}, "tasks": {"lm_eval": ["arc"]}})
+    sums = SUMS | {"samples": 4, "pass_at": [4]}
+    spec = EvaluateSpec.model_validate({"bits_per_byte": {}, "sums": sums, "tasks": {"lm_eval": ["arc"]}})
     assert spec.metrics() == ["bits_per_byte", "sums.match", "sums.distinct", "sums.pass@4"]
 
 
