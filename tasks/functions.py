@@ -20,7 +20,7 @@ import tokenize
 from collections.abc import Callable, Iterator
 from importlib.metadata import packages_distributions, version
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -71,7 +71,7 @@ class Function(Spec):
         parts = PurePosixPath(self.place).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
-    def as_found(self) -> "Function":
+    def as_found(self) -> Self:
         """This with the source of its files as they are now, named from their common folder; or with the version of
         the package that it is in. Raises Stopped."""
         if self.source is not None or self.version is not None:
@@ -101,7 +101,7 @@ class Function(Spec):
             return f"a function of its own source files: {', '.join(self.source or ())}"
         if found is None:
             top = self.place.partition(".")[0]
-            there = importlib.util.find_spec(top) is not None
+            there = top in sys.modules or importlib.util.find_spec(top) is not None
             return "" if there else f"a module that is installed, or is below {Path.cwd()}; there is no {top}"
         key, sources = found
         names = set(_names(body))
@@ -109,13 +109,6 @@ class Function(Spec):
             known = [each.name for each in body if isinstance(each, _DEFINITIONS)]
             return f"a function of {key}: {', '.join(known) or 'it has none'}"
         return _not_portable(sources)
-
-    def definition(self) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-        """Its `def`, where that is in the file itself: for a look at its parameters without running anything."""
-        found = self._found()
-        body = ast.parse(found[1][found[0]]).body if found else []
-        functions = [each for each in body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
-        return next((each for each in functions if each.name == self.attribute), None)
 
     def write(self, folder: Path) -> None:
         """Its source files, below the folder."""
@@ -139,17 +132,15 @@ class Function(Spec):
         it is installed. Raises OSError, ValueError, SyntaxError."""
         if self.source is not None:
             return self.place, self.source
+        root = Path.cwd()
+        file = _module_file(root, self.place)
         if self.place.endswith(".py"):
             file = Path(self.place).expanduser().absolute()
             root = file.parent
             while (root / "__init__.py").is_file():  # it is of a package: `from .other import x` is to work
                 root = root.parent
-        else:
-            root = Path.cwd()
-            files = _candidates(root, self.place)
-            if not files:
-                return None
-            file = files[0]
+        if file is None:
+            return None
         return file.relative_to(root).as_posix(), _sources(file, root)
 
 
@@ -181,8 +172,9 @@ def _sources(file: Path, root: Path) -> dict[str, str]:
             found[key] = stream.read()
         if sum(map(len, found.values())) > LARGEST_BYTES:
             break  # more than can be used
-        waiting += [package for parent in path.relative_to(root).parents[:-1] if (package := _init(root / parent))]
-        waiting += [each for name in _imported(ast.parse(found[key], key), key) for each in _candidates(root, name)]
+        names = [".".join(parent.parts) for parent in PurePosixPath(key).parents[:-1]]  # its packages
+        names += _imported(ast.parse(found[key], key), key)
+        waiting += [each for name in names if (each := _module_file(root, name))]
     return dict(sorted(found.items()))
 
 
@@ -203,14 +195,10 @@ def _imported(tree: ast.AST, key: str) -> Iterator[str]:
             yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))
 
 
-def _candidates(root: Path, name: str) -> list[Path]:
+def _module_file(root: Path, name: str) -> Path | None:
     place = root.joinpath(*name.split("."))
-    return [file for file in (place / "__init__.py", place.with_name(f"{place.name}.py")) if file.is_file()][:1]
-
-
-def _init(folder: Path) -> Path | None:
-    file = folder / "__init__.py"
-    return file if file.is_file() else None
+    files = (place / "__init__.py", place.with_name(f"{place.name}.py"))
+    return next((file for file in files if file.is_file()), None)
 
 
 def _names(body: list[ast.stmt]) -> Iterator[str]:

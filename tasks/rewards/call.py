@@ -1,8 +1,8 @@
 """How a reward is called, and what it may return. Python's own modules alone, since this runs beside users' code.
 
 TRL's call    f(prompts, completions, completion_ids, **columns, trainer_state, log_metric, log_extra)
-verl's call   compute_score(data_source, solution_str, ground_truth, extra_info), for each completion; a float, or an
-              object with "score". It is known by a parameter `solution_str`, or `solution_strs` for all at once.
+verl's call   compute_score(data_source, solution_str, ground_truth, extra_info) for each completion; a number, or an
+              object with "score". It is known by its parameter `solution_str`.
 
 A function is given what it has parameters for, and everything when it takes `**kwargs`; it may be async.
 """
@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
@@ -20,33 +20,24 @@ from typing import Any
 
 from tasks.load_function import Unusable, described
 
-GIVEN = {"prompts", "completions", "completion_ids", "trainer_state", "log_metric", "log_extra"}  # beside the columns
-_VERL = {"data_source", "solution_str", "ground_truth", "extra_info"}
+_GIVEN = {"prompts", "completions", "trainer_state", "log_metric", "log_extra"}  # always
+_VERL = {"data_source", "ground_truth", "extra_info"}
 _NO_VERL: dict[str, Any] = {"data_source": "", "extra_info": {}}  # in rows that have none
 _START = {"global_step": 0, "max_steps": 0, "epoch": 0.0}  # of a trainer's state
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Completions to be scored; one prompt, and one value of each column, for each."""
+    """Completions to be scored; one prompt, and one value of each column (such as `completion_ids`), for each."""
 
     prompts: list[Any]
     completions: list[Any]
     columns: dict[str, list[Any]] = field(default_factory=dict)
-    completion_ids: list[list[int]] | None = None
     state: dict[str, float] = field(default_factory=dict)
 
     def row(self, index: int) -> "Batch":
-        part = slice(index, index + 1)
-        ids = None if self.completion_ids is None else self.completion_ids[part]
-        columns = {name: values[part] for name, values in self.columns.items()}
-        return replace(
-            self,
-            prompts=self.prompts[part],
-            completions=self.completions[part],
-            columns=columns,
-            completion_ids=ids,
-        )
+        columns = {name: [values[index]] for name, values in self.columns.items()}
+        return Batch([self.prompts[index]], [self.completions[index]], columns, self.state)
 
     def place(self, index: int) -> str:
         """Row `index`, in words."""
@@ -65,9 +56,7 @@ class Log:
         self.metrics.setdefault(str(name), []).append(float(value))
 
     def column(self, name: str, values: Any) -> None:
-        self.extra[str(name)] = [
-            value if value is None or isinstance(value, str | int | float) else str(value) for value in values
-        ]
+        self.extra[str(name)] = [each if isinstance(each, str | int | float | None) else str(each) for each in values]
 
 
 class Reward:
@@ -79,7 +68,7 @@ class Reward:
             self.parameters = inspect.signature(function).parameters
         except (TypeError, ValueError):  # written in C
             self.parameters = inspect.signature(lambda **columns: None).parameters
-        if not self._takes_all and not {"completions", "solution_str", "solution_strs"} & self.parameters.keys():
+        if not self._takes_all and not {"completions", "solution_str"} & self.parameters.keys():
             raise Unusable(
                 f"{name} takes ({', '.join(self.parameters)}): a reward takes completions, and what else it wants of "
                 "prompts, completion_ids and the rows' columns, or **kwargs; or verl's solution_str and ground_truth"
@@ -90,12 +79,15 @@ class Reward:
         return any(each.kind is each.VAR_KEYWORD for each in self.parameters.values())
 
     @property
-    def takes(self) -> list[str]:
-        """The columns of rows that it names."""
-        named = [
-            name for name, each in self.parameters.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
-        ]
-        return [name for name in named if name not in GIVEN | {"solution_str", "solution_strs"}]
+    def columns(self) -> dict[str, bool]:
+        """The columns that it names, and whether it needs them."""
+        named = {
+            name: each.default is each.empty
+            for name, each in self.parameters.items()
+            if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+        }
+        given = _GIVEN | ({"solution_str", *_NO_VERL} if "solution_str" in self.parameters else set())
+        return {name: needed for name, needed in named.items() if name not in given}
 
     def score(self, batch: Batch, log: Log, tell: Callable[[str], None]) -> list[float | None]:
         """One reward, or None, for each completion. `tell` hears of an error before the row is looked for. Raises
@@ -103,7 +95,7 @@ class Reward:
         try:
             given = self._call(batch, log)
         except Unusable as error:
-            raise Unusable(f"{self.name} {error}") from error
+            raise Unusable(f"{self.name}: {error}") from error
         except (Exception, SystemExit) as error:
             words = f"{self.name} raised {described(error, self.folder)}"
             tell(words)
@@ -121,12 +113,7 @@ class Reward:
     def _call(self, batch: Batch, log: Log) -> Any:
         if "solution_str" in self.parameters:
             return [_score(self._done(self._verl(one)), log) for one in map(batch.row, range(len(batch.prompts)))]
-        if "solution_strs" in self.parameters:
-            scores = self._done(self._verl_batch(batch))
-            return [_score(score, log) for score in scores] if isinstance(scores, list | tuple) else scores
         given = {**batch.columns, "prompts": batch.prompts, "completions": batch.completions}
-        if batch.completion_ids is not None:
-            given["completion_ids"] = batch.completion_ids
         state = SimpleNamespace(**(_START | batch.state))
         return self._done(
             self._with(given | {"trainer_state": state, "log_metric": log.metric, "log_extra": log.column})
@@ -134,23 +121,10 @@ class Reward:
 
     def _verl(self, one: Batch) -> Any:
         given = {name: one.columns[name][0] for name in _VERL & one.columns.keys()}
-        return self._with(_NO_VERL | given | {"solution_str": _text(one.completions[0])})
-
-    def _verl_batch(self, batch: Batch) -> Any:
-        given = {f"{name}s": batch.columns[name] for name in _VERL & batch.columns.keys()}
-        absent = {f"{name}s": [value] * len(batch.prompts) for name, value in _NO_VERL.items()}
-        return self._with(absent | given | {"solution_strs": [_text(each) for each in batch.completions]})
+        return self._with(_NO_VERL | given | {"solution_str": text_of(one.completions[0])})
 
     def _with(self, given: dict[str, Any]) -> Any:
         """The call, with what it has parameters for."""
-        needed = [
-            name
-            for name, each in self.parameters.items()
-            if each.default is each.empty and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
-        ]
-        if lacking := [name for name in needed if name not in given]:
-            have = ", ".join(sorted(given.keys() - GIVEN)) or "none"
-            raise Unusable(f"needs {' and '.join(lacking)}, which is no column of the rows (they have: {have})")
         return self.function(
             **{name: value for name, value in given.items() if self._takes_all or name in self.parameters}
         )
@@ -169,7 +143,7 @@ class Reward:
         return [self._number(value, batch, index) for index, value in enumerate(values)]
 
     def _number(self, value: Any, batch: Batch, index: int) -> float | None:
-        plain = value.item() if hasattr(value, "item") else value
+        plain = value.tolist() if hasattr(value, "tolist") else value
         if plain is None:
             return None
         if not isinstance(plain, Real):
@@ -198,13 +172,13 @@ def _score(value: Any, log: Log) -> Any:
     return value[0] if isinstance(value, Sequence) and not isinstance(value, str) and value else value
 
 
-def _text(completion: Any) -> str:
-    """Of text, or of a list of messages whose contents are text or parts."""
-    if isinstance(completion, str):
-        return completion
-    if isinstance(completion, dict):
-        return _text(completion.get("content") or completion.get("text") or "")
-    return "\n".join(map(_text, completion))
+def text_of(value: Any) -> str:
+    """Of a completion or an answer: text, a number, or the contents of a list of messages."""
+    if isinstance(value, list):
+        return "\n".join(map(text_of, value))
+    if isinstance(value, dict):  # a message, or a part of one's content
+        return text_of(value.get("content") or value.get("text") or "")
+    return str(value)
 
 
 _LOOPS: list[asyncio.AbstractEventLoop] = []

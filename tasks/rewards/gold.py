@@ -8,7 +8,7 @@ answers higher. Another, such as one for length or format, is shown in the table
 text differs from row to row, and is lower for the own answers. `gold: false` takes a reward out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import fmean
@@ -16,6 +16,7 @@ from typing import Any
 
 from tasks.job import StageError
 from tasks.rewards.builtin.builtin import ANSWERS
+from tasks.rewards.call import text_of
 from tasks.rewards.scorer import Scorer
 from tasks.rewards.spec import RewardSpec
 
@@ -38,24 +39,34 @@ class GoldLine:
     example: str = ""  # a row that it scores wrongly
 
 
-def check_gold(rewards: Sequence[RewardSpec], rows: Iterable[Mapping[str, Any]]) -> list[GoldLine]:
-    """The table, a line for each reward; empty when the rows have no two answers. Raises StageError."""
-    known = [(row, answer) for row in islice(rows, ROWS) if (answer := own_answer(row)) is not None]
+def check_gold(
+    rewards: Sequence[RewardSpec], rows: Iterable[Mapping[str, Any]], encode: Callable[[str], list[int]] | None = None
+) -> list[GoldLine]:
+    """The table, a line for each reward; empty when the rows have no two answers. `encode` makes the tokens of a
+    text, for rewards that look at completion_ids; without it, those are left out. Raises StageError."""
+    known_rows = list(islice(rows, ROWS))
+    known = [(row, answer) for row in known_rows if (answer := own_answer(row)) is not None and "prompt" in row]
     pairs = [(row, answer, other) for row, answer in known if (other := _other(row, known)) is not None]
-    asked = [reward for reward in rewards if not reward.diversity and reward.gold is not False]
+    asked = [reward for reward in rewards if reward.gold or (reward.gold is None and _may_compare(reward))]
     if not pairs or not asked:
         return []
     prompts = [row["prompt"] for row, _, _ in pairs]
     names = {name for row, _, _ in pairs for name in row} - {"prompt"}
     columns = {name: [row.get(name) for row, _, _ in pairs] for name in sorted(names)}
     with Scorer(asked) as scorer:
-        own = scorer.score(prompts, [answer for _, answer, _ in pairs], columns).rewards
-        others = scorer.score(prompts, [other for _, _, other in pairs], columns).rewards
-        takes = scorer.takes
+        seeing = [reward for reward in asked if encode or not scorer.columns[reward.label].get("completion_ids")]
+        if len(seeing) < len(asked):
+            return check_gold(seeing, known_rows)
+
+        def score(answers: list[Any]) -> dict[str, list[float | None]]:
+            ids = [encode(text_of(answer)) for answer in answers] if encode else None
+            return scorer.score(prompts, answers, columns, completion_ids=ids).rewards
+
+        own, others = score([answer for _, answer, _ in pairs]), score([other for _, _, other in pairs])
+        named = scorer.columns
     lines = []
     for reward in asked:
-        compares = reward.builtin.compares() if reward.builtin else bool(names & set(takes[reward.label]))
-        must = compares if reward.gold is None else reward.gold
+        must = reward.gold or reward.builtin is not None or bool(names & named[reward.label].keys())
         lines.append(_line(reward.label, must, pairs, own[reward.label], others[reward.label]))
     if faults := [line for line in lines if line.fault]:
         raise StageError(f"{table(lines)}\n{faults[0].example}{_WAYS_OUT}")
@@ -70,7 +81,7 @@ def own_answer(row: Mapping[str, Any]) -> Any:
             return value
         if isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
             text = str(value)
-            return [{"role": "assistant", "content": text}] if isinstance(row["prompt"], list) else text
+            return [{"role": "assistant", "content": text}] if isinstance(row.get("prompt"), list) else text
     return None
 
 
@@ -82,6 +93,10 @@ def table(lines: Sequence[GoldLine]) -> str:
         own, others = ("-" if value is None else f"{value:.4g}" for value in (line.own, line.others))
         shown.append(f"{line.reward:{width}}  {own:>12}  {others:>13}  {line.rows:>5}  {line.fault}".rstrip())
     return "rewards on the rows' own answers and on those of other rows:\n" + "\n".join(shown)
+
+
+def _may_compare(reward: RewardSpec) -> bool:
+    return reward.builtin is None or reward.builtin.compares()
 
 
 def _other(row: Mapping[str, Any], known: Sequence[tuple[Mapping[str, Any], Any]]) -> Any:

@@ -29,7 +29,6 @@ class Process:
 
     def __init__(self, folder: Path, own: bool, environment: list[str]) -> None:
         self.folder = folder
-        self.patience_s: dict[str, float] = {}
         (folder / SOURCES).mkdir(parents=True)
         root = str(Path(__file__).parents[2])
         seen = {name: os.environ[name] for name in (*VISIBLE, *environment) if name in os.environ}
@@ -44,11 +43,19 @@ class Process:
             env=QUIET | {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"} | seen | {"PYTHONPATH": path},
         )
 
+        self._ends = threading.Thread(target=self._end_children, name="rewards", daemon=True)
+        self._ends.start()
+
+    def _end_children(self) -> None:
+        """A child that outlives the process would hold the other end of our pipe."""
+        self._process.wait()
+        kill_group(self._process.pid, signal.SIGKILL)
+
     def ask(self, request: str, limit_s: float) -> dict[str, Any]:
         """The answer to a request, one line of JSON. Raises StageError with what became of the function."""
         assert self._process.stdin and self._process.stdout
-        last: dict[str, Any] = {"at": "the rewards"}
-        timer = threading.Timer(limit_s + GRACE_S, self.close)
+        last: dict[str, Any] = {"at": "functions"}
+        timer = threading.Timer(limit_s + GRACE_S, self._kill)
         timer.start()
         try:
             self._process.stdin.write(request + "\n")
@@ -59,19 +66,28 @@ class Process:
                     return dict(last["answer"])
                 if "error" in last and "at" not in last:
                     break
-        except OSError:
-            pass  # it has ended; how is said below
+        except (OSError, ValueError):
+            pass  # it has ended, perhaps earlier (its pipes are closed); how is said below
         finally:
             timer.cancel()
-        raise StageError(f"reward {last['error']}" if "error" in last else self._end(last["at"]))
+        raise StageError(f"reward {last['error']}" if "error" in last else self._end(last))
 
     def close(self) -> None:
         """End it, and its children."""
-        kill_group(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._kill()
+        self._ends.join()
+        for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+            try:
+                pipe.close()
+            except OSError:
+                pass  # words that nobody has read
 
-    def _end(self, at: str) -> str:
-        """What became of a process that gives no answer, in words."""
+    def _kill(self) -> None:
+        if self._process.poll() is None:
+            kill_group(self._process.pid, signal.SIGKILL)
+
+    def _end(self, last: dict[str, Any]) -> str:
+        """What became of a process that gives no answer, in words; `last` is what it was at."""
         self.close()
         stacks = self.folder / STACKS
         places = list(_PLACE.finditer(stacks.read_text(errors="replace"))) if stacks.exists() else []
@@ -79,11 +95,9 @@ class Process:
             sources = self.folder / SOURCES
             theirs = [place for place in places if Path(place["file"]).is_relative_to(sources)]
             place = (theirs or places)[0]
-            file = Path(place["file"])
-            name = file.relative_to(sources) if theirs else file.name
+            name = Path(place["file"]).relative_to(sources) if theirs else Path(place["file"]).name
             where = f"it stands at {name}, line {place['line']}, in {place['function']}"
-            limit = self.patience_s.get(at)
-            return f"reward {at} was not done within {limit:g} s (its timeout_s): {where}"
+            return f"reward {last['at']} was not done within {last['limit']}: {where}"
         code = self._process.returncode
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return f"the process that runs reward {at} {how}; what it printed stands in the log"
+        return f"the process that runs reward {last['at']} {how}; what it printed stands in the log"

@@ -13,7 +13,7 @@ model writes nothing is executed. Where a function fails, StageError says which,
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from tasks.rewards.call import Batch
 from tasks.rewards.process import Process
 from tasks.rewards.spec import RewardSpec, rewards_problems
 from tasks.rewards.worker import SOURCES
+from tasks.spec import Problem
 
 MEMORY = "rewards.json"
 LOAD_S = 600.0  # for an import, which may load a model
@@ -49,7 +50,7 @@ class Scorer:
         if problems := rewards_problems(rewards):
             raise StageError("rewards:\n" + "\n".join(map(str, problems)))
         self.rewards = [reward.as_found() for reward in rewards]
-        self.takes: dict[str, list[str]] = {}  # by the rewards' names, the columns that they name
+        self.columns: dict[str, dict[str, bool]] = {}  # by the rewards' names: the columns they name; are they needed?
         self._processes: list[Process] = []
 
     def __enter__(self) -> Self:
@@ -80,29 +81,36 @@ class Scorer:
     ) -> Scores:
         """Prompts and completions are text, or lists of messages; of each, as of each column, one for each completion.
         `state` has what a trainer's state says (global_step, max_steps, epoch). Raises StageError."""
-        named = {
-            name: list(values) for name, values in (columns or {}).items() if name not in ("prompt", "completion_ids")
-        }
-        wrong = {
-            name: len(each) for name, each in (named | {"prompts": prompts}).items() if len(each) != len(completions)
-        }
-        if wrong:
+        named = {name: list(values) for name, values in (columns or {}).items() if name != "prompt"}
+        if completion_ids is not None:
+            named["completion_ids"] = [list(each) for each in completion_ids]
+        lengths = {name: len(values) for name, values in (named | {"prompts": prompts}).items()}
+        if wrong := {name: length for name, length in lengths.items() if length != len(completions)}:
             raise StageError(f"rewards: for {len(completions)} completions there are {wrong}: one for each is wanted")
-        ids = None if completion_ids is None else [list(each) for each in completion_ids]
-        batch = asdict(Batch(list(prompts), list(completions), named, ids, dict(state or {})))
+        if lacking := self.needs(named):
+            raise StageError("\n".join(f"reward {problem}" for problem in lacking))
+        batch = asdict(Batch(list(prompts), list(completions), named, dict(state or {})))
         patience = {reward.label: reward.timeout_s for reward in self.rewards}
         try:
             request = json.dumps({"batch": batch, "patience_s": patience})
         except (TypeError, ValueError) as error:
-            raise StageError(
-                f"rewards: prompts, completions and columns are to be what JSON can hold: {error}"
-            ) from error
+            raise StageError(f"rewards: text, numbers, lists and objects can be handed on: {error}") from error
         answers = self._ask(request)
         given = {name: values for answer in answers for name, values in answer["rewards"].items()}
         rewards = {reward.label: given[reward.label] for reward in self.rewards}
         metrics = {name: value for answer in answers for name, value in answer["metrics"].items()}
         extra = {name: values for answer in answers for name, values in answer["extra"].items()}
         return Scores(rewards, total(self.rewards, rewards, len(completions)), metrics, extra)
+
+    def needs(self, columns: Collection[str]) -> list[Problem]:
+        """What the rewards lack in rows with these columns; `completion_ids` is one where they are handed on."""
+        found = []
+        for reward in self.rewards:
+            named = [(name,) for name, needed in self.columns[reward.label].items() if needed]
+            wanted = reward.builtin.wants() if reward.builtin else named
+            lacking = [" or ".join(each) for each in wanted if not {*each} & {*columns}]
+            found += [Problem(reward.label, sorted(columns), f"needs rows with a column {each}") for each in lacking]
+        return found
 
     def save(self, checkpoint: Path) -> None:
         """What rewards remember (those with state_dict and load_state_dict) into a checkpoint's folder."""
@@ -121,7 +129,6 @@ class Scorer:
             environment = [name for reward in members for name in _environment(reward)]
             process = Process(home / str(number), own=members[0].builtin is not None, environment=environment)
             self._processes.append(process)
-            process.patience_s = {reward.label: reward.timeout_s for reward in members}
             for reward in members:
                 if reward.function:
                     reward.function.write(process.folder / SOURCES)
@@ -129,7 +136,7 @@ class Scorer:
             json.dumps({"functions": list(map(_asked, members)), "patience_s": LOAD_S}) for members in groups.values()
         ]
         for answer in self._ask(*requests):
-            self.takes |= answer["takes"]
+            self.columns |= answer["columns"]
 
     def _ask(self, *requests: str) -> list[dict[str, Any]]:
         """The answers of all processes, to one request or to one each."""
@@ -138,7 +145,12 @@ class Scorer:
         if not self._processes:
             return []
         with ThreadPoolExecutor(len(self._processes)) as pool:
-            return list(pool.map(lambda process, request: process.ask(request, limit_s), self._processes, each))
+            asked = [
+                pool.submit(process.ask, words, limit_s) for process, words in zip(self._processes, each, strict=True)
+            ]
+        if errors := [str(error) for one in asked if (error := one.exception())]:
+            raise StageError("\n".join(errors))
+        return [one.result() for one in asked]
 
 
 def total(specs: Sequence[RewardSpec], rewards: Mapping[str, Sequence[float | None]], count: int) -> list[float | None]:

@@ -1,19 +1,18 @@
 """What a completion is worth, said in a recipe: a function of the user's or a built-in reward, with a weight.
 
-rewards:
-  - sums.py:right                                    # the same as {function: sums.py:right}
-  - {function: sums.py:short, weight: 0.1}
-  - math                                             # a built-in one with its defaults
-  - {judge: {model: judge, rubric: …}, weight: 0.5, name: kind}
-  - {diversity: {}, weight: 0.8}
+    rewards:
+      - sums.py:right                                    # the same as {function: sums.py:right}
+      - {function: sums.py:short, weight: 0.1}
+      - math                                             # a built-in one with its defaults
+      - {judge: {model: judge, rubric: …}, weight: 0.5, name: kind}
+      - {diversity: {}, weight: 0.8}
 
-spec.problems(); rewards_problems(specs)             what is wrong, before anything is run
-spec.needs(columns)                                  what it lacks in rows with these columns
-spec.as_found()                                      with the source of the function's files in it
+`rewards_problems(specs)` says what is wrong, without running any function; `spec.as_found()` has the source of the
+function's files in it. What a function needs of the rows is known once it is imported: `Scorer.needs`.
 """
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -30,11 +29,9 @@ from tasks.rewards.builtin.match import Match
 from tasks.rewards.builtin.math import Math
 from tasks.rewards.builtin.regex import Regex
 from tasks.rewards.builtin.similarity import Similarity
-from tasks.rewards.call import GIVEN
 from tasks.spec import Problem, Spec
 
 BUILTINS = ("math", "match", "regex", "json_schema", "length", "format", "similarity", "judge", "diversity")
-_VERL = {"solution_str", "solution_strs", "data_source", "data_sources", "ground_truth", "ground_truths"}
 
 
 class RewardSpec(Spec):
@@ -70,7 +67,7 @@ class RewardSpec(Spec):
         json_schema_extra={"identity": False},
     )  # fmt: skip
     environment: list[str] = Field(
-        [], description="names of the environment variables that the function may see, such as its key for a service",
+        [], description="names of environment variables that the function may see, such as a key or HTTPS_PROXY",
         json_schema_extra={"identity": False},
     )  # fmt: skip
 
@@ -99,7 +96,7 @@ class RewardSpec(Spec):
         """The name of its metric."""
         return self.name or (self.function.attribute if self.function else self.kind)
 
-    def as_found(self) -> "RewardSpec":
+    def as_found(self) -> Self:
         """This with its function's source in it. Raises Stopped."""
         return self.model_copy(update={"function": self.function.as_found()}) if self.function else self
 
@@ -115,36 +112,10 @@ class RewardSpec(Spec):
             )
         if self.diversity and self.gold:
             found.append(Problem("gold", self.gold, "nothing: diversity is about many answers, not about right ones"))
-        return found + ([] if found or not self.function else self._signature(self.function))
-
-    def needs(self, columns: Collection[str]) -> list[Problem]:
-        """What it lacks in rows with these columns."""
-        if self.builtin:
-            lacking = self.builtin.needs(columns)
-            return [Problem(self.kind, self.label, f"needs {lacking}")] if lacking else []
-        found = self.function.definition() if self.function else None
-        if found is None:
-            return []
-        wanted = [name for name in _required(found) if name not in GIVEN | _VERL | set(columns)]
-        have = ", ".join(sorted(columns))
-        return [
-            Problem("function", self.label, f"takes {name}, which is no column of the rows: {have}") for name in wanted
-        ]
+        return found
 
     def _given(self) -> list[str]:
         return [name for name in ("function", *BUILTINS) if getattr(self, name) is not None]
-
-    def _signature(self, function: Function) -> list[Problem]:
-        """What cannot be called as a reward is, as far as its `def` shows."""
-        found = function.definition()
-        if found is None or found.args.kwarg or _parameters(found) & {"completions", "solution_str", "solution_strs"}:
-            return []
-        allowed = (
-            f"a reward takes completions, and what else it wants of prompts, completion_ids and the rows' columns, or "
-            f"**kwargs; or verl's solution_str and ground_truth. {function.attribute} (line {found.lineno}) takes "
-            f"{', '.join(sorted(_parameters(found))) or 'nothing'}"
-        )
-        return [Problem("function", function.name, allowed)]
 
 
 def rewards_problems(rewards: Sequence[RewardSpec]) -> list[Problem]:
@@ -163,17 +134,3 @@ def rewards_problems(rewards: Sequence[RewardSpec]) -> list[Problem]:
             Problem("", [each.label for each in rewards], "another reward beside diversity, which only scales")
         )
     return found
-
-
-def _parameters(function: Any) -> set[str]:
-    given = function.args
-    return {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
-
-
-def _required(function: Any) -> list[str]:
-    """The parameters without a default."""
-    given = function.args
-    positional = [*given.posonlyargs, *given.args]
-    plain = positional[: len(positional) - len(given.defaults)]
-    named = [each for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
-    return [each.arg for each in (*plain, *named)]

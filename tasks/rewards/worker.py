@@ -1,13 +1,13 @@
-"""The process that rewards run in: `python -P -m tasks.rewards.worker FOLDER`, started by process.py.
+"""The process that rewards run in: `python -P -m tasks.rewards.worker FOLDER own|theirs`, see process.py.
 
 A request is a line of JSON on standard input, its answer a line of JSON on standard output:
 
     {"functions": [{"name", "module", "attribute", "in_folder"} or {"name", "builtin", "options"}], "patience_s"}
-    {"batch": {prompts, completions, columns, completion_ids, state}, "patience_s": {name: seconds}}
+    {"batch": {prompts, completions, columns, state}, "patience_s": {name: seconds}}
     {"save": true}    {"load": {name: state}}
 
-Before the answer come lines {"at": name} that say what is run. Whatever functions print goes to standard error. A
-function that takes longer than it may ends the process from C, also where it never lets go of the interpreter, and
+Before the answer come lines {"at": name, "limit"} that say what is run. What functions print goes to standard error.
+A function that takes longer than it may ends the process from C, also where it never lets go of the interpreter, and
 leaves where it stood in FOLDER/stacks. When standard input closes, the process and its children end.
 """
 
@@ -20,7 +20,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -41,7 +40,7 @@ class Worker:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         if "functions" in request:
-            return {"takes": {each["name"]: self._open(each, request["patience_s"]) for each in request["functions"]}}
+            return {"columns": self._open_all(request["functions"], request["patience_s"])}
         if "batch" in request:
             return self._score(Batch(**request["batch"]), request["patience_s"])
         if "load" in request:
@@ -51,35 +50,41 @@ class Worker:
             return {}
         return {"states": {name: _state(reward) for name, reward in self.rewards.items() if _keeps_state(reward)}}
 
-    def _open(self, asked: dict[str, Any], patience_s: float) -> list[str]:
+    def _open_all(self, asked: list[dict[str, Any]], patience_s: float) -> dict[str, dict[str, bool]]:
+        errors = []
+        for each in asked:
+            try:
+                with self._watched(each["name"], patience_s, "for its import"):
+                    self.rewards[each["name"]] = self._open(each)
+            except Unusable as error:
+                errors.append(str(error))
+        if errors:
+            raise Unusable("\nreward ".join(errors))
+        return {name: reward.columns for name, reward in self.rewards.items()}
+
+    def _open(self, asked: dict[str, Any]) -> Reward:
         name, sources = asked["name"], self.folder / SOURCES
-        with self._watched(name, patience_s):
-            if "builtin" in asked:
-                module = importlib.import_module(f"tasks.rewards.builtin.{asked['builtin']}")
-                function = getattr(module, asked["class"]).model_validate(asked["options"])
-            else:
-                try:
-                    function = load_function(sources, asked["module"], asked["attribute"], in_folder=asked["in_folder"])
-                except Unusable as error:
-                    raise Unusable(f"{name}: {error}") from error
-            self.rewards[name] = Reward(name, function, sources)
-        return self.rewards[name].takes
+        if "builtin" in asked:
+            module = importlib.import_module(f"tasks.rewards.builtin.{asked['builtin']}")
+            return Reward(name, getattr(module, asked["class"]).model_validate(asked["options"]), sources)
+        try:
+            function = load_function(sources, asked["module"], asked["attribute"], in_folder=asked["in_folder"])
+        except Unusable as error:
+            raise Unusable(f"{name}: {error}") from error
+        return Reward(name, function, sources)
 
     def _score(self, batch: Batch, patience_s: dict[str, float]) -> dict[str, Any]:
         log = Log()
         values = {}
         for name, reward in self.rewards.items():
-            with self._watched(name, patience_s[name]):
-                values[name] = reward.score(batch, log, partial(self._tell_error, name))
+            with self._watched(name, patience_s[name], "its timeout_s"):
+                values[name] = reward.score(batch, log, lambda words, at=name: self.tell({"at": at, "error": words}))  # type: ignore[misc]
         metrics = {name: sum(each) / len(each) for name, each in log.metrics.items()}
         return {"rewards": values, "metrics": metrics, "extra": log.extra}
 
-    def _tell_error(self, name: str, words: str) -> None:
-        self.tell({"at": name, "error": words})
-
     @contextmanager
-    def _watched(self, name: str, patience_s: float) -> Iterator[None]:
-        self.tell({"at": name})
+    def _watched(self, name: str, patience_s: float, which: str) -> Iterator[None]:
+        self.tell({"at": name, "limit": f"{patience_s:g} s ({which})"})
         with (self.folder / STACKS).open("w") as stacks:
             faulthandler.dump_traceback_later(patience_s, exit=True, file=stacks)
             try:
@@ -106,6 +111,8 @@ def main() -> None:
     if not own:  # a user's function finds its own modules and what is installed, not ours
         ours = str(Path(__file__).parents[2])
         sys.path[:] = [place for place in sys.path if place != ours]
+        program = sys.modules["__main__"]
+        program.__spec__, program.__file__ = None, None  # or processes that a function spawns would look for it there
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -24,6 +24,9 @@ def upside_down(completions, **columns):
 def short(completions):
     return [-len(one) for one in completions]
 
+def tokens(completion_ids, **columns):
+    return [float(len(ids)) for ids in completion_ids]
+
 def never(completions, answer):
     return [None] * len(completions)
 """
@@ -64,10 +67,17 @@ def test_a_reward_whose_score_is_the_wrong_way_round_is_found_without_a_paramete
 
 
 def test_what_is_not_about_the_answer_is_shown_and_passes() -> None:
-    short, length, never = checked(SUMS, "sums.py:short", {"length": {"at_most": 100}}, "sums.py:never")
+    short, never = checked(SUMS, "sums.py:short", {"length": {"at_most": 100}}, "sums.py:never")
 
-    assert short.fault == length.fault == never.fault == ""
+    assert short.fault == never.fault == ""
     assert never.own is None
+
+
+def test_tokens_are_made_for_a_reward_that_counts_them() -> None:
+    (line,) = check_gold([RewardSpec.model_validate("sums.py:tokens")], SUMS, encode=lambda text: [1] * len(text))
+
+    assert line.own == 1.5  # five answers of one digit, five of two
+    assert [line.reward for line in checked(SUMS, "sums.py:tokens", "sums.py:right")] == ["right"]
 
 
 def test_a_reward_can_be_taken_out_or_put_in() -> None:

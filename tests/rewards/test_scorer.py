@@ -174,6 +174,20 @@ def test_what_a_model_writes_is_not_run(write: Write, tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_function_may_use_processes_of_its_own(write: Write, start: str) -> None:
+    write(
+        "many.py",
+        "import multiprocessing\nfrom concurrent.futures import ProcessPoolExecutor\n"
+        "def length(text): return float(len(text))\n"
+        "def f(completions):\n"
+        f"    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context('{start}')) as pool:\n"
+        "        return list(pool.map(length, completions))\n",
+    )
+
+    assert scored("many.py:f", completions=["a", "bc"]).total == [1.0, 2.0]
+
+
 def test_functions_end_with_their_children(write: Write) -> None:
     write(
         "family.py",
@@ -184,6 +198,13 @@ def test_functions_end_with_their_children(write: Write) -> None:
     (pid,) = scored("family.py:f", completions=[""]).total
 
     assert pid is not None and gone(int(pid))
+
+
+def test_children_that_are_left_do_not_keep_anyone_waiting(write: Write) -> None:
+    write("left.py", "import os, time\ndef f(completions):\n    os.fork() or time.sleep(600)\n    os._exit(1)\n")
+
+    with pytest.raises(StageError, match="ended with exit code 1"):
+        scored("left.py:f", completions=[""])
 
 
 def test_functions_end_when_their_owner_is_killed(write: Write, tmp_path: Path) -> None:
@@ -262,13 +283,36 @@ def test_an_import_that_fails_says_where(write: Write) -> None:
         scored("bad.py:f", completions=[""])
 
 
-def test_a_column_that_is_not_there_is_named(write: Write) -> None:
-    write("needs.py", "def f(completions, target, **columns): ...\n")
+def test_columns_that_are_not_there_are_named_before_anything_is_called(write: Write) -> None:
+    write("needs.py", "def f(completions, target, margin=1, **columns): ...\n")
+    specs = [
+        RewardSpec.model_validate(words)
+        for words in ("needs.py:f", "match", {"regex": {"pattern": "a", "column": "x"}})
+    ]
 
-    with pytest.raises(
-        StageError, match=r"reward f needs target, which is no column of the rows \(they have: answer\)"
-    ):
-        scored("needs.py:f", completions=[""], columns={"answer": ["4"]})
+    with Scorer(specs) as scorer:
+        assert [str(problem) for problem in scorer.needs(["task"])] == [
+            "f: ['task']: needs rows with a column target",
+            "match: ['task']: needs rows with a column answer or solution or ground_truth or completion",
+            "regex: ['task']: needs rows with a column x",
+        ]
+        assert scorer.needs(["target", "solution", "x"]) == []
+        with pytest.raises(StageError, match=r"reward f: \['answer'\]: needs rows with a column target"):
+            scorer.score(["p"], ["c"], {"answer": ["4"]})
+
+
+def test_every_function_that_cannot_be_had_is_named(write: Write) -> None:
+    write("one.py", "a = 1\ndef b(text): ...\n")
+    write("two.py", "import nowhere_at_all\ndef c(completions): ...\n")
+
+    with pytest.raises(StageError) as raised:
+        scored("one.py:a", "one.py:b", "two.py:c", completions=[])
+
+    assert [line.split()[:2] for line in str(raised.value).splitlines()] == [
+        ["reward", "a:"],
+        ["reward", "b"],
+        ["reward", "c:"],
+    ]
 
 
 def test_what_cannot_be_a_reward_is_said_before_it_is_called(write: Write) -> None:
@@ -283,7 +327,7 @@ def test_columns_of_another_length_and_of_no_json_are_refused(write: Write) -> N
 
     with pytest.raises(StageError, match=r"for 1 completions there are \{'answer': 2\}"):
         scored("plain.py:f", completions=[""], columns={"answer": ["4", "5"]})
-    with pytest.raises(StageError, match="what JSON can hold"):
+    with pytest.raises(StageError, match=r"text, numbers, lists and objects can be handed on: .*bytes"):
         scored("plain.py:f", completions=[""], columns={"answer": [b"4"]})
 
 

@@ -4,12 +4,12 @@ A completion is text or a list of messages. Where a row's answer is asked for, `
 does not apply to it.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
 
-from tasks.load_function import Unusable
+from tasks.rewards.call import text_of
 from tasks.spec import Spec
 
 ANSWERS = ("answer", "solution", "ground_truth", "completion")  # columns that hold what is right, the best known first
@@ -22,9 +22,9 @@ class Builtin(Spec):
         """Whether it says how right a completion is for its row, so that the row's own answer scores highest."""
         return False
 
-    def needs(self, columns: Collection[str]) -> str:
-        """What it lacks in rows with these columns, in words; empty when it can work."""
-        return ""
+    def wants(self) -> list[tuple[str, ...]]:
+        """The columns of the rows that it needs, one of each tuple; `completion_ids` counts as one."""
+        return []
 
     def environment(self) -> list[str]:
         """The environment variables that it has to see."""
@@ -45,28 +45,11 @@ class Comparing(Builtin):
     def compares(self) -> bool:
         return True
 
-    def needs(self, columns: Collection[str]) -> str:
-        if any(name in columns for name in self._names()):
-            return ""
-        return f"a column {' or '.join(self._names())} with what is right; the rows have {', '.join(sorted(columns))}"
+    def wants(self) -> list[tuple[str, ...]]:
+        return [(self.column,) if self.column else ANSWERS]
 
     def answers(self, columns: Mapping[str, Any]) -> list[str | None]:
-        """Each row's right answer as text. Raises Unusable."""
-        if needs := self.needs(columns.keys()):
-            raise Unusable(f"needs {needs}")
-        name = next(name for name in self._names() if name in columns)
-        return [None if value is None else text_of(value) for value in columns[name]]
-
-    def _names(self) -> tuple[str, ...]:
-        return (self.column,) if self.column else ANSWERS
-
-
-def text_of(value: Any) -> str:
-    """Of a completion or an answer: text, a number, or the contents of a list of messages."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return "\n".join(text_of(part) for part in value)
-    if isinstance(value, dict):  # a message, or a part of one's content
-        return text_of(value.get("content") or value.get("text") or "")
-    return str(value)
+        """Each row's right answer as text."""
+        (names,) = Comparing.wants(self)
+        values = next(columns[name] for name in names if name in columns)
+        return [None if value is None else text_of(value) for value in values]

@@ -4,8 +4,8 @@ From rewards alone a policy may learn one harmless answer and give it everywhere
 it. So a completion's worth of 1 falls
 
 - the more *other* prompts were answered with the same text (white space aside): to ½ with one other, ⅓ with two; and
-- the more its shape, which is its text with every word blanked, is used beyond the share that it has among the rows'
-  own answers, where rows have answers;
+- with `shapes`, the more its shape, which is its text with every word blanked, is used beyond the share that it has
+  among the rows' own answers (for answers that are written as the policy is to write them);
 
 counted over this step and the `window` completions before it. The lower of the two counts. The same answer to the
 same prompt again is one answer.
@@ -23,9 +23,11 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr
 
-from tasks.rewards.builtin.builtin import Comparing, text_of
+from tasks.rewards.builtin.builtin import Comparing
+from tasks.rewards.call import text_of
 
-TOLERANCE = 0.01  # share by which a shape may exceed the rows' own use of it: about one in a step, so mere chance
+TOLERANCE = 0.01  # share by which a shape may exceed the rows' own use of it, or once: mere chance
+USUAL = 4096  # of the rows' own answers that are remembered
 _WORD = re.compile(r"\w+")
 
 Said = tuple[str, str, str]  # prompt, text, shape: hashes of them
@@ -34,8 +36,9 @@ Said = tuple[str, str, str]  # prompt, text, shape: hashes of them
 class Diversity(Comparing):
     """1 for an answer of its own, towards 0 for what is said to everyone."""
 
-    window: int = Field(4096, ge=0, description="how many completions before this step's are remembered")
-    shapes: bool = Field(True, description="count shapes too, where the rows have answers")
+    window: int = Field(1024, ge=0, description="how many completions before this step's are remembered")
+    shapes: bool = Field(False, description="count shapes too: the rows' answers are written as completions should be")
+    keep: list[str] = Field([], description="words that are part of a shape, such as a language's keywords")
 
     _recent: deque[Said] = PrivateAttr(default_factory=deque)
     _usual: deque[Said] = PrivateAttr(default_factory=deque)  # the same of the rows' own answers
@@ -43,25 +46,26 @@ class Diversity(Comparing):
     def compares(self) -> bool:
         return False
 
-    def needs(self, columns: object) -> str:
-        return ""
+    def wants(self) -> list[tuple[str, ...]]:
+        return super().wants() if self.shapes else []
 
     def __call__(self, *, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        said = [_said(prompt, text_of(text)) for prompt, text in zip(prompts, completions, strict=True)]
-        here = any(name in columns for name in self._names())
-        answers = self.answers(columns) if here and self.shapes else []
-        usual = [_said(prompt, text) for prompt, text in zip(prompts, answers, strict=False) if text is not None]
+        said = [self._said(prompt, text_of(text)) for prompt, text in zip(prompts, completions, strict=True)]
+        answers = self.answers(columns) if self.shapes else []
+        usual = [self._said(prompt, text) for prompt, text in zip(prompts, answers, strict=False) if text is not None]
         voices = {*self._recent, *said}
         texts = Counter(text for _, text, _ in voices)
         shares, expected = _shares(voices), _shares({*self._usual, *usual})
-        self._remember(self._recent, said)
-        self._remember(self._usual, usual)
-        return [min(1 / texts[text], _within(shares[shape], expected, shape)) for _, text, shape in said]
+        _remember(self._recent, said, self.window)
+        _remember(self._usual, usual, USUAL)
+        chance = max(TOLERANCE, 1 / max(len(voices), 1))
+        within = {shape: min(1.0, (expected.get(shape, 0.0) + chance) / share) for shape, share in shares.items()}
+        return [min(1 / texts[text], within[shape] if expected else 1.0) for _, text, shape in said]
 
-    def _remember(self, known: deque[Said], new: list[Said]) -> None:
-        known.extend(new)
-        while len(known) > self.window:
-            known.popleft()
+    def _said(self, prompt: Any, text: str) -> Said:
+        plain = " ".join(text.split())
+        shape = _WORD.sub(lambda word: word[0] if word[0] in self.keep else "_", plain)
+        return _hash(json.dumps(prompt, sort_keys=True)), _hash(plain), _hash(shape)
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs, to score as one that was never interrupted."""
@@ -72,20 +76,16 @@ class Diversity(Comparing):
         self._usual = deque(tuple(each) for each in state["usual"])
 
 
+def _remember(known: deque[Said], new: list[Said], most: int) -> None:
+    known.extend(new)
+    while len(known) > most:
+        known.popleft()
+
+
 def _shares(said: Iterable[Said]) -> dict[str, float]:
     """How large a part has each shape."""
     counts = Counter(shape for _, _, shape in said)
     return {shape: count / counts.total() for shape, count in counts.items()}
-
-
-def _within(share: float, expected: dict[str, float], shape: str) -> float:
-    """1 up to the rows' own share of a shape, towards 0 far above it."""
-    return min(1.0, (expected.get(shape, 0.0) + TOLERANCE) / share) if expected else 1.0
-
-
-def _said(prompt: Any, text: str) -> Said:
-    plain = " ".join(text.split())
-    return _hash(json.dumps(prompt, sort_keys=True)), _hash(plain), _hash(_WORD.sub("_", plain))
 
 
 def _hash(text: str) -> str:

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from tasks.rewards.builtin.builtin import Builtin, text_of
+from tasks.rewards.builtin.builtin import Builtin
+from tasks.rewards.call import text_of
 
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*$")]
 

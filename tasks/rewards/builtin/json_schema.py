@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from tasks.rewards.builtin.builtin import Builtin, text_of
+from tasks.rewards.builtin.builtin import Builtin
+from tasks.rewards.call import text_of
 from tasks.spec import Problem
 
 

@@ -7,13 +7,14 @@ talk its judge round: a judge is a reward that a policy can learn to please.
 import asyncio
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import Field
 
 from tasks.load_function import Unusable
-from tasks.rewards.builtin.builtin import Builtin, text_of
+from tasks.rewards.builtin.builtin import Builtin
+from tasks.rewards.call import text_of
 from tasks.spec import Problem
 
 _SCORE = re.compile(r"score\W{0,5}(-?\d+)", re.IGNORECASE)
@@ -51,9 +52,8 @@ class Judge(Builtin):
             return [Problem("highest", self.highest, f"more than lowest ({self.lowest})")]
         return []
 
-    def needs(self, columns: Collection[str]) -> str:
-        there = self.column is None or self.column in columns
-        return "" if there else f"the column {self.column}; the rows have {', '.join(sorted(columns))}"
+    def wants(self) -> list[tuple[str, ...]]:
+        return [(self.column,)] if self.column else []
 
     def environment(self) -> list[str]:
         return [self.key_variable] if self.key_variable else []

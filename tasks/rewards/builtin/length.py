@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tasks.load_function import Unusable
-from tasks.rewards.builtin.builtin import Builtin, text_of
+from tasks.rewards.builtin.builtin import Builtin
+from tasks.rewards.call import text_of
 from tasks.spec import Problem
 
 
@@ -25,11 +25,12 @@ class Length(Builtin):
             return [Problem("at_most", None, "give at_least, at_most or both: every length is right without them")]
         return []
 
+    def wants(self) -> list[tuple[str, ...]]:
+        return [("completion_ids",)] if self.unit == "tokens" else []
+
     def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         if self.unit == "tokens":
-            if (ids := columns.get("completion_ids")) is None:
-                raise Unusable("counts tokens, and completion_ids are not handed on here: use words or characters")
-            return [self._worth(len(each)) for each in ids]
+            return [self._worth(len(each)) for each in columns["completion_ids"]]
         texts = map(text_of, completions)
         return [self._worth(len(text.split() if self.unit == "words" else text)) for text in texts]
 

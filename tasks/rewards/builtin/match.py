@@ -5,7 +5,8 @@ from typing import Any
 
 from pydantic import Field
 
-from tasks.rewards.builtin.builtin import Comparing, text_of
+from tasks.rewards.builtin.builtin import Comparing
+from tasks.rewards.call import text_of
 
 
 class Match(Comparing):

@@ -1,12 +1,13 @@
 """Whether a regular expression is found in a completion; with `column`, whether what it finds is the row's answer."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field
 
-from tasks.rewards.builtin.builtin import Builtin, text_of
+from tasks.rewards.builtin.builtin import Builtin
+from tasks.rewards.call import text_of
 from tasks.spec import Problem
 
 
@@ -20,9 +21,8 @@ class Regex(Builtin):
     def compares(self) -> bool:
         return self.column is not None
 
-    def needs(self, columns: Collection[str]) -> str:
-        there = self.column is None or self.column in columns
-        return "" if there else f"the column {self.column}; the rows have {', '.join(sorted(columns))}"
+    def wants(self) -> list[tuple[str, ...]]:
+        return [(self.column,)] if self.column else []
 
     def problems(self) -> list[Problem]:
         try:

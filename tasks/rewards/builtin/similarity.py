@@ -1,20 +1,23 @@
-"""How much of the row's answer a completion has, in the same order: Python's own difflib, by words or characters."""
+"""How much of the row's answer a completion has, in the same order.
+
+2·L/T, where L is the length of the longest common subsequence and T that of both texts together: ROUGE-L's F-measure
+where words are compared. Computed with the bits of whole numbers (H. Hyyrö, "Bit-parallel LCS-length computation
+revisited", 2004), since a policy that repeats itself takes difflib minutes.
+"""
 
 from collections.abc import Sequence
-from difflib import SequenceMatcher
 from typing import Any, Literal
 
 from pydantic import Field
 
-from tasks.rewards.builtin.builtin import Comparing, text_of
+from tasks.rewards.builtin.builtin import Comparing
+from tasks.rewards.call import text_of
 
 
 class Similarity(Comparing):
-    """2·M/T, where M of the T units of both texts stand in matching runs: 1 for the same text, 0 for nothing alike."""
+    """1 for the same text, 0 for nothing alike."""
 
-    unit: Literal["words", "characters"] = Field(
-        "words", description="what is compared; characters are slow on long texts"
-    )
+    unit: Literal["words", "characters"] = Field("words", description="what is compared")
 
     def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         pairs = zip(completions, self.answers(columns), strict=True)
@@ -23,4 +26,17 @@ class Similarity(Comparing):
     def _alike(self, text: str, answer: str) -> float:
         words = self.unit == "words"
         first, second = (text.split(), answer.split()) if words else (list(text.strip()), list(answer.strip()))
-        return SequenceMatcher(None, first, second, autojunk=False).ratio()
+        both = len(first) + len(second)
+        return 2 * longest_common(first, second) / both if both else 1.0
+
+
+def longest_common(first: Sequence[str], second: Sequence[str]) -> int:
+    """The length of their longest common subsequence."""
+    places: dict[str, int] = {}
+    for index, unit in enumerate(second):
+        places[unit] = places.get(unit, 0) | 1 << index
+    every = row = (1 << len(second)) - 1
+    for unit in first:
+        common = row & places.get(unit, 0)
+        row = (row + common | row - common) & every
+    return len(second) - row.bit_count()

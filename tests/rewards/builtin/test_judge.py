@@ -1,0 +1,92 @@
+"""A judge behind OpenAI's chat API, on this machine."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tasks.job import StageError
+from tasks.rewards.scorer import Scorer, Scores
+from tasks.rewards.spec import RewardSpec
+
+
+class Server(ThreadingHTTPServer):
+    """Says what it is told to say, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.says: dict[str, str] = {}  # a word of the question -> the reply
+        self.asked: list[dict[str, Any]] = []
+        self.keys: set[str | None] = set()
+        super().__init__(("127.0.0.1", 0), Handler)
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append(asked)
+        self.server.keys.add(self.headers["Authorization"])
+        question = asked["messages"][1]["content"]
+        reply = next((says for word, says in self.server.says.items() if word in question), None)
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": reply}}
+        body = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+        content = json.dumps(body if reply is not None else {"error": {"message": "no such model"}}).encode()
+        self.send_response(200 if reply is not None else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def judged(server: Server, *completions: str, key: str | None = None, **columns: list[Any]) -> Scores:
+    url = f"http://127.0.0.1:{server.server_port}/v1"
+    options = {"url": url, "model": "m", "rubric": "10 for kindness", "column": "answer" if columns else None}
+    with Scorer([RewardSpec.model_validate({"judge": options | {"key_variable": key}})]) as scorer:
+        return scorer.score(["Say hello"] * len(completions), completions, columns)
+
+
+def test_a_judge_s_score_is_scaled_to_0_to_1(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "open")
+    server.says = {
+        "good": "Kind.\nScore: 10",
+        "fair": "Score: 9 at first, but **Score:** 4",
+        "bad": "score=1",
+        "odd": "Score: 11",
+    }
+
+    scores = judged(server, "good", "fair", "bad", "odd", key="JUDGE_KEY", answer=["ref"] * 4)
+
+    assert scores.total == [1.0, pytest.approx(1 / 3), 0.0, None]
+    assert scores.metrics == {"judge_without_score": 0.25}
+    assert server.keys == {"Bearer open"}
+    system, question = server.asked[0]["messages"]
+    assert "10 for kindness" in system["content"] and "from 1\nto 10" in system["content"]
+    assert "<task>\nSay hello\n</task>\n\n<reference>\nref\n</reference>\n\n<answer>\n" in question["content"]
+
+
+def test_a_judge_that_never_gives_a_score_is_an_error(server: Server) -> None:
+    server.says = {"": "I would rather not."}
+
+    with pytest.raises(
+        StageError, match=r"reward judge: the judge m gives no `Score: N`; it says 'I would rather not.'"
+    ):
+        judged(server, "hello")
+
+
+def test_a_judge_that_is_not_there_is_an_error(server: Server) -> None:
+    with pytest.raises(StageError, match=r"the judge m at http://127.0.0.1.* does not answer: .*no such model"):
+        judged(server, "hello")

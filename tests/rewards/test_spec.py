@@ -1,0 +1,104 @@
+"""Rewards as a recipe says them."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.rewards.spec import RewardSpec, rewards_problems
+
+
+def spec(words: Any) -> RewardSpec:
+    return RewardSpec.model_validate(words)
+
+
+def problems(words: Any) -> str:
+    return "\n".join(map(str, spec(words).problems()))
+
+
+@pytest.fixture(autouse=True)
+def sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sums.py").write_text("def right(completions, answer): ...\ndef short(completions): ...\n")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_name_is_short_for_a_function_or_a_built_in() -> None:
+    assert spec("sums.py:right") == spec({"function": {"name": "sums.py:right"}})
+    assert spec("math") == spec({"math": {}})
+    assert spec("sums.py:right").label == "right"
+    assert spec({"regex": {"pattern": "a"}, "name": "has_a"}).label == "has_a"
+
+
+def test_it_comes_back_from_its_own_words() -> None:
+    for words in ("sums.py:right", {"json_schema": {"schema": {"type": "object"}}}, {"diversity": {}, "weight": 0.5}):
+        found = spec(words).as_found()
+
+        assert RewardSpec.model_validate(found.model_dump(mode="json")) == found
+        assert RewardSpec.model_validate_json(found.model_dump_json()) == found
+
+
+def test_what_its_file_says_is_part_of_what_it_is() -> None:
+    before = spec("sums.py:right").as_found().identity()
+    Path("sums.py").write_text("def right(completions, answer): return [0.0]\n")
+
+    assert spec("sums.py:right").as_found().identity() != before
+
+
+def test_how_it_is_reached_is_not_what_it_is() -> None:
+    plain = spec({"judge": {"model": "m", "rubric": "r"}})
+    elsewhere = spec(
+        {"judge": {"model": "m", "rubric": "r", "url": "http://there/v1", "concurrency": 3}, "timeout_s": 9.0}
+    )
+
+    assert elsewhere.identity() == plain.identity()
+    assert spec({"judge": {"model": "m", "rubric": "s"}}).identity() != plain.identity()
+    what, how = elsewhere.apart()
+    assert what == plain
+    assert what.joined(how) == elsewhere
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({}, "exactly one of function, math, match"),
+        ({"math": {}, "match": {}}, "this has math and match"),
+        ("sums.py:nothing", "function.name: 'sums.py:nothing': a function of sums.py: right, short"),
+        ({"regex": {"pattern": "("}}, "regex.pattern: .*a regular expression in Python's syntax"),
+        ({"json_schema": {"schema": {"type": "objekt"}}}, "json_schema.schema: .*objekt"),
+        ({"length": {}}, "give at_least, at_most or both"),
+        ({"length": {"at_least": 5, "at_most": 4}}, r"at least at_least \(5\)"),
+        ({"judge": {"model": "m", "rubric": "r", "lowest": 3, "highest": 3}}, r"more than lowest \(3\)"),
+        ({"diversity": {}, "weight": 2.0}, "0 to 1: the part of the other rewards"),
+    ],
+)
+def test_what_is_wrong_with_one(words: Any, said: str) -> None:
+    assert re.search(said, problems(words))
+
+
+@pytest.mark.parametrize("words", ["sums.py:right", "math", {"length": {"at_most": 3}}, "statistics:mean"])
+def test_what_is_right(words: Any) -> None:
+    assert problems(words) == ""
+
+
+@pytest.mark.parametrize(
+    "words", [{"function": "sums.py"}, {"maths": {}}, {"match": {"weight": 1}}, {"format": {"tags": []}}, 3]
+)
+def test_what_cannot_be_read(words: Any) -> None:
+    with pytest.raises(ValueError, match="RewardSpec"):
+        spec(words)
+
+
+def test_several_have_names_of_their_own_and_one_that_counts() -> None:
+    (same,) = rewards_problems([spec("match"), spec("match")])
+    (alone,) = rewards_problems([spec("diversity")])
+
+    assert same.path == "1.name" and "give one of the rewards called match another `name`" in same.allowed
+    assert "another reward beside diversity" in alone.allowed
+    assert rewards_problems([spec("match"), spec({"match": {}, "name": "again"}), spec("diversity")]) == []
+
+
+def test_an_editor_knows_both_forms() -> None:
+    schema = RewardSpec.model_json_schema()
+
+    assert {"type": "string"} in (schema.get("anyOf") or schema["$defs"]["RewardSpec"]["anyOf"])
