@@ -100,12 +100,14 @@ def training_template(tokenizer: Any) -> str | None:
 @cache
 def trl_templates() -> dict[str, tuple[str, str]]:
     """TRL's templates by their names, as models have them and with marks; none where TRL is not installed. They are
-    read as files (of TRL 1.16), since its own function for it imports torch."""
+    read as files (of TRL 1.16), since TRL's own function imports torch."""
     spec = importlib.util.find_spec("trl")
     folder = Path(next(iter(spec.submodule_search_locations or []), "")) / "chat_templates" if spec else Path("none")
-    marked = {path.name.removesuffix("_training.jinja"): path for path in sorted(folder.glob("*_training.jinja"))}
-    pairs = {name: (path.with_name(f"{name}.jinja"), path) for name, path in marked.items()}
-    return {name: (plain.read_text(), path.read_text()) for name, (plain, path) in pairs.items() if plain.is_file()}
+    names = sorted(path.name.removesuffix("_training.jinja") for path in folder.glob("*_training.jinja"))
+    return {
+        name: ((folder / f"{name}.jinja").read_text(), (folder / f"{name}_training.jinja").read_text())
+        for name in names
+    }
 
 
 def end_of_turn(tokenizer: Any) -> int | None:
@@ -132,7 +134,7 @@ def encode(tokenizer: Any, row: Row, loss: Loss = "assistant", template: str | N
         ids = found["input_ids"]
         return Tokens(ids, [bool(each) for each in found["assistant_masks"]] if marked else [True] * len(ids))
     if "text" in row and "prompt" not in row:
-        ids = tokenizer(row["text"] + tokenizer.eos_token)["input_ids"]
+        ids = tokenizer(_ended(row["text"], tokenizer))["input_ids"]
         return Tokens(ids, [True] * len(ids))
     prompt = _ids(tokenizer, row["prompt"], add_generation_prompt=True, **options)
     answers = [row[name] for name in ("completion", "chosen", "rejected") if name in row]
@@ -208,7 +210,8 @@ def _ids(tokenizer: Any, said: str | list[Row], **options: Any) -> list[int]:
 
 def _ended(answer: str | list[Row], tokenizer: Any) -> Any:
     """Text ends with the token for it, as a turn ends in a template."""
-    return answer + tokenizer.eos_token if isinstance(answer, str) else answer
+    done = not isinstance(answer, str) or answer.endswith(tokenizer.eos_token)
+    return answer if done else answer + tokenizer.eos_token
 
 
 def _short(template: str) -> str:

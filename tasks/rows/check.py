@@ -34,6 +34,10 @@ _NEXT = {
 }
 
 
+class Wrong(ValueError):
+    """A row that is not what it should be; each of `args` says what is wanted."""
+
+
 def problems(row: Row, kind: str) -> Iterator[str]:
     """What is wrong with a row of this kind."""
     faults = list(_values(row))
@@ -52,6 +56,14 @@ def said(value: Any) -> str:
     """The type of a value, in JSON's words."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
     return "null" if value is None else names.get(type(value), f"{type(value).__module__}.{type(value).__name__}")
+
+
+def decoded(text: str) -> Any:
+    """The value of JSON in text; the text itself where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 class Columns:
@@ -88,7 +100,9 @@ def _column(name: str, value: Any, kind: str) -> Iterator[str]:
         yield from _conversation(name, value)
     else:
         wanted = "a list of messages" if conversational else "text" if kind == "text" else "text or a list of messages"
-        held = " that holds JSON: decode it" if isinstance(value, str) and _is_json(value) else ""
+        held = (
+            " that holds JSON: decode it" if isinstance(value, str) and isinstance(decoded(value), list | dict) else ""
+        )
         yield f"{name}: {wanted}, not {said(value)}{held}"
 
 
@@ -130,10 +144,15 @@ def _message(place: str, message: Any) -> Iterator[str]:
         blocks = [block.get("type") for block in content if isinstance(block, dict)] if type(content) is list else []
         kinds = f" of {', '.join(sorted({repr(kind) for kind in blocks}))}" if blocks else ""
         yield f"{place}.content: text, not {said(content)}{kinds}"
-    elif not (content or "").strip() and not calls:
+    elif not (content or "").strip() and not calls and role != "tool":
         yield f"{place}.content: text that is not empty is wanted"
+    for name in message.keys() - {"role", "content", "tool_calls"}:
+        if not isinstance(message[name], str):
+            yield f"{place}.{name}: text, not {said(message[name])}"
     if calls is not None:
         yield from _functions(f"{place}.tool_calls", calls)
+        if role != "assistant":
+            yield f"{place}.tool_calls: only the assistant calls"
 
 
 def _functions(place: str, given: Any) -> Iterator[str]:
@@ -166,10 +185,3 @@ def _values(value: Any, place: str = "", depth: int = 0) -> Iterator[str]:
         yield f"{place}: a finite number, not {value}"
     elif value is not None and type(value) not in (bool, int, float):
         yield f"{place}: text, a number, true, false, null, a list or an object, not {said(value)}"
-
-
-def _is_json(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), list | dict)
-    except (ValueError, RecursionError):
-        return False

@@ -24,6 +24,7 @@ import re
 import shutil
 import zlib
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from string import punctuation
 from typing import Any
@@ -39,7 +40,7 @@ from tasks.rows.stored import Row, asked, plain, read_lines
 
 WORDS = 13
 COMMON = 10  # 13 words in more rows to train on than this are no evidence
-KNOWN_WORDS = 1_000_000  # whose hashes are remembered: some 100 MB
+KNOWN_WORDS = 1_000_000  # whose hashes are remembered: some 200 MB
 TOLD = 20  # dropped rows that rows.json shows
 SHOWN = 200  # characters of each
 
@@ -131,19 +132,11 @@ def work(job: Job) -> None:
     job.finish(**facts | changed)
 
 
-class _Hashes(dict[str, int]):
-    """The hash of each word, in lower case and without punctuation around it; -1 for nothing but punctuation, but for a
-    sign of ASCII's that stands alone."""
-
-    def __missing__(self, word: str) -> int:
-        if len(self) >= KNOWN_WORDS:
-            self.clear()
-        bare = word.strip(_AROUND) or (word if word.isascii() else "")
-        self[word] = zlib.crc32(bare.encode()) if bare else -1
-        return self[word]
-
-
-_HASHES = _Hashes()
+@lru_cache(KNOWN_WORDS)
+def _hash(word: str) -> int:
+    """Of a word without punctuation around it; -1 for nothing but punctuation, but for a sign of ASCII's alone."""
+    bare = word.strip(_AROUND) or (word if word.isascii() else "")
+    return zlib.crc32(bare.encode()) if bare else -1
 
 
 def _windows(row: Row) -> Hashes:
@@ -151,7 +144,7 @@ def _windows(row: Row) -> Hashes:
     found = [np.empty(0, np.uint64)]
     for turn in asked(row):
         text = turn.lower() if turn.isascii() else _CHARACTER.sub(r" \g<0> ", turn.lower())
-        hashes = np.array([number for word in text.split() if (number := _HASHES[word]) >= 0], np.uint64)
+        hashes = np.array([number for word in text.split() if (number := _hash(word)) >= 0], np.uint64)
         size = len(hashes) - WORDS + 1
         if size > 0:
             found.append(np.sum([hashes[at : at + size] * factor for at, factor in enumerate(_FACTORS)], axis=0))

@@ -1,15 +1,14 @@
 """Read the rows of a source one at a time, each with the place where a person finds it.
 
-    for found in read(spec, folder): found.place, found.row or found.fault
+    for found in read(spec, folder): found.place, found.value
 
-A row that cannot be read as a JSON object is a fault, and the reading goes on after it. A file that is damaged ends it:
+A row that cannot be read has a Wrong for its value, and the reading goes on after it. A file that is damaged ends it:
 StageError.
 """
 
 import inspect
 import io
 import json
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -22,7 +21,8 @@ import pyarrow.parquet as pq
 from tasks.data.sources import open_hugging_face
 from tasks.functions import Function
 from tasks.job import StageError
-from tasks.rows.check import said
+from tasks.load_function import described
+from tasks.rows.check import Wrong
 from tasks.rows.spec import HuggingFaceRows, RowsSpec
 from tasks.rows.stored import Row
 
@@ -33,13 +33,8 @@ LARGEST_JSON_MB = 500  # of a .json file, which is read as a whole
 @dataclass(frozen=True)
 class Found:
     place: str  # "chat.jsonl, line 7": the file below the source's folder
-    row: Row | None
-    fault: str = ""  # why there is no row, and what is wanted
+    value: Any  # what stands there, or a Wrong that says why it cannot be read
     done: float = 0.0  # how much of the source has been read, 0 … 1; 0 where nobody can know
-
-
-class _Fault(ValueError):
-    """A row that cannot be read."""
 
 
 def read(spec: RowsSpec, folder: Path) -> Iterator[Found]:
@@ -63,20 +58,12 @@ def _files(spec: RowsSpec) -> Iterator[Found]:
         name = path.relative_to(root).as_posix()
         read = _parquet if path.suffix == ".parquet" else _list if _is_list(path) else _lines
         for where, value, done in read(path, spec):
-            yield _found(f"{name}, {where}", value, min(1.0, (before + done) / total))
+            yield Found(f"{name}, {where}", value, min(1.0, (before + done) / total))
         before += path.stat().st_size
 
 
-def _found(place: str, value: Any, done: float = 0.0) -> Found:
-    if isinstance(value, _Fault):
-        return Found(place, None, str(value), done)
-    if not isinstance(value, dict):
-        return Found(place, None, f"a JSON object is wanted, not {said(value)}", done)
-    return Found(place, value, done=done)
-
-
 def _lines(path: Path, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
-    """(place, value or fault, bytes of the file that were read) of each line with anything on it, decompressed as the
+    """(place, value, bytes of the file that were read) of each line with anything on it, decompressed as the
     name says. Of a line that is too large no more is held."""
     most = spec.max_bytes()
     compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
@@ -90,7 +77,7 @@ def _lines(path: Path, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
                 number += 1
                 value: Any = None
                 if len(line.rstrip(b"\r\n")) > most:
-                    value = _Fault(too_large(spec))
+                    value = too_large(spec)
                     while line and not line.endswith(b"\n"):
                         line = stream.readline(1 << 20)
                 elif line.strip():
@@ -104,8 +91,8 @@ def _lines(path: Path, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
             ) from error
 
 
-def too_large(spec: RowsSpec) -> str:
-    return f"larger than max_row_mb = {spec.max_row_mb:g} MB: raise it, split the row, or leave it out"
+def too_large(spec: RowsSpec) -> Wrong:
+    return Wrong(f"larger than max_row_mb = {spec.max_row_mb:g} MB: raise it, split the row, or leave it out")
 
 
 def _value(line: bytes) -> Any:
@@ -113,29 +100,29 @@ def _value(line: bytes) -> Any:
     try:
         return _DECODER.decode(line.decode())
     except UnicodeDecodeError as error:
-        return _Fault(f"not UTF-8 (byte {error.object[error.start]:#04x} at {error.start}); save the file as UTF-8")
+        return Wrong(f"not UTF-8 (byte {error.object[error.start]:#04x} at {error.start}); save the file as UTF-8")
     except (ValueError, RecursionError) as error:  # ValueError: also an integer of more digits than Python converts
         return _not_json(error)
 
 
-def _not_json(error: Exception) -> _Fault:
-    if isinstance(error, _Fault):
+def _not_json(error: Exception) -> Wrong:
+    if isinstance(error, Wrong):
         return error
     if isinstance(error, RecursionError):
-        return _Fault("nested too deeply; a row is an object with columns")
-    return _Fault(f"not JSON ({error}); one JSON object a row is wanted")
+        return Wrong("nested too deeply; a row is an object with columns")
+    return Wrong(f"not JSON ({error}); one JSON object a row is wanted")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> Row:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise _Fault(f"column {next(name for name in names if names.count(name) > 1)!r} stands twice in one object")
+        raise Wrong(f"column {next(name for name in names if names.count(name) > 1)!r} stands twice in one object")
     return found
 
 
 def _no_constant(name: str) -> Any:
-    raise _Fault(f"{name} is not JSON; null is the word for no number")
+    raise Wrong(f"{name} is not JSON; null is the word for no number")
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant)
@@ -157,7 +144,7 @@ def _list(path: Path, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
             f"line of it: jq -c '.[]' {path.name} > {path.stem}.jsonl"
         )
     rows = _value(path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
-    if isinstance(rows, _Fault):
+    if isinstance(rows, Wrong):
         raise StageError(f"{path}: {rows}")
     for number, row in enumerate(rows, start=1):
         yield f"row {number}", row, 0
@@ -181,7 +168,7 @@ def _batch(batch: pa.RecordBatch) -> Iterable[Any]:
         return found
     except UnicodeDecodeError:  # Parquet does not check that its strings are UTF-8
         if batch.num_rows == 1:
-            return [_Fault("not UTF-8; write the file anew with text that is")]
+            return [Wrong("not UTF-8; write the file anew with text that is")]
         return [value for row in range(batch.num_rows) for value in _batch(batch.slice(row, 1))]
 
 
@@ -189,7 +176,7 @@ def _hugging_face(asked: HuggingFaceRows, limit: int | None) -> Iterator[Found]:
     rows, count = open_hugging_face(asked.source())
     total = min(count or limit or 0, limit or count or 0)
     for number, row in enumerate(rows, start=1):
-        yield _found(f"{asked.name}/{asked.split}, row {number}", row, min(1.0, number / total) if total else 0.0)
+        yield Found(f"{asked.name}/{asked.split}, row {number}", row, min(1.0, number / total) if total else 0.0)
 
 
 def _function(asked: Function, folder: Path, known: dict[str, Any]) -> Iterator[Found]:
@@ -199,18 +186,12 @@ def _function(asked: Function, folder: Path, known: dict[str, Any]) -> Iterator[
     number = 0
     try:
         for number, row in enumerate(function(**_parameters(function, known)), start=1):
-            yield _found(f"{asked.name}, row {number}", row, min(1.0, number / limit) if limit else 0.0)
+            yield Found(f"{asked.name}, row {number}", row, min(1.0, number / limit) if limit else 0.0)
     except StageError:
         raise
     except Exception as error:  # whatever it is, it is the user's to correct
-        raise StageError(f"{asked.name}, after row {number}: {_where(error, folder)}{error!r}") from error
+        raise StageError(f"{asked.name}, after row {number}: {described(error, folder)}") from error
 
 
 def _parameters(function: Callable[..., Any], known: dict[str, Any]) -> dict[str, Any]:
     return {name: known[name] for name in inspect.signature(function).parameters if name in known}
-
-
-def _where(error: Exception, folder: Path) -> str:
-    """The last line of the user's own files that the error came through."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if folder in Path(frame.filename).parents]
-    return f"{Path(own[-1].filename).relative_to(folder)}, line {own[-1].lineno}: " if own else ""

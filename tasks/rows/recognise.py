@@ -16,7 +16,6 @@ where prompt, completion, chosen and rejected are text or, all of them, lists of
 `chat_template_kwargs` are kept. Further columns are kept where rewards can see them ("…"), and dropped elsewhere.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,29 +23,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.data.source_spec import listed
-from tasks.rows.check import COLUMNS, said
+from tasks.rows.check import COLUMNS, Wrong, decoded, said
 from tasks.rows.stored import OPTIONAL, Row
 
 Note = Callable[[str], None]  # told what was changed in a row
 
 _MESSAGE = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "thinking")
-_SHAREGPT_ROLES = {
-    "human": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "model": "assistant",
-    "observation": "tool",
-    "function_response": "tool",
-}
+_SHAREGPT_ROLES = {"human": "user", "observation": "tool", "function_response": "tool"} | dict.fromkeys(
+    ("gpt", "chatgpt", "model"), "assistant"
+)
 _NOT_SUPPORTED = {  # what would change the result if it was passed over
     "weight": "leave the turn out, or make it part of the prompt",
     "train": "leave the turn out, or make it part of the prompt",
     "function_call": "tool_calls is what it is called today",
 }
-
-
-class Wrong(ValueError):
-    """A row that is not what it should be; the message says what is wanted."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +120,7 @@ class Recognised:
         given = dict.fromkeys(columns) | _alike(given, notes.add)
         given |= {name: row.pop(name) for name in OPTIONAL if row.get(name) is not None}
         if isinstance(given.get("tools"), str):
-            given["tools"] = _decoded(given["tools"])
+            given["tools"] = decoded(given["tools"])
             notes.add("tools: JSON in text -> a list")
         if format.kind not in ("prompt_completion", "prompt"):
             notes |= {f"dropped: {name}" for name in row if row[name] is not None}
@@ -220,15 +210,7 @@ def _call(call: Any, note: Note) -> Any:
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return call
     note("tool_calls[].function.arguments: JSON in text -> an object")
-    return call | {"function": function | {"arguments": _decoded(function["arguments"])}}
-
-
-def _decoded(text: str) -> Any:
-    """JSON's value; the text itself where it is none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+    return call | {"function": function | {"arguments": decoded(function["arguments"])}}
 
 
 def _with_prompt(row: Row, note: Note) -> Row:

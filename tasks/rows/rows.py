@@ -2,7 +2,7 @@
 
 One row in memory at a time: read, recognised and mapped to TRL's columns, checked, exact duplicates dropped (of equal
 rows the first is kept), split by a hash of the prompt. Then the rows to train on whose prompt stands in the held-out
-part are dropped (decontaminate.py). Held in memory: 16 bytes a row (some 70 as Python has them).
+part are dropped (decontaminate.py). Held in memory: 16 bytes a row (some 100 as Python has them).
 
     rows, faults = peek(spec, folder)    the first rows, for a look before anything is spent
 
@@ -22,14 +22,15 @@ from blake3 import blake3
 from infra.durable import write_json
 from tasks.data.documents import SPLITS, Split, split_of
 from tasks.job import Job, StageError, main
-from tasks.rows.check import Columns, problems
+from tasks.rows.check import Columns, Wrong, problems, said
 from tasks.rows.decontaminate import count, drop_contaminated
 from tasks.rows.read import Found, read, too_large
-from tasks.rows.recognise import Recognised, Wrong
+from tasks.rows.recognise import Recognised
 from tasks.rows.spec import RowsSpec
 from tasks.rows.stored import Row, encoded, is_conversational, read_lines, read_rows, split_key
 
 BAD_ROWS = 20  # told together; reading stops there
+PROBLEMS = 5  # of one row
 SAMPLES = 8  # rows shown in the report
 PROGRESS_INTERVAL_S = 0.5
 
@@ -53,7 +54,8 @@ class Reading:
             except Wrong as wrong:
                 self.faulty += 1
                 if self.faulty <= BAD_ROWS:
-                    self.told += [f"{each.place}: {problem}" for problem in wrong.args]
+                    more = [f"and {len(wrong.args) - PROBLEMS} more"] if len(wrong.args) > PROBLEMS else []
+                    self.told += [f"{each.place}: {problem}" for problem in [*wrong.args[:PROBLEMS], *more]]
                 if self.faulty == BAD_ROWS and refuse:
                     break
             else:
@@ -61,22 +63,24 @@ class Reading:
         if self.faulty and refuse:
             stopped = " (reading stopped there)" if self.faulty == BAD_ROWS else ""
             raise StageError(
-                f"{self.spec.place()}: {self.faulty} faulty rows{stopped}:{self.list()}\n"
+                f"{self.spec.place()}: faulty rows: {self.faulty}{stopped}{self.faults()}\n"
                 "Correct them; or say `faulty: drop`, and such rows are dropped, counted and told."
             )
 
-    def list(self) -> str:
+    def faults(self) -> str:
         return "".join(f"\n  {problem}" for problem in self.told)
 
     def _row(self, found: Found) -> Row:
-        if found.row is None:
-            raise Wrong(found.fault)
-        row = self.recognised.mapped(found.row, found.place)
+        if isinstance(found.value, Wrong):
+            raise found.value
+        if not isinstance(found.value, dict):
+            raise Wrong(f"a JSON object is wanted, not {said(found.value)}")
+        row = self.recognised.mapped(found.value, found.place)
         assert self.recognised.format  # it is known by now
         if wrong := [*problems(row, self.recognised.format.kind)] or [*self.columns.problems(row, found.place)]:
             raise Wrong(*wrong)
         if len(encoded(row).encode()) > self.spec.max_bytes():
-            raise Wrong(too_large(self.spec))
+            raise too_large(self.spec)
         return row
 
 
@@ -98,7 +102,10 @@ def work(job: Job) -> None:
     numbers: dict[Split, int] = dict.fromkeys(SPLITS, 0)
     seen: set[bytes] = set()
     with ExitStack() as open_files:
-        files = {split: open_files.enter_context(path.open("w", newline="\n")) for split, path in paths.items()}
+        files = {
+            split: open_files.enter_context(path.open("w", encoding="utf-8", newline="\n"))
+            for split, path in paths.items()
+        }
         for row in reading.sound(_shown(job, read(spec, job.work / "code"))):
             line = encoded(row)
             digest = blake3(line.encode()).digest(16)
@@ -111,7 +118,7 @@ def work(job: Job) -> None:
             numbers[split] += 1
             conversational = is_conversational(row)
     if not seen:
-        faulty = f"; {reading.faulty} are faulty:{reading.list()}" if reading.faulty else "; choose another source"
+        faulty = f"; {reading.faulty} are faulty:{reading.faults()}" if reading.faulty else "; choose another source"
         raise StageError(f"{spec.place()}: no rows{faulty}")
     _refuse_empty(spec, numbers, paths)
     dropped = drop_contaminated(paths["train"], [paths["held_out"]], job.output / "train.jsonl")

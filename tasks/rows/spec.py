@@ -23,17 +23,8 @@ from tasks.spec import PathText, Problem, Spec, StageSpec
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".parquet")
 SOURCES = ("path", "huggingface", "function")
 
-FormatName = Literal[
-    "messages",
-    "prompt_completion",
-    "preference",
-    "prompt",
-    "text",
-    "sharegpt",
-    "sharegpt_preference",
-    "alpaca",
-    "verl",
-]
+Kind = Literal["messages", "prompt_completion", "preference", "prompt", "text"]
+FormatName = Literal[Kind, "sharegpt", "sharegpt_preference", "alpaca", "verl"]
 
 
 class RowFiles(FilesSource):

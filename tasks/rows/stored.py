@@ -9,17 +9,21 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tasks.data.documents import Split
 from tasks.manifest import text_digest
 
+if TYPE_CHECKING:  # pyarrow: what reads rows is started up with, too
+    from tasks.data.documents import Split
+
 Row = dict[str, Any]
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 OPTIONAL = ("tools", "chat_template_kwargs")  # TRL's columns that a row of any kind may have
 
 
-def read_rows(directory: Path, split: Split) -> Iterator[Row]:
+def read_rows(directory: Path, split: "Split") -> Iterator[Row]:
     """The rows of one part, in their order."""
     return read_lines(directory / f"{split}.jsonl")
 
@@ -32,7 +36,7 @@ def read_lines(path: Path) -> Iterator[Row]:
 
 def encoded(row: Row) -> str:
     """A row as its line, without the end of it. Raises ValueError for what JSON has no word for."""
-    return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _ENCODER.encode(row)
 
 
 def is_conversational(row: Row) -> bool:

@@ -1,5 +1,6 @@
 """Chat templates: what of a conversation the loss is on, what ends a turn, how many tokens a row has."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,6 +87,38 @@ def test_trl_chooses_the_same() -> None:
         assert training_template(known) == get_training_chat_template(known)
     known = tokenizer()
     assert is_chat_template_stop_token_trained(known, training_template(known))
+
+
+@pytest.mark.parametrize(
+    ("row", "loss"),
+    [
+        ({"messages": [USER, ASSISTANT, *AGAIN]}, "assistant"),
+        ({"messages": [USER, ASSISTANT, *AGAIN]}, "all"),
+        ({"prompt": "2 + 2 =", "completion": " 4"}, "assistant"),
+        ({"prompt": [USER], "completion": [ASSISTANT]}, "assistant"),
+        ({"text": "It is 4.<|endoftext|>"}, "all"),
+    ],
+    ids=["assistant's turns", "all turns", "text", "completion", "text alone"],
+)
+def test_trl_s_trainer_makes_the_same_of_a_row(row: dict[str, Any], loss: Loss, tmp_path: Path) -> None:
+    from datasets import Dataset
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from trl import SFTConfig, SFTTrainer
+
+    marked = "messages" in row and loss == "assistant"
+    known = tokenizer()
+    known.chat_template = training_template(known)  # TRL refuses one without marks that it does not know
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    trainer = SFTTrainer(
+        model=LlamaForCausalLM(LlamaConfig(vocab_size=len(known), **sizes)),
+        args=SFTConfig(str(tmp_path), assistant_only_loss=marked, use_cpu=True, bf16=False, report_to="none"),
+        train_dataset=Dataset.from_list([row]),
+        processing_class=known,
+    )
+    made = trainer.train_dataset[0]
+    tokens = encode(known, row, loss)
+    assert made["input_ids"] == tokens.ids
+    assert [label != -100 for label in made.get("labels", made["input_ids"])] == tokens.loss
 
 
 def test_a_marked_template_is_left_alone_and_an_unknown_one_is_none() -> None:

@@ -98,6 +98,8 @@ CASES = [
     # tools
     Case("a call without a name", chat(USER, call({"arguments": {}})), r"messages\[1\].tool_calls\[0\]: a function's name, and"),
     Case("arguments that are no object", chat(USER, call({"name": "add", "arguments": "[1"})), r"messages\[1\].tool_calls\[0\]: .*arguments as an object"),
+    Case("a call of the user's", chat(call({"name": "add"}) | {"role": "user"}, ASSISTANT), r"messages\[0\].tool_calls: only the assistant calls"),
+    Case("a tool's name that is no text", chat(USER, call({"name": "add"}), {"role": "tool", "name": 4, "content": ""}, ASSISTANT), r"messages\[2\].name: text, not a number"),
     Case("tools that are no list", chat(USER, ASSISTANT, tools="add"), "tools: a list, not text"),
     Case("a tool without a name", chat(USER, ASSISTANT, tools=[{"type": "function"}]), r"tools\[0\]: a function's name"),
     Case("options of the template that are text", chat(USER, ASSISTANT, chat_template_kwargs="a"), "chat_template_kwargs: an object, not text"),
@@ -140,6 +142,14 @@ def test_all_problems_of_the_first_bad_rows_are_told_together(folder: Path, tmp_
         "b.jsonl, line 1",
     ]
     assert str(folder) in said and "faulty: drop" in said
+
+
+def test_of_a_row_with_many_problems_the_first_are_told(folder: Path, tmp_path: Path) -> None:
+    jsonl(folder / "a.jsonl", chat(*[{"role": "bot", "content": "a"}] * 500))
+    with pytest.raises(StageError) as caught:
+        prepared(tmp_path / "job", path=str(folder))
+    assert str(caught.value).count("a.jsonl, line 1: ") == 6
+    assert "  a.jsonl, line 1: and 495 more" in str(caught.value)
 
 
 def test_reading_stops_at_twenty_bad_rows(folder: Path, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.rows.check import COLUMNS, problems
-from tasks.rows.recognise import FORMATS, Recognised, Wrong
+from tasks.rows.check import COLUMNS, Wrong, problems
+from tasks.rows.recognise import FORMATS, Recognised
 from tasks.rows.spec import FormatName
 
 QUESTION, ANSWER = "What is 2 + 2?", "It is 4."
@@ -38,6 +38,9 @@ TRL: dict[str, dict[str, Any]] = {
     "a prompt for rewards": {"prompt": [USER], "answer": 4, "hints": ["two", {"and": "two"}]},
     "a prompt with text for rewards": {"prompt": QUESTION, "text": "the text that it is about"},
     "text": {"text": "Once upon a time"},
+    "a tool that gives nothing back": {
+        "messages": [USER, {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": ""}, ASSISTANT],
+    },
     "tools": {
         "messages": [
             USER,

@@ -1,6 +1,8 @@
 """What a spec of rows refuses before anything is read."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from pydantic import ValidationError
 from infra.errors import Stopped
 from tasks.rows.spec import RowsSpec
 from tests.rows.by_hand import jsonl
+from tests.source import ROOT
 
 
 @pytest.mark.parametrize("given", [{}, {"path": "a.jsonl", "huggingface": {"name": "owner/name"}}], ids=["none", "two"])
@@ -55,6 +58,12 @@ def test_a_function_that_is_not_there_is_missing(tmp_path: Path) -> None:
     assert problem.path == "function.name" and "rows" in problem.allowed
     with pytest.raises(Stopped):
         RowsSpec.model_validate({"function": f"{tmp_path / 'sums.py'}:row"}).as_found()
+
+
+def test_a_spec_and_a_look_at_templates_load_no_heavy_library() -> None:
+    program = "import sys, tasks.rows.spec, tasks.rows.chat, tasks.rows.recognise; print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not {"torch", "transformers", "trl", "datasets", "pyarrow"} & set(ended.stdout.split())
 
 
 def test_changed_files_and_changed_code_are_another_set(tmp_path: Path) -> None:
