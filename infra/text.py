@@ -22,6 +22,21 @@ def points(difference: float) -> str:
     return f"{100 * difference:+.1f} points"
 
 
+def measure(value: float, unit: str) -> str:
+    """A metric's value in its unit: 57.3 % · 1.503 · 12,345."""
+    if unit == "share":
+        return share(value)
+    return f"{value:.3f}" if unit or (value % 1 and abs(value) < 1000) else number(value)
+
+
+def change(difference: float, unit: str) -> str:
+    """A difference of two values of a metric, with its sign."""
+    if unit == "share":
+        return points(difference)
+    shown = measure(abs(difference), unit)
+    return f"{'+' if difference >= 0 else '−'}{shown}"
+
+
 def size(count: float) -> str:
     """Bytes for people."""
     for unit in ("B", "kB", "MB", "GB"):

@@ -172,19 +172,13 @@ class ConversionAudit(Artifact):
 
 
 class EvalReport(Artifact):
-    """`report.json`, `completions.jsonl` and `documents.jsonl` of one model. The facts are of its first corpus."""
+    """`report.json`, `documents.jsonl` and `completions.jsonl` of one model."""
 
     kind = "eval_report"
     label: str
     model_digest: str
-    prompts: int
-    bits_per_byte: float
-    parses: float
-    not_trivial: float
-    defined: float
-    uses_context: float
-    all_checks: float
-    distinct: float
+    metrics: dict[str, dict[str, Any]]  # by name; each a tasks.metric.Metric
+    headline: str = ""  # the metric that says most: the first evaluator's first, or bits per byte
 
     def title(self, stage: str) -> str:
         return f"{stage}-{self.label}"

@@ -30,7 +30,7 @@ from infra.lineage.draw import brief
 from infra.lineage.graph import UnknownNode
 from infra.lineage.openlineage import events
 from infra.lineage.pages import Page, Pages
-from infra.text import count, duration, encodable, number, share, size, value, words
+from infra.text import count, duration, encodable, measure, number, share, size, value, words
 from infra.tracking.redact import redact_text
 
 MOUNT = "/lineage"
@@ -182,9 +182,6 @@ def _when(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
 
 
-def _measure(value: float | None, name: str) -> str:
-    """A measure as people write it: shares as per cent."""
-    if value is None:
-        return "–"
-    shares = ("all_checks", "parses", "not_trivial", "defined", "uses_context", "distinct", "argmax_agreement")
-    return share(value) if name in shares else number(value)
+def _measure(value: float | None, unit: str = "") -> str:
+    """A metric in its unit."""
+    return "–" if value is None else measure(value, unit)

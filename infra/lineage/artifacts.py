@@ -8,7 +8,7 @@ from sqlalchemy.engine import Connection
 
 from infra.lineage import facts
 from infra.lineage.graph import Graph
-from infra.text import count, number, share
+from infra.text import count, measure, number, share, words
 
 MODELS = ("hf_model", "published_model")
 FACT = "output/"  # numbers among an artifact's facts are metrics of the run that made it
@@ -22,7 +22,6 @@ _DETAILS = {
     "megatron_weights": ("parameters", lambda value: f"{count(value)} weights"),
     "hf_model": ("parameters", lambda value: f"model, {count(value)}"),
     "published_model": ("registry_version", lambda value: f"version {number(value)}"),
-    "eval_report": ("all_checks", lambda value: f"{share(value)} pass"),
     "endpoint": ("tokens_per_s", lambda value: f"{number(value)} tokens/s"),
     "conversion_audit": ("argmax_agreement", lambda value: f"{share(value)} agree"),
     "decision": ("improvement", lambda value: f"{100 * value:+.1f} %"),
@@ -43,16 +42,24 @@ def describe(graph: Graph, connection: Connection, digests: Collection[str]) -> 
     """Each artifact's name, kind and most telling fact."""
     makers = {digest: next(iter(graph.parents(digest)), "") for digest in digests}
     runs = [run for run in makers.values() if run]
-    names = ("baton.output.kind", "baton.fact.label", "baton.fact.registry_name")
+    names = ("baton.output.kind", "baton.fact.label", "baton.fact.registry_name", facts.HEADLINE)
     told = facts.tags(connection, runs, *names)
-    measured = facts.metrics(connection, runs, *{FACT + name for name, _ in _DETAILS.values()})
+    headlines = {run: of[facts.HEADLINE] for run, of in told.items() if facts.HEADLINE in of}
+    asked = {name for name, _ in _DETAILS.values()} | set(headlines.values())
+    measured = facts.metrics(connection, runs, *{FACT + name for name in asked})
+    units = facts.units(connection, headlines)
     found = {}
     for digest, run in makers.items():
-        kind, label, registered = (told.get(run, {}).get(name) for name in names)
+        kind, label, registered, headline = (told.get(run, {}).get(name) for name in names)
         title = graph.runs[run].title if run else digest[:12]
         name, written = _DETAILS.get(kind or "", ("", str))
-        value = measured.get(run, {}).get(FACT + name)
-        detail = written(value) if value is not None else (kind or "made elsewhere").replace("_", " ")
+        value = measured.get(run, {}).get(FACT + (headline or name))
+        if value is None:
+            detail = (kind or "made elsewhere").replace("_", " ")
+        elif headline:
+            detail = f"{words(headline)} {measure(value, units[run].get(headline, facts.Unit()).unit)}"
+        else:
+            detail = written(value)
         known_as = (registered or label) if kind in MODELS else None
         found[digest] = Artifact(digest, kind, known_as or title, detail)
     return found

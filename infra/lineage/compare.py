@@ -19,7 +19,8 @@ def comparison(graph: Graph, connection: Connection, a: str, b: str) -> dict[str
     """Of any two artifacts. Raises UnknownNode."""
     named = describe(graph, connection, [a, b])
     found = difference(graph, connection, a, b)
-    of_a, of_b = _scores(graph, connection, a), _scores(graph, connection, b)
+    (of_a, units_a), (of_b, units_b) = _scores(graph, connection, a), _scores(graph, connection, b)
+    units = units_a | units_b
     lines_a, lines_b = _curves(graph, connection, a, b), _curves(graph, connection, b, a)
     title_a, title_b = _title(named[a], named[b]), _title(named[b], named[a])
     both = {name: {"a": lines_a[name], "b": lines_b[name]} for name in lines_a if name in lines_b}
@@ -31,7 +32,10 @@ def comparison(graph: Graph, connection: Connection, a: str, b: str) -> dict[str
         "difference": told,
         "only": [pair for pair in told["artifacts"] if None in (pair["a"], pair["b"])],
         "same": found.none,
-        "metrics": [{"name": name, "a": of_a.get(name), "b": of_b.get(name)} for name in of_a | of_b],
+        "metrics": [
+            {"name": name, "a": of_a.get(name), "b": of_b.get(name), "unit": units.get(name, "")}
+            for name in of_a | of_b
+        ],
         "curves": both,
         "_curves": [curves(name, {title_a: each["a"], title_b: each["b"]}).svg for name, each in both.items()],
     }
@@ -57,12 +61,15 @@ def _title(one: Artifact, other: Artifact) -> str:
     return one.name if one.name != other.name else f"{one.name} {one.digest[:6]}"
 
 
-def _scores(graph: Graph, connection: Connection, digest: str) -> dict[str, float]:
+def _scores(graph: Graph, connection: Connection, digest: str) -> tuple[dict[str, float], dict[str, str]]:
+    """The metrics of its evaluations, and their units."""
     found: dict[str, float] = {}
+    units: dict[str, str] = {}
     for finding in findings(graph, connection, digest):
         if finding["kind"] == "eval_report":
             found |= finding["facts"]
-    return found
+            units |= finding["units"]
+    return found, units
 
 
 def _curves(graph: Graph, connection: Connection, digest: str, other: str) -> dict[str, Points]:

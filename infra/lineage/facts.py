@@ -1,8 +1,10 @@
 """What is known of runs, asked of MLflow's tables: tags, parameters, metrics, curves, registry versions."""
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import func, literal, or_, select
@@ -27,16 +29,44 @@ LARGEST = 1e300  # beyond it, and not a number, is nothing to draw
 PRICE = "baton.placed.price_per_hour"
 NOT_CURVES = ("output/", "duration_s")
 
-FIRST = ("loss", "validation_loss", "reward", "all_checks", "distinct", "kl", "mfu", "tokens_per_s", "lr", "grad_norm")
+FIRST = ("loss", "validation_loss", "reward", "kl", "mfu", "tokens_per_s", "lr", "grad_norm")
+METRIC = "baton.metric."  # + name: a tag of the run that measured it (see infra/tracking/words.py)
+UNITS = {"argmax_agreement": "share"}  # of facts that are no metrics
+HEADLINE = "baton.fact.headline"  # a tag of an evaluation: the metric that tells most of how good a model is
 
-# what tells how good a model is, the first that is there: (metric, whether more is better)
-MEASURES = (("all_checks", True), ("bits_per_byte", False), ("validation_loss", False))
+
+@dataclass(frozen=True)
+class Unit:
+    """How a metric is shown, and whether more of it is better."""
+
+    unit: str = ""
+    higher_is_better: bool = True
 
 
 def tags(connection: Connection, runs: Collection[str], *keys: str) -> dict[str, dict[str, str]]:
     """The tags of runs; only some, where they are named."""
     query = select(TAGS.c.run_uuid, TAGS.c.key, TAGS.c.value).where(TAGS.c.run_uuid.in_(among("runs")))
     return _by_run(rows(connection, query.where(TAGS.c.key.in_(keys)) if keys else query, runs=runs))
+
+
+def units(connection: Connection, runs: Collection[str]) -> dict[str, dict[str, Unit]]:
+    """Of each run, what it said of the metrics that it measured, by their names."""
+    query = select(TAGS.c.run_uuid, TAGS.c.key, TAGS.c.value).where(
+        TAGS.c.run_uuid.in_(among("runs")), TAGS.c.key.startswith(METRIC, autoescape=True)
+    )
+    found: dict[str, dict[str, Unit]] = defaultdict(dict)
+    for run, key, value in rows(connection, query, runs=runs):
+        found[run][key.removeprefix(METRIC)] = unit_of(value)
+    return found
+
+
+def unit_of(told: str) -> Unit:
+    """What a tag says of a metric."""
+    try:
+        found = json.loads(told)
+        return Unit(str(found["unit"]), bool(found["higher_is_better"]))
+    except (ValueError, TypeError, KeyError):
+        return Unit()  # somebody else's tag
 
 
 def params(connection: Connection, runs: Collection[str]) -> dict[str, dict[str, str]]:

@@ -11,6 +11,7 @@ from infra.lineage import facts
 from infra.lineage.artifacts import FACT, Artifact
 from infra.lineage.graph import Execution, Graph, Run
 
+VALIDATION = "validation_loss"
 SILENT_S = 300.0  # without a sign of life a running stage is said to be silent
 
 Line = dict[str, Any]
@@ -44,11 +45,18 @@ def execution_rows(graph: Graph, connection: Connection, executions: list[Execut
     """Each execution's state, what it cost, how good its best model is, and how far it is."""
     stages = {each.id: graph.stages(each.id) for each in executions}
     runs = [run.id for some in stages.values() for run in some]
-    measured = facts.metrics(connection, runs, *(FACT + name for name, _ in facts.MEASURES), "cost_usd")
+    headlines = {run: of[facts.HEADLINE] for run, of in facts.tags(connection, runs, facts.HEADLINE).items()}
+    asked = {FACT + name for name in (VALIDATION, *headlines.values())}
+    measured = facts.metrics(connection, runs, *asked, "cost_usd")
+    units = facts.units(connection, headlines)
     prices = facts.tags(connection, runs, facts.PRICE)
     live = [run.id for each in executions if each.live for run in stages[each.id] if run.live]
     told = facts.tags(connection, live, "baton.progress")
-    return [_row(each, stages[each.id], measured, prices, told) for each in executions]
+    found = []
+    for each in executions:
+        best = _best(stages[each.id], headlines, measured, units)
+        found.append(_row(each, stages[each.id], measured, prices, told) | {"best": best})
+    return found
 
 
 def _row(
@@ -70,18 +78,31 @@ def _row(
         "stages_ended": sum(not run.live for run in stages),
         "stages_cached": sum(run.cached for run in stages),
         "cost_usd": sum(known) if known else None,
-        "best": _best([measured.get(run.id, {}) for run in stages]),
         "progress": [progress(run, told[run.id]) for run in stages if run.id in told or (execution.live and run.live)],
         "live": execution.live,
     }
 
 
-def _best(measured: list[dict[str, float]]) -> Line | None:
-    """The best value of the measure that tells most."""
-    for name, more in facts.MEASURES:
-        if values := [of[FACT + name] for of in measured if FACT + name in of]:
-            return {"name": name, "value": (max if more else min)(values)}
-    return None
+def _best(
+    stages: list[Run],
+    headlines: dict[str, str],
+    measured: dict[str, dict[str, float]],
+    units: dict[str, dict[str, facts.Unit]],
+) -> Line | None:
+    """The best value of the metric that the newest evaluation names as its headline; without any, the validation loss
+    of the last checkpoint."""
+    evaluations = [run.id for run in stages if run.id in headlines]
+    if not evaluations:
+        values = [
+            measured[run.id][FACT + VALIDATION] for run in stages if FACT + VALIDATION in measured.get(run.id, {})
+        ]
+        return {"name": VALIDATION, "value": min(values), "unit": ""} if values else None
+    name = headlines[evaluations[-1]]
+    unit = units[evaluations[-1]].get(name, facts.Unit())
+    values = [measured[run][FACT + name] for run in evaluations if FACT + name in measured.get(run, {})]
+    if not values:
+        return None
+    return {"name": name, "value": (max if unit.higher_is_better else min)(values), "unit": unit.unit}
 
 
 def progress(run: Run, tags: dict[str, str]) -> Line:
@@ -113,10 +134,13 @@ def findings(graph: Graph, connection: Connection, digest: str) -> list[Line]:
     """The evaluations and audits of an artifact, with their facts."""
     makers = {output: run for run in graph.children(digest) for output in graph.children(run)}
     told, measured = facts.tags(connection, makers.values()), facts.metrics(connection, makers.values())
+    units = facts.units(connection, makers.values())
     found = []
     for child, run in makers.items():
         kind, about = told[run].get("baton.output.kind"), told[run].get("baton.fact.model_digest", digest)
         if kind in ("eval_report", "conversion_audit", "endpoint") and about == digest:
             values = {name.removeprefix(FACT): v for name, v in measured[run].items() if name.startswith(FACT)}
-            found.append({"digest": child, "title": graph.runs[run].title, "kind": kind, "facts": values})
+            told_units = facts.UNITS | {name: unit.unit for name, unit in units.get(run, {}).items()}
+            title = graph.runs[run].title
+            found.append({"digest": child, "title": title, "kind": kind, "facts": values, "units": told_units})
     return found

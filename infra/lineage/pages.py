@@ -142,6 +142,7 @@ class Pages:
             tags = facts.tags(connection, [run.id for run in uses])
             own = tags.get(next(iter(makers), ""), {})
             measured = facts.metrics(connection, makers[:1])
+            units = facts.units(connection, makers[:1]).get(next(iter(makers), ""), {})
             named = describe(graph, connection, {digest, *parents.values(), *children, *shown, *([to] if to else [])})
             drawing = self._draw(connection, boxes, Marks(digest, way), f"Where {named[digest].name} is from", query)
             execution = graph.executions.get(graph.runs[makers[0]].execution) if makers else None
@@ -153,6 +154,7 @@ class Pages:
             **artifact_line(named[digest]),
             "title": named[digest].name,
             "facts": all_facts(own, measured.get(next(iter(makers), ""), {})),
+            "units": facts.UNITS | {name: each.unit for name, each in units.items()},
             "makers": [run_line(graph.runs[run]) for run in makers],
             "uses": [{**run_line(run), "execution": execution_line(graph, run.execution)} for run in uses],
             "parents": [{"as": name, **artifact_line(named[each])} for name, each in parents.items()],

@@ -2,7 +2,7 @@
 
     begin_execution("pretrain_to_rl", recipe)
     ...                                        # stages, each in record.tracked(...)
-    end_execution("FINISHED", metrics={"all_checks": 0.61})
+    end_execution("FINISHED", metrics={"sums.right": 0.61})
 
 A stage that is run alone has an execution of its own, opened when it starts and closed when the
 process ends. BATON_EXECUTION carries the execution's id to other processes.

@@ -11,6 +11,7 @@ PARENT_TAG = "mlflow.parentRunId"
 NAME_TAG = "baton.name"  # of the execution
 POD_TAG = "baton.pod"  # of the attempt at a stage
 FLYTE_TAG = "baton.flyte"  # project/domain/id
+METRIC_TAG = "baton.metric."  # + name: what is known of an output's metric beside its value, as JSON
 SEEN_TAG = "baton.seen"  # the last sign of life of an attempt in a pod, seconds since the epoch
 
 
@@ -62,7 +63,11 @@ def stage_words(execution: Execution, stage: str, run: StageRun, parent: str, na
         tags["baton.error"] = run.error
     if run.output:
         tags |= {"baton.output.kind": run.output["kind"], "baton.output": run.output["digest"]}
-        for name, value in flatten(run.output["facts"]).items():
+        facts = dict(run.output["facts"])
+        for name, metric in facts.pop("metrics", {}).items():  # of an evaluation (see tasks/metric.py)
+            metrics[f"output/{name}"] = metric["value"]
+            tags[f"{METRIC_TAG}{name}"] = json.dumps(metric)
+        for name, value in flatten(facts).items():
             number = _number(value)
             if number is None:
                 tags[f"baton.fact.{name}"] = value

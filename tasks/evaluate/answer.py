@@ -1,51 +1,79 @@
-"""What vLLM answers: a completion of every prompt, and the probability of every token of a text."""
+"""What vLLM answers: completions of prompts, and the probability of every token of a text."""
 
 import math
 from collections.abc import Sequence
+from functools import cache, partial
+from typing import NamedTuple
 
 from vllm import LLM, SamplingParams
 
-from tasks.evaluate.held_out import HeldOut
-from tasks.evaluate.spec import EvaluateSpec
+from tasks.evaluate.kept import Kept
+from tasks.evaluate.spec import EvaluatorSpec
 from tasks.evaluate.subject import Subject
 from tasks.job import Job
-from tasks.serve.engine import Completion, open_engine, sample
+from tasks.serve.engine import open_engine, sample
 
 PROMPTS_A_CALL = 256  # and
-WINDOWS_A_CALL = 32  # are what the progress bar moves by
+WINDOWS_A_CALL = 32  # are what the progress bar moves by, and what a resume may have to ask again
 
 
-def answer(
-    job: Job, spec: EvaluateSpec, subject: Subject, sets: Sequence[HeldOut]
-) -> list[tuple[list[Completion], list[float]]]:
-    """For each set one completion of each prompt, and the bits of each window: of its tokens but the first."""
-    llm = open_engine(subject.path, max_model_len=subject.positions, seed=spec.seed)
-    return [(complete(job, llm, each.questions, spec), window_bits(job, llm, each.windows)) for each in sets]
+class Answer(NamedTuple):
+    """A completion."""
+
+    text: str  # without the token that ended it
+    ended: bool  # by an end-of-text or end-of-turn token, not by max_new_tokens
+    tokens: list[int]  # with the token that ended it
 
 
-def complete(job: Job, llm: LLM, prompts: Sequence[list[int]], spec: EvaluateSpec) -> list[Completion]:
-    completions: list[Completion] = []
-    for begin in range(0, len(prompts), PROMPTS_A_CALL):
-        job.progress(begin, len(prompts), "prompts")
-        completions += sample(
-            llm,
-            prompts[begin : begin + PROMPTS_A_CALL],
+class Asked:
+    """A model under evaluation: loaded when it is asked something that an earlier attempt has not asked."""
+
+    def __init__(self, job: Job, subject: Subject, kept: Kept, seed: int) -> None:
+        self.job, self.kept, self.seed = job, kept, seed
+        self.engine = cache(partial(open_engine, subject.path, max_model_len=subject.positions, seed=seed))
+
+    def completions(self, name: str, prompts: Sequence[list[int]], spec: EvaluatorSpec) -> list[list[Answer]]:
+        """`spec.samples` completions of each prompt. The same whatever else the model is asked."""
+        found: list[list[Answer]] = []
+        for begin in range(0, len(prompts), PROMPTS_A_CALL):
+            self.job.progress(begin, len(prompts), "prompts", now=name)
+            ask = partial(self._complete, prompts[begin : begin + PROMPTS_A_CALL], spec, begin)
+            answers = [Answer(*each) for each in self.kept.answer(ask)]
+            found += [answers[at : at + spec.samples] for at in range(0, len(answers), spec.samples)]
+        return found
+
+    def _complete(self, prompts: Sequence[list[int]], spec: EvaluatorSpec, begin: int) -> list[Answer]:
+        completions = sample(
+            self.engine(),
+            prompts,
             temperature=spec.temperature,
             top_p=spec.top_p,
             max_tokens=spec.max_new_tokens,
+            n=spec.samples,
+            seed=self.seed + begin * spec.samples,
         )
-    return completions
+        return [Answer(each.text, each.ended, list(each.token_ids)) for each in completions]
+
+    def bits(self, windows: Sequence[list[int]]) -> list[float]:
+        """The bits of each window: of its tokens but the first."""
+        bits: list[float] = []
+        for begin in range(0, len(windows), WINDOWS_A_CALL):
+            self.job.progress(begin, len(windows), "windows", now="bits per byte")
+            bits += self.kept.answer(partial(self._bits, windows[begin : begin + WINDOWS_A_CALL]))
+        return bits
+
+    def _bits(self, windows: Sequence[list[int]]) -> list[float]:
+        scored = scores(self.engine(), windows)
+        return [-math.fsum(logprob for logprob, _ in window) / math.log(2) for window in scored]
 
 
-def window_bits(job: Job, llm: LLM, windows: Sequence[list[int]]) -> list[float]:
+def scores(llm: LLM, windows: Sequence[Sequence[int]]) -> list[list[tuple[float, int]]]:
+    """(log-probability in nats, rank) of each token of a window but the first; rank 1 is the likeliest token."""
     # a new token has to be asked for; it is drawn and not used
     params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
-    bits: list[float] = []
-    for begin in range(0, len(windows), WINDOWS_A_CALL):
-        job.progress(begin, len(windows), "windows")
-        batch = windows[begin : begin + WINDOWS_A_CALL]
-        requests = [{"prompt_token_ids": window} for window in batch]
-        for window, output in zip(batch, llm.generate(requests, params, use_tqdm=False), strict=True):
-            steps = zip(window[1:], output.prompt_logprobs[1:], strict=True)
-            bits.append(-math.fsum(step[token].logprob for token, step in steps) / math.log(2))
-    return bits
+    requests = [{"prompt_token_ids": list(window)} for window in windows]
+    found = []
+    for window, output in zip(windows, llm.generate(requests, params, use_tqdm=False), strict=True):
+        steps = zip(window[1:], output.prompt_logprobs[1:], strict=True)
+        found.append([(step[token].logprob, step[token].rank) for token, step in steps])
+    return found

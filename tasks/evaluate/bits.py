@@ -7,10 +7,12 @@ A document stands after an end-of-text token, as in training. One longer than a 
 next, which begins with the last token of the one before as its only context.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from tasks.data.documents import Document
+from tasks.metric import Metric
 
 
 def held_out_texts(documents: Iterable[Document], budget: int) -> list[Document]:
@@ -32,3 +34,15 @@ def windows(tokens: Sequence[int], start: int, length: int) -> Iterator[list[int
     stream = [start, *tokens]
     for begin in range(0, len(tokens), length - 1):
         yield stream[begin : begin + length]
+
+
+def bits_per_byte(documents: Sequence[tuple[float, int]]) -> Metric:
+    """Of (bits, bytes) of at least one document. The standard error is that of a ratio of two sums over documents, by
+    linearization (Cochran, Sampling Techniques, 1977, chapter 6)."""
+    size, count = sum(size for _, size in documents), len(documents)
+    ratio = math.fsum(bits for bits, _ in documents) / size
+    error = None
+    if count > 1:
+        squares = math.fsum((bits - ratio * of) ** 2 for bits, of in documents)
+        error = math.sqrt(squares * count / (count - 1)) / size
+    return Metric(ratio, error, count, "bits per byte", higher_is_better=False)

@@ -1,36 +1,44 @@
-"""Evaluate one model: bits per byte on held-out documents, and the next statement.
+"""Evaluate one model: bits per byte of held-out text, rewards of its completions, tasks of lm-eval.
 
-In: "model" (a Hugging Face directory), "corpus", and further corpora "more.0", …: each is a held-out
-set of its own. Out:
+In: "model" (a Hugging Face directory), "corpora.0", … (the first set and the others) and "rows.0", … (in the order of
+`spec.sets()`). Out:
 
-    report.json         the first set's rates, the same rates of the real statements (the ceiling), and
-                        under "sets" each set's rates and what was counted
-    completions.jsonl   a line for each prompt: set, id, source, prompt, reference, completion, statement, checks
-    documents.jsonl     a line for each scored document: set, id, bytes (UTF-8), bits
-    record/samples.json the first few completions, for the report
+    report.json             label, model_digest, headline (the metric that says most)
+                            metrics      name -> value, standard_error, count, unit, higher_is_better
+                            ceiling      name -> value: the rewards of the rows' own completions
+                            sets         bits per byte by corpus: "corpus", "more.0", …
+                            questions    what each evaluator asked, and what was left out
+                            spec
+    documents.jsonl         a line for each scored document: set, id, bytes (UTF-8), bits
+    completions.jsonl       a line for each completion: evaluator, id, prompt, reference, completion, ended, rewards
+    lm_eval/<name>.json     lm-eval's own results of an evaluator
+    record/samples.json     the first few completions, for the report
 
-Every model is asked the same prompts, once each, and draws from its own distribution: no beam, no
-retry, and nothing of the answer is repaired before it is judged (see tasks/statements/check.py). The
-first set comes first: its scores are the same whatever sets follow it.
+The metrics: `bits_per_byte` (of the first corpus); `<evaluator>.<reward>`, `<evaluator>.pass@<k>`,
+`<evaluator>.distinct`; `<evaluator>.<task>.<metric>`. Every model is asked the same rows, and nothing of an answer is
+repaired before it is scored. What one evaluator finds does not depend on the others.
 """
 
 import json
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.durable import write_json
+from infra.progress import say
+from tasks.evaluate import questions
+from tasks.evaluate.bits import bits_per_byte
 from tasks.evaluate.held_out import FIRST, HeldOut, choose
-from tasks.evaluate.spec import EvaluateSpec
-from tasks.evaluate.subject import open_subject
-from tasks.job import Job, main
-from tasks.statements.check import Verdict, check
-from tasks.statements.prompt import Prompt
-from tasks.statements.summary import Summary, summarise
+from tasks.evaluate.kept import Kept
+from tasks.evaluate.rewarded import Rewarded, rewarded
+from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
+from tasks.evaluate.subject import Subject, open_subject
+from tasks.job import Job, StageError, main
+from tasks.metric import Metric
 
 if TYPE_CHECKING:
-    from tasks.serve.engine import Completion
+    from tasks.evaluate.answer import Asked
+    from tasks.evaluate.harness import Harnessed, Tasks
 
 SAMPLES = 12
 
@@ -38,86 +46,131 @@ SAMPLES = 12
 def work(job: Job) -> None:
     spec = job.spec(EvaluateSpec)
     subject = open_subject(job.input("model"))
-    corpora = {name: job.input(name) for name in job.inputs if name == FIRST or name.startswith("more.")}
-    sets = [choose(name, corpus, subject, spec) for name, corpus in corpora.items()]
+    texts = _texts(job)
+    if spec.bits_per_byte is None:
+        sets = []
+    else:
+        sets = [choose(name, path, subject, spec.bits_per_byte.held_out_bytes) for name, path in texts.items()]
+        _check_text(sets)
+    rows = {name: job.input(f"rows.{number}") for number, name in enumerate(spec.sets())}
+    asked = {
+        name: questions.choose(name, rows[each.data], each, subject, spec.seed)
+        for name, each in spec.evaluators().items()
+        if each.data is not None
+    }
 
-    from tasks.evaluate.answer import answer  # imports vLLM: some seconds that bad input should not cost
+    from tasks.evaluate.answer import Asked  # imports vLLM: some seconds that bad input should not cost
 
-    scores: dict[str, dict[str, float]] = {}
-    documents: list[dict[str, Any]] = []
+    tasks = _load_tasks(job, spec)
+    kept = Kept(job)
+    model = Asked(job, subject, kept, spec.seed)
+    documents = [line for each in sets for line in each.lines(model.bits(each.windows))]
+    scores = {each.name: _scores(each, documents) for each in sets}
+    metrics = {"bits_per_byte": _bits(FIRST, documents)} if sets else {}
+    ceiling: dict[str, float] = {}
+    told: dict[str, dict[str, Any]] = {}
     lines: list[dict[str, Any]] = []
-    for each, (completions, bits) in zip(sets, answer(job, spec, subject, sets), strict=True):
-        verdicts = [check(*pair) for pair in zip(each.prompts, [one.text for one in completions], strict=True)]
-        scored = _documents(each, bits)
-        scores[each.name] = _scores(each, scored, verdicts)
-        documents += scored
-        lines += [_line(each.name, *one) for one in zip(each.prompts, completions, verdicts, strict=True)]
-    ceiling = summarise([check(prompt, prompt.reference) for prompt in sets[0].prompts])
+    results: dict[str, dict[str, Any]] = {}
+    for name, each in spec.evaluators().items():
+        if name in asked:
+            found = _rewarded(job, name, each, asked[name].questions, subject, model)
+            metrics |= {f"{name}.{key}": metric for key, metric in found.metrics(each).items()}
+            ceiling |= {f"{name}.{key}": value for key, value in found.ceiling.items()}
+            lines += found.lines(name)
+            told[name] = {"asked": len(asked[name].questions), "too_long": asked[name].too_long, "ended": found.ended}
+        else:
+            harnessed = _harnessed(job, name, tasks[name], subject, model)
+            metrics |= {f"{name}.{key}": metric for key, metric in harnessed.metrics.items()}
+            results[name] = harnessed.results
+    _print(metrics, ceiling)
 
-    first = scores[FIRST]
-    rates = {name: first[name] for name in ("bits_per_byte", *_rates(ceiling))}
-    facts = {"label": subject.label, "model_digest": job.inputs["model"]["digest"], "prompts": spec.prompts, **rates}
+    facts = {
+        "label": subject.label,
+        "model_digest": job.inputs["model"]["digest"],
+        "metrics": {name: asdict(metric) for name, metric in metrics.items()},
+        "headline": next((name for name in metrics if name != "bits_per_byte"), next(iter(metrics), "")),
+    }
     job.empty_output()
-    write_json(
-        job.output / "report.json",
-        {
-            **facts,
-            "ceiling": _rates(ceiling),
-            "ended": sum(line["ended"] for line in lines if line["set"] == FIRST) / spec.prompts,
-            "sets": scores,
-            "sampling": spec.model_dump(mode="json"),
-        },
-    )
-    _write_lines(job.output / "completions.jsonl", lines)
+    report = facts | {"ceiling": ceiling, "sets": scores, "questions": told, "spec": spec.identity()}
+    write_json(job.output / "report.json", report)
     _write_lines(job.output / "documents.jsonl", documents)
+    _write_lines(job.output / "completions.jsonl", lines)
+    for name, of_lm_eval in results.items():
+        (job.output / "lm_eval").mkdir(exist_ok=True)
+        write_json(job.output / "lm_eval" / f"{name}.json", of_lm_eval)
     write_json(job.record / "samples.json", lines[:SAMPLES])
-    job.metric(0, **rates)
+    job.metric(0, **{name: metric.value for name, metric in metrics.items()})
     job.finish(**facts)
+    kept.remove()
 
 
-def _documents(held_out: HeldOut, bits: list[float]) -> list[dict[str, Any]]:
-    """The set's documents with their bits, of the bits of its windows."""
-    of_windows = iter(bits)
-    return [
-        {
-            "set": held_out.name,
-            "id": each.document.id,
-            "bytes": each.bytes,
-            "bits": math.fsum(next(of_windows) for _ in each.windows),
-        }
-        for each in held_out.documents
-    ]
+def _texts(job: Job) -> dict[str, Path]:
+    """The corpora by the names of their sets."""
+    names = sorted((name for name in job.inputs if name.startswith("corpora.")), key=lambda name: int(name[8:]))
+    return {f"more.{number - 1}" if number else FIRST: job.input(name) for number, name in enumerate(names)}
 
 
-def _scores(held_out: HeldOut, documents: list[dict[str, Any]], verdicts: list[Verdict]) -> dict[str, float]:
-    """What was counted, and the rates: those of nothing are left out."""
-    size = sum(document["bytes"] for document in documents)
+def _check_text(sets: list[HeldOut]) -> None:
+    """Raises StageError when the first set has no text."""
+    if not sets or not sets[0].documents:
+        lack = "its corpus has no held-out text: hold out some of it (corpus.held_out)" if sets else "it has no corpus"
+        raise StageError(
+            f"evaluate.bits_per_byte: {lack}; or leave the measure out with `bits_per_byte: null` under `evaluate`"
+        )
+
+
+def _rewarded(
+    job: Job, name: str, spec: EvaluatorSpec, asked: list[questions.Question], subject: Subject, model: "Asked"
+) -> Rewarded:
+    answers = model.completions(name, [each.tokens for each in asked], spec)
+    return rewarded(job, name, spec, asked, answers, subject, model.kept)
+
+
+def _harnessed(job: Job, name: str, tasks: "Tasks", subject: Subject, model: "Asked") -> "Harnessed":
+    from tasks.evaluate.harness import run_tasks
+    from tasks.evaluate.language_model import VLLMModel
+
+    of_lm_eval = VLLMModel(
+        model.engine,
+        subject.chat,
+        end_of_text=subject.end_of_text,
+        positions=subject.positions,
+        seed=model.seed,
+        answers=model.kept.answer,
+        progress=lambda done, total: job.progress(done, total, "requests", now=name),
+    )
+    return run_tasks(tasks, of_lm_eval, model.seed)
+
+
+def _load_tasks(job: Job, spec: EvaluateSpec) -> dict[str, "Tasks"]:
+    """lm-eval's tasks, of each evaluator that has any."""
+    names = [name for name, each in spec.evaluators().items() if each.lm_eval]
+    if not names:
+        return {}
+    from tasks.evaluate.harness import load_tasks
+
+    return {name: load_tasks(name, spec.evaluators()[name], job.work / "tasks" / name) for name in names}
+
+
+def _print(metrics: dict[str, Metric], ceiling: dict[str, float]) -> None:
+    """A line for each metric, into the log and onto the terminal."""
+    for name, metric in metrics.items():
+        best = f", the rows' own completions {ceiling[name]:.4g}" if name in ceiling else ""
+        say(f"{name}: {metric}, of {metric.count}{best}")
+
+
+def _bits(name: str, documents: list[dict[str, Any]]) -> Metric:
+    return bits_per_byte([(line["bits"], line["bytes"]) for line in documents if line["set"] == name])
+
+
+def _scores(held_out: HeldOut, documents: list[dict[str, Any]]) -> dict[str, float]:
+    """What was counted of a set, and its bits per byte; those of nothing are left out."""
     found = {
-        "documents": len(documents),
-        "bytes": size,
+        "documents": len(held_out.documents),
+        "bytes": sum(each.bytes for each in held_out.documents),
         "tokens": sum(len(each.tokens) for each in held_out.documents),
-        "prompts": len(verdicts),
     }
-    bits = {"bits_per_byte": math.fsum(document["bits"] for document in documents) / size} if size else {}
-    return found | bits | (_rates(summarise(verdicts)) if verdicts else {})
-
-
-def _rates(summary: Summary) -> dict[str, float]:
-    return {name: rate for name, rate in asdict(summary).items() if name != "count"}
-
-
-def _line(held_out: str, prompt: Prompt, completion: "Completion", verdict: Verdict) -> dict[str, Any]:
-    return {
-        "set": held_out,
-        "id": prompt.id,
-        "source": prompt.source,
-        "prompt": prompt.text,
-        "reference": prompt.reference,
-        "completion": completion.text,
-        "ended": completion.ended,
-        "statement": verdict.statement,
-        **verdict.checks,
-    }
+    return found | ({"bits_per_byte": _bits(held_out.name, documents).value} if held_out.documents else {})
 
 
 def _write_lines(path: Path, lines: list[dict[str, Any]]) -> None:

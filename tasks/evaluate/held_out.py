@@ -1,18 +1,16 @@
-"""A held-out set: what is asked and what is scored of one corpus's held-out documents."""
+"""A held-out set of text: what of one corpus's held-out documents is scored."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tasks.data.documents import Document, read_documents
 from tasks.evaluate.bits import held_out_texts, windows
-from tasks.evaluate.spec import EvaluateSpec
 from tasks.evaluate.subject import Subject
-from tasks.job import StageError
-from tasks.statements.extract import extract
-from tasks.statements.prompt import Prompt
 
-FIRST = "corpus"  # the set that must have all that is asked for; the others have what they have
+FIRST = "corpus"  # the set that must have text; the others have what they have
 
 
 @dataclass(frozen=True)
@@ -30,48 +28,32 @@ class Scored:
 
 @dataclass(frozen=True)
 class HeldOut:
-    name: str  # of the input: corpus, more.0, …
-    prompts: list[Prompt]
-    questions: list[list[int]]  # the prompts' tokens
+    name: str  # corpus, more.0, …
     documents: list[Scored]
 
     @property
     def windows(self) -> list[list[int]]:
         return [window for each in self.documents for window in each.windows]
 
+    def lines(self, bits: Sequence[float]) -> list[dict[str, Any]]:
+        """The documents with their bits, of the bits of the windows."""
+        of_windows = iter(bits)
+        return [
+            {
+                "set": self.name,
+                "id": each.document.id,
+                "bytes": each.bytes,
+                "bits": math.fsum(next(of_windows) for _ in each.windows),
+            }
+            for each in self.documents
+        ]
 
-def choose(name: str, corpus: Path, subject: Subject, spec: EvaluateSpec) -> HeldOut:
-    """Up to `spec.prompts` prompts and `spec.held_out_bytes` of text. Raises StageError when the first set has
-    fewer prompts."""
-    documents = list(read_documents(corpus, "held_out"))
-    prompts = choose_prompts(documents, subject, spec, all_of_them=name == FIRST)
+
+def choose(name: str, corpus: Path, subject: Subject, held_out_bytes: int) -> HeldOut:
+    """Up to `held_out_bytes` of text."""
     scored = []
-    for text in held_out_texts(documents, spec.held_out_bytes):
+    for text in held_out_texts(list(read_documents(corpus, "held_out")), held_out_bytes):
         tokens = subject.tokens(text.text)
         # one position is kept for the token that vLLM has to be asked for
         scored.append(Scored(text, tokens, list(windows(tokens, subject.end_of_text, subject.positions - 1))))
-    return HeldOut(name, prompts, [subject.tokens(prompt.text) for prompt in prompts], scored)
-
-
-def choose_prompts(
-    documents: Sequence[Document], subject: Subject, spec: EvaluateSpec, all_of_them: bool
-) -> list[Prompt]:
-    """The first `spec.prompts` prompts that leave room for a completion. Raises StageError when `all_of_them` are
-    asked for and there are fewer, or no prompt leaves room."""
-    room = subject.positions - spec.max_new_tokens
-    if room <= 0:
-        raise StageError(
-            f"evaluate.max_new_tokens: {spec.max_new_tokens}: the model has {subject.positions} positions for the "
-            "prompt and the completion together; ask for fewer tokens"
-        )
-    found = extract(
-        documents, seed=spec.seed, per_function=spec.prompts_per_function, max_prompt_chars=spec.max_prompt_chars
-    )
-    fitting = [prompt for prompt in found if len(subject.tokens(prompt.text)) <= room]
-    if all_of_them and len(fitting) < spec.prompts:
-        raise StageError(
-            f"evaluate.prompts: {spec.prompts}: the {len(documents)} held-out documents have {len(fitting)} places "
-            f"to ask about (and {len(found) - len(fitting)} too long for the model's {subject.positions} positions); "
-            "ask for fewer, take more out of each function (prompts_per_function), or hold out more of the corpus"
-        )
-    return fitting[: spec.prompts]
+    return HeldOut(name, scored)

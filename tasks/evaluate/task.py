@@ -1,15 +1,16 @@
-"""The typed task: how good is this model on held-out text?"""
+"""The typed task: how good is this model?"""
 
 import images
 from infra.launch import Engine
-from tasks.artifacts import Corpus, EvalReport, HFModel
+from tasks.artifacts import Corpus, EvalReport, HFModel, Rows
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.stage import run, stage
 
-ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", version="2")
+ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", version="3")
 
 
 @stage(ENGINE, image=images.SERVE)
-def evaluate(spec: EvaluateSpec, model: HFModel, corpus: Corpus, more: list[Corpus]) -> EvalReport:
-    """Score a model on the held-out text of `corpus`, and by itself on that of each of `more`."""
-    return run(ENGINE, EvalReport, spec, title=f"evaluate-{model.label}", model=model, corpus=corpus, more=more)
+def evaluate(spec: EvaluateSpec, model: HFModel, corpora: list[Corpus], rows: list[Rows]) -> EvalReport:
+    """Run the spec's evaluators on a model. Bits per byte are of the first corpus, and by itself of each of the others;
+    `rows` are the sets that the evaluators ask, in the order of `spec.sets()`."""
+    return run(ENGINE, EvalReport, spec, title=f"evaluate-{model.label}", model=model, corpora=corpora, rows=rows)

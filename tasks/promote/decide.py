@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from infra.durable import write_json
 from tasks.job import Job, main
-from tasks.promote.measured import check_comparable, read_measured
+from tasks.promote.measured import check_comparable, check_known, read_measured
 from tasks.promote.rule import judge
 from tasks.promote.spec import PromotionSpec
 
@@ -17,14 +17,15 @@ def work(job: Job) -> None:
     spec = job.spec(PromotionSpec)
     candidate, *others = (read_measured(job.input(name)) for name in sorted(job.inputs))
     champion = others[0] if others else None
+    check_known(spec, candidate)
     if champion:
         check_comparable(candidate, champion)
     verdict = judge(spec, candidate, champion)
     main_metric = next(each for each in verdict.measures if each.name == spec.metric)
     facts = {
         "outcome": verdict.outcome,
-        "candidate": candidate.digest,
-        "champion": champion.digest if champion else None,
+        "candidate": candidate.model_digest,
+        "champion": champion.model_digest if champion else None,
         "metric": spec.metric,
         "improvement": main_metric.difference,
         "bound": main_metric.low,

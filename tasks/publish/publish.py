@@ -6,6 +6,9 @@ model's directory with README.md. The registry's version is a fact of the artifa
 content, so that a second registry does not make it another model.
 """
 
+import json
+import re
+
 from infra.durable import sync_tree
 from tasks.job import Job, main
 from tasks.manifest import content_digest, read_manifest
@@ -32,13 +35,14 @@ def work(job: Job) -> None:
 
     job.progress(1, 2, "steps", now="registering")
     label = model.facts["label"]
-    scores = {
-        f"baton.eval.{name}": f"{value:.4f}"
+    measured = {
+        _tag(name): metric
         for report in evaluations
         if report.facts["model_digest"] == model.digest
-        for name, value in report.facts.items()
-        if isinstance(value, float)
+        for name, metric in report.facts["metrics"].items()
     }
+    scores = {f"baton.eval.{name}": f"{metric['value']:.4f}" for name, metric in measured.items()}
+    scores |= {f"baton.metric.{name}": json.dumps(metric) for name, metric in measured.items()}
     parts = {name: job.inputs[name] for name in PARTS if name in job.inputs}
     places = {
         f"{PART_TAG}{name}": f"{each['digest']} {each.get('place', each['path'])}" for name, each in parts.items()
@@ -55,6 +59,11 @@ def work(job: Job) -> None:
         waiting=lambda waited: job.progress(waited, PATIENCE_S, "s of waiting for the model registry"),
     )
     job.finish(label=label, registry_name=spec.name, registry_version=version)
+
+
+def _tag(name: str) -> str:
+    """A metric's name as MLflow takes it for a tag: `sums.pass@8` is `sums.pass_8` there, as it is in the runs."""
+    return re.sub(r"[^\w\-./: ]", "_", name, flags=re.ASCII)
 
 
 if __name__ == "__main__":

@@ -1,40 +1,49 @@
-"""The honest bar: did reinforcement learning make the model better without making it dull?"""
+"""Did the tuning make each model better? Each tuned model against the one that it started from, in every metric."""
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
-from infra.text import points, share
+from infra.text import change, words
+from tasks.evaluate.results import Results, difference, read_results
+from tasks.metric import Metric
 from tasks.report.blocks import Block, Cell, Mark, Table, Text
 from tasks.report.source import Source
 
-MORE_PASSING = 0.20  # all checks, at least this much more of all completions
-STILL_DISTINCT = 0.60  # of the share of distinct completions before, at least
-MORE_BITS = 0.10  # bits per byte, less than this much more, relative
+SURE = 1.96  # standard errors: 95 of 100 differences of equal models are within
+
+Finding = Literal["better", "worse", "within noise", "unknown"]
+MARKS: dict[Finding, str] = {"better": "✓", "worse": "✗", "within noise": "≈", "unknown": ""}
 
 
 @dataclass(frozen=True)
 class Line:
-    measure: str
-    before: str
-    after: str
-    change: str
-    asked: str
-    met: bool
+    """A metric of both models."""
+
+    name: str
+    metric: Metric  # of the tuned model
+    change: float
+    standard_error: float | None  # of the change
+    found: Finding
+
+    def cell(self) -> Cell:
+        """✓ +33.3 points ± 4.6"""
+        said = f"{MARKS[self.found]} {change(self.change, self.metric.unit)}".strip()
+        if self.standard_error is not None:
+            scale, digits = (100, 1) if self.metric.unit == "share" else (1, 3)
+            said += f" ± {scale * SURE * self.standard_error:.{digits}f}"
+        return Mark(said, "good" if self.found == "better" else "bad" if self.found == "worse" else "quiet")
 
 
-def compare(before: Source, after: Source) -> list[Line]:
-    """The three conditions, from two evaluation reports of the same prompts."""
-    old, new = before.manifest.facts, after.manifest.facts
-    gained = new["all_checks"] - old["all_checks"]
-    kept = _ratio(new["distinct"], old["distinct"])
-    dearer = _ratio(new["bits_per_byte"], old["bits_per_byte"]) - 1
-    return [
-        Line("all checks", share(old["all_checks"]), share(new["all_checks"]), points(gained),
-             f"≥ {points(MORE_PASSING)}", gained >= MORE_PASSING - 1e-9),
-        Line("distinct", share(old["distinct"]), share(new["distinct"]), f"{share(kept)} kept",
-             f"≥ {STILL_DISTINCT:.0%} kept".replace("%", " %"), kept >= STILL_DISTINCT - 1e-9),
-        Line("bits per byte", f"{old['bits_per_byte']:.3f}", f"{new['bits_per_byte']:.3f}", f"{100 * dearer:+.1f} %",
-             f"< +{MORE_BITS:.0%}".replace("%", " %"), dearer < MORE_BITS),
-    ]  # fmt: skip
+def compare(before: Results, after: Results) -> list[Line]:
+    """Every metric that both have."""
+    found = []
+    for name, metric in after.metrics.items():
+        if name in before.metrics:
+            apart = difference(before, after, name)
+            error = apart.standard_error
+            found.append(Line(name, metric, apart.value, error, _finding(metric, apart.value, error)))
+    return found
 
 
 def start_of(model: Source, evaluations: list[Source]) -> Source | None:
@@ -53,30 +62,34 @@ def evaluated(evaluation: Source) -> str:
 
 
 def verdict(models: list[Source], evaluations: list[Source]) -> list[Block]:
-    """The bar for the GRPO model, met or not; a plain word when it cannot be told; nothing without GRPO."""
-    tuned = next((each for each in models if each.label == "grpo"), None)
-    if tuned is None:
+    """A line for each tuned model, and a table of all: a row a metric, a column a model. Nothing where no model and the
+    one that it started from were both evaluated."""
+    found: dict[str, list[Line]] = {}
+    said: list[Block] = []
+    for model in models:
+        before, after = start_of(model, evaluations), evaluation_of(model, evaluations)
+        if before is None or after is None or before is after:
+            continue
+        lines = compare(read_results(before.directory), read_results(after.directory))
+        found[f"{after.label} from {before.label}"] = lines
+        counts = [f"{number} {each}" for each in MARKS if (number := sum(line.found == each for line in lines))]
+        said.append(Text(f"{after.label} against {before.label}, the model it started from: {', '.join(counts)}."))
+    if not found:
         return []
-    before, after = start_of(tuned, evaluations), evaluation_of(tuned, evaluations)
-    if before is None or after is None:
-        return [Text("No bar: GRPO's model, or the one that it started from, was not evaluated in this run.", "quiet")]
-    lines = compare(before, after)
-    met = sum(line.met for line in lines)
-    said = f"{after.label.upper()} against {before.label.upper()}, the model it started from: "
-    said += "all three conditions met." if met == len(lines) else f"{met} of {len(lines)} conditions met."
-    rows: list[list[Cell]] = [
-        [line.measure, Mark("✓ met", "good") if line.met else Mark("✗ not met", "bad"),
-         line.before, line.after, line.change, line.asked]
-        for line in lines
-    ]  # fmt: skip
-    columns = ["measure", "verdict", before.label, after.label, "change", "asked"]
-    whole = met == len(lines)
-    return [
-        Text(("✓ " if whole else "✗ ") + said, "good" if whole else "bad"),
-        Table("The bar", columns, rows, "llrrrr"),
-    ]
+    names = list(dict.fromkeys(line.name for lines in found.values() for line in lines))
+    by_name = [{line.name: line.cell() for line in lines} for lines in found.values()]
+    rows: list[list[Cell]] = [[words(name), *[cells.get(name, "–") for cells in by_name]] for name in names]
+    caption = (
+        "Change from the model that each was tuned from, ± 1.96 standard errors: ✓ better, ✗ worse, ≈ within noise"
+    )
+    return [*said, Table(caption, ["metric", *found], rows)]
 
 
-def _ratio(new: float, old: float) -> float:
-    """new/old; nothing cannot be kept, and from nothing any gain is endless."""
-    return new / old if old else (float("inf") if new else 1.0)
+def _finding(metric: Metric, change: float, error: float | None) -> Finding:
+    if error is None:
+        return "unknown"
+    if not math.isfinite(change):
+        return "worse"
+    if abs(change) <= SURE * error:
+        return "within noise"
+    return "better" if (change > 0) == metric.higher_is_better else "worse"

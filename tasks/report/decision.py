@@ -3,12 +3,14 @@
 import json
 from typing import Any
 
-from infra.text import number, points, share, words
+from infra.text import change, number, words
+from infra.text import measure as shown
+from tasks.evaluate.results import BITS, SETS
 from tasks.report.blocks import Block, Cell, Mark, Table, Text, Tone
 from tasks.report.source import Source
 
 TONES: dict[str, Tone | None] = {"promoted": "good", "kept": None, "rejected": "bad"}
-BITS = "bits_per_byte"
+RELATIVE = [f"{which}.{BITS}" for which in SETS]  # whose differences are shares of the champion's value
 
 
 def decision(source: Source) -> list[Block]:
@@ -25,32 +27,35 @@ def decision(source: Source) -> list[Block]:
 
 
 def _row(measure: dict[str, Any]) -> list[Cell]:
-    which, _, name = measure["name"].partition(".")
-    changes = [_change(name, measure[key]) for key in ("difference", "low", "high")]
+    name = measure["name"]
+    which, _, bits = name.partition(".")
+    changes = [_change(measure, measure[key]) for key in ("difference", "low", "high")]
     return [
-        f"{words(name)}, {which}",
+        f"{words(bits)}, {which}" if name in RELATIVE else words(name),
         number(measure["items"]),
-        _value(name, measure["candidate"]),
-        _value(name, measure["champion"]),
+        _value(measure, measure["candidate"]),
+        _value(measure, measure["champion"]),
         *changes,
-        _asked(name, measure),
+        _asked(measure),
     ]
 
 
-def _asked(name: str, measure: dict[str, Any]) -> Cell:
+def _asked(measure: dict[str, Any]) -> Cell:
     asked = []
     if measure["margin"] is not None:
-        asked.append(f"surely more than {_change(name, measure['margin'])}")
+        asked.append(f"surely more than {_change(measure, measure['margin'])}")
     if measure["allowed"] is not None:
-        asked.append(f"no less than {_change(name, -measure['allowed'])}")
+        asked.append(f"no less than {_change(measure, -measure['allowed'])}")
     if measure["met"] is None:
         return "–"
     return Mark(f"{'✓' if measure['met'] else '✗'} {', '.join(asked)}", "good" if measure["met"] else "bad")
 
 
-def _value(name: str, value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}" if name == BITS else share(value)
+def _value(measure: dict[str, Any], value: float | None) -> str:
+    return "–" if value is None else shown(value, measure["unit"])
 
 
-def _change(name: str, value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:+.2f} %" if name == BITS else points(value)
+def _change(measure: dict[str, Any], value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{100 * value:+.2f} %" if measure["name"] in RELATIVE else change(value, measure["unit"])

@@ -1,37 +1,47 @@
-"""The models' scores side by side."""
+"""The models' metrics side by side."""
 
-import json
-from typing import Any
+import math
+from functools import partial
 
 from infra.charts import bars
-from infra.text import number, share, size, words
+from infra.text import measure, number, size, words
+from tasks.evaluate.results import Results, read_results
+from tasks.metric import Metric
 from tasks.report.blocks import Cell, Grid, Mark, Table
 from tasks.report.source import Source
 
-SHARES = ("all_checks", "distinct", "parses", "not_trivial", "defined", "uses_context")  # of completions
-SET_SHARES = ("all_checks", "distinct", "parses")  # as many as a terminal has room for
-REAL = "real statements"  # how they fare under the same checks: the ceiling
+REFERENCE = "reference"  # the rows' own completions under the same rewards: the ceiling
+MOST_BARS = 12
+
+
+def results_of(evaluations: list[Source]) -> list[Results]:
+    """Raises ArtifactError."""
+    return [read_results(each.directory) for each in evaluations]
+
+
+def metrics_of(results: list[Results]) -> dict[str, Metric]:
+    """Every metric that a model has, by name, in the order of the evaluators; its value is one model's."""
+    return {name: metric for each in reversed(results) for name, metric in each.metrics.items()} if results else {}
 
 
 def score_table(evaluations: list[Source]) -> Table:
-    """A row a measure, a column a model, and what the real statements reach."""
-    real = real_scores(evaluations)
-    rows: list[list[Cell]] = [
-        *[_row(words(name), name, evaluations, best=max) for name in SHARES],
-        _row("bits per byte", "bits_per_byte", evaluations, best=min),
-        ["prompts", *[number(each.manifest.facts["prompts"]) for each in evaluations]],
-    ]
-    if real:
-        ceiling = {words(name): share(real[name]) for name in SHARES if name in real}
-        for row in rows:
-            row.append(Mark(ceiling.get(str(row[0]), "–"), "quiet"))
-    columns = ["measure", *[each.label for each in evaluations], *(["real"] if real else [])]
-    caption = "Next statement on held-out prompts: shares of completions, and bits per byte (less is better)"
-    return Table(caption + ("; real: the statements that came next" if real else ""), columns, rows)
+    """A row a metric, a column a model, and what the rows' own completions reach."""
+    results = results_of(evaluations)
+    ceiling = ceiling_of(results)
+    rows: list[list[Cell]] = []
+    for name, metric in metrics_of(results).items():
+        rows.append([words(name), *_values(name, results)])
+        if ceiling:
+            rows[-1].append(Mark(measure(ceiling[name], metric.unit) if name in ceiling else "–", "quiet"))
+    columns = ["metric", *[each.label for each in results], *([REFERENCE] if ceiling else [])]
+    less = [words(name) for name, metric in metrics_of(results).items() if not metric.higher_is_better]
+    caption = "Metrics of each model" + (f" (less is better: {', '.join(less)})" if less else "")
+    return Table(caption + ("; reference: the rows' own completions" if ceiling else ""), columns, rows)
 
 
 def set_table(evaluations: list[Source]) -> list[Table]:
-    """A row for each model and held-out set, where a model was asked about several."""
+    """A row for each model and corpus, where a model was measured on several."""
+    results = results_of(evaluations)
     rows: list[list[Cell]] = [
         [
             each.label,
@@ -39,53 +49,55 @@ def set_table(evaluations: list[Source]) -> list[Table]:
             number(scores["documents"]),
             size(scores["bytes"]),
             f"{scores['bits_per_byte']:.3f}" if "bits_per_byte" in scores else "–",
-            number(scores["prompts"]),
-            *[share(scores[measure]) if measure in scores else "–" for measure in SET_SHARES],
         ]
-        for each in evaluations
-        for name, scores in _report(each).get("sets", {}).items()
+        for each in results
+        for name, scores in each.report.get("sets", {}).items()
     ]
     if len(rows) <= len(evaluations):
         return []
-    columns = ["model", "set", "documents", "text", "bits per byte", "prompts", *map(words, SET_SHARES)]
+    columns = ["model", "set", "documents", "text", "bits per byte"]
     caption = "Each held-out set by itself: the first is the one above; a set may have less than was asked for"
     return [Table(caption, columns, rows, "ll" + "r" * (len(columns) - 2))]
 
 
 def score_bars(evaluations: list[Source]) -> list[Grid]:
-    """A panel a measure, a bar a model."""
-    real = real_scores(evaluations)
-    figures = [
-        bars(
-            words(name).capitalize(),
-            [(each.label, float(each.manifest.facts[name])) for each in evaluations],
-            lambda value: f"{100 * value:.0f} %",
-            top=1.0,
-            ceiling=(REAL, real[name]) if name in real else None,
+    """A panel a metric, a bar a model."""
+    results = results_of(evaluations)
+    ceiling = ceiling_of(results)
+    figures = []
+    for name, metric in list(metrics_of(results).items()):
+        values = [(each.label, each.metrics[name].value) for each in results if name in each.metrics]
+        if not all(math.isfinite(value) and value >= 0 for _, value in values):
+            continue  # a bar stands on zero
+        figures.append(
+            bars(
+                words(name) + ("" if metric.higher_is_better else " (less is better)"),
+                values,
+                partial(measure, unit=metric.unit),
+                top=1.0 if metric.unit == "share" else None,
+                ceiling=(REFERENCE, ceiling[name]) if name in ceiling else None,
+            )
         )
-        for name in SHARES
-    ]
-    bits = [(each.label, float(each.manifest.facts["bits_per_byte"])) for each in evaluations]
-    figures.insert(2, bars("Bits per byte (less is better)", bits, lambda value: f"{value:.2f}"))
-    return [Grid(figures)]
+    return [Grid(figures[:MOST_BARS])] if figures else []
 
 
-def real_scores(evaluations: list[Source]) -> dict[str, float]:
-    """What the real statements reach under the same checks; empty when nobody measured it."""
-    for each in evaluations:
-        if found := _report(each).get("ceiling"):
-            return {name: float(found[name]) for name in SHARES if name in found}
-    return {}
+def ceiling_of(results: list[Results]) -> dict[str, float]:
+    """What the rows' own completions reach; empty when nobody measured it."""
+    return next((each.report["ceiling"] for each in results if each.report.get("ceiling")), {})
 
 
-def _report(evaluation: Source) -> dict[str, Any]:
-    path = evaluation.directory / "report.json"
-    return dict(json.loads(path.read_text())) if path.exists() else {}
+def _values(name: str, results: list[Results]) -> list[Cell]:
+    """A metric of each model, the best one marked."""
+    found = [each.metrics.get(name) for each in results]
+    known = [metric for metric in found if metric is not None]
+    best = known[0]
+    for metric in known:
+        best = metric if metric.better_than(best) else best
+    return [_cell(metric, len(known) > 1 and metric is not None and metric.value == best.value) for metric in found]
 
 
-def _row(title: str, name: str, evaluations: list[Source], *, best: Any) -> list[Cell]:
-    values = [float(each.manifest.facts[name]) for each in evaluations]
-    texts = [f"{value:.3f}" if name == "bits_per_byte" else share(value) for value in values]
-    winner = best(values) if len(values) > 1 else None
-    marked = [Mark(text, "best") if value == winner else text for text, value in zip(texts, values, strict=True)]
-    return [title, *marked]
+def _cell(metric: Metric | None, best: bool) -> Cell:
+    if metric is None:
+        return "–"
+    text = measure(metric.value, metric.unit)
+    return Mark(text, "best") if best else text

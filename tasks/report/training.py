@@ -9,8 +9,6 @@ from tasks.report.source import Source
 PANELS: dict[str, tuple[str, ...]] = {
     "Reward": ("reward",),
     "Loss": ("loss", "validation_loss"),
-    "Share of rollouts": ("all_checks", "distinct"),
-    "Checks passed": ("parses", "not_trivial", "defined", "uses_context"),
     "Rollout mismatch, mean exp|Δ log p|": ("rollout_mismatch",),
     "KL to the reference": ("kl",),
     "Margin of the chosen": ("margin",),

@@ -1,10 +1,11 @@
 """Which text is measured, and that every token of it is counted once."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.data.documents import Document, document
-from tasks.evaluate.bits import held_out_texts, windows
+from tasks.evaluate.bits import bits_per_byte, held_out_texts, windows
 
 
 @given(st.lists(st.integers(1, 99), max_size=60), st.integers(2, 20))
@@ -29,3 +30,10 @@ def test_a_text_is_cut_at_a_whole_character() -> None:
 
 def texts(documents: list[Document], budget: int) -> list[str]:
     return [each.text for each in held_out_texts(documents, budget)]
+
+
+def test_bits_per_byte_are_all_bits_over_all_bytes_and_less_is_better() -> None:
+    found = bits_per_byte([(30.0, 10), (10.0, 10)])
+    assert (found.value, found.count, found.unit, found.higher_is_better) == (2.0, 2, "bits per byte", False)
+    assert found.standard_error == pytest.approx(1.0)  # of documents of one size: that of a mean
+    assert bits_per_byte([(30.0, 10)]).standard_error is None

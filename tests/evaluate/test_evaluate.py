@@ -1,4 +1,4 @@
-"""The real engine on a tiny model: what it counts, what it writes, what it refuses."""
+"""The real engine on a tiny model: what it measures, what it writes, what it refuses."""
 
 import bisect
 import inspect
@@ -6,7 +6,11 @@ import json
 import math
 import queue
 import shutil
-from collections.abc import Sequence
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from infra.launch import Engine, EngineFailed, run_engine
+from tasks.checkpoints import CheckpointFolder
 from tasks.data.documents import Document, SplitWriter, document, read_documents
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.job import StageError
@@ -24,42 +29,77 @@ from tests.promote.made import decided, read
 from tests.serve.tiny import POSITIONS, tiny_corpus, tiny_model
 
 ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", "test")
-SPEC = EvaluateSpec(prompts=40, max_new_tokens=16, held_out_bytes=12_345, seed=7)
+REWARDS = """
+def length(completion_ids, **kwargs):
+    return [float(len(each)) for each in completion_ids]
+
+
+def lucky(prompts, completions, answer, **kwargs):
+    return [None if right is None else float(each[:1] == right[:1]) for each, right in zip(completions, answer)]
+"""
+TASK = """
+task: mine
+dataset_path: json
+dataset_kwargs: {data_files: {test: test.jsonl}}
+test_split: test
+fewshot_split: test
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: ["yes", "no"]
+doc_to_target: answer
+metric_list: [{metric: acc, higher_is_better: true}]
+"""
+SPEC: dict[str, Any] = {
+    "bits_per_byte": {"held_out_bytes": 12_345},
+    "seed": 7,
+    "words": {
+        "data": "words",
+        "rewards": ["rewards.py:lucky", "rewards.py:length"],
+        "samples": 3,
+        "pass_at": [1, 2],
+        "max_new_tokens": 8,
+    },
+    "tasks": {"lm_eval": ["mine.yaml"], "few_shot": 1},
+    "chat": {"data": "chat", "rewards": [{"match": {}}], "prompts": 4, "max_new_tokens": 8, "temperature": 0.0},
+}
+MORE = ("small", "prose", "empty")  # corpora beside the first
 
 
 @dataclass(frozen=True)
 class World:
-    """A model, a corpus, and an evaluation of the one on the other."""
+    """A model, a corpus, two sets of rows, and an evaluation of the one on the others."""
 
     root: Path
     model: Manifest
-    corpus: Manifest
     output: Path
 
-    def evaluate(self, name: str, spec: EvaluateSpec = SPEC, model: str = "model", more: Sequence[Path] = ()) -> Path:
-        job_dir = self.root / name
-        request: dict[str, Any] = {
+    def request(self, spec: Mapping[str, Any], corpora: Sequence[str] = (), model: str = "model") -> dict[str, Any]:
+        checked = EvaluateSpec.model_validate(spec)
+        with chdir(self.root):
+            found = checked.as_found()
+        inputs = {"model": self.root / model}
+        inputs |= {f"corpora.{number}": self.root / name for number, name in enumerate(["corpus", *corpora])}
+        inputs |= {f"rows.{number}": self.root / name for number, name in enumerate(checked.sets())}
+        return {
             "stage": "evaluate",
             "kind": "eval_report",
-            "spec": spec.model_dump(mode="json"),
-            "inputs": {
-                "model": {"path": str(self.root / model), "digest": self.model.digest},
-                "corpus": {"path": str(self.root / "corpus"), "digest": self.corpus.digest},
-                **{
-                    f"more.{number}": {"path": str(corpus), "digest": read_manifest(corpus).digest}
-                    for number, corpus in enumerate(more)
-                },
-            },
+            "spec": found.model_dump(mode="json"),
+            "inputs": {name: {"path": str(path), "digest": self.digest(path)} for name, path in inputs.items()},
         }
-        return run_engine(ENGINE, job_dir, request, title="evaluate-tiny")
+
+    def evaluate(self, name: str, spec: Mapping[str, Any], corpora: Sequence[str] = (), model: str = "model") -> Path:
+        request = self.request(spec, corpora, model)
+        return run_engine(ENGINE, self.root / name, request, title="evaluate-tiny")
+
+    def digest(self, path: Path) -> str:
+        return self.model.digest if path.name == "damaged" else read_manifest(path).digest
 
     @property
     def report(self) -> dict[str, Any]:
         return report(self.output)
 
-    @property
-    def completions(self) -> list[dict[str, Any]]:
-        return lines(self.output, "completions")
+    def value(self, name: str) -> float:
+        return float(self.report["metrics"][name]["value"])
 
 
 def report(output: Path) -> dict[str, Any]:
@@ -70,18 +110,45 @@ def lines(output: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (output / f"{name}.jsonl").read_text().splitlines()]
 
 
+def rows(folder: Path, *made: dict[str, Any]) -> Path:
+    """A set whose held-out part these are."""
+    folder.mkdir()
+    (folder / "train.jsonl").write_text("")
+    (folder / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
+    (folder / "rows.json").write_text("{}")
+    write_manifest(folder, "rows", {}, {}, {})
+    return folder
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     root = tmp_path_factory.mktemp("world")
-    made = World(root, tiny_model(root / "model"), tiny_corpus(root / "corpus"), root / "first" / "output")
+    model = tiny_model(root / "model")
+    tiny_corpus(root / "corpus")
+    rows(
+        root / "words",
+        *[{"prompt": f"def area_{at}(", "answer": "self" if at % 2 else None} for at in range(40)],
+        {"prompt": "x" * 4000, "answer": "too long"},
+    )
+    turns = [("user", "Hello?"), ("assistant", "Hello."), ("user", "And you?"), ("assistant", "Well.")]
+    chat = [{"messages": [{"role": role, "content": f"{text}{at}"} for role, text in turns]} for at in range(6)]
+    rows(root / "chat", *chat)
+    (root / "rewards.py").write_text(REWARDS)
+    (root / "mine.yaml").write_text(TASK)
+    asked = [{"question": f"Is {number} even?", "answer": number % 2} for number in range(6)]
+    (root / "test.jsonl").write_text("".join(json.dumps(each) + "\n" for each in asked))
+    made = World(root, model, root / "first" / "output")
     made.output.mkdir(parents=True)
     (made.output / "report.json.7.partial").write_text("{")  # an earlier try was killed
-    made.evaluate("first")
+    code = [document(each.__name__, inspect.getsource(each)) for each in (queue, bisect)]
+    held_out(root / "small", *code)
+    held_out(root / "prose", document("words.txt", "No questions here.\n" * 9))
+    held_out(root / "empty")
+    made.evaluate("first", SPEC, MORE)
     return made
 
 
-def test_what_a_killed_engine_left_is_no_part_of_the_report(world: World) -> None:
-    assert set(verify(world.output).files) == {"report.json", "completions.jsonl", "documents.jsonl"}
+# Bits per byte
 
 
 def bits_in_fp32(world: World, text: str) -> float:
@@ -98,40 +165,15 @@ def bits_in_fp32(world: World, text: str) -> float:
 
 
 def test_bits_are_those_of_plain_transformers_in_fp32(world: World) -> None:
-    found = lines(world.output, "documents")
+    found = [line for line in lines(world.output, "documents") if line["set"] == "corpus"]
     documents = sorted(read_documents(world.root / "corpus", "held_out"), key=lambda each: each.id)[: len(found)]
     assert [line["id"] for line in found] == [each.id for each in documents]
     texts = [each.text.encode()[: line["bytes"]].decode() for line, each in zip(found, documents, strict=True)]
     expected = [bits_in_fp32(world, text) for text in texts]
     assert [line["bits"] for line in found] == pytest.approx(expected, rel=5e-3)
-    assert sum(line["bytes"] for line in found) == world.report["sets"]["corpus"]["bytes"] == SPEC.held_out_bytes
-    assert world.report["bits_per_byte"] == pytest.approx(math.fsum(expected) / SPEC.held_out_bytes, rel=2e-3)
-
-
-def test_every_prompt_is_asked_once_and_judged(world: World) -> None:
-    lines = world.completions
-    assert len({line["id"] for line in lines}) == len(lines) == SPEC.prompts
-    for name in ("parses", "not_trivial", "defined", "uses_context", "all_checks"):
-        assert world.report[name] == sum(line[name] for line in lines) / len(lines)
-    assert world.report["distinct"] == len({" ".join(line["statement"].split()) for line in lines}) / len(lines)
-
-
-def test_the_ceiling_is_what_the_real_statements_reach(world: World) -> None:
-    assert world.report["ceiling"]["parses"] == 1.0
-    assert world.report["ceiling"]["all_checks"] > 0.7
-
-
-def test_the_facts_are_the_reports(world: World) -> None:
-    manifest = verify(world.output)
-    assert manifest.facts.items() <= world.report.items()
-    assert manifest.facts["label"] == "tiny"
-    assert manifest.facts["model_digest"] == world.model.digest
-    assert manifest.parents == {"model": world.model.digest, "corpus": world.corpus.digest}
-
-
-def test_the_same_evaluation_gives_the_same_bytes(world: World) -> None:
-    again = world.evaluate("again")
-    assert verify(again).digest == verify(world.output).digest
+    size = SPEC["bits_per_byte"]["held_out_bytes"]
+    assert sum(line["bytes"] for line in found) == world.report["sets"]["corpus"]["bytes"] == size
+    assert world.value("bits_per_byte") == pytest.approx(math.fsum(expected) / size, rel=2e-3)
 
 
 def held_out(folder: Path, *documents: Document) -> Path:
@@ -145,68 +187,142 @@ def held_out(folder: Path, *documents: Document) -> Path:
 
 
 @pytest.fixture(scope="module")
-def with_more(world: World) -> Path:
-    """Of a small increment, which has no such many prompts or bytes, of one that is no code, and of an empty one."""
-    code = [document(each.__name__, inspect.getsource(each)) for each in (queue, bisect)]
-    more = [
-        held_out(world.root / "small", *code),
-        held_out(world.root / "words", document("words.txt", "No statements here.\n" * 9)),
-        held_out(world.root / "empty"),
-    ]
-    return world.evaluate("more", more=more)
+def alone(world: World) -> Path:
+    """The evaluation with fewer evaluators, on one corpus."""
+    return world.evaluate("alone", {name: SPEC[name] for name in ("bits_per_byte", "seed", "words")})
 
 
-def test_further_sets_do_not_change_the_scores_of_the_first(world: World, with_more: Path) -> None:
-    assert verify(with_more).facts == verify(world.output).facts
-    assert report(with_more)["sets"]["corpus"] == world.report["sets"]["corpus"]
-    for name in ("completions", "documents"):
-        assert [line for line in lines(with_more, name) if line["set"] == "corpus"] == lines(world.output, name)
+def test_further_sets_do_not_change_the_bits_of_the_first(world: World, alone: Path) -> None:
+    assert report(alone)["sets"]["corpus"] == world.report["sets"]["corpus"]
+    assert lines(alone, "documents") == [line for line in lines(world.output, "documents") if line["set"] == "corpus"]
 
 
-def test_each_set_is_measured_as_far_as_it_goes(with_more: Path) -> None:
-    sets = report(with_more)["sets"]
+def test_each_set_is_measured_as_far_as_it_goes(world: World) -> None:
+    sets = world.report["sets"]
     assert list(sets) == ["corpus", "more.0", "more.1", "more.2"]
-    assert 0 < sets["more.0"]["prompts"] < SPEC.prompts
     assert sets["more.0"]["documents"] == 2
-    assert {"parses", "all_checks", "bits_per_byte"} <= sets["more.0"].keys()
-    assert sets["more.1"].keys() == {"documents", "bytes", "tokens", "prompts", "bits_per_byte"}
-    assert sets["more.2"] == {"documents": 0, "bytes": 0, "tokens": 0, "prompts": 0}
-
-
-def test_a_sets_rates_are_those_of_its_lines(with_more: Path) -> None:
-    for name, scores in report(with_more)["sets"].items():
-        documents, completions = (
-            [line for line in lines(with_more, file) if line["set"] == name] for file in ("documents", "completions")
-        )
-        assert len(documents) == scores["documents"]
-        assert sum(line["bytes"] for line in documents) == scores["bytes"]
-        assert len({line["id"] for line in completions}) == len(completions) == scores["prompts"]
+    assert sets["more.1"].keys() == {"documents", "bytes", "tokens", "bits_per_byte"}
+    assert sets["more.2"] == {"documents": 0, "bytes": 0, "tokens": 0}
+    for name, scores in sets.items():
+        documents = [line for line in lines(world.output, "documents") if line["set"] == name]
         if documents:
             assert math.fsum(line["bits"] for line in documents) / scores["bytes"] == scores["bits_per_byte"]
-        if completions:
-            assert sum(line["all_checks"] for line in completions) / len(completions) == scores["all_checks"]
 
 
-def test_a_decision_is_made_of_what_was_measured(world: World, with_more: Path, tmp_path: Path) -> None:
-    found = read(decided(tmp_path / "decide", with_more, with_more), "decision.json")
-    values = {each["name"]: each["candidate"] for each in found["measures"]}
-    sets = report(with_more)["sets"]
-    for name in ("bits_per_byte", "parses", "all_checks"):
-        assert values[f"old.{name}"] == pytest.approx(sets["corpus"][name])
-    assert values["new.all_checks"] == pytest.approx(sets["more.0"]["all_checks"])  # the others have no prompts
-    assert (found["outcome"], found["improvement"]) == ("kept", 0)
-    with pytest.raises(StageError, match="cannot be compared"):
-        decided(tmp_path / "other", with_more, world.output)
+def test_text_that_is_not_there_is_an_error_with_a_way_out(world: World) -> None:
+    empty = World(world.root / "none", world.model, world.output)
+    shutil.copytree(world.root / "model", empty.root / "model")
+    held_out(empty.root / "corpus")
+    with pytest.raises(EngineFailed, match=r"evaluate.bits_per_byte: .* no held-out text: .*`bits_per_byte: null`"):
+        empty.evaluate("job", {"bits_per_byte": {}})
 
 
-def test_too_few_prompts_is_an_error_with_a_way_out(world: World) -> None:
-    with pytest.raises(EngineFailed, match=r"evaluate.prompts: 5000: .* have \d+ places .* hold out more"):
-        world.evaluate("many", SPEC.model_copy(update={"prompts": 5000}))
+# Rewards
+
+
+def test_every_row_is_asked_as_often_as_was_asked(world: World) -> None:
+    found = [line for line in lines(world.output, "completions") if line["evaluator"] == "words"]
+    assert len(found) == 120 and len({line["id"] for line in found}) == 40
+
+
+def test_a_metric_is_the_mean_of_the_rewards_of_the_completions(world: World) -> None:
+    found = [line["rewards"] for line in lines(world.output, "completions") if line["evaluator"] == "words"]
+    assert world.value("words.length") == pytest.approx(sum(each["length"] for each in found) / 120)
+    lucky = [each["lucky"] for each in found if each["lucky"] is not None]
+    assert world.value("words.lucky") == pytest.approx(sum(lucky) / len(lucky))
+    assert world.report["metrics"]["words.lucky"]["count"] == len(lucky) / 3  # rows that it applies to
+    assert world.report["metrics"]["words.length"]["standard_error"] > 0
+
+
+def test_the_rewards_of_the_rows_own_answers_are_the_ceiling(world: World) -> None:
+    assert world.report["ceiling"]["words.lucky"] == 1.0
+    assert world.report["ceiling"]["chat.match"] == 1.0
+
+
+def test_messages_go_through_the_chat_template_up_to_the_last_answer(world: World) -> None:
+    found = [line for line in lines(world.output, "completions") if line["evaluator"] == "chat"]
+    assert len(found) == 4
+    assert [turn["role"] for turn in found[0]["prompt"]] == ["user", "assistant", "user"]
+    assert found[0]["reference"][0]["content"].startswith("Well.")
+    assert {len({line["completion"] for line in found if line["id"] == each["id"]}) for each in found} == {1}
+
+
+def test_the_facts_are_the_reports(world: World) -> None:
+    manifest = verify(world.output)
+    assert manifest.facts.items() <= world.report.items()
+    assert manifest.facts["label"] == "tiny"
+    assert manifest.facts["model_digest"] == world.model.digest
+    assert manifest.facts["headline"] == "words.lucky"
+    assert list(world.report["metrics"]) == [
+        "bits_per_byte", "words.lucky", "words.length", "words.distinct", "words.pass@1", "words.pass@2",
+        "tasks.mine.acc", "chat.match", "chat.distinct",
+    ]  # fmt: skip
+    assert set(manifest.files) == {"report.json", "completions.jsonl", "documents.jsonl", "lm_eval/tasks.json"}
+
+
+def test_an_evaluator_finds_the_same_whatever_else_is_asked(world: World, alone: Path) -> None:
+    assert report(alone)["metrics"].items() <= world.report["metrics"].items()
+
+
+def test_a_row_without_room_for_an_answer_is_left_out_and_counted(world: World) -> None:
+    told = world.report["questions"]
+    assert (told["words"]["asked"], told["words"]["too_long"]) == (40, 1)
+    assert (told["chat"]["asked"], told["chat"]["too_long"]) == (4, 0)
 
 
 def test_no_room_for_a_prompt_is_an_error(world: World) -> None:
-    with pytest.raises(EngineFailed, match=rf"max_new_tokens: 4000: the model has {POSITIONS} positions"):
-        world.evaluate("long", SPEC.model_copy(update={"max_new_tokens": 4000}))
+    some = SPEC["words"] | {"max_new_tokens": 4000}
+    with pytest.raises(EngineFailed, match=rf"words.max_new_tokens: 4000: the model has {POSITIONS} positions"):
+        world.evaluate("long", {"words": some})
+
+
+def test_rows_of_text_ask_nothing(world: World) -> None:
+    rows(world.root / "texts", {"text": "Once upon a time."})
+    with pytest.raises(EngineFailed, match=r"evaluate.texts.data: .* the columns text and no prompt"):
+        world.evaluate("refused", {"texts": {"data": "texts", "rewards": ["rewards.py:length"]}})
+
+
+# Tasks of lm-eval
+
+
+def test_tasks_of_lm_eval_are_metrics_and_a_file_in_its_own_format(world: World) -> None:
+    found = json.loads((world.output / "lm_eval" / "tasks.json").read_text())
+    assert found["results"]["mine"]["acc,none"] == world.value("tasks.mine.acc")
+    assert found["n-shot"]["mine"] == 1
+    metric = world.report["metrics"]["tasks.mine.acc"]
+    assert (metric["count"], metric["unit"], metric["higher_is_better"]) == (6, "share", True)
+    assert metric["standard_error"] == found["results"]["mine"]["acc_stderr,none"]
+
+
+# All of it
+
+
+@pytest.mark.long
+def test_a_killed_evaluation_goes_on_from_what_it_was_answered_to_the_same_bytes(world: World) -> None:
+    job = world.root / "killed"
+    job.mkdir()
+    (job / "spec.json").write_text(json.dumps(world.request(SPEC, MORE)))
+    command = [sys.executable, "-m", "tasks.evaluate.evaluate", str(job)]
+    with (job / "log.txt").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as engine:
+        while not CheckpointFolder(job / "work" / "answers", "part-").complete():
+            assert engine.poll() is None, (job / "log.txt").read_text()
+            time.sleep(0.02)
+        engine.kill()
+    assert not (job / "output" / "manifest.json").exists()
+    again = world.evaluate("killed", SPEC, MORE)
+    assert verify(again).digest == verify(world.output).digest
+    assert not (job / "work" / "answers").exists()
+
+
+def test_a_decision_is_made_of_what_was_measured(world: World, alone: Path, tmp_path: Path) -> None:
+    found = read(decided(tmp_path / "decide", world.output, world.output), "decision.json")
+    values = {each["name"]: each["candidate"] for each in found["measures"]}
+    assert values["old.bits_per_byte"] == pytest.approx(world.value("bits_per_byte"))
+    for name in ("words.lucky", "words.length", "words.pass@2", "chat.match"):
+        assert values[name] == pytest.approx(world.value(name)), name
+    assert (found["outcome"], found["improvement"]) == ("kept", 0)
+    with pytest.raises(StageError, match="cannot be compared"):
+        decided(tmp_path / "other", alone, world.output)
 
 
 def test_a_damaged_model_is_refused_by_name_and_digest(world: World) -> None:
@@ -214,4 +330,4 @@ def test_a_damaged_model_is_refused_by_name_and_digest(world: World) -> None:
     weights = world.root / "damaged" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
     with pytest.raises(EngineFailed, match=rf"hf_model {world.model.digest[:12]} .*model.safetensors was changed"):
-        world.evaluate("refused", model="damaged")
+        world.evaluate("damaged-model", SPEC, model="damaged")

@@ -1,15 +1,38 @@
 """What an evaluation may be asked for."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
 from tasks.evaluate.spec import EvaluateSpec
 
+SUMS = {"data": "sums", "rewards": ["match"]}
 
-def test_the_default_is_the_models_own_distribution_on_at_least_500_prompts() -> None:
-    spec = EvaluateSpec()
-    assert (spec.temperature, spec.top_p) == (1.0, 1.0)
-    assert spec.prompts >= 500
+
+def test_bits_per_byte_alone_are_an_evaluation_and_nothing_is_none() -> None:
+    spec = EvaluateSpec.model_validate({"bits_per_byte": {}})
+    assert spec.bits_per_byte is not None and spec.evaluators() == {} and not spec.problems()
+    assert EvaluateSpec().problems()
+
+
+def test_an_evaluator_samples_the_models_own_distribution_on_at_least_500_rows() -> None:
+    sums = EvaluateSpec.model_validate({"sums": SUMS}).evaluators()["sums"]
+    assert (sums.temperature, sums.top_p) == (1.0, 1.0)
+    assert sums.prompts >= 500
+
+
+def test_the_sets_are_those_that_evaluators_ask_each_once() -> None:
+    spec = EvaluateSpec.model_validate({"b": SUMS, "a": SUMS, "c": SUMS | {"data": "chat"}, "d": {"lm_eval": ["arc"]}})
+    assert spec.sets() == ["chat", "sums"]
+    assert list(spec.evaluators()) == ["b", "a", "c", "d"]
+
+
+def test_the_names_of_metrics_are_known_before_it_runs() -> None:
+    sums = SUMS | {"samples": 4, "pass_at": [4]}
+    spec = EvaluateSpec.model_validate({"bits_per_byte": {}, "sums": sums, "tasks": {"lm_eval": ["arc"]}})
+    assert spec.metrics() == ["bits_per_byte", "sums.match", "sums.distinct", "sums.pass@4"]
 
 
 @pytest.mark.parametrize(
@@ -17,18 +40,65 @@ def test_the_default_is_the_models_own_distribution_on_at_least_500_prompts() ->
     [
         {"prompts": 0},
         {"prompts": "many"},
-        {"temperature": 0},
+        {"temperature": -1},
         {"temperature": 2.5},
         {"top_p": 0},
         {"top_p": 1.1},
         {"max_new_tokens": 0},
-        {"max_prompt_chars": 0},
-        {"prompts_per_function": 0},
-        {"held_out_bytes": 0},
-        {"seed": -1},
+        {"samples": 0},
         {"beams": 4},
     ],
 )
-def test_what_it_may_not_be_asked_for(wrong: dict[str, object]) -> None:
+def test_what_an_evaluator_may_not_be_asked_for(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        EvaluateSpec.model_validate({"sums": SUMS | wrong})
+
+
+@pytest.mark.parametrize("wrong", [{"seed": -1}, {"bits_per_byte": {"held_out_bytes": 0}}, {"sums": 7}])
+def test_what_an_evaluation_may_not_be_asked_for(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         EvaluateSpec.model_validate(wrong)
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"sums": {}}, "sums"),
+        ({"sums": {"data": "sums"}}, "sums.rewards"),
+        ({"sums": SUMS | {"samples": 2, "pass_at": [1, 4]}}, "sums.pass_at"),
+        ({"sums": SUMS | {"pass_at": [0]}}, "sums.pass_at"),
+        ({"sums": SUMS | {"rewards": ["match", "match"]}}, "sums.rewards"),
+        ({"sums": SUMS | {"lm_eval": ["arc_easy"]}}, "sums"),
+        ({"tasks": {"lm_eval": ["nowhere.yaml"]}}, "tasks.lm_eval"),
+        ({"tasks": {"lm_eval": ["arc_easy"], "rewards": ["match"]}}, "tasks.rewards"),
+        ({"old": SUMS}, "old"),
+        ({"two.parts": SUMS}, "two.parts"),
+        ({"bits_per_byte": None}, ""),
+    ],
+)
+def test_what_cannot_be_evaluated_is_a_problem_at_its_field(spec: dict[str, Any], path: str) -> None:
+    problems = EvaluateSpec.model_validate(spec).problems()
+    assert [problem.path.startswith(path) for problem in problems] == [True]
+
+
+def test_the_source_of_rewards_and_the_files_of_tasks_travel_in_the_spec(tmp_path: Path) -> None:
+    (tmp_path / "sums.py").write_text("def right(completions, **kwargs):\n    return [1.0] * len(completions)\n")
+    task = "task: mine\ninclude: base.yaml\nprocess_results: !function utils.score\n"
+    base = "dataset_path: json\ndataset_kwargs:\n  data_files:\n    test: data/test.jsonl\n    train: not-here.jsonl\n"
+    for name, text in (("mine.yaml", task), ("base.yaml", base), ("utils.py", "score = 1\n"), ("other.py", "")):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "test.jsonl").write_text("{}\n")
+    spec = EvaluateSpec.model_validate(
+        {
+            "sums": SUMS | {"rewards": [f"{tmp_path}/sums.py:right"]},
+            "tasks": {"lm_eval": ["arc_easy", f"{tmp_path}/mine.yaml"]},
+        }
+    ).as_found()
+    (reward,) = spec.evaluators()["sums"].rewards
+    assert reward.function and reward.function.source and "return [1.0]" in reward.function.source["sums.py"]
+    tasks = spec.evaluators()["tasks"]
+    assert tasks.lm_eval == ["arc_easy", "mine.yaml"]
+    assert tasks.task_files and set(tasks.task_files) == {"mine.yaml", "base.yaml", "utils.py", "data/test.jsonl"}
+    assert EvaluateSpec.model_validate(spec.model_dump(mode="json")) == spec
+    assert not spec.problems()

@@ -49,15 +49,15 @@ def test_ticks_can_be_told_apart(around: float) -> None:
 
 
 def test_bars_stand_in_proportion_and_carry_their_values() -> None:
-    figure = bars("All checks", [("base", 0.25), ("grpo", 0.5)], lambda value: f"{value:.0%}", top=1.0)
+    figure = bars("Right", [("base", 0.25), ("grpo", 0.5)], lambda value: f"{value:.0%}", top=1.0)
     heights = [float(height) for height in Reading(figure.svg).values("height")]
     assert heights[1] == pytest.approx(2 * heights[0], abs=0.2)
-    assert figure.alt == "All checks: base 25%, grpo 50%"
+    assert figure.alt == "Right: base 25%, grpo 50%"
 
 
 def test_the_ceiling_is_drawn_and_said() -> None:
-    figure = bars("Parses", [("base", 0.0)], lambda value: f"{value:.0%}", top=1.0, ceiling=("real statements", 0.98))
-    assert "ceiling" in figure.svg and figure.alt.endswith("real statements 98%")
+    figure = bars("Right", [("base", 0.0)], lambda value: f"{value:.0%}", top=1.0, ceiling=("reference", 0.98))
+    assert "ceiling" in figure.svg and figure.alt.endswith("reference 98%")
 
 
 def test_the_same_data_is_the_same_drawing() -> None:

@@ -18,6 +18,7 @@ from infra.tracking.flatten import flatten
 from infra.tracking.spool import Execution, StageRun
 from infra.tracking.sqlite import make_tables
 from infra.tracking.words import Words, execution_words, stage_words
+from tests.lineage.recorded import scored
 
 EXECUTIONS = 2000
 SWEEP = 150  # stages of the one large execution: as many artifacts, so 300 nodes
@@ -41,11 +42,11 @@ CHAIN: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
     ("pretrain", "megatron_checkpoint", {"data": "shards"}, {"step": 350, "validation_loss": 3.5}),
     ("convert", "hf_model", {"checkpoint": "pretrain"}, {"label": "base", "parameters": 5.8e6}),
     ("audit", "conversion_audit", {"checkpoint": "pretrain", "model": "convert"}, {"argmax_agreement": 1.0}),
-    ("evaluate-base", "eval_report", {"model": "convert"}, {"label": "base", "all_checks": 0.04}),
+    ("evaluate-base", "eval_report", {"model": "convert"}, scored("base", 0.04)),
     ("sft", "hf_model", {"model": "convert", "corpus": "corpus"}, {"label": "sft", "parameters": 5.8e6}),
-    ("evaluate-sft", "eval_report", {"model": "sft", "corpus": "corpus"}, {"label": "sft", "all_checks": 0.14}),
+    ("evaluate-sft", "eval_report", {"model": "sft", "corpus": "corpus"}, scored("sft", 0.14)),
     ("grpo", "hf_model", {"model": "sft", "corpus": "corpus"}, {"label": "grpo", "parameters": 5.8e6}),
-    ("evaluate-grpo", "eval_report", {"model": "grpo", "corpus": "corpus"}, {"label": "grpo", "all_checks": 0.5}),
+    ("evaluate-grpo", "eval_report", {"model": "grpo", "corpus": "corpus"}, scored("grpo", 0.5)),
     ("publish", "published_model", {"model": "grpo", "corpus": "corpus"}, {"label": "grpo", "registry_version": 1}),
 ]  # fmt: skip
 SHARED = 3  # the first stages are made by every third execution and cached in the two that follow

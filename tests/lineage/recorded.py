@@ -27,6 +27,21 @@ LONG = "very-" * 400 + "long"
 UNICODE = "ünïcödé \u202e 模型 🙂"
 
 
+SHARE = {"unit": "share", "higher_is_better": True}
+
+
+def scored(label: str, right: float) -> dict[str, Any]:
+    """The facts of an evaluation."""
+    return {
+        "label": label,
+        "headline": "sums.right",
+        "metrics": {
+            "bits_per_byte": {"value": 1.5, "unit": "bits per byte", "higher_is_better": False},
+            "sums.right": SHARE | {"value": right},
+        },
+    }
+
+
 @dataclass
 class Stored:
     """What was recorded: digests by stage."""
@@ -62,7 +77,8 @@ def record() -> Stored:
         client.create_model_version(
             "baton-laptop",
             source=_job(label).as_uri(),
-            tags={"baton.digest": "p" * 64, "baton.model": digests[label], "baton.eval.all_checks": "0.25"},
+            tags={"baton.digest": "p" * 64, "baton.model": digests[label], "baton.eval.sums.right": "0.25"}
+            | {"baton.metric.sums.right": json.dumps(SHARE)},
         )
     client.set_registered_model_alias("baton-laptop", "champion", "2")
     for key, value in (("outcome", "promoted"), ("decision.words", "Promoted: <better> by 3.00 %.")):
@@ -102,9 +118,9 @@ def _chain(made: dict[str, str], lr: float, fails: str = "") -> dict[str, str]:
         ("shards", "tokenized_corpus", ["corpus", "tokenizer"], {}, {"tokens": 3_600_000}),
         ("pretrain", "megatron_checkpoint", ["shards"], {"optimizer": {"lr": lr}, "steps": 20}, {"step": 20}),
         ("convert", "hf_model", ["pretrain", "tokenizer"], {}, {"label": "base", "parameters": 5_800_000}),
-        ("evaluate-base", "eval_report", ["convert", "corpus"], {}, {"label": "base", "all_checks": 0.1}),
+        ("evaluate-base", "eval_report", ["convert", "corpus"], {}, scored("base", 0.1)),
         ("sft", "hf_model", ["convert", "corpus"], {"steps": 3}, {"label": "sft", "parameters": 5_800_000}),
-        ("evaluate-sft", "eval_report", ["sft", "corpus"], {}, {"label": "sft", "all_checks": 0.25}),
+        ("evaluate-sft", "eval_report", ["sft", "corpus"], {}, scored("sft", 0.25)),
     ]
     for title, kind, parents, spec, facts in stages:
         if title in made or any(parent not in made for parent in parents):

@@ -104,7 +104,7 @@ def test_an_artifact_says_how_to_make_it_again(page: TestClient, store: Stored) 
 def test_an_artifact_shows_its_files_scores_samples_and_version(page: TestClient, store: Stored) -> None:
     found = page.get(f"{ROOT}/artifacts/{store.digests['sft']}.json").json()
     assert [file["name"] for file in found["files"]] == ["weights.bin"]
-    assert found["findings"][0]["facts"]["all_checks"] == 0.25
+    assert found["findings"][0]["facts"]["sums.right"] == 0.25
     assert found["records"]["record/samples.json"][0]["source"] == "a.py"
     assert found["versions"][0]["aliases"] == ["champion"]
     assert found["state"] == "here"
@@ -130,14 +130,27 @@ def test_two_models_are_compared(page: TestClient, store: Stored) -> None:
     a, b = store.digests["convert"], store.others["convert"]
     found = page.get(f"{ROOT}/compare.json?a={a}&b={b}").json()
     assert found["difference"]["config"] == [{"name": "pretrain.optimizer.lr", "a": "0.003", "b": "0.001"}]
-    assert [row["name"] for row in found["metrics"]] == ["all_checks"]
+    assert [row["name"] for row in found["metrics"]] == ["bits_per_byte", "sums.right"]
     assert "pretrain loss" in found["curves"] and "corpus loss" not in found["curves"]
+
+
+def test_metrics_are_shown_in_the_units_that_the_evaluation_gave_them(page: TestClient, store: Stored) -> None:
+    a, b = store.digests["convert"], store.digests["sft"]
+    assert "sums.right 10.0 % 25.0 % +15.0 %" in text(page.get(f"{ROOT}/compare?a={a}&b={b}").text)
+    assert "sums.right 25.0 %" in text(page.get(f"{ROOT}/artifacts/{b}").text)
+    assert "sums.right" in text(page.get(f"{ROOT}/models").text) and "25.0 %" in text(page.get(f"{ROOT}/models").text)
+
+
+def test_the_best_of_an_execution_is_of_the_metric_that_its_evaluations_name(page: TestClient, store: Stored) -> None:
+    (first,) = [each for each in page.get(f"{ROOT}/executions.json").json()["executions"] if each["id"] == store.first]
+    assert first["best"] == {"name": "sums.right", "value": 0.25, "unit": "share"}
+    assert "25.0 % sums.right" in text(page.get(f"{ROOT}/executions/{store.first}").text)
 
 
 def test_the_registry_shows_aliases_scores_and_origins(page: TestClient, store: Stored) -> None:
     (model,) = page.get(f"{ROOT}/models.json").json()["models"]
     newest, oldest = model["versions"]
-    assert (newest["version"], newest["aliases"], newest["scores"]) == (2, ["champion"], {"all_checks": 0.25})
+    assert (newest["version"], newest["aliases"], newest["scores"]) == (2, ["champion"], {"sums.right": 0.25})
     assert newest["model"]["digest"] == store.digests["sft"]
     assert [origin["digest"] for origin in oldest["from"]] == [store.digests["corpus"]]
     assert (newest["outcome"], oldest["outcome"]) == ("promoted", "rolled back")

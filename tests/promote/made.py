@@ -11,11 +11,11 @@ from tasks.job import Job, open_job
 from tasks.manifest import read_manifest, write_manifest
 from tasks.promote.decide import work as decide
 from tasks.promote.promote import work as promote
-from tasks.promote.spec import RATES
 from tasks.publish.publish import work as publish
 
 NAME = "baton-test"
 OLD, NEW = "corpus", "more.0"
+RIGHT = "sums.right"  # a reward's metric, of each prompt 0 or 1
 CORPUS = {
     "documents": 1, "held_out_documents": 1, "bytes": 5, "held_out_bytes": 5, "duplicates": 0, "empty": 0,
     "invalid_utf8": 0,
@@ -50,28 +50,42 @@ def report(
     passing: float = 0.5,
     documents: int = 40,
     prompts: int = 300,
-    sampling: Mapping[str, Any] | None = None,
+    spec: Mapping[str, Any] | None = None,
 ) -> Path:
-    """An evaluation of the model `of`: about `bits` bits per byte on each set, and a share that is `passing`. The
-    documents and prompts are the same every time."""
+    """An evaluation of the model `of`: about `bits` bits per byte on each set, and a share of answers that is
+    `passing`. The documents and prompts are the same every time."""
     sizes, luck = random.Random(0), random.Random(directory.name)
-    scored, lines = [], []
+    scored = []
     for name, level in (bits or {OLD: 2.0, NEW: 2.0}).items():
         for number in range(documents):
             size = sizes.randint(100, 10_000)
             hardness = sizes.uniform(0.8, 1.2) * luck.uniform(0.99, 1.01)
             scored.append({"set": name, "id": f"{name}-{number}", "bytes": size, "bits": size * level * hardness})
-        for number in range(prompts):
-            checks = dict.fromkeys(RATES, luck.random() < passing)
-            lines.append({"set": name, "id": f"{name}-{number}", **checks})
-    rates = dict.fromkeys(RATES, passing) | {"distinct": 0.9, "bits_per_byte": 2.0}
-    facts = {"label": "base", "model_digest": read_manifest(of).digest, "prompts": prompts, **rates}
+    lines = [
+        {"evaluator": "sums", "id": f"sums-{number}", "rewards": {"right": float(luck.random() < passing)}}
+        for number in range(prompts)
+    ]
+    metrics = {
+        "bits_per_byte": metric(2.0, "bits per byte", higher_is_better=False),
+        RIGHT: metric(passing),
+        "sums.distinct": metric(0.9, "share"),
+    }
+    facts = {"label": "base", "model_digest": read_manifest(of).digest, "metrics": metrics}
     files = {
         "documents.jsonl": "".join(json.dumps(line) + "\n" for line in scored),
         "completions.jsonl": "".join(json.dumps(line) + "\n" for line in lines),
-        "report.json": json.dumps({"sampling": {"seed": 0, "temperature": 1.0} | dict(sampling or {})}),
+        "report.json": json.dumps(facts | {"spec": {"seed": 0} | dict(spec or {})}),
     }
     return seal(directory, EvalReport, facts, files)
+
+
+def metric(
+    value: float, unit: str = "", *, error: float | None = 0.01, higher_is_better: bool = True
+) -> dict[str, Any]:
+    """A metric as a report has it."""
+    return {
+        "value": value, "standard_error": error, "count": 100, "unit": unit, "higher_is_better": higher_is_better,
+    }  # fmt: skip
 
 
 def run(

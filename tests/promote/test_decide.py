@@ -9,7 +9,7 @@ import pytest
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, read_manifest, write_manifest
 from tasks.promote.spec import PromotionSpec
-from tests.promote.made import NEW, OLD, decided, model, read, report
+from tests.promote.made import NEW, OLD, decided, metric, model, read, report
 
 
 @pytest.fixture
@@ -85,13 +85,49 @@ def test_a_corrupted_day_is_rejected_however_well_it_does_on_its_own_text(
 
 
 def test_a_regression_of_another_metric_rejects_too(tmp_path: Path, models: tuple[Path, Path]) -> None:
-    found = decide(tmp_path, models, {"bits": {OLD: 1.9, NEW: 1.9}, "passing": 0.2})
+    ours = {"bits": {OLD: 1.9, NEW: 1.9}, "passing": 0.2}
+    found = decide(tmp_path, models, ours, regressions={"sums.right": 0.05})
     assert found["outcome"] == "rejected"
-    assert "all checks on the old text" in found["words"] and "(allowed: 5.0 points)" in found["words"]
+    assert "sums.right is worse" in found["words"] and "(allowed: 0.050)" in found["words"]
+
+
+def test_a_reward_may_be_the_main_metric(tmp_path: Path, models: tuple[Path, Path]) -> None:
+    found = decide(tmp_path, models, {"passing": 0.8}, metric="sums.right", margin=0.1)
+    assert found["words"].startswith("Promoted: sums.right is better than the champion's by 0.3")
+    assert measure(found, "sums.right")["items"] == 300
+
+
+def test_where_less_is_better_the_lower_one_is_promoted(tmp_path: Path, models: tuple[Path, Path]) -> None:
+    reports = [report(tmp_path / name, of, passing=share) for name, of, share in
+               (("ours", models[0], 0.2), ("theirs", models[1], 0.5))]  # fmt: skip
+    for each in reports:
+        less = {"sums.right": metric(0.5, higher_is_better=False), "bits_per_byte": metric(2.0)}
+        facts = read_manifest(each).facts | {"metrics": less}
+        told = json.loads((each / "report.json").read_text()) | {"metrics": less}
+        (each / "report.json").write_text(json.dumps(told))
+        write_manifest(each, "eval_report", facts, {}, {})
+    output = decided(tmp_path / "decide", *reports, metric="sums.right", margin=0.1)
+    assert read(output, "decision.json")["outcome"] == "promoted"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sums.wrong", "has no such metric; it has old.bits_per_byte, .*, sums.right"),
+        ("sums.distinct", "not made of single items"),
+    ],
+)
+def test_a_metric_that_cannot_be_compared_is_an_error_that_names_those_that_can(
+    tmp_path: Path, models: tuple[Path, Path], name: str, said: str
+) -> None:
+    for spec in ({"metric": name}, {"regressions": {name: 0.1}}):
+        (field,) = spec
+        with pytest.raises(StageError, match=rf"promote.{field}: {name}: .*{said}"):
+            decided(tmp_path / field, report(tmp_path / f"of-{field}", models[0]), **spec)
 
 
 def test_a_regression_that_may_be_chance_keeps(tmp_path: Path, models: tuple[Path, Path]) -> None:
-    bounds = {"old.all_checks": 0.02}
+    bounds = {"sums.right": 0.02}
     few = {"prompts": 20}
     found = decide(
         tmp_path,
@@ -100,7 +136,7 @@ def test_a_regression_that_may_be_chance_keeps(tmp_path: Path, models: tuple[Pat
         {"passing": 0.5, **few},
         regressions=bounds,
     )
-    checks = measure(found, "old.all_checks")
+    checks = measure(found, "sums.right")
     assert checks["difference"] < -0.02 <= checks["high"]  # or the example is none
     assert found["outcome"] == "kept" and "which may be chance" in found["words"]
 
@@ -148,7 +184,7 @@ def test_a_diverged_model_is_rejected_even_if_it_is_the_first(tmp_path: Path, mo
     ("name", "old", "new", "said"),
     [
         ("documents.jsonl", "corpus-7", "corpus-x", "40 held-out documents, the champion 40, and 2 of them"),
-        ("completions.jsonl", '"set": "more.0"', '"set": "more.1"', "2 of them are one's alone"),
+        ("completions.jsonl", "sums-7", "sums-x", "2 of them are one's alone"),
         ("report.json", '"seed": 0', '"seed": 1', "evaluate.seed is 0 for the candidate and 1 for the champion"),
     ],
 )
@@ -177,7 +213,7 @@ def test_fewer_resamples_than_the_confidence_needs_are_a_problem() -> None:
     assert not PromotionSpec().problems()
 
 
-@pytest.mark.parametrize("metric", ["bits_per_byte", "old.distinct", "old.bits_per_byte\n", "newest.parses"])
+@pytest.mark.parametrize("metric", ["bits_per_byte", "right", "old.bits_per_byte\n", ".right", "sums."])
 def test_a_metric_that_is_none_is_refused(metric: str) -> None:
     with pytest.raises(ValueError, match="metric"):
         PromotionSpec(metric=metric)

@@ -12,9 +12,14 @@ import pytest
 
 from tasks.manifest import Manifest, write_manifest
 from tests.posttrain.tiny import tiny_model
+from tests.promote.made import metric
 from tests.tracking.conftest import empty_store, home, server, sleeping_server  # noqa: F401 - fixtures
 
-SCORES = {"parses": 0.9, "not_trivial": 0.8, "defined": 0.7, "uses_context": 0.6, "all_checks": 0.5, "distinct": 0.4}
+METRICS = {
+    "bits_per_byte": metric(1.234, "bits per byte", higher_is_better=False),
+    "sums.right": metric(0.5, "share"),
+    "sums.pass@2": metric(0.75, "share"),
+}
 
 
 @dataclass
@@ -56,8 +61,7 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Chain:
         made[name] = write_manifest(paths[name], "hf_model", facts, {"steps": 50, "learning_rate": 1e-4}, parents)
     for name, of in (("eval_base", "from_base"), ("eval_grpo", "model")):
         paths[name].mkdir()
-        facts = {"label": name.removeprefix("eval_"), "model_digest": made[of].digest, "prompts": 600}
-        facts |= SCORES | {"bits_per_byte": 1.234}
+        facts = {"label": name.removeprefix("eval_"), "model_digest": made[of].digest, "metrics": METRICS}
         made[name] = write_manifest(paths[name], "eval_report", facts, {}, {"model": made[of].digest})
     return Chain(paths, made)
 

@@ -1,5 +1,6 @@
 """The published directory, its card, and its version in the registry."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -65,7 +66,8 @@ def test_the_registry_has_the_version_with_digest_alias_and_scores(published: Pa
     version = MlflowClient(tracking_uri()).get_model_version_by_alias("baton-test", "champion")
     assert version.tags["baton.digest"] == read_manifest(published).digest
     assert version.tags["baton.model"] == sealed.manifests["model"].digest
-    assert version.tags["baton.eval.all_checks"] == "0.5000"
+    assert version.tags["baton.eval.sums.right"] == "0.5000"
+    assert json.loads(version.tags["baton.metric.sums.pass_2"])["unit"] == "share"
     assert version.source == published.as_uri()
     assert version.description == "A **tiny** model."
 
@@ -74,14 +76,14 @@ def test_the_card_is_one_that_the_hub_reads(published: Path) -> None:
     card = ModelCard.load(published / "README.md")
     data = card.data
     assert (data.license, data.library_name, data.pipeline_tag) == ("mit", "transformers", "text-generation")
-    assert {result.metric_type: result.metric_value for result in data.eval_results}["all_checks"] == 0.5
+    assert {result.metric_type: result.metric_value for result in data.eval_results}["sums.right"] == 0.5
     assert "older card" not in card.text
 
 
 def test_the_card_shows_the_models_side_by_side_and_what_made_them(published: Path, sealed: Chain) -> None:
     text = (published / "README.md").read_text()
-    assert "| measure | base | grpo |" in text
-    assert "| completions that pass all checks | 50.0 % | 50.0 % |" in text
+    assert "| metric | base | grpo | better |" in text
+    assert "| sums.right | 50.0 % ± 1.0 | 50.0 % ± 1.0 | higher |" in text
     assert "base → grpo" in text
     for manifest in (sealed.manifests[name] for name in ("corpus", "from_base", "model")):
         assert manifest.digest in text
@@ -99,7 +101,7 @@ def test_the_cards_code_runs_as_it_stands(published: Path) -> None:
     code = text.partition("```python\n")[2].partition("```")[0]
     done = subprocess.run([sys.executable, "-c", code], cwd=published, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("def area")
+    assert done.stdout.startswith("Once")
 
 
 def test_the_parents_come_before_their_children(sealed: Chain, tmp_path: Path) -> None:

@@ -27,28 +27,23 @@ from tasks.artifacts import (
 from tasks.job import Job
 from tasks.manifest import write_manifest
 from tasks.report.report import work
+from tests.promote.made import metric
 
 STEPS = 600
-RATES = {  # parses, not_trivial, defined, uses_context, all_checks, distinct, bits per byte
-    "base": (0.52, 0.47, 0.44, 0.36, 0.312, 0.83, 2.412),
-    "sft": (0.68, 0.66, 0.58, 0.47, 0.428, 0.81, 2.431),
-    "dpo": (0.74, 0.73, 0.63, 0.53, 0.491, 0.78, 2.455),
-    "grpo": (0.93, 0.93, 0.88, 0.83, 0.784, 0.64, 2.498),
+RATES = {  # right, brief, distinct, bits per byte
+    "base": (0.312, 0.47, 0.83, 2.412),
+    "sft": (0.428, 0.66, 0.81, 2.431),
+    "dpo": (0.491, 0.73, 0.78, 2.455),
+    "grpo": (0.784, 0.93, 0.64, 2.498),
 }
-PROMPT = "def area(shape, scale):\n    width = shape.width * scale\n    "
-WRITTEN = {
-    "base": "width = self._read(self.data)\n",
-    "sft": "height = shape.height\n",
-    "dpo": "height = shape.height * width\n",
-    "grpo": "height = shape.height * scale\n",
-}
+PROMPT = "What is 17 + 4? ("
+WRITTEN = {"base": "I do not know.", "sft": "About twenty.", "dpo": "It is 22.", "grpo": "It is 21."}
 TIMES = {  # seconds
     "corpus": 0.0, "tokenizer": 2.6, "shards": 4.2, "pretrain": 214.8, "convert": 2.1, "audit": 7.0,
     "evaluate base": 24.3, "sft": 61.0, "evaluate sft": 24.9, "dpo": 48.2, "evaluate dpo": 23.7, "grpo": 121.5,
     "evaluate grpo": 24.4, "publish": 3.3,
 }  # fmt: skip
 SPIKE = {"step": 310, "why": "loss 7.2104", "reaction": "roll_back", "first": 4944, "count": 16}
-CHECKS = ("parses", "not_trivial", "defined", "uses_context")
 
 
 def seal(
@@ -146,33 +141,41 @@ def model(root: Path, label: str, parents: Mapping[str, Path], record: Mapping[s
 
 
 def evaluation(root: Path, label: str, of: Path, corpus: Path, rates: tuple[float, ...], prompts: int = 64) -> Path:
-    parses, not_trivial, defined, uses_context, all_checks, distinct, bits = rates
-    facts = {
-        "label": label, "model_digest": made_of(of), "prompts": prompts, "bits_per_byte": bits, "parses": parses,
-        "not_trivial": not_trivial, "defined": defined, "uses_context": uses_context, "all_checks": all_checks,
-        "distinct": distinct,
-    }  # fmt: skip
-    ceiling = {
-        "parses": 1.0, "not_trivial": 1.0, "defined": 0.99, "uses_context": 0.81, "all_checks": 0.80, "distinct": 0.98,
-    }  # fmt: skip
-    files = {
-        "report.json": json.dumps(facts | {"ceiling": ceiling}),
-        "completions.jsonl": lines(completion(label, index) for index in range(prompts)),
+    """An evaluation whose items are what the metrics say."""
+    right, brief, distinct, bits = rates
+    metrics = {
+        "bits_per_byte": metric(bits, "bits per byte", higher_is_better=False),
+        "sums.right": metric(right, "share"),
+        "sums.brief": metric(brief, error=0.03),
+        "sums.distinct": metric(distinct, "share", error=None),
     }
-    return seal(root / f"eval_{label}", EvalReport, facts, {"model": of, "corpus": corpus}, files=files)
+    facts = {"label": label, "model_digest": made_of(of), "metrics": metrics, "headline": "sums.right"}
+    told = {
+        "ceiling": {"sums.right": 1.0, "sums.brief": 0.81, "sums.distinct": 0.98},
+        "sets": {"corpus": {"documents": 8, "bytes": 8000, "tokens": 3000, "bits_per_byte": bits}},
+        "spec": {"seed": 0},
+    }
+    completions = (completion(label, index, index < right * prompts, brief) for index in range(prompts))
+    files = {
+        "report.json": json.dumps(facts | told),
+        "completions.jsonl": lines(completions),
+        "documents.jsonl": lines(
+            {"set": "corpus", "id": f"{index:064x}", "bytes": 1000, "bits": 1000 * (bits + (index - 3.5) / 10)}
+            for index in range(8)
+        ),
+    }
+    return seal(root / f"eval_{label}", EvalReport, facts, {"model": of, "corpora.0": corpus}, files=files)
 
 
-def completion(label: str, index: int) -> dict[str, Any]:
-    passed = dict.fromkeys(CHECKS, label != "base")
+def completion(label: str, index: int, right: bool, brief: float) -> dict[str, Any]:
     return {
+        "evaluator": "sums",
         "id": f"{index:064x}",
-        "source": f"lib/shapes_{index}.py",
-        "prompt": PROMPT.replace("area", f"area_{index}"),
-        "reference": "return width * shape.height * scale",
-        "completion": WRITTEN[label] + "    return",
-        "statement": WRITTEN[label].strip(),
-        **passed,
-        "all_checks": all(passed.values()),
+        "prompt": f"{PROMPT}{index})",
+        "reference": "21",
+        "completion": WRITTEN[label],
+        "ended": True,
+        "rewards": {"right": float(right), "brief": brief},
     }
 
 
@@ -232,10 +235,10 @@ def tuning(label: str) -> Iterable[dict[str, float]]:
         elif label == "grpo":
             yield common | {
                 "reward": 0.4 + 0.5 * rise + chance.gauss(0, 0.03), "reward_std": 0.3 - 0.1 * rise, "kl": 0.05 * rise,
-                "all_checks": 0.4 + 0.35 * rise,
+                "right": 0.4 + 0.35 * rise,
                 "distinct": 0.8 - 0.15 * rise, "rollout_mismatch": 1.01 + abs(chance.gauss(0, 0.005)),
-                "entropy": 2 - rise, "completion_length": 14 + chance.gauss(0, 1), "parses": 0.7 + 0.25 * rise,
-                "not_trivial": 0.7 + 0.24 * rise, "defined": 0.6 + 0.3 * rise, "uses_context": 0.5 + 0.33 * rise,
+                "entropy": 2 - rise, "completion_length": 14 + chance.gauss(0, 1),
+                "brief": 0.7 + 0.25 * rise,
             }  # fmt: skip
         else:
             yield common

@@ -1,11 +1,17 @@
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tasks.artifacts import EvalReport
+from tasks.evaluate.results import read_results
 from tasks.manifest import Manifest
-from tasks.report.bar import compare, verdict
-from tasks.report.blocks import Table, Text
-from tasks.report.source import Source
+from tasks.report.bar import Line, compare, verdict
+from tasks.report.blocks import Mark, Table, Text
+from tasks.report.source import Source, open_source
+from tests.promote.made import metric, seal
 
 
 def model(label: str, *parents: str) -> Source:
@@ -13,57 +19,81 @@ def model(label: str, *parents: str) -> Source:
     return Source(label, Path(), Manifest("hf_model", label, {}, {"label": label}, parents=made_from))
 
 
-def evaluation(label: str, all_checks: float, distinct: float, bits_per_byte: float) -> Source:
-    facts = {
-        "label": label, "model_digest": label, "all_checks": all_checks, "distinct": distinct,
-        "bits_per_byte": bits_per_byte,
-    }  # fmt: skip
-    return Source(f"eval_{label}", Path(), Manifest("eval_report", "e" + label, {}, facts))
-
-
 MODELS = [model("base"), model("sft", "corpus", "base"), model("grpo", "corpus", "sft")]
-BEFORE = evaluation("sft", 0.40, 0.80, 2.0)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def evaluation(
+    root: Path, label: str, metrics: Mapping[str, dict[str, Any]], rights: list[float] | None = None
+) -> Source:
+    """With items of `sums.right` where they are given."""
+    lines = [
+        {"evaluator": "sums", "id": str(number), "rewards": {"right": right}}
+        for number, right in enumerate(rights or [])
+    ]
+    facts = {"label": label, "model_digest": label, "metrics": dict(metrics)}
+    files = {"completions.jsonl": "".join(json.dumps(line) + "\n" for line in lines)}
+    return open_source(seal(root / label, EvalReport, facts, files))
+
+
+def line(root: Path, before: dict[str, Any], after: dict[str, Any], *rights: list[float]) -> Line:
+    """Of one metric in two evaluations."""
+    old, new = rights or (None, None)
+    reports = evaluation(root, "sft", {"sums.right": before}, old), evaluation(root, "grpo", {"sums.right": after}, new)
+    (found,) = compare(*(read_results(each.directory) for each in reports))
+    return found
 
 
 @pytest.mark.parametrize(
-    ("all_checks", "distinct", "bits", "met"),
+    ("before", "after", "higher_is_better", "found"),
     [
-        (0.60, 0.48, 2.19, [True, True, True]),  # just enough of each
-        (0.599, 0.48, 2.19, [False, True, True]),
-        (0.98, 0.23, 2.1, [True, False, True]),  # the hacked model of FINDINGS
-        (0.60, 0.48, 2.20, [True, True, False]),  # "less than 10 %"
-        (0.30, 0.90, 1.9, [False, True, True]),
-        (0.0, 0.0, 9.0, [False, False, False]),
+        (0.4, 0.6, True, "better"),
+        (0.6, 0.4, True, "worse"),
+        (2.0, 1.8, False, "better"),
+        (1.8, 2.0, False, "worse"),
+        (0.40, 0.42, True, "within noise"),
+        (0.40, float("nan"), True, "worse"),
     ],
 )
-def test_each_condition_is_judged_by_itself(all_checks: float, distinct: float, bits: float, met: list[bool]) -> None:
-    assert [line.met for line in compare(BEFORE, evaluation("grpo", all_checks, distinct, bits))] == met
+def test_a_change_is_judged_by_the_metrics_direction_and_error(
+    root: Path, before: float, after: float, higher_is_better: bool, found: str
+) -> None:
+    old, new = (metric(value, error=0.02, higher_is_better=higher_is_better) for value in (before, after))
+    assert line(root, old, new).found == found
 
 
-def test_a_bar_that_is_met_says_so() -> None:
-    said, table = verdict(MODELS, [BEFORE, evaluation("grpo", 0.7, 0.6, 2.1)])
-    assert said == Text("✓ GRPO against SFT, the model it started from: all three conditions met.", "good")
-    assert isinstance(table, Table) and len(table.rows) == 3
+def test_a_change_whose_error_nobody_knows_is_not_judged(root: Path) -> None:
+    assert line(root, metric(0.9, error=None), metric(0.2, error=None)).found == "unknown"
 
 
-def test_a_bar_that_is_missed_says_by_how_much() -> None:
-    said, table = verdict(MODELS, [BEFORE, evaluation("grpo", 0.5, 0.6, 2.1)])
-    assert said == Text("✗ GRPO against SFT, the model it started from: 2 of 3 conditions met.", "bad")
-    assert isinstance(table, Table)
-    assert "+10.0 points" in table.rows[0] and "75.0 % kept" in table.rows[1] and "+5.0 %" in table.rows[2]
+def test_item_by_item_a_small_change_is_seen_that_the_models_own_errors_would_hide(root: Path) -> None:
+    before = [0.0, 1.0] * 50
+    after = [right + 0.01 + number / 10_000 for number, right in enumerate(before)]
+    told = line(root, metric(0.5, error=0.05), metric(0.515, error=0.05), before, after)
+    assert told.found == "better" and told.change == pytest.approx(0.015, abs=1e-3)
+    assert told.standard_error is not None and told.standard_error < 0.001
 
 
-def test_the_start_is_the_parent_not_the_model_before_it_in_the_list() -> None:
+def test_every_tuned_model_has_a_line_and_a_column(root: Path) -> None:
+    rights = {"base": 0.1, "sft": 0.4, "grpo": 0.8}
+    made = [evaluation(root, label, {"sums.right": metric(right, "share")}) for label, right in rights.items()]
+    sft, grpo, table = verdict(MODELS, made)
+    assert sft == Text("sft against base, the model it started from: 1 better.")
+    assert grpo == Text("grpo against sft, the model it started from: 1 better.")
+    assert isinstance(table, Table) and table.columns == ["metric", "sft from base", "grpo from sft"]
+    assert table.rows == [["sums.right", *[Mark(f"✓ +{gain}.0 points ± 2.8", "good") for gain in (30, 40)]]]
+
+
+def test_the_start_is_the_parent_not_the_model_before_it_in_the_list(root: Path) -> None:
     tuned_from_base = [model("base"), model("sft", "base"), model("grpo", "base")]
-    evaluations = [evaluation("base", 0.1, 0.8, 2.0), BEFORE, evaluation("grpo", 0.5, 0.8, 2.0)]
-    said, _ = verdict(tuned_from_base, evaluations)
-    assert isinstance(said, Text) and "against BASE" in said.text
+    made = [evaluation(root, label, {"sums.right": metric(0.5)}) for label in ("base", "sft", "grpo")]
+    *_, table = verdict(tuned_from_base, made)
+    assert isinstance(table, Table) and table.columns == ["metric", "sft from base", "grpo from base"]
 
 
-def test_without_the_evaluation_of_the_start_there_is_no_verdict() -> None:
-    (said,) = verdict(MODELS, [evaluation("grpo", 0.7, 0.6, 2.1)])
-    assert isinstance(said, Text) and said.tone == "quiet" and "No bar" in said.text
-
-
-def test_without_grpo_there_is_no_bar() -> None:
-    assert verdict(MODELS[:2], [BEFORE]) == []
+def test_without_the_evaluation_of_the_start_there_is_nothing_to_compare(root: Path) -> None:
+    assert verdict(MODELS, [evaluation(root, "grpo", {"sums.right": metric(0.7)})]) == []

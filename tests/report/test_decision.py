@@ -19,7 +19,7 @@ def test_a_decision_has_a_page_and_stands_first_in_the_report(tmp_path: Path) ->
     assert "Rejected: bits per byte on the old text is worse" in text
     for shown in (
         "bits per byte, old",
-        "all checks, new",
+        "sums.right",
         "✗ surely more than +0.20 %, no less than -1.00 %",
         "✓ no less",
     ):

@@ -40,8 +40,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("audit", ["Conversion audit", "✓ Same model", "5.7e-06", "linear_qkv", "q_proj", "Mapping of 18 tensors"]),
         ("sft", ["Model sft", "Loss"]),
         ("dpo", ["Model dpo", "Margin of the chosen", "Preference accuracy"]),
-        ("grpo", ["Model grpo", "Reward", "KL to the reference", "Rollout mismatch", "Checks passed"]),
-        ("eval_grpo", ["Eval report grpo", "78.4 %", "2.498", "height = shape.height * scale", "✓ passes"]),
+        ("grpo", ["Model grpo", "Reward", "KL to the reference", "Rollout mismatch", "Right"]),
+        ("eval_grpo", ["Eval report grpo", "78.4 %", "2.498", "It is 21.", "right 1, brief 0.930"]),
         (
             "endpoint",
             ["Endpoint grpo", "Healthy after 18 s", "no chat template", "1,664", "First token", "95 %", "--dtype auto"],
@@ -84,11 +84,8 @@ def test_a_page_does_without_the_record(run: dict[str, Path], name: str, tmp_pat
 def test_an_evaluation_on_several_held_out_sets_shows_each(run: dict[str, Path], tmp_path: Path) -> None:
     page = tmp_path / "page"
     shutil.copytree(run["eval_base"], page)
-    counts = {"documents": 3, "bytes": 9000, "tokens": 4000, "prompts": 7}
-    sets = {
-        "corpus": counts | {"bits_per_byte": 2.412, "all_checks": 0.312},
-        "more.0": counts | {"bits_per_byte": 2.755},  # of words alone
-    }
+    counts = {"documents": 3, "bytes": 9000, "tokens": 4000}
+    sets = {"corpus": counts | {"bits_per_byte": 2.412}, "more.0": counts | {"bits_per_byte": 2.755}}
     report = json.loads((page / "report.json").read_text())
     (page / "report.json").write_text(json.dumps(report | {"sets": sets}))
     text = Reading(stage_page(page)).text
@@ -143,7 +140,7 @@ def test_what_a_model_wrote_never_becomes_part_of_the_page(
     page = tmp_path_factory.mktemp("page")
     shutil.copytree(run["eval_base"], page, dirs_exist_ok=True)
     row = json.loads((run["eval_base"] / "completions.jsonl").read_text().splitlines()[0])
-    hostile = row | dict.fromkeys(("source", "prompt", "reference", "completion", "statement"), text)
+    hostile = row | dict.fromkeys(("evaluator", "prompt", "reference", "completion"), text)
     (page / "completions.jsonl").write_text(lines([hostile]))
     tags = Reading(stage_page(page)).tags
     assert "script" not in tags

@@ -8,7 +8,7 @@ from tasks.manifest import ArtifactError, verify
 from tests.report.example import RATES, example_execution, example_run, make_report
 from tests.report.reading import Reading
 
-HACKED = RATES | {"grpo": (0.97, 0.97, 0.95, 0.93, 0.92, 0.23, 2.61)}
+WORSE = RATES | {"grpo": (0.20, 0.90, 0.23, 2.61)}
 
 
 @pytest.fixture(autouse=True)
@@ -67,17 +67,17 @@ def test_the_text_fits_a_terminal_and_says_where_to_look(run: dict[str, Path], t
     assert "--recipe" in text
 
 
-def test_the_bar_is_met_and_said_in_both(run: dict[str, Path], tmp_path: Path) -> None:
+def test_each_tuned_model_is_compared_with_the_one_it_started_from(run: dict[str, Path], tmp_path: Path) -> None:
     output = make_report(tmp_path / "job", run)
-    said = "✓ GRPO against DPO, the model it started from: all three conditions met."
+    said = "grpo against dpo, the model it started from: 2 better, 1 worse, 1 unknown."
     assert said in (output / "report.md").read_text() and said in (output / "report.html").read_text()
 
 
-def test_a_hacked_model_is_shown_as_one(tmp_path: Path) -> None:
-    output = make_report(tmp_path / "job", example_run(tmp_path / "run", HACKED))
+def test_a_model_that_became_worse_is_shown_as_one(tmp_path: Path) -> None:
+    output = make_report(tmp_path / "job", example_run(tmp_path / "run", WORSE))
     text = (output / "report.md").read_text()
-    assert "✗ GRPO against DPO, the model it started from: 2 of 3 conditions met." in text
-    assert re.search(r"distinct +\| ✗ not met +\| +78.0 % +\| +23.0 % +\| +29.5 % kept", text)
+    assert "grpo against dpo, the model it started from: 1 better, 2 worse, 1 unknown." in text
+    assert re.search(r"sums.right .*\| ✗ -29.7 points ± \d", text)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_any_part_of_the_chain_has_a_report(run: dict[str, Path], tmp_path: Path
 def test_the_samples_are_the_same_prompts_side_by_side(run: dict[str, Path], tmp_path: Path) -> None:
     page = Reading((make_report(tmp_path / "job", run) / "report.html").read_text())
     assert page.tags.count("article") == 8
-    assert page.text.count("height = shape.height * scale") == page.text.count("width = self._read(self.data)") == 8
+    assert page.text.count("It is 21.") == page.text.count("I do not know.") == 8
 
 
 def test_the_times_are_those_of_the_execution(run: dict[str, Path], tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_an_execution_that_is_not_here_is_said_to_be_missing(run: dict[str, Path
 def test_an_artifact_that_was_changed_is_refused(tmp_path: Path) -> None:
     run = example_run(tmp_path / "run")
     completions = run["eval_grpo"] / "completions.jsonl"
-    completions.write_text(completions.read_text().replace("scale", "twist"))
+    completions.write_text(completions.read_text().replace("21", "23"))
     with pytest.raises(ArtifactError, match=r"eval_report .* completions.jsonl was changed"):
         make_report(tmp_path / "job", run)
 

@@ -60,7 +60,11 @@ def test_the_last_node_prints_the_report_of_every_stage(tmp_path: Path, capsys: 
         published=PublishedModel.from_directory(run["published"]),
     )
     printed = capsys.readouterr().out
-    assert printed.startswith("# All of it\n") and "13 artifacts" in printed and "all three conditions met" in printed
+    assert (
+        printed.startswith("# All of it\n")
+        and "13 artifacts" in printed
+        and "grpo against dpo, the model it started from" in printed
+    )
     assert (Path(made.directory.path) / "report.md").read_text() in printed
 
 

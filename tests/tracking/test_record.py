@@ -32,12 +32,12 @@ def test_an_execution_is_a_parent_run_with_a_child_for_each_stage(home: Path, tm
         with tracked(title, tmp_path / title, spec={}, inputs={}) as record:
             record.made("tokenizer", "t" * 64, {"vocab_size": 4096})
     flush(WAIT_S)
-    end_execution(metrics={"all_checks": 0.61})
+    end_execution(metrics={"sums.right": 0.61})
 
     (parent,) = runs("execution")
     assert parent.data.tags["baton.execution"] == id
     assert parent.data.params == {"name": "laptop", "seed": "1"}
-    assert parent.data.metrics["all_checks"] == 0.61
+    assert parent.data.metrics["sums.right"] == 0.61
     assert parent.info.status == "FINISHED"
     children = runs("stage", id)
     assert {child.info.run_name for child in children} == {"tokenizer", "evaluate base"}
@@ -127,13 +127,19 @@ def test_steps_that_a_resumed_engine_takes_again_are_there_once(home: Path, tmp_
 
 def test_a_stage_from_the_cache_is_recorded_as_such(home: Path) -> None:
     begin_execution("again", {})
-    note_cached("evaluate sft", "eval_report", "e" * 64, {"label": "sft", "parses": 0.75})
+    note_cached(
+        "evaluate sft",
+        "eval_report",
+        "e" * 64,
+        {"label": "sft", "metrics": {"sums.pass@2": {"value": 0.75, "unit": "share"}}},
+    )
     flush(WAIT_S)
     (run,) = runs("stage")
     assert run.info.status == "FINISHED"
     assert run.data.tags["baton.cached"] == "true"
     assert run.data.tags["baton.output"] == "e" * 64
-    assert run.data.metrics["output/parses"] == 0.75
+    assert run.data.metrics["output/sums.pass_2"] == 0.75
+    assert json.loads(run.data.tags["baton.metric.sums.pass_2"])["unit"] == "share"
 
 
 def test_a_cached_stage_says_what_it_was_made_of_but_not_over_what_was_made_here(home: Path, tmp_path: Path) -> None:
@@ -154,14 +160,18 @@ def test_mlflow_s_own_pages_show_inputs_models_and_their_scores(home: Path, tmp_
     with tracked("sft", tmp_path / "sft", spec={}, inputs={"model": "b" * 64, "corpus": "c" * 64}) as record:
         record.made("hf_model", "e" * 64, {"label": "sft"})
     with tracked("evaluate-sft", tmp_path / "eval", spec={}, inputs={"model": "e" * 64}) as record:
-        record.made("eval_report", "f" * 64, {"label": "sft", "model_digest": "e" * 64, "all_checks": 0.25})
+        record.made(
+            "eval_report",
+            "f" * 64,
+            {"label": "sft", "model_digest": "e" * 64, "metrics": {"sums.right": {"value": 0.25}}},
+        )
     flush(WAIT_S)
     (sft,) = [run for run in runs("stage") if run.info.run_name == "sft"]
     told = {each.tags[0].value: each.dataset for each in sft.inputs.dataset_inputs}
     assert {name: dataset.digest for name, dataset in told.items()} == {"model": "b" * 36, "corpus": "c" * 36}
     (model,) = MlflowClient(tracking_uri()).search_logged_models([sft.info.experiment_id])
     assert (model.name, model.source_run_id, model.tags["baton.artifact"]) == ("sft", sft.info.run_id, "e" * 64)
-    assert {metric.key: metric.value for metric in model.metrics}["output/all_checks"] == 0.25
+    assert {metric.key: metric.value for metric in model.metrics}["output/sums.right"] == 0.25
     assert [each.model_id for each in sft.outputs.model_outputs] == [model.model_id]
 
 

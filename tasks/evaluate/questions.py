@@ -1,0 +1,106 @@
+"""What a set of rows asks a model: each held-out row's prompt in tokens, and the row's own completion where it has one.
+
+    messages            all up to the last turn of the assistant, which is the reference
+    prompt_completion   the prompt; the completion is the reference
+    preference          the prompt (or the turns that both answers begin with); the chosen one is the reference
+    prompt              the prompt; where a column has the answer (see tasks/rewards/gold.py), that is the reference
+    text                nothing: a text is not a question
+
+A text is asked as it is; messages go through the model's chat template, with the words that begin the assistant's turn.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.evaluate.spec import EvaluatorSpec
+from tasks.evaluate.subject import Subject
+from tasks.job import StageError
+from tasks.manifest import text_digest
+from tasks.rewards.gold import own_answer
+from tasks.rows.stored import encoded, read_rows
+
+Messages = list[dict[str, Any]]
+Said = str | Messages  # TRL's two forms of prompts and completions
+
+
+@dataclass(frozen=True)
+class Question:
+    id: str  # of the row: BLAKE3 of its line
+    row: dict[str, Any]
+    prompt: Said
+    reference: Said | None
+    tokens: list[int]
+
+    def answer(self, text: str) -> Said:
+        """A completion in the prompt's form."""
+        return text if isinstance(self.prompt, str) else [{"role": "assistant", "content": text}]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The questions of an evaluator, and what was left out of them."""
+
+    questions: list[Question]
+    too_long: int  # for the model's positions
+
+
+def choose(name: str, rows: Path, spec: EvaluatorSpec, subject: Subject, seed: int) -> Asked:
+    """Up to `spec.prompts` held-out rows, in an order that goes by the rows' content and the seed, so that other rows
+    may come and go. Raises StageError when no row can be asked."""
+    room = subject.positions - spec.max_new_tokens
+    if room <= 0:
+        raise StageError(
+            f"evaluate.{name}.max_new_tokens: {spec.max_new_tokens}: the model has {subject.positions} positions for "
+            "the prompt and the completion together; ask for fewer tokens"
+        )
+    found: list[Question] = []
+    too_long = 0
+    for id, row in _ordered(rows, seed):
+        if len(found) == spec.prompts:
+            break
+        prompt, reference = asked_of(name, row)
+        tokens = subject.tokens_of(f"evaluate.{name}", prompt, row.get("tools"))
+        if len(tokens) > room:
+            too_long += 1
+        else:
+            found.append(Question(id, row, prompt, reference, tokens))
+    if not found:
+        why = f"all {too_long} held-out rows are too long for its {subject.positions} positions"
+        raise StageError(
+            f"evaluate.{name}.data: {spec.data}: the set has no held-out row that the model can be asked: "
+            + (why if too_long else "its held-out part is empty; hold out more of it (`held_out:`)")
+        )
+    return Asked(found, too_long)
+
+
+def asked_of(name: str, row: dict[str, Any]) -> tuple[Said, Said | None]:
+    """A row's prompt and reference. Raises StageError for a row that asks nothing."""
+    if "messages" in row:
+        turns: Messages = row["messages"]
+        last = max((at for at, turn in enumerate(turns) if turn["role"] == "assistant"), default=len(turns))
+        return turns[:last], turns[last : last + 1] or None
+    if "chosen" in row and "prompt" not in row:
+        return _common(row["chosen"], row["rejected"])
+    if "prompt" in row:
+        return row["prompt"], row.get("chosen", own_answer(row))
+    raise StageError(
+        f"evaluate.{name}.data: its rows have the columns {', '.join(sorted(row))} and no prompt: rows with rewards "
+        "are `messages`, or have a `prompt`. Bits per byte is the measure of plain text"
+    )
+
+
+def _common(chosen: Said, rejected: Said) -> tuple[Said, Said]:
+    """What both answers begin with, and the rest of the chosen one."""
+    same = 0
+    for one, other in zip(chosen, rejected, strict=False):
+        if one != other:
+            break
+        same += 1
+    return chosen[:same], chosen[same:]
+
+
+def _ordered(rows: Path, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    lines = [(text_digest(encoded(row)), row) for row in read_rows(rows, "held_out")]
+    yield from sorted(lines, key=lambda each: (text_digest(f"{seed}\0{each[0]}"), each[0]))

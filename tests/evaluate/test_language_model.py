@@ -1,0 +1,146 @@
+"""Our model and lm-eval's own `hf` model answer every kind of request alike: in fp32, on a small random model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.evaluate.spec import EvaluatorSpec
+from tasks.job import StageError
+from tests.serve.tiny import POSITIONS, tiny_model
+
+pytestmark = pytest.mark.long  # two libraries and two models: half a minute
+
+WORDS = ("parser", "argument", "self", "option", "value", "metavar", "help", "action", "group", "default")
+DOCUMENTS = [
+    {"question": f"the {word} of a {other} is", "choices": [f" {word}", " name or flags", " None"], "answer": at % 3}
+    for at, (word, other) in enumerate(zip(WORDS, WORDS[::-1], strict=True))
+]
+DOCUMENTS[0]["question"] = "what is longer than the model's positions loses its beginning, " * 40
+COMMON = """
+dataset_path: json
+dataset_kwargs: {data_files: {train: train.jsonl, test: test.jsonl}}
+training_split: train
+test_split: test
+"""
+TASKS = {
+    "choice": """
+output_type: multiple_choice
+doc_to_text: "Question: {{question}}\\nAnswer:"
+doc_to_choice: "{{choices}}"
+doc_to_target: answer
+metric_list: [{metric: acc}, {metric: acc_norm}]
+""",
+    "choice_after_examples": """
+output_type: multiple_choice
+num_fewshot: 2
+fewshot_split: train
+doc_to_text: "Question: {{question}}\\nAnswer:"
+doc_to_choice: "{{choices}}"
+doc_to_target: answer
+metric_list: [{metric: acc}]
+""",
+    "continuation": """
+output_type: loglikelihood
+doc_to_text: "{{question}}"
+doc_to_target: "{{choices[0]}}"
+metric_list: [{metric: perplexity}, {metric: acc}]
+""",
+    "rolling": """
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{question}} {{choices[0]}}"
+metric_list: [{metric: bits_per_byte}, {metric: word_perplexity}]
+""",
+    "generation": """
+output_type: generate_until
+num_fewshot: 1
+fewshot_split: train
+doc_to_text: "Question: {{question}}\\nAnswer:"
+doc_to_target: "{{choices[0]}}"
+generation_kwargs: {until: ["\\n", "e"], max_gen_toks: 12, do_sample: false}
+metric_list: [{metric: exact_match}]
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """lm-eval's results by the model that answered."""
+    from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
+    from transformers import AutoTokenizer
+
+    from tasks.evaluate.harness import load_task
+    from tasks.evaluate.language_model import VLLMModel
+    from tasks.serve.engine import open_engine
+
+    root = tmp_path_factory.mktemp("lm_eval")
+    tiny_model(root / "model")
+    (root / "train.jsonl").write_text("".join(json.dumps(each) + "\n" for each in DOCUMENTS[1:]))
+    (root / "test.jsonl").write_text("".join(json.dumps(each) + "\n" for each in DOCUMENTS))
+    for name, text in TASKS.items():
+        (root / f"{name}.yaml").write_text(f"task: {name}\n{COMMON}{text}")
+    tokenizer = AutoTokenizer.from_pretrained(root / "model")
+    llm = open_engine(root / "model", max_model_len=POSITIONS, seed=0, dtype="float32")
+    models = {
+        "ours": VLLMModel(lambda: llm, tokenizer, end_of_text=tokenizer.eos_token_id, positions=POSITIONS),
+        "theirs": HFLM(
+            str(root / "model"), dtype="float32", device="cpu", batch_size=4, max_length=POSITIONS - 2, backend="causal"
+        ),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISABLE_MULTIPROC", "1")
+        patch.setenv("HF_DATASETS_CACHE", str(root / "cache"))
+        return {
+            name: simple_evaluate(model, tasks=[load_task(root / f"{task}.yaml") for task in TASKS], bootstrap_iters=10)
+            for name, model in models.items()
+        }
+
+
+def answers(results: dict[str, dict[str, Any]], task: str) -> list[tuple[Any, Any]]:
+    """Ours and theirs, of every request."""
+    both: list[tuple[Any, Any]] = []
+    for ours, theirs in zip(*(results[model]["samples"][task] for model in ("ours", "theirs")), strict=True):
+        both += zip(ours["resps"], theirs["resps"], strict=True)
+    return both
+
+
+@pytest.mark.parametrize("task", ["choice", "choice_after_examples", "continuation"])
+def test_log_likelihoods_agree_and_greedy_is_the_same(results: dict[str, dict[str, Any]], task: str) -> None:
+    found = answers(results, task)
+    assert len(found) >= len(DOCUMENTS)
+    for (ours,), (theirs,) in found:
+        assert float(ours[0]) == pytest.approx(float(theirs[0]), abs=1e-3)
+        assert str(ours[1]) == str(theirs[1])
+
+
+def test_rolling_log_likelihoods_agree_over_several_windows(results: dict[str, dict[str, Any]]) -> None:
+    found = answers(results, "rolling")
+    assert len(found) == len(DOCUMENTS)
+    for (ours,), (theirs,) in found:
+        assert float(ours) == pytest.approx(float(theirs), abs=1e-3)
+
+
+def test_generations_are_the_same(results: dict[str, dict[str, Any]]) -> None:
+    found = answers(results, "generation")
+    assert [ours for ours, _ in found] == [theirs for _, theirs in found]
+    assert all("e" not in text and "\n" not in text for (text,), _ in found) and any(text for (text,), _ in found)
+
+
+def test_every_metric_is_the_same(results: dict[str, dict[str, Any]]) -> None:
+    for task, of_ours in results["ours"]["results"].items():
+        for name, value in of_ours.items():
+            theirs = results["theirs"]["results"][task][name]
+            assert value == (pytest.approx(theirs, rel=1e-4) if isinstance(value, float) else theirs), (task, name)
+
+
+def test_a_task_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> None:
+    from tasks.evaluate.harness import load_tasks
+
+    (tmp_path / "none.yaml").write_text(f"task: none\n{COMMON}{TASKS['choice']}")
+    for task, said in (("none.yaml", "FileNotFoundError: .*train.jsonl"), ("no_such_task", "KeyError: ")):
+        spec = EvaluatorSpec.model_validate({"lm_eval": [task], "task_files": {}})
+        with pytest.raises(StageError, match=rf"evaluate.tasks.lm_eval: {task}: {said}"):
+            load_tasks("tasks", spec, tmp_path)

@@ -1,0 +1,81 @@
+"""What rows of each kind ask, and which of them are asked."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from tasks.evaluate.questions import Asked, asked_of, choose
+from tasks.evaluate.spec import EvaluatorSpec
+from tasks.evaluate.subject import Subject
+from tasks.job import StageError
+
+USER, ASSISTANT = {"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hello."}
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt", "reference"),
+    [
+        ({"prompt": "1 + 1", "completion": " = 2"}, "1 + 1", " = 2"),
+        ({"prompt": "1 + 1", "answer": "2"}, "1 + 1", "2"),
+        ({"prompt": "1 + 1", "depth": 7}, "1 + 1", None),
+        ({"prompt": [USER], "completion": [ASSISTANT]}, [USER], [ASSISTANT]),
+        ({"messages": [USER, ASSISTANT, USER, ASSISTANT]}, [USER, ASSISTANT, USER], [ASSISTANT]),
+        ({"messages": [USER]}, [USER], None),
+        ({"prompt": "Say", "chosen": " yes", "rejected": " no"}, "Say", " yes"),
+        ({"chosen": [USER, ASSISTANT], "rejected": [USER, USER]}, [USER], [ASSISTANT]),
+    ],
+)
+def test_each_kind_of_row_has_a_prompt_and_perhaps_a_reference(
+    row: dict[str, Any], prompt: Any, reference: Any
+) -> None:
+    assert asked_of("sums", row) == (prompt, reference)
+
+
+def test_a_text_asks_nothing() -> None:
+    with pytest.raises(StageError, match=r"evaluate.sums.data: .*and no prompt"):
+        asked_of("sums", {"text": "Once."})
+
+
+def subject(positions: int) -> Subject:
+    """Whose tokens are words."""
+    tokenizer = Tokenizer(models.WordLevel({"[unknown]": 0}, unk_token="[unknown]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return Subject(Path(), "base", positions, 0, tokenizer)
+
+
+def rows(folder: Path, *prompts: str) -> Path:
+    folder.mkdir()
+    (folder / "held_out.jsonl").write_text("".join(json.dumps({"prompt": each}) + "\n" for each in prompts))
+    return folder
+
+
+def asked(folder: Path, **spec: Any) -> Asked:
+    wanted = EvaluatorSpec.model_validate({"data": "sums", "rewards": ["match"], "max_new_tokens": 4, **spec})
+    return choose("sums", folder, wanted, subject(10), seed=1)
+
+
+def prompts(found: Asked) -> list[Any]:
+    return [each.prompt for each in found.questions]
+
+
+def test_which_rows_are_asked_goes_by_what_they_say_not_by_where_they_stand(tmp_path: Path) -> None:
+    said = [f"question {number}" for number in range(50)]
+    first = prompts(asked(rows(tmp_path / "a", *said), prompts=10))
+    assert prompts(asked(rows(tmp_path / "b", *said[::-1]), prompts=10)) == first
+    fewer = [each for each in said if each not in first[:3]]
+    assert prompts(asked(rows(tmp_path / "c", *fewer), prompts=7)) == first[3:]
+
+
+def test_rows_without_room_for_an_answer_are_counted(tmp_path: Path) -> None:
+    found = asked(rows(tmp_path / "a", "a b c d e f", "a b c d e f g"))
+    assert (prompts(found), found.too_long) == (["a b c d e f"], 1)
+
+
+def test_no_row_to_ask_is_an_error_that_says_why(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match=r"sums: the set has no held-out row .*all 1 held-out rows are too long"):
+        asked(rows(tmp_path / "long", "a b c d e f g"))
+    with pytest.raises(StageError, match="its held-out part is empty"):
+        asked(rows(tmp_path / "empty"))
