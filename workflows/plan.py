@@ -10,7 +10,7 @@ Exit code 2 when the recipe has a problem: `pyflyte run` refuses it in the same 
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +177,7 @@ def main(recipe: Path, for_machines: bool, mfu: float) -> None:
     name = whole.name if whole else recipe.stem
     if for_machines:
         found = {
-            "stages": [asdict(replace(each, spec=None)) for each in stages],
+            "stages": [{name: value for name, value in asdict(each).items() if name != "spec"} for each in stages],
             "problems": [asdict(each) | {"value": shown(each)} for each in problems],
         }
         print(json.dumps({"recipe": name, "mfu": mfu, **found}, indent=1, default=str))

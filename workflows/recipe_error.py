@@ -80,7 +80,8 @@ def locate(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) ->
         if isinstance(part, int) or by_key:  # of a list or a dictionary: the parent is what its items are
             by_key = False
             parts.append(str(part))
-            raw = raw[part] if isinstance(raw, list | dict) else None
+            items: Any = raw if isinstance(raw, list | dict) else {part: None}
+            raw = items[part]
             continue
         field = parent.model_fields.get(str(part)) if parent else None
         annotation = (
