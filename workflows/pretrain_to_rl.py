@@ -65,7 +65,7 @@ def dag(recipe: Recipe) -> Report:
         model = keep(model)
     if recipe.start_from:
         model = keep(adopt(spec=recipe.start_from.as_found()))
-    made = [keep(each) for each in tuned(recipe, model, rows)] if model else []
+    made = [keep(each) for each in tuned(recipe, model, rows)] if model is not None else []
     if made:
         model = made[len(recipe.post_training) - 1]  # the last one, of the first seed
 

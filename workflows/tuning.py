@@ -20,7 +20,7 @@ def rows_of(recipe: Recipe, corpus: Corpus | None) -> dict[str, Rows]:
     asked = recipe.evaluate.sets() if recipe.evaluate else []
     specs = {name: spec.as_found() for name, spec in recipe.data.items() if name in trained or name in asked}
     found = {
-        name: prepare_rows(spec=spec, corpora=[corpus] if corpus and spec.documents else [])
+        name: prepare_rows(spec=spec, corpora=[corpus] if corpus is not None and spec.documents else [])
         for name, spec in specs.items()
     }
     return {name: _apart(each, [found[other] for other in asked if other != name]) for name, each in found.items()}

@@ -9,7 +9,9 @@ class PostTrainSpec(StageSpec):
     """An optimizer run over a set of rows."""
 
     data: str = Field(
-        description="set of rows, by its name under the recipe's `data`", json_schema_extra={"identity": False}
+        "",
+        description="set of rows, by its name under the recipe's `data` (required)",
+        json_schema_extra={"identity": False},
     )
     label: str = Field("", description="name of the model that is made; filled in by Baton from the stage's name")
     steps: int = Field(100, ge=1, le=1_000_000, description="optimizer steps")

@@ -25,7 +25,7 @@ def put(path: str, value: Any) -> Change:
         section: Any = recipe
         for parent in parents:
             section = section[int(parent)] if isinstance(section, list) else section.setdefault(parent, {})
-        section[last] = value
+        section[int(last) if isinstance(section, list) else last] = value
 
     return change
 
@@ -136,7 +136,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "no stage in an item": (put("post_training.0", {"name": "mine"}), "post_training.0", "exactly one of sft, dpo, grpo"),
     "two models of one name": (put("post_training.1.name", "sft"), "post_training.1.name", "another name than base, sft"),
     "a start from a later model": (put("post_training.0.start_from", "dpo"), "post_training.0.start_from", "one of base"),
-    "pass@k beyond the samples": (put("evaluate.statements.pass_at", [4]), "evaluate.statements.pass_at", "at most samples (1)"),
+    "pass@k beyond the samples": (put("evaluate.statements.pass_at", [4]), "evaluate.statements.pass_at", "1 to samples (1)"),
     "tuning without a model": (drop("convert"), "post_training", "needs a model"),
     "evaluation without a model": (drop("convert"), "evaluate", "needs a model"),
     "publishing without a model": (drop("convert"), "publish", "needs a model"),

@@ -49,7 +49,7 @@ TEXTS = {
     "pretrain: {steps: 0o24}": ("pretrain.steps", "ambiguous"),
     "pretrain: {steps: 1_000}": ("pretrain.steps", "ambiguous"),
     "pretrain: {steps: 1:20}": ("pretrain.steps", "valid integer"),
-    "%YAML 1.1\n---\nsft: {steps: 1:20}": ("pretrain.steps", "ambiguous"),
+    "%YAML 1.1\n---\npretrain: {steps: 1:20}": ("pretrain.steps", "ambiguous"),
     "%YAML 1.1\n---\naudit: off": ("audit", "true or false"),
     "pretrain: {steps: true}": ("pretrain.steps", "valid integer"),
     "shards: on": ("shards", "write `shards: {}`"),
