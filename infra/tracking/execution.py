@@ -110,6 +110,8 @@ def is_last() -> None:
     pod knows of itself alone."""
     global _last  # noqa: PLW0603 - of this process
     _last = True
+    if this_pod():
+        current_execution("execution")  # a pod that ran no stage has not opened it
 
 
 def note_cached(

@@ -116,6 +116,14 @@ def test_the_last_stage_closes_the_execution(flyte: Flyte) -> None:
     assert flyte.stages()[0].data.tags["baton.name"] == "nightly"
 
 
+def test_a_last_pod_without_a_stage_closes_the_execution(flyte: Flyte) -> None:
+    flyte.ran("n0", "", "", "begin")
+    flyte.ran("n0-0-dn0", "promote", "promote-0")
+    flyte.ran("n0-0-dn1", "", "", "last", "nothing")
+    (parent,) = flyte.parents()
+    assert parent.info.status == "FINISHED"
+
+
 def test_a_killed_attempt_is_ended_by_the_next(flyte: Flyte) -> None:
     flyte.killed("n0-0-dn3", "pretrain", "pretrain-0")
     flyte.ran("n0-0-dn3", "pretrain", "pretrain-0", "fail", attempt=1)
