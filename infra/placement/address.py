@@ -126,6 +126,12 @@ def _file(files: Any, place: str, name: str, info: dict[str, Any]) -> File:
     return File(files.unstrip_protocol(place), name, info["size"], str(version))
 
 
+def files_in(folder: Path) -> list[File]:
+    """Those directly in a folder of this machine; none if there is no such folder."""
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [File.here(path, folder) for path in paths if path.is_file()]
+
+
 def state_of(files: Iterable[File]) -> str:
     """BLAKE3 over the files' names, sizes and versions."""
     hasher = blake3()

@@ -48,9 +48,8 @@ _NO_CREDENTIALS = {
     "ClientAuthenticationError",
 }
 CREDENTIALS = (
-    "They are taken as Flyte takes them (FLYTE_AWS_ACCESS_KEY_ID, FLYTE_AWS_SECRET_ACCESS_KEY, FLYTE_AWS_ENDPOINT, "
-    "FLYTE_AZURE_…) or as the cloud's own library does (AWS_…, GOOGLE_APPLICATION_CREDENTIALS, AZURE_…, HF_TOKEN, a "
-    "service account)"
+    "Set FLYTE_AWS_ACCESS_KEY_ID and FLYTE_AWS_SECRET_ACCESS_KEY (and FLYTE_AWS_ENDPOINT), FLYTE_AZURE_…, or what the "
+    "cloud's own library takes (AWS_…, GOOGLE_APPLICATION_CREDENTIALS, AZURE_…)"
 )
 _FINAL = (FileNotFoundError, IsADirectoryError, NotADirectoryError, TypeError, ValueError, AttributeError)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from infra.placement.address import bring, digest_of, find, selected, state_of
+from infra.placement.address import File, bring, digest_of, files_in, find, selected, state_of
 from infra.placement.storage import StorageError, is_bucket, read
 from tasks.convert.left_out import adapter_among
 from tasks.spec import NotSeen, PathText, Problem, StageSpec
@@ -38,6 +38,11 @@ class AdoptSpec(StageSpec):
     def brought(self) -> Path | None:
         """The same, with what is at an address brought here. None: it is the hub's. Raises StorageError."""
         return bring(self.model, MODEL_FILES) if is_bucket(self.model) else self.folder()
+
+    def local_files(self) -> list[File]:
+        """Those of this machine that it names."""
+        folder = None if is_bucket(self.model) else self.folder()
+        return selected(files_in(folder), MODEL_FILES) if folder else []
 
     def missing(self) -> list[Problem]:
         """What the model's folder lacks, looked up cheaply."""
@@ -96,10 +101,9 @@ class AdoptSpec(StageSpec):
         if digest_of(self.model):
             return self
         if is_bucket(self.model):
-            return self.model_copy(update={"state": state_of(selected(find(self.model), MODEL_FILES))})
-        folder = self.folder()
-        if folder is None:
+            files = selected(find(self.model), MODEL_FILES)
+        elif folder := self.folder():
+            files = files_in(folder)
+        else:
             return self
-        files = sorted(path for path in folder.iterdir() if path.is_file())
-        state = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in files]
-        return self.model_copy(update={"state": "; ".join(state)})
+        return self.model_copy(update={"state": state_of(files)})

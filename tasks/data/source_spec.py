@@ -104,6 +104,10 @@ class _OnDisk(_Bounded):
         except StorageError as error:
             return [NotSeen("path", self.path, f"an address that can be read: {error.message}")]
 
+    def local_files(self) -> list[File]:
+        """Those of this machine that it names."""
+        return [] if is_bucket(self.path) else self.files()
+
     def _missing(self, files: list[File]) -> list[Problem]:
         if not files:
             return [Problem("path", self.path, _why_nothing(self.path, ", ".join(self.suffixes)))]
@@ -203,6 +207,11 @@ class HuggingFaceSource(_Bounded):
                 return [Problem("name", self.name, f"a hub name or a folder; {expanded(self.name)} is not there")]
             return []  # whether the hub has it takes a network; the stage says so if not
         return self._missing(str(folder))
+
+    def local_files(self) -> list[File]:
+        """Those of this machine that it names."""
+        folder = None if is_bucket(self.name) else self.folder()
+        return files_below(folder) if folder else []
 
     def _missing(self, folder: str) -> list[Problem]:
         try:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from infra.placement.address import File, bring, digest_of, find, selected, state_of
+from infra.placement.address import File, bring, digest_of, files_in, find, selected, state_of
 from infra.placement.storage import StorageError, is_bucket
 from tasks.data.source_spec import (
     FilesSource,
@@ -51,7 +51,7 @@ class CorpusSpec(StageSpec):
         interpreter's version. With it, changed files make a new corpus instead of a stale cache hit. A dataset
         of the hub has its newest commit for that, when it is asked for. Raises Stopped."""
         state = self.source.state()
-        if ask_hub and not state and isinstance(self.source, HuggingFaceSource):
+        if ask_hub and not state and isinstance(self.source, HuggingFaceSource) and not is_bucket(self.source.name):
             state = self.source.commit()
         return self.model_copy(update={"state": state})
 
@@ -84,6 +84,12 @@ class TokenizerSpec(StageSpec):
             return bring(self.existing, TOKENIZER_FILES)
         return expanded(self.existing) if is_path(self.existing) else None
 
+    def local_files(self) -> list[File]:
+        """Those of this machine that it names."""
+        if self.existing is None or is_bucket(self.existing) or not is_path(self.existing):
+            return []
+        return selected(files_in(expanded(self.existing)), TOKENIZER_FILES)
+
     def as_found(self) -> "TokenizerSpec":
         """This spec with the existing tokenizer's present state, so that changed files are not a cache hit. Raises
         StorageError."""
@@ -92,7 +98,7 @@ class TokenizerSpec(StageSpec):
         if is_bucket(self.existing):
             state = state_of(selected(find(self.existing), TOKENIZER_FILES))
         elif folder := self.folder():
-            state = state_of([File.here(path, folder) for path in sorted(folder.iterdir()) if path.is_file()])
+            state = state_of(files_in(folder))
         else:
             return self
         return self.model_copy(update={"state": state})
