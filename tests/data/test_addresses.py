@@ -5,8 +5,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from uuid import uuid4
 
@@ -227,6 +230,32 @@ def test_no_credentials_are_said_at_once(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "FLYTE_"))} | none
     said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert "no credentials for it here" in said.stdout and "FLYTE_AWS_ACCESS_KEY_ID" in said.stdout
+
+
+def test_files_of_a_repository_on_the_hub_are_read_as_they_come(tmp_path: Path) -> None:
+    """The hub is a server of ours."""
+    listed = [{"type": "file", "path": "data/a.jsonl", "size": len(lines("one", "two")), "oid": "5" * 40}]
+    answers = {
+        "api/datasets/o/n/index.html": json.dumps({"id": "o/n", "sha": "5" * 40}).encode(),
+        "api/datasets/o/n/tree/main": json.dumps(listed).encode(),
+        "datasets/o/n/resolve/main/data/a.jsonl": lines("one", "two"),
+    }
+    for name, answer in answers.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(answer)
+    program = """if True:
+        from tasks.data.source_spec import JsonlSource
+        from tasks.data.sources import read_source
+        source = JsonlSource(path="hf://datasets/o/n")
+        print(source.missing(), [(raw.source, raw.text) for raw in read_source(source)])"""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    hub = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_OFFLINE": "0"}
+    words = [sys.executable, "-c", program]
+    ended = subprocess.run(words, env=os.environ | hub, capture_output=True, text=True, check=False)
+    server.shutdown()
+    server.server_close()
+    assert ended.stdout.strip() == "[] [('data/a.jsonl#1', b'one'), ('data/a.jsonl#2', b'two')]", ended.stderr
 
 
 def test_a_tokenizer_is_brought_once(bucket: Bucket, tokenizer: Path, corpus: Path, tmp_path: Path) -> None:
