@@ -4,7 +4,6 @@ An address that ends in #blake3=DIGEST is of an archive (`pack`), and stands for
 the digest alone, wherever the archive is.
 """
 
-import errno
 import fcntl
 import glob
 import io
@@ -73,15 +72,18 @@ class _Stream(io.RawIOBase):
         return int(self._file.tell())
 
     def readinto(self, buffer: Any) -> int:
+        content = persistently(lambda: self._read(len(buffer)), self._place)
+        buffer[: len(content)] = content
+        return len(content)
+
+    def _read(self, size: int) -> bytes:
         try:
-            content = persistently(lambda: self._file.read(len(buffer)), self._place)
+            return bytes(self._file.read(size))
         except OSError as error:
-            if error.errno != errno.EBUSY:
+            if type(error).__name__ != "FileExpired":  # s3fs's, which is not imported here
                 raise
             message = f"{self._place}: was replaced while it was read. Run the same command again"
             raise StorageError(message, curable=False) from error
-        buffer[: len(content)] = content
-        return len(content)
 
     def close(self) -> None:
         self._file.close()

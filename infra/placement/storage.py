@@ -35,11 +35,8 @@ MOST_PARTS = 10_000  # of one file, on S3
 PATIENCE_S = 180.0  # with one file, or one question
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0  # between two tries
 TOLD_AFTER_S, TOLD_EVERY_S = 2.0, 15.0  # how far a transfer is
-# What no further try cures: of the disk here; a file that was replaced while it was read (s3fs); and mistakes
-_REFUSED = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG),
-    errno.EBUSY,
-)
+# What no further try cures: of the disk here, and mistakes
+_REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 # Of botocore, google-auth and azure-core, which are not imported here
 _NO_CREDENTIALS = {
     "NoCredentialsError",
@@ -281,7 +278,7 @@ def _parts(files: Any, size: int) -> dict[str, int]:
 
 
 def persistently(
-    work: Callable[[], T], place: str, stop: threading.Event | None = None, patience_s: float = PATIENCE_S
+    work: Callable[[], T], place: str, stop: threading.Event | None = None, patience_s: float | None = None
 ) -> T:
     """Try until it works, the patience is over, or `stop` is set. Raises FileNotFoundError, StorageError; what a disk
     here refuses passes."""
@@ -289,7 +286,7 @@ def persistently(
     while True:
         try:
             return work()
-        except _FINAL:
+        except (*_FINAL, StorageError):
             raise
         except PermissionError as error:
             raise StorageError(
@@ -303,7 +300,7 @@ def persistently(
             if type(error).__name__ in _NO_CREDENTIALS:
                 raise StorageError(f"{place}: no credentials for it here: {error}. {CREDENTIALS}", False) from error
             tried = time.monotonic() - began
-            if tried + wait > patience_s or (stop is not None and stop.is_set()):
+            if tried + wait > (patience_s or PATIENCE_S) or (stop is not None and stop.is_set()):
                 raise StorageError(f"{place}: tried for {tried:.0f} s: {error}", curable=True) from error
         time.sleep(wait * random.uniform(0.5, 1))
         wait = min(2 * wait, LONGEST_WAIT_S)
