@@ -8,6 +8,7 @@ import fcntl
 import glob
 import io
 import os
+import re
 import shutil
 import tarfile
 from collections.abc import Iterable, Sequence
@@ -25,6 +26,7 @@ from infra.placement import storage
 from infra.placement.storage import StorageError, file_system, is_bucket, persistently
 
 DIGEST = "#blake3="
+_DIGEST = re.compile(f"{DIGEST}([0-9a-f]{{64}})$")
 BLOCK_BYTES = 8 << 20  # of a file at an address, in memory at a time
 PATIENCE_S = 20.0  # with a storage that is asked what is there
 VERSIONS = ("ETag", "etag", "blob_id", "mtime", "LastModified", "last_modified", "created")  # in fsspec's words
@@ -144,7 +146,8 @@ def state_of(files: Iterable[File]) -> str:
 
 def digest_of(path: str) -> str | None:
     """What an address is identified by, if by its content."""
-    return path.partition(DIGEST)[2] or None
+    found = _DIGEST.search(path)
+    return found[1] if found else None
 
 
 def selected(files: Iterable[File], wanted: Sequence[str]) -> list[File]:
@@ -156,13 +159,14 @@ def bring(address: str, wanted: Sequence[str] = ("*",)) -> Path:
     """A folder with the files of an archive, or with those of a folder that are `wanted`: complete, in this node's
     cache. Raises StorageError."""
     digest = digest_of(address)
-    files = find(address.removesuffix(f"{DIGEST}{digest}"))
-    if not digest:
-        files = selected(files, wanted)
-    if not files:
-        raise StorageError(f"{address}: nothing is there", curable=False)
-    key = digest or blake3(f"{address}\0{state_of(files)}".encode()).hexdigest()
     cache = Path(os.environ.get("BATON_CACHE") or baton_home()) / "brought"
+    if digest and (cache / digest).exists():
+        return cache / digest
+    files = find(address.partition(DIGEST)[0]) if digest else selected(find(address), wanted)
+    if not files:
+        again = ", any more: submit the run again from where its files are" if digest else ""
+        raise StorageError(f"{address}: nothing is there{again}", curable=False)
+    key = digest or blake3(f"{address}\0{state_of(files)}".encode()).hexdigest()
     here = cache / key
     make_folder(cache)
     with (cache / f"{key}.lock").open("a") as lock:  # another process may be bringing it
@@ -198,8 +202,11 @@ def _unpacked(archive: Path, digest: str) -> Path:
     if blake3().update_mmap(archive).hexdigest() != digest:
         raise StorageError(f"{archive.name}: is damaged where it is: its BLAKE3 is not {digest}", curable=False)
     folder = archive.with_name("files")
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
+    try:
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, filter="data")
+    except tarfile.TarError as error:
+        raise StorageError(f"{archive.name}: a tar archive of files is needed: {error}", curable=False) from error
     return folder
 
 

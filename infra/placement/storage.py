@@ -291,7 +291,7 @@ def persistently(
         except PermissionError as error:
             raise StorageError(
                 f"{place}: {error}. The credentials of this process (FLYTE_AWS_…, or its service account) must allow "
-                "to list, read, write and delete there",
+                "to list and read there, and to write and delete in BATON_STORAGE",
                 curable=False,
             ) from error
         except Exception as error:  # each file system has its own for a server that is away

@@ -117,6 +117,14 @@ def test_an_archive_that_was_damaged_is_refused(s3: S3, archive: str, tmp_path: 
     assert [path.suffix for path in (tmp_path / "cache/brought").iterdir()] == [".lock"]
 
 
+def test_an_archive_that_is_here_is_not_asked_for_again(s3: S3, archive: str) -> None:
+    bring(archive)
+    s3.delete(archive.partition(DIGEST)[0].removeprefix(f"{s3.address}/"))
+    assert content(bring(archive)) == FILES
+    with pytest.raises(StorageError, match="submit the run again from where its files are"):
+        bring(archive[:-1] + ("0" if archive[-1] != "0" else "1"))
+
+
 def test_an_archive_is_known_by_its_content_wherever_it_is(archive: str) -> None:
     """In the stage's cache key, and in the name of its job."""
     name = archive.partition(DIGEST)[2]
