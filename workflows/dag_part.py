@@ -10,6 +10,7 @@ from flytekit.exceptions.user import FlyteRecoverableException
 
 import images
 from infra.errors import Stopped
+from infra.placement.storage import StorageError
 from infra.pod import this_pod
 from infra.pod_log import ENVIRONMENT
 from infra.pod_spec import SECRETS_OF_ALL, secrets_of_all
@@ -55,6 +56,8 @@ def dag_part(function: F) -> F:
 
 
 def _is_away(error: Exception) -> bool:
-    """Whether it is the tracking store, which may be back for the next pod. MLflow's errors are told by their module:
-    it is not imported here."""
+    """Whether it is the tracking store or the storage, which may be back for the next pod. MLflow's errors are told by
+    their module: it is not imported here."""
+    if isinstance(error, StorageError):
+        return error.curable
     return isinstance(error, TrackingUnreachable) or type(error).__module__.split(".")[0] in ("mlflow", "requests")

@@ -2,21 +2,21 @@
 
 import os
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import images
 from images import NO_IMAGES
-from infra.placement.storage import is_bucket
+from infra.placement.storage import StorageError, is_bucket
 from infra.progress import say
 from infra.tracking.redact import redact_text
-from tasks.data.source_spec import is_path
 from tasks.spec import Problem
 from workflows.given import Given
 from workflows.pod_defaults import fitted
 from workflows.recipe import Recipe, given_of
 from workflows.recipe_error import RecipeError
+from workflows.travelling import named_here, sent, too_large
 
 STORE = "MLFLOW_TRACKING_URI"
 PASSED_ON = (STORE, "MLFLOW_EXPERIMENT_NAME", "BATON_STORAGE", "HF_HUB_OFFLINE")  # a pod has nothing of the client's
@@ -26,8 +26,9 @@ R = TypeVar("R", bound=Recipe)
 
 
 def checked(validate: Callable[[Any], R], run: Any) -> Callable[[Any], R]:
-    """A recipe's validation, and what a cluster asks beside it. `run`: flytekit's RunLevelParams; its `--env` gets what
-    pods need of this environment. Raises RecipeError, NoImage, Stopped."""
+    """A recipe's validation, and what a cluster asks beside it; the small files that it names are uploaded. `run`:
+    flytekit's RunLevelParams; its `--env` gets what pods need of this environment. Raises RecipeError, NoImage,
+    Stopped."""
 
     def both(content: Any) -> R:
         pass_on(run)
@@ -40,12 +41,13 @@ def checked(validate: Callable[[Any], R], run: Any) -> Callable[[Any], R]:
             recipe, found = cast(R, error.recipe), error.problems
         given = given_of(recipe)
         shared = run.envvars.get("BATON_STORAGE", "")
-        found += [*_paths(given, shared), *_nodes(given, shared), *_tracking(run.envvars)]
+        named = named_here(given, shared)
+        found += [*too_large(named, shared), *_nodes(given, shared), *_tracking(run.envvars)]
         if found:
             raise RecipeError(found, recipe)
         images_of(run)
         _compile(recipe)
-        return recipe
+        return sent(recipe, named, run)
 
     return both
 
@@ -64,37 +66,6 @@ def images_of(run: Any) -> None:
     missing = [each.name for each in images.BY_FAMILY.values() if not (each.registry or config.find_image(each.name))]
     if missing:
         raise images.NoImage(NO_IMAGES.format(", ".join(missing)))
-
-
-def _paths(given: Given, shared: str) -> list[Problem]:
-    """Pods see none of this machine's files, but what a folder has that they share."""
-    named: dict[str, str | None] = {}
-    corpora = {"corpus": given.specs.get("corpus")}
-    corpora |= {f"more_corpora.{number}": each for number, each in enumerate(given.specs.get("more_corpora", ()))}
-    for stage, spec in corpora.items():
-        source = spec.source if spec else None
-        for field in ("path", "name"):
-            named[f"{stage}.source.{field}"] = getattr(source, field, None)
-    for stage, field in (("tokenizer", "existing"), ("start_from", "model"), ("init_from", "model")):
-        named[f"{stage}.{field}"] = getattr(given.specs.get(stage), field, None)
-    ways = "a cluster's pods do not see this machine's files: a hub's name (owner/name)"
-    if shared and not is_bucket(shared):
-        ways += f", or a path below BATON_STORAGE ({shared}), which they share"
-    else:
-        ways += ", or a path below a folder that they all have: BATON_STORAGE=/shared"
-    return [
-        Problem(field, path, ways)
-        for field, path in named.items()
-        if path and _is_local(field, path) and not _is_below(path, shared)
-    ]
-
-
-def _is_local(field: str, path: str) -> bool:
-    return not is_bucket(path) and (field.endswith(".path") or is_path(path))
-
-
-def _is_below(path: str, shared: str) -> bool:
-    return bool(shared) and not is_bucket(shared) and Path(path).is_relative_to(shared)
 
 
 def _nodes(given: Given, shared: str) -> list[Problem]:
@@ -134,5 +105,7 @@ def _compile(recipe: Recipe) -> None:
     if isinstance(recipe, ContinuousRecipe):  # its DAGs depend on what the registry says
         return
     here = FlyteContextManager.current_context().with_serialization_settings(SerializationSettings(ImageConfig()))
-    with FlyteContextManager.with_context(here.with_compilation_state(CompilationState(prefix=""))):
+    compiling = here.with_compilation_state(CompilationState(prefix=""))
+    # an address that pods alone can look up: that was said, and the first pod compiles the rest
+    with suppress(StorageError), FlyteContextManager.with_context(compiling):
         dag(fitted(recipe, given_of(recipe)))

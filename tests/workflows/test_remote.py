@@ -42,12 +42,18 @@ def run(recipe: dict[str, Any], pinned: dict[str, str] = PINNED, **environment: 
 
 
 def test_everything_that_pods_would_not_have_is_said_at_once(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
-    here = {"source": {"kind": "jsonl", "path": str(tmp_path / "rows.jsonl")}}
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "a"}\n')
+    os.truncate(rows, 100_000_001)
+    here = {"source": {"kind": "jsonl", "path": str(rows)}}
     two = {"layout": {"nodes": 2, "micro_batch": 8}, "pod": {"resources": {"memory": "100Mi"}}}
     said = run(TEXT | {"corpus": here, "pretrain": two}, MLFLOW_TRACKING_URI="sqlite:///runs.db")
     assert "the recipe has 4 problems; nothing was started" in said
-    assert "corpus.source.path" in said and "a path below a folder that they all have: BATON_STORAGE=/shared" in said
+    assert "corpus.source.path" in said
+    assert (
+        "at most 100.0 MB travel with a run, and these are 100.0 MB" in said and "give their address (s3://…)" in said
+    )
+    assert "a path below a folder that all pods have (BATON_STORAGE=/shared)" in said
     assert "several machines are SkyPilot's: add `placement: {nodes: 2, …}`" in said
     assert "pretrain.pod.resources.memory: '100Mi'" in said and "at least" in said
     assert "MLFLOW_TRACKING_URI: 'sqlite:///runs.db'" in said and "http://" in said
@@ -55,6 +61,7 @@ def test_everything_that_pods_would_not_have_is_said_at_once(tmp_path: Path) -> 
 
 def test_files_that_pods_share_are_not_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    os.truncate(tmp_path / "rows.jsonl", 200_000_000)
     here = {"source": {"kind": "jsonl", "path": str(tmp_path / "rows.jsonl")}}
     assert "rows.jsonl" not in run({"corpus": here}, pinned={}, BATON_STORAGE=str(tmp_path))
 
