@@ -62,17 +62,25 @@ def test_the_pretraining_asks_for_what_it_needs(run: Done) -> None:
     assert {"cpu", "memory"} <= pretrain.asked.requests.keys()
 
 
-def test_the_execution_is_one_execution_in_mlflow(run: Done, mlflow: Server) -> None:
+def children(run: Done, mlflow: Server) -> dict[str, Any]:
+    """The stages of an execution in MLflow, which has ended well, by their names."""
     found = mlflow_client.MlflowClient(mlflow.uri)
     (experiment,) = [each for each in found.search_experiments() if each.name != "Default"]
     runs = found.search_runs([experiment.experiment_id])
     mine = [each for each in runs if run.name in each.data.tags["baton.execution"]]
     (parent,) = [each for each in mine if each.data.tags["baton.role"] == "execution"]
-    children = [each for each in mine if each.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
-    assert sorted(each.data.tags["mlflow.runName"] for each in children) == [
-        *("convert", "corpus", "pretrain", "report", "shards", "tokenizer")
-    ]
-    assert {each.info.status for each in mine} == {"FINISHED"}
+    assert parent.info.status == "FINISHED"
+    stages = [each for each in mine if each.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    by_name = {each.data.tags["mlflow.runName"]: each for each in stages}
+    assert len(by_name) == len(stages)  # each once
+    return by_name
+
+
+def test_the_execution_is_one_execution_in_mlflow(run: Done, mlflow: Server) -> None:
+    stages = children(run, mlflow)
+    assert sorted(stages) == ["convert", "corpus", "pretrain", "report", "shards", "tokenizer"]
+    assert {each.info.status for each in stages.values()} == {"FINISHED"}
+    assert {each.data.tags["baton.cached"] for each in stages.values()} == {"false"}
 
 
 def test_a_pod_ends_quietly(run: Done) -> None:
@@ -80,10 +88,26 @@ def test_a_pod_ends_quietly(run: Done) -> None:
     assert not [(each.task, word) for each in run.ran for word in noise if word in each.said]
 
 
-def test_the_same_again_is_served_from_the_catalog(tracked: Cluster, client: Client, run: Done, submitted: Any) -> None:
-    again = tracked.execute(client.again(submitted))
-    assert again.failed is None, again.why()
+@pytest.fixture(scope="module")
+def again(tracked: Cluster, client: Client, run: Done, submitted: Any) -> Done:
+    done = tracked.execute(client.again(submitted))
+    assert done.failed is None, done.why()
+    return done
+
+
+def test_the_same_again_is_served_from_the_catalog(again: Done) -> None:
     assert again.made() == ["stages", "report"]
+
+
+def test_stages_that_had_no_pod_are_in_the_execution_too(run: Done, again: Done, mlflow: Server) -> None:
+    made, served = children(run, mlflow), children(again, mlflow)
+    assert served.keys() == made.keys()
+    assert {name for name, each in served.items() if each.data.tags["baton.cached"] == "true"} == {
+        *("convert", "corpus", "pretrain", "shards", "tokenizer")
+    }
+    assert {each.info.status for each in served.values()} == {"FINISHED"}
+    for name in served.keys() - {"report"}:
+        assert served[name].data.tags["baton.output"] == made[name].data.tags["baton.output"]
 
 
 @pytest.fixture
