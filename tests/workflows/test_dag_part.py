@@ -1,16 +1,24 @@
 """A part of a DAG in its pod: its stages' pods as the plan has them, and started again when the store was away."""
 
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from flytekit.exceptions.user import FlyteRecoverableException
 
 from infra.errors import Stopped
+from infra.launch import Terminated
 from infra.pod_spec import Resources
+from infra.tracking.execution import begin_execution
 from infra.tracking.store import TrackingUnreachable
+from tests.tracking.conftest import empty_store, home, runs
 from workflows.dag_part import dag_part
 from workflows.pod_defaults import resources
 from workflows.recipe import Recipe, given_of
+
+__all__ = ["empty_store", "home"]
 
 CPU: dict[str, Any] = {
     "tokenizer": {"vocab_size": 512},
@@ -26,6 +34,9 @@ GPU = CPU | {"pretrain": {"layout": {"processes": 2, "micro_batch": 8, "device":
 def look(recipe: Recipe, error: str) -> str:
     if error == "away":
         raise TrackingUnreachable("the store is away")
+    begin_execution("nightly", {})
+    if error == "SIGTERM":
+        os.kill(os.getpid(), signal.SIGTERM)
     if error:
         raise Stopped(error)
     assert recipe.pretrain
@@ -38,7 +49,7 @@ def run(recipe: dict[str, Any], error: str = "") -> str:
 
 
 @pytest.fixture
-def pod(monkeypatch: pytest.MonkeyPatch) -> None:
+def pod(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e1")
 
 
@@ -63,6 +74,19 @@ def test_a_store_that_is_away_may_be_back_for_the_next_pod(pod: None) -> None:
 def test_what_a_person_must_change_is_not_tried_again(pod: None) -> None:
     with pytest.raises(Stopped, match="wrong"):
         run(CPU, "wrong")
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "status"), [("wrong", Stopped, "FAILED"), ("SIGTERM", Terminated, "KILLED")]
+)
+def test_a_pod_that_fails_or_is_deleted_ends_the_execution(
+    pod: None, error: str, raised: type[BaseException], status: str
+) -> None:
+    """There are no stages yet whose pods would."""
+    with pytest.raises(raised):
+        run(CPU, error)
+    (execution,) = runs("execution")
+    assert (execution.data.tags["baton.flyte"], execution.info.status) == ("//e1", status)
 
 
 def of(recipe: dict[str, Any], stage: str) -> Resources:
