@@ -2,7 +2,9 @@
 
 A job's name is made of what it does. `create` only says that name and what it takes to launch the job, so it answers
 at once however long SkyPilot takes; `get` finds the job of that name, or launches it; `delete` cancels it, also one
-that is still being launched. None of this is kept in this process: a connector that was started again goes on.
+that is still being launched, unless another execution asks for the same job. None of this is kept in this process: a
+connector that was started again goes on. All that it forgets is who else asks for a job, until they do so again; and
+who follows a job that was cancelled for another one launches it anew.
 """
 
 import asyncio
@@ -48,6 +50,7 @@ TASK_TYPE = "skypilot"
 HOW = "how"  # the input of a stage that says how it is run, as JSON: its placement, its resources, …
 ANSWER_S = 3.0  # Flyte gives up on a connector's answer after 10 s
 AGAIN_S = 2.0  # between two attempts to cancel
+WANTED_S = 300.0  # an execution that wants a job asks for it more often than this
 LOG_LINES = 30  # of a job that failed
 
 # Every status of a managed job: its phase for Flyte, and what it means to a person.
@@ -112,6 +115,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         self._asked = Asked()
         self._starting = threading.Lock()  # one launch at a time is handed to SkyPilot
         self._unwanted: set[str] = set()  # keys of jobs that were deleted
+        self._wanted: dict[str, tuple[str, float]] = {}  # by key: the job's name, and when it was last asked for
         self._seen: dict[str, tuple[int, Resource]] = {}  # by key: SkyPilot's number of the job, and how it was
 
     def create(
@@ -132,11 +136,14 @@ class SkyPilotConnector(AsyncConnectorBase):
         """How the job is; it is launched if it is not there. A server that does not answer is asked again: the job
         goes on without it."""
         job = resource_meta
+        self._wanted[job.key] = job.name, time.monotonic()
         answer = self._asked.begin(job.key, lambda: self._look(job))
         await asyncio.wait([asyncio.wrap_future(answer)], timeout=ANSWER_S)
         if not answer.done():
             return self._as_before(job) or self._unknown(job, f"waiting for {api_server.shown()}")
         resource: Resource = self._asked.take(job.key)
+        if is_terminal_phase(resource.phase):
+            self._wanted.pop(job.key, None)
         return resource
 
     async def delete(self, resource_meta: SkyJob, **_: Any) -> None:
@@ -159,6 +166,7 @@ class SkyPilotConnector(AsyncConnectorBase):
 
     def _cancelling(self, job: SkyJob) -> Future[None]:
         self._unwanted.add(job.key)
+        self._wanted.pop(job.key, None)
         return self._asked.begin(f"delete {job.key}", lambda: self._cancel(job))
 
     def _unknown(self, job: SkyJob, words: str) -> Resource:
@@ -188,7 +196,8 @@ class SkyPilotConnector(AsyncConnectorBase):
 
     def _found(self, job: SkyJob) -> ManagedJobRecord | None:
         """The job that was seen before, or else one of this name that is at work, whoever launched it, or else the end
-        of this attempt's own. A second one at work, which a launch leaves whose answer was lost, is cancelled."""
+        of this attempt's own. A second one at work, which a launch leaves whose answer was lost, is cancelled. One of
+        another attempt that was cancelled was so for that one."""
         records = api_server.jobs_named(job.name)
         at_work = [record for record in records if api_server.status(record) not in {*FINAL, "CANCELLING"}]
         if twins := [record.job_id for record in at_work[1:] if record.job_id is not None]:
@@ -196,7 +205,8 @@ class SkyPilotConnector(AsyncConnectorBase):
         number, _resource = self._seen.get(job.key, (None, None))
         own = [record for record in records if api_server.output_prefix(record) == job.output_prefix]
         ended = [record for record in own if api_server.status(record) != "CANCELLED"] or own
-        seen = [record for record in records if record.job_id == number]
+        others = [each for each in records if api_server.status(each) == "CANCELLED" and each not in own]
+        seen = [record for record in records if record.job_id == number and record not in others]
         return next(iter([*seen, *at_work[:1], *ended[-1:]]), None)
 
     def _launched(self, job: SkyJob) -> Resource:
@@ -242,9 +252,13 @@ class SkyPilotConnector(AsyncConnectorBase):
         return resource
 
     def _cancel(self, job: SkyJob) -> None:
-        """Until it is done."""
-        while not self._is_cancelled(job):
+        """Until it is done, or others ask for the job."""
+        while not self._is_wanted(job.name) and not self._is_cancelled(job):
             time.sleep(AGAIN_S)
+
+    def _is_wanted(self, name: str) -> bool:
+        since = time.monotonic() - WANTED_S
+        return any(wanted == name and asked > since for wanted, asked in list(self._wanted.values()))
 
     def _is_cancelled(self, job: SkyJob) -> bool:
         with self._starting:

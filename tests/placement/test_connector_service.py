@@ -37,6 +37,7 @@ class Connector:
 
     def __init__(self, port: int, url: str) -> None:
         self.port, self._url = port, url
+        self.work = ""  # what the executions ask for
         self.start()
 
     def start(self) -> None:
@@ -59,7 +60,7 @@ class Connector:
     def create(self, output_prefix: str = "", placement: dict[str, Any] = SLURM) -> bytes:
         """An attempt of the execution f0123456789."""
         request = agent_pb2.CreateTaskRequest(output_prefix=output_prefix or f"/out/{uuid4()}", template=template())
-        request.inputs.CopyFrom(inputs(placement))
+        request.inputs.CopyFrom(inputs(self.work, placement))
         asks = request.task_execution_metadata.task_execution_id.node_execution_id.execution_id
         asks.project, asks.domain, asks.name = "llm", "production", "f0123456789"
         made: bytes = self._stub.CreateTask(request, timeout=DEADLINE_S).resource_meta
@@ -97,9 +98,9 @@ def template() -> tasks_pb2.TaskTemplate:
     return made
 
 
-def inputs(placement: dict[str, Any]) -> literals_pb2.LiteralMap:
+def inputs(work: str, placement: dict[str, Any]) -> literals_pb2.LiteralMap:
     made = literals_pb2.LiteralMap()
-    made.literals["spec"].scalar.primitive.string_value = '{"steps": 30}'
+    made.literals["spec"].scalar.primitive.string_value = work
     made.literals["how"].scalar.primitive.string_value = json.dumps({"placement": placement})
     return made
 
@@ -128,6 +129,7 @@ def sky(both: tuple[ApiServer, Connector]) -> ApiServer:
 
 @pytest.fixture
 def connector(both: tuple[ApiServer, Connector]) -> Connector:
+    both[1].work = str(uuid4())
     return both[1]
 
 
@@ -192,6 +194,41 @@ def test_two_executions_of_the_same_work_have_one_job(sky: ApiServer, connector:
     connector.reaches(first, TaskExecution.RUNNING)
     connector.reaches(second, TaskExecution.RUNNING)
     assert len(sky.jobs) == 1
+
+
+def test_the_job_of_two_executions_is_cancelled_with_the_last(sky: ApiServer, connector: Connector) -> None:
+    first, second, third = (connector.create() for _ in range(3))
+    for each in (first, second, third):
+        connector.reaches(each, TaskExecution.RUNNING)
+    connector.delete(first)
+    connector.reaches(second, TaskExecution.RUNNING)
+    connector.delete(third)
+    assert sky.statuses() == ["RUNNING"]
+    connector.delete(second)
+    assert sky.statuses() == ["CANCELLED"]
+
+
+def test_who_follows_a_job_that_is_cancelled_for_another_launches_it_anew(sky: ApiServer, connector: Connector) -> None:
+    """The connector that was started again has not been asked by the second yet."""
+    first, second = connector.create(), connector.create()
+    connector.reaches(first, TaskExecution.RUNNING)
+    connector.reaches(second, TaskExecution.RUNNING)
+    connector.kill()
+    connector.start()
+    connector.delete(first)
+    assert sky.statuses() == ["CANCELLED"]
+    connector.reaches(second, TaskExecution.RUNNING)
+    assert sky.statuses() == ["CANCELLED", "RUNNING"]
+
+
+def test_an_attempt_that_has_failed_does_not_keep_the_next_one_s_job(sky: ApiServer, connector: Connector) -> None:
+    first, second = connector.create(), connector.create()
+    connector.reaches(first, TaskExecution.RUNNING)
+    sky.end("FAILED_CONTROLLER")
+    connector.reaches(first, TaskExecution.RETRYABLE_FAILED)
+    connector.reaches(second, TaskExecution.RUNNING)
+    connector.delete(second)
+    assert sky.statuses() == ["FAILED_CONTROLLER", "CANCELLED"]
 
 
 def test_of_two_jobs_of_one_name_the_first_goes_on(sky: ApiServer, connector: Connector) -> None:
