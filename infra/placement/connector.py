@@ -17,12 +17,13 @@ import traceback
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import sky
-from flyteidl.core import errors_pb2, literals_pb2
+from flyteidl.core import errors_pb2
 from flyteidl.core.execution_pb2 import TaskExecution, TaskLog
 from flytekit import FlyteContextManager
 from flytekit.core.utils import load_proto_from_file
@@ -44,7 +45,10 @@ from infra.placement.record import message, over_limit, where
 from infra.placement.storage import storage_of
 from infra.pod import execution_name
 from infra.progress import say
+from infra.tracking.machine import lineage_page
+from infra.tracking.noted import note
 from infra.tracking.redact import redact_text
+from infra.tracking.store import PushFailed
 
 TASK_TYPE = "skypilot"
 HOW = "how"  # the input of a stage that says how it is run, as JSON: its placement, its resources, …
@@ -116,6 +120,7 @@ class SkyPilotConnector(AsyncConnectorBase):
         self._starting = threading.Lock()  # one launch at a time is handed to SkyPilot
         self._unwanted: set[str] = set()  # keys of jobs that were deleted
         self._wanted: dict[str, tuple[str, float]] = {}  # by key: the job's name, and when it was last asked for
+        self._noted: dict[str, dict[str, Any]] = {}  # by key: what the record of the stage says of where it runs
         self._seen: dict[str, tuple[int, Resource]] = {}  # by key: SkyPilot's number of the job, and how it was
 
     def create(
@@ -234,11 +239,14 @@ class SkyPilotConnector(AsyncConnectorBase):
         """A managed job in Flyte's words."""
         status, number = api_server.status(record), record.job_id or 0
         phase, words = PHASES[status]
-        link = TaskLog(name=f"SkyPilot job {number}", uri=api_server.dashboard(number))
-        resource = Resource(phase, message(record, words), [link], custom_info=where(record))
+        links = [TaskLog(name=f"SkyPilot job {number}", uri=api_server.dashboard(number))]
+        if page := lineage_page(api_server.execution(record), os.environ | job.order.environment):
+            links.append(TaskLog(name="Lineage", uri=page))
+        resource = Resource(phase, message(record, words), links, custom_info=where(record))
         self._seen[job.key] = number, replace(resource)
+        self._note(job, record, status in FINAL)
         if phase == TaskExecution.SUCCEEDED:
-            return _with_outputs(resource, api_server.output_prefix(record))
+            return _with_outputs(resource, api_server.output_prefix(record), job.output_prefix)
         if status in FINAL:
             why, may_be_retried = _why(record)
             log = api_server.log_end(number, LOG_LINES)
@@ -250,6 +258,19 @@ class SkyPilotConnector(AsyncConnectorBase):
             api_server.cancel([number])
             resource.phase, resource.message = TaskExecution.FAILED, f"{message(record, 'was cancelled')}: {over}"
         return resource
+
+    def _note(self, job: SkyJob, record: ManagedJobRecord, ended: bool) -> None:
+        """Where it runs, in the stage's record. Until the job has ended that is tried at each look."""
+        if self._noted.get(job.key) == (facts := where(record)):
+            return
+        try:
+            known = note(os.environ | job.order.environment, api_server.execution(record), job.name, facts)
+        except PushFailed as error:
+            known = False
+            if ended:
+                say(f"tracking: {job.name}: its place and price could not be recorded: {redact_text(str(error))}")
+        if known:
+            self._noted[job.key] = facts
 
     def _cancel(self, job: SkyJob) -> None:
         """Until it is done, or others ask for the job."""
@@ -312,14 +333,24 @@ def _job_name(template: TaskTemplate, inputs: LiteralMap | None) -> str:
     return f"baton-{stage}-{identity.hexdigest()}"
 
 
-def _with_outputs(resource: Resource, output_prefix: str) -> Resource:
-    try:
-        outputs = _read(literals_pb2.LiteralMap, f"{output_prefix}/outputs.pb")
-    except FileNotFoundError as error:
-        resource.phase = TaskExecution.RETRYABLE_FAILED
-        resource.message = f"{resource.message}, and there is no {error}"
-    else:
-        resource.outputs = LiteralMap.from_flyte_idl(outputs)
+def _with_outputs(resource: Resource, made: str, asked: str) -> Resource:
+    """Of a job that has left its outputs and its deck at `made`: they are where the attempt was `asked` to leave them.
+    The resource itself has none: Flyte looks for a deck only beside outputs that are in storage."""
+    access = FlyteContextManager.current_context().file_access
+    with TemporaryDirectory() as folder:
+        outputs, deck = Path(folder) / "outputs.pb", Path(folder) / "deck.html"
+        if not access.exists(f"{made}/{outputs.name}"):
+            resource.phase = TaskExecution.RETRYABLE_FAILED
+            resource.message = f"{resource.message}, and there is no {made}/{outputs.name}"
+            return resource
+        if made != asked:
+            access.get_data(f"{made}/{outputs.name}", str(outputs))
+            access.put_data(str(outputs), f"{asked}/{outputs.name}")
+        if access.exists(f"{made}/{deck.name}"):
+            access.get_data(f"{made}/{deck.name}", str(deck))
+            text, told = deck.read_text(), f"<p>{escape(resource.message or '')}</p>"
+            deck.write_text(text if told in text else text.replace("<body>", f"<body>{told}", 1))
+            access.put_data(str(deck), f"{asked}/{deck.name}", ContentType="text/html", content_type="text/html")
     return resource
 
 

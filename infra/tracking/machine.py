@@ -3,9 +3,11 @@
 import os
 import platform
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+LINEAGE = "BATON_LINEAGE"
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
@@ -22,6 +24,12 @@ def machine() -> dict[str, str]:
     if gpus:
         found["gpus"] = ", ".join(f"{gpus.count(name)} × {name}" for name in sorted(set(gpus)))
     return found
+
+
+def lineage_page(execution: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The execution's page, where BATON_LINEAGE says at which address people have Baton's pages; else empty."""
+    server = environment.get(LINEAGE, "").rstrip("/")
+    return f"{server}/lineage/executions/{execution}" if server else ""
 
 
 def links() -> dict[str, str]:
