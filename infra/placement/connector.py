@@ -307,6 +307,7 @@ def _order(template: TaskTemplate, inputs: LiteralMap | None, metadata: TaskExec
     if metadata is not None:
         asks = metadata.task_execution_id.node_execution_id.execution_id
         order["execution"] = execution_name(asks.project, asks.domain, asks.name)
+        environment |= metadata.environment_variables or {}  # of the execution: `pyflyte run --env`
         order["storage"] = environment.get(STORAGE) or os.environ.get(STORAGE) or _beside_raw_data(template)
     if placement.storage:
         order["storage"] = storage_of(placement.storage)

@@ -25,10 +25,12 @@ from tests.cluster.pod import ROOT, Pod
 from tests.cluster.propeller import Cluster, Done
 from tests.tracking.conftest import Server
 
+PAGES = "http://lineage.example"
+
 
 @pytest.fixture(scope="module")
 def submitted(tracked: Cluster, client: Client, mlflow: Server) -> Any:
-    return submit(client, BASE, MLFLOW_TRACKING_URI=mlflow.uri)
+    return submit(client, BASE, MLFLOW_TRACKING_URI=mlflow.uri, BATON_LINEAGE=PAGES)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +83,18 @@ def test_the_execution_is_one_execution_in_mlflow(run: Done, mlflow: Server) -> 
     assert sorted(stages) == ["convert", "corpus", "pretrain", "report", "shards", "tokenizer"]
     assert {each.info.status for each in stages.values()} == {"FINISHED"}
     assert {each.data.tags["baton.cached"] for each in stages.values()} == {"false"}
+
+
+def test_flyte_s_page_and_the_lineage_page_link_to_each_other(
+    tracked: Cluster, client: Client, run: Done, mlflow: Server
+) -> None:
+    storage, execution = tracked.storage, children(run, mlflow)["pretrain"].data.tags["baton.execution"]
+    decks = [storage.get(uri) or b"" for uri in storage.list(f"{storage.root}/") if uri.endswith("/deck.html")]
+    link = f'href="{PAGES}/lineage/executions/{execution}"'
+    assert len([deck for deck in decks if link in deck.decode()]) == len([*STAGES, "report"])
+    parents = mlflow_client.MlflowClient(mlflow.uri)
+    parent = parents.get_run(children(run, mlflow)["pretrain"].data.tags["mlflow.parentRunId"])
+    assert parent.data.tags["baton.link.Flyte"].startswith(f"http://{tracked.address}/console/projects/flytesnacks/")
 
 
 def test_a_pod_ends_quietly(run: Done) -> None:

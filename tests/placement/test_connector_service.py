@@ -42,7 +42,7 @@ class Connector:
     def __init__(self, port: int, url: str) -> None:
         self.port, self._url = port, url
         self.work = ""  # what the executions ask for
-        self.environment: dict[str, str] = {}  # of the task
+        self.environment: dict[str, str] = {}  # of the execution
         self.start()
 
     def start(self) -> None:
@@ -66,8 +66,7 @@ class Connector:
     def create(self, output_prefix: str = "", placement: dict[str, Any] = SLURM) -> bytes:
         """An attempt of the execution f0123456789."""
         request = agent_pb2.CreateTaskRequest(output_prefix=output_prefix or f"/out/{uuid4()}", template=template())
-        for name, value in self.environment.items():
-            request.template.container.env.add(key=name, value=value)
+        request.task_execution_metadata.environment_variables.update(self.environment)
         request.inputs.CopyFrom(inputs(self.work, placement))
         asks = request.task_execution_metadata.task_execution_id.node_execution_id.execution_id
         asks.project, asks.domain, asks.name = "llm", "production", "f0123456789"
