@@ -1,15 +1,21 @@
-"""What `pyflyte run --remote` is told before anything is registered: what a cluster's pods would not have."""
+"""What `pyflyte run --remote`, and `pyflyte register` of a launch plan, are told before anything is registered: what a
+cluster's pods would not have."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
+
+import click
+from flytekit.clis.sdk_in_container.constants import CTX_CONFIG_FILE
 
 import images
 from images import NO_IMAGES
 from infra.placement.storage import is_bucket
 from infra.progress import say
+from infra.tracking.machine import CONSOLE, LINEAGE
 from infra.tracking.redact import redact_text
 from tasks.data.source_spec import is_path
 from tasks.spec import Problem
@@ -19,18 +25,18 @@ from workflows.recipe import Recipe, given_of
 from workflows.recipe_error import RecipeError
 
 STORE = "MLFLOW_TRACKING_URI"
-PASSED_ON = (STORE, "MLFLOW_EXPERIMENT_NAME", "BATON_STORAGE", "HF_HUB_OFFLINE")  # a pod has nothing of the client's
+# A pod has nothing of the client's
+PASSED_ON = (STORE, "MLFLOW_EXPERIMENT_NAME", "BATON_STORAGE", "HF_HUB_OFFLINE", LINEAGE)
 
 
 R = TypeVar("R", bound=Recipe)
 
 
 def checked(validate: Callable[[Any], R], run: Any) -> Callable[[Any], R]:
-    """A recipe's validation, and what a cluster asks beside it. `run`: flytekit's RunLevelParams; its `--env` gets what
-    pods need of this environment. Raises RecipeError, NoImage, Stopped."""
+    """A recipe's validation, and what a cluster asks beside it. `run`: flytekit's RunLevelParams, or a `registration`.
+    Raises RecipeError, NoImage, Stopped."""
 
     def both(content: Any) -> R:
-        pass_on(run)
         found: list[Problem] = []
         try:
             recipe = validate(content)
@@ -50,10 +56,30 @@ def checked(validate: Callable[[Any], R], run: Any) -> Callable[[Any], R]:
     return both
 
 
+def registration() -> Any:
+    """What of RunLevelParams `pyflyte register` has, if that is what imports the caller; else None."""
+    context = click.get_current_context(silent=True)
+    if context is None or context.info_name != "register":
+        return None
+    told = context.params
+    return SimpleNamespace(
+        config_file=context.obj.get(CTX_CONFIG_FILE), image_config=told["image_config"], envvars=told["env"] or {}
+    )
+
+
 def pass_on(run: Any) -> None:
-    """Variables of this environment that have no secrets in them, unless --env says otherwise."""
-    here = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
+    """Into the `--env` of a run: variables of this environment that have no secrets in them, unless it has them."""
+    here = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)} | {CONSOLE: _console(run)}
     run.envvars = {name: value for name, value in here.items() if redact_text(value) == value} | (run.envvars or {})
+
+
+def _console(run: Any) -> str:
+    """Flyte's console, as `pyflyte run` itself says where the execution can be seen."""
+    from flytekit.configuration import Config
+
+    platform = Config.auto(run.config_file).platform
+    scheme = "http" if platform.insecure else "https"
+    return str(platform.console_endpoint or f"{scheme}://{platform.endpoint.removeprefix('dns:///')}")
 
 
 def images_of(run: Any) -> None:
