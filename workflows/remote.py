@@ -20,7 +20,7 @@ from infra.tracking.redact import redact_text
 from tasks.data.source_spec import is_path
 from tasks.spec import Problem
 from workflows.given import Given
-from workflows.pod_defaults import fitted
+from workflows.pod_defaults import fitted, gpus_of_all
 from workflows.recipe import Recipe, given_of
 from workflows.recipe_error import RecipeError
 
@@ -51,6 +51,9 @@ def checked(validate: Callable[[Any], R], run: Any) -> Callable[[Any], R]:
             raise RecipeError(found, recipe)
         images_of(run)
         _compile(recipe)
+        if gpus := gpus_of_all(given):
+            asked = ", ".join(f"{stage} {many}" for stage, many in gpus.items())
+            say(f"GPUs that the pods ask for: {asked} (`pod: {{resources: {{gpu: 0}}}}` in a stage: none)")
         return recipe
 
     return both

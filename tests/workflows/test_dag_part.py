@@ -107,5 +107,29 @@ def test_a_recipe_for_gpus_tunes_and_samples_on_one() -> None:
     assert (of(GPU, "grpo").gpu, of(CPU, "grpo").gpu) == (1, None)
 
 
+LARGE = {"layers": 24, "hidden": 1024, "heads": 16, "kv_heads": 8, "ffn_hidden": 2816, "vocab_size": 150000}
+
+
+def test_a_large_model_needs_gpus_whatever_the_recipe_leaves_out() -> None:
+    """Some 0.4 B weights: the smallest that people take for chat."""
+    large = CPU | {"pretrain": {"model": LARGE}, "sft": {}, "serve": {}, "evaluate": {}}
+    assert [of(large, stage).gpu for stage in ("pretrain", "sft", "grpo", "evaluate", "serve")] == 5 * [1]
+    assert of(large, "convert").gpu is None
+
+
+def test_a_hub_s_model_is_taken_for_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    hub: dict[str, Any] = {"start_from": {"model": "Qwen/Qwen2.5-7B-Instruct"}, "sft": {}, "evaluate": {}}
+    assert (of(hub, "sft").gpu, of(hub, "evaluate").gpu) == (1, 1)
+    assert of(hub | {"sft": {"pod": {"resources": {"gpu": 0}}}}, "sft") == Resources()
+
+
+def test_a_recipe_that_says_how_many_gpus_has_the_rest_to_suit() -> None:
+    none = GPU | {"grpo": {"pod": {"resources": {"gpu": 0}}}}
+    assert of(none, "grpo").memory == of(CPU, "grpo").memory != of(GPU, "grpo").memory
+    one = CPU | {"grpo": {"pod": {"resources": {"gpu": 1}}}}
+    assert of(one, "grpo") == of(GPU, "grpo")
+
+
 def test_what_the_plan_does_not_know_is_left_to_the_stage() -> None:
     assert of(CPU, "convert") == Resources()

@@ -60,6 +60,13 @@ def test_files_that_pods_share_are_not_refused(tmp_path: Path) -> None:
     assert "rows.jsonl" not in run({"corpus": here}, pinned={}, BATON_STORAGE=str(tmp_path))
 
 
+def test_what_gpus_are_asked_for_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    none = {"pod": {"resources": {"gpu": 0}}}
+    assert run({"start_from": {"model": "Qwen/Qwen2.5-7B-Instruct"}, "sft": {}, "dpo": none, "evaluate": {}}) == ""
+    assert "GPUs that the pods ask for: evaluate 1, sft 1 (" in capsys.readouterr().err
+
+
 def test_pods_know_where_people_see_the_execution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump({"admin": {"endpoint": "dns:///flyte.example:81", "insecure": True}}))
