@@ -9,6 +9,7 @@ import pytest
 
 from tests.cluster.chain import (
     BASE,
+    CORPUS,
     KINDS,
     STAGES,
     Disturbed,
@@ -24,6 +25,7 @@ from tests.cluster.client import DIGEST, Client
 from tests.cluster.pod import ROOT, Pod
 from tests.cluster.propeller import Cluster, Done
 from tests.tracking.conftest import Server
+from tests.workflows.test_five_days import RECIPE
 
 PAGES = "http://lineage.example"
 
@@ -64,15 +66,20 @@ def test_the_pretraining_asks_for_what_it_needs(run: Done) -> None:
     assert {"cpu", "memory"} <= pretrain.asked.requests.keys()
 
 
-def children(run: Done, mlflow: Server) -> dict[str, Any]:
-    """The stages of an execution in MLflow, which has ended well, by their names."""
+def execution(run: Done, mlflow: Server) -> tuple[Any, list[Any]]:
+    """An execution in MLflow, and its stages."""
     found = mlflow_client.MlflowClient(mlflow.uri)
     (experiment,) = [each for each in found.search_experiments() if each.name != "Default"]
     runs = found.search_runs([experiment.experiment_id])
     mine = [each for each in runs if run.name in each.data.tags["baton.execution"]]
     (parent,) = [each for each in mine if each.data.tags["baton.role"] == "execution"]
+    return parent, [each for each in mine if each.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+
+
+def children(run: Done, mlflow: Server) -> dict[str, Any]:
+    """The stages of one that has ended well, by their names."""
+    parent, stages = execution(run, mlflow)
     assert parent.info.status == "FINISHED"
-    stages = [each for each in mine if each.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
     by_name = {each.data.tags["mlflow.runName"]: each for each in stages}
     assert len(by_name) == len(stages)  # each once
     return by_name
@@ -85,15 +92,11 @@ def test_the_execution_is_one_execution_in_mlflow(run: Done, mlflow: Server) -> 
     assert {each.data.tags["baton.cached"] for each in stages.values()} == {"false"}
 
 
-def test_flyte_s_page_and_the_lineage_page_link_to_each_other(
-    tracked: Cluster, client: Client, run: Done, mlflow: Server
-) -> None:
-    storage, execution = tracked.storage, children(run, mlflow)["pretrain"].data.tags["baton.execution"]
+def test_flyte_s_page_and_the_lineage_page_link_to_each_other(tracked: Cluster, run: Done, mlflow: Server) -> None:
+    storage, (parent, _) = tracked.storage, execution(run, mlflow)
     decks = [storage.get(uri) or b"" for uri in storage.list(f"{storage.root}/") if uri.endswith("/deck.html")]
-    link = f'href="{PAGES}/lineage/executions/{execution}"'
+    link = f'href="{PAGES}/lineage/executions/{parent.data.tags["baton.execution"]}"'
     assert len([deck for deck in decks if link in deck.decode()]) == len([*STAGES, "report"])
-    parents = mlflow_client.MlflowClient(mlflow.uri)
-    parent = parents.get_run(children(run, mlflow)["pretrain"].data.tags["mlflow.parentRunId"])
     assert parent.data.tags["baton.link.Flyte"].startswith(f"http://{tracked.address}/console/projects/flytesnacks/")
 
 
@@ -223,3 +226,10 @@ def test_what_is_gone_is_made_again(
     done = tracked.execute(client.again(submitted, overwrite_cache=True))
     assert done.failed is None, done.why()
     assert digests(tracked.storage) == before
+
+
+def test_a_dynamic_that_fails_by_itself_ends_the_execution(tracked: Cluster, client: Client, mlflow: Server) -> None:
+    recipe = RECIPE | {"name": "untuned", "corpus": CORPUS, "refresh": None}
+    done = tracked.execute(submit(client, recipe, workflow="continuous.refresh_rl", MLFLOW_TRACKING_URI=mlflow.uri))
+    assert "refresh: is off" in str(done.failed)
+    assert execution(done, mlflow)[0].info.status == "FAILED"
