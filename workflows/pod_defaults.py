@@ -81,7 +81,7 @@ def _needs_gpus(given: Given) -> bool:
     if known := model_of(given):
         return known[0].parameters(known[1]) >= LARGE
     start = given.specs.get("start_from")
-    return start is not None and start.folder() is None and "://" not in start.model
+    return start is not None and "://" not in start.model and start.folder() is None
 
 
 def _of_pretraining(given: Given, spec: PretrainSpec, gpus: int) -> Resources:

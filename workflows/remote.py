@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import click
 from flytekit.clis.sdk_in_container.constants import CTX_CONFIG_FILE
+from flytekit.clis.sdk_in_container.helpers import FLYTE_REMOTE_INSTANCE_KEY
 
 import images
 from images import NO_IMAGES
@@ -60,13 +61,18 @@ def checked(validate: Callable[[Any], R], run: Any) -> Callable[[Any], R]:
 
 
 def registration() -> Any:
-    """What of RunLevelParams `pyflyte register` has, if that is what imports the caller; else None."""
+    """As RunLevelParams, what `pyflyte register` was told, if that is what imports the caller; else None."""
     context = click.get_current_context(silent=True)
     if context is None or context.info_name != "register":
         return None
     told = context.params
     return SimpleNamespace(
-        config_file=context.obj.get(CTX_CONFIG_FILE), image_config=told["image_config"], envvars=told["env"] or {}
+        config_file=context.obj.get(CTX_CONFIG_FILE),
+        image_config=told["image_config"],
+        envvars=told["env"] or {},
+        project=told["project"],
+        domain=told["domain"],
+        remote_instance=lambda: context.obj[FLYTE_REMOTE_INSTANCE_KEY],
     )
 
 

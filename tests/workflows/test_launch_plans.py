@@ -24,7 +24,7 @@ PINNED = [f"--image={image.name}=registry.invalid/{image.name}:1" for image in i
 RECIPE: dict[str, Any] = yaml.safe_load((ROOT / "workflows/recipes/continuous.yaml").read_text())
 
 
-def register(folder: Path, **recipe: Any) -> tuple[Any, subprocess.CompletedProcess[str]]:
+def register(folder: Path, store: str, **recipe: Any) -> tuple[Any, subprocess.CompletedProcess[str]]:
     """`pyflyte register` for a recipe of somebody's own: what reaches a cluster, and how it ended."""
     path = folder / "mine.yaml"
     path.write_text(yaml.safe_dump(RECIPE | recipe))
@@ -33,7 +33,7 @@ def register(folder: Path, **recipe: Any) -> tuple[Any, subprocess.CompletedProc
         [sys.executable, "-m", "workflows.version"], cwd=ROOT, env=mine, capture_output=True, text=True, check=True
     )
     words = ["--copy", "none", "--project", "p", "--version", named.stdout.strip(), *PINNED]
-    words += ["--env", "MLFLOW_TRACKING_URI=http://mlflow.example"]
+    words += ["--env", f"MLFLOW_TRACKING_URI={store}"]
     with admin() as (service, address):
         done = subprocess.run(
             [str(Path(sys.executable).with_name("pyflyte")), "register", "workflows", *words],
@@ -47,7 +47,7 @@ def register(folder: Path, **recipe: Any) -> tuple[Any, subprocess.CompletedProc
 def registration(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
     """Of a right recipe: what reached the cluster, and what was said."""
     schedule = {"continue_training": "30 1 * * *", "notify": ["me@here.org"]}
-    service, done = register(tmp_path_factory.mktemp("recipe"), schedule=schedule)
+    service, done = register(tmp_path_factory.mktemp("recipe"), "http://mlflow.example", schedule=schedule)
     assert done.returncode == 0, done.stdout + done.stderr
     return service, done.stderr
 
@@ -68,13 +68,11 @@ def test_who_tells_people_is_said(registration: tuple[Any, str]) -> None:
 
 
 def test_a_recipe_that_pods_could_not_run_is_not_registered(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
-    here = {"source": {"kind": "jsonl", "path": str(tmp_path / "rows.jsonl")}}
     pretrain = RECIPE["pretrain"] | {"layout": {"nodes": 2, "micro_batch": 8}}
-    service, done = register(tmp_path, corpus=here, pretrain=pretrain)
+    service, done = register(tmp_path, "sqlite:///runs.db", pretrain=pretrain)
     assert done.returncode, done.stdout + done.stderr
     assert "the recipe has 2 problems" in done.stderr and "Traceback" not in done.stderr
-    assert "corpus.source.path" in done.stderr and "pretrain.layout.nodes: 2" in done.stderr
+    assert "pretrain.layout.nodes: 2" in done.stderr and "MLFLOW_TRACKING_URI: 'sqlite:///runs.db'" in done.stderr
     assert not [*service.tasks, *service.launch_plans]
 
 
