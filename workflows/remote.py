@@ -1,25 +1,33 @@
-"""What `pyflyte run --remote` is told before anything is registered: what a cluster's pods would not have."""
+"""What `pyflyte run --remote`, and `pyflyte register` of a launch plan, are told before anything is registered: what a
+cluster's pods would not have."""
 
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
+
+import click
+from flytekit.clis.sdk_in_container.constants import CTX_CONFIG_FILE
+from flytekit.clis.sdk_in_container.helpers import FLYTE_REMOTE_INSTANCE_KEY
 
 import images
 from images import NO_IMAGES
 from infra.placement.storage import StorageError, is_bucket
 from infra.progress import say
+from infra.tracking.machine import CONSOLE, LINEAGE
 from infra.tracking.redact import redact_text
 from tasks.spec import Problem
 from workflows.given import Given
-from workflows.pod_defaults import fitted
+from workflows.pod_defaults import fitted, gpus_of_all
 from workflows.recipe import Recipe, given_of
 from workflows.recipe_error import RecipeError
 from workflows.travelling import named_here, sent, too_large
 
 STORE = "MLFLOW_TRACKING_URI"
-PASSED_ON = (STORE, "MLFLOW_EXPERIMENT_NAME", "BATON_STORAGE", "HF_HUB_OFFLINE")  # a pod has nothing of the client's
+# A pod has nothing of the client's
+PASSED_ON = (STORE, "MLFLOW_EXPERIMENT_NAME", "BATON_STORAGE", "HF_HUB_OFFLINE", LINEAGE)
 
 
 R = TypeVar("R", bound=Recipe)
@@ -27,11 +35,9 @@ R = TypeVar("R", bound=Recipe)
 
 def checked(validate: Callable[[Any], R], run: Any) -> Callable[[Any], R]:
     """A recipe's validation, and what a cluster asks beside it; the small files that it names are uploaded. `run`:
-    flytekit's RunLevelParams; its `--env` gets what pods need of this environment. Raises RecipeError, NoImage,
-    Stopped."""
+    flytekit's RunLevelParams, or a `registration`. Raises RecipeError, NoImage, Stopped."""
 
     def both(content: Any) -> R:
-        pass_on(run)
         found: list[Problem] = []
         try:
             recipe = validate(content)
@@ -47,15 +53,43 @@ def checked(validate: Callable[[Any], R], run: Any) -> Callable[[Any], R]:
             raise RecipeError(found, recipe)
         images_of(run)
         _compile(recipe)
+        if gpus := gpus_of_all(given):
+            asked = ", ".join(f"{stage} {many}" for stage, many in gpus.items())
+            say(f"GPUs that the pods ask for: {asked} (`pod: {{resources: {{gpu: 0}}}}` in a stage: none)")
         return sent(recipe, named, run)
 
     return both
 
 
+def registration() -> Any:
+    """As RunLevelParams, what `pyflyte register` was told, if that is what imports the caller; else None."""
+    context = click.get_current_context(silent=True)
+    if context is None or context.info_name != "register":
+        return None
+    told = context.params
+    return SimpleNamespace(
+        config_file=context.obj.get(CTX_CONFIG_FILE),
+        image_config=told["image_config"],
+        envvars=told["env"] or {},
+        project=told["project"],
+        domain=told["domain"],
+        remote_instance=lambda: context.obj[FLYTE_REMOTE_INSTANCE_KEY],
+    )
+
+
 def pass_on(run: Any) -> None:
-    """Variables of this environment that have no secrets in them, unless --env says otherwise."""
-    here = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
+    """Into the `--env` of a run: variables of this environment that have no secrets in them, unless it has them."""
+    here = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)} | {CONSOLE: _console(run)}
     run.envvars = {name: value for name, value in here.items() if redact_text(value) == value} | (run.envvars or {})
+
+
+def _console(run: Any) -> str:
+    """Flyte's console, as `pyflyte run` itself says where the execution can be seen."""
+    from flytekit.configuration import Config
+
+    platform = Config.auto(run.config_file).platform
+    scheme = "http" if platform.insecure else "https"
+    return str(platform.console_endpoint or f"{scheme}://{platform.endpoint.removeprefix('dns:///')}")
 
 
 def images_of(run: Any) -> None:

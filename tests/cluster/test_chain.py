@@ -9,6 +9,7 @@ import pytest
 
 from tests.cluster.chain import (
     BASE,
+    CORPUS,
     KINDS,
     STAGES,
     Disturbed,
@@ -24,11 +25,14 @@ from tests.cluster.client import DIGEST, Client
 from tests.cluster.pod import ROOT, Pod
 from tests.cluster.propeller import Cluster, Done
 from tests.tracking.conftest import Server
+from tests.workflows.test_five_days import RECIPE
+
+PAGES = "http://lineage.example"
 
 
 @pytest.fixture(scope="module")
 def submitted(tracked: Cluster, client: Client, mlflow: Server) -> Any:
-    return submit(client, BASE, MLFLOW_TRACKING_URI=mlflow.uri)
+    return submit(client, BASE, MLFLOW_TRACKING_URI=mlflow.uri, BATON_LINEAGE=PAGES)
 
 
 @pytest.fixture(scope="module")
@@ -62,17 +66,38 @@ def test_the_pretraining_asks_for_what_it_needs(run: Done) -> None:
     assert {"cpu", "memory"} <= pretrain.asked.requests.keys()
 
 
-def test_the_execution_is_one_execution_in_mlflow(run: Done, mlflow: Server) -> None:
+def execution(run: Done, mlflow: Server) -> tuple[Any, list[Any]]:
+    """An execution in MLflow, and its stages."""
     found = mlflow_client.MlflowClient(mlflow.uri)
     (experiment,) = [each for each in found.search_experiments() if each.name != "Default"]
     runs = found.search_runs([experiment.experiment_id])
     mine = [each for each in runs if run.name in each.data.tags["baton.execution"]]
     (parent,) = [each for each in mine if each.data.tags["baton.role"] == "execution"]
-    children = [each for each in mine if each.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
-    assert sorted(each.data.tags["mlflow.runName"] for each in children) == [
-        *("convert", "corpus", "pretrain", "report", "shards", "tokenizer")
-    ]
-    assert {each.info.status for each in mine} == {"FINISHED"}
+    return parent, [each for each in mine if each.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+
+
+def children(run: Done, mlflow: Server) -> dict[str, Any]:
+    """The stages of one that has ended well, by their names."""
+    parent, stages = execution(run, mlflow)
+    assert parent.info.status == "FINISHED"
+    by_name = {each.data.tags["mlflow.runName"]: each for each in stages}
+    assert len(by_name) == len(stages)  # each once
+    return by_name
+
+
+def test_the_execution_is_one_execution_in_mlflow(run: Done, mlflow: Server) -> None:
+    stages = children(run, mlflow)
+    assert sorted(stages) == ["convert", "corpus", "pretrain", "report", "shards", "tokenizer"]
+    assert {each.info.status for each in stages.values()} == {"FINISHED"}
+    assert {each.data.tags["baton.cached"] for each in stages.values()} == {"false"}
+
+
+def test_flyte_s_page_and_the_lineage_page_link_to_each_other(tracked: Cluster, run: Done, mlflow: Server) -> None:
+    storage, (parent, _) = tracked.storage, execution(run, mlflow)
+    decks = [storage.get(uri) or b"" for uri in storage.list(f"{storage.root}/") if uri.endswith("/deck.html")]
+    link = f'href="{PAGES}/lineage/executions/{parent.data.tags["baton.execution"]}"'
+    assert len([deck for deck in decks if link in deck.decode()]) == len([*STAGES, "report"])
+    assert parent.data.tags["baton.link.Flyte"].startswith(f"http://{tracked.address}/console/projects/flytesnacks/")
 
 
 def test_a_pod_ends_quietly(run: Done) -> None:
@@ -80,10 +105,26 @@ def test_a_pod_ends_quietly(run: Done) -> None:
     assert not [(each.task, word) for each in run.ran for word in noise if word in each.said]
 
 
-def test_the_same_again_is_served_from_the_catalog(tracked: Cluster, client: Client, run: Done, submitted: Any) -> None:
-    again = tracked.execute(client.again(submitted))
-    assert again.failed is None, again.why()
+@pytest.fixture(scope="module")
+def again(tracked: Cluster, client: Client, run: Done, submitted: Any) -> Done:
+    done = tracked.execute(client.again(submitted))
+    assert done.failed is None, done.why()
+    return done
+
+
+def test_the_same_again_is_served_from_the_catalog(again: Done) -> None:
     assert again.made() == ["stages", "report"]
+
+
+def test_stages_that_had_no_pod_are_in_the_execution_too(run: Done, again: Done, mlflow: Server) -> None:
+    made, served = children(run, mlflow), children(again, mlflow)
+    assert served.keys() == made.keys()
+    assert {name for name, each in served.items() if each.data.tags["baton.cached"] == "true"} == {
+        *("convert", "corpus", "pretrain", "shards", "tokenizer")
+    }
+    assert {each.info.status for each in served.values()} == {"FINISHED"}
+    for name in served.keys() - {"report"}:
+        assert served[name].data.tags["baton.output"] == made[name].data.tags["baton.output"]
 
 
 @pytest.fixture
@@ -185,3 +226,10 @@ def test_what_is_gone_is_made_again(
     done = tracked.execute(client.again(submitted, overwrite_cache=True))
     assert done.failed is None, done.why()
     assert digests(tracked.storage) == before
+
+
+def test_a_dynamic_that_fails_by_itself_ends_the_execution(tracked: Cluster, client: Client, mlflow: Server) -> None:
+    recipe = RECIPE | {"name": "untuned", "corpus": CORPUS, "refresh": None}
+    done = tracked.execute(submit(client, recipe, workflow="continuous.refresh_rl", MLFLOW_TRACKING_URI=mlflow.uri))
+    assert "refresh: is off" in str(done.failed)
+    assert execution(done, mlflow)[0].info.status == "FAILED"

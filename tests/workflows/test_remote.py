@@ -19,7 +19,7 @@ from tests.workflows.flyte_admin import admin
 from workflows.given import for_a_cluster
 from workflows.recipe import Recipe
 from workflows.recipe_text import load
-from workflows.remote import checked
+from workflows.remote import checked, pass_on
 
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
 DIGEST = "sha256:" + "0" * 64
@@ -33,6 +33,7 @@ def run(recipe: dict[str, Any], pinned: dict[str, str] = PINNED, **environment: 
     params = RunLevelParams(
         remote=True, config_file=None, image_config=ImageConfig.create_from(None, pinned_images), envvars=environment
     )
+    pass_on(params)
     try:
         with for_a_cluster():
             load(json.dumps(recipe), checked(Recipe.model_validate, params))
@@ -64,6 +65,23 @@ def test_files_that_pods_share_are_not_refused(tmp_path: Path) -> None:
     os.truncate(tmp_path / "rows.jsonl", 200_000_000)
     here = {"source": {"kind": "jsonl", "path": str(tmp_path / "rows.jsonl")}}
     assert "rows.jsonl" not in run({"corpus": here}, pinned={}, BATON_STORAGE=str(tmp_path))
+
+
+def test_what_gpus_are_asked_for_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    none = {"pod": {"resources": {"gpu": 0}}}
+    assert run({"start_from": {"model": "Qwen/Qwen2.5-7B-Instruct"}, "sft": {}, "dpo": none, "evaluate": {}}) == ""
+    assert "GPUs that the pods ask for: evaluate 1, sft 1 (" in capsys.readouterr().err
+
+
+def test_pods_know_where_people_see_the_execution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({"admin": {"endpoint": "dns:///flyte.example:81", "insecure": True}}))
+    monkeypatch.setenv("BATON_LINEAGE", "http://lineage.example")
+    params = RunLevelParams(remote=True, config_file=str(config), envvars={})
+    pass_on(params)
+    assert params.envvars["FLYTE_PLATFORM_CONSOLE_ENDPOINT"] == "http://flyte.example:81"
+    assert params.envvars["BATON_LINEAGE"] == "http://lineage.example"
 
 
 def test_without_images_it_says_how_to_have_them() -> None:
