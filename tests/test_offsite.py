@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 
 import tasks.offsite
+import tasks.stored
 from infra.home import baton_home
 from infra.launch import Terminated
 from infra.placement import storage
@@ -305,7 +306,7 @@ def test_what_another_pod_removes_meanwhile_is_not_taken_for_damaged(
     checkpoint(lost, 5)
     send(lost)
     digest = artifact(lost)
-    download = tasks.offsite.download
+    download = tasks.stored.download
 
     def meanwhile(*words: Any) -> None:
         monkeypatch.undo()
