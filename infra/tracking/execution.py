@@ -110,6 +110,8 @@ def is_last() -> None:
     pod knows of itself alone."""
     global _last  # noqa: PLW0603 - of this process
     _last = True
+    if this_pod():
+        current_execution("execution")  # a pod without a stage of its own has not opened it
 
 
 def note_cached(

@@ -17,6 +17,8 @@ def main(title: str, job: str, *what: str) -> None:
         return
     if "last" in what:
         is_last()
+    if not title:
+        return
     job_dir = Path(tempfile.mkdtemp()) / "jobs" / job
     with tracked(title, job_dir, spec={"steps": 3}, inputs={}) as record:
         write_points(job_dir, range(3))
