@@ -229,9 +229,9 @@ class Offsite:
     def _prune(self, series: str) -> None:
         """Whatever is older than the newest complete ones, complete or not."""
         names = storage.sizes(self.there)
-        complete = sorted({each.number for each in _stored(names, MANIFEST) if each.series == series})
+        complete = sorted({each.number for each in _stored(names, MANIFEST) if each.series == series})[-KEEP:]
         number = re.compile(rf"{re.escape(series)}(\d+)/")
-        oldest = complete[-KEEP:][0]
+        oldest = min(complete, default=0)  # none: another pod has finished, and removed them
         self._delete([name for name in names if (found := number.match(name)) and int(found[1]) < oldest])
 
     def _delete(self, names: Iterable[str]) -> None:

@@ -280,6 +280,29 @@ def artifact(job: Offsite) -> str:
     return write_manifest(job.here / "output", "tokenizer", FACTS, {}, {}).digest
 
 
+def test_a_pod_whose_checkpoints_another_removes_goes_on_sending(
+    s3: S3, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other has finished."""
+    lost, retry = pod(tmp_path, "lost", where), pod(tmp_path, "retry", where)
+    checkpoint(lost, 5)
+    checkpoint(retry, 5)
+    digest, prune = artifact(retry), Offsite._prune
+
+    def meanwhile(job: Offsite, series: str) -> None:
+        monkeypatch.undo()
+        retry.finish(digest)
+        prune(job, series)
+
+    monkeypatch.setattr(Offsite, "_prune", meanwhile)
+    with pytest.raises(RuntimeError), lost.sending():
+        while "result.json" not in sizes(lost.there):
+            time.sleep(0.05)
+        checkpoint(lost, 10)
+        raise RuntimeError
+    assert in_storage(s3, lost) == files(10)
+
+
 def test_two_pods_that_finish_at_the_same_time_have_one_result(s3: S3, where: str, tmp_path: Path) -> None:
     jobs = [pod(tmp_path, name, where) for name in ("lost", "retry")]
     for number, job in enumerate(jobs):
