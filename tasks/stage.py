@@ -262,11 +262,9 @@ def run(
     digests = {name: artifact.digest for name, artifact in named.items()}
     job_dir = job_directory(engine, spec.identity(), digests)
     away = offsite(job_dir)
-    if away and (found := away.result()):
-        return _found(title, made, *found)
     _drop_damaged(job_dir / "output")
-    if away:
-        away.bring_back()
+    if away and (found := away.resume()):
+        return _found(title, made, *found)
     request = {
         "stage": engine.stage,
         "kind": made.kind,

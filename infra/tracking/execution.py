@@ -111,7 +111,7 @@ def is_last() -> None:
     global _last  # noqa: PLW0603 - of this process
     _last = True
     if this_pod():
-        current_execution("execution")  # a pod that ran no stage has not opened it
+        current_execution("execution")  # a pod without a stage of its own has not opened it
 
 
 def note_cached(

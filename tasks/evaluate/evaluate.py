@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from infra.durable import write_json
 from tasks.evaluate.held_out import FIRST, HeldOut, choose
+from tasks.evaluate.kept import Kept
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.evaluate.subject import open_subject
 from tasks.job import Job, main
@@ -30,7 +31,7 @@ from tasks.statements.prompt import Prompt
 from tasks.statements.summary import Summary, summarise
 
 if TYPE_CHECKING:
-    from tasks.serve.engine import Completion
+    from tasks.evaluate.answer import Answer
 
 SAMPLES = 12
 
@@ -41,12 +42,16 @@ def work(job: Job) -> None:
     corpora = {name: job.input(name) for name in job.inputs if name == FIRST or name.startswith("more.")}
     sets = [choose(name, corpus, subject, spec) for name, corpus in corpora.items()]
 
-    from tasks.evaluate.answer import answer  # imports vLLM: some seconds that bad input should not cost
+    from tasks.evaluate.answer import Asked  # imports vLLM: some seconds that bad input should not cost
+
+    kept = Kept(job)
+    asked = Asked(job, spec, subject, kept)
 
     scores: dict[str, dict[str, float]] = {}
     documents: list[dict[str, Any]] = []
     lines: list[dict[str, Any]] = []
-    for each, (completions, bits) in zip(sets, answer(job, spec, subject, sets), strict=True):
+    for each in sets:
+        completions, bits = asked.answers(each)
         verdicts = [check(*pair) for pair in zip(each.prompts, [one.text for one in completions], strict=True)]
         scored = _documents(each, bits)
         scores[each.name] = _scores(each, scored, verdicts)
@@ -73,6 +78,7 @@ def work(job: Job) -> None:
     write_json(job.record / "samples.json", lines[:SAMPLES])
     job.metric(0, **rates)
     job.finish(**facts)
+    kept.remove()
 
 
 def _documents(held_out: HeldOut, bits: list[float]) -> list[dict[str, Any]]:
@@ -106,7 +112,7 @@ def _rates(summary: Summary) -> dict[str, float]:
     return {name: rate for name, rate in asdict(summary).items() if name != "count"}
 
 
-def _line(held_out: str, prompt: Prompt, completion: "Completion", verdict: Verdict) -> dict[str, Any]:
+def _line(held_out: str, prompt: Prompt, completion: "Answer", verdict: Verdict) -> dict[str, Any]:
     return {
         "set": held_out,
         "id": prompt.id,

@@ -71,15 +71,26 @@ def sample(
     max_tokens: int,
     top_p: float = 1.0,
     n: int = 1,
+    seed: int | None = None,
 ) -> list[Completion]:
     """`n` completions for each prompt (token ids, so that nothing is tokenized anew), those of one
-    prompt next to each other: n × len(prompts) in all. The engine's seed decides; seeds of single
-    requests fail on CPU."""
+    prompt next to each other: n × len(prompts) in all. The engine's seed and the calls before this one
+    decide, or a `seed` alone."""
     # copies instead of vLLM's n: one request each, so that every completion has its own place in line
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts for _ in range(n)]
-    params = SamplingParams(
-        temperature=temperature, top_p=top_p, max_tokens=max_tokens, logprobs=0, skip_special_tokens=False
-    )
+    params = [
+        SamplingParams(
+            temperature=temperature, top_p=top_p, max_tokens=max_tokens, logprobs=0, skip_special_tokens=False
+        )
+        for _ in requests
+    ]
+    if seed is not None:
+        llm.reset_prefix_cache()
+        if torch.cuda.is_available():
+            for number, each in enumerate(params):
+                each.seed = seed + number
+        else:  # vLLM draws in this process there, and fails on seeds of single requests
+            torch.manual_seed(seed)
     outputs = [request.outputs[0] for request in llm.generate(requests, params, use_tqdm=False)]
     return [
         Completion(

@@ -18,8 +18,8 @@ from tests.cluster.chain import (
     forget,
     lose,
     manifests,
+    recorded,
     submit,
-    trained,
 )
 from tests.cluster.client import DIGEST, Client
 from tests.cluster.pod import ROOT, Pod
@@ -159,18 +159,22 @@ def before(tracked: Cluster, run: Done) -> set[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def disturbed(tracked: Cluster, client: Client, before: Any, submitted: Any) -> tuple[Done, Disturbed]:
-    """Pretraining and conversion anew: the first is killed once, and the storage refuses what the second sends."""
+    """Pretraining and conversion anew: the first is killed once, and the second's storage is slow, refuses requests
+    and cuts connections."""
     forget(tracked, "pretrain", "pretrain", "megatron_checkpoint")
     forget(tracked, "convert", "convert", "hf_model")
-    kill = Disturbed(tracked.storage, Pod.kill)
+    kill = Disturbed(tracked.storage, "pretrain", Pod.kill)
 
     def watch(pod: Any) -> None:
         if pod.task == "convert":
-            tracked.storage.refuse("PUT", "/artifacts/", 5)
-            tracked.storage.refuse("GET", "/artifacts/", 5)
+            faults.about, faults.refused, faults.cut, faults.delay_s = "(GET|PUT) .*/artifacts/", 5, 5, 0.1
         kill(pod)
 
-    return tracked.execute(client.again(submitted), watch), kill
+    faults = tracked.storage.faults
+    try:
+        return tracked.execute(client.again(submitted), watch), kill
+    finally:
+        faults.delay_s = 0.0
 
 
 def test_a_killed_pretraining_continues_in_the_next_pod(
@@ -180,8 +184,9 @@ def test_a_killed_pretraining_continues_in_the_next_pod(
     assert done.failed is None, done.why()
     assert [each.attempt for each in done.of("pretrain")] == [0, 1]
     assert digests(tracked.storage) == before
-    kept = [line["step"] for line in trained(tracked.storage) if line["time"] < kill.when]
-    assert max(kept) >= kill.step > 0
+    (training,) = [each for each in manifests(tracked.storage) if each["kind"] == "megatron_checkpoint"]
+    kept = [line["step"] for line in recorded(tracked.storage, training) if line["time"] < kill.when[0]]
+    assert max(kept) >= kill.steps[0] > 0
 
 
 @pytest.mark.slow
@@ -190,19 +195,19 @@ def test_a_pretraining_that_is_asked_to_end_saves_what_it_has(
 ) -> None:
     """As when a node is drained: SIGTERM, and SIGKILL after the grace period."""
     forget(tracked, "pretrain", "pretrain", "megatron_checkpoint")
-    ended = Disturbed(tracked.storage, Pod.delete)
+    ended = Disturbed(tracked.storage, "pretrain", Pod.delete)
     done = tracked.execute(client.again(submitted), ended)
     assert done.failed is None, done.why()
-    assert ended.saved > ended.step
+    assert ended.saved > ended.steps
     assert digests(tracked.storage) == before
 
 
-def test_a_storage_that_refuses_for_a_while_is_asked_again(
+def test_a_storage_that_refuses_and_cuts_connections_for_a_while_is_asked_again(
     tracked: Cluster, before: set[tuple[str, str]], disturbed: tuple[Done, Disturbed]
 ) -> None:
     done, _ = disturbed
     assert done.failed is None, done.why()
-    assert tracked.storage.refused == 10
+    assert (tracked.storage.faults.refused, tracked.storage.faults.cut) == (0, 0)
     assert digests(tracked.storage) == before
 
 

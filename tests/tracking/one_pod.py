@@ -17,7 +17,7 @@ def main(title: str, job: str, *what: str) -> None:
         return
     if "last" in what:
         is_last()
-    if "nothing" in what:
+    if not title:
         return
     job_dir = Path(tempfile.mkdtemp()) / "jobs" / job
     with tracked(title, job_dir, spec={"steps": 3}, inputs={}) as record:
