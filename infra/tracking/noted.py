@@ -11,15 +11,15 @@ from infra.tracking.store import EXPERIMENT, PushFailed, passed_on, prepare_clie
 def note(environment: Mapping[str, str], execution: str, job: str, where: dict[str, Any]) -> bool:
     """`environment`: the job's, which says where it tracks. Returns whether there is such a record by now, or no
     server for it. Raises PushFailed. Imports MLflow."""
-    server = passed_on(environment.get("MLFLOW_TRACKING_URI", ""))
-    if not server:
+    server = environment.get("MLFLOW_TRACKING_URI", "")
+    if not passed_on(server):
         return True
     prepare_client()
     with flyte_s_import_lock():
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
     try:
-        client = MlflowClient(*server.values())
+        client = MlflowClient(server)
         experiment = client.get_experiment_by_name(environment.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT)
         key = f"tags.`baton.execution` = '{execution}' and tags.`baton.placed.job` = '{job}'"
         found = client.search_runs([experiment.experiment_id], key) if experiment else []
