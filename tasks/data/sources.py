@@ -13,7 +13,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.placement.address import BLOCK_BYTES, File, digest_of, find
+from infra.placement.address import File, digest_of, find
 from infra.placement.storage import is_bucket
 from tasks.data.source_spec import (
     LARGEST_MB,
@@ -28,6 +28,7 @@ from tasks.data.source_spec import (
 from tasks.job import StageError
 
 ROWS = 32  # of Parquet in memory at a time
+PAGES_BYTES = 1 << 20  # of a column, read at a time
 
 AnySource = StdlibSource | FilesSource | JsonlSource | ParquetSource | HuggingFaceSource
 
@@ -175,7 +176,8 @@ def _parquet_texts(source: File, column: str, most: int) -> Iterator[tuple[bytes
     """One column's values, in binary, since Parquet does not check that its strings are UTF-8; and how much of the file
     that is."""
     path = source.place
-    with source.open() as opened, pq.ParquetFile(opened, buffer_size=BLOCK_BYTES) as file:
+    # the two words together: either alone has a whole row group in memory
+    with source.open() as opened, pq.ParquetFile(opened, buffer_size=PAGES_BYTES, pre_buffer=False) as file:
         names = file.schema_arrow.names
         if column not in names:
             raise StageError(f"{path}: no column {column!r}; it has {listed(names)}. Set text_field.")
