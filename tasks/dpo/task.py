@@ -7,7 +7,7 @@ from tasks.artifacts import Corpus, HFModel
 from tasks.dpo.spec import DPOSpec
 from tasks.stage import run, stage
 
-ENGINES = {"trl": Engine("dpo", "tasks.dpo.dpo", version="1")}
+ENGINES = {"trl": Engine("dpo", "tasks.dpo.dpo", version="2")}
 
 
 @stage(ENGINES["trl"], image=images.POST_TRAIN, pod=SAVES)

@@ -7,7 +7,7 @@ from tasks.artifacts import Corpus, HFModel
 from tasks.sft.spec import SFTSpec
 from tasks.stage import run, stage
 
-ENGINES = {"trl": Engine("sft", "tasks.sft.sft", version="1")}
+ENGINES = {"trl": Engine("sft", "tasks.sft.sft", version="2")}
 
 
 @stage(ENGINES["trl"], image=images.POST_TRAIN, pod=SAVES)

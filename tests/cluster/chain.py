@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from blake3 import blake3
 
 from tests.cluster.client import Client
 from tests.cluster.pod import ROOT, Pod
@@ -24,6 +25,14 @@ BASE: dict[str, Any] = {name: TINY[name] for name in ("tokenizer", "shards", "co
     "pretrain": TINY["pretrain"] | {"steps": 200, "checkpoints": {"every": EVERY}},
     "audit": None,
 }
+# Long enough to be killed in the middle; in 30 s, which Kubernetes gives a pod that says nothing else
+GRACE = {"pod": {"termination_grace_period_seconds": 30}}
+TUNED: dict[str, Any] = {
+    "sft": TINY["sft"] | {"steps": 200, "checkpoint_every": EVERY} | GRACE,
+    "dpo": TINY["dpo"] | {"steps": 200, "checkpoint_every": EVERY} | GRACE,
+    "grpo": TINY["grpo"] | {"steps": 16, "checkpoint_every": 2} | GRACE,
+}
+MEASURED = TINY["evaluate"] | {"held_out_bytes": 400_000}
 CHECKPOINT = re.compile(r"/(?:checkpoints/step|checkpoints/checkpoint|answers/part)-(\d+)/[^/]+/manifest\.json$")
 KINDS = ("corpus", "tokenizer", "tokenized_corpus", "megatron_checkpoint", "hf_model", "eval_report")
 STAGES = ["prepare_corpus", "train_tokenizer", "tokenize", "pretrain", "convert"]
@@ -57,6 +66,15 @@ def manifests(storage: Storage) -> list[dict[str, Any]]:
 def digests(storage: Storage, kinds: Collection[str] = KINDS) -> set[tuple[str, str]]:
     """The artifacts in storage, without those that have times in them."""
     return {(each["kind"], each["digest"]) for each in manifests(storage) if each["kind"] in kinds}
+
+
+def whole(storage: Storage) -> bool:
+    """Whether every artifact in storage is what its manifest says."""
+    return all(
+        blake3(storage.get(f"{baton(storage)}/artifacts/{each['digest']}/{name}") or b"").hexdigest() == file["blake3"]
+        for each in manifests(storage)
+        for name, file in each["files"].items()
+    )
 
 
 def lose(cluster: Cluster, kind: str) -> None:
@@ -99,6 +117,17 @@ class Disturbed:
                 self.saved.append(stored_step(self._storage, self.stage))
                 return
             time.sleep(0.05)
+
+
+def training(storage: Storage, stage: str) -> dict[str, Any]:
+    """The manifest of what a training stage has made."""
+    (made,) = [
+        each
+        for each in manifests(storage)
+        if (each["kind"] == "megatron_checkpoint" if stage == "pretrain" else each["facts"].get("label") == stage)
+        and each["kind"] in ("megatron_checkpoint", "hf_model")
+    ]
+    return made
 
 
 def recorded(storage: Storage, manifest: dict[str, Any]) -> list[dict[str, Any]]:

@@ -20,6 +20,8 @@ from tests.cluster.chain import (
     manifests,
     recorded,
     submit,
+    training,
+    whole,
 )
 from tests.cluster.client import DIGEST, Client
 from tests.cluster.pod import ROOT, Pod
@@ -160,9 +162,17 @@ def before(tracked: Cluster, run: Done) -> set[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def disturbed(tracked: Cluster, client: Client, before: Any, submitted: Any) -> tuple[Done, Disturbed]:
     """Pretraining and conversion anew: the first is killed once, and the second's storage is slow, refuses requests
-    and cuts connections."""
+    and cuts connections. In it is half of what a pod before them has sent: a checkpoint, and the artifact."""
+    ((_, model),) = [each for each in before if each[0] == "hf_model"]
+    (done,) = [uri for uri in tracked.storage.list(f"{baton(tracked.storage)}/jobs/pretrain-") if "result" in uri]
+    half = [
+        f"{baton(tracked.storage)}/artifacts/{model}/model.safetensors",
+        done.replace("result.json", "work/checkpoints/step-00000190/00/common.pt"),
+    ]
     forget(tracked, "pretrain", "pretrain", "megatron_checkpoint")
     forget(tracked, "convert", "convert", "hf_model")
+    for place in half:
+        tracked.storage.put(place, b"half")
     kill = Disturbed(tracked.storage, "pretrain", Pod.kill)
 
     def watch(pod: Any) -> None:
@@ -184,8 +194,8 @@ def test_a_killed_pretraining_continues_in_the_next_pod(
     assert done.failed is None, done.why()
     assert [each.attempt for each in done.of("pretrain")] == [0, 1]
     assert digests(tracked.storage) == before
-    (training,) = [each for each in manifests(tracked.storage) if each["kind"] == "megatron_checkpoint"]
-    kept = [line["step"] for line in recorded(tracked.storage, training) if line["time"] < kill.when[0]]
+    steps = recorded(tracked.storage, training(tracked.storage, "pretrain"))
+    kept = [line["step"] for line in steps if line["time"] < kill.when[0]]
     assert max(kept) >= kill.steps[0] > 0
 
 
@@ -208,7 +218,7 @@ def test_a_storage_that_refuses_and_cuts_connections_for_a_while_is_asked_again(
     done, _ = disturbed
     assert done.failed is None, done.why()
     assert (tracked.storage.faults.refused, tracked.storage.faults.cut) == (0, 0)
-    assert digests(tracked.storage) == before
+    assert digests(tracked.storage) == before and whole(tracked.storage)
 
 
 def test_files_that_are_gone_end_in_the_command_that_helps(

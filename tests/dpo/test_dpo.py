@@ -20,7 +20,7 @@ from tests.posttrain.tiny import (
 )
 
 SPEC = {
-    "prompts": 64,
+    "prompts": 24,  # three steps
     "steps": 12,
     "batch_size": 8,
     "micro_batch_size": 8,
@@ -28,7 +28,7 @@ SPEC = {
     "learning_rate": 0.003,
     "max_prompt_tokens": 120,
     "max_new_tokens": 32,
-    "checkpoint_every": 3,
+    "checkpoint_every": 4,
 }
 
 
@@ -52,9 +52,9 @@ def test_the_output_is_a_complete_model(tuned: Path, inputs: dict[str, Path]) ->
 def test_the_pairs_are_the_models_own_failures(tuned: Path) -> None:
     found = Pairs.load(tuned / "work" / "pairs")
 
-    assert found.sampled == 64 and len(found.pairs) == 64 - found.passed
+    assert found.sampled == 24 and len(found.pairs) == 24 - found.passed
     counted = metrics(tuned)[0]
-    assert (counted["sampled"], counted["pairs"], counted["passed"]) == (64, len(found.pairs), found.passed)
+    assert (counted["sampled"], counted["pairs"], counted["passed"]) == (24, len(found.pairs), found.passed)
     # what was rejected is what was sampled: cut at the limit, or ended by the end-of-text token
     assert all(pair.rejected_ids[-1] == 0 or len(pair.rejected_ids) == 32 for pair in found.pairs)
 
@@ -72,7 +72,7 @@ def test_killed_and_started_again_it_keeps_its_samples_and_makes_the_same_model(
 ) -> None:
     job = write_job(tmp_path / "job", "dpo", SPEC, **inputs)
     engine = start("tasks.dpo.dpo", job)
-    wait_for_step(job, engine, 4)
+    wait_for_step(job, engine, 5)  # in the second epoch
     engine.kill()
     engine.wait()
     sampled_at = (job / "work" / "pairs" / "pairs.json").stat().st_mtime_ns
