@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from blake3 import blake3
 
+from tasks.job import json_lines
 from tests.cluster.client import Client
 from tests.cluster.pod import ROOT, Pod
 from tests.cluster.propeller import Cluster
@@ -117,6 +118,18 @@ class Disturbed:
                 self.saved.append(stored_step(self._storage, self.stage))
                 return
             time.sleep(0.05)
+
+
+def steps_on_disk(pod: Pod) -> list[int]:
+    """Of a training that goes on there."""
+    lines = [line for path in pod.home.glob("root/.baton/jobs/*/metrics.jsonl") for line in json_lines(path)]
+    return [line["step"] for line in lines]
+
+
+def saved_step(pod: Pod) -> int:
+    """The newest checkpoint that is complete on a pod's disk; 0: there is none."""
+    paths = pod.home.glob("root/.baton/jobs/*/work/checkpoints/*-*/manifest.json")
+    return max((int(path.parent.name.rpartition("-")[2]) for path in paths), default=0)
 
 
 def training(storage: Storage, stage: str) -> dict[str, Any]:
