@@ -41,8 +41,9 @@ def ending(title: str, job_dir: Path, returncode: int, watch: Watch, printed: Pr
     """Look at what an engine left, after its last process ended."""
     result = read_result(job_dir)
     folder = f"  Folder: {job_dir}"
-    if "error" in result and "traceback" not in result:  # for a person, who alone can change it
-        return Ending(f"{title}: {result['error']}", f"\n  (log: {job_dir / 'log.txt'})", curable=False)
+    if "error" in result and "traceback" not in result:  # for a person, who alone can change it; or the storage is away
+        curable = result.get("curable", False)
+        return Ending(f"{title}: {result['error']}", f"\n  (log: {job_dir / 'log.txt'})", curable)
     full = shutil.disk_usage(job_dir).free < FULL_DISK_BYTES
     disk = f"; the disk of {job_dir} is full" if full else ""
     if watch.hang:

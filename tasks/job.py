@@ -31,6 +31,7 @@ from infra.heartbeat import Heartbeat
 from infra.home import quiet
 from infra.lifeline import end_with_launcher
 from infra.logs import print_to_own_log
+from infra.placement.storage import StorageError
 from tasks.manifest import RECORD, ArtifactError, remove, verify, write_manifest
 from tasks.spec import Spec
 
@@ -163,8 +164,9 @@ def main(work: Callable[[Job], None]) -> None:
         heart = job.heart  # from here on the launcher knows our pid
         work(job)
         heart.end()
-    except (StageError, ArtifactError) as error:
-        _leave_word(job, {"error": str(error), "kind": type(error).__name__})
+    except (StageError, ArtifactError, StorageError) as error:
+        curable = isinstance(error, StorageError) and error.curable
+        _leave_word(job, {"error": str(error), "kind": type(error).__name__, "curable": curable})
         raise SystemExit(f"{type(error).__name__}: {error}") from error
     except Exception as error:
         word: dict[str, Any] = {"error": str(error), "kind": type(error).__name__}

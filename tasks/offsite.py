@@ -1,12 +1,15 @@
 """A job's folder in storage, for a job in a pod: the pod's own disk goes with it.
 
     STORAGE/jobs/<job directory's name>/
-        work/…          its newest complete checkpoints, each with its manifest, which is written last
-        metrics.jsonl   and its other logs: of all the steps that the checkpoints stand for
-        result.json     {"digest", "place"}: the job is done, and this is its artifact
+        work/…/<digest>/   its newest complete checkpoints, each with its manifest, which is written last, and in
+                           record/ the logs up to then
+        metrics.jsonl      and its other logs, for whoever watches it
+        result.json        {"digest", "place"}: the job is done, and this is its artifact
 
 It mirrors JOB_DIR, and goes by the job's identity: whichever pod, execution or registration does the same job finds
 it. That is why Flyte's intratask checkpoint (`current_context().checkpoint`, a path of one attempt) is not used.
+Two pods may be at the same job: one that Flyte has given up still runs beside its retry. They never write different
+content to the same name, and what one removes the other does not need.
 """
 
 import contextvars
@@ -17,8 +20,8 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from infra.durable import make_folder, rename
@@ -28,14 +31,15 @@ from infra.placement.storage import StorageError, storage_of
 from infra.pod import this_pod
 from infra.progress import say
 from infra.tracking.placed import JOB
-from tasks.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, remove, verify
-from tasks.stored import DAMAGED, disbelieve, download, look_at, manifest_at, send, send_sealed
+from tasks.manifest import MANIFEST, RECORD, ArtifactError, Manifest, read_manifest, remove, verify
+from tasks.stored import DAMAGED, disbelieve, download, is_complete, look_at, manifest_at, send, send_sealed
 
 KEEP = 2  # checkpoints of a series
 LOOK_S = 0.5  # between two looks for a new one,
 AGAIN_S = 60.0  # and after one that could not be sent
 RECORD_S = 3.0  # of the grace, left for the record of how the stage ended
 NUMBERED = re.compile(r"(.*?)(\d+)")
+STORED = re.compile(r"(?P<name>work/.+)/(?P<digest>[0-9a-f]+)/(?P<file>[^/]+)")
 
 
 @dataclass(frozen=True, order=True)
@@ -45,6 +49,11 @@ class Checkpoint:
     series: str  # its path without the number
     number: int
     name: str  # its path in the job's folder
+    digest: str = ""  # in storage: the folder in it
+
+
+class _Removed(Exception):
+    """Another pod has removed a checkpoint: it has sent newer ones, or has finished the job."""
 
 
 def offsite(job_dir: Path) -> "Offsite | None":
@@ -72,6 +81,7 @@ class Offsite:
             return done["place"], look_at(done["place"], done["digest"])
         except ArtifactError as error:
             say(f"{error}\nMaking it again.")
+            storage.delete(self.there, ["result.json"])
             return None
 
     def finish(self, digest: str) -> str:
@@ -86,47 +96,60 @@ class Offsite:
 
     # -- checkpoints come back -------------------------------------------------------------------
 
-    def bring_back(self) -> None:
-        """The newest checkpoint of each series, unless it is here, and the logs. A damaged one is passed over for the
-        one before it. Raises ArtifactError when all of a series are damaged, since a run never starts anew by itself
-        where there was something to continue; StorageError."""
-        names = storage.sizes(self.there)
-        found, damaged = _checkpoints(names, MANIFEST), _checkpoints(names, DAMAGED)
-        series = sorted({each.series for each in found + damaged})
-        brought = [self._bring_newest([each for each in found if each.series == one]) for one in series]
-        if any(brought):
-            logs = {name: size for name, size in names.items() if name.endswith(".jsonl") and "/" not in name}
-            storage.get(self.there, logs, self.here)
+    def resume(self) -> tuple[str, Manifest] | None:
+        """The place and the manifest of what this job has made, if it is done; else the newest checkpoint of each
+        series comes here, with the logs. A damaged one is passed over for the one before it. Raises ArtifactError
+        when all of a series are damaged, since a run never starts anew by itself where there was something to
+        continue; StorageError."""
+        while (found := self.result()) is None:
+            names = storage.sizes(self.there)
+            complete, damaged = _stored(names, MANIFEST), _stored(names, DAMAGED)
+            try:
+                # the numbered ones last: their logs are the longer ones
+                for _, series in sorted({(each.number >= 0, each.series) for each in complete + damaged}):
+                    self._bring_newest([each for each in complete if each.series == series])
+            except _Removed:
+                continue
+            return None
+        return found
 
-    def _bring_newest(self, found: list[Checkpoint]) -> bool:
+    def _bring_newest(self, found: list[Checkpoint]) -> None:
         for each in reversed(found):
             if any(here.series == each.series and here.number >= each.number for here in self._here()):
-                return False
-            there, target, partial = f"{self.there}/{each.name}", self.here / each.name, self.here / "bringing"
+                return
+            there, target, partial = self._place(each), self.here / each.name, self.here / "bringing"
             remove(partial)
             try:
                 download(there, manifest_at(there), partial)
                 verify(partial)
             except ArtifactError as error:
-                say(f"{error} Trying the checkpoint before it.")
-                with suppress(FileNotFoundError):  # it has no manifest any more
+                try:
                     disbelieve(there)
+                except FileNotFoundError:
+                    raise _Removed from error
+                say(f"{error} Trying the checkpoint before it.")
                 continue
+            for log in partial.glob(f"{RECORD}/*.jsonl"):
+                rename(log, self.here / log.name)
+            remove(partial / RECORD)
             remove(target)
             make_folder(target.parent)
             rename(partial, target)
-            say(f"continuing from {there}")
-            return True
+            say(f"continuing from {self.there}/{each.name}")
+            return
         raise ArtifactError(
             f"{self.there}/work: every checkpoint is damaged. Bring one back (with its {DAMAGED} as {MANIFEST}), or "
             "delete that folder: then the run begins at step 1"
         )
 
+    def _place(self, checkpoint: Checkpoint) -> str:
+        return f"{self.there}/{checkpoint.name}/{checkpoint.digest}"
+
     def _here(self) -> list[Checkpoint]:
         """The complete ones on this machine."""
         walk = os.walk(self.here / "work")  # passes over what the engine removes meanwhile
         folders = [Path(folder).relative_to(self.here) for folder, _, files in walk if MANIFEST in files]
-        return _checkpoints([f"{folder.as_posix()}/{MANIFEST}" for folder in folders], MANIFEST)
+        return sorted(_checkpoint(folder.as_posix()) for folder in folders)
 
     # -- checkpoints are sent --------------------------------------------------------------------
 
@@ -172,17 +195,16 @@ class Offsite:
 
     def _send(self, checkpoint: Checkpoint, stop: threading.Event) -> bool:
         """False: it is not there; the engine has removed it since, or it was stopped."""
-        there = f"{self.there}/{checkpoint.name}"
         snapshot = self._snapshot(checkpoint)
         if snapshot is None:
             return False
-        if _digest_at(there) != read_manifest(snapshot).digest:
-            storage.delete(there, [MANIFEST])  # of another run's, if there is one
-            logs = self.here / "sending-logs"
-            logs.mkdir(exist_ok=True)
-            for path in self.here.glob("*.jsonl"):  # later than the checkpoint: they have all of its steps
-                shutil.copy(path, logs)
-            storage.put(logs, [path.name for path in logs.iterdir()], self.there, stop)
+        there = self._place(replace(checkpoint, digest=read_manifest(snapshot).digest))
+        if not is_complete(there):
+            logs = [path.name for path in self.here.glob("*.jsonl")]
+            (snapshot / RECORD).mkdir(exist_ok=True)
+            for name in logs:  # later than the checkpoint: they have all of its steps
+                shutil.copy(self.here / name, snapshot / RECORD)
+            storage.put(snapshot / RECORD, logs, self.there, stop)
             if not send_sealed(snapshot, there, {}, stop):
                 return False
         remove(snapshot)
@@ -207,28 +229,22 @@ class Offsite:
     def _prune(self, series: str) -> None:
         """Whatever is older than the newest complete ones, complete or not."""
         names = storage.sizes(self.there)
-        kept = [each for each in _checkpoints(names, MANIFEST) if each.series == series][-KEEP:]
+        complete = sorted({each.number for each in _stored(names, MANIFEST) if each.series == series})[-KEEP:]
         number = re.compile(rf"{re.escape(series)}(\d+)/")
-        self._delete([name for name in names if (found := number.match(name)) and int(found[1]) < kept[0].number])
+        oldest = min(complete, default=0)  # none: another pod has finished, and removed them
+        self._delete([name for name in names if (found := number.match(name)) and int(found[1]) < oldest])
 
     def _delete(self, names: Iterable[str]) -> None:
         storage.delete(self.there, sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}")))
 
 
-def _checkpoints(names: Iterable[str], file: str) -> list[Checkpoint]:
-    """The directories in `work` that have the file, of each series the oldest first."""
-    found = []
-    for name in names:
-        folder, _, last = name.rpartition("/")
-        if last == file and folder.startswith("work/"):
-            numbered = NUMBERED.fullmatch(folder)
-            series, number = (numbered[1], int(numbered[2])) if numbered else (folder, -1)
-            found.append(Checkpoint(series, number, folder))
-    return sorted(found)
+def _checkpoint(name: str, digest: str = "") -> Checkpoint:
+    numbered = NUMBERED.fullmatch(name)
+    series, number = (numbered[1], int(numbered[2])) if numbered else (name, -1)
+    return Checkpoint(series, number, name, digest)
 
 
-def _digest_at(there: str) -> str | None:
-    try:
-        return manifest_at(there).digest
-    except ArtifactError:
-        return None
+def _stored(names: Iterable[str], file: str) -> list[Checkpoint]:
+    """Those in storage that have the file, of each series the oldest first."""
+    found = [match for match in map(STORED.fullmatch, names) if match and match["file"] == file]
+    return sorted(_checkpoint(match["name"], match["digest"]) for match in found)

@@ -5,12 +5,13 @@ is a `Problem` from `problems()`, so that everything wrong can be reported at on
 model validator would not run while any field is wrong).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from infra.placement.address import DIGEST, digest_of
 from infra.placement.config import Placement
 from infra.pod_spec import PodSpec
 
@@ -25,13 +26,17 @@ class Problem:
 
     def under(self, prefix: str) -> "Problem":
         """The same problem, seen from one level up."""
-        return Problem(f"{prefix}.{self.path}" if self.path else prefix, self.value, self.allowed)
+        return replace(self, path=f"{prefix}.{self.path}" if self.path else prefix)
 
     def with_way_out(self, words: str) -> "Problem":
         return Problem(self.path, self.value, f"{self.allowed}; {words}") if words else self
 
     def __str__(self) -> str:
         return f"{self.path}: {self.value!r}: {self.allowed}"
+
+
+class NotSeen(Problem):
+    """An address that could not be looked up from here: another machine may have the credentials for it."""
 
 
 def _can_be_looked_up(path: str) -> str:
@@ -42,7 +47,8 @@ def _can_be_looked_up(path: str) -> str:
     return path
 
 
-PathText = Annotated[str, AfterValidator(_can_be_looked_up)]  # of a file or folder, maybe of another machine
+# of a file or folder, maybe of another machine; or an address
+PathText = Annotated[str, AfterValidator(_can_be_looked_up)]
 
 
 class Spec(BaseModel):
@@ -72,7 +78,13 @@ class Spec(BaseModel):
     def identity(self) -> dict[str, Any]:
         """The fields that make the result, as JSON's types."""
         nested = {name: part.identity() for name, part in self._nested().items()}
-        return self.model_dump(mode="json", exclude=self._not_identity()) | nested
+        return self.model_dump(mode="json", exclude=self._not_identity()) | self._contents() | nested
+
+    def _contents(self) -> dict[str, str]:
+        """The addresses that are identified by their content, without where that is."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        found = {name: digest_of(value) for name, value in values.items() if isinstance(value, str)}
+        return {name: f"{DIGEST}{digest}" for name, digest in found.items() if digest}
 
     def as_found(self) -> Self:
         """This spec with the present state of what it names: of files, of functions. With it, a changed file or
@@ -85,6 +97,8 @@ class Spec(BaseModel):
         """What the result is, all else at its defaults; and how it is reached: that else, as JSON's types."""
         words = self.model_dump(mode="json", include=self._not_identity(), exclude_defaults=True)
         what: dict[str, Any] = {name: type(self).model_fields[name].get_default() for name in words}
+        for name, content in self._contents().items():
+            what[name], words[name] = content, getattr(self, name)
         for name, part in self._nested().items():
             inner, rest = part.apart()
             if rest:

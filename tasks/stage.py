@@ -45,7 +45,8 @@ from infra.pod_log import ENVIRONMENT, quiet_end
 from infra.pod_spec import FAMILIES, PodSpec
 from infra.pod_task import PodTask
 from infra.progress import say
-from infra.tracking.execution import note_cached
+from infra.tracking.execution import execution_id, note_cached
+from infra.tracking.machine import lineage_page
 from infra.tracking.record import tracked
 from tasks.artifacts import Artifact
 from tasks.manifest import MANIFEST, ArtifactError, Manifest, remove, text_digest, verify
@@ -261,11 +262,9 @@ def run(
     digests = {name: artifact.digest for name, artifact in named.items()}
     job_dir = job_directory(engine, spec.identity(), digests)
     away = offsite(job_dir)
-    if away and (found := away.result()):
-        return _found(title, made, *found)
     _drop_damaged(job_dir / "output")
-    if away:
-        away.bring_back()
+    if away and (found := away.resume()):
+        return _found(title, made, *found)
     request = {
         "stage": engine.stage,
         "kind": made.kind,
@@ -295,7 +294,7 @@ def _found(title: str, made: type[A], place: str, manifest: Manifest) -> A:
     """What another pod has made, recorded as served from a cache."""
     note_cached(title, made.kind, manifest.digest, manifest.facts, spec=manifest.spec, inputs=manifest.parents)
     say(f"✓ {title:<14} found in {place}")
-    current_context().decks.append(Deck(title, f"<p>{made.kind} {manifest.digest} was found in {place}</p>"))
+    _show(title, f"<p>{made.kind} {manifest.digest} was found in {place}</p>")
     return made.from_place(place)
 
 
@@ -324,4 +323,11 @@ def _drop_damaged(output: Path) -> None:
 def _draw_deck(title: str, output: Path) -> None:
     from tasks.report.page import stage_page  # matplotlib: not on the path of --help
 
-    current_context().decks.append(Deck(title, stage_page(output)))
+    _show(title, stage_page(output))
+
+
+def _show(title: str, page: str) -> None:
+    """As the stage's deck on Flyte's page of it."""
+    lineage = lineage_page(execution_id())
+    link = f'<p><a href="{lineage}">Lineage of this execution</a></p>' if lineage else ""
+    current_context().decks.append(Deck(title, link + page))

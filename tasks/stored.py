@@ -13,7 +13,7 @@ from uuid import uuid4
 from infra.durable import make_folder, rename, sync_tree, write_text
 from infra.home import baton_home
 from infra.placement import storage
-from infra.placement.storage import is_bucket
+from infra.placement.storage import StorageError, is_bucket
 from infra.progress import say
 from tasks.manifest import MANIFEST, RECORD, ArtifactError, Manifest, parse_manifest, read_manifest, remove, verify
 
@@ -41,6 +41,8 @@ def send_sealed(here: Path, there: str, known: dict[str, int], stop: threading.E
     storage.put(here, missing, there, stop)
     if stop is not None and stop.is_set():
         return False
+    if lost := _missing(read_manifest(here), storage.sizes(there)):
+        raise StorageError(f"{there}: {', '.join(lost[:3])}: sent, and not there as sent", curable=True)
     storage.write(f"{there}/{MANIFEST}", (here / MANIFEST).read_bytes())
     return True
 
@@ -53,6 +55,15 @@ def manifest_at(place: str) -> Manifest:
         return parse_manifest(storage.read(f"{place}/{MANIFEST}"), f"{place}/{MANIFEST}")
     except FileNotFoundError:
         raise ArtifactError(f"{place}: no {MANIFEST}, so no complete artifact is there. {AGAIN}") from None
+
+
+def is_complete(place: str) -> bool:
+    """Whether a manifest is at a place. Raises StorageError."""
+    try:
+        manifest_at(place)
+    except ArtifactError:
+        return False
+    return True
 
 
 def look_at(place: str, digest: str) -> Manifest:

@@ -1,6 +1,7 @@
 """An S3 server on this machine (moto's, a process of its own), and a proxy before it that disturbs the traffic."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -118,6 +119,7 @@ class Faults:
     status: int = 503
     cut: int = 0  # of so many answers, the connection is closed in the middle; requests are not passed on as a whole
     delay_s: float = 0.0  # before each
+    about: str = ""  # a pattern: only requests in which it is found are disturbed ("PUT .*/artifacts/")
     seen: list[str] = field(default_factory=list)  # "PUT /flyte/…"
 
 
@@ -132,11 +134,13 @@ def disturbed(server: S3, faults: Faults) -> Iterator[S3]:
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             with self.lock:
-                faults.seen.append(f"{self.command} {self.path}")
-                refuse, cut = faults.refused > 0, faults.refused == 0 and faults.cut > 0
+                line = f"{self.command} {self.path}"
+                faults.seen.append(line)
+                disturb = re.search(faults.about, line) is not None
+                refuse, cut = disturb and faults.refused > 0, disturb and faults.refused == 0 and faults.cut > 0
                 faults.refused -= refuse
                 faults.cut -= cut
-            time.sleep(faults.delay_s)
+            time.sleep(faults.delay_s if disturb else 0)
             if refuse:
                 self._answer(faults.status, {}, b"")
                 return

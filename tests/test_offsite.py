@@ -1,15 +1,22 @@
 """A job's folder in storage (S3): what a pod finds there of the pods before it."""
 
+import contextvars
 import json
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
+import tasks.offsite
+import tasks.stored
 from infra.home import baton_home
 from infra.launch import Terminated
+from infra.placement import storage
 from infra.placement.storage import sizes
 from tasks.artifacts import Tokenizer
 from tasks.manifest import ArtifactError, remove, verify, write_manifest
@@ -58,11 +65,16 @@ def send(job: Offsite) -> None:
 def in_storage(s3: S3, job: Offsite) -> list[str]:
     """The files in its `work`."""
     prefix = f"{job.there}/".removeprefix("s3://flyte/")
-    return sorted(key.removeprefix(prefix) for key in s3.keys(f"{prefix}work/"))
+    return parts(key.removeprefix(prefix) for key in s3.keys(f"{prefix}work/"))
+
+
+def parts(names: Iterable[str]) -> list[str]:
+    """Of the files in `work` their checkpoints and their names."""
+    return sorted(f"{name.split('/')[2]}/{name.split('/')[-1]}" for name in names if name.startswith("work/"))
 
 
 def files(*steps: int) -> list[str]:
-    return [f"work/checkpoints/step-{step:08}/{name}" for step in steps for name in ("manifest.json", "state")]
+    return [f"step-{step:08}/{name}" for step in steps for name in ("manifest.json", "metrics.jsonl", "state")]
 
 
 def test_outside_of_a_pod_folders_stay_where_they_are() -> None:
@@ -90,9 +102,7 @@ def test_a_finished_job_is_found_by_another_pod(s3: S3, where: str, tmp_path: Pa
     checkpoint(first, 1)
     send(first)
     assert second.result() is None
-    (first.here / "output").mkdir()
-    (first.here / "output/vocabulary.txt").write_text("a b c")
-    digest = write_manifest(first.here / "output", "tokenizer", FACTS, {}, {}).digest
+    digest = artifact(first)
     place = first.finish(digest)
     found = second.result()
     assert found and found[0] == place and found[1].digest == digest
@@ -110,7 +120,7 @@ def test_a_fresh_pod_has_the_newest_checkpoint_and_the_metrics(anywhere: str, tm
     checkpoint(first, 5)
     checkpoint(first, 10)
     send(first)
-    second.bring_back()
+    second.resume()
     (step,) = (second.here / "work/checkpoints").iterdir()
     assert verify(step).facts == {"step": 10}
     assert (second.here / "metrics.jsonl").read_text() == (first.here / "metrics.jsonl").read_text()
@@ -121,7 +131,7 @@ def test_a_newer_checkpoint_that_is_here_is_kept(where: str, tmp_path: Path) -> 
     checkpoint(first, 5)
     send(first)
     checkpoint(second, 10)
-    second.bring_back()
+    second.resume()
     assert [path.name for path in (second.here / "work/checkpoints").iterdir()] == ["step-00000010"]
     assert json.loads((second.here / "metrics.jsonl").read_text()) == {"step": 10}
 
@@ -131,13 +141,13 @@ def test_the_newest_two_are_kept(anywhere: str, tmp_path: Path) -> None:
     for step in (5, 10, 15):
         checkpoint(job, step)
         send(job)
-    assert sorted(name for name in sizes(job.there) if name.startswith("work/")) == files(10, 15)
+    assert parts(sizes(job.there)) == files(10, 15)
 
 
 def test_what_a_killed_pod_had_sent_of_one_is_removed_with_the_next(s3: S3, where: str, tmp_path: Path) -> None:
     job = pod(tmp_path, "first", where)
-    s3.write(f"{job.there}/{CHECKPOINTS}/step-00000005/state".removeprefix("s3://flyte/"), b"half")
-    job.bring_back()
+    s3.write(f"{job.there}/{CHECKPOINTS}/step-00000005/0a/state".removeprefix("s3://flyte/"), b"half")
+    job.resume()
     assert not (job.here / "work").exists()  # it is not believed
     checkpoint(job, 10)
     send(job)
@@ -145,7 +155,9 @@ def test_what_a_killed_pod_had_sent_of_one_is_removed_with_the_next(s3: S3, wher
 
 
 def damage(s3: S3, job: Offsite, step: int) -> None:
-    key = f"{job.there}/{CHECKPOINTS}/step-{step:08}/state".removeprefix("s3://flyte/")
+    (key,) = [
+        key for key in s3.keys(job.there.removeprefix("s3://flyte/")) if f"/step-{step:08}/" in key and "state" in key
+    ]
     s3.write(key, s3.read(key).replace(b"state", b"stats"))
 
 
@@ -157,13 +169,13 @@ def test_a_damaged_one_is_passed_over_for_the_one_before(
         checkpoint(first, step)
         send(first)
     damage(s3, first, 10)
-    second.bring_back()
+    second.resume()
     assert [path.name for path in (second.here / "work/checkpoints").iterdir()] == ["step-00000005"]
     assert "state was changed" in capsys.readouterr().err
     checkpoint(second, 10)
     send(second)
     remove(second.here / "work")
-    second.bring_back()  # it was sent anew
+    second.resume()  # it was sent anew
     assert [path.name for path in (second.here / "work/checkpoints").iterdir()] == ["step-00000010"]
 
 
@@ -174,7 +186,7 @@ def test_a_run_does_not_start_anew_where_all_are_damaged(s3: S3, where: str, tmp
     damage(s3, first, 5)
     for _attempt in range(2):
         with pytest.raises(ArtifactError, match="every checkpoint is damaged"):
-            second.bring_back()
+            second.resume()
 
 
 def test_what_has_no_number_is_kept_beside_the_checkpoints(where: str, tmp_path: Path) -> None:
@@ -184,7 +196,7 @@ def test_what_has_no_number_is_kept_beside_the_checkpoints(where: str, tmp_path:
     (first.here / "work/pairs/pairs.json").write_text("[]")
     write_manifest(first.here / "work/pairs", "pairs", {}, {}, {})
     send(first)
-    second.bring_back()
+    second.resume()
     assert sorted(path.name for path in (second.here / "work").iterdir()) == ["checkpoints", "pairs"]
 
 
@@ -197,7 +209,7 @@ def test_the_engine_may_remove_one_while_it_is_sent(s3: S3, where: str, tmp_path
             if step < 29:
                 remove(made)
         raise RuntimeError
-    fresh.bring_back()
+    fresh.resume()
     (last,) = (fresh.here / "work/checkpoints").iterdir()
     assert verify(last).facts == {"step": 29}
 
@@ -212,3 +224,126 @@ def test_after_sigterm_it_waits_for_the_last_one_but_not_beyond_the_grace(
         checkpoint(job, 5)
         raise Terminated(15)
     assert time.monotonic() - began < 25  # to send it takes 50
+
+
+# Two pods at one job: Flyte has given one up, which still runs beside its retry
+
+
+def other_checkpoint(job: Offsite, step: int) -> Path:
+    """As `checkpoint`, with other bytes: a file's order or its time may differ from pod to pod."""
+    path = checkpoint(job, step)
+    remove(path)
+    path.mkdir()
+    (path / "state").write_text(f"STATE after {step}")
+    write_manifest(path, "training_state", {"step": step}, {}, {})
+    return path
+
+
+def test_two_pods_that_send_the_same_step_leave_it_whole(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost, retry, next_one = (pod(tmp_path, name, where) for name in ("lost", "retry", "next"))
+    checkpoint(lost, 5)
+    other_checkpoint(retry, 5)
+    write = storage.write
+
+    def meanwhile(*words: Any) -> None:
+        """The retry sends all of its own before the manifest of the other's."""
+        monkeypatch.undo()
+        send(retry)
+        write(*words)
+
+    monkeypatch.setattr(storage, "write", meanwhile)
+    send(lost)
+    assert next_one.resume() is None
+    (step,) = (next_one.here / CHECKPOINTS).iterdir()
+    assert verify(step).facts == {"step": 5}
+
+
+def test_the_metrics_that_come_back_are_those_of_the_checkpoint(where: str, tmp_path: Path) -> None:
+    lost, retry, next_one = (pod(tmp_path, name, where) for name in ("lost", "retry", "next"))
+    for step in (5, 10):
+        checkpoint(lost, step)
+    send(lost)
+    other_checkpoint(retry, 5)
+    send(retry)  # it is behind, and it is the last to send
+    next_one.resume()
+    assert [path.name for path in (next_one.here / CHECKPOINTS).iterdir()] == ["step-00000010"]
+    assert [json.loads(line)["step"] for line in (next_one.here / "metrics.jsonl").read_text().splitlines()] == [5, 10]
+
+
+def artifact(job: Offsite) -> str:
+    (job.here / "output").mkdir()
+    (job.here / "output/vocabulary.txt").write_text("a b c")
+    (job.here / "output/record").mkdir()
+    shutil.copy(job.here / "metrics.jsonl", job.here / "output/record")
+    return write_manifest(job.here / "output", "tokenizer", FACTS, {}, {}).digest
+
+
+def test_a_pod_whose_checkpoints_another_removes_goes_on_sending(
+    s3: S3, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other has finished."""
+    lost, retry = pod(tmp_path, "lost", where), pod(tmp_path, "retry", where)
+    checkpoint(lost, 5)
+    checkpoint(retry, 5)
+    digest, prune = artifact(retry), Offsite._prune
+
+    def meanwhile(job: Offsite, series: str) -> None:
+        monkeypatch.undo()
+        retry.finish(digest)
+        prune(job, series)
+
+    monkeypatch.setattr(Offsite, "_prune", meanwhile)
+    with pytest.raises(RuntimeError), lost.sending():
+        while "result.json" not in sizes(lost.there):
+            time.sleep(0.05)
+        checkpoint(lost, 10)
+        raise RuntimeError
+    assert in_storage(s3, lost) == files(10)
+
+
+def test_two_pods_that_finish_at_the_same_time_have_one_result(s3: S3, where: str, tmp_path: Path) -> None:
+    jobs = [pod(tmp_path, name, where) for name in ("lost", "retry")]
+    for number, job in enumerate(jobs):
+        checkpoint(job, 5)
+        (job.here / "metrics.jsonl").write_text("{}\n" * (1 + number))  # of other lengths
+    digests = {artifact(job) for job in jobs}
+    with disturbed(s3, Faults(delay_s=0.05)) as slow, slow.flyte(tmp_path), ThreadPoolExecutor(2) as threads:
+        finished = [
+            threads.submit(contextvars.copy_context().run, job.finish, digest)
+            for job, digest in zip(jobs, 2 * [*digests], strict=True)
+        ]
+        (place,) = {each.result() for each in finished}
+    found = pod(tmp_path, "next", where).resume()
+    assert found and found[0] == place and {found[1].digest} == digests
+    assert Tokenizer.from_place(place).local()
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_what_another_pod_removes_meanwhile_is_not_taken_for_damaged(
+    s3: S3, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    """A pod comes to the job when the one that Flyte has given up finishes, or sends its next checkpoints."""
+    lost, retry = pod(tmp_path, "lost", where), pod(tmp_path, "retry", where)
+    checkpoint(lost, 5)
+    send(lost)
+    digest = artifact(lost)
+    download = tasks.stored.download
+
+    def meanwhile(*words: Any) -> None:
+        monkeypatch.undo()
+        if finished:
+            lost.finish(digest)
+        else:
+            for step in (10, 15):
+                checkpoint(lost, step)
+                send(lost)
+        download(*words)
+
+    monkeypatch.setattr(tasks.offsite, "download", meanwhile)
+    found = retry.resume()
+    if finished:
+        assert found and found[1].digest == digest
+    else:
+        assert [path.name for path in (retry.here / CHECKPOINTS).iterdir()] == ["step-00000015"]

@@ -1,4 +1,7 @@
-"""A part of a DAG whose shape is known only when it runs: Flyte's dynamic, as its pod on a cluster needs it."""
+"""A part of a DAG whose shape is known only when it runs: Flyte's dynamic, as its pod on a cluster needs it.
+
+A pod that fails here ends the execution, so it says so: no pod comes after it that could.
+"""
 
 import os
 from collections.abc import Callable
@@ -10,10 +13,14 @@ from flytekit.exceptions.user import FlyteRecoverableException
 
 import images
 from infra.errors import Stopped
+from infra.launch import Terminated, sigterm_as_exit
+from infra.placement.storage import StorageError
 from infra.pod import this_pod
 from infra.pod_log import ENVIRONMENT
 from infra.pod_spec import SECRETS_OF_ALL, secrets_of_all
 from infra.pod_task import secret
+from infra.tracking.execution import end_execution
+from infra.tracking.spool import FAILED, KILLED
 from infra.tracking.store import TrackingUnreachable
 from workflows.pod_defaults import fitted
 from workflows.recipe import given_of
@@ -31,12 +38,19 @@ def dag_part(function: F) -> F:
     def in_its_pod(**inputs: Any) -> Any:
         if this_pod() is None:
             return function(**inputs)
-        if "recipe" in inputs:
-            inputs["recipe"] = fitted(inputs["recipe"], given_of(inputs["recipe"]))
         try:
-            return function(**inputs)
+            with sigterm_as_exit():
+                if "recipe" in inputs:
+                    inputs["recipe"] = fitted(inputs["recipe"], given_of(inputs["recipe"]))
+                return function(**inputs)
+        except Terminated:
+            end_execution(KILLED)
+            raise
+        except FlyteRecoverableException:
+            raise
         except Exception as error:
             if not _is_away(error):
+                end_execution(FAILED)
                 raise
             message = error.message if isinstance(error, Stopped) else str(error)
             raise FlyteRecoverableException(message) from error
@@ -55,6 +69,8 @@ def dag_part(function: F) -> F:
 
 
 def _is_away(error: Exception) -> bool:
-    """Whether it is the tracking store, which may be back for the next pod. MLflow's errors are told by their module:
-    it is not imported here."""
+    """Whether it is the tracking store or the storage, which may be back for the next pod. MLflow's errors are told by
+    their module: it is not imported here."""
+    if isinstance(error, StorageError):
+        return error.curable
     return isinstance(error, TrackingUnreachable) or type(error).__module__.split(".")[0] in ("mlflow", "requests")

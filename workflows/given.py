@@ -32,8 +32,13 @@ def for_a_cluster() -> Iterator[None]:
         _for_a_cluster.reset(before)
 
 
+def is_for_a_cluster() -> bool:
+    """Whether this is a cluster's client."""
+    return _for_a_cluster.get()
+
+
 def runs_on_a_cluster() -> bool:
-    return _for_a_cluster.get() or this_pod() is not None
+    return is_for_a_cluster() or this_pod() is not None
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,12 @@ from flytekit import CronSchedule, Email, LaunchPlan, WorkflowExecutionPhase
 from flytekit.core.workflow import WorkflowBase
 from flytekit.models.concurrency import ConcurrencyLimitBehavior, ConcurrencyPolicy
 
+from infra.progress import say
 from workflows.continuous import continue_training, refresh_rl
 from workflows.continuous_recipe import ContinuousRecipe
+from workflows.given import for_a_cluster
 from workflows.recipe_text import load
+from workflows.remote import checked, registration
 
 RECIPE = "BATON_CONTINUOUS"
 DEFAULT = Path(__file__).parent / "recipes/continuous.yaml"
@@ -27,9 +30,20 @@ BAD_ENDS = [WorkflowExecutionPhase.FAILED, WorkflowExecutionPhase.TIMED_OUT]
 
 @cache
 def recipe() -> ContinuousRecipe:
-    """The recipe that the plans are for. Raises RecipeError."""
+    """The recipe that the plans are for; one that is registered is held against what a cluster's pods have. Raises
+    RecipeError, NoImage."""
     path = Path(os.environ.get(RECIPE) or DEFAULT)
-    return load(path, ContinuousRecipe.model_validate, RECIPE)
+    cluster = registration()
+    if cluster is None:
+        return load(path, ContinuousRecipe.model_validate, RECIPE)
+    with for_a_cluster():
+        found = load(path, checked(ContinuousRecipe.model_validate, cluster), RECIPE)
+    if told := found.schedule.notify:
+        say(
+            f"schedule.notify: {', '.join(told)}: told by Flyte's admin, if an email service is set up in its "
+            "`notifications`; it does not say whether one is. If not, nobody is told"
+        )
+    return found
 
 
 def plan(name: str, workflow: WorkflowBase, cron: str) -> LaunchPlan:

@@ -1,6 +1,6 @@
 """What the pods of a recipe's stages take on a Flyte cluster, by the plan's own estimates."""
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel
 
@@ -12,6 +12,7 @@ from tasks.serve.spec import ServeSpec
 from tasks.spec import Problem
 from workflows.given import Given, model_of
 from workflows.needs import need
+from workflows.parts import replaced
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -22,38 +23,27 @@ VLLM = 4 * GIB  # its processes and its KV cache on a CPU, unless it is told ano
 SPARE = 1.25  # what an estimate leaves out: the allocator's gaps, the kernels' own buffers
 CORES_OF_A_GPU = 4
 WITH_VLLM = ("evaluate", "dpo", "grpo", "serve")
+LARGE = 300_000_000  # weights of a model that a CPU would train or sample for days
+UNKNOWN = 8 * 10**9  # weights that there is room for beside a GPU, of a hub's model, whose size is not known here
 
 
 def fitted(recipe: R, given: Given) -> R:
     """The recipe with the plan's amounts where its stages' pods leave them out."""
     for path, spec in given.stages().items():
         pod = (spec.pod or PodSpec()).over(PodSpec(resources=resources(given, path)))
-        recipe = _with_pod(recipe, path.split("."), pod)
+        recipe = replaced(recipe, [*path.split("."), "pod"], pod)
     return recipe
-
-
-def _with_pod(part: Any, path: list[str], pod: PodSpec) -> Any:
-    """`part` of a recipe (a spec, a list or a dictionary of specs) with another pod for the stage at `path`."""
-    if not path:
-        return part.model_copy(update={"pod": pod})
-    first, *rest = path
-    if isinstance(part, list):
-        number = int(first)
-        return [*part[:number], _with_pod(part[number], rest, pod), *part[number + 1 :]]
-    if isinstance(part, dict):
-        return part | {first: _with_pod(part[first], rest, pod)}
-    return part.model_copy(update={first: _with_pod(getattr(part, first), rest, pod)})
 
 
 def resources(given: Given, path: str) -> Resources:
     """What is known of a stage's pod; nothing: the stage's own defaults hold."""
-    spec, stage, known = given.stages()[path], path.rpartition(".")[2], model_of(given)
+    spec, known, gpus = given.stages()[path], model_of(given), gpus_of(given, path)
+    stage = path.rpartition(".")[2]
     if isinstance(spec, PretrainSpec):
-        return _of_pretraining(given, spec)
-    if known is None or not (stage in WITH_VLLM or isinstance(spec, PostTrainSpec)):
+        return _of_pretraining(given, spec, gpus)
+    if (known is None and not gpus) or not (stage in WITH_VLLM or isinstance(spec, PostTrainSpec)):
         return Resources()
-    weights = known[0].parameters(known[1])
-    gpus = (spec.tensor_parallel if isinstance(spec, ServeSpec) else 1) if _on_gpus(given) else 0
+    weights = known[0].parameters(known[1]) if known else UNKNOWN
     memory = PROCESS + (VLLM + 4 * weights if stage in WITH_VLLM else 0)  # as stored, and as loaded
     if isinstance(spec, ServeSpec) and not gpus:
         memory += (spec.cpu_cache_gib - 1) * GIB
@@ -65,22 +55,46 @@ def resources(given: Given, path: str) -> Resources:
     return Resources(cpu=gpus * CORES_OF_A_GPU or None, memory=in_gib(memory), gpu=gpus or None)
 
 
-def _of_pretraining(given: Given, spec: PretrainSpec) -> Resources:
+def gpus_of_all(given: Given) -> dict[str, int]:
+    """Of the stages that have a pod, by their names."""
+    pods = [path for path, spec in given.stages().items() if not spec.placement]
+    return {stage: gpu for stage in pods if (gpu := resources(given, stage).gpu)}
+
+
+def gpus_of(given: Given, path: str) -> int:
+    """As the recipe says, or as many as the stage has processes if the model needs them."""
+    spec = given.stages()[path]
+    if spec.pod and spec.pod.resources.gpu is not None:
+        return int(spec.pod.resources.gpu)
+    if not _needs_gpus(given):
+        return 0
+    if isinstance(spec, PretrainSpec):
+        return spec.layout.processes
+    return spec.tensor_parallel if isinstance(spec, ServeSpec) else 1
+
+
+def _needs_gpus(given: Given) -> bool:
+    """Whether the recipe says so in the layout, or the model is too large for a CPU. Of a hub's model the size is not
+    known here; few of them are so small."""
+    if "pretrain" in given and given.specs["pretrain"].layout.device:
+        return True
+    if known := model_of(given):
+        return known[0].parameters(known[1]) >= LARGE
+    start = given.specs.get("start_from")
+    return start is not None and "://" not in start.model and start.folder() is None
+
+
+def _of_pretraining(given: Given, spec: PretrainSpec, gpus: int) -> Resources:
     """On a GPU the host holds the state that is being saved."""
     processes = spec.layout.processes
-    needed = need(given, spec, GPU if spec.layout.device else CPU)
+    needed = need(given, spec, GPU if gpus else CPU)
     if needed is None:
-        return Resources(gpu=processes if spec.layout.device else None)
-    if not spec.layout.device:
+        return Resources(gpu=gpus or None)
+    if not gpus:
         memory = processes * (PROCESS + int(SPARE * needed.memory.total))
         return Resources(cpu=max(2, processes), memory=in_gib(memory))
     saved = needed.memory.weights + needed.memory.optimizer
-    return Resources(cpu=processes * CORES_OF_A_GPU, memory=in_gib(processes * (HOST + saved)), gpu=processes)
-
-
-def _on_gpus(given: Given) -> bool:
-    """Whether the recipe is for GPUs: pretraining alone says so in its layout; another stage's pod may ask for some."""
-    return "pretrain" in given.specs and given.specs["pretrain"].layout.device is not None
+    return Resources(cpu=processes * CORES_OF_A_GPU, memory=in_gib(processes * (HOST + saved)), gpu=gpus)
 
 
 def too_small(given: Given) -> list[Problem]:
@@ -89,11 +103,12 @@ def too_small(given: Given) -> list[Problem]:
     if spec is None or spec.pod is None:
         return []
     asked, layout, found = spec.pod.resources, spec.layout, []
-    needed = need(given, spec, GPU if layout.device or asked.gpu else CPU)
+    gpus = gpus_of(given, "pretrain")
+    needed = need(given, spec, GPU if gpus else CPU)
     if asked.gpu is not None and (layout.device or asked.gpu) and asked.gpu != layout.processes:
         allowed = f"{layout.processes}: one for each of layout.processes"
         found.append(Problem("pretrain.pod.resources.gpu", asked.gpu, allowed))
-    if asked.memory and needed and not (layout.device or asked.gpu):
+    if asked.memory and needed and not gpus:
         least = layout.processes * needed.memory.total
         if in_bytes(asked.memory) < least:
             allowed = f"at least {in_gib(least)}: {layout.processes} processes, each with {needed.memory.words()}"

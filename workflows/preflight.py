@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from infra.home import baton_home
 from infra.placement.storage import is_bucket, storage_of
+from infra.progress import say
 from infra.tracking.redact import HIDDEN, redact_text
 from tasks.convert.spec import unexportable
 from tasks.evaluate.spec import EvaluateSpec
@@ -18,9 +19,9 @@ from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import GB, estimate
 from tasks.pretrain.spec import PretrainSpec
 from tasks.serve.spec import ServeSpec
-from tasks.spec import Problem, Spec
+from tasks.spec import NotSeen, Problem, Spec
 from workflows.costs import over_budget
-from workflows.given import Given, devices_of, placements_of, runs_on_a_cluster, vocabulary_of
+from workflows.given import Given, devices_of, is_for_a_cluster, placements_of, runs_on_a_cluster, vocabulary_of
 from workflows.pod_defaults import too_small
 from workflows.post_training import names_problems
 
@@ -99,7 +100,12 @@ def inputs(given: Given) -> list[Problem]:
         found += [problem.under(f"more_corpora.{index}") for problem in corpus.missing()]
     for name, rows in given.specs.get("data", {}).items():
         found += [problem.under(f"data.{name}") for problem in rows.missing()]
-    return found
+    if not is_for_a_cluster():
+        return found
+    for problem in found:
+        if isinstance(problem, NotSeen):  # pods have credentials of their own
+            say(f"{problem}. The run's first pod looks at it again")
+    return [problem for problem in found if not isinstance(problem, NotSeen)]
 
 
 def _named_rows(given: Given) -> list[Problem]:

@@ -15,7 +15,7 @@ from flytekit.interaction.click_types import JsonParamType
 from workflows.given import for_a_cluster
 from workflows.recipe import Recipe
 from workflows.recipe_text import load
-from workflows.remote import checked
+from workflows.remote import checked, pass_on
 
 HELP = "Recipe file, YAML or JSON. `python -m workflows.describe` lists every field."
 
@@ -29,6 +29,7 @@ def convert(self: JsonParamType, value: Any, param: click.Parameter | None, ctx:
         name = param.name if param and param.name else "recipe"
         if not (ctx and getattr(ctx.obj, "is_remote", False)):
             return load(value, model.model_validate, name)
+        pass_on(ctx.obj)
         with for_a_cluster():
             return load(value, checked(model.model_validate, ctx.obj), name)
     return _convert(self, value, param, ctx)

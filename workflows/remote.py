@@ -1,36 +1,43 @@
-"""What `pyflyte run --remote` is told before anything is registered: what a cluster's pods would not have."""
+"""What `pyflyte run --remote`, and `pyflyte register` of a launch plan, are told before anything is registered: what a
+cluster's pods would not have."""
 
 import os
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
+import click
+from flytekit.clis.sdk_in_container.constants import CTX_CONFIG_FILE
+from flytekit.clis.sdk_in_container.helpers import FLYTE_REMOTE_INSTANCE_KEY
+
 import images
 from images import NO_IMAGES
-from infra.placement.storage import is_bucket
+from infra.placement.storage import StorageError, is_bucket
 from infra.progress import say
+from infra.tracking.machine import CONSOLE, LINEAGE
 from infra.tracking.redact import redact_text
-from tasks.data.source_spec import is_path
 from tasks.spec import Problem
 from workflows.given import Given
-from workflows.pod_defaults import fitted
+from workflows.pod_defaults import fitted, gpus_of_all
 from workflows.recipe import Recipe, given_of
 from workflows.recipe_error import RecipeError
+from workflows.travelling import named_here, sent, too_large
 
 STORE = "MLFLOW_TRACKING_URI"
-PASSED_ON = (STORE, "MLFLOW_EXPERIMENT_NAME", "BATON_STORAGE", "HF_HUB_OFFLINE")  # a pod has nothing of the client's
+# A pod has nothing of the client's
+PASSED_ON = (STORE, "MLFLOW_EXPERIMENT_NAME", "BATON_STORAGE", "HF_HUB_OFFLINE", LINEAGE)
 
 
 R = TypeVar("R", bound=Recipe)
 
 
 def checked(validate: Callable[[Any], R], run: Any) -> Callable[[Any], R]:
-    """A recipe's validation, and what a cluster asks beside it. `run`: flytekit's RunLevelParams; its `--env` gets what
-    pods need of this environment. Raises RecipeError, NoImage, Stopped."""
+    """A recipe's validation, and what a cluster asks beside it; the small files that it names are uploaded. `run`:
+    flytekit's RunLevelParams, or a `registration`. Raises RecipeError, NoImage, Stopped."""
 
     def both(content: Any) -> R:
-        pass_on(run)
         found: list[Problem] = []
         try:
             recipe = validate(content)
@@ -40,20 +47,50 @@ def checked(validate: Callable[[Any], R], run: Any) -> Callable[[Any], R]:
             recipe, found = cast(R, error.recipe), error.problems
         given = given_of(recipe)
         shared = run.envvars.get("BATON_STORAGE", "")
-        found += [*_paths(given, shared), *_nodes(given, shared), *_tracking(run.envvars)]
+        named = named_here(given, shared)
+        found += [*too_large(named, shared), *_nodes(given, shared), *_tracking(run.envvars)]
         if found:
             raise RecipeError(found, recipe)
         images_of(run)
         _compile(recipe)
-        return recipe.as_found()  # with the source of its functions, whose files no pod has
+        if gpus := gpus_of_all(given):
+            asked = ", ".join(f"{stage} {many}" for stage, many in gpus.items())
+            say(f"GPUs that the pods ask for: {asked} (`pod: {{resources: {{gpu: 0}}}}` in a stage: none)")
+        # with the source of its functions, whose files no pod has
+        return sent(recipe.as_found(), named, run)
 
     return both
 
 
+def registration() -> Any:
+    """As RunLevelParams, what `pyflyte register` was told, if that is what imports the caller; else None."""
+    context = click.get_current_context(silent=True)
+    if context is None or context.info_name != "register":
+        return None
+    told = context.params
+    return SimpleNamespace(
+        config_file=context.obj.get(CTX_CONFIG_FILE),
+        image_config=told["image_config"],
+        envvars=told["env"] or {},
+        project=told["project"],
+        domain=told["domain"],
+        remote_instance=lambda: context.obj[FLYTE_REMOTE_INSTANCE_KEY],
+    )
+
+
 def pass_on(run: Any) -> None:
-    """Variables of this environment that have no secrets in them, unless --env says otherwise."""
-    here = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
+    """Into the `--env` of a run: variables of this environment that have no secrets in them, unless it has them."""
+    here = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)} | {CONSOLE: _console(run)}
     run.envvars = {name: value for name, value in here.items() if redact_text(value) == value} | (run.envvars or {})
+
+
+def _console(run: Any) -> str:
+    """Flyte's console, as `pyflyte run` itself says where the execution can be seen."""
+    from flytekit.configuration import Config
+
+    platform = Config.auto(run.config_file).platform
+    scheme = "http" if platform.insecure else "https"
+    return str(platform.console_endpoint or f"{scheme}://{platform.endpoint.removeprefix('dns:///')}")
 
 
 def images_of(run: Any) -> None:
@@ -64,35 +101,6 @@ def images_of(run: Any) -> None:
     missing = [each.name for each in images.BY_FAMILY.values() if not (each.registry or config.find_image(each.name))]
     if missing:
         raise images.NoImage(NO_IMAGES.format(", ".join(missing)))
-
-
-def _paths(given: Given, shared: str) -> list[Problem]:
-    """Pods see none of this machine's files, but what a folder has that they share."""
-    named: dict[str, str | None] = {}
-    for stage, spec in given.stages().items():
-        source = getattr(spec, "source", None)
-        for field in ("path", "name"):
-            named[f"{stage}.source.{field}"] = getattr(source, field, None)
-    for stage, field in (("tokenizer", "existing"), ("start_from", "model"), ("init_from", "model")):
-        named[f"{stage}.{field}"] = getattr(given.specs.get(stage), field, None)
-    ways = "a cluster's pods do not see this machine's files: a hub's name (owner/name)"
-    if shared and not is_bucket(shared):
-        ways += f", or a path below BATON_STORAGE ({shared}), which they share"
-    else:
-        ways += ", or a path below a folder that they all have: BATON_STORAGE=/shared"
-    return [
-        Problem(field, path, ways)
-        for field, path in named.items()
-        if path and _is_local(field, path) and not _is_below(path, shared)
-    ]
-
-
-def _is_local(field: str, path: str) -> bool:
-    return not is_bucket(path) and (field.endswith(".path") or is_path(path))
-
-
-def _is_below(path: str, shared: str) -> bool:
-    return bool(shared) and not is_bucket(shared) and Path(path).is_relative_to(shared)
 
 
 def _nodes(given: Given, shared: str) -> list[Problem]:
@@ -132,5 +140,7 @@ def _compile(recipe: Recipe) -> None:
     if isinstance(recipe, ContinuousRecipe):  # its DAGs depend on what the registry says
         return
     here = FlyteContextManager.current_context().with_serialization_settings(SerializationSettings(ImageConfig()))
-    with FlyteContextManager.with_context(here.with_compilation_state(CompilationState(prefix=""))):
+    compiling = here.with_compilation_state(CompilationState(prefix=""))
+    # an address that pods alone can look up: that was said, and the first pod compiles the rest
+    with suppress(StorageError), FlyteContextManager.with_context(compiling):
         dag(fitted(recipe, given_of(recipe)))

@@ -18,6 +18,7 @@ from infra.lineage.draw import Marks, draw
 from infra.lineage.graph import Execution, Graph, UnknownNode
 from infra.lineage.lines import artifact_line, execution_line, execution_rows, findings, progress, run_line
 from infra.lineage.registry import registered, versions_of
+from infra.tracking.machine import flyte_page
 
 A_PAGE = 50  # executions
 
@@ -78,7 +79,7 @@ class Pages:
             "code": again.code(tags),
             "command": tags.get("mlflow.source.name", ""),
             "again": again.commands(tags, id),
-            "links": facts.group(tags, "link"),
+            "links": {"Flyte": flyte_page(tags.get("baton.flyte", ""))} | facts.group(tags, "link"),
             "stages": [
                 run_line(run) | {"made": made[run.id], "error": errors.get(run.id, {}).get("baton.error")}
                 for run in stages

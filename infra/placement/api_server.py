@@ -89,8 +89,17 @@ def status(record: ManagedJobRecord) -> str:
 
 def output_prefix(record: ManagedJobRecord) -> str:
     """Where a job of ours leaves its outputs."""
+    return _environment(record)[OUTPUT_PREFIX]
+
+
+def execution(record: ManagedJobRecord) -> str:
+    """The tracked one that a job of ours belongs to."""
+    return _environment(record)["BATON_EXECUTION"]
+
+
+def _environment(record: ManagedJobRecord) -> dict[str, str]:
     _head, task = yaml.safe_load_all(record.user_yaml or "")
-    return str(task["envs"][OUTPUT_PREFIX])
+    return dict(task["envs"])
 
 
 def log_end(number: int, lines: int) -> str:

@@ -2,7 +2,9 @@
 
 A job's name is made of what it does. `create` only says that name and what it takes to launch the job, so it answers
 at once however long SkyPilot takes; `get` finds the job of that name, or launches it; `delete` cancels it, also one
-that is still being launched. None of this is kept in this process: a connector that was started again goes on.
+that is still being launched, unless another execution asks for the same job. None of this is kept in this process: a
+connector that was started again goes on. All that it forgets is who else asks for a job, until they do so again; and
+who follows a job that was cancelled for another one launches it anew.
 """
 
 import asyncio
@@ -15,12 +17,13 @@ import traceback
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import sky
-from flyteidl.core import errors_pb2, literals_pb2
+from flyteidl.core import errors_pb2
 from flyteidl.core.execution_pb2 import TaskExecution, TaskLog
 from flytekit import FlyteContextManager
 from flytekit.core.utils import load_proto_from_file
@@ -42,12 +45,16 @@ from infra.placement.record import message, over_limit, where
 from infra.placement.storage import storage_of
 from infra.pod import execution_name
 from infra.progress import say
+from infra.tracking.machine import lineage_page
+from infra.tracking.noted import note
 from infra.tracking.redact import redact_text
+from infra.tracking.store import PushFailed
 
 TASK_TYPE = "skypilot"
 HOW = "how"  # the input of a stage that says how it is run, as JSON: its placement, its resources, …
 ANSWER_S = 3.0  # Flyte gives up on a connector's answer after 10 s
 AGAIN_S = 2.0  # between two attempts to cancel
+WANTED_S = 300.0  # an execution that wants a job asks for it more often than this
 LOG_LINES = 30  # of a job that failed
 
 # Every status of a managed job: its phase for Flyte, and what it means to a person.
@@ -112,6 +119,8 @@ class SkyPilotConnector(AsyncConnectorBase):
         self._asked = Asked()
         self._starting = threading.Lock()  # one launch at a time is handed to SkyPilot
         self._unwanted: set[str] = set()  # keys of jobs that were deleted
+        self._wanted: dict[str, tuple[str, float]] = {}  # by key: the job's name, and when it was last asked for
+        self._noted: dict[str, dict[str, Any]] = {}  # by key: what the record of the stage says of where it runs
         self._seen: dict[str, tuple[int, Resource]] = {}  # by key: SkyPilot's number of the job, and how it was
 
     def create(
@@ -132,11 +141,14 @@ class SkyPilotConnector(AsyncConnectorBase):
         """How the job is; it is launched if it is not there. A server that does not answer is asked again: the job
         goes on without it."""
         job = resource_meta
+        self._wanted[job.key] = job.name, time.monotonic()
         answer = self._asked.begin(job.key, lambda: self._look(job))
         await asyncio.wait([asyncio.wrap_future(answer)], timeout=ANSWER_S)
         if not answer.done():
             return self._as_before(job) or self._unknown(job, f"waiting for {api_server.shown()}")
         resource: Resource = self._asked.take(job.key)
+        if is_terminal_phase(resource.phase):
+            self._wanted.pop(job.key, None)
         return resource
 
     async def delete(self, resource_meta: SkyJob, **_: Any) -> None:
@@ -159,6 +171,7 @@ class SkyPilotConnector(AsyncConnectorBase):
 
     def _cancelling(self, job: SkyJob) -> Future[None]:
         self._unwanted.add(job.key)
+        self._wanted.pop(job.key, None)
         return self._asked.begin(f"delete {job.key}", lambda: self._cancel(job))
 
     def _unknown(self, job: SkyJob, words: str) -> Resource:
@@ -188,7 +201,8 @@ class SkyPilotConnector(AsyncConnectorBase):
 
     def _found(self, job: SkyJob) -> ManagedJobRecord | None:
         """The job that was seen before, or else one of this name that is at work, whoever launched it, or else the end
-        of this attempt's own. A second one at work, which a launch leaves whose answer was lost, is cancelled."""
+        of this attempt's own. A second one at work, which a launch leaves whose answer was lost, is cancelled. One of
+        another attempt that was cancelled was so for that one."""
         records = api_server.jobs_named(job.name)
         at_work = [record for record in records if api_server.status(record) not in {*FINAL, "CANCELLING"}]
         if twins := [record.job_id for record in at_work[1:] if record.job_id is not None]:
@@ -196,7 +210,8 @@ class SkyPilotConnector(AsyncConnectorBase):
         number, _resource = self._seen.get(job.key, (None, None))
         own = [record for record in records if api_server.output_prefix(record) == job.output_prefix]
         ended = [record for record in own if api_server.status(record) != "CANCELLED"] or own
-        seen = [record for record in records if record.job_id == number]
+        others = [each for each in records if api_server.status(each) == "CANCELLED" and each not in own]
+        seen = [record for record in records if record.job_id == number and record not in others]
         return next(iter([*seen, *at_work[:1], *ended[-1:]]), None)
 
     def _launched(self, job: SkyJob) -> Resource:
@@ -224,11 +239,14 @@ class SkyPilotConnector(AsyncConnectorBase):
         """A managed job in Flyte's words."""
         status, number = api_server.status(record), record.job_id or 0
         phase, words = PHASES[status]
-        link = TaskLog(name=f"SkyPilot job {number}", uri=api_server.dashboard(number))
-        resource = Resource(phase, message(record, words), [link], custom_info=where(record))
+        links = [TaskLog(name=f"SkyPilot job {number}", uri=api_server.dashboard(number))]
+        if page := lineage_page(api_server.execution(record), os.environ | job.order.environment):
+            links.append(TaskLog(name="Lineage", uri=page))
+        resource = Resource(phase, message(record, words), links, custom_info=where(record))
         self._seen[job.key] = number, replace(resource)
+        self._note(job, record, status in FINAL)
         if phase == TaskExecution.SUCCEEDED:
-            return _with_outputs(resource, api_server.output_prefix(record))
+            return _with_outputs(resource, api_server.output_prefix(record), job.output_prefix)
         if status in FINAL:
             why, may_be_retried = _why(record)
             log = api_server.log_end(number, LOG_LINES)
@@ -241,10 +259,27 @@ class SkyPilotConnector(AsyncConnectorBase):
             resource.phase, resource.message = TaskExecution.FAILED, f"{message(record, 'was cancelled')}: {over}"
         return resource
 
+    def _note(self, job: SkyJob, record: ManagedJobRecord, ended: bool) -> None:
+        """Where it runs, in the stage's record. Until the job has ended that is tried at each look."""
+        if self._noted.get(job.key) == (facts := where(record)):
+            return
+        try:
+            known = note(os.environ | job.order.environment, api_server.execution(record), job.name, facts)
+        except PushFailed as error:
+            known = False
+            if ended:
+                say(f"tracking: {job.name}: its place and price could not be recorded: {redact_text(str(error))}")
+        if known:
+            self._noted[job.key] = facts
+
     def _cancel(self, job: SkyJob) -> None:
-        """Until it is done."""
-        while not self._is_cancelled(job):
+        """Until it is done, or others ask for the job."""
+        while not self._is_wanted(job.name) and not self._is_cancelled(job):
             time.sleep(AGAIN_S)
+
+    def _is_wanted(self, name: str) -> bool:
+        since = time.monotonic() - WANTED_S
+        return any(wanted == name and asked > since for wanted, asked in list(self._wanted.values()))
 
     def _is_cancelled(self, job: SkyJob) -> bool:
         with self._starting:
@@ -272,6 +307,7 @@ def _order(template: TaskTemplate, inputs: LiteralMap | None, metadata: TaskExec
     if metadata is not None:
         asks = metadata.task_execution_id.node_execution_id.execution_id
         order["execution"] = execution_name(asks.project, asks.domain, asks.name)
+        environment |= metadata.environment_variables or {}  # of the execution: `pyflyte run --env`
         order["storage"] = environment.get(STORAGE) or os.environ.get(STORAGE) or _beside_raw_data(template)
     if placement.storage:
         order["storage"] = storage_of(placement.storage)
@@ -298,14 +334,24 @@ def _job_name(template: TaskTemplate, inputs: LiteralMap | None) -> str:
     return f"baton-{stage}-{identity.hexdigest()}"
 
 
-def _with_outputs(resource: Resource, output_prefix: str) -> Resource:
-    try:
-        outputs = _read(literals_pb2.LiteralMap, f"{output_prefix}/outputs.pb")
-    except FileNotFoundError as error:
-        resource.phase = TaskExecution.RETRYABLE_FAILED
-        resource.message = f"{resource.message}, and there is no {error}"
-    else:
-        resource.outputs = LiteralMap.from_flyte_idl(outputs)
+def _with_outputs(resource: Resource, made: str, asked: str) -> Resource:
+    """Of a job that has left its outputs and its deck at `made`: they are where the attempt was `asked` to leave them.
+    The resource itself has none: Flyte looks for a deck only beside outputs that are in storage."""
+    access = FlyteContextManager.current_context().file_access
+    with TemporaryDirectory() as folder:
+        outputs, deck = Path(folder) / "outputs.pb", Path(folder) / "deck.html"
+        if not access.exists(f"{made}/{outputs.name}"):
+            resource.phase = TaskExecution.RETRYABLE_FAILED
+            resource.message = f"{resource.message}, and there is no {made}/{outputs.name}"
+            return resource
+        if made != asked:
+            access.get_data(f"{made}/{outputs.name}", str(outputs))
+            access.put_data(str(outputs), f"{asked}/{outputs.name}")
+        if access.exists(f"{made}/{deck.name}"):
+            access.get_data(f"{made}/{deck.name}", str(deck))
+            text, told = deck.read_text(), f"<p>{escape(resource.message or '')}</p>"
+            deck.write_text(text if told in text else text.replace("<body>", f"<body>{told}", 1))
+            access.put_data(str(deck), f"{asked}/{deck.name}", ContentType="text/html", content_type="text/html")
     return resource
 
 

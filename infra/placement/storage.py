@@ -37,6 +37,17 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0  # between two tries
 TOLD_AFTER_S, TOLD_EVERY_S = 2.0, 15.0  # how far a transfer is
 # What no further try cures: of the disk here, and mistakes
 _REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+# Of botocore, google-auth and azure-core, which are not imported here
+_NO_CREDENTIALS = {
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "DefaultCredentialsError",
+    "ClientAuthenticationError",
+}
+CREDENTIALS = (
+    "Set FLYTE_AWS_ACCESS_KEY_ID and FLYTE_AWS_SECRET_ACCESS_KEY (and FLYTE_AWS_ENDPOINT), FLYTE_AZURE_…, or what the "
+    "cloud's own library takes (AWS_…, GOOGLE_APPLICATION_CREDENTIALS, AZURE_…)"
+)
 _FINAL = (FileNotFoundError, IsADirectoryError, NotADirectoryError, TypeError, ValueError, AttributeError)
 
 
@@ -75,7 +86,7 @@ def address_of(directory: str) -> str:
 
 def sizes(there: str) -> dict[str, int]:
     """Every file under a place, by its path from there, and its bytes. Raises StorageError."""
-    files = _files(there)
+    files = file_system(there)
     root = str(files._strip_protocol(there)).rstrip("/") + "/"
 
     def look() -> dict[str, Any]:
@@ -83,7 +94,7 @@ def sizes(there: str) -> dict[str, int]:
         return dict(files.find(there, detail=True))
 
     try:
-        found = _persistently(look, there)
+        found = persistently(look, there)
     except FileNotFoundError:
         return {}
     return {path.removeprefix(root): info["size"] for path, info in found.items() if info["type"] == "file"}
@@ -91,16 +102,16 @@ def sizes(there: str) -> dict[str, int]:
 
 def read(file: str) -> bytes:
     """A small file. Raises FileNotFoundError, StorageError."""
-    files = _files(file)
-    return bytes(_persistently(lambda: files.cat_file(file), file))
+    files = file_system(file)
+    return bytes(persistently(lambda: files.cat_file(file), file))
 
 
 def write(file: str, content: bytes) -> None:
     """Replace a small file at once: a reader finds the old content or the new. Raises StorageError."""
-    files = _files(file)
+    files = file_system(file)
     if not _is_folder(files):
         with _no_such_place_named(file):
-            _persistently(lambda: files.pipe_file(file, content), file)
+            persistently(lambda: files.pipe_file(file, content), file)
         return
     path = _path(files, file)
     make_folder(path.parent)
@@ -112,7 +123,7 @@ def write(file: str, content: bytes) -> None:
 
 def delete(there: str, names: Iterable[str]) -> None:
     """Files under a place, in this order. Raises StorageError."""
-    files = _files(there)
+    files = file_system(there)
 
     def remove(file: str) -> None:
         with suppress(FileNotFoundError):  # someone else was first
@@ -120,36 +131,30 @@ def delete(there: str, names: Iterable[str]) -> None:
 
     removed = list(names)
     for name in removed:
-        _persistently(partial(remove, f"{there}/{name}"), there)
+        persistently(partial(remove, f"{there}/{name}"), there)
     if _is_folder(files):  # a bucket has no empty ones
-        for name in removed:
+        for folder in (folder for name in removed for folder in Path(name).parents[:-1]):
             with suppress(OSError):
-                _path(files, f"{there}/{name}").parent.rmdir()
+                _path(files, f"{there}/{folder}").rmdir()
 
 
 def put(folder: Path, names: Iterable[str], there: str, stop: threading.Event | None = None) -> None:
     """Send files of a folder, several at once. Each is there as a whole or not at all. When this returns they are
-    there in their sizes, unless `stop` was set. Raises StorageError.
+    there, unless `stop` was set. Raises StorageError.
 
     What the network does to them is seen by S3 itself, against the checksums that botocore sends; and by every reader,
     against the digest."""
-    files = _files(there)
+    files = file_system(there)
     wanted = {name: (folder / name).stat().st_size for name in names}
     with _no_such_place_named(there):
         _transfer(
             lambda name, told: _put_file(files, folder / name, f"{there}/{name}", told), wanted, f"to {there}", stop
         )
-    if stop is not None and stop.is_set():
-        return
-    arrived = sizes(there)
-    wrong = [name for name, size in wanted.items() if arrived.get(name) != size]
-    if wrong:
-        raise StorageError(f"{there}: {', '.join(wrong[:3])}: sent, and not there as sent", curable=True)
 
 
 def get(there: str, wanted: dict[str, int], folder: Path) -> None:
     """Bring files, by their sizes, several at once. Raises FileNotFoundError, StorageError."""
-    files = _files(there)
+    files = file_system(there)
     _transfer(lambda name, told: _get_file(files, f"{there}/{name}", folder / name, told), wanted, f"from {there}")
 
 
@@ -214,7 +219,7 @@ def _transfer(
     """Move each file, several at once, and tell how far it is."""
     progress = _Progress(sum(wanted.values()), where)
 
-    def persistently(name: str) -> None:
+    def moved_in_the_end(name: str) -> None:
         def once() -> None:
             told = _Told(progress.add)
             try:
@@ -226,12 +231,12 @@ def _transfer(
 
         size = wanted[name]
         if stop is None or not stop.is_set():
-            _persistently(once, f"{where.partition(' ')[2]}/{name}", stop)
+            persistently(once, f"{where.partition(' ')[2]}/{name}", stop)
 
     pool = ThreadPoolExecutor(FILES, thread_name_prefix="storage")
     try:
         # large ones first: the last to begin is then a short one
-        for moved in [pool.submit(persistently, name) for name in sorted(wanted, key=lambda name: -wanted[name])]:
+        for moved in [pool.submit(moved_in_the_end, name) for name in sorted(wanted, key=lambda name: -wanted[name])]:
             moved.result()
     finally:
         pool.shutdown(cancel_futures=True)
@@ -266,26 +271,30 @@ def _parts(files: Any, size: int) -> dict[str, int]:
     return {"chunksize": PART_BYTES} if "gs" in protocol and size else {}
 
 
-def _persistently(work: Callable[[], T], place: str, stop: threading.Event | None = None) -> T:
-    """Try until it works, PATIENCE_S is over, or `stop` is set. Raises FileNotFoundError, StorageError; what a disk
+def persistently(
+    work: Callable[[], T], place: str, stop: threading.Event | None = None, patience_s: float | None = None
+) -> T:
+    """Try until it works, the patience is over, or `stop` is set. Raises FileNotFoundError, StorageError; what a disk
     here refuses passes."""
     began, wait = time.monotonic(), FIRST_WAIT_S
     while True:
         try:
             return work()
-        except _FINAL:
+        except (*_FINAL, StorageError):
             raise
         except PermissionError as error:
             raise StorageError(
                 f"{place}: {error}. The credentials of this process (FLYTE_AWS_…, or its service account) must allow "
-                "to list, read, write and delete there",
+                "to list and read there, and to write and delete in BATON_STORAGE",
                 curable=False,
             ) from error
         except Exception as error:  # each file system has its own for a server that is away
             if isinstance(error, OSError) and error.errno in _REFUSED:
                 raise
+            if type(error).__name__ in _NO_CREDENTIALS:
+                raise StorageError(f"{place}: no credentials for it here: {error}. {CREDENTIALS}", False) from error
             tried = time.monotonic() - began
-            if tried + wait > PATIENCE_S or (stop is not None and stop.is_set()):
+            if tried + wait > (patience_s or PATIENCE_S) or (stop is not None and stop.is_set()):
                 raise StorageError(f"{place}: tried for {tried:.0f} s: {error}", curable=True) from error
         time.sleep(wait * random.uniform(0.5, 1))
         wait = min(2 * wait, LONGEST_WAIT_S)
@@ -304,9 +313,13 @@ def _unfinished(path: Path) -> Path:
     return path.with_name(f"{path.name}.{uuid4().hex}.partial")
 
 
-def _files(place: str) -> Any:
-    """fsspec's file system, with Flyte's credentials."""
-    return _access().get_filesystem_for_path(place)
+def file_system(place: str) -> Any:
+    """fsspec's file system, with Flyte's credentials, or else its own. Raises StorageError."""
+    protocol = place.partition("://")[0] if is_bucket(place) else "file"
+    try:  # az is another name of abfs, for which Flyte has credentials
+        return _access().get_filesystem("abfs" if protocol == "az" else protocol, path=place)
+    except (ImportError, ValueError) as error:  # its package, its name, its credentials
+        raise StorageError(f"{place}: fsspec has no access to {protocol}://: {error}", curable=False) from error
 
 
 def _access() -> Any:

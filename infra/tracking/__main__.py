@@ -66,9 +66,10 @@ def deliver(folders: list[Path], anew: bool = False) -> int:
     made. Raises TrackingUnreachable."""
     prepare_client()
     from infra.tracking.push import push_execution  # imports MLflow
-    from infra.tracking.sqlite import make_tables
 
     if anew:
+        from infra.tracking.sqlite import make_tables
+
         make_tables(tracking_uri(), anew=True)
     check_reachable()
     failures = 0

@@ -110,6 +110,8 @@ def is_last() -> None:
     pod knows of itself alone."""
     global _last  # noqa: PLW0603 - of this process
     _last = True
+    if this_pod():
+        current_execution("execution")  # a pod without a stage of its own has not opened it
 
 
 def note_cached(
@@ -194,7 +196,8 @@ def close_execution() -> bool:
     left, _open = _open, None
     status = FINISHED
     try:
-        found, status = read_execution(left.folder), _status_of_stages(left.folder)
+        found = read_execution(left.folder)
+        status = _status_of_stages(left.folder) if found.status == RUNNING else found.status
         is_over = (_last or status != FINISHED) if found.flyte else not found.joined
         if alone(left.lock) and found.status == RUNNING and is_over:
             write_execution(left.folder, replace(found, status=status, ended=time.time()))

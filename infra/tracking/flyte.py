@@ -54,9 +54,9 @@ def _flyte() -> Callable[[Run, list[Run]], End | None]:
             found = client.get_execution(WorkflowExecutionIdentifier(*execution.data.tags[FLYTE_TAG].split("/")))
         except FlyteException:  # it is not that cluster's, or that cluster does not answer
             return _by_silence(execution, stages)
-        ended = found.closure.started_at + found.closure.duration
+        ended = (found.closure.started_at + found.closure.duration).timestamp()  # 1970: it was over before it started
         phase = WorkflowExecution.Phase.Name(found.closure.phase)
-        return (PHASES[phase], ended.timestamp()) if phase in PHASES else None
+        return (PHASES[phase], max(ended, last_seen(execution))) if phase in PHASES else None
 
     return ask
 

@@ -3,9 +3,14 @@
 import os
 import platform
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from infra.pod import this_pod
+
+CONSOLE = "FLYTE_PLATFORM_CONSOLE_ENDPOINT"  # flytekit's own name for it
+LINEAGE = "BATON_LINEAGE"
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
@@ -24,13 +29,27 @@ def machine() -> dict[str, str]:
     return found
 
 
+def lineage_page(execution: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The execution's page, where BATON_LINEAGE says at which address people have Baton's pages; else empty."""
+    server = environment.get(LINEAGE, "").rstrip("/")
+    return f"{server}/lineage/executions/{execution}" if server else ""
+
+
 def links() -> dict[str, str]:
-    """{"Flyte": address} on a Flyte cluster that says where its console is (FLYTE_PLATFORM_CONSOLE_ENDPOINT)."""
-    words = ("PLATFORM_CONSOLE_ENDPOINT", *(f"INTERNAL_EXECUTION_{part}" for part in ("PROJECT", "DOMAIN", "ID")))
-    console, project, domain, id = (os.environ.get(f"FLYTE_{word}", "") for word in words)
-    if not (console and id):
-        return {}
-    return {"Flyte": f"{console.rstrip('/')}/console/projects/{project}/domains/{domain}/executions/{id}"}
+    """{"Flyte": address}, in a pod that knows where Flyte's console is."""
+    pod = this_pod()
+    address = pod and flyte_page("/".join((pod.project, pod.domain, pod.execution)))
+    return {"Flyte": address} if address else {}
+
+
+def flyte_page(execution: str) -> str:
+    """Flyte's page of an execution, project/domain/id, where FLYTE_PLATFORM_CONSOLE_ENDPOINT says at which address
+    people have its console; else empty."""
+    console = os.environ.get(CONSOLE, "").rstrip("/")
+    if not console or execution.count("/") != 2:
+        return ""
+    project, domain, id = execution.split("/")
+    return f"{console}/console/projects/{project}/domains/{domain}/executions/{id}"
 
 
 def _field(path: Path, name: str) -> str | None:

@@ -144,7 +144,7 @@ def _push_records(client: MlflowClient, folder: Path, progressed: Callable[[], N
     for stage, run in stages.items():
         job = Path(run.job_dir) if run.job_dir and not run.cached else None  # the maker's curves are there once
         words = stage_words(execution, stage.name, run, parent, name)
-        if execution.flyte and run.cached and _is_made(client, words, run):
+        if execution.flyte and run.cached and _read_pushed(stage) is None and _is_made(client, words, run):
             continue
         _push_record(client, stage, words, job)
         progressed()
@@ -290,10 +290,14 @@ def _end_lost_attempts(client: MlflowClient, key: dict[str, str]) -> None:
 
 def _is_made(client: MlflowClient, words: Words, run: StageRun) -> bool:
     """Whether another pod of the execution has made what this one takes for cached."""
-    output = (run.output or {}).get("digest", "")
-    return bool(_found(client, {"baton.execution": words.key["baton.execution"], "baton.output": output}))
+    key = {"baton.execution": words.key["baton.execution"], "baton.output": (run.output or {}).get("digest", "")}
+    known = (tracking_uri(), *key.values())
+    if known not in _made and _found(client, key):
+        _made.add(known)
+    return known in _made
 
 
+_made: set[tuple[str, ...]] = set()  # store, execution, digest: asked for once
 _names: dict[tuple[str, str], str] = {}
 
 

@@ -44,7 +44,7 @@ def execution_words(execution: Execution) -> Words:
         key={"baton.execution": execution.id, "baton.role": "execution"},
         params=flatten(execution.recipe),
         tags=tags,
-        metrics=execution.metrics | _duration(execution),
+        metrics=execution.metrics | ({} if execution.joined else _duration(execution)),
         started=execution.started,
         ended=execution.ended,
         status=execution.status,

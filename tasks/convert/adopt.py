@@ -23,7 +23,7 @@ SHOWN = 5  # weights that are missing
 def work(job: Job) -> None:
     spec = job.spec(AdoptSpec)
     job.progress(0, 2, "parts", now="loading")
-    source = spec.folder() or spec.model
+    source = spec.brought() or spec.model
     if isinstance(source, Path) and (problem := adapter_problem(source)):
         raise StageError(f"start_from.model {spec.model}: {problem}")
     try:

@@ -7,15 +7,21 @@ from typing import Any
 
 from pydantic import Field
 
-from tasks.convert.left_out import adapter_problem
-from tasks.spec import PathText, Problem, StageSpec
+from infra.placement.address import File, bring, digest_of, files_in, find, selected, state_of
+from infra.placement.storage import StorageError, is_bucket, read
+from tasks.convert.left_out import adapter_among
+from tasks.spec import NotSeen, PathText, Problem, StageSpec
+
+MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 
 
 class AdoptSpec(StageSpec):
-    """An existing Hugging Face causal language model, by folder or by hub name."""
+    """An existing Hugging Face causal language model, by folder, by its address or by hub name."""
 
     model: PathText = Field(
-        min_length=1, description="Folder with config.json and safetensors, or a hub name (owner/name)"
+        min_length=1,
+        description="Folder with config.json and safetensors, its address (s3://…, gs://…, az://…, hf://…), or a hub "
+        "name (owner/name)",
     )
     revision: str | None = Field(None, description="With a hub name: the commit or tag")
     state: str | None = Field(
@@ -23,12 +29,30 @@ class AdoptSpec(StageSpec):
     )
 
     def folder(self) -> Path | None:
-        """The folder on this machine, when `model` means one."""
+        """The folder on this machine, when `model` means one, or an archive of one. Raises StorageError."""
+        if is_bucket(self.model):
+            return bring(self.model) if digest_of(self.model) else None
         path = Path(self.model).expanduser().absolute()
         return path if path.is_dir() or self.model.startswith((".", "/", "~")) else None
 
+    def brought(self) -> Path | None:
+        """The same, with what is at an address brought here. None: it is the hub's. Raises StorageError."""
+        return bring(self.model, MODEL_FILES) if is_bucket(self.model) else self.folder()
+
+    def local_files(self) -> list[File]:
+        """Those of this machine that it names."""
+        folder = None if is_bucket(self.model) else self.folder()
+        return selected(files_in(folder), MODEL_FILES) if folder else []
+
     def missing(self) -> list[Problem]:
-        """What the model's folder lacks on this machine, looked up cheaply."""
+        """What the model's folder lacks, looked up cheaply."""
+        if digest_of(self.model):
+            return []  # it was looked at when it was packed
+        if is_bucket(self.model):
+            try:
+                return self._lacking({file.name for file in selected(find(self.model), ["*"])}, self.model)
+            except StorageError as error:
+                return [NotSeen("model", self.model, f"the address of a model's folder: {error.message}")]
         folder = self.folder()
         if folder is None:
             if os.environ.get("HF_HUB_OFFLINE") == "1":
@@ -36,36 +60,50 @@ class AdoptSpec(StageSpec):
             return []
         if not folder.is_dir():
             return [Problem("model", self.model, f"an existing folder; {folder} is not there")]
+        return self._lacking({path.name for path in folder.iterdir()}, str(folder))
+
+    def _lacking(self, names: set[str], folder: str) -> list[Problem]:
+        if not names:
+            return [Problem("model", self.model, "the address of a model's folder; nothing is there")]
         found = []
         if self.config() is None:
             found.append(Problem("model", self.model, "a folder with a whole config.json, as save_pretrained writes"))
-        if not any(folder.glob("*.safetensors")):
+        if not any(name.endswith(".safetensors") for name in names):
             found.append(Problem("model", self.model, "a folder with *.safetensors (pickled weights are not read)"))
-        if problem := adapter_problem(folder):
+        if problem := adapter_among(names, folder):
             found.append(Problem("model", self.model, f"a model without an adapter: {problem}"))
-        if not (folder / "tokenizer_config.json").is_file():
+        if "tokenizer_config.json" not in names:
             found.append(Problem("model", self.model, "a folder with its tokenizer (tokenizer_config.json)"))
         return found
 
     def max_positions(self) -> int | None:
-        """The model's positions, when its config is on this machine."""
+        """The model's positions, when its config is on this machine or at an address."""
         found = (self.config() or {}).get("max_position_embeddings")
         return int(found) if found else None
 
     def config(self) -> dict[str, Any] | None:
         """config.json, or None when it is not there or not whole."""
-        folder = self.folder()
         try:
-            content = json.loads((folder / "config.json").read_text()) if folder else None
-        except (OSError, ValueError, RecursionError):  # the last of a thousand levels of nesting
+            content = json.loads(self._config())
+        except (OSError, ValueError, RecursionError, StorageError):  # the third of a thousand levels of nesting
             return None
         return content if isinstance(content, dict) else None
 
-    def as_found(self) -> "AdoptSpec":
-        """This spec with the folder's present state, so that changed weights are not a cache hit."""
+    def _config(self) -> bytes:
+        if is_bucket(self.model) and not digest_of(self.model):
+            return read(f"{self.model.rstrip('/')}/config.json")
         folder = self.folder()
-        if folder is None:
+        return (folder / "config.json").read_bytes() if folder else b""
+
+    def as_found(self) -> "AdoptSpec":
+        """This spec with the folder's present state, so that changed weights are not a cache hit. Raises
+        StorageError."""
+        if digest_of(self.model):
             return self
-        files = sorted(path for path in folder.iterdir() if path.is_file())
-        state = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in files]
-        return self.model_copy(update={"state": "; ".join(state)})
+        if is_bucket(self.model):
+            files = selected(find(self.model), MODEL_FILES)
+        elif folder := self.folder():
+            files = files_in(folder)
+        else:
+            return self
+        return self.model_copy(update={"state": state_of(files)})

@@ -1,5 +1,7 @@
 """What a Hugging Face folder holds beside a model, and a conversion does not carry."""
 
+from collections.abc import Iterable
+from fnmatch import fnmatch
 from pathlib import Path
 
 from tasks.manifest import RECORD
@@ -10,7 +12,12 @@ _ADAPTER = ("adapter_config.json", "adapter_model.*")  # as PEFT writes them
 
 def adapter_problem(folder: Path) -> str | None:
     """Why a folder's model cannot be taken as it is: part of it is in an adapter."""
-    found = sorted(path.name for pattern in _ADAPTER for path in folder.glob(pattern))
+    return adapter_among([path.name for path in folder.iterdir()], str(folder)) if folder.is_dir() else None
+
+
+def adapter_among(names: Iterable[str], folder: str) -> str | None:
+    """The same, by the names of the folder's files."""
+    found = sorted(name for name in names if any(fnmatch(name, pattern) for pattern in _ADAPTER))
     if not found:
         return None
     return (

@@ -10,19 +10,19 @@ from pathlib import Path
 
 from huggingface_hub import snapshot_download
 
-from tasks.convert.adopt_spec import AdoptSpec
+from tasks.convert.adopt_spec import MODEL_FILES, AdoptSpec
 from tasks.convert.errors import ConversionError
 from tasks.convert.families import family_of
 from tasks.convert.from_spec import Untrainable
 from tasks.convert.import_model import ImportOptions, description, import_model, open_hugging_face
 from tasks.job import Job, main
 
-WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
-
 
 def work(job: Job) -> None:
     spec = job.spec(AdoptSpec)
-    folder = spec.folder() or Path(snapshot_download(spec.model, revision=spec.revision, allow_patterns=WANTED))
+    folder = spec.brought() or Path(
+        snapshot_download(spec.model, revision=spec.revision, allow_patterns=[*MODEL_FILES])
+    )
     source = open_hugging_face(folder)
     if source.left_out:
         print(f"left out: {', '.join(source.left_out)}")

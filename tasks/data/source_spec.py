@@ -11,13 +11,14 @@ import platform
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from blake3 import blake3
 from pydantic import Field
 
 from infra.errors import Stopped
-from tasks.spec import PathText, Problem, Spec
+from infra.placement.address import File, bring, digest_of, find, state_of
+from infra.placement.storage import StorageError, is_bucket, read
+from tasks.spec import NotSeen, PathText, Problem, Spec
 
 HUB_TIMEOUT_S = 30.0
 LARGEST_MB = 32.0  # of a document, unless the source's spec says otherwise
@@ -55,8 +56,9 @@ class StdlibSource(Spec):
     def root(self) -> Path:
         return Path(sysconfig.get_path("stdlib"))
 
-    def files(self) -> list[Path]:
-        return sorted(path for path in _walk(self.root(), _is_library) if path.suffix == ".py")
+    def files(self) -> list[File]:
+        paths = sorted(path for path in _walk(self.root(), _is_library) if path.suffix == ".py")
+        return [File.here(path, self.root()) for path in paths]
 
     def missing(self) -> list[Problem]:
         if (self.root() / "ast.py").is_file():
@@ -73,43 +75,52 @@ class _OnDisk(_Bounded):
     suffixes: ClassVar[tuple[str, ...]]  # of the files that are read
 
     path: PathText = Field(
-        min_length=1, description="a file, a folder (searched to the bottom) or a glob (`**` for any depth)"
+        min_length=1,
+        description="a file, a folder (searched to the bottom) or a glob (`**` for any depth), here or at an address "
+        "(s3://…, gs://…, az://…, hf://…)",
     )
 
-    def root(self) -> Path:
-        """What documents are named relative to: the folder, or the glob's part before any wildcard."""
-        whole = expanded(self.path)
-        if whole.is_dir():
-            return whole
-        parts = whole.parts[:-1]
-        wild = [index for index, part in enumerate(parts) if glob.has_magic(part)]
-        return Path(*parts[: wild[0]] if wild else parts)
-
-    def files(self) -> list[Path]:
-        """The files that will be read, sorted; in a folder, those under a hidden name are left out."""
-        whole = expanded(self.path)
+    def files(self) -> list[File]:
+        """The files that will be read, in order; in a folder, those under a hidden name are left out. Raises
+        StorageError."""
+        if is_bucket(self.path) and not digest_of(self.path):
+            return [file for file in find(self.path) if file.name.endswith(self.suffixes)]
+        whole = bring(self.path) if digest_of(self.path) else expanded(self.path)
         if whole.is_dir():
             found = list(_walk(whole, lambda name: not name.startswith(".")))
         elif whole.exists():
             found = [whole]
         else:
             found = [Path(name) for name in glob.glob(str(whole), recursive=True)]  # noqa: PTH207  absolute patterns
-        return sorted(path for path in found if path.name.endswith(self.suffixes) and path.is_file())
+        root = _root(whole)
+        paths = sorted(path for path in found if path.name.endswith(self.suffixes) and path.is_file())
+        return [File.here(path, root) for path in paths]
 
     def missing(self) -> list[Problem]:
-        kinds = ", ".join(self.suffixes)
-        files = self.files()
+        if digest_of(self.path):
+            return []  # it was looked at when it was packed
+        try:
+            return self._missing(self.files())
+        except StorageError as error:
+            return [NotSeen("path", self.path, f"an address that can be read: {error.message}")]
+
+    def local_files(self) -> list[File]:
+        """Those of this machine that it names."""
+        return [] if is_bucket(self.path) else self.files()
+
+    def _missing(self, files: list[File]) -> list[Problem]:
         if not files:
-            return [Problem("path", self.path, _why_nothing(expanded(self.path), kinds))]
-        unreadable = [path for path in files if not os.access(path, os.R_OK)]
+            return [Problem("path", self.path, _why_nothing(self.path, ", ".join(self.suffixes)))]
+        unreadable = [file for file in files if not is_bucket(file.place) and not os.access(file.place, os.R_OK)]
         if unreadable:
-            return [Problem("path", self.path, f"readable files; {unreadable[0]} may not be read (chmod +r)")]
-        if all(path.stat().st_size == 0 for path in files):
+            return [Problem("path", self.path, f"readable files; {unreadable[0].place} may not be read (chmod +r)")]
+        if not any(file.size for file in files):
             return [Problem("path", self.path, f"at least one file with text; all {len(files)} that match are empty")]
         return []
 
     def state(self) -> str:
-        return state_of(self.root(), self.files())
+        """Nothing where the address itself says what is there. Raises StorageError."""
+        return "" if digest_of(self.path) else state_of(self.files())
 
 
 class FilesSource(_OnDisk):
@@ -128,18 +139,18 @@ class JsonlSource(_OnDisk):
 
     suffixes = JSONL_SUFFIXES
 
-    def missing(self) -> list[Problem]:
-        if problems := super().missing():
+    def _missing(self, files: list[File]) -> list[Problem]:
+        if problems := super()._missing(files):
             return problems
         from tasks.data.sources import first_jsonl_record  # pyarrow: not on the path of --help
         from tasks.job import StageError
 
-        first = next(path for path in self.files() if path.stat().st_size)
+        first = next(file for file in files if file.size)
         try:
             record = first_jsonl_record(first, self.max_bytes())
         except StageError as error:
             return [Problem("path", self.path, str(error))]
-        return _without_field(self.text_field, list(record), first)
+        return _without_field(self.text_field, list(record), first.place)
 
 
 class ParquetSource(_OnDisk):
@@ -150,25 +161,25 @@ class ParquetSource(_OnDisk):
 
     suffixes = PARQUET_SUFFIXES
 
-    def missing(self) -> list[Problem]:
-        if problems := super().missing():
+    def _missing(self, files: list[File]) -> list[Problem]:
+        if problems := super()._missing(files):
             return problems
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        first = self.files()[0]
         try:
-            names = pq.read_schema(first).names
+            with files[0].open() as first:
+                names = pq.read_schema(first).names
         except (OSError, pa.ArrowInvalid) as error:
-            return [Problem("path", self.path, f"Parquet files; {first}: {error}")]
-        return _without_field(self.text_field, names, first)
+            return [Problem("path", self.path, f"Parquet files; {files[0].place}: {error}")]
+        return _without_field(self.text_field, names, files[0].place)
 
 
 class HuggingFaceSource(_Bounded):
-    """A Hugging Face dataset by its hub name, or a folder that `save_to_disk` wrote."""
+    """A Hugging Face dataset by its hub name, or a folder that `save_to_disk` wrote, here or at an address."""
 
     kind: Literal["huggingface"] = "huggingface"
-    name: PathText = Field(min_length=1, description="hub name (`owner/name`) or folder")
+    name: PathText = Field(min_length=1, description="hub name (`owner/name`), folder, or its address")
     config: str | None = Field(None, description="the dataset's configuration, where it has several")
     split: str = Field("train", min_length=1, description="which of the dataset's splits to read")
     text_field: str = Field("text", min_length=1, description="the column that holds the document")
@@ -176,37 +187,57 @@ class HuggingFaceSource(_Bounded):
     limit: int | None = Field(None, ge=1, description="read no more than this many rows")
 
     def folder(self) -> Path | None:
-        """The dataset's folder when it is on this machine."""
-        path = expanded(self.name)
+        """The dataset's folder when it is on this machine, or was sent there in an archive. Raises StorageError."""
+        path = bring(self.name) if digest_of(self.name) else expanded(self.name)
         return path if path.is_dir() else None
 
     def missing(self) -> list[Problem]:
+        if digest_of(self.name):
+            return []  # it was looked at when it was packed
+        if self.name.startswith("hf://"):
+            return [Problem("name", self.name, "its name on the hub, without hf://datasets/: owner/name")]
+        if is_bucket(self.name):
+            try:
+                return self._missing(self.name)
+            except StorageError as error:
+                return [NotSeen("name", self.name, f"an address that can be read: {error.message}")]
         folder = self.folder()
         if folder is None:
             if is_path(self.name):
                 return [Problem("name", self.name, f"a hub name or a folder; {expanded(self.name)} is not there")]
             return []  # whether the hub has it takes a network; the stage says so if not
+        return self._missing(str(folder))
+
+    def local_files(self) -> list[File]:
+        """Those of this machine that it names."""
+        folder = None if is_bucket(self.name) else self.folder()
+        return files_below(folder) if folder else []
+
+    def _missing(self, folder: str) -> list[Problem]:
         try:
-            if (folder / "dataset_dict.json").is_file():
-                splits = list(json.loads((folder / "dataset_dict.json").read_text())["splits"])
-                if self.split not in splits:
-                    return [Problem("split", self.split, f"one of {', '.join(map(str, splits))} ({folder})")]
-                folder = folder / self.split
-            if (folder / "state.json").is_file():
-                features = json.loads((folder / "dataset_info.json").read_text())["features"]
-                return _without_field(self.text_field, list(features), folder)
+            if (splits := json_at(f"{folder}/dataset_dict.json")) is not None:
+                if self.split not in splits["splits"]:
+                    return [Problem("split", self.split, f"one of {', '.join(map(str, splits['splits']))} ({folder})")]
+                folder = f"{folder}/{self.split}"
+            if json_at(f"{folder}/state.json") is not None:
+                features = list(json_at(f"{folder}/dataset_info.json")["features"])
+                return _without_field(self.text_field, features, folder)
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             return [
                 Problem("name", self.name, f"a folder that save_to_disk wrote; {folder} is damaged: {error!r:.200}")
             ]
+        if is_bucket(folder):
+            allowed = "a folder that save_to_disk wrote; for other files at an address use kind: parquet or jsonl"
+            return [Problem("name", self.name, allowed)]
         return []
 
     def state(self) -> str:
-        """As for files, when the dataset is a folder here; the hub's own state is not asked for."""
-        folder = self.folder()
-        if folder is None:
+        """As for files, when the dataset is a folder or at an address; the hub's own state is not asked for."""
+        if digest_of(self.name):
             return ""
-        return state_of(folder, sorted(path for path in folder.rglob("*") if path.is_file()))
+        if is_bucket(self.name):
+            return state_of(find(self.name))
+        return state_of(files_below(folder)) if (folder := self.folder()) else ""
 
     def commit(self) -> str:
         """The dataset's newest commit on the hub; nothing with HF_HUB_OFFLINE=1, since what was downloaded
@@ -235,13 +266,25 @@ def expanded(path: str) -> Path:
     return Path(path).expanduser().absolute()
 
 
-def state_of(root: Path, files: list[Path]) -> str:
-    """BLAKE3 over the files' names below the root, sizes and modification times."""
-    hasher = blake3()
-    for path in files:
-        about = path.stat()
-        hasher.update(f"{path.relative_to(root)}\0{about.st_size}\0{about.st_mtime_ns}\n".encode())
-    return hasher.hexdigest()
+def files_below(folder: Path) -> list[File]:
+    return [File.here(path, folder) for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
+def _root(whole: Path) -> Path:
+    """What documents are named relative to: the folder, or the glob's part before any wildcard."""
+    if whole.is_dir():
+        return whole
+    parts = whole.parts[:-1]
+    wild = [index for index, part in enumerate(parts) if glob.has_magic(part)]
+    return Path(*parts[: wild[0]] if wild else parts)
+
+
+def json_at(place: str) -> Any:
+    """A JSON file's content; None when it is not there. Raises StorageError."""
+    try:
+        return json.loads(read(place) if is_bucket(place) else Path(place).read_bytes())
+    except FileNotFoundError:
+        return None
 
 
 def _walk(root: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
@@ -255,7 +298,10 @@ def _is_library(name: str) -> bool:
     return name not in _NOT_LIBRARY and not name.startswith(_GENERATED)
 
 
-def _why_nothing(path: Path, kinds: str) -> str:
+def _why_nothing(named: str, kinds: str) -> str:
+    if is_bucket(named):
+        return f"the address of a file in {kinds}, or of a folder or glob of such; nothing like that is there"
+    path = expanded(named)
     if path.is_dir():
         return f"a folder with files in {kinds}; {path} has none"
     if path.exists():
@@ -265,7 +311,7 @@ def _why_nothing(path: Path, kinds: str) -> str:
     return f"an existing file, folder or glob; {path} is not there"
 
 
-def _without_field(name: str, present: list[str], where: Path) -> list[Problem]:
+def _without_field(name: str, present: list[str], where: str) -> list[Problem]:
     if name in present:
         return []
     return [Problem("text_field", name, f"a field of {where}: {listed(present)}")]

@@ -8,12 +8,13 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from infra.placement.address import File, digest_of, find
+from infra.placement.storage import is_bucket
 from tasks.data.source_spec import (
     LARGEST_MB,
     FilesSource,
@@ -21,11 +22,13 @@ from tasks.data.source_spec import (
     JsonlSource,
     ParquetSource,
     StdlibSource,
+    json_at,
     listed,
 )
 from tasks.job import StageError
 
 ROWS = 32  # of Parquet in memory at a time
+PAGES_BYTES = 1 << 20  # of a column, read at a time
 
 AnySource = StdlibSource | FilesSource | JsonlSource | ParquetSource | HuggingFaceSource
 
@@ -43,9 +46,9 @@ def read_source(source: AnySource) -> Iterator[Raw]:
     """The source's documents in a fixed order. Raises StageError, OSError."""
     match source:
         case StdlibSource():
-            return _read_files(source.files(), source.root(), int(LARGEST_MB * 1e6))
+            return _read_files(source.files(), int(LARGEST_MB * 1e6))
         case FilesSource():
-            return _read_files(source.files(), source.root(), source.max_bytes())
+            return _read_files(source.files(), source.max_bytes())
         case JsonlSource():
             return _read_jsonl(source)
         case ParquetSource():
@@ -54,36 +57,36 @@ def read_source(source: AnySource) -> Iterator[Raw]:
             return _read_hugging_face(source)
 
 
-def first_jsonl_record(path: Path, most: int) -> dict[str, Any]:
+def first_jsonl_record(source: File, most: int) -> dict[str, Any]:
     """The first record of a .jsonl(.gz|.zst) file that is UTF-8. Raises StageError when it cannot be read as one, or
     its line has more than `most` bytes."""
-    with path.open("rb") as file:
-        for number, line in _lines(path, file, most):
+    with source.open() as file:
+        for number, line in _lines(source.place, file, most):
             try:
-                return _record(path, number, line)
+                return _record(source.place, number, line)
             except UnicodeDecodeError:
                 continue  # the corpus will count it and go on, too
-    raise StageError(f"{path}: no JSON object in it; leave the file out")
+    raise StageError(f"{source.place}: no JSON object in it; leave the file out")
 
 
-def _read_files(files: list[Path], root: Path, most: int) -> Iterator[Raw]:
-    total = sum(path.stat().st_size for path in files) or 1
+def _read_files(files: list[File], most: int) -> Iterator[Raw]:
+    total = sum(file.size for file in files) or 1
     done = 0
-    for path in files:
-        with path.open("rb") as file:
+    for each in files:
+        with each.open() as file:
             text = file.read(most + 1)
-        _refuse_large(len(text), most, str(path))
+        _refuse_large(len(text), most, each.place)
         done += len(text)
-        yield Raw(path.relative_to(root).as_posix(), text, min(1.0, done / total))
+        yield Raw(each.name, text, min(1.0, done / total))
 
 
 def _read_jsonl(source: JsonlSource) -> Iterator[Raw]:
     files = source.files()
-    total = sum(path.stat().st_size for path in files) or 1
+    total = sum(file.size for file in files) or 1
     before = 0
-    for path in files:
-        name = path.relative_to(source.root()).as_posix()
-        with path.open("rb") as file:
+    for each in files:
+        name, path = each.name, each.place
+        with each.open() as file:
             for number, line in _lines(path, file, source.max_bytes()):
                 done = min(1.0, (before + file.tell()) / total)
                 try:
@@ -97,13 +100,13 @@ def _read_jsonl(source: JsonlSource) -> Iterator[Raw]:
                         "Set text_field, or leave the file out."
                     )
                 yield Raw(f"{name}#{number}", _encoded(record[source.text_field], f"{path}, line {number}"), done)
-        before += path.stat().st_size
+        before += each.size
 
 
-def _lines(path: Path, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]:
+def _lines(path: str, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]:
     """The numbered lines with anything on them, decompressed as the name says. Of a line that has more than `most`
     bytes no more is read."""
-    compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
+    compression = {".gz": "gzip", ".zst": "zstd"}.get(path[path.rfind(".") :])
     stream: IO[bytes] = file
     if compression is not None:
         stream = io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(file), compression), 1 << 18)
@@ -123,7 +126,7 @@ def _lines(path: Path, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]
             yield number, line
 
 
-def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _record(path: str, number: int, line: bytes) -> dict[str, Any]:
     """Raises StageError when the line is not a JSON object, UnicodeDecodeError when it is not UTF-8."""
     try:
         record = json.loads(line.decode())
@@ -157,21 +160,24 @@ def _encoded(text: Any, where: str) -> bytes:
 
 def _read_parquet(source: ParquetSource) -> Iterator[Raw]:
     files = source.files()
+    total = sum(file.size for file in files) or 1
+    before = 0
     try:
-        total = sum(pq.read_metadata(path).num_rows for path in files) or 1
-        done = 0
-        for path in files:
-            name = path.relative_to(source.root()).as_posix()
-            for row, text in enumerate(_parquet_texts(path, source.text_field, source.max_bytes())):
-                done += 1
-                yield Raw(f"{name}#{row}", text, done / total)
+        for each in files:
+            texts = _parquet_texts(each, source.text_field, source.max_bytes())
+            for row, (text, done) in enumerate(texts):
+                yield Raw(f"{each.name}#{row}", text, min(1.0, (before + done * each.size) / total))
+            before += each.size
     except pa.ArrowInvalid as error:
         raise StageError(f"{source.path}: not readable as Parquet ({error}); get the file anew") from error
 
 
-def _parquet_texts(path: Path, column: str, most: int) -> Iterator[bytes]:
-    """One column's values; in binary, since Parquet does not check that its strings are UTF-8."""
-    with pq.ParquetFile(path) as file:
+def _parquet_texts(source: File, column: str, most: int) -> Iterator[tuple[bytes, float]]:
+    """One column's values, in binary, since Parquet does not check that its strings are UTF-8; and how much of the file
+    that is."""
+    path = source.place
+    # the two words together: either alone has a whole row group in memory
+    with source.open() as opened, pq.ParquetFile(opened, buffer_size=PAGES_BYTES, pre_buffer=False) as file:
         names = file.schema_arrow.names
         if column not in names:
             raise StageError(f"{path}: no column {column!r}; it has {listed(names)}. Set text_field.")
@@ -186,8 +192,8 @@ def _parquet_texts(path: Path, column: str, most: int) -> Iterator[bytes]:
             for value in values.cast(pa.large_binary()):
                 text = value.as_py() or b""
                 _refuse_large(len(text), most, f"{path}, row {row}")
-                yield text
                 row += 1
+                yield text, row / file.metadata.num_rows
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -205,12 +211,13 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _read_hugging_face(source: HuggingFaceSource) -> Iterator[Raw]:
-    rows, count = open_hugging_face(source)
+    rows, count = _saved(source) if _is_at_an_address(source) else open_hugging_face(source)
     total = min(count or source.limit or 0, source.limit or count or 0)
+    name = source.split if digest_of(source.name) else f"{source.name}/{source.split}"
     for row, record in enumerate(rows):
         if row == source.limit:
             return
-        where = f"{source.name}/{source.split}#{row}"
+        where = f"{name}#{row}"
         if source.text_field not in record:
             raise StageError(
                 f"{where}: no column {source.text_field!r}; it has {listed(list(record))}. Set text_field."
@@ -218,6 +225,37 @@ def _read_hugging_face(source: HuggingFaceSource) -> Iterator[Raw]:
         text = _encoded(record[source.text_field], where)
         _refuse_large(len(text), source.max_bytes(), where)
         yield Raw(where, text, min(1.0, (row + 1) / total) if total else 0.0)
+
+
+def _is_at_an_address(source: HuggingFaceSource) -> bool:
+    return is_bucket(source.name) and not digest_of(source.name)
+
+
+def _saved(source: HuggingFaceSource) -> tuple[Iterator[dict[str, Any]], int | None]:
+    """The rows of a dataset that `save_to_disk` wrote, read as they come: the datasets library would download all of it
+    first. And their number."""
+    place = source.name.rstrip("/")
+    if json_at(f"{place}/dataset_dict.json") is not None:
+        place = f"{place}/{source.split}"
+    files = {file.name: file for file in find(place)}
+    try:
+        wanted = [files[each["filename"]] for each in json_at(f"{place}/state.json")["_data_files"]]
+        about = json_at(f"{place}/dataset_info.json")
+    except (KeyError, TypeError, ValueError) as error:
+        raise StageError(f"dataset {source.name!r}: not what save_to_disk writes: {error!r:.200}") from error
+    split = (about.get("splits") or {}).get(source.split) or {}
+    return _arrow_rows(wanted), split.get("num_examples")
+
+
+def _arrow_rows(files: list[File]) -> Iterator[dict[str, Any]]:
+    for each in files:
+        try:
+            with each.open() as opened, pa.ipc.open_stream(opened) as stream:
+                for batch in stream:
+                    for start in range(0, len(batch), ROWS):
+                        yield from batch.slice(start, ROWS).to_pylist()
+        except pa.ArrowInvalid as error:
+            raise StageError(f"{each.place}: not readable as Arrow ({error}); save the dataset again") from error
 
 
 def open_hugging_face(source: HuggingFaceSource) -> tuple[Any, int | None]:

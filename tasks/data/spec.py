@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from infra.placement.address import File, bring, digest_of, files_in, find, selected, state_of
+from infra.placement.storage import StorageError, is_bucket
 from tasks.data.source_spec import (
     FilesSource,
     HuggingFaceSource,
@@ -17,11 +19,11 @@ from tasks.data.source_spec import (
     StdlibSource,
     expanded,
     is_path,
-    state_of,
 )
-from tasks.spec import PathText, Problem, StageSpec
+from tasks.spec import NotSeen, PathText, Problem, StageSpec
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>")
+TOKENIZER_FILES = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte, so that any text can be said
 
 Source = Annotated[
@@ -49,7 +51,7 @@ class CorpusSpec(StageSpec):
         interpreter's version. With it, changed files make a new corpus instead of a stale cache hit. A dataset
         of the hub has its newest commit for that, when it is asked for. Raises Stopped."""
         state = self.source.state()
-        if ask_hub and not state and isinstance(self.source, HuggingFaceSource):
+        if ask_hub and not state and isinstance(self.source, HuggingFaceSource) and not is_bucket(self.source.name):
             state = self.source.commit()
         return self.model_copy(update={"state": state})
 
@@ -64,26 +66,52 @@ class TokenizerSpec(StageSpec):
         description="entries of the vocabulary to train, the special tokens included",
     )
     existing: PathText | None = Field(
-        None, min_length=1, description="instead of training: the folder or the hub name of a Hugging Face tokenizer"
+        None,
+        min_length=1,
+        description="instead of training: the folder, its address, or the hub name of a Hugging Face tokenizer",
     )
     min_frequency: int = Field(2, ge=1, description="how often a pair must occur to be merged (training only)")
     state: str | None = Field(
         None, description="what an existing folder looked like at the start; filled in by Baton, see `as_found`"
     )
 
+    def folder(self) -> Path | None:
+        """The existing tokenizer's folder: on this machine, or brought there. None: it is the hub's. Raises
+        StorageError."""
+        if self.existing is None:
+            return None
+        if is_bucket(self.existing):
+            return bring(self.existing, TOKENIZER_FILES)
+        return expanded(self.existing) if is_path(self.existing) else None
+
+    def local_files(self) -> list[File]:
+        """Those of this machine that it names."""
+        if self.existing is None or is_bucket(self.existing) or not is_path(self.existing):
+            return []
+        return selected(files_in(expanded(self.existing)), TOKENIZER_FILES)
+
     def as_found(self) -> "TokenizerSpec":
-        """This spec with the existing tokenizer's present state, so that changed files are not a cache hit."""
-        if self.existing is None or not is_path(self.existing):
+        """This spec with the existing tokenizer's present state, so that changed files are not a cache hit. Raises
+        StorageError."""
+        if self.existing is None or digest_of(self.existing):
             return self
-        folder = expanded(self.existing)
-        files = sorted(path for path in folder.iterdir() if path.is_file())
-        return self.model_copy(update={"state": state_of(folder, files)})
+        if is_bucket(self.existing):
+            state = state_of(selected(find(self.existing), TOKENIZER_FILES))
+        elif folder := self.folder():
+            state = state_of(files_in(folder))
+        else:
+            return self
+        return self.model_copy(update={"state": state})
 
     def size(self) -> int | None:
         """Entries of the vocabulary, where this is known before the stage has run."""
         if self.existing is None:
             return self.vocab_size
-        content = _read_json(expanded(self.existing) / "tokenizer.json")
+        try:
+            folder = self.folder()
+        except StorageError:
+            return None  # missing() says why
+        content = _read_json(folder / "tokenizer.json") if folder else None
         if not content:
             return None
         added = [token["id"] for token in content.get("added_tokens", [])]
@@ -96,13 +124,14 @@ class TokenizerSpec(StageSpec):
         return []
 
     def missing(self) -> list[Problem]:
-        """What an existing tokenizer's folder lacks on this machine."""
-        if self.existing is None or not is_path(self.existing):
+        """What an existing tokenizer's folder lacks."""
+        try:
+            folder = self.folder()
+        except StorageError as error:
+            return [NotSeen("existing", self.existing, f"the address of a tokenizer's folder: {error.message}")]
+        if folder is None or _read_json(folder / "tokenizer.json"):
             return []
-        path = expanded(self.existing) / "tokenizer.json"
-        if _read_json(path):
-            return []
-        allowed = f"a folder with tokenizer.json, as save_pretrained writes; {path} is missing or damaged"
+        allowed = f"a folder with tokenizer.json, as save_pretrained writes; {folder} has none, or it is damaged"
         return [Problem("existing", self.existing, allowed)]
 
 

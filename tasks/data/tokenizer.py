@@ -15,7 +15,6 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from infra.durable import write_json
 from tasks.data.documents import read_documents
-from tasks.data.source_spec import expanded, is_path
 from tasks.data.spec import SPECIAL_TOKENS, TokenizerSpec
 from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest
@@ -59,7 +58,7 @@ def work(job: Job) -> None:
     corpus = job.input("corpus")
     job.empty_output()
     if spec.existing is not None:
-        eos_id, pad_id = _copy(spec.existing, job.output)
+        eos_id, pad_id = _copy(spec.existing, str(spec.folder() or spec.existing), job.output)
     else:
         assert spec.vocab_size is not None  # by problems(): one of the two
         eos_id, pad_id = _train(job, spec.vocab_size, spec.min_frequency, corpus)
@@ -116,12 +115,11 @@ def _texts(job: Job, corpus: Path) -> Iterator[str]:
         job.progress(min(seen, total), total, "MB")
 
 
-def _copy(name: str, output: Path) -> tuple[int, int]:
+def _copy(name: str, where: str, output: Path) -> tuple[int, int]:
     """Copy an existing tokenizer, checked for what the stages need; returns the ids of end-of-text and
     padding. Raises StageError."""
     from transformers import AutoTokenizer
 
-    where = str(expanded(name)) if is_path(name) else name
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     except (OSError, ValueError) as error:

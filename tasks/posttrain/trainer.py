@@ -19,7 +19,9 @@ from typing import Any, Protocol
 import torch
 import trl.trainer.utils
 from safetensors import SafetensorError, safe_open
+from torch.utils.data import Sampler
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from tasks.checkpoints import KIND, CheckpointFolder
 from tasks.job import Job, StageError
@@ -140,6 +142,33 @@ def arguments(job: Job, spec: PostTrainSpec) -> dict[str, Any]:
     }
 
 
+class PerEpoch(Sampler[int]):
+    """The Trainer's sampler by length, each epoch's order by the seed and the epoch. The Trainer draws it from torch's
+    random state, which a resumed run only has again when the order is drawn."""
+
+    def __init__(self, usual: LengthGroupedSampler, trainer: Any) -> None:
+        self.usual, self.trainer = usual, trainer
+
+    def __len__(self) -> int:
+        return len(self.usual)
+
+    def __iter__(self) -> Iterator[int]:
+        epoch = int(self.trainer.state.epoch or 0)
+        self.usual.generator = torch.Generator().manual_seed(self.trainer.args.seed + epoch)
+        return iter(self.usual)
+
+
+def order_by_epoch(trainer: Any) -> None:
+    """A private hook into transformers 5.17 (`_get_train_sampler`)."""
+    usual = trainer._get_train_sampler
+
+    def sampler(*dataset: Any) -> Any:
+        found = usual(*dataset)
+        return PerEpoch(found, trainer) if isinstance(found, LengthGroupedSampler) else found
+
+    trainer._get_train_sampler = sampler
+
+
 class Memory(Protocol):
     """What a checkpoint must hold besides TRL's own state."""
 
@@ -160,6 +189,7 @@ def fit(
     `metrics` names what is recorded: TRL's name -> ours, beside what begins with LOGGED; `beginning` is recorded as
     step 0. On SIGTERM: a checkpoint, then SystemExit(143).
     """
+    order_by_epoch(trainer)
     reporter = Reporter(job, metrics, memory)
     trainer.add_callback(reporter)
     checkpoint = reporter.checkpoints.newest()

@@ -4,8 +4,10 @@ from typing import Any
 
 import images
 from infra.launch import Engine
-from infra.tracking.execution import is_last
+from infra.pod import this_pod
+from infra.tracking.execution import is_last, note_cached
 from tasks.artifacts import (
+    Artifact,
     ConversionAudit,
     Corpus,
     Decision,
@@ -60,6 +62,20 @@ def report(
         "published": published,
         **{f"eval_{each.label}": each for each in reports},
     }
-    made = run(ENGINE, Report, spec, **{name: artifact for name, artifact in named.items() if artifact})
+    named = {name: artifact for name, artifact in named.items() if artifact}
+    if this_pod():
+        for name, artifact in named.items():
+            _note(name, artifact)
+    made = run(ENGINE, Report, spec, **named)
     print((made.local() / "report.md").read_text(encoding="utf-8"))
     return made
+
+
+def _note(name: str, artifact: Artifact) -> None:
+    """On a cluster what Flyte's cache has needs no pod, so nobody else says that it served this execution; of what a
+    pod of it has made there is a record (infra/tracking/push.py)."""
+    title = {"base": "convert"}.get(name, name.replace("_", "-"))
+    if isinstance(artifact, EvalReport):
+        title = artifact.title("evaluate")
+    manifest = artifact.manifest()
+    note_cached(title, artifact.kind, artifact.digest, artifact.facts(), spec=manifest.spec, inputs=manifest.parents)

@@ -18,6 +18,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from infra.placement.address import File
 from tasks.data.documents import SPLITS, Split, read_documents
 from tasks.data.sources import open_hugging_face
 from tasks.functions import Function
@@ -57,23 +58,22 @@ def read(spec: RowsSpec, folder: Path, corpus: Path | None = None) -> Iterator[F
 
 
 def _files(spec: RowsSpec) -> Iterator[Found]:
-    files, root = spec.files().files(), spec.files().root()
-    total = sum(path.stat().st_size for path in files) or 1
+    files = spec.files().files()
+    total = sum(each.size for each in files) or 1
     before = 0
-    for path in files:
-        name = path.relative_to(root).as_posix()
-        read = _parquet if path.suffix == ".parquet" else _list if _is_list(path) else _lines
-        for where, value, done in read(path, spec):
-            yield Found(f"{name}, {where}", value, min(1.0, (before + done) / total))
-        before += path.stat().st_size
+    for each in files:
+        read = _parquet if each.name.endswith(".parquet") else _list if _is_list(each) else _lines
+        for where, value, done in read(each, spec):
+            yield Found(f"{each.name}, {where}", value, min(1.0, (before + done) / total))
+        before += each.size
 
 
-def _lines(path: Path, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
+def _lines(source: File, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
     """(place, value, bytes of the file that were read) of each line with anything on it, decompressed as the
     name says. Of a line that is too large no more is held."""
     most = spec.max_bytes()
-    compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
-    with path.open("rb") as file:
+    compression = {"gz": "gzip", "zst": "zstd"}.get(source.name.rpartition(".")[2])
+    with source.open() as file:
         stream: IO[bytes] = file
         if compression is not None:
             stream = io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(file), compression), 1 << 18)
@@ -93,7 +93,7 @@ def _lines(path: Path, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
                 yield f"line {number}", value, file.tell()
         except (OSError, pa.ArrowException) as error:
             raise StageError(
-                f"{path}, after line {number}: damaged or cut short ({error}); download it again"
+                f"{source.place}, after line {number}: damaged or cut short ({error}); download it again"
             ) from error
 
 
@@ -134,38 +134,42 @@ def _no_constant(name: str) -> Any:
 _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant)
 
 
-def _is_list(path: Path) -> bool:
+def _is_list(source: File) -> bool:
     """Whether a .json file is one list of rows; many are a row a line."""
-    if path.suffix != ".json":
+    if not source.name.endswith(".json"):
         return False
-    with path.open("rb") as file:
+    with source.open() as file:
         return file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 
-def _list(path: Path, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
+def _list(source: File, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
     """The rows of a JSON list, which is read as a whole."""
-    if path.stat().st_size > LARGEST_JSON_MB * 1e6:
+    if source.size > LARGEST_JSON_MB * 1e6:
+        name = source.name.rpartition("/")[2]
         raise StageError(
-            f"{path}: a .json file is read as a whole, and this one is larger than {LARGEST_JSON_MB} MB. Make a row a "
-            f"line of it: jq -c '.[]' {path.name} > {path.stem}.jsonl"
+            f"{source.place}: a .json file is read as a whole, and this one is larger than {LARGEST_JSON_MB} MB. Make "
+            f"a row a line of it: jq -c '.[]' {name} > {name}l"
         )
-    rows = _value(path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
+    with source.open() as file:
+        rows = _value(file.read().removeprefix(b"\xef\xbb\xbf"))
     if isinstance(rows, Wrong):
-        raise StageError(f"{path}: {rows}")
+        raise StageError(f"{source.place}: {rows}")
     for number, row in enumerate(rows, start=1):
         yield f"row {number}", row, 0
 
 
-def _parquet(path: Path, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
-    row, size = 0, path.stat().st_size
+def _parquet(source: File, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
+    row, size = 0, source.size
     try:
-        with pq.ParquetFile(path) as file:
+        with source.open() as opened, pq.ParquetFile(opened) as file:
             for batch in file.iter_batches(batch_size=BATCH):
                 for value in _batch(batch):
                     row += 1
                     yield f"row {row}", value, round(size * row / file.metadata.num_rows)
     except (OSError, pa.ArrowException) as error:
-        raise StageError(f"{path}, after row {row}: not readable as Parquet ({error}); get the file anew") from error
+        raise StageError(
+            f"{source.place}, after row {row}: not readable as Parquet ({error}); get the file anew"
+        ) from error
 
 
 def _batch(batch: pa.RecordBatch) -> Iterable[Any]:

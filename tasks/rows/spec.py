@@ -11,11 +11,13 @@
 Which formats are recognised is said in recognise.py.
 """
 
-from pathlib import Path
+import glob
 from typing import Any, Literal
 
 from pydantic import Field
 
+from infra.placement.address import File
+from infra.placement.storage import is_bucket
 from tasks.data.source_spec import FilesSource, HuggingFaceSource, expanded
 from tasks.functions import Function
 from tasks.spec import PathText, Problem, Spec, StageSpec
@@ -33,9 +35,11 @@ class RowFiles(FilesSource):
 
     suffixes = SUFFIXES  # type: ignore[assignment]  # a ClassVar, narrowed there by its own value
 
-    def files(self) -> list[Path]:
+    def files(self) -> list[File]:
         found = super().files()
-        return [path for path in found if path.suffix != ".json"] if expanded(self.path).is_dir() else found
+        names = {each.name for each in found}
+        is_folder = not glob.has_magic(self.path) and self.path.rstrip("/").rpartition("/")[2] not in names
+        return [each for each in found if not (is_folder and each.name.endswith(".json"))]
 
 
 class HuggingFaceRows(Spec):
@@ -130,6 +134,10 @@ class RowsSpec(StageSpec):
             return self.model_copy(update={"state": state})
         return self.model_copy(update={"function": self.function.as_found()}) if self.function else self
 
+    def local_files(self) -> list[File]:
+        """Those of this machine that `path` names."""
+        return self.files().local_files() if self.path is not None else []
+
     def files(self) -> RowFiles:
         """Of `path`."""
         assert self.path is not None
@@ -141,7 +149,7 @@ class RowsSpec(StageSpec):
     def place(self) -> str:
         """The source in a person's words, for messages."""
         if self.path is not None:
-            return str(expanded(self.path))
+            return self.path if is_bucket(self.path) else str(expanded(self.path))
         return self.huggingface.name if self.huggingface else self.function.name if self.function else "nowhere"
 
 

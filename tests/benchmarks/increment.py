@@ -30,7 +30,7 @@ LINES_FILE = 64.0  # MB of text in one .jsonl
 
 def texts(megabytes: float, first: int) -> Iterator[str]:
     """Documents of that much text in all, none of them like another; `first` numbers the copies."""
-    library = [path.read_text(errors="replace") for path in StdlibSource().files()]
+    library = [Path(file.place).read_text(errors="replace") for file in StdlibSource().files()]
     left = megabytes * 1e6
     for copy in count(first):
         for text in library:

@@ -34,7 +34,7 @@ VOCABULARY = 4096
 def write_corpus(directory: Path, megabytes: float) -> None:
     """The standard library's source, over and over, up to a size."""
     writer = SplitWriter(directory, "train")
-    paths = StdlibSource().files()
+    paths = [Path(file.place) for file in StdlibSource().files()]
     for number, path in enumerate(cycle(paths)):
         if writer.bytes > megabytes * 1e6:
             break

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from blake3 import blake3
 
+from tasks.job import json_lines
 from tests.cluster.client import Client
 from tests.cluster.pod import ROOT, Pod
 from tests.cluster.propeller import Cluster
@@ -24,7 +26,15 @@ BASE: dict[str, Any] = {name: TINY[name] for name in ("tokenizer", "shards", "co
     "pretrain": TINY["pretrain"] | {"steps": 200, "checkpoints": {"every": EVERY}},
     "audit": None,
 }
-CHECKPOINT = re.compile(r"/checkpoints/step-(\d+)/manifest\.json$")
+# Long enough to be killed in the middle; in 30 s, which Kubernetes gives a pod that says nothing else
+GRACE = {"pod": {"termination_grace_period_seconds": 30}}
+TUNED: dict[str, Any] = {
+    "sft": TINY["sft"] | {"steps": 200, "checkpoint_every": EVERY} | GRACE,
+    "dpo": TINY["dpo"] | {"steps": 200, "checkpoint_every": EVERY} | GRACE,
+    "grpo": TINY["grpo"] | {"steps": 16, "checkpoint_every": 2} | GRACE,
+}
+MEASURED = TINY["evaluate"] | {"held_out_bytes": 400_000}
+CHECKPOINT = re.compile(r"/(?:checkpoints/step|checkpoints/checkpoint|answers/part)-(\d+)/[^/]+/manifest\.json$")
 KINDS = ("corpus", "tokenizer", "tokenized_corpus", "megatron_checkpoint", "hf_model", "eval_report")
 STAGES = ["prepare_corpus", "train_tokenizer", "tokenize", "pretrain", "convert"]
 
@@ -59,6 +69,15 @@ def digests(storage: Storage, kinds: Collection[str] = KINDS) -> set[tuple[str, 
     return {(each["kind"], each["digest"]) for each in manifests(storage) if each["kind"] in kinds}
 
 
+def whole(storage: Storage) -> bool:
+    """Whether every artifact in storage is what its manifest says."""
+    return all(
+        blake3(storage.get(f"{baton(storage)}/artifacts/{each['digest']}/{name}") or b"").hexdigest() == file["blake3"]
+        for each in manifests(storage)
+        for name, file in each["files"].items()
+    )
+
+
 def lose(cluster: Cluster, kind: str) -> None:
     """Delete the files of all artifacts of a kind, and not what the catalog says of them."""
     for _, digest in digests(cluster.storage, [kind]):
@@ -72,32 +91,60 @@ def forget(cluster: Cluster, stage: str, function: str, kind: str) -> None:
     cluster.catalog.forget(function)
 
 
-def stored_step(storage: Storage) -> int:
-    """The newest checkpoint of the pretraining that is complete in storage; 0: there is none."""
-    found = [CHECKPOINT.search(uri) for uri in storage.list(f"{baton(storage)}/jobs/pretrain-")]
+def stored_step(storage: Storage, stage: str) -> int:
+    """The newest checkpoint of a stage's only job that is complete in storage; 0: there is none."""
+    found = [CHECKPOINT.search(uri) for uri in storage.list(f"{baton(storage)}/jobs/{stage}-")]
     return max((int(each[1]) for each in found if each), default=0)
 
 
 class Disturbed:
-    """Does something to the first pod of the pretraining when a checkpoint of it is in storage."""
+    """Does something to each attempt at a stage in turn, when a new checkpoint of it is in storage."""
 
-    def __init__(self, storage: Storage, act: Callable[[Pod], None]) -> None:
-        self._storage, self._act = storage, act
-        self.step, self.when = 0, 0.0  # of the newest checkpoint then; seconds since the epoch
-        self.saved = 0  # the newest checkpoint's step when that was done
+    def __init__(self, storage: Storage, stage: str, *acts: Callable[[Pod], None]) -> None:
+        self._storage, self.stage, self._acts = storage, stage, acts
+        self.steps: list[int] = []  # of the newest checkpoint when something was done
+        self.when: list[float] = []  # seconds since the epoch
+        self.saved: list[int] = []  # the newest checkpoint's step when it had been done
 
     def __call__(self, pod: Pod) -> None:
-        while pod.task == "pretrain" and pod.attempt == 0 and pod.alive():
-            if step := stored_step(self._storage):
-                self.step, self.when = step, time.time()
-                self._act(pod)
-                self.saved = stored_step(self._storage)
+        if pod.task != self.stage or pod.attempt >= len(self._acts):
+            return
+        known = max(self.saved, default=0)
+        while pod.alive():
+            if (step := stored_step(self._storage, self.stage)) > known:
+                self.steps.append(step)
+                self.when.append(time.time())
+                self._acts[pod.attempt](pod)
+                self.saved.append(stored_step(self._storage, self.stage))
                 return
             time.sleep(0.05)
 
 
-def trained(storage: Storage) -> list[dict[str, Any]]:
-    """The metrics of the pretraining, a line for each step."""
-    ((_, digest),) = digests(storage, ["megatron_checkpoint"])
-    lines = storage.get(f"{baton(storage)}/artifacts/{digest}/record/metrics.jsonl") or b""
-    return [line for line in map(json.loads, lines.splitlines()) if "loss" in line]
+def steps_on_disk(pod: Pod) -> list[int]:
+    """Of a training that goes on there."""
+    lines = [line for path in pod.home.glob("root/.baton/jobs/*/metrics.jsonl") for line in json_lines(path)]
+    return [line["step"] for line in lines]
+
+
+def saved_step(pod: Pod) -> int:
+    """The newest checkpoint that is complete on a pod's disk; 0: there is none."""
+    paths = pod.home.glob("root/.baton/jobs/*/work/checkpoints/*-*/manifest.json")
+    return max((int(path.parent.name.rpartition("-")[2]) for path in paths), default=0)
+
+
+def training(storage: Storage, stage: str) -> dict[str, Any]:
+    """The manifest of what a training stage has made."""
+    (made,) = [
+        each
+        for each in manifests(storage)
+        if (each["kind"] == "megatron_checkpoint" if stage == "pretrain" else each["facts"].get("label") == stage)
+        and each["kind"] in ("megatron_checkpoint", "hf_model")
+    ]
+    return made
+
+
+def recorded(storage: Storage, manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """The metrics of a training, a line for each step."""
+    there = f"{baton(storage)}/artifacts/{manifest['digest']}/record/metrics.jsonl"
+    lines = map(json.loads, (storage.get(there) or b"").splitlines())
+    return [line for line in lines if "loss" in line]

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from threading import Event
 
 import psutil
 
@@ -67,20 +68,21 @@ class Pod:
         given: Mapping[str, str],
     ) -> None:
         self.name, self.task, self.attempt, self.log = name, task, attempt, folder / "log.txt"
-        self._home = folder / "pod"
-        work = self._home / "root"
-        for path in (work, self._home / "tmp"):
-            path.mkdir(parents=True)
+        self.home = Path(tempfile.mkdtemp(prefix="pod-"))  # short: vLLM has sockets in TMPDIR
+        folder.mkdir()
+        work = self.home / "root"
+        for path in (work, self.home / "tmp"):
+            path.mkdir()
         environment = {
             "PATH": f"{ENVIRONMENT / 'bin'}:/usr/local/bin:/usr/bin:/bin",
             "HOME": str(work),
-            "TMPDIR": str(self._home / "tmp"),
+            "TMPDIR": str(self.home / "tmp"),
             "LANG": "C.UTF-8",
             **given,
         }
         words = list(command)
         if can_be_alone():
-            needed = (self._home, ENVIRONMENT, Path(sys.base_prefix).resolve(), reachable.folder)
+            needed = (self.home, ENVIRONMENT, Path(sys.base_prefix).resolve(), reachable.folder)
             environment |= {"NEEDED": " ".join(map(str, needed)), "HIDDEN": " ".join(map(str, HIDDEN))}
             relay = [str(ENVIRONMENT / "bin/python"), "-IS", "-c", RELAY, str(reachable.folder)]
             script = ALONE.replace("$RELAY", shlex.join([*relay, *reachable.reach(given.values())]))
@@ -97,15 +99,32 @@ class Pod:
             )
         self.grace_s = GRACE_S
         self.deleted = False
+        self.lost = Event()
 
     def alive(self) -> bool:
         return self.process.poll() is None
 
     def wait(self) -> int:
-        """Its exit code; 128 and the signal's number if a signal ended it. What it wrote to its disk is gone then."""
+        """Its exit code; 128 and the signal's number if a signal ended it, or if Kubernetes believes so. What it wrote
+        to its disk is gone then."""
+        while self.alive():
+            if self.lost.wait(0.05):
+                return 128 + signal.SIGKILL
         code = self.process.wait()
-        shutil.rmtree(self._home, ignore_errors=True)
+        shutil.rmtree(self.home, ignore_errors=True)
         return 128 - code if code < 0 else code
+
+    def lose(self) -> None:
+        """Its node is not heard of any more: Flyte takes it for dead, and it works on."""
+        self.lost.set()
+
+    def pause(self) -> None:
+        """Nothing in it goes on: what is on its disk can be looked at."""
+        try:
+            for process in psutil.Process(self.process.pid).children(recursive=True):
+                process.suspend()
+        except psutil.NoSuchProcess:
+            pass  # it ended meanwhile
 
     def kill(self) -> None:
         """Its node is lost: all its processes at once."""

@@ -231,7 +231,8 @@ class _Run:
         try:
             code = pod.wait()
         finally:
-            pod.kill()
+            if not pod.lost.is_set():
+                pod.kill()
             with self.lock:
                 self.pods.discard(pod)
         if pod.deleted:

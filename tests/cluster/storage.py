@@ -11,7 +11,7 @@ import boto3
 from moto.moto_server.threaded_moto_server import make_server  # Werkzeug's
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 
-KEY = "test"  # moto takes any
+from tests.s3 import KEY, S3, Faults, disturbed
 
 _buckets = itertools.count()
 
@@ -19,11 +19,8 @@ _buckets = itertools.count()
 class Storage:
     """One bucket of the server, as this process sees it; pods see it at an address of their own."""
 
-    def __init__(self, bucket: str, here: str, for_pods: str) -> None:
-        self.bucket, self.for_pods = bucket, for_pods
-        self.refused = 0  # requests of pods that were answered with 503
-        self._refusals: list[tuple[str, str]] = []
-        self._lock = threading.Lock()
+    def __init__(self, bucket: str, here: str, for_pods: str, faults: Faults) -> None:
+        self.bucket, self.for_pods, self.faults = bucket, for_pods, faults
         self.client = boto3.client(
             "s3", endpoint_url=here, region_name="us-east-1", aws_access_key_id=KEY, aws_secret_access_key=KEY
         )
@@ -39,21 +36,6 @@ class Storage:
             "FLYTE_AWS_ACCESS_KEY_ID": KEY,
             "FLYTE_AWS_SECRET_ACCESS_KEY": KEY,
         }
-
-    def refuse(self, method: str, part: str, times: int) -> None:
-        """Answer 503 to the next so many requests of pods for an address with `part` in it."""
-        with self._lock:
-            self._refusals += [(method, part)] * times
-
-    def refuses(self, environ: dict[str, Any]) -> bool:
-        """Whether a request is one of those."""
-        with self._lock:
-            for method, part in self._refusals:
-                if environ["REQUEST_METHOD"] == method and part in environ["PATH_INFO"]:
-                    self._refusals.remove((method, part))
-                    self.refused += 1
-                    return True
-        return False
 
     def put(self, uri: str, content: bytes) -> None:
         self.client.put_object(Bucket=self.bucket, Key=self._key(uri), Body=content)
@@ -90,17 +72,12 @@ class Storage:
 def s3() -> Iterator[Storage]:
     """The server with an empty bucket."""
     logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it has a line for each request
-    moto = DomainDispatcherApplication(create_backend_app)
-
-    def pods(environ: dict[str, Any], start_response: Any) -> Any:
-        if storage.refuses(environ):
-            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))  # the client may still be sending
-            start_response("503 Slow Down", [("Content-Type", "application/xml"), ("x-amz-request-id", "0")])
-            return [b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"]
-        return moto(environ, start_response)
-
-    with served(moto) as here, served(pods) as for_pods:
-        storage = Storage(f"flyte-{next(_buckets)}", here, for_pods)
+    faults = Faults()
+    with (
+        served(DomainDispatcherApplication(create_backend_app)) as here,
+        disturbed(S3(here), faults) as for_pods,
+    ):
+        storage = Storage(f"flyte-{next(_buckets)}", here, for_pods.endpoint, faults)
         storage.client.create_bucket(Bucket=storage.bucket)
         yield storage
 

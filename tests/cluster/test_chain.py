@@ -9,6 +9,7 @@ import pytest
 
 from tests.cluster.chain import (
     BASE,
+    CORPUS,
     KINDS,
     STAGES,
     Disturbed,
@@ -17,18 +18,23 @@ from tests.cluster.chain import (
     forget,
     lose,
     manifests,
+    recorded,
     submit,
-    trained,
+    training,
+    whole,
 )
 from tests.cluster.client import DIGEST, Client
 from tests.cluster.pod import ROOT, Pod
 from tests.cluster.propeller import Cluster, Done
 from tests.tracking.conftest import Server
+from tests.workflows.test_five_days import RECIPE
+
+PAGES = "http://lineage.example"
 
 
 @pytest.fixture(scope="module")
 def submitted(tracked: Cluster, client: Client, mlflow: Server) -> Any:
-    return submit(client, BASE, MLFLOW_TRACKING_URI=mlflow.uri)
+    return submit(client, BASE, MLFLOW_TRACKING_URI=mlflow.uri, BATON_LINEAGE=PAGES)
 
 
 @pytest.fixture(scope="module")
@@ -62,17 +68,38 @@ def test_the_pretraining_asks_for_what_it_needs(run: Done) -> None:
     assert {"cpu", "memory"} <= pretrain.asked.requests.keys()
 
 
-def test_the_execution_is_one_execution_in_mlflow(run: Done, mlflow: Server) -> None:
+def execution(run: Done, mlflow: Server) -> tuple[Any, list[Any]]:
+    """An execution in MLflow, and its stages."""
     found = mlflow_client.MlflowClient(mlflow.uri)
     (experiment,) = [each for each in found.search_experiments() if each.name != "Default"]
     runs = found.search_runs([experiment.experiment_id])
     mine = [each for each in runs if run.name in each.data.tags["baton.execution"]]
     (parent,) = [each for each in mine if each.data.tags["baton.role"] == "execution"]
-    children = [each for each in mine if each.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
-    assert sorted(each.data.tags["mlflow.runName"] for each in children) == [
-        *("convert", "corpus", "pretrain", "report", "shards", "tokenizer")
-    ]
-    assert {each.info.status for each in mine} == {"FINISHED"}
+    return parent, [each for each in mine if each.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+
+
+def children(run: Done, mlflow: Server) -> dict[str, Any]:
+    """The stages of one that has ended well, by their names."""
+    parent, stages = execution(run, mlflow)
+    assert parent.info.status == "FINISHED"
+    by_name = {each.data.tags["mlflow.runName"]: each for each in stages}
+    assert len(by_name) == len(stages)  # each once
+    return by_name
+
+
+def test_the_execution_is_one_execution_in_mlflow(run: Done, mlflow: Server) -> None:
+    stages = children(run, mlflow)
+    assert sorted(stages) == ["convert", "corpus", "pretrain", "report", "shards", "tokenizer"]
+    assert {each.info.status for each in stages.values()} == {"FINISHED"}
+    assert {each.data.tags["baton.cached"] for each in stages.values()} == {"false"}
+
+
+def test_flyte_s_page_and_the_lineage_page_link_to_each_other(tracked: Cluster, run: Done, mlflow: Server) -> None:
+    storage, (parent, _) = tracked.storage, execution(run, mlflow)
+    decks = [storage.get(uri) or b"" for uri in storage.list(f"{storage.root}/") if uri.endswith("/deck.html")]
+    link = f'href="{PAGES}/lineage/executions/{parent.data.tags["baton.execution"]}"'
+    assert len([deck for deck in decks if link in deck.decode()]) == len([*STAGES, "report"])
+    assert parent.data.tags["baton.link.Flyte"].startswith(f"http://{tracked.address}/console/projects/flytesnacks/")
 
 
 def test_a_pod_ends_quietly(run: Done) -> None:
@@ -80,10 +107,26 @@ def test_a_pod_ends_quietly(run: Done) -> None:
     assert not [(each.task, word) for each in run.ran for word in noise if word in each.said]
 
 
-def test_the_same_again_is_served_from_the_catalog(tracked: Cluster, client: Client, run: Done, submitted: Any) -> None:
-    again = tracked.execute(client.again(submitted))
-    assert again.failed is None, again.why()
+@pytest.fixture(scope="module")
+def again(tracked: Cluster, client: Client, run: Done, submitted: Any) -> Done:
+    done = tracked.execute(client.again(submitted))
+    assert done.failed is None, done.why()
+    return done
+
+
+def test_the_same_again_is_served_from_the_catalog(again: Done) -> None:
     assert again.made() == ["stages", "report"]
+
+
+def test_stages_that_had_no_pod_are_in_the_execution_too(run: Done, again: Done, mlflow: Server) -> None:
+    made, served = children(run, mlflow), children(again, mlflow)
+    assert served.keys() == made.keys()
+    assert {name for name, each in served.items() if each.data.tags["baton.cached"] == "true"} == {
+        *("convert", "corpus", "pretrain", "shards", "tokenizer")
+    }
+    assert {each.info.status for each in served.values()} == {"FINISHED"}
+    for name in served.keys() - {"report"}:
+        assert served[name].data.tags["baton.output"] == made[name].data.tags["baton.output"]
 
 
 @pytest.fixture
@@ -118,18 +161,30 @@ def before(tracked: Cluster, run: Done) -> set[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def disturbed(tracked: Cluster, client: Client, before: Any, submitted: Any) -> tuple[Done, Disturbed]:
-    """Pretraining and conversion anew: the first is killed once, and the storage refuses what the second sends."""
+    """Pretraining and conversion anew: the first is killed once, and the second's storage is slow, refuses requests
+    and cuts connections. In it is half of what a pod before them has sent: a checkpoint, and the artifact."""
+    ((_, model),) = [each for each in before if each[0] == "hf_model"]
+    (done,) = [uri for uri in tracked.storage.list(f"{baton(tracked.storage)}/jobs/pretrain-") if "result" in uri]
+    half = [
+        f"{baton(tracked.storage)}/artifacts/{model}/model.safetensors",
+        done.replace("result.json", "work/checkpoints/step-00000190/00/common.pt"),
+    ]
     forget(tracked, "pretrain", "pretrain", "megatron_checkpoint")
     forget(tracked, "convert", "convert", "hf_model")
-    kill = Disturbed(tracked.storage, Pod.kill)
+    for place in half:
+        tracked.storage.put(place, b"half")
+    kill = Disturbed(tracked.storage, "pretrain", Pod.kill)
 
     def watch(pod: Any) -> None:
         if pod.task == "convert":
-            tracked.storage.refuse("PUT", "/artifacts/", 5)
-            tracked.storage.refuse("GET", "/artifacts/", 5)
+            faults.about, faults.refused, faults.cut, faults.delay_s = "(GET|PUT) .*/artifacts/", 5, 5, 0.1
         kill(pod)
 
-    return tracked.execute(client.again(submitted), watch), kill
+    faults = tracked.storage.faults
+    try:
+        return tracked.execute(client.again(submitted), watch), kill
+    finally:
+        faults.delay_s = 0.0
 
 
 def test_a_killed_pretraining_continues_in_the_next_pod(
@@ -139,8 +194,9 @@ def test_a_killed_pretraining_continues_in_the_next_pod(
     assert done.failed is None, done.why()
     assert [each.attempt for each in done.of("pretrain")] == [0, 1]
     assert digests(tracked.storage) == before
-    kept = [line["step"] for line in trained(tracked.storage) if line["time"] < kill.when]
-    assert max(kept) >= kill.step > 0
+    steps = recorded(tracked.storage, training(tracked.storage, "pretrain"))
+    kept = [line["step"] for line in steps if line["time"] < kill.when[0]]
+    assert max(kept) >= kill.steps[0] > 0
 
 
 @pytest.mark.slow
@@ -149,20 +205,20 @@ def test_a_pretraining_that_is_asked_to_end_saves_what_it_has(
 ) -> None:
     """As when a node is drained: SIGTERM, and SIGKILL after the grace period."""
     forget(tracked, "pretrain", "pretrain", "megatron_checkpoint")
-    ended = Disturbed(tracked.storage, Pod.delete)
+    ended = Disturbed(tracked.storage, "pretrain", Pod.delete)
     done = tracked.execute(client.again(submitted), ended)
     assert done.failed is None, done.why()
-    assert ended.saved > ended.step
+    assert ended.saved > ended.steps
     assert digests(tracked.storage) == before
 
 
-def test_a_storage_that_refuses_for_a_while_is_asked_again(
+def test_a_storage_that_refuses_and_cuts_connections_for_a_while_is_asked_again(
     tracked: Cluster, before: set[tuple[str, str]], disturbed: tuple[Done, Disturbed]
 ) -> None:
     done, _ = disturbed
     assert done.failed is None, done.why()
-    assert tracked.storage.refused == 10
-    assert digests(tracked.storage) == before
+    assert (tracked.storage.faults.refused, tracked.storage.faults.cut) == (0, 0)
+    assert digests(tracked.storage) == before and whole(tracked.storage)
 
 
 def test_files_that_are_gone_end_in_the_command_that_helps(
@@ -185,3 +241,10 @@ def test_what_is_gone_is_made_again(
     done = tracked.execute(client.again(submitted, overwrite_cache=True))
     assert done.failed is None, done.why()
     assert digests(tracked.storage) == before
+
+
+def test_a_dynamic_that_fails_by_itself_ends_the_execution(tracked: Cluster, client: Client, mlflow: Server) -> None:
+    recipe = RECIPE | {"name": "untuned", "corpus": CORPUS, "refresh": None}
+    done = tracked.execute(submit(client, recipe, workflow="continuous.refresh_rl", MLFLOW_TRACKING_URI=mlflow.uri))
+    assert "refresh: is off" in str(done.failed)
+    assert execution(done, mlflow)[0].info.status == "FAILED"

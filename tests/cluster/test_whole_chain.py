@@ -2,30 +2,47 @@
 
 import random
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlflow as mlflow_client
 import pytest
 
 from tests.cluster.catalog import Catalog
-from tests.cluster.chain import CORPUS, baton, digests, submit
+from tests.cluster.chain import (
+    BASE,
+    CORPUS,
+    TUNED,
+    baton,
+    digests,
+    recorded,
+    saved_step,
+    steps_on_disk,
+    stored_step,
+    submit,
+    training,
+)
 from tests.cluster.client import Client
 from tests.cluster.pod import Pod
 from tests.cluster.propeller import Cluster, Done
+from tests.cluster.storage import Storage
 from tests.tracking.conftest import Server
 from tests.workflows.test_five_days import RECIPE
 from tests.workflows.test_pretrain_to_rl import LABELS, STAGES, TINY
 
 pytestmark = pytest.mark.slow
 
+RECIPE_OF_ALL = TINY | {"corpus": CORPUS, "pretrain": BASE["pretrain"]} | TUNED
+EVERY_OF = {"pretrain": BASE["pretrain"]["checkpoints"]["every"]} | {
+    stage: spec["checkpoint_every"] for stage, spec in TUNED.items()
+}
 KILLS, SEED = 30, 15
 KILLED_WITHIN_S = 20.0  # of a pod's start
 
 
 @pytest.fixture(scope="module")
 def submitted(tracked: Cluster, client: Client, mlflow: Server) -> Any:
-    return submit(client, TINY | {"corpus": CORPUS}, MLFLOW_TRACKING_URI=mlflow.uri)
+    return submit(client, RECIPE_OF_ALL, MLFLOW_TRACKING_URI=mlflow.uri)
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +57,23 @@ def test_every_stage_runs_once(run: Done, mlflow: Server) -> None:
     assert mlflow_client.MlflowClient(mlflow.uri).get_model_version("tiny", "1").status == "READY"
 
 
+@dataclass(frozen=True)
+class Killed:
+    """A training pod, when it was killed."""
+
+    stage: str
+    when: float  # seconds since the epoch
+    reached: int  # its last step
+    saved: int  # the step of its last checkpoint,
+    stored: int  # and of the last one in storage
+
+
 class AtRandom:
     """Kills pods some time after they have started; a task's third attempt is left alone, since a fourth is not had."""
 
-    def __init__(self, chance: random.Random, left: int) -> None:
-        self.chance, self.left = chance, left
+    def __init__(self, storage: Storage, chance: random.Random, left: int) -> None:
+        self.storage, self.chance, self.left = storage, chance, left
+        self.trainings: list[Killed] = []
 
     def __call__(self, pod: Pod) -> None:
         if pod.attempt >= 2 or self.chance.random() < 0.4:
@@ -52,17 +81,36 @@ class AtRandom:
         time.sleep(self.chance.uniform(0, KILLED_WITHIN_S))
         if pod.alive() and self.left:
             self.left -= 1
+            pod.pause()
+            if pod.task in EVERY_OF and (lines := steps_on_disk(pod)):
+                saved, stored = saved_step(pod), stored_step(self.storage, pod.task)
+                self.trainings.append(Killed(pod.task, time.time(), max(lines), saved, stored))
             pod.kill()
 
+    def check(self) -> None:
+        """Nobody took more than one interval again, besides that whose checkpoint was on its way into storage."""
+        for killed in self.trainings:
+            made = training(self.storage, killed.stage)
+            steps = [line["step"] for line in recorded(self.storage, made) if line["time"] < killed.when]
+            continued, every = max(steps, default=0), EVERY_OF[killed.stage]
+            print(f"{killed}: continued behind step {continued}")
+            assert continued >= killed.stored
+            assert killed.saved - killed.stored <= every
+            assert killed.reached - killed.saved <= every
+        self.trainings.clear()
 
-def test_pods_killed_at_random_change_no_digest(tracked: Cluster, client: Client, run: Done, submitted: Any) -> None:
-    before, kill = digests(tracked.storage), AtRandom(random.Random(SEED), KILLS)
+
+def test_pods_killed_at_random_change_no_digest_and_cost_one_checkpoint_interval_each(
+    tracked: Cluster, client: Client, run: Done, submitted: Any
+) -> None:
+    before, kill = digests(tracked.storage), AtRandom(tracked.storage, random.Random(SEED), KILLS)
     while kill.left:
         tracked.storage.remove(baton(tracked.storage))
         anew = replace(tracked, catalog=Catalog())
         done = anew.execute(client.again(submitted), kill)
         assert done.failed is None, done.why()
         assert digests(tracked.storage) == before
+        kill.check()
 
 
 def test_a_champion_is_made_and_a_day_without_new_text_changes_nothing(

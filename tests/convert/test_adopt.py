@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from tasks.job import StageError, open_job
 from tasks.manifest import ArtifactError, verify
 from tests.convert.tiny import make_tokenizer
 from tests.pretrain.tiny import VOCABULARY, write_job
+from tests.s3 import S3
 
 
 @pytest.fixture
@@ -58,6 +60,36 @@ def test_an_adopted_model_is_the_same_model(model: Path, tmp_path: Path) -> None
     before, after = (AutoModelForCausalLM.from_pretrained(path) for path in (model, tmp_path / "job" / "output"))
     for name, weight in before.state_dict().items():
         assert torch.equal(weight, after.state_dict()[name]), name
+
+
+def test_a_model_at_an_address_is_brought_and_adopted(
+    s3: S3, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights and what is read beside them; not what else is there."""
+    monkeypatch.setenv("BATON_CACHE", str(tmp_path / "cache"))
+    key = uuid4().hex
+    (model / "original").mkdir()
+    (model / "original/consolidated.pth").write_bytes(b"pickled")
+    for path in model.rglob("*"):
+        if path.is_file():
+            s3.write(f"{key}/{path.relative_to(model)}", path.read_bytes())
+    with s3.flyte(tmp_path):
+        spec = AdoptSpec(model=f"{s3.address}/{key}")
+        assert spec.missing() == []
+        assert spec.max_positions() == 128
+        state = spec.as_found().state
+        write_job(tmp_path / "job", "adopt", "hf_model", spec.model_dump(mode="json"))
+        work(open_job(tmp_path / "job"))
+        s3.delete(f"{key}/config.json", f"{key}/model.safetensors")
+        assert [problem.allowed.partition(",")[0] for problem in spec.missing()] == [
+            "a folder with a whole config.json",
+            "a folder with *.safetensors (pickled weights are not read)",
+        ]
+        assert spec.as_found().state != state
+    verify(tmp_path / "job/output")
+    (kept,) = (path for path in (tmp_path / "cache/brought").iterdir() if path.is_dir())
+    assert not (kept / "original").exists()
+    assert load_file(kept / "model.safetensors").keys() == load_file(model / "model.safetensors").keys()
 
 
 def test_pickled_weights_are_refused(model: Path, tmp_path: Path) -> None:

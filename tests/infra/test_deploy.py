@@ -30,14 +30,15 @@ def read(name: str) -> Any:
 
 
 def manifests() -> dict[str, Any]:
-    """The connector's, by kind."""
-    return {each["kind"]: each for each in yaml.safe_load_all((INFRA / "flyte/connector.yaml").read_text())}
+    """The connector's and the tracking's, by kind."""
+    texts = [(INFRA / f"flyte/{name}.yaml").read_text() for name in ("connector", "tracking")]
+    return {each["kind"]: each for text in texts for each in yaml.safe_load_all(text)}
 
 
 # -- Kubernetes --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["Deployment", "Service", "NetworkPolicy"])
+@pytest.mark.parametrize("kind", ["Deployment", "Service", "NetworkPolicy", "CronJob"])
 def test_a_manifest_is_what_kubernetes_takes(kind: str) -> None:
     kubernetes_validate.validate(manifests()[kind], KUBERNETES, strict=True)
 
@@ -61,6 +62,15 @@ def test_flyte_finds_the_connector() -> None:
     assert container["args"] == ["--port", str(listens), "--modules", "infra.placement.connector"]
 
 
+def test_executions_that_no_pod_closed_are_closed_in_the_connector_s_image(tmp_path: Path) -> None:
+    spec = manifests()["CronJob"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert container["image"] == manifests()["Deployment"]["spec"]["template"]["spec"]["containers"][0]["image"]
+    _, *words = container["command"]
+    here = os.environ | {each["name"]: each["value"] for each in container["env"]} | {"BATON_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, *words], env=here, cwd=ROOT, check=True)
+
+
 def test_flyte_gives_placed_tasks_to_the_connector() -> None:
     plugins = read("flyte/values.yaml")["enabled_plugins"]["tasks"]["task-plugins"]
     assert plugins["default-for-task-types"][TASK_TYPE] == "connector-service"
@@ -80,16 +90,18 @@ def test_the_connector_runs_with_as_little_as_it_needs() -> None:
 
 
 def test_the_connector_s_image_has_all_that_it_imports() -> None:
-    for path in closure(INFRA / "placement/connector.py"):
+    for path in closure(INFRA / "placement/connector.py", INFRA / "tracking/flyte.py"):
         assert INFRA in path.parents  # the one folder of ours that is in it
         for package in third_party(path):
             assert distributions(package) & OF_CONNECTOR.keys(), f"{path} imports {package}"
     assert {"grpcio-health-checking", "prometheus-client"} <= OF_CONNECTOR.keys()  # the probes and the metrics
 
 
-@pytest.mark.parametrize("package", ["flytekit", "skypilot"])
-def test_the_connector_speaks_with_the_versions_that_are_here(package: str) -> None:
-    assert OF_CONNECTOR[package] == OURS[package]
+@pytest.mark.parametrize(
+    ("package", "ours"), [("flytekit", "flytekit"), ("skypilot", "skypilot"), ("mlflow-skinny", "mlflow")]
+)
+def test_the_connector_speaks_with_the_versions_that_are_here(package: str, ours: str) -> None:
+    assert OF_CONNECTOR[package] == OURS[ours]
 
 
 # -- MLflow ------------------------------------------------------------------------------------------

@@ -88,6 +88,17 @@ def test_a_digest_in_the_search_opens_its_artifact(page: TestClient, store: Stor
     assert page.get(f"{ROOT}/search?q=laptop").url.path == f"{ROOT}/executions"
 
 
+def test_an_execution_of_a_cluster_links_to_flyte_s_page(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when its pods, started by a schedule, did not know where that is."""
+    for name, value in {"ID": "f0", "PROJECT": "llm", "DOMAIN": "production"}.items():
+        monkeypatch.setenv(f"FLYTE_INTERNAL_EXECUTION_{name}", value)
+    begin_execution("nightly", {})
+    end_execution()
+    monkeypatch.setenv("FLYTE_PLATFORM_CONSOLE_ENDPOINT", "https://flyte.example")
+    shown = TestClient(alone()).get("/lineage/executions/llm-production-f0").text
+    assert 'href="https://flyte.example/console/projects/llm/domains/production/executions/f0"' in shown
+
+
 def test_the_recipe_comes_back_as_it_was(page: TestClient, store: Stored) -> None:
     assert page.get(f"{ROOT}/executions/{store.first}/recipe.json").json() == LAPTOP
 

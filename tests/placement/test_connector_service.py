@@ -22,10 +22,14 @@ from flyteidl.core import errors_pb2, literals_pb2, tasks_pb2
 from flyteidl.core.execution_pb2 import TaskExecution
 from flyteidl.service.agent_pb2_grpc import AsyncAgentServiceStub
 from flytekit.extend.backend.utils import is_terminal_phase
+from mlflow import MlflowClient
 from sky.exceptions import ResourcesUnavailableError
 
 from infra.placement.config import NO_IMAGE
 from tests.placement.api_server import ApiServer, api_server, until
+from tests.tracking.conftest import Server, empty_store, home, server, sleeping_server
+
+__all__ = ["empty_store", "home", "server", "sleeping_server"]
 
 DEADLINE_S = 10.0  # Flyte's, for create, get and delete, unless the operator says otherwise
 PROMISED_S = 3.5  # to answer in, on a busy machine
@@ -37,6 +41,8 @@ class Connector:
 
     def __init__(self, port: int, url: str) -> None:
         self.port, self._url = port, url
+        self.work = ""  # what the executions ask for
+        self.environment: dict[str, str] = {}  # of the execution
         self.start()
 
     def start(self) -> None:
@@ -55,11 +61,13 @@ class Connector:
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+        self.channel.close()  # or the next one waits as long between its attempts
 
     def create(self, output_prefix: str = "", placement: dict[str, Any] = SLURM) -> bytes:
         """An attempt of the execution f0123456789."""
         request = agent_pb2.CreateTaskRequest(output_prefix=output_prefix or f"/out/{uuid4()}", template=template())
-        request.inputs.CopyFrom(inputs(placement))
+        request.task_execution_metadata.environment_variables.update(self.environment)
+        request.inputs.CopyFrom(inputs(self.work, placement))
         asks = request.task_execution_metadata.task_execution_id.node_execution_id.execution_id
         asks.project, asks.domain, asks.name = "llm", "production", "f0123456789"
         made: bytes = self._stub.CreateTask(request, timeout=DEADLINE_S).resource_meta
@@ -97,9 +105,9 @@ def template() -> tasks_pb2.TaskTemplate:
     return made
 
 
-def inputs(placement: dict[str, Any]) -> literals_pb2.LiteralMap:
+def inputs(work: str, placement: dict[str, Any]) -> literals_pb2.LiteralMap:
     made = literals_pb2.LiteralMap()
-    made.literals["spec"].scalar.primitive.string_value = '{"steps": 30}'
+    made.literals["spec"].scalar.primitive.string_value = work
     made.literals["how"].scalar.primitive.string_value = json.dumps({"placement": placement})
     return made
 
@@ -128,6 +136,7 @@ def sky(both: tuple[ApiServer, Connector]) -> ApiServer:
 
 @pytest.fixture
 def connector(both: tuple[ApiServer, Connector]) -> Connector:
+    both[1].work, both[1].environment = str(uuid4()), {}
     return both[1]
 
 
@@ -194,6 +203,41 @@ def test_two_executions_of_the_same_work_have_one_job(sky: ApiServer, connector:
     assert len(sky.jobs) == 1
 
 
+def test_the_job_of_two_executions_is_cancelled_with_the_last(sky: ApiServer, connector: Connector) -> None:
+    first, second, third = (connector.create() for _ in range(3))
+    for each in (first, second, third):
+        connector.reaches(each, TaskExecution.RUNNING)
+    connector.delete(first)
+    connector.reaches(second, TaskExecution.RUNNING)
+    connector.delete(third)
+    assert sky.statuses() == ["RUNNING"]
+    connector.delete(second)
+    assert sky.statuses() == ["CANCELLED"]
+
+
+def test_who_follows_a_job_that_is_cancelled_for_another_launches_it_anew(sky: ApiServer, connector: Connector) -> None:
+    """The connector that was started again has not been asked by the second yet."""
+    first, second = connector.create(), connector.create()
+    connector.reaches(first, TaskExecution.RUNNING)
+    connector.reaches(second, TaskExecution.RUNNING)
+    connector.kill()
+    connector.start()
+    connector.delete(first)
+    assert sky.statuses() == ["CANCELLED"]
+    connector.reaches(second, TaskExecution.RUNNING)
+    assert sky.statuses() == ["CANCELLED", "RUNNING"]
+
+
+def test_an_attempt_that_has_failed_does_not_keep_the_next_one_s_job(sky: ApiServer, connector: Connector) -> None:
+    first, second = connector.create(), connector.create()
+    connector.reaches(first, TaskExecution.RUNNING)
+    sky.end("FAILED_CONTROLLER")
+    connector.reaches(first, TaskExecution.RETRYABLE_FAILED)
+    connector.reaches(second, TaskExecution.RUNNING)
+    connector.delete(second)
+    assert sky.statuses() == ["FAILED_CONTROLLER", "CANCELLED"]
+
+
 def test_of_two_jobs_of_one_name_the_first_goes_on(sky: ApiServer, connector: Connector) -> None:
     """A launch whose answer was lost is made again; both are there."""
     job = connector.create()
@@ -234,6 +278,74 @@ def test_a_failed_job_tells_its_last_lines_its_place_and_its_recoveries(
     assert "line 70" not in said
     assert "line 71\nline 72\n" in said
     assert "ZZZ" not in said
+
+
+def succeeded(sky: ApiServer, connector: Connector, folder: Path) -> bytes:
+    """A job that has left what a task leaves, after it was moved once."""
+    job = connector.create(str(folder))
+    connector.reaches(job, TaskExecution.RUNNING)
+    (folder / "outputs.pb").write_bytes(literals_pb2.LiteralMap().SerializeToString())
+    (folder / "deck.html").write_text("<html>\n<body>\n<h1>Loss</h1></body></html>")
+    sky.end("SUCCEEDED", cloud="Slurm", region="alpha", cluster_resources="1x(cpus=2)", recovery_count=1)
+    return job
+
+
+def test_the_deck_says_where_it_ran(sky: ApiServer, connector: Connector, tmp_path: Path) -> None:
+    job = succeeded(sky, connector, tmp_path)
+    connector.reaches(job, TaskExecution.SUCCEEDED)
+    found = connector.reaches(job, TaskExecution.SUCCEEDED)  # the first answer may have been lost
+    assert not found.HasField("outputs")  # they are in storage, and beside them Flyte finds the deck
+    assert (tmp_path / "deck.html").read_text() == (
+        "<html>\n<body><p>job 1 done on Slurm/alpha (1x(cpus=2)), recovered 1 times</p>\n<h1>Loss</h1></body></html>"
+    )
+    assert found.custom_info["recoveries"] == 1
+
+
+def test_who_shares_a_job_has_its_outputs_and_its_deck(sky: ApiServer, connector: Connector, tmp_path: Path) -> None:
+    (theirs := tmp_path / "theirs").mkdir()
+    (ours := tmp_path / "ours").mkdir()
+    connector.reaches(connector.create(str(theirs)), TaskExecution.RUNNING)
+    connector.reaches(second := connector.create(str(ours)), TaskExecution.RUNNING)
+    for name in ("deck.html", "outputs.pb"):
+        (theirs / name).touch()
+    sky.end("SUCCEEDED")
+    connector.reaches(second, TaskExecution.SUCCEEDED)
+    assert sorted(path.name for path in ours.iterdir()) == ["deck.html", "outputs.pb"]
+
+
+def test_flyte_links_to_the_lineage_page(sky: ApiServer, connector: Connector) -> None:
+    connector.environment = {"BATON_LINEAGE": "http://lineage.example/"}
+    links = connector.reaches(connector.create(), TaskExecution.RUNNING).log_links
+    assert {each.name: each.uri for each in links}["Lineage"] == (
+        "http://lineage.example/lineage/executions/llm-production-f0123456789"
+    )
+
+
+@pytest.mark.long
+def test_the_stage_s_record_says_where_it_ran(
+    sky: ApiServer, connector: Connector, tmp_path: Path, server: Server
+) -> None:
+    connector.environment = {"MLFLOW_TRACKING_URI": server.uri, "MLFLOW_EXPERIMENT_NAME": "mine"}
+    client = MlflowClient(server.uri)
+    job = succeeded(sky, connector, tmp_path)
+    tags = {"baton.execution": "llm-production-f0123456789", "baton.placed.job": str(sky.jobs[0].job_name)}
+    made = client.create_run(client.create_experiment("mine"), tags=tags).info.run_id  # as the job does
+    connector.reaches(job, TaskExecution.SUCCEEDED)
+    told = {name: value for name, value in client.get_run(made).data.tags.items() if name.startswith("baton.placed.")}
+    assert told == {
+        "baton.placed.job": str(sky.jobs[0].job_name),
+        "baton.placed.job_id": "1",
+        "baton.placed.cloud": "Slurm",
+        "baton.placed.region": "alpha",
+        "baton.placed.resources": "1x(cpus=2)",
+        "baton.placed.recoveries": "1",
+    }
+
+
+@pytest.mark.long
+def test_a_store_that_is_away_keeps_no_job_from_its_end(sky: ApiServer, connector: Connector, tmp_path: Path) -> None:
+    connector.environment = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
+    connector.reaches(succeeded(sky, connector, tmp_path), TaskExecution.SUCCEEDED)
 
 
 def test_what_the_task_calls_curable_may_be_retried(sky: ApiServer, connector: Connector, tmp_path: Path) -> None:

@@ -1,14 +1,56 @@
 """What the three post-training engines share."""
 
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from datasets import Dataset
 from safetensors.torch import save_file
+from transformers import Trainer, TrainingArguments
 
-from tasks.job import StageError
+from tasks.job import Job, StageError
 from tasks.posttrain.spec import PostTrainSpec
-from tasks.posttrain.trainer import storage_dtype
+from tasks.posttrain.trainer import checkpoints, fit, storage_dtype
+
+
+class Rows(torch.nn.Module):
+    """A model that notes which rows it was given, and breaks at one step if it is told to."""
+
+    def __init__(self, breaks_at: int | None) -> None:
+        super().__init__()
+        self.weight, self.seen, self.breaks_at = torch.nn.Parameter(torch.zeros(1)), list[int](), breaks_at
+
+    def forward(self, row: torch.Tensor, **_: Any) -> dict[str, torch.Tensor]:
+        if len(self.seen) == self.breaks_at:
+            raise KeyboardInterrupt
+        self.seen.append(int(row))
+        return {"loss": (self.weight - row).square().mean()}
+
+
+def seen_rows(job: Job, breaks_at: int | None = None) -> list[int]:
+    """Of five rows, in what order twelve steps of one row saw them, or those before a step that breaks."""
+    args = TrainingArguments(
+        output_dir=str(checkpoints(job).path),
+        max_steps=12,
+        save_steps=1,
+        per_device_train_batch_size=1,
+        train_sampling_strategy="group_by_length",
+        use_cpu=True,
+        report_to="none",
+        remove_unused_columns=False,
+    )
+    rows = Dataset.from_list([{"row": row, "length": 1} for row in range(5)])
+    model = Rows(breaks_at)
+    with suppress(KeyboardInterrupt):
+        fit(Trainer(model, args, train_dataset=rows), job, {})
+    return model.seen
+
+
+def test_a_resumed_run_sees_the_same_rows_in_its_second_epoch(tmp_path: Path) -> None:
+    whole, broken = (Job(tmp_path / name, "sft", "hf_model", {}, {}) for name in ("whole", "broken"))
+    assert seen_rows(broken, breaks_at=7) + seen_rows(broken) == seen_rows(whole)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -120,7 +120,14 @@ def test_a_placed_stage_keeps_a_container_for_its_connector() -> None:
 
 
 @pytest.mark.parametrize(
-    "second", [{"placement": {"cpus": 2}}, {"pod": {"node_selector": {"pool": "other"}}}], ids=["placement", "pod"]
+    "second",
+    [
+        {"placement": {"cpus": 2}},
+        {"pod": {"node_selector": {"pool": "other"}}},
+        {"pod": {"tolerations": [{"key": "spot"}]}},
+        {"pod": {"secrets": ["HF_TOKEN"]}},
+    ],
+    ids=["placement", "node_selector", "tolerations", "secrets"],
 )
 def test_uses_of_one_stage_that_flyte_cannot_tell_apart_are_refused(second: dict[str, Any]) -> None:
     with pytest.raises(Stopped, match="prepare_corpus: runs several times in this DAG"):

@@ -1,4 +1,4 @@
-"""A pod of a Flyte cluster that shares nothing: `python -m tests.tracking.one_pod TITLE JOB [begin|last|fail|hang]…
+"""A pod of a Flyte cluster that shares nothing: `python -m tests.tracking.one_pod TITLE JOB [begin|last|fail|…]…
 --raw-output-data-prefix s3://raw/ab/POD`. Its home is new; the execution is in its environment, as Flyte's is."""
 
 import sys
@@ -17,6 +17,8 @@ def main(title: str, job: str, *what: str) -> None:
         return
     if "last" in what:
         is_last()
+    if not title:
+        return
     job_dir = Path(tempfile.mkdtemp()) / "jobs" / job
     with tracked(title, job_dir, spec={"steps": 3}, inputs={}) as record:
         write_points(job_dir, range(3))

@@ -116,6 +116,13 @@ def test_the_last_stage_closes_the_execution(flyte: Flyte) -> None:
     assert flyte.stages()[0].data.tags["baton.name"] == "nightly"
 
 
+def test_a_last_pod_without_a_stage_closes_it_too(flyte: Flyte) -> None:
+    """As the one that says how continuous training has ended: until then nobody else may work on the model."""
+    flyte.ran("n0", "", "", "begin")
+    flyte.ran("n0-0-dn7", "", "", "last")
+    assert [run.info.status for run in flyte.parents()] == ["FINISHED"]
+
+
 def test_a_killed_attempt_is_ended_by_the_next(flyte: Flyte) -> None:
     flyte.killed("n0-0-dn3", "pretrain", "pretrain-0")
     flyte.ran("n0-0-dn3", "pretrain", "pretrain-0", "fail", attempt=1)
@@ -132,19 +139,20 @@ def test_a_killed_attempt_is_ended_by_the_next(flyte: Flyte) -> None:
 class Admin(admin_pb2_grpc.AdminServiceServicer):
     """Flyte's admin, as far as it says how an execution is."""
 
-    def __init__(self, phase: int) -> None:
-        self.phase = phase
+    def __init__(self, phase: int, started: bool) -> None:
+        self.phase, self.started = phase, started
 
     def GetExecution(self, request: WorkflowExecutionGetRequest, _: object) -> Execution:
         found = Execution(id=request.id, closure=ExecutionClosure(phase=self.phase))
-        found.closure.started_at.GetCurrentTime()
+        if self.started:
+            found.closure.started_at.GetCurrentTime()
         return found
 
 
 @contextmanager
-def admin(phase: int) -> Iterator[str]:
+def admin(phase: int, started: bool = True) -> Iterator[str]:
     server = grpc.server(futures.ThreadPoolExecutor(2))
-    admin_pb2_grpc.add_AdminServiceServicer_to_server(Admin(phase), server)
+    admin_pb2_grpc.add_AdminServiceServicer_to_server(Admin(phase, started), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -153,15 +161,31 @@ def admin(phase: int) -> Iterator[str]:
         server.stop(None)
 
 
+def sync(flyte: Flyte, address: str) -> None:
+    config = flyte.folder / "flyte.yaml"
+    config.write_text(f"admin:\n  endpoint: dns:///{address}\n  insecure: true\n")
+    environment = os.environ | {"FLYTECTL_CONFIG": str(config)}
+    subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], env=environment, check=True)
+
+
 def test_a_reader_sees_from_flyte_that_an_execution_is_over(flyte: Flyte) -> None:
     flyte.killed("n0-0-dn3", "pretrain", "pretrain-0")
     for phase, status in ((WorkflowExecution.RUNNING, "RUNNING"), (WorkflowExecution.ABORTED, "KILLED")):
         with admin(phase) as address:
-            config = flyte.folder / "flyte.yaml"
-            config.write_text(f"admin:\n  endpoint: dns:///{address}\n  insecure: true\n")
-            environment = os.environ | {"FLYTECTL_CONFIG": str(config)}
-            subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], env=environment, check=True)
+            sync(flyte, address)
         assert [run.info.status for run in [*flyte.parents(), *flyte.stages()]] == [status, status]
+
+
+def test_an_execution_that_is_aborted_while_it_waits_has_ended_all_the_same(flyte: Flyte) -> None:
+    """Its pods that tell have ended, and the next one is not there yet; or it was never started."""
+    flyte.ran("n0", "", "", "begin")
+    (before,) = flyte.parents()
+    assert before.info.status == "RUNNING"
+    with admin(WorkflowExecution.ABORTED, started=False) as address:
+        sync(flyte, address)
+    (after,) = flyte.parents()
+    assert after.info.status == "KILLED"
+    assert after.info.end_time >= after.info.start_time
 
 
 def test_a_store_that_is_away_is_an_error_that_flyte_may_retry(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,17 +1,25 @@
 """A part of a DAG in its pod: its stages' pods as the plan has them, and started again when the store was away."""
 
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from flytekit.exceptions.user import FlyteRecoverableException
 
 from infra.errors import Stopped
+from infra.launch import Terminated
 from infra.pod_spec import Resources
+from infra.tracking.execution import begin_execution
 from infra.tracking.store import TrackingUnreachable
+from tests.tracking.conftest import empty_store, home, runs
 from tests.workflows.statements import DATA, GRPO
 from workflows.dag_part import dag_part
 from workflows.pod_defaults import resources
 from workflows.recipe import Recipe, given_of
+
+__all__ = ["empty_store", "home"]
 
 CPU: dict[str, Any] = {
     "corpus": {},
@@ -29,6 +37,9 @@ GPU = CPU | {"pretrain": {"layout": {"processes": 2, "micro_batch": 8, "device":
 def look(recipe: Recipe, error: str) -> str:
     if error == "away":
         raise TrackingUnreachable("the store is away")
+    begin_execution("nightly", {})
+    if error == "SIGTERM":
+        os.kill(os.getpid(), signal.SIGTERM)
     if error:
         raise Stopped(error)
     assert recipe.pretrain
@@ -41,7 +52,7 @@ def run(recipe: dict[str, Any], error: str = "") -> str:
 
 
 @pytest.fixture
-def pod(monkeypatch: pytest.MonkeyPatch) -> None:
+def pod(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e1")
 
 
@@ -68,6 +79,19 @@ def test_what_a_person_must_change_is_not_tried_again(pod: None) -> None:
         run(CPU, "wrong")
 
 
+@pytest.mark.parametrize(
+    ("error", "raised", "status"), [("wrong", Stopped, "FAILED"), ("SIGTERM", Terminated, "KILLED")]
+)
+def test_a_pod_that_fails_or_is_deleted_ends_the_execution(
+    pod: None, error: str, raised: type[BaseException], status: str
+) -> None:
+    """There are no stages yet whose pods would."""
+    with pytest.raises(raised):
+        run(CPU, error)
+    (execution,) = runs("execution")
+    assert (execution.data.tags["baton.flyte"], execution.info.status) == ("//e1", status)
+
+
 def of(recipe: dict[str, Any], stage: str) -> Resources:
     return resources(given_of(Recipe.model_validate(recipe)), stage)
 
@@ -84,6 +108,30 @@ def test_each_process_on_a_gpu_has_one() -> None:
 
 def test_a_recipe_for_gpus_tunes_and_samples_on_one() -> None:
     assert (of(GPU, "post_training.0.grpo").gpu, of(CPU, "post_training.0.grpo").gpu) == (1, None)
+
+
+LARGE = {"layers": 24, "hidden": 1024, "heads": 16, "kv_heads": 8, "ffn_hidden": 2816, "vocab_size": 150000}
+
+
+def test_a_large_model_needs_gpus_whatever_the_recipe_leaves_out() -> None:
+    """Some 0.4 B weights: the smallest that people take for chat."""
+    large = CPU | {"pretrain": {"model": LARGE}, "sft": {}, "serve": {}, "evaluate": {}}
+    assert [of(large, stage).gpu for stage in ("pretrain", "sft", "grpo", "evaluate", "serve")] == 5 * [1]
+    assert of(large, "convert").gpu is None
+
+
+def test_a_hub_s_model_is_taken_for_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    hub: dict[str, Any] = {"start_from": {"model": "Qwen/Qwen2.5-7B-Instruct"}, "sft": {}, "evaluate": {}}
+    assert (of(hub, "sft").gpu, of(hub, "evaluate").gpu) == (1, 1)
+    assert of(hub | {"sft": {"pod": {"resources": {"gpu": 0}}}}, "sft") == Resources()
+
+
+def test_a_recipe_that_says_how_many_gpus_has_the_rest_to_suit() -> None:
+    none = GPU | {"grpo": {"pod": {"resources": {"gpu": 0}}}}
+    assert of(none, "grpo").memory == of(CPU, "grpo").memory != of(GPU, "grpo").memory
+    one = CPU | {"grpo": {"pod": {"resources": {"gpu": 1}}}}
+    assert of(one, "grpo") == of(GPU, "grpo")
 
 
 def test_what_the_plan_does_not_know_is_left_to_the_stage() -> None:

@@ -24,42 +24,56 @@ PINNED = [f"--image={image.name}=registry.invalid/{image.name}:1" for image in i
 RECIPE: dict[str, Any] = yaml.safe_load((ROOT / "workflows/recipes/continuous.yaml").read_text())
 
 
-@pytest.fixture(scope="module")
-def registered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `pyflyte register` sends to a cluster for a recipe of somebody's own: the launch plans by their names."""
-    recipe = tmp_path_factory.mktemp("recipe") / "mine.yaml"
-    recipe.write_text(
-        yaml.safe_dump(RECIPE | {"schedule": {"continue_training": "30 1 * * *", "notify": ["me@here.org"]}})
-    )
-    mine = os.environ | {"BATON_CONTINUOUS": str(recipe)}
+def register(folder: Path, store: str, **recipe: Any) -> tuple[Any, subprocess.CompletedProcess[str]]:
+    """`pyflyte register` for a recipe of somebody's own: what reaches a cluster, and how it ended."""
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump(RECIPE | recipe))
+    mine = os.environ | {"BATON_CONTINUOUS": str(path), "BATON_HOME": str(folder)}
     named = subprocess.run(
         [sys.executable, "-m", "workflows.version"], cwd=ROOT, env=mine, capture_output=True, text=True, check=True
     )
-    pyflyte = str(Path(sys.executable).with_name("pyflyte"))
+    words = ["--copy", "none", "--project", "p", "--version", named.stdout.strip(), *PINNED]
+    words += ["--env", f"MLFLOW_TRACKING_URI={store}"]
     with admin() as (service, address):
         done = subprocess.run(
-            [
-                pyflyte,
-                "register",
-                "workflows",
-                "--copy",
-                "none",
-                "--project",
-                "p",
-                "--version",
-                named.stdout.strip(),
-                *PINNED,
-            ],
-            cwd=ROOT,
-            env=mine | {"FLYTE_PLATFORM_URL": address, "FLYTE_PLATFORM_INSECURE": "true"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            [str(Path(sys.executable).with_name("pyflyte")), "register", "workflows", *words],
+            cwd=ROOT, env=mine | {"FLYTE_PLATFORM_URL": address, "FLYTE_PLATFORM_INSECURE": "true"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    return service, done
+
+
+@pytest.fixture(scope="module")
+def registration(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
+    """Of a right recipe: what reached the cluster, and what was said."""
+    schedule = {"continue_training": "30 1 * * *", "notify": ["me@here.org"]}
+    service, done = register(tmp_path_factory.mktemp("recipe"), "http://mlflow.example", schedule=schedule)
     assert done.returncode == 0, done.stdout + done.stderr
+    return service, done.stderr
+
+
+@pytest.fixture(scope="module")
+def registered(registration: tuple[Any, str]) -> dict[str, Any]:
+    """The launch plans by their names."""
+    service, _ = registration
     assert {each.id.name for each in service.workflows} >= {"workflows.continuous.continue_training"}
     assert {each.id.name for each in service.tasks} >= {"tasks.promote.task.promote", "workflows.continuous.look"}
     return {each.id.name: each for each in service.launch_plans}
+
+
+def test_who_tells_people_is_said(registration: tuple[Any, str]) -> None:
+    _, said = registration
+    assert "schedule.notify: me@here.org: told by Flyte's admin, if an email service is set up" in said
+    assert "MLFLOW_TRACKING_URI is not set" not in said
+
+
+def test_a_recipe_that_pods_could_not_run_is_not_registered(tmp_path: Path) -> None:
+    pretrain = RECIPE["pretrain"] | {"layout": {"nodes": 2, "micro_batch": 8}}
+    service, done = register(tmp_path, "sqlite:///runs.db", pretrain=pretrain)
+    assert done.returncode, done.stdout + done.stderr
+    assert "the recipe has 2 problems" in done.stderr and "Traceback" not in done.stderr
+    assert "pretrain.layout.nodes: 2" in done.stderr and "MLFLOW_TRACKING_URI: 'sqlite:///runs.db'" in done.stderr
+    assert not [*service.tasks, *service.launch_plans]
 
 
 def test_every_plan_is_registered_under_the_version(registered: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from tests.workflows.flyte_admin import admin
 from workflows.given import for_a_cluster
 from workflows.recipe import Recipe
 from workflows.recipe_text import load
-from workflows.remote import checked
+from workflows.remote import checked, pass_on
 
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
 DIGEST = "sha256:" + "0" * 64
@@ -33,6 +33,7 @@ def run(recipe: dict[str, Any], pinned: dict[str, str] = PINNED, **environment: 
     params = RunLevelParams(
         remote=True, config_file=None, image_config=ImageConfig.create_from(None, pinned_images), envvars=environment
     )
+    pass_on(params)
     try:
         with for_a_cluster():
             load(json.dumps(recipe), checked(Recipe.model_validate, params))
@@ -42,12 +43,18 @@ def run(recipe: dict[str, Any], pinned: dict[str, str] = PINNED, **environment: 
 
 
 def test_everything_that_pods_would_not_have_is_said_at_once(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
-    here = {"source": {"kind": "jsonl", "path": str(tmp_path / "rows.jsonl")}}
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "a"}\n')
+    os.truncate(rows, 100_000_001)
+    here = {"source": {"kind": "jsonl", "path": str(rows)}}
     two = {"layout": {"nodes": 2, "micro_batch": 8}, "pod": {"resources": {"memory": "100Mi"}}}
     said = run(TEXT | {"corpus": here, "pretrain": two}, MLFLOW_TRACKING_URI="sqlite:///runs.db")
     assert "the recipe has 4 problems; nothing was started" in said
-    assert "corpus.source.path" in said and "a path below a folder that they all have: BATON_STORAGE=/shared" in said
+    assert "corpus.source.path" in said
+    assert (
+        "at most 100.0 MB travel with a run, and these are 100.0 MB" in said and "give their address (s3://…)" in said
+    )
+    assert "a path below a folder that all pods have (BATON_STORAGE=/shared)" in said
     assert "several machines are SkyPilot's: add `placement: {nodes: 2, …}`" in said
     assert "pretrain.pod.resources.memory: '100Mi'" in said and "at least" in said
     assert "MLFLOW_TRACKING_URI: 'sqlite:///runs.db'" in said and "http://" in said
@@ -55,8 +62,26 @@ def test_everything_that_pods_would_not_have_is_said_at_once(tmp_path: Path) -> 
 
 def test_files_that_pods_share_are_not_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    os.truncate(tmp_path / "rows.jsonl", 200_000_000)
     here = {"source": {"kind": "jsonl", "path": str(tmp_path / "rows.jsonl")}}
     assert "rows.jsonl" not in run({"corpus": here}, pinned={}, BATON_STORAGE=str(tmp_path))
+
+
+def test_what_gpus_are_asked_for_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    none = {"pod": {"resources": {"gpu": 0}}}
+    assert run({"start_from": {"model": "Qwen/Qwen2.5-7B-Instruct"}, "sft": {}, "dpo": none, "evaluate": {}}) == ""
+    assert "GPUs that the pods ask for: evaluate 1, sft 1 (" in capsys.readouterr().err
+
+
+def test_pods_know_where_people_see_the_execution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({"admin": {"endpoint": "dns:///flyte.example:81", "insecure": True}}))
+    monkeypatch.setenv("BATON_LINEAGE", "http://lineage.example")
+    params = RunLevelParams(remote=True, config_file=str(config), envvars={})
+    pass_on(params)
+    assert params.envvars["FLYTE_PLATFORM_CONSOLE_ENDPOINT"] == "http://flyte.example:81"
+    assert params.envvars["BATON_LINEAGE"] == "http://lineage.example"
 
 
 def test_without_images_it_says_how_to_have_them() -> None:

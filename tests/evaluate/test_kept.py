@@ -1,0 +1,74 @@
+"""A killed evaluation continues behind what it had asked, to the same report."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.checkpoints import KIND
+from tasks.evaluate.kept import Kept
+from tasks.evaluate.spec import EvaluateSpec
+from tasks.job import Job, StageError
+from tasks.manifest import MANIFEST, verify
+from tests.pretrain.tiny import write_job
+from tests.serve.tiny import tiny_corpus, tiny_model
+from tests.source import ROOT
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path, "evaluate", KIND, {}, {})
+
+
+def refuse() -> list[Any]:
+    raise StageError("asked again")
+
+
+def test_an_answer_is_not_asked_for_again(job: Job) -> None:
+    assert Kept(job).answer(lambda: [1.25, ["text", True]]) == [1.25, ["text", True]]
+    assert Kept(job).answer(refuse) == [1.25, ["text", True]]
+
+
+def test_saving_takes_little_of_the_time(job: Job) -> None:
+    kept = Kept(job)
+    for _call in range(20):
+        kept.answer(lambda: [0.5])
+    assert [path.name for path in (job.work / "answers").iterdir()] == ["part-00000001"]
+
+
+def test_nothing_is_left_when_the_report_is_there(job: Job) -> None:
+    kept = Kept(job)
+    kept.answer(lambda: [0.5])
+    kept.remove()
+    assert not any(job.work.iterdir())
+
+
+def start(job: Path) -> subprocess.Popen[bytes]:
+    with (job / "log.txt").open("ab") as log:
+        words = [sys.executable, "-m", "tasks.evaluate.evaluate", str(job)]
+        return subprocess.Popen(words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+@pytest.mark.long
+def test_a_killed_evaluation_makes_the_same_report(tmp_path: Path) -> None:
+    inputs = {"model": tmp_path / "model", "corpus": tmp_path / "corpus"}
+    tiny_model(inputs["model"])
+    tiny_corpus(inputs["corpus"])
+    spec = EvaluateSpec(prompts=600, max_new_tokens=16, held_out_bytes=200_000, prompts_per_function=20)
+
+    undisturbed, killed = (
+        write_job(tmp_path / name, "evaluate", "eval_report", spec.model_dump(mode="json"), **inputs)
+        for name in ("undisturbed", "killed")
+    )
+    assert start(undisturbed).wait() == 0
+    process = start(killed)
+    while not [*killed.glob(f"work/answers/part-*/{MANIFEST}")]:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert start(killed).wait() == 0
+    assert verify(killed / "output").digest == verify(undisturbed / "output").digest

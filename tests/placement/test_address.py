@@ -1,0 +1,142 @@
+"""What is brought to this machine from an address: complete or not at all, once. The storage is a real S3 server."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from infra.placement.address import DIGEST, bring, files_in, pack
+from infra.placement.storage import StorageError
+from tasks.convert.adopt_spec import AdoptSpec
+from tasks.data.source_spec import FilesSource
+from tasks.data.spec import CorpusSpec
+from tests.s3 import S3, Faults, disturbed
+
+FILES = {"a.txt": b"one", "b.txt": b"two" * 100_000}
+PROGRAM = "import sys; from infra.placement.address import bring; print(bring(sys.argv[1]))"
+
+
+@pytest.fixture
+def where(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of two files."""
+    monkeypatch.setenv("BATON_CACHE", str(tmp_path / "cache"))
+    place = f"{s3.address}/{uuid4().hex}"
+    for name, content in FILES.items():
+        put(s3, f"{place}/{name}", content)
+    with s3.flyte(tmp_path):
+        yield place
+
+
+def put(s3: S3, place: str, content: bytes) -> None:
+    s3.write(place.removeprefix(f"{s3.address}/"), content)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def bringing(s3: S3, place: str) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", PROGRAM, place]
+    return subprocess.Popen(words, env=os.environ | s3.environment(), stdout=subprocess.PIPE, text=True)
+
+
+def test_several_processes_bring_a_folder_once(s3: S3, where: str) -> None:
+    with disturbed(s3, faults := Faults()) as proxied:
+        processes = [bringing(proxied, where) for _ in range(2)]
+        (first, second) = (Path(each.communicate()[0].strip()) for each in processes)
+    assert first == second
+    assert content(first) == FILES
+    assert len([each for each in faults.seen if each.startswith("GET") and each.endswith(("a.txt", "b.txt"))]) == 2
+
+
+def test_a_folder_that_changed_is_brought_anew(s3: S3, where: str) -> None:
+    before = bring(where)
+    put(s3, f"{where}/a.txt", b"uno")
+    assert content(bring(where)) == FILES | {"a.txt": b"uno"}
+    assert content(before) == FILES
+
+
+def test_a_process_that_is_killed_leaves_nothing_that_is_believed(s3: S3, where: str, tmp_path: Path) -> None:
+    with disturbed(s3, Faults(delay_s=0.5)) as slow:
+        process = bringing(slow, where)
+        while not list((tmp_path / "cache").glob("brought/*.partial")):
+            time.sleep(0.005)
+        process.kill()
+        process.communicate()
+    assert list((tmp_path / "cache").glob("brought/*.partial"))
+    assert not [path for path in (tmp_path / "cache/brought").iterdir() if path.suffix not in (".lock", ".partial")]
+    assert content(bring(where)) == FILES
+    assert not list((tmp_path / "cache").glob("brought/*.partial"))
+
+
+def test_nothing_at_an_address_is_said(where: str) -> None:
+    with pytest.raises(StorageError, match="none: nothing is there"):
+        bring(f"{where}/none")
+
+
+def packed(s3: S3, folder: Path, place: str) -> str:
+    """The address of an archive of a folder's files."""
+    digest = pack(files_in(folder), folder.with_suffix(".tar"))
+    put(s3, f"{place}/files.tar", folder.with_suffix(".tar").read_bytes())
+    return f"{place}/files.tar{DIGEST}{digest}"
+
+
+@pytest.fixture
+def archive(s3: S3, where: str, tmp_path: Path) -> str:
+    (tmp_path / "mine").mkdir()
+    for name, each in FILES.items():
+        (tmp_path / "mine" / name).write_bytes(each)
+    return packed(s3, tmp_path / "mine", f"{where}/one")
+
+
+def test_an_archive_comes_back_as_the_files_that_were_packed(archive: str) -> None:
+    assert content(bring(archive)) == FILES
+
+
+def test_the_same_files_elsewhere_have_the_same_digest(s3: S3, where: str, archive: str, tmp_path: Path) -> None:
+    shutil.copytree(tmp_path / "mine", tmp_path / "moved", copy_function=shutil.copyfile)
+    os.utime(tmp_path / "moved/a.txt", (0, 0))
+    again = packed(s3, tmp_path / "moved", f"{where}/two")
+    assert again != archive
+    assert again.partition(DIGEST)[2] == archive.partition(DIGEST)[2]
+    (tmp_path / "moved/a.txt").rename(tmp_path / "moved/c.txt")
+    assert packed(s3, tmp_path / "moved", f"{where}/three").partition(DIGEST)[2] != archive.partition(DIGEST)[2]
+
+
+def test_an_archive_that_was_damaged_is_refused(s3: S3, archive: str, tmp_path: Path) -> None:
+    place, _, digest = archive.partition(DIGEST)
+    put(s3, place, s3.read(place.removeprefix(f"{s3.address}/")).replace(b"one", b"eno"))
+    with pytest.raises(StorageError, match=f"its BLAKE3 is not {digest}"):
+        bring(archive)
+    assert [path.suffix for path in (tmp_path / "cache/brought").iterdir()] == [".lock"]
+
+
+def test_an_archive_that_is_here_is_not_asked_for_again(s3: S3, archive: str) -> None:
+    bring(archive)
+    s3.delete(archive.partition(DIGEST)[0].removeprefix(f"{s3.address}/"))
+    assert content(bring(archive)) == FILES
+    with pytest.raises(StorageError, match="submit the run again from where its files are"):
+        bring(archive[:-1] + ("0" if archive[-1] != "0" else "1"))
+
+
+def test_an_archive_is_known_by_its_content_wherever_it_is(archive: str) -> None:
+    """In the stage's cache key, and in the name of its job."""
+    name = archive.partition(DIGEST)[2]
+    one, other = (CorpusSpec(source=FilesSource(path=f"s3://{each}{DIGEST}{name}")).as_found() for each in "ab")
+    assert one.identity() == other.identity()
+    (what, how), (same, elsewhere) = one.apart(), other.apart()
+    assert what == same
+    assert how != elsewhere
+    assert CorpusSpec.model_validate_json(what.model_dump_json()).joined(how) == one
+
+
+def test_an_address_without_a_digest_is_known_by_itself() -> None:
+    one, other = (AdoptSpec(model=f"s3://{each}/model", state="x") for each in "ab")
+    assert one.identity() != other.identity()
+    assert one.apart() == (one, {})

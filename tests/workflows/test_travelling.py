@@ -1,0 +1,89 @@
+"""Small files of this machine that a recipe names: uploaded through Flyte's admin, and found where the recipe then says."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from flytekit.clis.sdk_in_container.run import RunLevelParams
+
+from infra.placement.address import DIGEST, bring
+from tests.cluster.admin import admin
+from tests.cluster.storage import Storage, s3
+from tests.s3 import S3
+from workflows.given import for_a_cluster
+from workflows.recipe import Recipe, given_of
+from workflows.travelling import named_here, sent
+
+SHARDS = {"tokenizer": {"vocab_size": 512}, "shards": {}, "pretrain": {}}
+
+
+@pytest.fixture(scope="module")
+def storage() -> Iterator[Storage]:
+    with s3() as storage:
+        yield storage
+
+
+@pytest.fixture(scope="module")
+def params(storage: Storage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunLevelParams]:
+    """What `pyflyte run --remote` knows of a cluster; no credentials of its bucket."""
+    config = tmp_path_factory.mktemp("client") / "config.yaml"
+    with admin(storage) as (_, address):
+        config.write_text(yaml.safe_dump({"admin": {"endpoint": address, "insecure": True}}))
+        yield RunLevelParams(remote=True, config_file=str(config), project="p", domain="d")
+
+
+def submitted(params: RunLevelParams, recipe: dict[str, Any]) -> Recipe:
+    with for_a_cluster():
+        whole = Recipe.model_validate(recipe)
+        return sent(whole, named_here(given_of(whole), ""), params)
+
+
+def lines(folder: Path, *texts: str) -> Path:
+    folder.mkdir(parents=True)
+    for number, text in enumerate(texts):
+        (folder / f"{number}.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    return folder
+
+
+def corpus(path: Path | str) -> dict[str, Any]:
+    return {"source": {"kind": "jsonl", "path": str(path)}}
+
+
+def test_pods_find_the_files_that_the_recipe_named(
+    params: RunLevelParams, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATON_CACHE", str(tmp_path / "cache"))
+    rows = lines(tmp_path / "rows", "one", "two", "three")
+    recipe = submitted(params, {"corpus": corpus(f"{rows}/[01].jsonl")})
+    path = recipe.corpus.source.path  # type: ignore[union-attr]
+    assert path.startswith(storage.root) and str(tmp_path) not in recipe.model_dump_json()
+    with S3(storage.for_pods).flyte(tmp_path):
+        assert {each.name: each.read_bytes() for each in bring(path).iterdir()} == {
+            name: (rows / name).read_bytes() for name in ("0.jsonl", "1.jsonl")
+        }
+        Recipe.model_validate_json(recipe.model_dump_json())  # as the first pod reads it
+
+
+def test_the_same_files_elsewhere_make_the_same_job(params: RunLevelParams, tmp_path: Path) -> None:
+    recipes = [submitted(params, {"corpus": corpus(lines(tmp_path / place, "one"))}) for place in ("here", "there")]
+    one, other = (each.corpus.as_found() for each in recipes)
+    assert one.identity() == other.identity()
+    changed = submitted(params, {"corpus": corpus(lines(tmp_path / "changed", "uno"))})
+    assert changed.corpus.as_found().identity() != one.identity()
+
+
+def test_every_path_of_a_recipe_travels(params: RunLevelParams, tmp_path: Path) -> None:
+    more = [{"source": {"kind": "stdlib"}}, corpus(lines(tmp_path / "more", "two"))]
+    recipe = submitted(params, SHARDS | {"corpus": corpus(lines(tmp_path / "rows", "one")), "more_corpora": more})
+    assert DIGEST in recipe.corpus.source.path  # type: ignore[union-attr]
+    assert DIGEST in recipe.more_corpora[1].source.path  # type: ignore[union-attr]
+    assert recipe.more_corpora[0].source.kind == "stdlib"
+
+
+def test_files_that_pods_share_stay_where_they_are(tmp_path: Path) -> None:
+    recipe = Recipe.model_validate({"corpus": corpus(lines(tmp_path / "rows", "one"))})
+    assert named_here(given_of(recipe), str(tmp_path)) == []
+    assert [each.field for each in named_here(given_of(recipe), "s3://bucket")] == ["corpus.source.path"]
