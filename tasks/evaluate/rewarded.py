@@ -11,7 +11,7 @@ from tasks.evaluate.spec import EvaluatorSpec
 from tasks.evaluate.subject import Subject
 from tasks.job import Job
 from tasks.metric import Metric
-from tasks.rewards.builtin.builtin import text_of
+from tasks.rewards.call import text_of
 from tasks.rewards.scorer import Scorer
 from tasks.rewards.spec import RewardSpec
 from tasks.rows.stored import reward_columns
