@@ -4,8 +4,6 @@ tags are set to what they are, and of a metric only the points after the newest 
 So the steps that a resumed engine takes again are there once, as they were first."""
 
 import json
-import posixpath
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -52,6 +50,7 @@ from infra.tracking.words import (
     SEEN_TAG,
     Words,
     execution_words,
+    mlflow_name,
     stage_words,
 )
 
@@ -222,14 +221,16 @@ def _push_progress(client: MlflowClient, folder: Path, pushed: Pushed, job: Path
 
 
 def _send_words(client: MlflowClient, run_id: str, words: Words) -> None:
-    params = [Param(_name(key), value[:LONGEST_PARAM]) for key, value in words.params.items()]
-    tags = [RunTag(_name(key), value[:LONGEST_TAG]) for key, value in words.tags.items()]
+    params = [Param(mlflow_name(key), value[:LONGEST_PARAM]) for key, value in words.params.items()]
+    tags = [RunTag(mlflow_name(key), value[:LONGEST_TAG]) for key, value in words.tags.items()]
     when = int((words.ended or words.started) * 1000)
     for some in _batches(params, OTHERS_A_BATCH):
         client.log_batch(run_id, params=some)
     for some in _batches(tags, OTHERS_A_BATCH):
         client.log_batch(run_id, tags=some)
-    for some in _batches([Metric(_name(key), value, when, 0) for key, value in words.metrics.items()], METRICS_A_BATCH):
+    for some in _batches(
+        [Metric(mlflow_name(key), value, when, 0) for key, value in words.metrics.items()], METRICS_A_BATCH
+    ):
         client.log_batch(run_id, metrics=some)
 
 
@@ -237,7 +238,7 @@ def _find_or_create(client: MlflowClient, words: Words) -> str:
     """The run with these tags. Where two processes made it at once, on two machines, both take the first."""
     if first := _found(client, words.key):
         return first[0]
-    tags = {_name(key): value[:LONGEST_TAG] for key, value in (words.key | words.tags).items()}
+    tags = {mlflow_name(key): value[:LONGEST_TAG] for key, value in (words.key | words.tags).items()}
     name = words.name or words.key["baton.execution"]
     made = client.create_run(_experiment(client), int(words.started * 1000), tags, name[:LONGEST_NAME]).info.run_id
     if FLYTE_TAG in words.tags:
@@ -329,14 +330,7 @@ def _belongs(point: Point, words: Words) -> bool:
 
 
 def _metric(point: Point) -> Metric:
-    return Metric(_name(point.name), point.value, int(point.time * 1000), point.step)
-
-
-def _name(text: str) -> str:
-    """A name that MLflow takes: letters, digits and _-./: and space, and no path that leads elsewhere."""
-    name = re.sub(r"[^\w\-./: ]", "_", text, flags=re.ASCII)[:250]
-    name = re.sub("^[./]", "_", name)
-    return name if posixpath.normpath(name) == name else name.replace("/", "_")
+    return Metric(mlflow_name(point.name), point.value, int(point.time * 1000), point.step)
 
 
 def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:

@@ -1,6 +1,8 @@
 """Spooled records in MLflow's words: parameters, tags, metrics. Does not import MLflow."""
 
 import json
+import posixpath
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,6 +88,13 @@ def stage_words(execution: Execution, stage: str, run: StageRun, parent: str, na
         inputs={} if run.cached else run.inputs,
         output=None if run.cached else run.output,
     )
+
+
+def mlflow_name(text: str) -> str:
+    """A name that MLflow takes: letters, digits and _-./: and space, and no path that leads elsewhere."""
+    name = re.sub(r"[^\w\-./: ]", "_", text, flags=re.ASCII)[:250]
+    name = re.sub("^[./]", "_", name)
+    return name if posixpath.normpath(name) == name else name.replace("/", "_")
 
 
 def _code_tags(code: dict[str, str]) -> dict[str, str]:

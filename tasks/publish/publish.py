@@ -7,9 +7,9 @@ content, so that a second registry does not make it another model.
 """
 
 import json
-import re
 
 from infra.durable import sync_tree
+from infra.tracking.words import mlflow_name
 from tasks.job import Job, main
 from tasks.manifest import content_digest, read_manifest
 from tasks.publish.card import model_card
@@ -36,7 +36,7 @@ def work(job: Job) -> None:
     job.progress(1, 2, "steps", now="registering")
     label = model.facts["label"]
     measured = {
-        _tag(name): metric
+        mlflow_name(name): metric
         for report in evaluations
         if report.facts["model_digest"] == model.digest
         for name, metric in report.facts["metrics"].items()
@@ -59,11 +59,6 @@ def work(job: Job) -> None:
         waiting=lambda waited: job.progress(waited, PATIENCE_S, "s of waiting for the model registry"),
     )
     job.finish(label=label, registry_name=spec.name, registry_version=version)
-
-
-def _tag(name: str) -> str:
-    """A metric's name as MLflow takes it for a tag: `sums.pass@8` is `sums.pass_8` there, as it is in the runs."""
-    return re.sub(r"[^\w\-./: ]", "_", name, flags=re.ASCII)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from tests.serve.tiny import POSITIONS, tiny_corpus, tiny_model
 ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", "test")
 REWARDS = """
 def length(completion_ids, **kwargs):
-    return [float(len(each)) for each in completion_ids]
+    return [float(len(set(each))) for each in completion_ids]
 
 
 def lucky(prompts, completions, answer, **kwargs):

@@ -163,7 +163,7 @@ def test_mlflow_s_own_pages_show_inputs_models_and_their_scores(home: Path, tmp_
         record.made(
             "eval_report",
             "f" * 64,
-            {"label": "sft", "model_digest": "e" * 64, "metrics": {"sums.right": {"value": 0.25}}},
+            {"label": "sft", "model_digest": "e" * 64, "metrics": {"sums.pass@2": {"value": 0.25}}},
         )
     flush(WAIT_S)
     (sft,) = [run for run in runs("stage") if run.info.run_name == "sft"]
@@ -171,7 +171,7 @@ def test_mlflow_s_own_pages_show_inputs_models_and_their_scores(home: Path, tmp_
     assert {name: dataset.digest for name, dataset in told.items()} == {"model": "b" * 36, "corpus": "c" * 36}
     (model,) = MlflowClient(tracking_uri()).search_logged_models([sft.info.experiment_id])
     assert (model.name, model.source_run_id, model.tags["baton.artifact"]) == ("sft", sft.info.run_id, "e" * 64)
-    assert {metric.key: metric.value for metric in model.metrics}["output/sums.right"] == 0.25
+    assert {metric.key: metric.value for metric in model.metrics}["output/sums.pass_2"] == 0.25
     assert [each.model_id for each in sft.outputs.model_outputs] == [model.model_id]
 
 
