@@ -37,7 +37,7 @@ PROMPTED = ("prompt", "prompt_completion", "messages")  # kinds of rows that ask
 
 def prompted(row: Row) -> Row:
     """A row with a prompt: of messages, the last turn is its completion."""
-    if "messages" not in row:
+    if "prompt" in row:
         return row
     *before, last = row["messages"]
     others = {name: value for name, value in row.items() if name != "messages"}
@@ -46,7 +46,7 @@ def prompted(row: Row) -> Row:
 
 def conversational(row: Row) -> bool:
     """Whether its columns are lists of messages."""
-    return "messages" in row or isinstance(row.get("prompt", row.get("completion", row.get("chosen"))), list)
+    return isinstance(row.get("prompt", row.get("messages")), list)
 
 
 class Encoder:
@@ -70,17 +70,16 @@ class Encoder:
 
     def learned(self, row: Row, loss: Loss) -> tuple[list[int], list[int]]:
         """Raises StageError when there is no token to learn."""
-        if "text" in row:
-            ids = self.ended(row["text"], first=True)
-            return ids, ids
-        if "messages" in row and loss == "assistant":
-            ids, labels = self._assistant(row)
-        elif "messages" in row:
-            ids = labels = self._render(row, row["messages"])
-        else:
+        if "prompt" in row:
             prompt, completion = self.completion(row)
             ids = prompt + completion
             labels = ids if loss == "all" else [IGNORED] * len(prompt) + completion
+        elif "messages" not in row:
+            ids = labels = self.ended(row["text"], first=True)
+        elif loss == "assistant":
+            ids, labels = self._assistant(row)
+        else:
+            ids = labels = self._render(row, row["messages"])
         if all(label == IGNORED for label in labels):
             raise StageError(f"a row has no token to learn with loss: {loss}.{self._why(loss)} The row: {_cut(row)}")
         return ids, labels

@@ -35,7 +35,7 @@ def score(
 
 def columns(rows: Sequence[Row]) -> dict[str, list[object]]:
     """What rewards are called with beside prompts and completions: the rows' own completions among them."""
-    names = [name for name in rows[0] if name not in ("prompt", *OPTIONAL)]
+    names = dict.fromkeys(name for row in rows for name in row if name not in ("prompt", *OPTIONAL))
     return {name: [row.get(name) for row in rows] for name in names}
 
 

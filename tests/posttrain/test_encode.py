@@ -34,6 +34,7 @@ def test_of_a_prompt_and_its_completion_the_completion_and_its_end_are_learned(e
     row = {"prompt": "2 + 2 =", "completion": " 4"}
 
     assert learned(encoder, row, "completion") == ("2 + 2 = 4<|endoftext|>", " 4<|endoftext|>")
+    assert learned(encoder, row | {"text": "of a column for rewards"}, "all")[0] == "2 + 2 = 4<|endoftext|>"
     assert learned(encoder, row, "all") == ("2 + 2 = 4<|endoftext|>",) * 2
 
 
