@@ -16,6 +16,7 @@ FACT = "output/"  # numbers among an artifact's facts are metrics of the run tha
 # the one fact that says most of a kind
 _DETAILS = {
     "corpus": ("documents", lambda value: f"{number(value)} documents"),
+    "rows": ("rows", lambda value: f"{number(value)} rows"),
     "tokenizer": ("vocab_size", lambda value: f"{number(value)} tokens"),
     "tokenized_corpus": ("tokens", lambda value: f"{count(value)} tokens"),
     "megatron_checkpoint": ("step", lambda value: f"step {number(value)}"),

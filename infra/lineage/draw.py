@@ -18,6 +18,7 @@ LETTERS = 13, 17  # that fit on a card: of the name, of the line below it
 
 FAMILIES = {
     "corpus": "data",
+    "rows": "data",
     "tokenized_corpus": "data",
     "tokenizer": "tokenizer",
     "megatron_checkpoint": "model",

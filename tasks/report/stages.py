@@ -44,6 +44,18 @@ def _corpus(source: Source) -> list[Block]:
     return [*blocks, Fold("Beginnings of some held-out documents", beginnings)] if beginnings else blocks
 
 
+def _rows(source: Source) -> list[Block]:
+    facts = source.manifest.facts
+    split: list[list[Cell]] = [["train", number(facts["rows"])], ["held out", number(facts["held_out_rows"])]]
+    left_out = ", ".join(f"{number(facts[name])} {name}" for name in ("duplicates", "faulty", "contaminated"))
+    columns = ", ".join(facts["columns"])
+    blocks: list[Block] = [Table(f"Rows of the kind {facts['row_kind']}", ["split", "rows"], split)]
+    blocks.append(Text(f"Recognised as {facts['format']}; columns {columns}. Left out: {left_out}.", "quiet"))
+    some = source.record_json("samples.json") or []
+    shown: list[Block] = [Code(json.dumps(each, ensure_ascii=False, indent=1)) for each in some]
+    return [*blocks, Fold("Some rows", shown)] if shown else blocks
+
+
 def _changes(source: Source) -> list[Block]:
     """What became of the source, where the corpus is what was new in it."""
     changes = source.content_json("changes.json")
@@ -207,6 +219,7 @@ KINDS: dict[str, Callable[[Source], list[Block]]] = {
     "tokenizer": _tokenizer,
     "tokenized_corpus": _shards,
     "megatron_checkpoint": _checkpoint,
+    "rows": _rows,
     "hf_model": _model,
     "conversion_audit": _audit,
     "eval_report": _evaluation,
