@@ -61,7 +61,7 @@ def choose(name: str, rows: Path, spec: EvaluatorSpec, subject: Subject, seed: i
         if len(found) == spec.prompts:
             break
         prompt, reference = asked_of(name, row)
-        tokens = subject.tokens_of(f"evaluate.{name}", prompt, row.get("tools"))
+        tokens = subject.tokens_of(prompt, row.get("tools"))
         if len(tokens) > room:
             too_long += 1
         else:

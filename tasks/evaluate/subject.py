@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
-from tasks.job import StageError
+from infra.progress import say
 from tasks.manifest import read_manifest
+from tasks.posttrain.chat import chat_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -29,16 +30,11 @@ class Subject:
         """The text's own tokens: nothing is added, and "<|endoftext|>" in it is text like any other."""
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def tokens_of(self, path: str, prompt: str | list[dict[str, Any]], tools: Any = None) -> list[int]:
+    def tokens_of(self, prompt: str | list[dict[str, Any]], tools: Any = None) -> list[int]:
         """A prompt's tokens: what the tokenizer puts before every text (BOS, where it does), then the text; messages
-        through the chat template. Raises StageError, which names the field at `path`, when there is no template."""
+        through the chat template."""
         if isinstance(prompt, str):
             return [*self.tokenizer.encode("").ids, *self.tokens(prompt)]
-        if not self.chat.chat_template:
-            raise StageError(
-                f"{path}.data: the rows have messages, and the tokenizer of the model {self.label} has no chat "
-                "template: evaluate a model that was tuned on messages, or give rows whose prompts are text"
-            )
         if isinstance(tools, str):  # a column of Parquet, whose objects would have to be all alike
             tools = json.loads(tools)
         return list(
@@ -47,10 +43,15 @@ class Subject:
 
     @cached_property
     def chat(self) -> "PreTrainedTokenizerFast":
-        """The tokenizer with its chat template."""
+        """The tokenizer with its chat template. A model without one is asked in the template that post-training would
+        give it, so that base and tuned models are compared on the same prompts."""
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(self.path)
+        tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(self.path)
+        if not tokenizer.chat_template:
+            say(f"{self.label} has no chat template: it is asked in ChatML")
+            chat_of(tokenizer)
+        return tokenizer
 
 
 def open_subject(path: Path) -> Subject:
