@@ -128,7 +128,7 @@ def steps_on_disk(pod: Pod) -> list[int]:
 
 def saved_step(pod: Pod) -> int:
     """The newest checkpoint that is complete on a pod's disk; 0: there is none."""
-    paths = pod.home.glob("root/.baton/jobs/*/work/checkpoints/*-*/manifest.json")
+    paths = pod.home.glob("root/.baton/jobs/*/*/checkpoints/*-*/manifest.json")
     return max((int(path.parent.name.rpartition("-")[2]) for path in paths), default=0)
 
 

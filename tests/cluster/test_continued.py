@@ -26,7 +26,7 @@ from tests.cluster.pod import Pod
 from tests.cluster.propeller import Cluster, Done, Watch
 from tests.tracking.conftest import Server
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 SHORT = BASE | {"pretrain": BASE["pretrain"] | {"steps": 30}}
 
