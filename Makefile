@@ -121,7 +121,9 @@ $(READY): $(LIST) Makefile
 # Every pinned list, made anew from its .in; the versions that stand are kept while they fit
 # (delete a list, or a line of it, to take the newest). The images need no compiler: wheels alone.
 COMPILE := $(UV) pip compile --quiet --custom-compile-command "make lock"
-FOR_IMAGES := --python-version 3.12 --python-platform x86_64-manylinux_2_31 --only-binary :all:
+# these three of lm-eval's have no wheels, and are Python alone
+BUILT := $(foreach name,sqlitedict word2number rouge-score,--no-binary $(name))
+FOR_IMAGES := --python-version 3.12 --python-platform x86_64-manylinux_2_31 --only-binary :all: $(BUILT)
 lock:  ## resolve requirements.in and images/*.in to their pinned lists
 	$(COMPILE) --python-version 3.11 $(FROM) $(foreach name,torch torchvision torchaudio torchcodec,--no-emit-package $(name)) requirements.in -o requirements.txt
 	for family in data train serve post-train connector mlflow gpu; do $(COMPILE) $(FOR_IMAGES) images/$$family.in -o images/$$family.txt; done

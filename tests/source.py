@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 HOUSE = ("images", "infra", "tasks", "workflows", "tests")
+EXAMPLES = {path.stem for path in (ROOT / "workflows/recipes").rglob("*.py")}  # they import each other by these
 
 
 def files(*folders: str) -> list[Path]:
@@ -40,7 +41,7 @@ def _imports(tree: ast.AST) -> Iterator[str]:
 def third_party(path: Path) -> set[str]:
     """The top-level packages that are neither ours nor Python's."""
     top = {name.split(".")[0] for name in imports(path)}
-    return {name for name in top if name not in HOUSE and name not in sys.stdlib_module_names}
+    return top - {*HOUSE, *EXAMPLES} - sys.stdlib_module_names
 
 
 def closure(*start: Path) -> set[Path]:

@@ -48,6 +48,15 @@ def test_no_stage_imports_a_task() -> None:
         assert not {name for name in imports(path) if re.fullmatch(r"tasks\.\w+\.task", name)}, named(path)
 
 
+def test_nothing_but_an_example_knows_what_a_model_is_trained_for() -> None:
+    """The words of the laptop's: the next statement of a Python function."""
+    words = re.compile(r"next.statement|uses_context|not_trivial|all_checks|pyflakes", re.I)
+    pages = [path for floor in ("infra", "tasks", "workflows") for path in (ROOT / floor).rglob("*.html")]
+    for path in [*files("infra", "tasks", "workflows"), *pages]:
+        if "recipes" not in path.parts:
+            assert not words.search(path.read_text()), named(path)
+
+
 def test_the_project_has_no_cycle_of_packages_between_stages() -> None:
     """tasks/<stage> may use another stage's formats, but never each the other's."""
     uses: dict[str, set[str]] = {}
