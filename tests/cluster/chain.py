@@ -15,6 +15,7 @@ from tests.cluster.client import Client
 from tests.cluster.pod import ROOT, Pod
 from tests.cluster.propeller import Cluster
 from tests.cluster.storage import Storage
+from tests.workflows.statements import ASKED, DATA, DPO, GRPO, SFT
 from tests.workflows.test_pretrain_to_rl import TINY
 
 EVERY = 20  # steps between two checkpoints
@@ -29,13 +30,17 @@ BASE: dict[str, Any] = {name: TINY[name] for name in ("tokenizer", "shards", "co
 # Long enough to be killed in the middle; in 30 s, which Kubernetes gives a pod that says nothing else
 GRACE = {"pod": {"termination_grace_period_seconds": 30}}
 TUNED: dict[str, Any] = {
-    "sft": TINY["sft"] | {"steps": 200, "checkpoint_every": EVERY} | GRACE,
-    "dpo": TINY["dpo"] | {"steps": 200, "checkpoint_every": EVERY} | GRACE,
-    "grpo": TINY["grpo"] | {"steps": 16, "checkpoint_every": 2} | GRACE,
+    "sft": SFT["sft"] | {"steps": 200, "checkpoint_every": EVERY} | GRACE,
+    "dpo": DPO["dpo"] | {"steps": 200, "checkpoint_every": EVERY} | GRACE,
+    "grpo": GRPO["grpo"] | {"steps": 16, "checkpoint_every": 2} | GRACE,
 }
-MEASURED = TINY["evaluate"] | {"held_out_bytes": 400_000}
+TUNING: dict[str, Any] = {"data": DATA, "post_training": [{stage: spec} for stage, spec in TUNED.items()]}
+MEASURED: dict[str, Any] = {
+    "data": DATA,
+    "evaluate": {"bits_per_byte": {"held_out_bytes": 400_000}, "statements": ASKED},
+}
 CHECKPOINT = re.compile(r"/(?:checkpoints/step|checkpoints/checkpoint|answers/part)-(\d+)/[^/]+/manifest\.json$")
-KINDS = ("corpus", "tokenizer", "tokenized_corpus", "megatron_checkpoint", "hf_model", "eval_report")
+KINDS = ("corpus", "rows", "tokenizer", "tokenized_corpus", "megatron_checkpoint", "hf_model", "eval_report")
 STAGES = ["prepare_corpus", "train_tokenizer", "tokenize", "pretrain", "convert"]
 
 

@@ -11,6 +11,7 @@ from tests.cluster.chain import (
     BASE,
     MEASURED,
     TUNED,
+    TUNING,
     Disturbed,
     baton,
     digests,
@@ -62,7 +63,7 @@ class Tuned:
 
     def __init__(self, cluster: Cluster, client: Client, mlflow: Server) -> None:
         self.cluster, self.storage = cluster, cluster.storage
-        execution = submitted(client, mlflow, **TUNED)
+        execution = submitted(client, mlflow, **TUNING)
         succeed(cluster, execution)
         self.before = digests(self.storage)
         for stage in TUNED:
@@ -117,7 +118,7 @@ def test_a_lost_pod_and_its_retry_leave_one_whole_result(tuned: Tuned) -> None:
 
 
 def test_a_killed_evaluation_continues(tracked: Cluster, client: Client, mlflow: Server) -> None:
-    execution = submitted(client, mlflow, evaluate=MEASURED)
+    execution = submitted(client, mlflow, **MEASURED)
     succeed(tracked, execution)
     before = digests(tracked.storage, ["eval_report"])
     forget(tracked, "evaluate", "evaluate", "eval_report")

@@ -13,6 +13,7 @@ from tests.cluster.chain import (
     BASE,
     CORPUS,
     TUNED,
+    TUNING,
     baton,
     digests,
     recorded,
@@ -32,7 +33,7 @@ from tests.workflows.test_pretrain_to_rl import LABELS, STAGES, TINY
 
 pytestmark = pytest.mark.slow
 
-RECIPE_OF_ALL = TINY | {"corpus": CORPUS, "pretrain": BASE["pretrain"]} | TUNED
+RECIPE_OF_ALL = TINY | {"corpus": CORPUS, "pretrain": BASE["pretrain"]} | TUNING
 EVERY_OF = {"pretrain": BASE["pretrain"]["checkpoints"]["every"]} | {
     stage: spec["checkpoint_every"] for stage, spec in TUNED.items()
 }

@@ -27,6 +27,7 @@ from infra.tracking.record import tracked
 from tests.lineage.recorded import record_hostile
 from tests.source import ROOT
 from tests.tracking.conftest import free_port
+from tests.workflows.statements import DPO, GRPO, SFT
 from tests.workflows.test_pretrain_to_rl import TINY, prepare, pyflyte
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -45,7 +46,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return Path(given)
     folder = tmp_path_factory.mktemp("demo")
     for steps in (3, 4):
-        recipe = prepare(folder / str(steps), TINY | {"sft": TINY["sft"] | {"steps": steps}})
+        recipe = prepare(
+            folder / str(steps), TINY | {"post_training": [{"sft": SFT["sft"] | {"steps": steps}}, DPO, GRPO]}
+        )
         shutil.copytree(folder / "3" / "sources", folder / "sources", dirs_exist_ok=True)
         ended = pyflyte(folder, recipe)
         assert ended.returncode == 0, ended.stderr[-3000:]

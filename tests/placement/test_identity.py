@@ -43,7 +43,10 @@ def test_a_wrong_placement_is_a_problem_of_the_recipe() -> None:
 @pytest.mark.parametrize(
     ("recipe", "said"),
     [
-        ({"sft": {"placement": {"nodes": 2}}}, "sft.placement.nodes: 2\n      1: this stage runs on one"),
+        (
+            {"post_training": [{"sft": {"placement": {"nodes": 2}}}]},
+            "post_training.0.sft.placement.nodes: 2\n      1: this stage runs on one",
+        ),
         (
             {"pretrain": {"layout": {"nodes": 2}, "placement": {}}},
             "pretrain.placement.nodes: 1\n      2: as layout.nodes is",
