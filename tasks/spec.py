@@ -75,9 +75,19 @@ class Spec(BaseModel):
         values = {name: getattr(self, name) for name in type(self).model_fields if name not in self._not_identity()}
         return {name: value for name, value in values.items() if isinstance(value, Spec)}
 
+    def _lists(self) -> "dict[str, list[Spec]]":
+        """Its identity's fields that are lists of specs."""
+        values = {name: getattr(self, name) for name in type(self).model_fields if name not in self._not_identity()}
+        return {
+            name: value
+            for name, value in values.items()
+            if isinstance(value, list) and value and all(isinstance(each, Spec) for each in value)
+        }
+
     def identity(self) -> dict[str, Any]:
         """The fields that make the result, as JSON's types."""
-        nested = {name: part.identity() for name, part in self._nested().items()}
+        nested: dict[str, Any] = {name: part.identity() for name, part in self._nested().items()}
+        nested |= {name: [part.identity() for part in parts] for name, parts in self._lists().items()}
         return self.model_dump(mode="json", exclude=self._not_identity()) | self._contents() | nested
 
     def _contents(self) -> dict[str, str]:

@@ -46,9 +46,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return Path(given)
     folder = tmp_path_factory.mktemp("demo")
     for steps in (3, 4):
-        recipe = prepare(
-            folder / str(steps), TINY | {"post_training": [{"sft": SFT["sft"] | {"steps": steps}}, DPO, GRPO]}
-        )
+        stages = [{"sft": SFT["sft"] | {"steps": steps}}, DPO, GRPO]
+        recipe = prepare(folder / str(steps), TINY | {"post_training": stages})
         shutil.copytree(folder / "3" / "sources", folder / "sources", dirs_exist_ok=True)
         ended = pyflyte(folder, recipe)
         assert ended.returncode == 0, ended.stderr[-3000:]

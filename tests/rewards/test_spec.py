@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tasks.grpo.spec import GRPOSpec
 from tasks.rewards.spec import RewardSpec, rewards_problems
 
 
@@ -102,3 +103,10 @@ def test_an_editor_knows_both_forms() -> None:
     schema = RewardSpec.model_json_schema()
 
     assert {"type": "string"} in (schema.get("anyOf") or schema["$defs"]["RewardSpec"]["anyOf"])
+
+
+def test_how_long_a_reward_may_take_is_no_part_of_what_a_stage_makes() -> None:
+    def identity(**how: float) -> dict[str, object]:
+        return GRPOSpec.model_validate({"data": "sums", "rewards": [{"math": {}, **how}]}).identity()
+
+    assert identity() == identity(timeout_s=5.0) != identity(weight=0.5)
