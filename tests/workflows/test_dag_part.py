@@ -21,6 +21,7 @@ from workflows.recipe import Recipe, given_of
 
 __all__ = ["empty_store", "home"]
 
+GRPO_STAGE = "post_training.0.grpo"
 CPU: dict[str, Any] = {
     "corpus": {},
     "tokenizer": {"vocab_size": 512},
@@ -107,7 +108,7 @@ def test_each_process_on_a_gpu_has_one() -> None:
 
 
 def test_a_recipe_for_gpus_tunes_and_samples_on_one() -> None:
-    assert (of(GPU, "post_training.0.grpo").gpu, of(CPU, "post_training.0.grpo").gpu) == (1, None)
+    assert (of(GPU, GRPO_STAGE).gpu, of(CPU, GRPO_STAGE).gpu) == (1, None)
 
 
 LARGE = {"layers": 24, "hidden": 1024, "heads": 16, "kv_heads": 8, "ffn_hidden": 2816, "vocab_size": 150000}
@@ -115,23 +116,28 @@ LARGE = {"layers": 24, "hidden": 1024, "heads": 16, "kv_heads": 8, "ffn_hidden":
 
 def test_a_large_model_needs_gpus_whatever_the_recipe_leaves_out() -> None:
     """Some 0.4 B weights: the smallest that people take for chat."""
-    large = CPU | {"pretrain": {"model": LARGE}, "sft": {}, "serve": {}, "evaluate": {}}
-    assert [of(large, stage).gpu for stage in ("pretrain", "sft", "grpo", "evaluate", "serve")] == 5 * [1]
+    large = CPU | {"pretrain": {"model": LARGE}, "serve": {}, "evaluate": {"bits_per_byte": {}}}
+    stages = ("pretrain", GRPO_STAGE, "evaluate", "serve")
+    assert [of(large, stage).gpu for stage in stages] == 4 * [1]
     assert of(large, "convert").gpu is None
 
 
 def test_a_hub_s_model_is_taken_for_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    hub: dict[str, Any] = {"start_from": {"model": "Qwen/Qwen2.5-7B-Instruct"}, "sft": {}, "evaluate": {}}
-    assert (of(hub, "sft").gpu, of(hub, "evaluate").gpu) == (1, 1)
-    assert of(hub | {"sft": {"pod": {"resources": {"gpu": 0}}}}, "sft") == Resources()
+    hub = tuned({}) | {"corpus": {}, "start_from": {"model": "Qwen/Qwen2.5-7B-Instruct"}}
+    assert of(hub, GRPO_STAGE).gpu == 1
+    assert of(hub | tuned({"gpu": 0}), GRPO_STAGE) == Resources()
 
 
 def test_a_recipe_that_says_how_many_gpus_has_the_rest_to_suit() -> None:
-    none = GPU | {"grpo": {"pod": {"resources": {"gpu": 0}}}}
-    assert of(none, "grpo").memory == of(CPU, "grpo").memory != of(GPU, "grpo").memory
-    one = CPU | {"grpo": {"pod": {"resources": {"gpu": 1}}}}
-    assert of(one, "grpo") == of(GPU, "grpo")
+    none = GPU | tuned({"gpu": 0})
+    assert of(none, GRPO_STAGE).memory == of(CPU, GRPO_STAGE).memory != of(GPU, GRPO_STAGE).memory
+    assert of(CPU | tuned({"gpu": 1}), GRPO_STAGE) == of(GPU, GRPO_STAGE)
+
+
+def tuned(resources: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's post-training, in a pod with these resources."""
+    return {"data": DATA, "post_training": [{"grpo": GRPO["grpo"] | {"pod": {"resources": resources}}}]}
 
 
 def test_what_the_plan_does_not_know_is_left_to_the_stage() -> None:
