@@ -65,9 +65,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     more = {
         "init_from": {"model": "owner/name", "placement": {"cpus": 8}},
         "convert": {"placement": {"cpus": 8}},
-        "data": {"chat": {"path": "chat.jsonl"}},
+        "data": {"chat": {"path": str(home / "chat.jsonl")}},
         "post_training": [{"sft": {"data": "chat", "placement": {"accelerators": ["H100:1"]}}}],
     }
+    (home / "chat.jsonl").write_text('{"messages": []}\n')
     (home / "several.yaml").write_text(yaml.safe_dump(recipe(PLACEMENTS["cheapest"]) | more))
     return home
 

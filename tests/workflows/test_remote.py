@@ -16,6 +16,7 @@ import images
 from infra.errors import Stopped
 from tests.source import ROOT
 from tests.workflows.flyte_admin import admin
+from tests.workflows.statements import ASKED, DATA, DPO, SFT
 from workflows.given import for_a_cluster
 from workflows.recipe import Recipe
 from workflows.recipe_text import load
@@ -24,7 +25,7 @@ from workflows.remote import checked, pass_on
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
 DIGEST = "sha256:" + "0" * 64
 PINNED = {name: f"registry.invalid/{name}@{DIGEST}" for name in (each.name for each in images.BY_FAMILY.values())}
-TEXT = {"tokenizer": {"vocab_size": 512}, "shards": {}}
+TEXT = {"corpus": {}, "tokenizer": {"vocab_size": 512}, "shards": {}}
 
 
 def run(recipe: dict[str, Any], pinned: dict[str, str] = PINNED, **environment: str) -> str:
@@ -69,9 +70,11 @@ def test_files_that_pods_share_are_not_refused(tmp_path: Path) -> None:
 
 def test_what_gpus_are_asked_for_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    none = {"pod": {"resources": {"gpu": 0}}}
-    assert run({"start_from": {"model": "Qwen/Qwen2.5-7B-Instruct"}, "sft": {}, "dpo": none, "evaluate": {}}) == ""
-    assert "GPUs that the pods ask for: evaluate 1, sft 1 (" in capsys.readouterr().err
+    none = {"dpo": DPO["dpo"] | {"pod": {"resources": {"gpu": 0}}}}
+    hub = {"start_from": {"model": "Qwen/Qwen2.5-7B-Instruct"}, "corpus": {}, "data": DATA}
+    assert run(hub | {"post_training": [SFT, none], "evaluate": {"statements": ASKED}}) == ""
+    asked = "GPUs that the pods ask for: evaluate 1, post_training.0.sft 1 ("
+    assert asked in capsys.readouterr().err
 
 
 def test_pods_know_where_people_see_the_execution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
