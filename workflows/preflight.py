@@ -162,6 +162,18 @@ def _post_training(given: Given) -> list[Problem]:
     return names_problems(given.specs.get("post_training", []))
 
 
+def _row_kinds(given: Given) -> list[Problem]:
+    """The rows are of a kind that each stage can use, as far as their first ones can be looked at."""
+    sets, found = given.specs.get("data", {}), []
+    for step in given.tunings():
+        rows = sets.get(step.spec.data)
+        first = rows.first() if rows and not rows.problems() and not rows.missing() else None
+        if first and first.kind and first.kind not in step.spec.row_kinds():
+            allowed = f"rows of kind {' or '.join(step.spec.row_kinds())}; those of this set are {first.kind}"
+            found.append(Problem(f"{step.path}.data", step.spec.data, allowed))
+    return found
+
+
 def _text(given: Given) -> list[Problem]:
     """Who reads the corpus's documents has one."""
     if "corpus" in given.specs:
@@ -351,6 +363,7 @@ CHECKS: list[Callable[[Given], list[Problem]]] = [
     order,
     inputs,
     _named_rows,
+    _row_kinds,
     _text,
     _post_training,
     _best,

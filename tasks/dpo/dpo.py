@@ -84,7 +84,7 @@ def _dataset(pairs: Sequence[Pair]) -> Dataset:
 
 def _given(job: Job, spec: DPOSpec, encoder: Encoder) -> tuple[list[Pair], dict[str, float]]:
     """The rows as pairs."""
-    kind_of(job, "preference")
+    kind_of(job, *spec.row_kinds())
 
     def encode(row: Row) -> Pair:
         (prompt, chosen), (other, rejected) = (encoder.completion(row, name) for name in ("chosen", "rejected"))

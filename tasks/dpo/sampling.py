@@ -9,9 +9,10 @@ from typing import Any
 from tasks.dpo.pairs import Answer, Pair, Pairs, pair
 from tasks.dpo.spec import DPOSpec, PairsSpec
 from tasks.job import Job, StageError
-from tasks.posttrain.encode import PROMPTED, Encoder, prompted
+from tasks.posttrain.encode import Encoder, prompted
 from tasks.posttrain.rows import Chosen, choose, kind_of
 from tasks.posttrain.score import columns, mean, score, try_on_gold
+from tasks.posttrain.spec import PROMPTED
 from tasks.posttrain.trainer import ends
 from tasks.rewards.scorer import Scorer
 from tasks.rows.stored import Row

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.posttrain.spec import PostTrainSpec
+from tasks.posttrain.spec import PROMPTED, PostTrainSpec
 from tasks.rewards.spec import RewardSpec
 from tasks.spec import Problem, Spec
 
@@ -43,6 +43,11 @@ class DPOSpec(PostTrainSpec):
         le=10,
         description="weight of the chosen completions' own loss, which keeps them from becoming unlikely",
     )
+
+    def row_kinds(self) -> tuple[str, ...]:
+        if self.pairs is None:
+            return ("preference",)
+        return PROMPTED if self.pairs.chosen == "best" else tuple(kind for kind in PROMPTED if kind != "prompt")
 
     def problems(self) -> list[Problem]:
         return super().problems() + [each.under("pairs") for each in (self.pairs.problems() if self.pairs else ())]

@@ -20,7 +20,7 @@ from trl import GRPOConfig, GRPOTrainer
 from tasks.grpo.rollouts import LiveRollouts
 from tasks.grpo.spec import GRPOSpec
 from tasks.job import Job, StageError, main
-from tasks.posttrain.encode import PROMPTED, Encoder, prompted
+from tasks.posttrain.encode import Encoder, prompted
 from tasks.posttrain.rows import choose, kind_of, say_repeats
 from tasks.posttrain.score import mean, score, try_on_gold
 from tasks.posttrain.trainer import LOGGED, arguments, check_positions, ends, finish, fit, load_model
@@ -95,7 +95,7 @@ def work(job: Job) -> None:
     spec, source = job.spec(GRPOSpec), job.input("model")
     model, tokenizer = load_model(source)
     check_positions(model, spec)
-    kind_of(job, *PROMPTED)
+    kind_of(job, *spec.row_kinds())
     if taken := {each.label for each in spec.rewards} & set(METRICS.values()):
         raise StageError(f"reward {', '.join(sorted(taken))}: a metric of the training has this name; give it another")
     encoder = Encoder(tokenizer)

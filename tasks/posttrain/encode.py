@@ -32,9 +32,6 @@ NARROWEST: dict[str, tuple[Loss, ...]] = {  # of each kind of row, the losses th
 }
 
 
-PROMPTED = ("prompt", "prompt_completion", "messages")  # kinds of rows that ask something
-
-
 def prompted(row: Row) -> Row:
     """A row with a prompt: of messages, the last turn is its completion."""
     if "prompt" in row:

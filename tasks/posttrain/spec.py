@@ -4,6 +4,8 @@ from pydantic import Field
 
 from tasks.spec import Problem, StageSpec
 
+PROMPTED = ("prompt", "prompt_completion", "messages")  # kinds of rows that ask something
+
 
 class PostTrainSpec(StageSpec):
     """An optimizer run over a set of rows."""
@@ -29,6 +31,10 @@ class PostTrainSpec(StageSpec):
     )
     checkpoint_every: int = Field(50, ge=1, le=100_000, description="steps between two checkpoints")
     seed: int = Field(0, ge=0, lt=2**31, description="of the choice of rows, their order and the sampling")
+
+    def row_kinds(self) -> tuple[str, ...]:
+        """The kinds of rows that the stage can use."""
+        return PROMPTED
 
     def sequence_lengths(self) -> dict[str, int]:
         """The longest sequences that the stage makes, in tokens, by the field that sets them."""

@@ -4,7 +4,7 @@ One row in memory at a time: read, recognised and mapped to TRL's columns, check
 rows the first is kept), split by a hash of the prompt. Then the rows to train on whose prompt stands in the held-out
 part are dropped (decontaminate.py). Held in memory: 16 bytes a row (some 100 as Python has them).
 
-    rows, faults = peek(spec, folder)    the first rows, for a look before anything is spent
+    first = peek(spec, folder)    the first rows, for a look before anything is spent
 
 Facts: `row_kind` and `format` (recognise.py); `conversational`: lists of messages, not text; `columns`; `rows`,
 `held_out_rows`; `duplicates`, `faulty`, `contaminated` count what was left out.
@@ -13,6 +13,7 @@ Facts: `row_kind` and `format` (recognise.py); `conversational`: lists of messag
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -85,12 +86,21 @@ class Reading:
         return row
 
 
-def peek(spec: RowsSpec, folder: Path, most: int = 64) -> tuple[list[Row], list[str]]:
-    """The sound ones of a source's first rows, in TRL's columns, and what is wrong with the others. A function of the
-    user's runs in this process, from files below `folder`. Raises StageError for a source that cannot be read."""
+@dataclass(frozen=True)
+class First:
+    """A source's first rows."""
+
+    rows: list[Row]  # the sound ones, in TRL's columns
+    faults: list[str]  # what is wrong with the others
+    kind: str | None  # None: nothing was recognised
+
+
+def peek(spec: RowsSpec, folder: Path, most: int = 64) -> First:
+    """A look at a source. A function of the user's runs in this process, from files below `folder`. Raises StageError
+    for a source that cannot be read."""
     reading = Reading(spec.model_copy(update={"faulty": "drop"}))
     rows = [row for row, _ in reading.sound(islice(read(spec, folder), most))]
-    return rows, reading.told
+    return First(rows, reading.told, reading.recognised.format.kind if reading.recognised.format else None)
 
 
 def work(job: Job) -> None:

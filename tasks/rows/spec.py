@@ -12,15 +12,19 @@ Which formats are recognised is said in recognise.py.
 """
 
 import glob
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from infra.placement.address import File
-from infra.placement.storage import is_bucket
+from infra.placement.address import File, digest_of
+from infra.placement.storage import StorageError, is_bucket
 from tasks.data.source_spec import FilesSource, HuggingFaceSource, expanded
 from tasks.functions import Function
 from tasks.spec import PathText, Problem, Spec, StageSpec
+
+if TYPE_CHECKING:
+    from tasks.rows.rows import First
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".parquet")
 SOURCES = ("path", "huggingface", "function")
@@ -117,11 +121,29 @@ class RowsSpec(StageSpec):
     def missing(self) -> list[Problem]:
         """What the source lacks on this machine, looked up cheaply."""
         if self.path is not None:
-            return self.files().missing()
+            return self.files().missing() or self._faults()
         if self.huggingface is not None:
             found = self.huggingface.source().missing()
             return [each.under("huggingface") for each in found if each.path != "text_field"]
         return [each.under("function") for each in self.function.problems()] if self.function else []
+
+    def first(self) -> "First | None":
+        """The first rows of files that can be looked at; None: of another source. Raises StageError."""
+        from tasks.rows.rows import peek  # pyarrow: not on the path of --help
+
+        return peek(self, Path()) if self.path is not None and not digest_of(self.path) else None
+
+    def _faults(self) -> list[Problem]:
+        """What is wrong with the first rows."""
+        from tasks.job import StageError
+
+        try:
+            first = self.first()
+        except (StageError, StorageError) as error:
+            return [Problem("path", self.path, f"files whose rows can be read: {error}")]
+        if first is None or not first.faults or (first.rows and self.faulty == "drop"):
+            return []
+        return [Problem("path", self.path, f"rows without faults, or `faulty: drop`. {'; '.join(first.faults[:3])}")]
 
     def as_found(self, *, ask_hub: bool = False) -> "RowsSpec":
         """This spec with its source's present state: the files' names, sizes and times; the function's source; with

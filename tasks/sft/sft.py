@@ -32,7 +32,7 @@ def work(job: Job) -> None:
     spec, source = job.spec(SFTSpec), job.input("model")
     model, tokenizer = load_model(source)
     check_positions(model, spec)
-    kind = kind_of(job, *NARROWEST)
+    kind = kind_of(job, *spec.row_kinds())
     loss = loss_of(spec, kind)
     encoder = Encoder(tokenizer)
     length = spec.max_prompt_tokens + spec.max_new_tokens

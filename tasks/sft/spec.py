@@ -23,3 +23,6 @@ class SFTSpec(PostTrainSpec):
         "(prompt_completion), or all; null: the narrowest that the rows allow",
     )
     packing: bool = Field(False, description="several rows in one sequence of the whole length, for speed")
+
+    def row_kinds(self) -> tuple[str, ...]:
+        return ("messages", "prompt_completion", "text")

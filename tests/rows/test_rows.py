@@ -115,9 +115,9 @@ def test_a_limit_takes_the_first_rows(source: Path, tmp_path: Path) -> None:
 
 def test_a_peek_says_what_the_first_rows_are_and_what_is_wrong(tmp_path: Path) -> None:
     source = jsonl(tmp_path / "a.jsonl", ROWS[0], {"prompt": ""}, ROWS[1], *["nonsense"] * 100)
-    rows, faults = peek(RowsSpec(path=str(source)), tmp_path, 3)
-    assert rows == ROWS[:2]
-    assert faults == ["a.jsonl, line 2: prompt: text that is not empty is wanted"]
+    first = peek(RowsSpec(path=str(source)), tmp_path, 3)
+    assert (first.rows, first.kind) == (ROWS[:2], "prompt")
+    assert first.faults == ["a.jsonl, line 2: prompt: text that is not empty is wanted"]
 
 
 def test_a_large_set_takes_little_memory(tmp_path: Path) -> None:

@@ -317,3 +317,26 @@ def test_another_model_than_the_one_it_starts_from_is_refused(tmp_path: Path) ->
         (tmp_path / name).touch()
     with pytest.raises(RecipeError, match=r"3, as init_from\.model's num_hidden_layers is"):
         Recipe.model_validate(recipe_with(put("init_from", {"model": str(tmp_path)})))
+
+
+@pytest.mark.parametrize(
+    ("row", "field", "words"),
+    [
+        (
+            {"prompt": "a", "answer": "b"},
+            "post_training.0.sft.data",
+            "rows of kind messages or prompt_completion or text",
+        ),
+        ({"messages": [{"role": "robot", "content": "a"}]}, "data.mine.path", "line 1"),
+        ({"question": "a"}, "data.mine.path", "line 1"),
+    ],
+)
+def test_the_first_rows_are_looked_at(row: dict[str, Any], field: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text(json.dumps(row) + "\n")
+    recipe = yaml.safe_load(LAPTOP.read_text())
+    recipe["data"]["mine"] = {"path": str(tmp_path / "mine.jsonl")}
+    recipe["post_training"][0]["sft"]["data"] = "mine"
+    with pytest.raises(RecipeError) as caught:
+        Recipe.model_validate(recipe)
+    (problem,) = caught.value.problems
+    assert problem.path == field and words in problem.allowed

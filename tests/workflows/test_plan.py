@@ -68,7 +68,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "data": {"chat": {"path": str(home / "chat.jsonl")}},
         "post_training": [{"sft": {"data": "chat", "placement": {"accelerators": ["H100:1"]}}}],
     }
-    (home / "chat.jsonl").write_text('{"messages": []}\n')
+    (home / "chat.jsonl").write_text('{"prompt": "2+2=", "completion": "4"}\n')
     (home / "several.yaml").write_text(yaml.safe_dump(recipe(PLACEMENTS["cheapest"]) | more))
     return home
 
