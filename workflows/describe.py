@@ -17,10 +17,17 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from tasks.data.source_spec import FilesSource, HuggingFaceSource, JsonlSource, ParquetSource, StdlibSource
+from tasks.data.source_spec import (
+    FilesSource,
+    FunctionSource,
+    HuggingFaceSource,
+    JsonlSource,
+    ParquetSource,
+    StdlibSource,
+)
 from workflows.continuous_recipe import SECTIONS, ContinuousRecipe
 
-SOURCES = (StdlibSource, FilesSource, JsonlSource, ParquetSource, HuggingFaceSource)
+SOURCES = (StdlibSource, FilesSource, JsonlSource, ParquetSource, HuggingFaceSource, FunctionSource)
 SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
 FILLED_IN = "filled in by Baton"  # fields that no one writes
 

@@ -1,4 +1,4 @@
-"""The five kinds of source, each a small spec that can say what it lacks before anything is spent.
+"""The six kinds of source, each a small spec that can say what it lacks before anything is spent.
 
 `missing()` looks at names, sizes and the first record only. `state()` says what the source looks
 like now, so that changed files are noticed. The reading itself is in sources.py.
@@ -18,6 +18,7 @@ from pydantic import Field
 from infra.errors import Stopped
 from infra.placement.address import File, bring, digest_of, find, state_of
 from infra.placement.storage import StorageError, is_bucket, read
+from tasks.functions import Function
 from tasks.spec import NotSeen, PathText, Problem, Spec
 
 HUB_TIMEOUT_S = 30.0
@@ -173,6 +174,23 @@ class ParquetSource(_OnDisk):
         except (OSError, pa.ArrowInvalid) as error:
             return [Problem("path", self.path, f"Parquet files; {files[0].place}: {error}")]
         return _without_field(self.text_field, names, files[0].place)
+
+
+class FunctionSource(_Bounded):
+    """Documents that a function of yours makes: text, one by one."""
+
+    kind: Literal["function"] = "function"
+    function: Function = Field(description="`file.py:function` or `package.module:function`")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="the function's, by name")
+
+    def missing(self) -> list[Problem]:
+        return [problem.under("function") for problem in self.function.problems()]
+
+    def local_files(self) -> list[File]:
+        return []  # its source is part of the spec
+
+    def state(self) -> str:
+        return ""
 
 
 class HuggingFaceSource(_Bounded):

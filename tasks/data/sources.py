@@ -1,4 +1,4 @@
-"""Read the five kinds of source, one document at a time, as the bytes that stand there.
+"""Read the six kinds of source, one document at a time, as the bytes that stand there.
 
 Bytes, because whether they are UTF-8 is the corpus's business. Text that came through JSON may hold
 lone surrogates; it is handed on with "surrogatepass", which makes of them the invalid UTF-8 they are.
@@ -8,6 +8,8 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 import pyarrow as pa
@@ -18,6 +20,7 @@ from infra.placement.storage import is_bucket
 from tasks.data.source_spec import (
     LARGEST_MB,
     FilesSource,
+    FunctionSource,
     HuggingFaceSource,
     JsonlSource,
     ParquetSource,
@@ -26,11 +29,12 @@ from tasks.data.source_spec import (
     listed,
 )
 from tasks.job import StageError
+from tasks.load_function import described
 
 ROWS = 32  # of Parquet in memory at a time
 PAGES_BYTES = 1 << 20  # of a column, read at a time
 
-AnySource = StdlibSource | FilesSource | JsonlSource | ParquetSource | HuggingFaceSource
+AnySource = StdlibSource | FilesSource | JsonlSource | ParquetSource | HuggingFaceSource | FunctionSource
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,26 @@ def read_source(source: AnySource) -> Iterator[Raw]:
             return _read_parquet(source)
         case HuggingFaceSource():
             return _read_hugging_face(source)
+        case FunctionSource():
+            return _read_function(source)
+
+
+def _read_function(source: FunctionSource) -> Iterator[Raw]:
+    """What a function of the user's gives. It runs in this process, which is the engine's own."""
+    name, number = source.function.name, 0
+    with TemporaryDirectory() as folder:
+        function = source.function.load(Path(folder))
+        try:
+            for number, text in enumerate(function(**source.arguments), start=1):
+                where = f"{source.function.attribute}#{number}"
+                found = _encoded(text, where)
+                _refuse_large(len(found), source.max_bytes(), where)
+                yield Raw(where, found, 0.0)
+        except StageError:
+            raise
+        except Exception as error:  # whatever it is, it is the user's to correct
+            said = described(error, Path(folder))
+            raise StageError(f"{name}, after document {number}: {said}") from error
 
 
 def first_jsonl_record(source: File, most: int) -> dict[str, Any]:

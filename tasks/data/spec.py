@@ -13,6 +13,7 @@ from infra.placement.address import File, bring, digest_of, files_in, find, sele
 from infra.placement.storage import StorageError, is_bucket
 from tasks.data.source_spec import (
     FilesSource,
+    FunctionSource,
     HuggingFaceSource,
     JsonlSource,
     ParquetSource,
@@ -27,14 +28,15 @@ TOKENIZER_FILES = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte, so that any text can be said
 
 Source = Annotated[
-    StdlibSource | FilesSource | JsonlSource | ParquetSource | HuggingFaceSource, Field(discriminator="kind")
+    StdlibSource | FilesSource | JsonlSource | ParquetSource | HuggingFaceSource | FunctionSource,
+    Field(discriminator="kind"),
 ]
 
 
 class CorpusSpec(StageSpec):
     """Documents from one source, exact duplicates dropped, split by content."""
 
-    source: Source = Field(StdlibSource(), description="where the documents come from; `kind` says which of the five")
+    source: Source = Field(StdlibSource(), description="where the documents come from; `kind` says which of the six")
     held_out: float = Field(
         0.05, gt=0, lt=0.5, description="share of the documents held out for evaluation, chosen by content hash"
     )
@@ -53,7 +55,7 @@ class CorpusSpec(StageSpec):
         state = self.source.state()
         if ask_hub and not state and isinstance(self.source, HuggingFaceSource) and not is_bucket(self.source.name):
             state = self.source.commit()
-        return self.model_copy(update={"state": state})
+        return self.model_copy(update={"state": state, "source": self.source.as_found()})
 
 
 class TokenizerSpec(StageSpec):
