@@ -73,7 +73,7 @@ test-continuous: $(READY)  ## five days of continuous training with a simulated 
 test-serve: $(READY)  ## the champion's service with vLLM: switched under 16 clients, killed, its registry away; about five minutes
 	$(BIN)/python -m pytest -m slow tests/serve
 
-test-cluster: $(READY)  ## the whole chain in pods that share nothing, 30 of them killed, and continuous training; an hour or so
+test-cluster: $(READY)  ## the whole chain in pods that share nothing, 30 of them killed, each trainer continued, continuous training; two hours
 	$(BIN)/python -m pytest -m slow tests/cluster
 
 # strace records what a program writes and syncs

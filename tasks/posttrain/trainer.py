@@ -159,7 +159,8 @@ class PerEpoch(Sampler[int]):
 
 
 def order_by_epoch(trainer: Any) -> None:
-    """A private hook into transformers 5.17 (`_get_train_sampler`)."""
+    """A private hook into transformers 5.17 (`_get_train_sampler`). It can go when the Trainer draws an epoch's order
+    after it has restored the random state, as it does not when it continues in a later epoch."""
     usual = trainer._get_train_sampler
 
     def sampler(*dataset: Any) -> Any:
