@@ -150,7 +150,8 @@ def run_engine(
 
 def _run(command: list[str], job_dir: Path, title: str, log: IO[bytes], watch: Watch) -> int:
     """Start the engine in a session of its own and follow it to its end."""
-    environment = SHORT_WAITS | os.environ | LAUNCHED | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
+    environment = SHORT_WAITS | os.environ | LAUNCHED | _own_modules()
+    environment |= {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
     (job_dir / "progress.json").unlink(missing_ok=True)
     process = subprocess.Popen(
         command,
@@ -176,6 +177,12 @@ def _run(command: list[str], job_dir: Path, title: str, log: IO[bytes], watch: W
         _stop(process, watch, grace_s)
         bar.close(process.returncode == 0)
     return process.returncode
+
+
+def _own_modules() -> dict[str, str]:
+    """So that an engine imports Baton's modules wherever it is started, and none that lies in the current folder."""
+    places = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, places)), "PYTHONSAFEPATH": "1"}
 
 
 def _stop(process: subprocess.Popen[bytes], watch: Watch, grace_s: float) -> None:

@@ -37,6 +37,7 @@ def dag(recipe: Recipe) -> Report:
 
     if recipe.corpus:
         corpus = prepare_corpus(spec=recipe.corpus.as_found())
+    rows = rows_of(recipe, corpus)  # faulty rows are found before anything is trained
     more_corpora = [prepare_corpus(spec=each.as_found()) for each in recipe.more_corpora]
     if recipe.tokenizer:
         tokenizer = train_tokenizer(spec=recipe.tokenizer.as_found(), corpus=corpus)
@@ -46,8 +47,6 @@ def dag(recipe: Recipe) -> Report:
     if recipe.pretrain:
         start = [take_in(spec=recipe.init_from.as_found())] if recipe.init_from else []
         checkpoint = pretrain(spec=recipe.pretrain, data=shards, more=more_shards, start=start, resume=[])
-
-    rows = rows_of(recipe, corpus)
 
     def keep(model: HFModel) -> HFModel:
         """Evaluate each model as soon as it is there."""

@@ -53,6 +53,8 @@ class Log:
     extra: dict[str, list[Any]] = field(default_factory=dict)
 
     def metric(self, name: str, value: Any) -> None:
+        if not math.isfinite(value):
+            raise ValueError(f"log_metric({name!r}, {value}): a finite number is wanted")
         self.metrics.setdefault(str(name), []).append(float(value))
 
     def column(self, name: str, values: Any) -> None:
@@ -96,7 +98,7 @@ class Reward:
             given = self._call(batch, log)
         except Unusable as error:
             raise Unusable(f"{self.name}: {error}") from error
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # SystemExit and CancelledError too
             words = f"{self.name} raised {described(error, self.folder)}"
             tell(words)
             raise Unusable(f"{words}, for {self._row_of_error(batch)}") from error
@@ -106,7 +108,7 @@ class Reward:
         for index in range(len(batch.prompts)):
             try:
                 self._call(batch.row(index), Log())
-            except (Exception, SystemExit):
+            except BaseException:
                 return batch.place(index)
         return f"these {len(batch.prompts)} rows together; for each of them alone it does not"
 

@@ -90,7 +90,8 @@ class Process:
         """What became of a process that gives no answer, in words; `last` is what it was at."""
         self.close()
         stacks = self.folder / STACKS
-        places = list(_PLACE.finditer(stacks.read_text(errors="replace"))) if stacks.exists() else []
+        main = stacks.read_text(errors="replace").rpartition("Thread ")[2] if stacks.exists() else ""  # it stands last
+        places = list(_PLACE.finditer(main))
         if places:
             sources = self.folder / SOURCES
             theirs = [place for place in places if Path(place["file"]).is_relative_to(sources)]

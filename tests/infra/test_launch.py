@@ -74,6 +74,16 @@ def test_a_finished_engine_leaves_a_verified_artifact(tmp_path: Path) -> None:
     assert verify(output).spec == {"text": "made"}
 
 
+def test_an_engine_is_found_from_any_folder_whatever_lies_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for name in ("tasks", "random"):
+        Path(f"{name}.py").write_text("raise SystemExit('the user\'s own file')")
+    verify(launch("writer", tmp_path / "job"))
+
+
 def test_a_finished_job_is_not_started_again(tmp_path: Path) -> None:
     assert launch("writer", tmp_path) == launch("writer", tmp_path)
     assert (tmp_path / "work" / "starts").read_text() == "started\n"

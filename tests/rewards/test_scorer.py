@@ -252,6 +252,7 @@ def gone(pid: int) -> bool:
         ("return [10 ** 400, 2, 3]", "reward f returned inf for row 1 of 3"),
         ("import os; os._exit(7)", "the process that runs reward f ended with exit code 7"),
         ("import os; os.kill(os.getpid(), 9)", "the process that runs reward f was killed by SIGKILL"),
+        ("import asyncio; raise asyncio.CancelledError", r"raised CancelledError \(bad.py, line 2: .*\), for row 1 of 3"),
         ("import nowhere_at_all", r"ModuleNotFoundError: No module named 'nowhere_at_all' \(bad.py, line 2"),
     ],
 )  # fmt: skip
@@ -274,6 +275,21 @@ def test_a_function_that_takes_too_long_is_ended_and_its_line_named(write: Write
     ):
         scored({"function": "slow.py:f", "timeout_s": 0.5}, completions=["x"])
     assert time.monotonic() - start < 8
+
+
+def test_of_an_asynchronous_function_that_takes_too_long_no_line_of_ours_is_named(write: Write) -> None:
+    write("slow.py", "import asyncio\nasync def f(completions):\n    await asyncio.sleep(600)\n")
+
+    with pytest.raises(StageError, match="not done within 0.5 s .*: it stands at selectors.py"):
+        scored({"function": "slow.py:f", "timeout_s": 0.5}, completions=["x"])
+
+
+def test_a_figure_that_is_no_number_is_the_function_s_fault(write: Write) -> None:
+    """Beside the trainer's own it would read as a training that diverged."""
+    write("bad.py", "def f(completions, log_metric):\n    log_metric('share', float('nan'))\n")
+
+    with pytest.raises(StageError, match=r"reward f raised ValueError: log_metric\('share', nan\).*bad.py, line 2"):
+        scored("bad.py:f", completions=["x"])
 
 
 def test_an_import_that_fails_says_where(write: Write) -> None:
