@@ -33,13 +33,14 @@ from tasks.spec import Problem, Spec
 
 LARGEST_BYTES = 1_000_000  # of all files together: they are part of every message that holds the spec
 NAME = r"^([^:]+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):[A-Za-z_]\w*$"
+FUNCTION = "`file.py:function` or `package.module:function`"
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Function(Spec):
     """A function by its name; in a recipe, its name alone may stand for it."""
 
-    name: str = Field(pattern=NAME, description="`file.py:function`, or `package.module:function`")
+    name: str = Field(pattern=NAME, description=FUNCTION)
     source: dict[str, str] | None = Field(
         None, repr=False, description="its file and the project files that it imports; filled in by Baton"
     )
@@ -95,6 +96,8 @@ class Function(Spec):
         try:
             found = self._found()
             body = ast.parse(found[1][found[0]], found[0]).body if found else []
+        except FileNotFoundError as error:
+            return f"a file that is there; {error.filename} is not"
         except (OSError, ValueError, SyntaxError, RuntimeError, MemoryError) as error:  # RuntimeError: ~nobody
             return f"a file of Python source; {_why(error)}"
         except KeyError:

@@ -26,7 +26,7 @@ from workflows.continuous_recipe import recipe_of
 from workflows.costs import Quotes, over_budget, quotes
 from workflows.given import Given, devices_of
 from workflows.needs import MFU, Need, need
-from workflows.preflight import inputs, order
+from workflows.preflight import has_dag
 from workflows.recipe import Recipe, given_of
 from workflows.recipe_error import RecipeError, shown
 from workflows.recipe_text import load
@@ -172,7 +172,7 @@ def main(recipe: Path, for_machines: bool, mfu: float) -> None:
         if mfu != MFU:
             at_default = over_budget(given)
             problems = [each for each in problems if each not in at_default] + over_budget(given, mfu)
-        if not order(given) and not inputs(given):  # else there is no DAG
+        if has_dag(given):
             stages = list(plan(whole, given, mfu))
     name = whole.name if whole else recipe.stem
     if for_machines:

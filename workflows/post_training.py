@@ -88,14 +88,14 @@ def repeated(tunings: list[Tuning], seeds: int) -> Iterator[Step]:
             yield replace(step, spec=spec, name=step.name + end, start_from=start)
 
 
-def names_problems(tunings: list[Tuning]) -> list[Problem]:
-    """Names are each one's own, and what a stage starts from comes before it."""
+def names_problems(tunings: list[Tuning], seeds: int = 1) -> list[Problem]:
+    """Names are each one's own, those of repetitions too, and what a stage starts from comes before it."""
     found, known = [], [BASE]
-    for step in steps(tunings):
+    for step in repeated(tunings, seeds):
         at = step.path.rpartition(".")[0]
         if step.name in known:
             found.append(Problem(f"{at}.name", step.name, f"another name than {', '.join(known)}"))
         if step.start_from not in known:
             found.append(Problem(f"{at}.start_from", step.start_from, f"one of {', '.join(known)}"))
         known.append(step.name)
-    return found
+    return list(dict.fromkeys(found))

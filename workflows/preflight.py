@@ -24,6 +24,7 @@ from workflows.costs import over_budget
 from workflows.given import Given, devices_of, is_for_a_cluster, placements_of, runs_on_a_cluster, vocabulary_of
 from workflows.pod_defaults import too_small
 from workflows.post_training import names_problems
+from workflows.rewards_tried import problems_of_rewards
 
 # stage: the stage it needs, and what that one hands to it
 NEEDS = {
@@ -49,12 +50,17 @@ WITH_START_FROM_OFF = ("tokenizer", "shards", "init_from", "pretrain", "convert"
 
 def problems_of(given: Given) -> list[Problem]:
     """Every problem of the recipe as a whole, and of each stage across its fields."""
-    found = []
-    for name, spec in _parts(given):
-        found += [problem.under(name) for problem in spec.problems()]
-    for check in CHECKS:
-        found += check(given)
-    return found
+    return [problem for check in (*FOR_A_DAG, *CHECKS) for problem in check(given)]
+
+
+def has_dag(given: Given) -> bool:
+    """Whether the stages are known, and what each takes."""
+    return not any(check(given) for check in FOR_A_DAG)
+
+
+def _across_fields(given: Given) -> list[Problem]:
+    """Of each stage by itself."""
+    return [problem.under(name) for name, spec in _parts(given) for problem in spec.problems()]
 
 
 def _parts(given: Given) -> Iterator[tuple[str, Spec]]:
@@ -109,14 +115,18 @@ def inputs(given: Given) -> list[Problem]:
 
 
 def _named_rows(given: Given) -> list[Problem]:
-    """Each set of rows that a stage names is there."""
+    """Each set of rows that a stage names is there, and has rows for it."""
     sets = given.specs.get("data", {})
     named = {f"{step.path}.data": step.spec.data for step in given.tunings()}
     if "evaluate" in given:
         evaluators = given.specs["evaluate"].evaluators()
         named |= {f"evaluate.{name}.data": each.data for name, each in evaluators.items() if each.data is not None}
     allowed = f"one of {', '.join(sets)}" if sets else "a set of rows: add it under `data:`"
-    return [Problem(path, name, allowed) for path, name in named.items() if name not in sets]
+    found = [Problem(path, name, allowed) for path, name in named.items() if name not in sets]
+    for step in given.tunings():
+        if (rows := sets.get(step.spec.data)) and rows.held_out == 1 and not rows.documents:
+            found.append(Problem(f"data.{step.spec.data}.held_out", 1.0, f"less than 1: {step.path} trains on the set"))
+    return found
 
 
 def _data_sets(given: Given) -> list[Problem]:
@@ -159,7 +169,7 @@ def _positions(given: Given) -> list[Problem]:
 
 def _post_training(given: Given) -> list[Problem]:
     """The models' names, and which one each stage starts from."""
-    return names_problems(given.specs.get("post_training", []))
+    return names_problems(given.specs.get("post_training", []), given.specs.get("seeds", 1))
 
 
 def _row_kinds(given: Given) -> list[Problem]:
@@ -192,10 +202,12 @@ def _best(given: Given) -> list[Problem]:
     if best is None:
         return []
     spec = given.specs.get("evaluate")
-    names = (["bits_per_byte"] if spec.bits_per_byte else []) + list(spec.evaluators()) if spec else []
-    if best.partition(".")[0] in names:
+    names = spec.metrics() if spec else []
+    of_lm_eval = [name for name, each in spec.evaluators().items() if each.lm_eval] if spec else []
+    if best in names or best.partition(".")[0] in of_lm_eval:
         return []
-    allowed = f"a metric of {', '.join(names)}" if names else "null, or add `evaluate:`, which measures it"
+    known = [*names, *(f"{name}.<task>.<metric>" for name in of_lm_eval)]
+    allowed = f"one of {', '.join(known)}" if known else "null, or add `evaluate:`, which measures it"
     return [Problem("publish.best", best, allowed)]
 
 
@@ -359,13 +371,11 @@ def estimated_bytes(given: Given, parameters: int) -> int:
     return int(parameters * (kept + models))
 
 
+FOR_A_DAG: list[Callable[[Given], list[Problem]]] = [_across_fields, order, inputs, _named_rows, _post_training]
 CHECKS: list[Callable[[Given], list[Problem]]] = [
-    order,
-    inputs,
-    _named_rows,
     _row_kinds,
+    problems_of_rewards,
     _text,
-    _post_training,
     _best,
     _data_sets,
     _vocabulary,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from infra.errors import Stopped
 from infra.tracking.redact import HIDDEN, redact
@@ -51,12 +52,18 @@ def problems_from(error: ValidationError, model: type[BaseModel], raw: Any) -> l
             allowed = "is required"
         elif item["type"] in ("model_type", "dict_type", "model_attributes_type"):
             allowed = _section(path)
+        elif item["type"] == "string_pattern_mismatch" and (field := _field(path, parent)):
+            allowed = f"{field.description}; the pattern is {item['ctx']['pattern']}"
         else:
             said = item["msg"].removeprefix("Value error, ")
             allowed = said[0].lower() + said[1:]
         value = "(not given)" if item["type"] == "missing" else item["input"]
         found.append(Problem(path or "recipe", value, allowed))
     return found
+
+
+def _field(path: str, parent: type[BaseModel] | None) -> FieldInfo | None:
+    return parent.model_fields.get(path.rpartition(".")[2]) if parent else None
 
 
 def _section(path: str) -> str:

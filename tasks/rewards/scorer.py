@@ -104,13 +104,7 @@ class Scorer:
 
     def needs(self, columns: Collection[str]) -> list[Problem]:
         """What the rewards lack in rows with these columns; `completion_ids` is one where they are handed on."""
-        found = []
-        for reward in self.rewards:
-            named = [(name,) for name, needed in self.columns[reward.label].items() if needed]
-            wanted = reward.builtin.wants() if reward.builtin else named
-            lacking = [" or ".join(each) for each in wanted if not {*each} & {*columns}]
-            found += [Problem(reward.label, sorted(columns), f"needs rows with a column {each}") for each in lacking]
-        return found
+        return [problem for each in self.rewards for problem in lacking(each, self.columns[each.label], columns)]
 
     def save(self, checkpoint: Path) -> None:
         """What rewards remember (those with state_dict and load_state_dict) into a checkpoint's folder."""
@@ -151,6 +145,13 @@ class Scorer:
         if errors := [str(error) for one in asked if (error := one.exception())]:
             raise StageError("\n".join(errors))
         return [one.result() for one in asked]
+
+
+def lacking(reward: RewardSpec, named: Mapping[str, bool], columns: Collection[str]) -> list[Problem]:
+    """What a reward lacks in rows with these columns; `named` are those that its function names: are they needed?"""
+    wanted = reward.builtin.wants() if reward.builtin else [(name,) for name, needed in named.items() if needed]
+    missing = [" or ".join(each) for each in wanted if not {*each} & {*columns}]
+    return [Problem(reward.label, sorted(columns), f"needs rows with a column {each}") for each in missing]
 
 
 def total(specs: Sequence[RewardSpec], rewards: Mapping[str, Sequence[float | None]], count: int) -> list[float | None]:

@@ -18,7 +18,7 @@ from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from tasks.functions import Function
+from tasks.functions import FUNCTION, Function
 from tasks.rewards.builtin.builtin import Builtin
 from tasks.rewards.builtin.diversity import Diversity
 from tasks.rewards.builtin.format import Format
@@ -37,7 +37,7 @@ BUILTINS = ("math", "match", "regex", "json_schema", "length", "format", "simila
 class RewardSpec(Spec):
     """One reward: exactly one of `function` and the built-in ones."""
 
-    function: Function | None = Field(None, description="yours: `file.py:function` or `package.module:function`")
+    function: Function | None = Field(None, description=f"yours: {FUNCTION}")
     math: Math | None = Field(None, description="the answer is mathematically equal to the row's")
     match: Match | None = Field(None, description="the completion is the row's answer, to the letter")
     regex: Regex | None = Field(None, description="a regular expression is found, and finds the row's answer")
@@ -76,6 +76,8 @@ class RewardSpec(Spec):
     def _by_name(cls, value: Any) -> Any:
         if not isinstance(value, str):
             return value
+        if value not in BUILTINS and ":" not in value:
+            raise ValueError(f"{FUNCTION}, or one of {', '.join(BUILTINS)}")
         return {value: {}} if value in BUILTINS else {"function": value}
 
     @classmethod

@@ -80,7 +80,7 @@ def test_an_engine_is_found_from_any_folder_whatever_lies_there(
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.chdir(tmp_path)
     for name in ("tasks", "random"):
-        Path(f"{name}.py").write_text("raise SystemExit('the user\'s own file')")
+        Path(f"{name}.py").write_text("raise SystemExit('the user's own file')")
     verify(launch("writer", tmp_path / "job"))
 
 

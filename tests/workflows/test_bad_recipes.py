@@ -149,6 +149,30 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "a weight too few": (put("pretrain.data_weights", [0.5, 0.5]), "pretrain.data_weights", "one for the corpus and"),
     "a weight below 0": (put("pretrain.data_weights", [-1.0]), "pretrain.data_weights", "0 or more each"),
     "a weight that is no number": (put("pretrain.data_weights", ["much"]), "pretrain.data_weights.0", "valid number"),
+    "a metric that nobody measures": (put("publish.best", "statements.tests"), "publish.best", "statements.all_checks"),
+    "two rewards of one name": (
+        put("post_training.1.dpo.pairs.rewards", ["match", "match"]),
+        "post_training.1.dpo.pairs.rewards.1.name",
+        "names that differ",
+    ),
+    "the name of a repetition": (
+        both(put("seeds", 2), put("post_training.1.name", "sft-seed1")),
+        "post_training.0.name",
+        "another name than",
+    ),
+    "a reward without a function's name": (
+        put("post_training.2.grpo.rewards.0", "reward.py"),
+        "post_training.2.grpo.rewards.0",
+        "`file.py:function`",
+    ),
+    "training on a set that is all held out": (
+        both(
+            put("data.more", {"function": "workflows/recipes/arithmetic/sums.py:rows", "held_out": 1.0}),
+            put("post_training.0.sft.data", "more"),
+        ),
+        "data.more.held_out",
+        "trains on the set",
+    ),
     # in a list
     "an unknown field of a second corpus": (put("more_corpora", [{}, {"held": 0.1}]), "more_corpora.1.held", "did you mean held_out"),
     "a second corpus without its path": (put("more_corpora", [{"source": {"kind": "files"}}]), "more_corpora.0.source.path", "is required"),
