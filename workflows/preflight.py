@@ -21,7 +21,15 @@ from tasks.pretrain.spec import PretrainSpec
 from tasks.serve.spec import ServeSpec
 from tasks.spec import NotSeen, Problem, Spec
 from workflows.costs import over_budget
-from workflows.given import Given, devices_of, is_for_a_cluster, placements_of, runs_on_a_cluster, vocabulary_of
+from workflows.given import (
+    Given,
+    devices_of,
+    is_for_a_cluster,
+    placements_of,
+    positions_of,
+    runs_on_a_cluster,
+    vocabulary_of,
+)
 from workflows.pod_defaults import too_small
 from workflows.post_training import names_problems
 
@@ -143,13 +151,10 @@ def _vocabulary(given: Given) -> list[Problem]:
 
 def _positions(given: Given) -> list[Problem]:
     """No stage uses longer sequences than the model has positions."""
-    if "pretrain" in given.specs:
-        positions, where = given.specs["pretrain"].model.max_positions, "pretrain.model.max_positions"
-    elif "start_from" in given.specs and given.specs["start_from"].max_positions():
-        positions, where = given.specs["start_from"].max_positions(), "start_from.model's max_position_embeddings"
-    else:
+    known = positions_of(given)
+    if known is None:
         return []
-    found = []
+    (positions, where), found = known, []
     for name, spec in given.stages().items():
         for length, value in spec.sequence_lengths().items() if isinstance(spec, SAMPLED) else ():
             if value > positions:

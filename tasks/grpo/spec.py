@@ -22,6 +22,9 @@ class GRPOSpec(PostTrainSpec):
     temperature: float = Field(1.0, gt=0, le=2, description="of sampling; 1: the model's own distribution")
     rewards: list[RewardSpec] = Field(min_length=1, description="what completions are rewarded for; weights add up")
 
+    def samples_model(self) -> bool:
+        return True
+
     def problems(self) -> list[Problem]:
         found = super().problems()
         found += [p.under(f"rewards.{number}") for number, each in enumerate(self.rewards) for p in each.problems()]
