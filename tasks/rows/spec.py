@@ -30,7 +30,7 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".parquet")
 SOURCES = ("path", "huggingface", "function")
 
 Kind = Literal["messages", "prompt_completion", "preference", "prompt", "text"]
-FormatName = Literal[Kind, "sharegpt", "sharegpt_preference", "alpaca", "verl"]
+FormatName = Literal[Kind, "sharegpt", "sharegpt_preference", "openai_preference", "alpaca", "verl"]
 
 
 class RowFiles(FilesSource):
