@@ -21,6 +21,7 @@ from tasks.pretrain.spec import PretrainSpec
 from tasks.serve.spec import ServeSpec
 from tasks.spec import NotSeen, Problem, Spec
 from workflows.costs import over_budget
+from workflows.first_rows import problems_of_rows
 from workflows.given import (
     Given,
     devices_of,
@@ -165,18 +166,6 @@ def _positions(given: Given) -> list[Problem]:
 def _post_training(given: Given) -> list[Problem]:
     """The models' names, and which one each stage starts from."""
     return names_problems(given.specs.get("post_training", []))
-
-
-def _row_kinds(given: Given) -> list[Problem]:
-    """The rows are of a kind that each stage can use, as far as their first ones can be looked at."""
-    sets, found = given.specs.get("data", {}), []
-    for step in given.tunings():
-        rows = sets.get(step.spec.data)
-        first = rows.first() if rows and not rows.problems() and not rows.missing() else None
-        if first and first.kind and first.kind not in step.spec.row_kinds():
-            allowed = f"rows of kind {' or '.join(step.spec.row_kinds())}; those of this set are {first.kind}"
-            found.append(Problem(f"{step.path}.data", step.spec.data, allowed))
-    return found
 
 
 def _text(given: Given) -> list[Problem]:
@@ -368,7 +357,7 @@ CHECKS: list[Callable[[Given], list[Problem]]] = [
     order,
     inputs,
     _named_rows,
-    _row_kinds,
+    problems_of_rows,
     _text,
     _post_training,
     _best,

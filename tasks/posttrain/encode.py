@@ -31,6 +31,14 @@ NARROWEST: dict[str, tuple[Loss, ...]] = {  # of each kind of row, the losses th
 }
 
 
+def loss_of(asked: Loss | None, kind: str) -> Loss:
+    """The loss that is asked for, or else the narrowest that the rows allow. Raises StageError."""
+    allowed = NARROWEST[kind]
+    if asked is not None and asked not in allowed:
+        raise StageError(f"loss: {asked}: rows of kind {kind} allow {' or '.join(allowed)}")
+    return asked or allowed[0]
+
+
 def prompted(row: Row) -> Row:
     """A row with a prompt: of messages, the last turn is its completion."""
     if "prompt" in row:

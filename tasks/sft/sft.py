@@ -9,8 +9,8 @@ import numpy as np
 from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
 
-from tasks.job import Job, StageError, main
-from tasks.posttrain.encode import IGNORED, NARROWEST, Encoder, Loss
+from tasks.job import Job, main
+from tasks.posttrain.encode import IGNORED, Encoder, loss_of
 from tasks.posttrain.rows import choose, kind_of, say_repeats
 from tasks.posttrain.trainer import arguments, finish, fit, limits_of, load_model
 from tasks.rows.stored import Row
@@ -33,7 +33,7 @@ def work(job: Job) -> None:
     model, tokenizer = load_model(source)
     limits = limits_of(model, spec)
     kind = kind_of(job, *spec.row_kinds())
-    loss = loss_of(spec, kind)
+    loss = loss_of(spec.loss, kind)
     encoder = Encoder(tokenizer)
 
     def encode(row: Row) -> Learned:
@@ -72,16 +72,6 @@ def work(job: Job) -> None:
     )
     fit(trainer, job, METRICS, beginning=chosen.counts())
     finish(job, model, source, spec.label, encoder.chat)
-
-
-def loss_of(spec: SFTSpec, kind: str) -> Loss:
-    """The loss that is asked for, or else the narrowest that the rows allow. Raises StageError."""
-    allowed = NARROWEST[kind]
-    if spec.loss is None:
-        return allowed[0]
-    if spec.loss not in allowed:
-        raise StageError(f"loss: {spec.loss}: rows of kind {kind} allow {' or '.join(allowed)}")
-    return spec.loss
 
 
 if __name__ == "__main__":
