@@ -45,6 +45,5 @@ def test_a_row_fits_by_its_parts_or_as_a_whole() -> None:
 
 
 def test_the_limits_are_said_by_their_fields() -> None:
-    said = [PostTrainSpec(data="chat", **given).limits(256).said for given in ({}, {"max_new_tokens": 64})]
-
-    assert said == ["256 tokens in all", "max_new_tokens 64 and 256 tokens in all"]
+    assert PostTrainSpec(data="chat").limits(256).said == "256 tokens in all"
+    assert PostTrainSpec(data="chat", max_new_tokens=64).limits(256).said == "max_new_tokens 64 and 256 tokens in all"
