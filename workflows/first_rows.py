@@ -39,11 +39,11 @@ def problems_of_rows(given: Given) -> list[Problem]:
     if found or positions is None or not (steps or looked_at):
         return found
     encoder = _encoder(given, [row for each in first.values() for row in each.rows])
-    if isinstance(encoder, Problem):
-        return [encoder]
-    for step in steps if encoder else ():
+    if encoder is None or isinstance(encoder, Problem):
+        return [] if encoder is None else [encoder]
+    for step in steps:
         found += _tuned_on(step, first[step.spec.data], encoder, positions[0])
-    for name, each in looked_at.items() if encoder else ():
+    for name, each in looked_at.items():
         found += _asked(name, each, first[str(each.data)].rows, encoder, positions[0])
     return found
 
@@ -58,16 +58,18 @@ def _kind(step: Step, first: "First") -> list[Problem]:
 def _encoder(given: Given, rows: Sequence[Row]) -> "Encoder | Problem | None":
     """With the tokenizer of the model that the run starts from; None where that is not on this machine."""
     model = given.specs.get("start_from")
-    folder = model.folder() if model and not is_bucket(model.model) and not model.missing() else None
-    if folder is None or importlib.util.find_spec("transformers") is None:
+    if model is None or is_bucket(model.model) or model.missing() or importlib.util.find_spec("transformers") is None:
+        return None
+    folder = model.folder()
+    if folder is None:
         return None
     from transformers import AutoTokenizer
 
     from tasks.posttrain.encode import Encoder
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # tokenizers raises no narrower one
         return Problem("start_from.model", model.model, f"a folder whose tokenizer Transformers loads: {error}")
     if not tokenizer.chat_template and any(map(is_conversational, rows)):
         say("start_from.model has no chat template: it is asked in ChatML, which tuned models are given")

@@ -72,6 +72,12 @@ def test_what_the_chat_template_cannot_do_is_told(
     assert problem.path == "post_training.0.sft.data" and words in problem.allowed
 
 
+def test_a_tokenizer_that_does_not_load_is_told(problems: Callable[..., list[Problem]], tmp_path: Path) -> None:
+    (tmp_path / "model/tokenizer.json").write_text("{}")
+    (problem,) = problems([talk()])
+    assert problem.path == "start_from.model" and "a folder whose tokenizer Transformers loads" in problem.allowed
+
+
 def test_a_role_that_nobody_knows_is_told_with_its_line(problems: Callable[..., list[Problem]]) -> None:
     (problem,) = problems([talk(), {"messages": [{"role": "robot", "content": "a"}, SAID]}])
     assert problem.path == "data.rows.path" and "line 2: messages[0].role: one of system," in problem.allowed
