@@ -92,6 +92,14 @@ def model_of(given: Given) -> tuple[ModelSpec, int] | None:
     return shape, config["vocab_size"]
 
 
+def positions_of(given: Given) -> tuple[int, str] | None:
+    """The model's positions, and the field that says so. None: they are not known before the run."""
+    if "pretrain" in given.specs:
+        return given.specs["pretrain"].model.max_positions, "pretrain.model.max_positions"
+    found = given.specs["start_from"].max_positions() if "start_from" in given.specs else None
+    return (found, "start_from.model's max_position_embeddings") if found else None
+
+
 def placements_of(given: Given) -> dict[str, Placement]:
     """Of every stage that has one, by the stage's path in the recipe."""
     return {path: spec.placement for path, spec in given.stages().items() if spec.placement}

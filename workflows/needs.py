@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from tasks.dpo.spec import DPOSpec
 from tasks.grpo.spec import GRPOSpec
-from tasks.posttrain.spec import PostTrainSpec
+from tasks.posttrain.spec import LENGTH, PostTrainSpec
 from tasks.pretrain.accelerators import Accelerator
 from tasks.pretrain.flops import flops_per_token
 from tasks.pretrain.memory import GPU, Kernels, Memory, estimate
 from tasks.pretrain.spec import PretrainSpec
 from tasks.sft.spec import SFTSpec
 from tasks.spec import StageSpec
-from workflows.given import Given, model_of
+from workflows.given import Given, model_of, positions_of
 
 MFU = 0.4  # what a well set up run reaches on a frontier GPU: Llama 3's had 38-43 %
 
@@ -57,7 +57,8 @@ def need(given: Given, spec: StageSpec | None, kernels: Kernels = GPU) -> Need |
         return Need(weights, active, spec.tokens(), flops, memory, spec.layout.world, spec.precision)
     # in one process, all sequences as long as they may be, weights and optimizer in fp32, activations not counted
     sequences, passes = TUNING[type(spec)]
-    length = spec.max_prompt_tokens + spec.max_new_tokens
+    positions, _ = positions_of(given) or (LENGTH, "")
+    length = spec.limits(positions).total
     tokens = spec.steps * spec.batch_size * sequences * length
     flops = tokens * passes * flops_per_token(model, vocabulary, length) / 3
     memory = Memory(4 * weights, 4 * weights, 8 * weights, 0)

@@ -83,7 +83,7 @@ def text(name: str, stages: list[Planned], given: Given, mfu: float) -> Iterator
     yield f"{name}: {len(stages)} stages, {sum(bool(each.cached) for each in stages)} of them cached"
     for each in stages:
         state = f"cached {each.cached[:12]}" if each.cached else "placed" if each.quotes else "here"
-        yield f"  {each.name:<14}{state:<21}{'after ' * bool(each.after)}{', '.join(each.after)}".rstrip()
+        yield f"  {each.name:<12} {state:<20}{'after ' * bool(each.after)}{', '.join(each.after)}".rstrip()
     for each in stages:
         if each.need or each.quotes:
             yield "\n" + each.name + (" (cached: it will take nothing)" if each.cached else "")

@@ -21,7 +21,16 @@ from tasks.pretrain.spec import PretrainSpec
 from tasks.serve.spec import ServeSpec
 from tasks.spec import NotSeen, Problem, Spec
 from workflows.costs import over_budget
-from workflows.given import Given, devices_of, is_for_a_cluster, placements_of, runs_on_a_cluster, vocabulary_of
+from workflows.first_rows import problems_of_rows
+from workflows.given import (
+    Given,
+    devices_of,
+    is_for_a_cluster,
+    placements_of,
+    positions_of,
+    runs_on_a_cluster,
+    vocabulary_of,
+)
 from workflows.pod_defaults import too_small
 from workflows.post_training import names_problems
 from workflows.rewards_tried import problems_of_rewards
@@ -153,13 +162,10 @@ def _vocabulary(given: Given) -> list[Problem]:
 
 def _positions(given: Given) -> list[Problem]:
     """No stage uses longer sequences than the model has positions."""
-    if "pretrain" in given.specs:
-        positions, where = given.specs["pretrain"].model.max_positions, "pretrain.model.max_positions"
-    elif "start_from" in given.specs and given.specs["start_from"].max_positions():
-        positions, where = given.specs["start_from"].max_positions(), "start_from.model's max_position_embeddings"
-    else:
+    known = positions_of(given)
+    if known is None:
         return []
-    found = []
+    (positions, where), found = known, []
     for name, spec in given.stages().items():
         for length, value in spec.sequence_lengths().items() if isinstance(spec, SAMPLED) else ():
             if value > positions:
@@ -170,18 +176,6 @@ def _positions(given: Given) -> list[Problem]:
 def _post_training(given: Given) -> list[Problem]:
     """The models' names, and which one each stage starts from."""
     return names_problems(given.specs.get("post_training", []), given.specs.get("seeds", 1))
-
-
-def _row_kinds(given: Given) -> list[Problem]:
-    """The rows are of a kind that each stage can use, as far as their first ones can be looked at."""
-    sets, found = given.specs.get("data", {}), []
-    for step in given.tunings():
-        rows = sets.get(step.spec.data)
-        first = rows.first() if rows and not rows.problems() and not rows.missing() else None
-        if first and first.kind and first.kind not in step.spec.row_kinds():
-            allowed = f"rows of kind {' or '.join(step.spec.row_kinds())}; those of this set are {first.kind}"
-            found.append(Problem(f"{step.path}.data", step.spec.data, allowed))
-    return found
 
 
 def _text(given: Given) -> list[Problem]:
@@ -373,7 +367,7 @@ def estimated_bytes(given: Given, parameters: int) -> int:
 
 FOR_A_DAG: list[Callable[[Given], list[Problem]]] = [_across_fields, order, inputs, _named_rows, _post_training]
 CHECKS: list[Callable[[Given], list[Problem]]] = [
-    _row_kinds,
+    problems_of_rows,
     problems_of_rewards,
     _text,
     _best,

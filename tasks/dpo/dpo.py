@@ -21,7 +21,8 @@ from tasks.job import Job, main
 from tasks.manifest import ArtifactError
 from tasks.posttrain.encode import Encoder
 from tasks.posttrain.rows import choose, kind_of, say_repeats
-from tasks.posttrain.trainer import arguments, check_positions, finish, fit, load_model
+from tasks.posttrain.spec import Limits
+from tasks.posttrain.trainer import arguments, finish, fit, limits_of, load_model
 from tasks.rows.stored import Row
 
 METRICS = {
@@ -46,14 +47,14 @@ class PairTrainer(DPOTrainer):
 def work(job: Job) -> None:
     spec, source = job.spec(DPOSpec), job.input("model")
     model, tokenizer = load_model(source)
-    check_positions(model, spec)
+    limits = limits_of(model, spec)
     encoder = Encoder(tokenizer)
     if spec.pairs:
-        found, counts = _sampled(job, spec, spec.pairs, encoder, model)
+        found, counts = _sampled(job, spec, spec.pairs, encoder, limits, model)
         pairs = found.pairs
         counts |= {"sampled": found.sampled, "pairs": len(pairs), **found.rewards}
     else:
-        pairs, counts = _given(job, spec, encoder)
+        pairs, counts = _given(job, spec, encoder, limits)
     say_repeats("pairs", len(pairs), spec.steps * spec.batch_size)
     weights = {"sigmoid": 1.0, "sft": spec.sft_weight}
     used = {name: weight for name, weight in weights.items() if weight > 0}
@@ -82,7 +83,7 @@ def _dataset(pairs: Sequence[Pair]) -> Dataset:
     return Dataset.from_dict(ids | {"length": [each.length for each in pairs]})
 
 
-def _given(job: Job, spec: DPOSpec, encoder: Encoder) -> tuple[list[Pair], dict[str, float]]:
+def _given(job: Job, spec: DPOSpec, encoder: Encoder, limits: Limits) -> tuple[list[Pair], dict[str, float]]:
     """The rows as pairs."""
     kind_of(job, *spec.row_kinds())
 
@@ -92,17 +93,18 @@ def _given(job: Job, spec: DPOSpec, encoder: Encoder) -> tuple[list[Pair], dict[
         parts = (prompt[:common], prompt[common:] + chosen, other[common:] + rejected)
         return Pair(*(np.array(part, np.int32) for part in parts))  # type: ignore[arg-type]
 
-    def fits(pair: Pair) -> bool:
-        longest = max(len(pair.chosen_ids), len(pair.rejected_ids))
-        return len(pair.prompt_ids) <= spec.max_prompt_tokens and longest <= spec.max_new_tokens
+    def tokens(pair: Pair) -> tuple[int, int]:
+        return len(pair.prompt_ids), max(len(pair.chosen_ids), len(pair.rejected_ids))
 
-    chosen = choose(job, spec, encode, fits, spec.steps * spec.batch_size)
+    chosen = choose(job, spec.seed, limits, encode, tokens, spec.steps * spec.batch_size)
     return chosen.rows, chosen.counts()
 
 
-def _sampled(job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder, model: Any) -> tuple[Pairs, dict[str, float]]:
+def _sampled(
+    job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder, limits: Limits, model: Any
+) -> tuple[Pairs, dict[str, float]]:
     """The model's own pairs: from work/pairs when a killed engine has left them there whole."""
-    asked = rows_to_ask(job, spec, how, encoder)
+    asked = rows_to_ask(job, spec, how, encoder, limits)
     folder = job.work / "pairs"
     if folder.exists():
         try:
@@ -110,7 +112,7 @@ def _sampled(job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder, model: A
         except ArtifactError as error:
             print(f"{error} The model is sampled again", flush=True)
             shutil.rmtree(folder)
-    found = make_pairs(job, spec, how, encoder, asked.rows, model, job.input("model"))
+    found = make_pairs(job, spec, how, encoder, limits, asked.rows, model)
     found.save(folder)
     print(f"{len(found.pairs)} pairs; of the other {found.no_pair} prompts no completion is better", flush=True)
     return found, asked.counts()

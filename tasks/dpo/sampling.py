@@ -3,7 +3,6 @@
 import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tasks.dpo.pairs import Answer, Pair, Pairs, pair
@@ -12,7 +11,7 @@ from tasks.job import Job, StageError
 from tasks.posttrain.encode import Encoder, prompted
 from tasks.posttrain.rows import Chosen, choose, kind_of
 from tasks.posttrain.score import columns, mean, score, try_on_gold
-from tasks.posttrain.spec import PROMPTED
+from tasks.posttrain.spec import PROMPTED, Limits
 from tasks.posttrain.trainer import ends
 from tasks.rewards.scorer import Scorer
 from tasks.rows.stored import Row
@@ -28,7 +27,7 @@ class Asked:
     gold_ids: list[int]  # the row's own completion, where that is the chosen one
 
 
-def rows_to_ask(job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder) -> Chosen[Asked]:
+def rows_to_ask(job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder, limits: Limits) -> Chosen[Asked]:
     """The rows whose prompts are sampled. Raises StageError."""
     gold = how.chosen == "gold"
     if kind_of(job, *PROMPTED) == "prompt" and gold:
@@ -41,21 +40,21 @@ def rows_to_ask(job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder) -> Ch
         row = prompted(row)
         return Asked(row, *encoder.completion(row)) if gold else Asked(row, encoder.prompt(row), [])
 
-    def fits(asked: Asked) -> bool:
-        return len(asked.prompt_ids) <= spec.max_prompt_tokens and len(asked.gold_ids) <= spec.max_new_tokens
+    def tokens(asked: Asked) -> tuple[int, int]:
+        return len(asked.prompt_ids), len(asked.gold_ids)
 
-    return choose(job, spec, encode, fits, how.prompts)
+    return choose(job, spec.seed, limits, encode, tokens, how.prompts)
 
 
 def make_pairs(
-    job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder, asked: Sequence[Asked], model: Any, source: Path
+    job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder, limits: Limits, asked: Sequence[Asked], model: Any
 ) -> Pairs:
     """Raises StageError when there is none."""
     try_on_gold(how.rewards, [each.row for each in asked], encoder.ended)
     found: list[Pair] = []
     rewards: dict[str, list[float | None]] = {}
     with Scorer(how.rewards) as scorer:
-        llm = open_engine(source, max_model_len=spec.max_prompt_tokens + spec.max_new_tokens, seed=spec.seed)
+        llm = open_engine(job.input("model"), max_model_len=limits.total, seed=spec.seed)
         for begin in range(0, len(asked), PROMPTS_A_CALL):
             job.progress(begin, len(asked), "prompts")
             some = asked[begin : begin + PROMPTS_A_CALL]
@@ -63,7 +62,7 @@ def make_pairs(
                 llm,
                 [each.prompt_ids for each in some],
                 temperature=how.temperature,
-                max_tokens=spec.max_new_tokens,
+                max_tokens=limits.new,
                 n=how.samples,
                 stop_token_ids=ends(model, encoder.tokenizer, encoder.chat),
             )

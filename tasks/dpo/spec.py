@@ -44,6 +44,9 @@ class DPOSpec(PostTrainSpec):
         description="weight of the chosen completions' own loss, which keeps them from becoming unlikely",
     )
 
+    def samples_model(self) -> bool:
+        return self.pairs is not None
+
     def row_kinds(self) -> tuple[str, ...]:
         if self.pairs is None:
             return ("preference",)

@@ -23,7 +23,7 @@ from tasks.job import Job, StageError, main
 from tasks.posttrain.encode import Encoder, prompted
 from tasks.posttrain.rows import choose, kind_of, say_repeats
 from tasks.posttrain.score import mean, score, try_on_gold
-from tasks.posttrain.trainer import LOGGED, arguments, check_positions, ends, finish, fit, load_model
+from tasks.posttrain.trainer import LOGGED, arguments, ends, finish, fit, limits_of, load_model
 from tasks.rewards.scorer import Scorer
 from tasks.rows.stored import Row
 
@@ -94,7 +94,7 @@ class Trainer(GRPOTrainer):
 def work(job: Job) -> None:
     spec, source = job.spec(GRPOSpec), job.input("model")
     model, tokenizer = load_model(source)
-    check_positions(model, spec)
+    limits = limits_of(model, spec)
     kind_of(job, *spec.row_kinds())
     if taken := {each.label for each in spec.rewards} & set(METRICS.values()):
         raise StageError(f"reward {', '.join(sorted(taken))}: a metric of the training has this name; give it another")
@@ -102,9 +102,10 @@ def work(job: Job) -> None:
     prompts = spec.steps * spec.batch_size // spec.generations
     chosen = choose(
         job,
-        spec,
+        spec.seed,
+        limits,
         encode=lambda row: (asked := prompted(row), encoder.prompt(asked)),
-        fits=lambda prompt: len(prompt[1]) <= spec.max_prompt_tokens,
+        tokens=lambda prompt: (len(prompt[1]), 0),
         enough=prompts,
     )
     say_repeats("prompts", len(chosen.rows), prompts)
@@ -119,13 +120,13 @@ def work(job: Job) -> None:
             args=GRPOConfig(
                 **arguments(job, spec),
                 num_generations=spec.generations,
-                max_completion_length=spec.max_new_tokens,
+                max_completion_length=limits.new,
                 temperature=spec.temperature,
                 generation_kwargs={"stop_token_ids": ends(model, tokenizer, encoder.chat)},
                 beta=spec.beta,
                 use_vllm=True,
                 vllm_mode="colocate",
-                vllm_max_model_length=spec.max_prompt_tokens + spec.max_new_tokens,
+                vllm_max_model_length=limits.total,
                 loss_type="dr_grpo",
                 scale_rewards="batch",
                 lr_scheduler_type="constant_with_warmup",

@@ -22,6 +22,9 @@ class GRPOSpec(PostTrainSpec):
     temperature: float = Field(1.0, gt=0, le=2, description="of sampling; 1: the model's own distribution")
     rewards: list[RewardSpec] = Field(min_length=1, description="what completions are rewarded for; weights add up")
 
+    def samples_model(self) -> bool:
+        return True
+
     def problems(self) -> list[Problem]:
         found = super().problems() + [problem.under("rewards") for problem in rewards_problems(self.rewards)]
         if self.batch_size % self.generations:

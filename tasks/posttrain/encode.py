@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from jinja2 import TemplateError
-from trl.data_utils import common_prefix_length
 
 from tasks.job import StageError
 from tasks.posttrain.chat import Chat, chat_of
@@ -30,6 +29,14 @@ NARROWEST: dict[str, tuple[Loss, ...]] = {  # of each kind of row, the losses th
     "prompt_completion": ("completion", "all"),
     "text": ("all",),
 }
+
+
+def loss_of(asked: Loss | None, kind: str) -> Loss:
+    """The loss that is asked for, or else the narrowest that the rows allow. Raises StageError."""
+    allowed = NARROWEST[kind]
+    if asked is not None and asked not in allowed:
+        raise StageError(f"loss: {asked}: rows of kind {kind} allow {' or '.join(allowed)}")
+    return asked or allowed[0]
 
 
 def prompted(row: Row) -> Row:
@@ -62,7 +69,8 @@ class Encoder:
         if not conversational(row):
             return prompt, self.ended(row[column])
         whole = self._render(row, _messages(row["prompt"], "user") + _messages(row[column], "assistant"))
-        start = common_prefix_length(prompt, whole)  # as TRL has it: some templates render the prompt alone otherwise
+        pairs = enumerate(zip(prompt, whole, strict=False))  # as in TRL: some templates render a prompt alone otherwise
+        start = next((at for at, (one, other) in pairs if one != other), min(len(prompt), len(whole)))
         return whole[:start], self._to_the_end_of_turn(whole[start:])
 
     def learned(self, row: Row, loss: Loss) -> tuple[list[int], list[int]]:
@@ -86,11 +94,18 @@ class Encoder:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def _assistant(self, row: Row) -> tuple[list[int], list[int]]:
-        if not self._template().marked:
+        chat = self._template()
+        if not chat.marked:
             raise StageError(f"loss: assistant is not to be had.{self._why('assistant')}")
         found = self._rendered(row, row["messages"], return_assistant_tokens_mask=True)
-        ids = list(found["input_ids"])
-        return ids, [token if said else IGNORED for token, said in zip(ids, found["assistant_masks"], strict=True)]
+        ids, masks = list(found["input_ids"]), found["assistant_masks"]
+        if any(masks) and chat.end not in {token for token, said in zip(ids, masks, strict=True) if said}:
+            raise StageError(
+                f"the chat template {chat.shown!r} marks the assistant's turns without their end, "
+                f"{self.tokenizer.convert_ids_to_tokens(chat.end)}: the model would not learn to stop. Move it before "
+                "{% endgeneration %} in the model's chat_template.jinja, or say loss: all."
+            )
+        return ids, [token if said else IGNORED for token, said in zip(ids, masks, strict=True)]
 
     def _why(self, loss: Loss) -> str:
         if loss != "assistant" or not self.chat:

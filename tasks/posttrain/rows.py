@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from tasks.job import Job, StageError
 from tasks.manifest import read_manifest
-from tasks.posttrain.spec import PostTrainSpec
+from tasks.posttrain.spec import Limits
 from tasks.rows.stored import Row
 
 T = TypeVar("T")
@@ -44,33 +44,39 @@ def kind_of(job: Job, *allowed: str) -> str:
 
 def choose(
     job: Job,
-    spec: PostTrainSpec,
+    seed: int,
+    limits: Limits,
     encode: Callable[[Row], T],
-    fits: Callable[[T], bool],
+    tokens: Callable[[T], tuple[int, ...]],
     enough: float,
     size: Callable[[T], float] = lambda row: 1,
 ) -> Chosen[T]:
-    """Encoded rows whose sizes make `enough`; all that fit where there are no more. Raises StageError when none fit."""
+    """Encoded rows whose sizes make `enough`; all that fit where there are no more. `tokens`: see `Limits.fit`. Raises
+    StageError when none fit."""
     chosen: list[T] = []
-    total, too_long = 0.0, 0
-    for row in in_order(job.input("rows") / "train.jsonl", spec.seed):
+    total, too_long, longest = 0.0, 0, 0
+    for row in in_order(job.input("rows") / "train.jsonl", seed):
         encoded = encode(row)
-        if not fits(encoded):
+        if not limits.fit(*(length := tokens(encoded))):
             too_long += 1
+            longest = max(longest, sum(length))
             continue
         chosen.append(encoded)
         total += size(encoded)
         if total >= enough:
             break
-    limits = f"max_prompt_tokens {spec.max_prompt_tokens} and max_new_tokens {spec.max_new_tokens}"
     if not chosen:
         raise StageError(
-            f"none of the {too_long} rows for training is within {limits}; raise these, or give shorter rows"
+            f"none of the {too_long} rows for training is within {limits.said}; raise these, or give shorter rows"
             if too_long
             else "the set has no rows for training; give it more rows, or a smaller held_out"
         )
     if too_long:
-        print(f"{too_long} of {too_long + len(chosen)} rows are longer than {limits}: left out", flush=True)
+        print(
+            f"{too_long} of {too_long + len(chosen)} rows are longer than {limits.said}: left out (the longest has "
+            f"{longest} tokens)",
+            flush=True,
+        )
     return Chosen(chosen, total, too_long)
 
 

@@ -27,7 +27,7 @@ from tasks.checkpoints import KIND, CheckpointFolder
 from tasks.job import Job, StageError
 from tasks.manifest import RECORD, read_manifest, remove, seal
 from tasks.posttrain.chat import Chat, with_end
-from tasks.posttrain.spec import PostTrainSpec
+from tasks.posttrain.spec import Limits, PostTrainSpec
 
 KEEP = 2  # checkpoints
 LOGGED = "logged/"  # begins the names of metrics that are recorded whatever they are called: those of rewards
@@ -52,13 +52,13 @@ def _score_completions_only() -> None:
     trl.trainer.utils._use_triton = lambda device: True
 
 
-def check_positions(model: Any, spec: PostTrainSpec) -> None:
-    """Raises StageError when a prompt and its completion may not fit the model."""
-    positions, needed = model.config.max_position_embeddings, spec.max_prompt_tokens + spec.max_new_tokens
-    if needed > positions:
-        raise StageError(
-            f"max_prompt_tokens + max_new_tokens = {needed}, but the model has {positions} positions; lower one of them"
-        )
+def limits_of(model: Any, spec: PostTrainSpec) -> Limits:
+    """How long a row may be. Raises StageError when a prompt and its completion may not fit the model."""
+    positions = model.config.max_position_embeddings
+    limits = spec.limits(positions)
+    if max(limits.total, limits.prompt, limits.new) > positions or min(limits.prompt, limits.new) < 1:
+        raise StageError(f"{limits.said}: the model has {positions} positions for both together; lower one of them")
+    return limits
 
 
 def ends(model: Any, tokenizer: Any, chat: Chat | None) -> list[int]:

@@ -37,6 +37,7 @@ _NOT_SUPPORTED = {  # what would change the result if it was passed over
     "train": "leave the turn out, or make it part of the prompt",
     "function_call": "tool_calls is what it is called today",
 }
+_OPENAI_PREFERENCE = ("input", "preferred_output", "non_preferred_output")
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,15 @@ def _sharegpt(row: Row, note: Note) -> Row:
     name = "prompt" if "chosen" in row else "messages"
     note(f"conversations -> {name}")
     return row | {name: messages}
+
+
+def _openai_preference(row: Row, note: Note) -> Row:
+    asked, chosen, rejected = (row.pop(name) for name in _OPENAI_PREFERENCE)
+    if not isinstance(asked, dict) or "messages" not in asked:
+        raise Wrong("input: an object with messages is wanted")
+    note("input.messages, preferred_output, non_preferred_output -> prompt, chosen, rejected")
+    tools = {"tools": asked["tools"]} if asked.get("tools") else {}
+    return row | tools | {"prompt": asked["messages"], "chosen": chosen, "rejected": rejected}
 
 
 def _verl(row: Row, note: Note) -> Row:
@@ -86,6 +96,7 @@ def _turn(role: str, content: Any) -> Row:
 
 FORMATS = (  # the first whose columns are all there
     Format("sharegpt_preference", "preference", ("conversations", "chosen", "rejected"), _sharegpt),
+    Format("openai_preference", "preference", _OPENAI_PREFERENCE, _openai_preference),
     Format("preference", "preference", ("chosen", "rejected")),
     Format("verl", "prompt", ("prompt", "reward_model"), _verl),
     Format("messages", "messages", ("messages",)),

@@ -9,10 +9,10 @@ import numpy as np
 from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
 
-from tasks.job import Job, StageError, main
-from tasks.posttrain.encode import IGNORED, NARROWEST, Encoder, Loss
+from tasks.job import Job, main
+from tasks.posttrain.encode import IGNORED, Encoder, loss_of
 from tasks.posttrain.rows import choose, kind_of, say_repeats
-from tasks.posttrain.trainer import arguments, check_positions, finish, fit, load_model
+from tasks.posttrain.trainer import arguments, finish, fit, limits_of, load_model
 from tasks.rows.stored import Row
 from tasks.sft.spec import SFTSpec
 
@@ -31,29 +31,28 @@ Learned = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]  # token ids, labels
 def work(job: Job) -> None:
     spec, source = job.spec(SFTSpec), job.input("model")
     model, tokenizer = load_model(source)
-    check_positions(model, spec)
+    limits = limits_of(model, spec)
     kind = kind_of(job, *spec.row_kinds())
-    loss = loss_of(spec, kind)
+    loss = loss_of(spec.loss, kind)
     encoder = Encoder(tokenizer)
-    length = spec.max_prompt_tokens + spec.max_new_tokens
 
     def encode(row: Row) -> Learned:
         ids, labels = encoder.learned(row, loss)
         return np.array(ids, np.int32), np.array(labels, np.int32)
 
-    def fits(learned: Learned) -> bool:
+    def tokens(learned: Learned) -> tuple[int, ...]:
         if kind != "prompt_completion" or loss == "all":
-            return len(learned[0]) <= length
+            return (len(learned[0]),)
         completion = int((learned[1] != IGNORED).sum())
-        return completion <= spec.max_new_tokens and len(learned[0]) - completion <= spec.max_prompt_tokens
+        return len(learned[0]) - completion, completion
 
     sequences = spec.steps * spec.batch_size
     if spec.packing:
-        taken = sequences * length
-        chosen = choose(job, spec, encode, fits, taken, size=lambda learned: len(learned[0]))
+        taken = sequences * limits.total
+        chosen = choose(job, spec.seed, limits, encode, tokens, taken, size=lambda learned: len(learned[0]))
     else:
         taken = sequences
-        chosen = choose(job, spec, encode, fits, taken)
+        chosen = choose(job, spec.seed, limits, encode, tokens, taken)
     say_repeats("rows", chosen.amount, taken)
     trainer = SFTTrainer(
         model=model,
@@ -61,7 +60,7 @@ def work(job: Job) -> None:
             **arguments(job, spec),
             include_num_input_tokens_seen="non_padding",
             packing=spec.packing,
-            max_length=length if spec.packing else None,  # the rows are within the limits
+            max_length=limits.total if spec.packing else None,  # the rows are within the limits
             lr_scheduler_type="cosine",
             train_sampling_strategy="random" if spec.packing else "group_by_length",  # little padding
             dataset_kwargs={"skip_prepare_dataset": not spec.packing},
@@ -73,16 +72,6 @@ def work(job: Job) -> None:
     )
     fit(trainer, job, METRICS, beginning=chosen.counts())
     finish(job, model, source, spec.label, encoder.chat)
-
-
-def loss_of(spec: SFTSpec, kind: str) -> Loss:
-    """The loss that is asked for, or else the narrowest that the rows allow. Raises StageError."""
-    allowed = NARROWEST[kind]
-    if spec.loss is None:
-        return allowed[0]
-    if spec.loss not in allowed:
-        raise StageError(f"loss: {spec.loss}: rows of kind {kind} allow {' or '.join(allowed)}")
-    return spec.loss
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ class SFTSpec(PostTrainSpec):
     batch_size: int = Field(32, ge=1, le=65_536, description="rows per optimizer step")
     micro_batch_size: int = Field(32, ge=1, le=65_536, description="rows in one forward and backward pass")
     warmup_steps: int = Field(10, ge=0, le=100_000, description="steps of linear warm-up")
-    max_prompt_tokens: int = Field(128, ge=8, le=131_072, description="rows with a longer prompt are not used; tokens")
     learning_rate: float = Field(5e-4, gt=0, le=0.1, description="peak of AdamW's learning rate")
     loss: Literal["assistant", "completion", "all"] | None = Field(
         None,

@@ -15,7 +15,7 @@ from tasks.posttrain.rows import choose, in_order, kind_of, say_repeats
 from tasks.posttrain.spec import PostTrainSpec
 from tests.posttrain.tiny import said_twice, tiny_rows, write_job
 
-SPEC = PostTrainSpec(data="twice")
+LIMITS = PostTrainSpec(data="twice", max_prompt_tokens=10, max_new_tokens=5).limits(256)
 
 
 def written(folder: Path, rows: list[Any]) -> Path:
@@ -53,7 +53,7 @@ def job(tmp_path: Path) -> Callable[..., Job]:
 
 
 def test_no_more_rows_are_taken_than_the_run_needs(job: Callable[..., Job]) -> None:
-    chosen = choose(job(said_twice(40)), SPEC, str, lambda row: True, 12)
+    chosen = choose(job(said_twice(40)), 0, LIMITS, str, lambda row: (1,), 12)
 
     assert len(chosen.rows) == 12 and chosen.counts() == {"rows": 12, "rows_too_long": 0}
 
@@ -63,18 +63,18 @@ def test_rows_that_are_too_long_are_passed_over_and_counted(
 ) -> None:
     rows = [{"text": "x" * length} for length in range(1, 21)]
 
-    chosen = choose(job(rows), SPEC, lambda row: str(row["text"]), lambda text: len(text) <= 15, 16)
+    chosen = choose(job(rows), 0, LIMITS, lambda row: str(row["text"]), lambda text: (len(text),), 16)
 
     assert chosen.counts() == {"rows": 15, "rows_too_long": 5}
-    assert (
-        "5 of 20 rows are longer than max_prompt_tokens 96 and max_new_tokens 48: left out" in capsys.readouterr().out
+    assert capsys.readouterr().out == (
+        "5 of 20 rows are longer than max_prompt_tokens 10 and max_new_tokens 5: left out (the longest has 20 tokens)\n"
     )
 
 
 def test_with_fewer_rows_than_the_run_takes_it_says_how_often_they_are_used(
     job: Callable[..., Job], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chosen = choose(job(said_twice(40)), SPEC, str, lambda row: True, 100)
+    chosen = choose(job(said_twice(40)), 0, LIMITS, str, lambda row: (1,), 100)
     say_repeats("rows", chosen.amount, 100)
 
     assert len(chosen.rows) == 40
@@ -83,7 +83,7 @@ def test_with_fewer_rows_than_the_run_takes_it_says_how_often_they_are_used(
 
 def test_a_set_without_rows_for_training_is_an_error(job: Callable[..., Job]) -> None:
     with pytest.raises(StageError, match="no rows for training; give it more rows, or a smaller held_out"):
-        choose(job([]), SPEC, str, lambda row: True, 1)
+        choose(job([]), 0, LIMITS, str, lambda row: (1,), 1)
 
 
 def test_a_kind_of_row_that_the_stage_cannot_use_is_refused(job: Callable[..., Job]) -> None:

@@ -116,6 +116,18 @@ def test_openai_s_messages_have_their_blocks_and_arguments_unpacked() -> None:
     assert found["tools"] == [{"type": "function", "function": {"name": "add"}}]
 
 
+def test_openai_s_preference_becomes_prompt_chosen_and_rejected() -> None:
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    row = {
+        "input": {"messages": [SYSTEM, USER], "tools": tools, "parallel_tool_calls": True},
+        "preferred_output": [ASSISTANT],
+        "non_preferred_output": [WRONG],
+    }
+    assert mapped(row) == {"prompt": [SYSTEM, USER], "chosen": [ASSISTANT], "rejected": [WRONG], "tools": tools}
+    with pytest.raises(Wrong, match="input: an object with messages is wanted"):
+        mapped(row | {"input": "What is 2 + 2?"})
+
+
 def test_a_prompt_within_both_answers_is_taken_out() -> None:
     row = {"chosen": [SYSTEM, USER, ASSISTANT], "rejected": [SYSTEM, USER, WRONG]}
     wanted = {"prompt": [SYSTEM, USER], "chosen": [ASSISTANT], "rejected": [WRONG]}

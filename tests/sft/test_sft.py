@@ -200,7 +200,7 @@ def test_more_positions_than_the_model_has_are_refused(inputs: dict[str, Path], 
     with pytest.raises(StageError) as error:
         work(open_job(job))
     assert str(error.value) == (
-        "max_prompt_tokens + max_new_tokens = 348, but the model has 256 positions; lower one of them"
+        "max_prompt_tokens 300 and 256 tokens in all: the model has 256 positions for both together; lower one of them"
     )
 
 

@@ -15,14 +15,16 @@ from workflows.recipe import Recipe, given_of
 from workflows.recipe_error import RecipeError
 
 RECIPES = Path(__file__).parents[2] / "workflows" / "recipes"
-ON_ITS_OWN = "rl-only"  # needs a model that only its user has
+FROM_THEIR_USERS = {"rl-only": ["start_from.model"], "chat": ["data.chat.path", "data.preferences.path"]}  # alone
 MEANT_FOR = {  # (accelerator, how many): parameters in 10^9, tokens in 10^9
     "nano": ("H100", 1, 0.47, 9.5),
     "3b": ("A100-80GB", 16, 3.2, 64),
     "8b-continued": ("H100", 8, 8.2, 21),
     "moe-30b-a3b": ("H100", 32, 30.5, 415),
 }
-each = pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem != ON_ITS_OWN))
+each = pytest.mark.parametrize(
+    "name", sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem not in FROM_THEIR_USERS)
+)
 
 
 @pytest.fixture(autouse=True)
@@ -111,10 +113,11 @@ def asked(recipe: Path) -> int:
     return int(end.value.code or 0)
 
 
-def test_the_recipe_to_enter_midway_lacks_only_the_model() -> None:
+@pytest.mark.parametrize("name", FROM_THEIR_USERS)
+def test_a_recipe_with_a_model_or_rows_of_its_user_lacks_only_these(name: str) -> None:
     with pytest.raises(RecipeError) as caught:
-        Recipe.model_validate(read(ON_ITS_OWN))
-    assert [problem.path for problem in caught.value.problems] == ["start_from.model"]
+        Recipe.model_validate(read(name))
+    assert [problem.path for problem in caught.value.problems] == FROM_THEIR_USERS[name]
 
 
 def test_the_naive_recipe_differs_from_the_laptops_in_grpo_alone() -> None:

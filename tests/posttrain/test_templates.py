@@ -1,4 +1,4 @@
-"""Chat templates: what of a conversation the loss is on, what ends a turn, how many tokens a row has."""
+"""Templates that are known: what of a conversation the loss is on, what ends a turn."""
 
 from pathlib import Path
 from typing import Any
@@ -9,16 +9,9 @@ from transformers import PreTrainedTokenizerFast
 
 from tasks.data.spec import SPECIAL_TOKENS
 from tasks.data.tokenizer import CHAT_TEMPLATE, CONFIG, untrained
-from tasks.rows.chat import (
-    Loss,
-    encode,
-    end_of_turn,
-    has_generation,
-    problems,
-    survey,
-    training_template,
-    trl_templates,
-)
+from tasks.job import StageError
+from tasks.posttrain.chat import chat_of, end_of_turn, has_generation, training_template, trl_templates
+from tasks.posttrain.encode import IGNORED, Encoder, Loss
 
 USER = {"role": "user", "content": "What is 2 + 2?"}
 ASSISTANT = {"role": "assistant", "content": "It is 4."}
@@ -44,12 +37,6 @@ def tokenizer(template: str | None = CHAT_TEMPLATE) -> Any:
     bpe.train_from_iterator(["What is 2 + 2? It is 4."], trainer)
     options = {name: value for name, value in CONFIG.items() if name != "tokenizer_class"}
     return PreTrainedTokenizerFast(tokenizer_object=bpe, chat_template=template, bos_token="<|endoftext|>", **options)
-
-
-def lossy(known: Any, row: dict[str, Any], loss: Loss = "assistant") -> str:
-    """The text that the loss is on."""
-    tokens = encode(known, row, loss)
-    return str(known.decode([token for token, counts in zip(tokens.ids, tokens.loss, strict=True) if counts]))
 
 
 # Templates
@@ -94,11 +81,9 @@ def test_trl_chooses_the_same() -> None:
     [
         ({"messages": [USER, ASSISTANT, *AGAIN]}, "assistant"),
         ({"messages": [USER, ASSISTANT, *AGAIN]}, "all"),
-        ({"prompt": "2 + 2 =", "completion": " 4"}, "assistant"),
-        ({"prompt": [USER], "completion": [ASSISTANT]}, "assistant"),
         ({"text": "It is 4.<|endoftext|>"}, "all"),
     ],
-    ids=["assistant's turns", "all turns", "text", "completion", "text alone"],
+    ids=["assistant's turns", "all turns", "text"],
 )
 def test_trl_s_trainer_makes_the_same_of_a_row(row: dict[str, Any], loss: Loss, tmp_path: Path) -> None:
     from datasets import Dataset
@@ -116,9 +101,7 @@ def test_trl_s_trainer_makes_the_same_of_a_row(row: dict[str, Any], loss: Loss, 
         processing_class=known,
     )
     made = trainer.train_dataset[0]
-    tokens = encode(known, row, loss)
-    assert made["input_ids"] == tokens.ids
-    assert [label != -100 for label in made.get("labels", made["input_ids"])] == tokens.loss
+    assert (made["input_ids"], made.get("labels", made["input_ids"])) == Encoder(known).learned(row, loss)
 
 
 def test_a_marked_template_is_left_alone_and_an_unknown_one_is_none() -> None:
@@ -126,28 +109,6 @@ def test_a_marked_template_is_left_alone_and_an_unknown_one_is_none() -> None:
     assert training_template(tokenizer(marked)) == marked
     assert training_template(tokenizer("{% for message in messages %}{{ message.content }}{% endfor %}")) is None
     assert training_template(tokenizer(None)) is None
-
-
-# What the loss is on
-
-
-def test_the_loss_is_on_each_turn_of_the_assistant_and_its_end() -> None:
-    chat = {"messages": [USER, ASSISTANT, *AGAIN]}
-    assert lossy(tokenizer(), chat) == "It is 4.<|im_end|>It is 6.<|im_end|>"
-    assert lossy(tokenizer(), chat, "all").startswith("<|im_start|>user\nWhat")
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"prompt": "2 + 2 =", "completion": " 4"}, " 4<|endoftext|>"),
-        ({"prompt": [USER], "completion": [ASSISTANT]}, "It is 4.<|im_end|>\n"),
-        ({"text": "It is 4."}, "It is 4.<|endoftext|>"),
-    ],
-    ids=["text", "messages", "text alone"],
-)
-def test_the_loss_is_on_the_completion_and_its_end(row: dict[str, Any], said: str) -> None:
-    assert lossy(tokenizer(), row) == said
 
 
 def test_a_conversation_with_tools_is_rendered_with_them() -> None:
@@ -160,8 +121,9 @@ def test_a_conversation_with_tools_is_rendered_with_them() -> None:
         ASSISTANT,
     ]
     row = {"messages": turns, "tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}]}
-    assert '"name": "add", "parameters": {}' in known.decode(encode(known, row).ids)
-    assert '<tool_call>\n{"name": "add"' in lossy(known, row)
+    ids, labels = Encoder(known).learned(row, "assistant")
+    assert '"name": "add", "parameters": {}' in known.decode(ids)
+    assert '<tool_call>\n{"name": "add"' in known.decode([label for label in labels if label != IGNORED])
 
 
 @pytest.mark.parametrize(
@@ -172,54 +134,21 @@ def test_the_token_that_ends_a_turn_is_found(template: str, ends: str) -> None:
     assert end_of_turn(known) == known.convert_tokens_to_ids(ends)
 
 
-# Before anything is spent
+@pytest.mark.parametrize("after", ["<|im_end|>", "[END]"], ids=["the token", "text"])
+def test_marks_that_leave_out_the_end_of_a_turn_are_refused(after: str) -> None:
+    known = tokenizer(f"{{% for message in messages %}}{MARKED_CONTENT}{after}{{% endfor %}}")
+    with pytest.raises(StageError, match=r"without their end, .*: the model would not learn to stop"):
+        Encoder(known).learned({"messages": [USER, ASSISTANT]}, "assistant")
 
 
-@pytest.mark.parametrize(
-    ("template", "wanted"),
-    [
-        (None, "a tokenizer with a chat template"),
-        ("{% for message in messages %}{{ message.content }}{% endfor %}", "marks around what the assistant says"),
-        (
-            "{% for message in messages %}{% generation %}{{ message.content }}{% endgeneration %}{% endfor %}",
-            "a template that ends a turn with a token of its own",
-        ),
-        (
-            CHAT_TEMPLATE.replace("{{ message['content'] }}", MARKED_CONTENT),
-            "the end of a turn, <|im_end|>, inside the marks",
-        ),
-    ],
-    ids=["none", "no marks", "no end", "the end outside"],
-)
-def test_what_a_tokenizer_lacks_for_chat_is_told(template: str | None, wanted: str) -> None:
-    (problem,) = problems(tokenizer(template))
-    assert wanted in problem.allowed
+def test_chatml_that_passes_tools_over_gets_them() -> None:
+    """So the model is given the new template, too."""
+    known = tokenizer(CHATML_ON_ONE_LINE)
+    chat = chat_of(known)
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
+    assert chat.given and '"add"' in known.apply_chat_template([USER], tools=tools, tokenize=False)
 
 
-def test_a_sound_tokenizer_lacks_nothing() -> None:
-    assert problems(tokenizer()) == []
-
-
-def test_rows_without_loss_and_rows_that_are_too_long_are_counted() -> None:
-    never = "{% for message in messages %}{{ message.content }}{% if message.role == 'assistant' and loop.index > 2 %}{% generation %}!{% endgeneration %}{% endif %}{% endfor %}"  # noqa: E501
-    rows = [{"messages": [USER, ASSISTANT]}, {"messages": [USER, ASSISTANT, *AGAIN]}]
-    found = survey(tokenizer(never), rows, most=15)
-    assert (found.rows, found.too_long, found.without_loss) == (2, 1, 1)
-    assert found.loss_tokens == 1 and found.longest > 15
-    loss, length = found.problems()
-    assert "row 1" in loss.allowed and loss.value == "1 of 2 rows"
-    assert "15 tokens" in length.allowed and length.value == "1 of 2 rows"
-
-
-def test_tokens_of_every_kind_of_row_are_counted() -> None:
-    kinds: list[dict[str, Any]] = [
-        {"messages": [USER, ASSISTANT]},
-        {"prompt": "a", "completion": "b"},
-        {"prompt": "a", "chosen": "b", "rejected": "c c c c c c"},
-        {"prompt": [USER], "chosen": [ASSISTANT], "rejected": [ASSISTANT]},
-        {"prompt": [USER], "answer": 4},
-        {"text": "a"},
-    ]
-    for row in kinds:
-        found = survey(tokenizer(), [row], most=10_000)
-        assert found.longest == found.tokens > 0 and found.problems() == []
+def test_chatml_with_tools_of_its_own_is_left_alone() -> None:
+    known = tokenizer(CHATML_ON_ONE_LINE + "{% if tools %}TOOLS{% endif %}")
+    assert training_template(known) is None

@@ -1,0 +1,49 @@
+"""How long rows may be: as the spec says, or as the model's positions allow."""
+
+from typing import Any
+
+import pytest
+
+from tasks.posttrain.spec import LENGTH, SAMPLED, PostTrainSpec
+
+
+class Sampling(PostTrainSpec):
+    def samples_model(self) -> bool:
+        return True
+
+
+def limits(positions: int, kind: type[PostTrainSpec] = PostTrainSpec, **fields: Any) -> tuple[int, int, int]:
+    found = kind(data="chat", **fields).limits(positions)
+    return found.prompt, found.new, found.total
+
+
+def test_both_limits_are_kept_as_they_are_given() -> None:
+    assert limits(256, max_prompt_tokens=96, max_new_tokens=48) == (96, 48, 144)
+
+
+@pytest.mark.parametrize(("positions", "longest"), [(256, 256), (131_072, LENGTH)])
+def test_without_limits_a_row_fits_that_fits_the_model(positions: int, longest: int) -> None:
+    assert limits(positions) == (longest, longest, longest)
+
+
+def test_one_limit_leaves_the_rest_to_the_other() -> None:
+    assert limits(131_072, max_new_tokens=64) == (LENGTH, 64, LENGTH + 64)
+    assert limits(256, max_new_tokens=64) == (192, 64, 256)
+    assert limits(256, max_prompt_tokens=192) == (192, 64, 256)
+
+
+def test_what_is_sampled_has_an_end() -> None:
+    assert limits(131_072, Sampling) == (LENGTH, SAMPLED, LENGTH + SAMPLED)
+    assert limits(256, Sampling) == (128, 128, 256)
+
+
+def test_a_row_fits_by_its_parts_or_as_a_whole() -> None:
+    found = PostTrainSpec(data="chat", max_prompt_tokens=96, max_new_tokens=48).limits(256)
+
+    assert found.fit(96, 48) and found.fit(144)
+    assert not found.fit(97, 1) and not found.fit(1, 49) and not found.fit(145)
+
+
+def test_the_limits_are_said_by_their_fields() -> None:
+    assert PostTrainSpec(data="chat").limits(256).said == "256 tokens in all"
+    assert PostTrainSpec(data="chat", max_new_tokens=64).limits(256).said == "max_new_tokens 64 and 256 tokens in all"
