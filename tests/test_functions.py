@@ -126,7 +126,7 @@ def test_an_installed_function_is_known_by_its_package_s_version(project: Path, 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nowhere.py:f", "No such file"),
+        ("nowhere.py:f", "a file that is there; "),
         ("sums.py:wrong", "a function of sums.py: right"),
         ("words.py:f", "a function of words.py: (it has no function)"),
         ("broken.py:f", "broken.py, line 2"),
