@@ -56,7 +56,8 @@ def checked(validate: Callable[[Any], R], run: Any) -> Callable[[Any], R]:
         if gpus := gpus_of_all(given):
             asked = ", ".join(f"{stage} {many}" for stage, many in gpus.items())
             say(f"GPUs that the pods ask for: {asked} (`pod: {{resources: {{gpu: 0}}}}` in a stage: none)")
-        return sent(with_sources(recipe), named, run)
+        whole: R = with_sources(recipe)
+        return sent(whole, named, run)
 
     return both
 

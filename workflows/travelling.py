@@ -1,5 +1,5 @@
-"""What of this machine travels with a run to a cluster: the files that its recipe names by a path, if they are small, and
-the source of the functions and evaluation tasks that it names.
+"""What of this machine travels with a run to a cluster: the files that its recipe names by a path, if they are small,
+and the source of the functions and evaluation tasks that it names.
 
 Each path's files are packed into one archive and uploaded as Flyte uploads the code, through signed addresses, so no
 credentials are needed here. The recipe then names the archive's address with its digest, which alone is in cache keys:
