@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from tasks.posttrain.spec import PROMPTED, PostTrainSpec
-from tasks.rewards.spec import RewardSpec
+from tasks.rewards.spec import RewardSpec, rewards_problems
 from tasks.spec import Problem, Spec
 
 
@@ -21,7 +21,7 @@ class PairsSpec(Spec):
     )
 
     def problems(self) -> list[Problem]:
-        found = [p.under(f"rewards.{number}") for number, each in enumerate(self.rewards) for p in each.problems()]
+        found = [each.under("rewards") for each in rewards_problems(self.rewards)]
         if self.chosen == "best" and self.samples < 2:
             found.append(Problem("samples", self.samples, "at least 2 with `chosen: best`"))
         return found

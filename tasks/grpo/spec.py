@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from tasks.posttrain.spec import PostTrainSpec
-from tasks.rewards.spec import RewardSpec
+from tasks.rewards.spec import RewardSpec, rewards_problems
 from tasks.spec import Problem
 
 
@@ -23,8 +23,7 @@ class GRPOSpec(PostTrainSpec):
     rewards: list[RewardSpec] = Field(min_length=1, description="what completions are rewarded for; weights add up")
 
     def problems(self) -> list[Problem]:
-        found = super().problems()
-        found += [p.under(f"rewards.{number}") for number, each in enumerate(self.rewards) for p in each.problems()]
+        found = super().problems() + [each.under("rewards") for each in rewards_problems(self.rewards)]
         if self.batch_size % self.generations:
             allowed = f"a divisor of batch_size {self.batch_size}"
             found.append(Problem("generations", self.generations, allowed))
