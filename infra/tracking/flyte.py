@@ -14,6 +14,7 @@ from infra.tracking.push import runs_with
 from infra.tracking.spool import FAILED, FINISHED, KILLED, RUNNING
 from infra.tracking.words import FLYTE_TAG, SEEN_TAG
 
+EXECUTION_TAG = "baton.execution"
 LOST_S = 6 * 3600.0  # without a word of any pod; one may wait for its machine for hours
 PHASES = {"SUCCEEDED": FINISHED, "FAILED": FAILED, "ABORTED": KILLED, "TIMED_OUT": FAILED}
 End = tuple[str, float]  # status, seconds since the epoch
@@ -26,13 +27,16 @@ def close_ended(client: MlflowClient) -> list[str]:
     for execution in runs_with(client, {"baton.role": "execution"}, f"attributes.status = '{RUNNING}'"):
         if FLYTE_TAG not in execution.data.tags:
             continue
-        stages = runs_with(client, {"baton.execution": execution.data.tags["baton.execution"], "baton.role": "stage"})
+        if EXECUTION_TAG not in execution.data.tags:  # merged into another pod's run, and set to running by its maker
+            client.set_terminated(execution.info.run_id)
+            continue
+        stages = runs_with(client, {EXECUTION_TAG: execution.data.tags[EXECUTION_TAG], "baton.role": "stage"})
         if end := asked(execution, stages):
             for stage in stages:
                 if stage.info.status == RUNNING:
                     client.set_terminated(stage.info.run_id, KILLED, int(min(last_seen(stage), end[1]) * 1000))
             client.set_terminated(execution.info.run_id, end[0], int(end[1] * 1000))
-            closed.append(execution.data.tags["baton.execution"])
+            closed.append(execution.data.tags[EXECUTION_TAG])
     return closed
 
 

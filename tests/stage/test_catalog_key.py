@@ -19,6 +19,7 @@ from tests.stage.compiled import constant, job_spec, keys, nodes
 from workflows.recipe import Recipe
 
 RECIPE: dict[str, Any] = {
+    "corpus": {},
     "tokenizer": {"vocab_size": 512},
     "shards": {},
     "pretrain": {},

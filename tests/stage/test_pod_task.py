@@ -30,7 +30,7 @@ POD = {
     "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
     "termination_grace_period_seconds": 300,
 }
-SECTIONS: dict[str, Any] = {"tokenizer": {"vocab_size": 512}, "shards": {}, "pretrain": {}}
+SECTIONS: dict[str, Any] = {"corpus": {}, "tokenizer": {"vocab_size": 512}, "shards": {}, "pretrain": {}}
 
 
 def recipe(**sections: Any) -> Recipe:

@@ -198,12 +198,28 @@ def test_a_store_that_is_away_is_an_error_that_flyte_may_retry(monkeypatch: pyte
         begin_execution("nightly", {})
 
 
+def baton_experiment(client: MlflowClient) -> str:
+    found = client.get_experiment_by_name("baton")
+    return str(found.experiment_id if found else client.create_experiment("baton"))
+
+
 def test_without_flyte_s_word_silence_closes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     client = MlflowClient(tracking_uri())
-    experiment = client.get_experiment_by_name("baton").experiment_id
+    experiment = baton_experiment(client)
     for name, age_s in (("quiet", LOST_S + 60), ("waiting", 60.0)):
         tags = {"baton.execution": name, "baton.role": "execution", "baton.flyte": f"llm/production/{name}"}
         client.create_run(experiment, int((time.time() - age_s) * 1000), tags)
     assert close_ended(client) == ["quiet"]
     assert [runs("execution", name)[0].info.status for name in ("quiet", "waiting")] == ["KILLED", "RUNNING"]
+
+
+def test_a_run_that_was_merged_and_reopened_is_no_execution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pods began one execution: one merged the other's run, which the other set to running a moment later."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    client = MlflowClient(tracking_uri())
+    experiment = baton_experiment(client)
+    tags = {"baton.role": "execution", "baton.flyte": "llm/production/merged"}
+    made = client.create_run(experiment, int(time.time() * 1000), tags)
+    assert close_ended(client) == []
+    assert client.get_run(made.info.run_id).info.status == "FINISHED"
