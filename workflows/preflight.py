@@ -176,8 +176,11 @@ def _positions(given: Given) -> list[Problem]:
 
 
 def _post_training(given: Given) -> list[Problem]:
-    """The models' names, and which one each stage starts from."""
-    return names_problems(given.specs.get("post_training", []), given.specs.get("seeds", 1))
+    """The models' names, and which one each stage starts from; there is something that `seeds` repeats."""
+    tunings, seeds = given.specs.get("post_training", []), given.specs.get("seeds", 1)
+    if seeds > 1 and not tunings:
+        return [Problem("seeds", seeds, "1, or add `post_training:`, which is what is repeated")]
+    return names_problems(tunings, seeds)
 
 
 def _text(given: Given) -> list[Problem]:
@@ -382,7 +385,7 @@ def estimated_bytes(given: Given, parameters: int) -> int:
     """What the run will write, roughly: checkpoints (one more while saving), models, shards."""
     spec = given.specs["pretrain"]
     kept = (spec.checkpoints.keep_last + 1) * CHECKPOINT_BYTES
-    tuned = len(given.tunings())
+    tuned = len(given.tunings()) * given.specs.get("seeds", 1)
     models = MODEL_BYTES * (1 + tuned + ("publish" in given)) + 2 * TUNING_BYTES * bool(tuned)
     return int(parameters * (kept + models))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tasks.evaluate.estimates import chance_of_pass, reward_of
 from tasks.manifest import ArtifactError, Manifest, read_manifest
-from tasks.metric import Metric
+from tasks.metric import Metric, metrics_of
 
 BITS = "bits_per_byte"
 SETS = {"old": ("corpus",), "new": ("more.",), "all": ("corpus", "more.")}  # beginnings of the sets' names
@@ -46,8 +46,7 @@ class Results:
     @cached_property
     def metrics(self) -> dict[str, Metric]:
         """In the order of the evaluators, where the report is there to say it."""
-        found = self.report.get("metrics", self.manifest.facts["metrics"])
-        return {name: Metric(**each) for name, each in found.items()}
+        return metrics_of(self.manifest.facts | self.report)
 
     @cached_property
     def report(self) -> dict[str, Any]:
