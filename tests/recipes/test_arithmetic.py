@@ -70,6 +70,15 @@ def test_the_recipe_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no problem found" in planned.output
 
 
+@pytest.mark.long
+def test_grpo_answers_better_than_its_rows(tmp_path: Path) -> None:
+    recipe = yaml.safe_load((FOLDER / "recipe.yaml").read_text()) | {"seeds": 1, "audit": None}
+    del recipe["publish"]
+    found = accuracies(recipe, tmp_path)
+    assert found["sft"] < 0.75  # two thirds of its rows are right
+    assert found["grpo"] > found["sft"] + 0.1
+
+
 @pytest.mark.slow
 def test_grpo_adds_twenty_points_to_sft_for_each_seed(tmp_path: Path) -> None:
     found = accuracies(yaml.safe_load((FOLDER / "recipe.yaml").read_text()), tmp_path)
