@@ -110,7 +110,7 @@ class Function(Spec):
         names = set(_names(body))
         if self.attribute not in names and "*" not in names:
             known = [each.name for each in body if isinstance(each, _DEFINITIONS)]
-            return f"a function of {key}: {', '.join(known) or 'it has none'}"
+            return f"a function of {key}: {', '.join(known) or '(it has no function)'}"
         return _not_portable(sources)
 
     def write(self, folder: Path) -> None:

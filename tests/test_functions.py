@@ -128,7 +128,7 @@ def test_an_installed_function_is_known_by_its_package_s_version(project: Path, 
     [
         ("nowhere.py:f", "No such file"),
         ("sums.py:wrong", "a function of sums.py: right"),
-        ("words.py:f", "a function of words.py: it has none"),
+        ("words.py:f", "a function of words.py: (it has no function)"),
         ("broken.py:f", "broken.py, line 2"),
         ("latin.py:f", "a file of Python source"),
         ("random.py:f", "random is a module of Python's: rename it"),

@@ -10,7 +10,7 @@ from tasks.job import StageError
 from tasks.rewards.gold import own_answer
 from tasks.rewards.scorer import Scorer, lacking
 from tasks.rewards.spec import RewardSpec, rewards_problems
-from tasks.rows.stored import OPTIONAL, Row
+from tasks.rows.stored import Row, reward_columns
 from tasks.spec import Problem
 from workflows.given import Given, runs_on_a_cluster
 
@@ -61,6 +61,5 @@ def _imported(reward: str) -> dict[str, bool]:
 
 def _columns(rows: Sequence[Row]) -> set[str]:
     """What rewards are called with beside prompts and completions."""
-    names = {name for row in rows for name in row} - {"prompt", "messages", "text", *OPTIONAL}
     answered = any("messages" in row or own_answer(row) is not None for row in rows)
-    return names | {"completion_ids"} | ({"completion"} if answered else set())
+    return {*reward_columns(rows), "completion_ids", *(["completion"] if answered else [])}

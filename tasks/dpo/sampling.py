@@ -10,11 +10,11 @@ from tasks.dpo.spec import DPOSpec, PairsSpec
 from tasks.job import Job, StageError
 from tasks.posttrain.encode import Encoder, prompted
 from tasks.posttrain.rows import Chosen, choose, kind_of
-from tasks.posttrain.score import columns, mean, score, try_on_gold
+from tasks.posttrain.score import mean, score, try_on_gold
 from tasks.posttrain.spec import PROMPTED, Limits
 from tasks.posttrain.trainer import ends
 from tasks.rewards.scorer import Scorer
-from tasks.rows.stored import Row
+from tasks.rows.stored import Row, reward_columns
 from tasks.serve.engine import open_engine, sample
 
 PROMPTS_A_CALL = 256  # what is sampled and scored together
@@ -94,7 +94,7 @@ def _golds(scorer: Scorer, asked: Sequence[Asked]) -> list[Answer | None]:
     scores = scorer.score(
         [row["prompt"] for row in rows],
         [row["completion"] for row in rows],
-        columns(rows),
+        reward_columns(rows),
         completion_ids=[each.gold_ids for each in asked],
     )
     return [Answer(each.gold_ids, worth) for each, worth in zip(asked, scores.total, strict=True)]

@@ -33,6 +33,11 @@ class Question:
     reference: Said | None
     tokens: list[int]
 
+    @property
+    def scored(self) -> dict[str, Any]:
+        """The row as rewards see it: with its reference as its completion."""
+        return self.row if self.reference is None else self.row | {"completion": self.reference}
+
     def answer(self, text: str) -> Said:
         """A completion in the prompt's form."""
         return text if isinstance(self.prompt, str) else [{"role": "assistant", "content": text}]

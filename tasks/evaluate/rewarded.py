@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 COMPLETIONS_A_CALL = 256  # of the rewards: their time limits are for a call
 
-CONVERSATION = ("messages", "text")  # of which prompt and completion are the parts
-
 Rewards = dict[str, list[list[float | None]]]  # by reward: of each prompt, of each of its completions
 
 
@@ -105,7 +103,7 @@ def _metrics(rewards: Rewards, texts: Sequence[str]) -> dict[str, Metric]:
 def _score(job: Job, name: str, specs: list[RewardSpec], said: Sequence[Said], each: int) -> Rewards:
     """Of completions, `each` of one question next to each other."""
     found: dict[str, list[float | None]] = {spec.label: [] for spec in specs}
-    columns = _columns([one.question for one in said])
+    columns = reward_columns([one.question.scored for one in said])
     with Scorer(specs) as scorer:
         for begin in range(0, len(said), COMPLETIONS_A_CALL):
             job.progress(begin, len(said), "completions", now=f"rewards of {name}")
@@ -119,14 +117,3 @@ def _score(job: Job, name: str, specs: list[RewardSpec], said: Sequence[Said], e
             for reward, values in scores.rewards.items():
                 found[reward] += values
     return {reward: [values[at : at + each] for at in range(0, len(values), each)] for reward, values in found.items()}
-
-
-def _columns(questions: Sequence[Question]) -> dict[str, list[Any]]:
-    """The rows' columns beyond TRL's own, and the rows' own completions where they have any."""
-    rows = [
-        {name: value for name, value in reward_columns(each.row).items() if name not in CONVERSATION}
-        | ({"completion": each.reference} if each.reference is not None else {})
-        for each in questions
-    ]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return {name: [row.get(name) for row in rows] for name in names}

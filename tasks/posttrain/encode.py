@@ -19,7 +19,7 @@ from jinja2 import TemplateError
 
 from tasks.job import StageError
 from tasks.posttrain.chat import Chat, chat_of
-from tasks.rows.stored import Row
+from tasks.rows.stored import Row, is_conversational
 
 Loss = Literal["assistant", "completion", "all"]
 IGNORED = -100  # PyTorch's label for a token that has no loss
@@ -48,11 +48,6 @@ def prompted(row: Row) -> Row:
     return {"prompt": before, "completion": [last], **others}
 
 
-def conversational(row: Row) -> bool:
-    """Whether its columns are lists of messages."""
-    return isinstance(row.get("prompt", row.get("messages")), list)
-
-
 class Encoder:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -66,7 +61,7 @@ class Encoder:
     def completion(self, row: Row, column: str = "completion") -> tuple[list[int], list[int]]:
         """The prompt, and what is said after it in `column`."""
         prompt = self.prompt(row)
-        if not conversational(row):
+        if not is_conversational(row):
             return prompt, self.ended(row[column])
         whole = self._render(row, _messages(row["prompt"], "user") + _messages(row[column], "assistant"))
         pairs = enumerate(zip(prompt, whole, strict=False))  # as in TRL: some templates render a prompt alone otherwise
@@ -96,7 +91,7 @@ class Encoder:
     def _assistant(self, row: Row) -> tuple[list[int], list[int]]:
         chat = self._template()
         if not chat.marked:
-            raise StageError(f"loss: assistant is not to be had.{self._why('assistant')}")
+            raise StageError(f"loss: assistant is not possible.{self._why('assistant')}")
         found = self._rendered(row, row["messages"], return_assistant_tokens_mask=True)
         ids, masks = list(found["input_ids"]), found["assistant_masks"]
         if any(masks) and chat.end not in {token for token, said in zip(ids, masks, strict=True) if said}:

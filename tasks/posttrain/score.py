@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tasks.rewards.gold import check_gold, table
 from tasks.rewards.scorer import Scorer, Scores
 from tasks.rewards.spec import RewardSpec
-from tasks.rows.stored import OPTIONAL, Row
+from tasks.rows.stored import Row, reward_columns
 
 
 def try_on_gold(rewards: Sequence[RewardSpec], rows: Sequence[Row], encode: Callable[[str], list[int]]) -> None:
@@ -29,14 +29,8 @@ def score(
         for row, text in zip(rows, texts, strict=True)
     ]
     return scorer.score(
-        [row["prompt"] for row in rows], completions, columns(rows), completion_ids=completion_ids, state=state
+        [row["prompt"] for row in rows], completions, reward_columns(rows), completion_ids=completion_ids, state=state
     )
-
-
-def columns(rows: Sequence[Row]) -> dict[str, list[object]]:
-    """What rewards are called with beside prompts and completions: the rows' own completions among them."""
-    names = dict.fromkeys(name for row in rows for name in row if name not in ("prompt", *OPTIONAL))
-    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def mean(values: Sequence[float | None]) -> float | None:

@@ -48,11 +48,11 @@ def problems(row: Row, kind: str) -> Iterator[str]:
     if "tools" in row:
         faults += _functions("tools", row["tools"])
     if not isinstance(options := row.get("chat_template_kwargs", {}), dict):
-        faults.append(f"chat_template_kwargs: an object, not {said(options)}")
+        faults.append(f"chat_template_kwargs: an object, not {type_name(options)}")
     yield from dict.fromkeys(faults)
 
 
-def said(value: Any) -> str:
+def type_name(value: Any) -> str:
     """The type of a value, in JSON's words."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
     return "null" if value is None else names.get(type(value), f"{type(value).__module__}.{type(value).__name__}")
@@ -86,9 +86,9 @@ class Columns:
                 yield f"no column {name!r}, which {self._first} has: every row has it, null where it does not apply"
         for name, value in row.items():
             if value is not None:
-                kind, where = self._types.setdefault(name, (said(value), place))
-                if said(value) != kind:
-                    yield f"{name}: {kind}, as in {where}, not {said(value)}"
+                kind, where = self._types.setdefault(name, (type_name(value), place))
+                if type_name(value) != kind:
+                    yield f"{name}: {kind}, as in {where}, not {type_name(value)}"
 
 
 def _column(name: str, value: Any, kind: str) -> Iterator[str]:
@@ -103,7 +103,7 @@ def _column(name: str, value: Any, kind: str) -> Iterator[str]:
         held = (
             " that holds JSON: decode it" if isinstance(value, str) and isinstance(decoded(value), list | dict) else ""
         )
-        yield f"{name}: {wanted}, not {said(value)}{held}"
+        yield f"{name}: {wanted}, not {type_name(value)}{held}"
 
 
 def _conversation(name: str, messages: list[Any]) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _conversation(name: str, messages: list[Any]) -> Iterator[str]:
 
 def _message(place: str, message: Any) -> Iterator[str]:
     if not isinstance(message, dict):
-        yield f"{place}: an object with role and content, not {said(message)}"
+        yield f"{place}: an object with role and content, not {type_name(message)}"
         return
     role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
     if role not in ROLES:
@@ -143,12 +143,12 @@ def _message(place: str, message: Any) -> Iterator[str]:
     if content is not None and not isinstance(content, str):
         blocks = [block.get("type") for block in content if isinstance(block, dict)] if type(content) is list else []
         kinds = f" of {', '.join(sorted({repr(kind) for kind in blocks}))}" if blocks else ""
-        yield f"{place}.content: text, not {said(content)}{kinds}"
+        yield f"{place}.content: text, not {type_name(content)}{kinds}"
     elif not (content or "").strip() and not calls and role != "tool":
         yield f"{place}.content: text that is not empty is wanted"
     for name in message.keys() - {"role", "content", "tool_calls"}:
         if not isinstance(message[name], str):
-            yield f"{place}.{name}: text, not {said(message[name])}"
+            yield f"{place}.{name}: text, not {type_name(message[name])}"
     if calls is not None:
         yield from _functions(f"{place}.tool_calls", calls)
         if role != "assistant":
@@ -158,7 +158,7 @@ def _message(place: str, message: Any) -> Iterator[str]:
 def _functions(place: str, given: Any) -> Iterator[str]:
     """Of calls and of tools: both have a function with a name; a call's arguments are an object."""
     if not isinstance(given, list):
-        yield f"{place}: a list, not {said(given)}"
+        yield f"{place}: a list, not {type_name(given)}"
         return
     for number, each in enumerate(given):
         function = each.get("function", each) if isinstance(each, dict) else {}
@@ -184,4 +184,4 @@ def _values(value: Any, place: str = "", depth: int = 0) -> Iterator[str]:
     elif isinstance(value, float) and not math.isfinite(value):
         yield f"{place}: a finite number, not {value}"
     elif value is not None and type(value) not in (bool, int, float):
-        yield f"{place}: text, a number, true, false, null, a list or an object, not {said(value)}"
+        yield f"{place}: text, a number, true, false, null, a list or an object, not {type_name(value)}"

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.data.source_spec import listed
-from tasks.rows.check import COLUMNS, Wrong, decoded, said
+from tasks.rows.check import COLUMNS, Wrong, decoded, type_name
 from tasks.rows.stored import OPTIONAL, Row
 
 Note = Callable[[str], None]  # told what was changed in a row
@@ -81,7 +81,7 @@ def _alpaca(row: Row, note: Note) -> Row:
     texts = {name: row.pop(name, None) or "" for name in ("system", "instruction", "input", "output")}
     for name, value in texts.items():
         if not isinstance(value, str):
-            raise Wrong(f"{name}: text, not {said(value)}")
+            raise Wrong(f"{name}: text, not {type_name(value)}")
     if row.pop("history", None):
         raise Wrong("history: turns before the instruction are not supported; write the row as messages")
     note("instruction, input, output -> prompt (a turn of the user), completion (a turn of the assistant)")

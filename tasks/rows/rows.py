@@ -23,7 +23,7 @@ from blake3 import blake3
 from infra.durable import write_json
 from tasks.data.documents import SPLITS, Split, split_of
 from tasks.job import Job, StageError, main
-from tasks.rows.check import Columns, Wrong, problems, said
+from tasks.rows.check import Columns, Wrong, problems, type_name
 from tasks.rows.decontaminate import count, drop_contaminated
 from tasks.rows.read import Found, read, too_large
 from tasks.rows.recognise import Recognised
@@ -76,7 +76,7 @@ class Reading:
         if isinstance(found.value, Wrong):
             raise found.value
         if not isinstance(found.value, dict):
-            raise Wrong(f"a JSON object is wanted, not {said(found.value)}")
+            raise Wrong(f"a JSON object is wanted, not {type_name(found.value)}")
         row = self.recognised.mapped(found.value, found.place)
         assert self.recognised.format  # it is known by now
         if wrong := [*problems(row, self.recognised.format.kind)] or [*self.columns.problems(row, found.place)]:
@@ -176,9 +176,9 @@ def _refuse_empty(spec: RowsSpec, numbers: dict[Split, int], paths: dict[Split, 
             other = next(path for name, path in paths.items() if name != split)
             prompts = len({split_key(row, spec.seed) for row in read_lines(other)})
             raise StageError(
-                f"{spec.place()}: with held_out={spec.held_out:g} none of the {found} rows falls into the "
-                f"{split.replace('_', '-')} part (their {prompts} different prompts decide, rows with one prompt stay "
-                f"together). Give more prompts or another held_out; 0 and 1 are all rows on one side."
+                f"{spec.place()}: with held_out={spec.held_out:g} the {split.replace('_', '-')} part is empty: {found} "
+                f"rows, different prompts: {prompts} (rows with the same prompt stay together). Add prompts or change "
+                "held_out; with 0 no row is held out, with 1 all are."
             )
 
 

@@ -7,7 +7,7 @@
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +44,12 @@ def is_conversational(row: Row) -> bool:
     return isinstance(row.get("prompt", row.get("messages")), list)
 
 
-def reward_columns(row: Row) -> Row:
-    """The columns that rewards are called with by name."""
-    return {name: value for name, value in row.items() if name not in ("prompt", "completion", *OPTIONAL)}
+def reward_columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """What rewards are called with beside prompts and completions, a value for each row: the rows' own completions
+    among them."""
+    without = {True: ("prompt", *OPTIONAL), False: ("messages", "text", *OPTIONAL)}  # by whether there is a prompt
+    names = dict.fromkeys(name for row in rows for name in row if name not in without["prompt" in row])
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def asked(row: Row) -> list[str]:

@@ -94,7 +94,7 @@ def test_a_template_without_marks_is_named_before_anything_is_trained(encoder: E
     with pytest.raises(StageError) as error:
         encoder.learned(row, "assistant")
     assert str(error.value) == (
-        "loss: assistant is not to be had. The chat template '{% for m in messages %}[{{ m.role }}] {{ m.content "
+        "loss: assistant is not possible. The chat template '{% for m in messages %}[{{ m.role }}] {{ m.content "
         "}}{% endfor %}' has no {% generation %} marks; put {% generation %} and {% endgeneration %} around what the "
         "assistant writes, in the model's chat_template.jinja, or say loss: all."
     )

@@ -76,7 +76,8 @@ def test_rows_with_one_prompt_are_on_one_side(tmp_path: Path) -> None:
 
 def test_what_rewards_are_called_with(source: Path, tmp_path: Path) -> None:
     rows = prepared(tmp_path / "job", path=str(source))
-    assert reward_columns(both(rows)[0]) == {"answer": "0"}
+    assert reward_columns(both(rows)[:1]) == {"answer": ["0"]}
+    assert reward_columns([{"prompt": "a", "text": "b", "completion": "c"}]) == {"text": ["b"], "completion": ["c"]}
 
 
 def test_a_prompt_s_further_columns_may_have_trl_s_names(tmp_path: Path) -> None:
