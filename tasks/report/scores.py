@@ -22,12 +22,12 @@ def results_of(evaluations: list[Source]) -> list[Results]:
 
 
 def metrics_of(results: list[Results]) -> dict[str, Metric]:
-    """Every metric that a model has, by name, in the order of the evaluators; its value is one model's."""
+    """Every metric that some model has, by name, in the order of the evaluators; the value is one of the models'."""
     return {name: metric for each in reversed(results) for name, metric in each.metrics.items()}
 
 
 def score_table(evaluations: list[Source]) -> Table:
-    """A row a metric, a column a model, and what the rows' own completions reach. A model that was made with several
+    """A row a metric, a column a model, and the ceiling: the rewards of the rows' own completions. A model of several
     seeds has the mean over them and its spread."""
     results = results_of(evaluations)
     models, ceiling = by_model(results, lambda each: each.label), ceiling_of(results)
@@ -78,7 +78,7 @@ def set_table(evaluations: list[Source]) -> list[Table]:
     if len(rows) <= len(evaluations):
         return []
     columns = ["model", "set", "documents", "text", "bits per byte"]
-    caption = "Each held-out set by itself: the first is the one above; a set may have less than was asked for"
+    caption = "Each held-out set by itself: the first is the one above; a set may have less text than `held_out_bytes`"
     return [Table(caption, columns, rows, "ll" + "r" * (len(columns) - 2))]
 
 
@@ -104,7 +104,7 @@ def score_bars(evaluations: list[Source]) -> list[Grid]:
 
 
 def ceiling_of(results: list[Results]) -> dict[str, float]:
-    """What the rows' own completions reach; empty when nobody measured it."""
+    """The rewards of the rows' own completions; empty when they were not measured."""
     return next((each.report["ceiling"] for each in results if each.report.get("ceiling")), {})
 
 
