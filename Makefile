@@ -67,7 +67,7 @@ test-ui: $(READY)  ## the lineage page in Chromium and on PostgreSQL, from Debia
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium postgresql fonts-dejavu-core >/dev/null; }
 	$(BIN)/python -m pytest -m slow tests/lineage
 
-test-continuous: $(READY)  ## five days of continuous training with a simulated clock, and tuning after a promotion; about ten minutes
+test-continuous: $(READY)  ## five days of continuous training with a simulated clock, tuning after a promotion, one's own evaluator; a quarter of an hour
 	$(BIN)/python -m pytest -m slow tests/workflows
 
 test-serve: $(READY)  ## the champion's service with vLLM: switched under 16 clients, killed, its registry away; about five minutes

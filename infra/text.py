@@ -37,6 +37,13 @@ def change(difference: float, unit: str) -> str:
     return f"{'+' if difference >= 0 else '−'}{shown}"
 
 
+def plus_minus(shown: str, error: float | None, unit: str) -> str:
+    """A value or a difference as it is shown, and its uncertainty: 57.3 % ± 1.0."""
+    if error is None:
+        return shown
+    return f"{shown} ± {100 * error:.1f}" if unit == "share" else f"{shown} ± {error:.3f}"
+
+
 def size(count: float) -> str:
     """Bytes for people."""
     for unit in ("B", "kB", "MB", "GB"):

@@ -1,10 +1,10 @@
 """One figure of an evaluation: how much, how sure, over how many, and whether more is better."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Self
+from typing import Any, Self
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,17 @@ class Metric:
         error = stdev(known) / math.sqrt(len(known)) if len(known) > 1 else None
         return cls(fmean(known), error, len(known), unit, higher_is_better)
 
-    def better_than(self, other: "Metric") -> bool:
-        return self.value > other.value if self.higher_is_better else self.value < other.value
+    def worth(self) -> float:
+        """Orders the values of one metric: the best has most, and what is not a number least."""
+        if math.isnan(self.value):
+            return -math.inf
+        return self.value if self.higher_is_better else -self.value
 
     def __str__(self) -> str:
         sure = "" if self.standard_error is None else f" ± {self.standard_error:.2g}"
         return f"{self.value:.4g}{sure}{' ' if self.unit else ''}{self.unit}"
+
+
+def metrics_of(facts: Mapping[str, Any]) -> dict[str, Metric]:
+    """An evaluation's metrics by name, of its facts."""
+    return {name: Metric(**each) for name, each in facts["metrics"].items()}

@@ -28,11 +28,11 @@ def test_no_value_has_no_mean() -> None:
         Metric.mean([None])
 
 
-def test_which_is_better_is_a_matter_of_the_direction() -> None:
-    low, high = Metric(1.2, None, 10, "bits per byte", False), Metric(2.4, None, 10, "bits per byte", False)
+@pytest.mark.parametrize(("higher_is_better", "best"), [(True, 2.4), (False, 1.2)])
+def test_the_best_is_a_matter_of_the_direction_and_never_not_a_number(higher_is_better: bool, best: float) -> None:
+    values = [Metric(value, None, 10, "", higher_is_better) for value in (float("nan"), 1.2, 2.4)]
 
-    assert low.better_than(high)
-    assert not high.better_than(low)
+    assert max(values, key=Metric.worth).value == best
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2))

@@ -20,7 +20,7 @@ from infra.errors import Stopped, disk_errors_named
 from infra.progress import say
 from infra.text import number, size
 from infra.tracking.execution import begin_execution, execution_id, is_last
-from tasks.artifacts import Corpus, Decision, HFModel, Promotion, Rows, TokenizedCorpus, Tokenizer
+from tasks.artifacts import Corpus, Decision, HFModel, Promotion, TokenizedCorpus, Tokenizer
 from tasks.convert.task import audit, convert, take_in
 from tasks.data.spec import GatherSpec
 from tasks.data.task import find_new, gather, prune, tokenize, train_tokenizer
@@ -35,7 +35,7 @@ from workflows.alone import alone
 from workflows.continuous_recipe import ContinuousRecipe
 from workflows.dag_part import dag_part
 from workflows.history import Replayed, champion, generations, part, replayed
-from workflows.tuning import rows_of, tuned
+from workflows.tuning import prepared, rows_of, tuned
 
 
 @workflow
@@ -109,7 +109,8 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
     model = convert(spec=recipe.convert, checkpoint=checkpoint, tokenizer=tokenizer)
     proof = audit(spec=recipe.audit, checkpoint=checkpoint, model=model, data=shards) if recipe.audit else None
 
-    asked = _asked(recipe, held_out)
+    sets = prepared(recipe, held_out, recipe.evaluate.sets())
+    asked = [sets[name] for name in recipe.evaluate.sets()]
     reports = [
         evaluate(spec=recipe.evaluate.as_found(), model=each, corpora=[held_out, *new], rows=asked)
         for each in [model, *champion(_name(recipe))]
@@ -177,8 +178,9 @@ def tune_anew(recipe: ContinuousRecipe, base: HFModel) -> str:
     known = generations(_name(recipe))
     corpora = [part(each, "corpus") for each in known if each.accepted]
     corpus = gather(spec=GatherSpec(train=True), corpora=corpora, newest=part(known[-1], "corpus"))
-    *_, model = tuned(recipe, base, rows_of(recipe, corpus))
-    asked = _asked(recipe, corpus)
+    sets = rows_of(recipe, corpus)
+    *_, model = tuned(recipe, base, sets)
+    asked = [sets[name] for name in recipe.evaluate.sets()]
     reports = [
         evaluate(spec=recipe.evaluate.as_found(), model=each, corpora=[corpus], rows=asked)
         for each in [model, *champion(recipe.refresh.name)]
@@ -218,12 +220,6 @@ def _refreshed(recipe: ContinuousRecipe, told: str) -> str:
     say(told)
     tuned: str = tune(recipe=recipe)
     return tuned
-
-
-def _asked(recipe: ContinuousRecipe, corpus: Corpus) -> list[Rows]:
-    """The sets of rows that models are asked about."""
-    sets = rows_of(recipe, corpus)
-    return [sets[name] for name in recipe.evaluate.sets()]
 
 
 def _name(recipe: ContinuousRecipe) -> str:

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from tasks.convert.spec import ConvertSpec
 from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
+from tasks.evaluate.results import BITS, SETS
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.promote.spec import PromotionSpec
@@ -131,7 +132,18 @@ class ContinuousRecipe(Recipe):
             found.append(Problem("refresh", "on", "needs at least one stage in post_training"))
         if self.refresh and self.refresh.name == self.publish.name:
             found.append(Problem("refresh.name", self.refresh.name, "another name than publish.name, the base's"))
-        return found
+        rules = {"promotion": self.promotion} | ({"refresh.promotion": self.refresh.promotion} if self.refresh else {})
+        return found + [each.under(path) for path, rule in rules.items() for each in self._not_compared(rule)]
+
+    def _not_compared(self, rule: PromotionSpec) -> list[Problem]:
+        """The metrics of a rule that are not measured, or not item by item."""
+        bits = [f"{which}.{BITS}" for which in SETS]
+        known = [name for name in self.evaluate.metrics() if name != BITS and not name.endswith(".distinct")]
+        known = (bits if self.evaluate.bits_per_byte else []) + known
+        way_out = "a metric of single items: add `bits_per_byte`, or an evaluator with `data` and `rewards`"
+        allowed = f"one of {', '.join(known)}" if known else way_out
+        asked = [("metric", rule.metric), *(("regressions", name) for name in rule.regressions if name not in bits)]
+        return [Problem(field, name, allowed) for field, name in asked if name not in known]
 
 
 OF_ITS_OWN = ContinuousRecipe.model_fields.keys() - Recipe.model_fields.keys()

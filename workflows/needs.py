@@ -55,11 +55,12 @@ def need(given: Given, spec: StageSpec | None, kernels: Kernels = GPU) -> Need |
         flops = flops_per_token(model, vocabulary, spec.sequence_length) * spec.tokens()
         memory = estimate(spec, vocabulary, kernels)
         return Need(weights, active, spec.tokens(), flops, memory, spec.layout.world, spec.precision)
-    # in one process, all sequences as long as they may be, weights and optimizer in fp32, activations not counted
+    # in one process, all sequences as long as they may be, weights and optimizer in fp32; neither activations nor vLLM
     sequences, passes = TUNING[type(spec)]
     positions, _ = positions_of(given) or (LENGTH, "")
     length = spec.limits(positions).total
     tokens = spec.steps * spec.batch_size * sequences * length
     flops = tokens * passes * flops_per_token(model, vocabulary, length) / 3
-    memory = Memory(4 * weights, 4 * weights, 8 * weights, 0)
+    reference = isinstance(spec, DPOSpec) or (isinstance(spec, GRPOSpec) and spec.beta > 0)
+    memory = Memory(4 * weights * (1 + reference), 4 * weights, 8 * weights, 0)
     return Need(weights, active, tokens, flops, memory, 1, "bf16", sampling=not isinstance(spec, SFTSpec))

@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.pretrain.fit import Place, place_of
 from tasks.pretrain.layout import Layout
@@ -24,7 +25,7 @@ from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem, StageSpec
 from workflows.continuous_recipe import recipe_of
 from workflows.costs import Quotes, over_budget, quotes
-from workflows.given import Given, devices_of
+from workflows.given import Given, devices_of, tuning_devices
 from workflows.needs import MFU, Need, need
 from workflows.preflight import has_dag
 from workflows.recipe import Recipe, given_of
@@ -69,8 +70,8 @@ def _place(spec: StageSpec, given: Given, quoted: Quotes | None) -> Place | None
     layout, device = Layout(), None
     if isinstance(spec, PretrainSpec):
         layout, device = spec.layout, next(iter(devices_of(spec)), None)
-    elif spec.placement and spec.placement.accelerators:
-        device = spec.placement.accelerators[0].partition(":")[0]
+    elif isinstance(spec, PostTrainSpec):
+        device = next(iter(tuning_devices(given, spec)), None)
     if quoted and quoted.found:
         device = quoted.found[0].offer.accelerator
     if spec.placement and not device:

@@ -8,6 +8,7 @@ from pydantic import Field
 from tasks.dpo.spec import DPOSpec
 from tasks.grpo.spec import GRPOSpec
 from tasks.posttrain.spec import PostTrainSpec
+from tasks.seeds import label_of, without_seed
 from tasks.sft.spec import SFTSpec
 from tasks.spec import Problem, Spec
 
@@ -79,13 +80,10 @@ def repeated(tunings: list[Tuning], seeds: int) -> Iterator[Step]:
     """The steps, and all of them again with each further seed: each repetition starts from the same base."""
     for extra in range(seeds):
         for step in steps(tunings):
-            if not extra:
-                yield step
-                continue
-            end = f"-seed{extra}"
-            spec = step.spec.model_copy(update={"seed": step.spec.seed + extra, "label": step.name + end})
-            start = step.start_from if step.start_from == BASE else step.start_from + end
-            yield replace(step, spec=spec, name=step.name + end, start_from=start)
+            name = label_of(step.name, extra)
+            start = step.start_from if step.start_from == BASE else label_of(step.start_from, extra)
+            spec = step.spec.model_copy(update={"seed": step.spec.seed + extra, "label": name})
+            yield replace(step, spec=spec, name=name, start_from=start)
 
 
 def names_problems(tunings: list[Tuning], seeds: int = 1) -> list[Problem]:
@@ -95,6 +93,9 @@ def names_problems(tunings: list[Tuning], seeds: int = 1) -> list[Problem]:
         at = step.path.rpartition(".")[0]
         if step.name in known:
             found.append(Problem(f"{at}.name", step.name, f"another name than {', '.join(known)}"))
+        if without_seed(step.name) != step.name:
+            allowed = "a name without -seed and a number at its end, which are of the repetitions that `seeds` asks for"
+            found.append(Problem(f"{at}.name", step.name, allowed))
         if step.start_from not in known:
             found.append(Problem(f"{at}.start_from", step.start_from, f"one of {', '.join(known)}"))
         known.append(step.name)

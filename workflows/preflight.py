@@ -29,8 +29,10 @@ from workflows.given import (
     placements_of,
     positions_of,
     runs_on_a_cluster,
+    tuning_devices,
     vocabulary_of,
 )
+from workflows.needs import need
 from workflows.pod_defaults import too_small
 from workflows.post_training import names_problems
 from workflows.rewards_tried import problems_of_rewards
@@ -174,8 +176,11 @@ def _positions(given: Given) -> list[Problem]:
 
 
 def _post_training(given: Given) -> list[Problem]:
-    """The models' names, and which one each stage starts from."""
-    return names_problems(given.specs.get("post_training", []), given.specs.get("seeds", 1))
+    """The models' names, and which one each stage starts from; there is something that `seeds` repeats."""
+    tunings, seeds = given.specs.get("post_training", []), given.specs.get("seeds", 1)
+    if seeds > 1 and not tunings:
+        return [Problem("seeds", seeds, "1, or add `post_training:`, which is what is repeated")]
+    return names_problems(tunings, seeds)
 
 
 def _text(given: Given) -> list[Problem]:
@@ -289,6 +294,26 @@ def _layout(given: Given) -> list[Problem]:
     return found
 
 
+def _tuning_room(given: Given) -> list[Problem]:
+    """A post-training stage's model fits wherever it may run, as far as that is known: it is one process."""
+    found = []
+    for step in given.tunings():
+        needed = need(given, step.spec)
+        if needed is None or (runs_on_a_cluster() and not step.spec.placement):
+            continue
+        for device in tuning_devices(given, step.spec):
+            place = place_of(Layout(device=device), given.machine)
+            if place is None or place.has_room_for(needed.memory):
+                continue
+            allowed = (
+                f"needs at least {needed.memory.total / GB:.3g} GB in one process, on {place.name} "
+                f"({place.capacity / GB:.3g} GB): {needed.memory.words()}; tune a smaller model, or give the stage a "
+                "`placement` on a larger accelerator"
+            )
+            found.append(Problem(step.path, f"{needed.parameters / 1e9:.3g} B parameters", allowed))
+    return found
+
+
 def _instead(spec: PretrainSpec, vocabulary: int, place: Place) -> str:
     found = fitting(spec, vocabulary, place)
     if found is None:
@@ -360,7 +385,7 @@ def estimated_bytes(given: Given, parameters: int) -> int:
     """What the run will write, roughly: checkpoints (one more while saving), models, shards."""
     spec = given.specs["pretrain"]
     kept = (spec.checkpoints.keep_last + 1) * CHECKPOINT_BYTES
-    tuned = len(given.tunings())
+    tuned = len(given.tunings()) * given.specs.get("seeds", 1)
     models = MODEL_BYTES * (1 + tuned + ("publish" in given)) + 2 * TUNING_BYTES * bool(tuned)
     return int(parameters * (kept + models))
 
@@ -379,6 +404,7 @@ CHECKS: list[Callable[[Given], list[Problem]]] = [
     _same_model,
     _hardware,
     _layout,
+    _tuning_room,
     _room,
     _placements,
     too_small,

@@ -52,7 +52,11 @@ class Recipe(Spec):
         [], max_length=100, description="SFT, DPO and GRPO in any order and number; each model is evaluated"
     )
     seeds: int = Field(
-        1, ge=1, le=100, description="Repetitions of the post-training, with other seeds: how much of a gain is chance"
+        1,
+        ge=1,
+        le=100,
+        description="Repetitions of the post-training, with other seeds: reports show the mean of each metric over "
+        "them and its sample standard deviation",
     )
     serve: ServeSpec | None = Field(None, description="The last model served with vLLM, asked and measured")
     publish: PublishSpec | None = Field(None, description="Model card and registry version of the last model")

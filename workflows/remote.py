@@ -23,7 +23,7 @@ from workflows.given import Given
 from workflows.pod_defaults import fitted, gpus_of_all
 from workflows.recipe import Recipe, given_of
 from workflows.recipe_error import RecipeError
-from workflows.travelling import named_here, sent, too_large
+from workflows.travelling import named_here, sent, too_large, with_sources
 
 STORE = "MLFLOW_TRACKING_URI"
 # A pod has nothing of the client's
@@ -56,8 +56,8 @@ def checked(validate: Callable[[Any], R], run: Any) -> Callable[[Any], R]:
         if gpus := gpus_of_all(given):
             asked = ", ".join(f"{stage} {many}" for stage, many in gpus.items())
             say(f"GPUs that the pods ask for: {asked} (`pod: {{resources: {{gpu: 0}}}}` in a stage: none)")
-        # with the source of its functions, whose files no pod has
-        return sent(recipe.as_found(), named, run)
+        whole: R = with_sources(recipe)
+        return sent(whole, named, run)
 
     return both
 

@@ -1,4 +1,5 @@
-"""Files of this machine that travel with a run to a cluster: those that its recipe names by a path, if they are small.
+"""What of this machine travels with a run to a cluster: the files that its recipe names by a path, if they are small,
+and the source of the functions and evaluation tasks that it names.
 
 Each path's files are packed into one archive and uploaded as Flyte uploads the code, through signed addresses, so no
 credentials are needed here. The recipe then names the archive's address with its digest, which alone is in cache keys:
@@ -15,7 +16,9 @@ from infra.placement.address import DIGEST, File, pack
 from infra.placement.storage import is_bucket
 from infra.progress import say
 from infra.text import size
-from tasks.spec import Problem
+from tasks.evaluate.spec import EvaluatorSpec
+from tasks.functions import Function
+from tasks.spec import Problem, Spec
 from workflows.given import Given
 from workflows.parts import replaced
 from workflows.recipe import Recipe
@@ -23,6 +26,7 @@ from workflows.recipe import Recipe
 R = TypeVar("R", bound=Recipe)
 
 LARGEST_BYTES = 100_000_000  # of the files that one path names
+INNER = ("source", "huggingface")  # of a corpus and of a set of rows: the part that names files, if it has one
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,8 @@ def named_here(given: Given, shared: str) -> list[Named]:
     """The paths that name files of this machine, but for those in a folder that the cluster's pods `share`."""
     specs: dict[str, Any] = {}
     for path, spec in given.stages().items():
-        source = getattr(spec, "source", None)
-        specs |= {f"{path}.source.": source} if source else {f"{path}.": spec}
+        inner = next((name for name in INNER if getattr(spec, name, None)), None)
+        specs |= {f"{path}.{inner}.": getattr(spec, inner)} if inner else {f"{path}.": spec}
     return list(_named(specs, shared))
 
 
@@ -75,6 +79,19 @@ def too_large(named: list[Named], shared: str) -> list[Problem]:
         for each in named
         if each.bytes > LARGEST_BYTES
     ]
+
+
+def with_sources(part: Any) -> Any:
+    """A recipe, or a part of one, with the source of its functions and of its evaluation tasks' files. All else is left
+    for the pods to look at, which may have credentials that this machine has not."""
+    if isinstance(part, Function | EvaluatorSpec):
+        return part.as_found()
+    if isinstance(part, Spec):
+        found = {name: with_sources(value) for name, value in part}
+        return part.model_copy(update={name: each for name, each in found.items() if each != getattr(part, name)})
+    if isinstance(part, dict):
+        return {name: with_sources(each) for name, each in part.items()}
+    return [with_sources(each) for each in part] if isinstance(part, list) else part
 
 
 def sent(recipe: R, named: list[Named], run: Any) -> R:

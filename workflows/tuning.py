@@ -1,6 +1,6 @@
 """The post-training part of a DAG: sets of rows, and the stages that tune on them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from tasks.artifacts import Corpus, HFModel, Rows
 from tasks.dpo.task import dpo
@@ -18,12 +18,17 @@ def rows_of(recipe: Recipe, corpus: Corpus | None) -> dict[str, Rows]:
     """The sets of rows that some stage uses, by name. What is trained on has nothing of what is asked of any set."""
     trained = {step.spec.data for step in steps(recipe.post_training)}
     asked = recipe.evaluate.sets() if recipe.evaluate else []
-    specs = {name: spec.as_found() for name, spec in recipe.data.items() if name in trained or name in asked}
-    found = {
+    found = prepared(recipe, corpus, {*trained, *asked})
+    return {name: _apart(each, [found[other] for other in asked if other != name]) for name, each in found.items()}
+
+
+def prepared(recipe: Recipe, corpus: Corpus | None, names: Collection[str]) -> dict[str, Rows]:
+    """Sets of rows by name."""
+    specs = {name: spec.as_found() for name, spec in recipe.data.items() if name in names}
+    return {
         name: prepare_rows(spec=spec, corpora=[corpus] if corpus is not None and spec.documents else [])
         for name, spec in specs.items()
     }
-    return {name: _apart(each, [found[other] for other in asked if other != name]) for name, each in found.items()}
 
 
 def _apart(rows: Rows, asked: list[Rows]) -> Rows:

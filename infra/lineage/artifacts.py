@@ -1,4 +1,4 @@
-"""What an artifact is called and what is said of it, by the run that made it."""
+"""An artifact's name, kind and most telling fact, from the run that made it."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

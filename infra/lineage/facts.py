@@ -1,4 +1,4 @@
-"""What is known of runs, asked of MLflow's tables: tags, parameters, metrics, curves, registry versions."""
+"""Facts of runs, from MLflow's tables: tags, parameters, metrics, curves, registry versions."""
 
 import json
 import math
@@ -32,7 +32,7 @@ NOT_CURVES = ("output/", "duration_s")
 FIRST = ("loss", "validation_loss", "reward", "kl", "mfu", "tokens_per_s", "lr", "grad_norm")
 METRIC = "baton.metric."  # + name: a tag of the run that measured it (see infra/tracking/words.py)
 UNITS = {"argmax_agreement": "share"}  # of facts that are no metrics
-HEADLINE = "baton.fact.headline"  # a tag of an evaluation: the metric that tells most of how good a model is
+HEADLINE = "baton.fact.headline"  # a tag of an evaluation: the metric that its pages show first
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is said of an execution, a run or an artifact in a line, and of how far a run is."""
+"""An execution, a run or an artifact as a line of a table, and the progress of a run."""
 
 import json
 import time
@@ -12,7 +12,7 @@ from infra.lineage.artifacts import FACT, Artifact
 from infra.lineage.graph import Execution, Graph, Run
 
 VALIDATION = "validation_loss"
-SILENT_S = 300.0  # without a sign of life a running stage is said to be silent
+SILENT_S = 300.0  # without a sign of life, after which a running stage is shown as silent
 
 Line = dict[str, Any]
 

@@ -2,46 +2,39 @@
 
     python -m tasks.choose.choose JOB_DIR        inputs: models.0 …, reports.0 …
 
-Out: the model's files as they are. Of equal values the earliest model is taken.
+Out: the model's files as they are. Each model counts by itself: of several seeds the best single one is taken, and not
+a mean. Of equal values the earliest model is taken.
 """
 
-import json
-from pathlib import Path
-from typing import Any
-
+from infra.progress import say
 from tasks.choose.spec import ChooseSpec
+from tasks.evaluate.results import Results, read_results
 from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest
+from tasks.metric import Metric
 from tasks.publish.copy import copy_model
 
 
 def work(job: Job) -> None:
     spec = job.spec(ChooseSpec)
-    models = [name for name in job.inputs if name.startswith("models.")]
-    reports = [job.input(name) for name in job.inputs if name.startswith("reports.")]
-    found = {str(read_manifest(each).facts["model_digest"]): metric_of(each, spec.metric) for each in reports}
-    known = [name for name in models if job.inputs[name]["digest"] in found]
-    if not known:
-        raise StageError(f"{spec.metric}: none of the {len(models)} models was evaluated; add `evaluate:`")
-
-    def worth(name: str) -> float:
-        metric = found[job.inputs[name]["digest"]]
-        return float(metric["value"]) if metric["higher_is_better"] else -float(metric["value"])
-
-    best = job.input(max(known, key=worth))
-    for name in known:
-        metric, label = found[job.inputs[name]["digest"]], read_manifest(Path(job.inputs[name]["path"])).facts["label"]
-        print(f"{label}: {spec.metric} {metric['value']:.4g}", flush=True)
+    evaluations = [read_results(job.input(name)) for name in job.inputs if name.startswith("reports.")]
+    measured = {each.model_digest: metric_of(each, spec.metric) for each in evaluations}
+    digests = {name: entry["digest"] for name, entry in job.inputs.items() if name.startswith("models.")}
+    found = {name: measured[digest] for name, digest in digests.items() if digest in measured}
+    if not found:
+        raise StageError(f"{spec.metric}: none of the {len(digests)} models was evaluated; add `evaluate:`")
+    for each in evaluations:
+        say(f"{each.label}: {spec.metric} {measured[each.model_digest]}")
+    best = job.input(max(found, key=lambda name: found[name].worth()))
     copy_model(best, job.output)
     job.finish(**read_manifest(best).facts)
 
 
-def metric_of(report: Path, name: str) -> dict[str, Any]:
-    """A metric of an evaluation's report. Raises StageError."""
-    metrics: dict[str, dict[str, Any]] = json.loads((report / "report.json").read_text())["metrics"]
-    if name not in metrics:
-        raise StageError(f"{name!r} is no metric of the evaluation; it has {', '.join(metrics)}")
-    return metrics[name]
+def metric_of(evaluation: Results, name: str) -> Metric:
+    """Raises StageError."""
+    if name not in evaluation.metrics:
+        raise StageError(f"{name!r} is no metric of the evaluation; it has {', '.join(evaluation.metrics)}")
+    return evaluation.metrics[name]
 
 
 if __name__ == "__main__":

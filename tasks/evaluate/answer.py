@@ -1,4 +1,4 @@
-"""What vLLM answers: completions of prompts, and the probability of every token of a text."""
+"""A model under evaluation: completions of prompts, and the probability of every token of a text, from vLLM."""
 
 import math
 from collections.abc import Sequence
@@ -13,8 +13,9 @@ from tasks.evaluate.subject import Subject
 from tasks.job import Job
 from tasks.serve.engine import open_engine, sample
 
-PROMPTS_A_CALL = 256  # and
-WINDOWS_A_CALL = 32  # are what the progress bar moves by, and what a resume may have to ask again
+# the progress bar's steps, and the most that a resume may have to repeat
+PROMPTS_A_CALL = 256
+WINDOWS_A_CALL = 32
 
 
 class Answer(NamedTuple):
@@ -25,15 +26,15 @@ class Answer(NamedTuple):
     tokens: list[int]  # with the token that ended it
 
 
-class Asked:
-    """A model under evaluation: loaded when it is asked something that an earlier attempt has not asked."""
+class EvaluatedModel:
+    """It is loaded at the first request that an earlier attempt has not answered."""
 
     def __init__(self, job: Job, subject: Subject, kept: Kept, seed: int) -> None:
         self.job, self.kept, self.seed = job, kept, seed
         self.engine = cache(partial(open_engine, subject.path, max_model_len=subject.positions, seed=seed))
 
     def completions(self, name: str, prompts: Sequence[list[int]], spec: EvaluatorSpec) -> list[list[Answer]]:
-        """`spec.samples` completions of each prompt. The same whatever else the model is asked."""
+        """`spec.samples` completions of each prompt. They do not depend on other requests."""
         found: list[list[Answer]] = []
         for begin in range(0, len(prompts), PROMPTS_A_CALL):
             self.job.progress(begin, len(prompts), "prompts", now=name)

@@ -7,16 +7,17 @@ In: "model" (a Hugging Face directory), "corpora.0", … (the first set and the 
                             metrics      name -> value, standard_error, count, unit, higher_is_better
                             ceiling      name -> value: the rewards of the rows' own completions
                             sets         bits per byte by corpus: "corpus", "more.0", …
-                            questions    what each evaluator asked, and what was left out
+                            questions    of each evaluator, how many were asked and left out
                             spec
     documents.jsonl         a line for each scored document: set, id, bytes (UTF-8), bits
     completions.jsonl       a line for each completion: evaluator, id, prompt, reference, completion, ended, rewards
     lm_eval/<name>.json     lm-eval's own results of an evaluator
+    lm_eval.jsonl           a line for each document of its tasks: evaluator, id, rewards (its metrics)
     record/samples.json     the first few completions, for the report
 
 The metrics: `bits_per_byte` (of the first corpus); `<evaluator>.<reward>`, `<evaluator>.pass@<k>`,
-`<evaluator>.distinct`; `<evaluator>.<task>.<metric>`. Every model is asked the same rows, and nothing of an answer is
-repaired before it is scored. What one evaluator finds does not depend on the others.
+`<evaluator>.distinct`; `<evaluator>.<task>.<metric>`. Every model gets the same rows, and its completions are scored
+as they are. An evaluator's metrics do not depend on the other evaluators.
 """
 
 import json
@@ -37,7 +38,7 @@ from tasks.job import Job, StageError, main
 from tasks.metric import Metric
 
 if TYPE_CHECKING:
-    from tasks.evaluate.answer import Asked
+    from tasks.evaluate.answer import EvaluatedModel
     from tasks.evaluate.harness import Harnessed, Tasks
 
 SAMPLES = 12
@@ -59,11 +60,11 @@ def work(job: Job) -> None:
         if each.data is not None
     }
 
-    from tasks.evaluate.answer import Asked  # imports vLLM: some seconds that bad input should not cost
+    from tasks.evaluate.answer import EvaluatedModel  # imports vLLM: some seconds that bad input should not cost
 
     tasks = _load_tasks(job, spec)
     kept = Kept(job)
-    model = Asked(job, subject, kept, spec.seed)
+    model = EvaluatedModel(job, subject, kept, spec.seed)
     documents = [line for each in sets for line in each.lines(model.bits(each.windows))]
     scores = {each.name: _scores(each, documents) for each in sets}
     metrics = {"bits_per_byte": _bits(FIRST, documents)} if sets else {}
@@ -71,6 +72,7 @@ def work(job: Job) -> None:
     told: dict[str, dict[str, Any]] = {}
     lines: list[dict[str, Any]] = []
     results: dict[str, dict[str, Any]] = {}
+    items: list[dict[str, Any]] = []
     for name, each in spec.evaluators().items():
         if name in asked:
             found = _rewarded(job, name, each, asked[name].questions, subject, model)
@@ -82,6 +84,7 @@ def work(job: Job) -> None:
             harnessed = _harnessed(job, name, tasks[name], subject, model)
             metrics |= {f"{name}.{key}": metric for key, metric in harnessed.metrics.items()}
             results[name] = harnessed.results
+            items += [{"evaluator": name} | item for item in harnessed.items]
     _print(metrics, ceiling)
 
     facts = {
@@ -95,6 +98,7 @@ def work(job: Job) -> None:
     write_json(job.output / "report.json", report)
     _write_lines(job.output / "documents.jsonl", documents)
     _write_lines(job.output / "completions.jsonl", lines)
+    _write_lines(job.output / "lm_eval.jsonl", items)
     for name, of_lm_eval in results.items():
         (job.output / "lm_eval").mkdir(exist_ok=True)
         write_json(job.output / "lm_eval" / f"{name}.json", of_lm_eval)
@@ -120,13 +124,13 @@ def _check_text(sets: list[HeldOut]) -> None:
 
 
 def _rewarded(
-    job: Job, name: str, spec: EvaluatorSpec, asked: list[questions.Question], subject: Subject, model: "Asked"
+    job: Job, name: str, spec: EvaluatorSpec, asked: list[questions.Question], subject: Subject, model: "EvaluatedModel"
 ) -> Rewarded:
     answers = model.completions(name, [each.tokens for each in asked], spec)
     return rewarded(job, name, spec, asked, answers, subject, model.kept)
 
 
-def _harnessed(job: Job, name: str, tasks: "Tasks", subject: Subject, model: "Asked") -> "Harnessed":
+def _harnessed(job: Job, name: str, tasks: "Tasks", subject: Subject, model: "EvaluatedModel") -> "Harnessed":
     from tasks.evaluate.harness import run_tasks
     from tasks.evaluate.language_model import VLLMModel
 

@@ -5,10 +5,13 @@ Their numbers become metrics `<task>.<metric>`, with the name of lm-eval's filte
 """
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from lm_eval import simple_evaluate
@@ -22,9 +25,9 @@ from tasks.evaluate.task_files import is_file_name, with_absolute_data, write
 from tasks.job import StageError
 from tasks.metric import Metric
 
-RESAMPLES = 1_000  # behind the standard error of what is no mean
+RESAMPLES = 1_000  # for the standard error of a metric that is not a mean
 SHARES = ("acc", "acc_norm", "acc_all", "exact_match", "f1", "mcc", "em")  # of 1
-# what differs between two evaluations that are the same, or between two machines
+# fields that differ between equal evaluations
 PASSING = ("date", "pretty_env_info", "total_evaluation_time_seconds", "git_hash", "upper_git_hash")
 
 
@@ -32,6 +35,7 @@ PASSING = ("date", "pretty_env_info", "total_evaluation_time_seconds", "git_hash
 class Harnessed:
     metrics: dict[str, Metric]
     results: dict[str, Any]  # lm-eval's own
+    items: list[dict[str, Any]]  # a line for each document: id, rewards (its metrics)
 
 
 @dataclass(frozen=True)
@@ -54,17 +58,18 @@ def run_tasks(tasks: Tasks, model: VLLMModel, seed: int) -> Harnessed:
         num_fewshot=spec.few_shot,
         limit=spec.limit,
         bootstrap_iters=RESAMPLES,
-        log_samples=False,
+        log_samples=True,
         apply_chat_template=spec.chat_template,
         random_seed=seed,
         numpy_random_seed=seed,
         torch_random_seed=seed,
         fewshot_random_seed=seed,
     )
+    samples = found.pop("samples")
     kept = {key: value for key, value in found.items() if key not in PASSING}
     told = json.dumps(kept, default=handle_non_serializable)
     results = json.loads(told.replace(f"{tasks.folder}/", ""))  # the same wherever it was evaluated
-    return Harnessed(dict(_metrics(results)), results)
+    return Harnessed(dict(_metrics(results)), results, list(_items(results, samples)))
 
 
 def load_task(path: Path) -> dict[str, Any]:
@@ -97,10 +102,10 @@ def _metrics(results: dict[str, Any]) -> Iterator[tuple[str, Metric]]:
             if not comma or measure.endswith("_stderr") or not isinstance(value, int | float):
                 continue
             error = values.get(f"{measure}_stderr,{applied}")
-            # a group's own direction is not said where its tasks differ
+            # a group whose tasks differ in direction has none
             more_is_better = results["higher_is_better"].get(task, {}).get(measure)
             yield (
-                f"{task}.{measure}" + (f".{applied}" if applied != "none" else ""),
+                _name(task, measure, applied),
                 Metric(
                     float(value),
                     float(error) if isinstance(error, int | float) else None,
@@ -109,3 +114,26 @@ def _metrics(results: dict[str, Any]) -> Iterator[tuple[str, Metric]]:
                     True if more_is_better is None else bool(more_is_better),
                 ),
             )
+
+
+def _items(results: dict[str, Any], samples: dict[str, list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+    """A line for each document, of the metrics that are the mean over documents: accuracy is, perplexity is not."""
+    for task, lines in samples.items():
+        values: dict[tuple[str, str], dict[str, Any]] = {}
+        for line in lines:
+            document = f"{task}.{line['doc_id']}.{line['doc_hash'][:12]}"
+            for measure in line["metrics"]:
+                values.setdefault((measure, line["filter"]), {})[document] = line[measure]
+        found: dict[str, dict[str, float]] = {}
+        for (measure, applied), of in values.items():
+            whole = results["results"][task].get(f"{measure},{applied}")
+            if all(isinstance(value, Real) for value in (whole, *of.values())) and math.isclose(
+                fmean(of.values()), whole, abs_tol=1e-9
+            ):
+                for document, value in of.items():
+                    found.setdefault(document, {})[_name(task, measure, applied)] = float(value)
+        yield from ({"id": document, "rewards": rewards} for document, rewards in found.items())
+
+
+def _name(task: str, measure: str, applied: str) -> str:
+    return f"{task}.{measure}" + (f".{applied}" if applied != "none" else "")

@@ -1,12 +1,12 @@
-"""What a set of rows asks a model: each held-out row's prompt in tokens, and the row's own completion where it has one.
+"""The held-out rows of a set as questions: each row's prompt in tokens, and its own completion where it has one.
 
     messages            all up to the last turn of the assistant, which is the reference
     prompt_completion   the prompt; the completion is the reference
     preference          the prompt (or the turns that both answers begin with); the chosen one is the reference
     prompt              the prompt; where a column has the answer (see tasks/rewards/gold.py), that is the reference
-    text                nothing: a text is not a question
+    text                refused: a text has no prompt
 
-A text is asked as it is; messages go through the model's chat template, with the words that begin the assistant's turn.
+A prompt that is text is used as it is; messages go through the chat template, with its generation prompt.
 """
 
 from collections.abc import Iterator
@@ -22,15 +22,15 @@ from tasks.rewards.gold import own_answer
 from tasks.rows.stored import encoded, read_rows
 
 Messages = list[dict[str, Any]]
-Said = str | Messages  # TRL's two forms of prompts and completions
+Prompt = str | Messages  # TRL's two forms, of completions too
 
 
 @dataclass(frozen=True)
 class Question:
     id: str  # of the row: BLAKE3 of its line
     row: dict[str, Any]
-    prompt: Said
-    reference: Said | None
+    prompt: Prompt
+    reference: Prompt | None
     tokens: list[int]
 
     @property
@@ -38,22 +38,22 @@ class Question:
         """The row as rewards see it: with its reference as its completion."""
         return self.row if self.reference is None else self.row | {"completion": self.reference}
 
-    def answer(self, text: str) -> Said:
+    def answer(self, text: str) -> Prompt:
         """A completion in the prompt's form."""
         return text if isinstance(self.prompt, str) else [{"role": "assistant", "content": text}]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The questions of an evaluator, and what was left out of them."""
+class Questions:
+    """The questions of an evaluator, and how many rows were left out."""
 
     questions: list[Question]
     too_long: int  # for the model's positions
 
 
-def choose(name: str, rows: Path, spec: EvaluatorSpec, subject: Subject, seed: int) -> Asked:
-    """Up to `spec.prompts` held-out rows, in an order that goes by the rows' content and the seed, so that other rows
-    may come and go. Raises StageError when no row can be asked."""
+def choose(name: str, rows: Path, spec: EvaluatorSpec, subject: Subject, seed: int) -> Questions:
+    """Up to `spec.prompts` held-out rows, in an order by the rows' content and the seed: other rows may come and go.
+    Raises StageError when no row can be used."""
     room = subject.positions - spec.max_new_tokens
     if room <= 0:
         raise StageError(
@@ -65,7 +65,7 @@ def choose(name: str, rows: Path, spec: EvaluatorSpec, subject: Subject, seed: i
     for id, row in _ordered(rows, seed):
         if len(found) == spec.prompts:
             break
-        prompt, reference = asked_of(name, row)
+        prompt, reference = question_of(name, row)
         tokens = subject.tokens_of(prompt, row.get("tools"))
         if len(tokens) > room:
             too_long += 1
@@ -74,14 +74,14 @@ def choose(name: str, rows: Path, spec: EvaluatorSpec, subject: Subject, seed: i
     if not found:
         why = f"all {too_long} held-out rows are too long for its {subject.positions} positions"
         raise StageError(
-            f"evaluate.{name}.data: {spec.data}: the set has no held-out row that the model can be asked: "
+            f"evaluate.{name}.data: {spec.data}: the set has no held-out row that can be used: "
             + (why if too_long else "its held-out part is empty; hold out more of it (`held_out:`)")
         )
-    return Asked(found, too_long)
+    return Questions(found, too_long)
 
 
-def asked_of(name: str, row: dict[str, Any]) -> tuple[Said, Said | None]:
-    """A row's prompt and reference. Raises StageError for a row that asks nothing."""
+def question_of(name: str, row: dict[str, Any]) -> tuple[Prompt, Prompt | None]:
+    """A row's prompt and reference. Raises StageError for a row without a prompt."""
     if "messages" in row:
         turns: Messages = row["messages"]
         last = max((at for at, turn in enumerate(turns) if turn["role"] == "assistant"), default=len(turns))
@@ -96,8 +96,8 @@ def asked_of(name: str, row: dict[str, Any]) -> tuple[Said, Said | None]:
     )
 
 
-def _common(chosen: Said, rejected: Said) -> tuple[Said, Said]:
-    """What both answers begin with, and the rest of the chosen one."""
+def _common(chosen: Prompt, rejected: Prompt) -> tuple[Prompt, Prompt]:
+    """The beginning that both conversations share, and the rest of the chosen one."""
     same = 0
     for one, other in zip(chosen, rejected, strict=False):
         if one != other:

@@ -1,7 +1,7 @@
-"""A finished evaluation, as other stages read it: its metrics, and what they are made of, item by item.
+"""A finished evaluation, as other stages read it: its metrics, and their items.
 
-An item is a document for bits per byte and a prompt for rewards. It has an amount and a weight, and a metric is the sum
-of the amounts over the sum of the weights: bits over bytes, a prompt's mean reward over 1.
+An item is a document (bits per byte, lm-eval) or a prompt (rewards). It has an amount and a weight, and a metric is the
+sum of the amounts over the sum of the weights: bits over bytes, a prompt's mean reward over 1.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 from tasks.evaluate.estimates import chance_of_pass, reward_of
 from tasks.manifest import ArtifactError, Manifest, read_manifest
-from tasks.metric import Metric
+from tasks.metric import Metric, metrics_of
 
 BITS = "bits_per_byte"
 SETS = {"old": ("corpus",), "new": ("more.",), "all": ("corpus", "more.")}  # beginnings of the sets' names
@@ -24,7 +24,7 @@ Items = dict[tuple[str, str], tuple[float, float]]  # (set or evaluator, id) -> 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much more one evaluation has than another, in the metric's unit."""
+    """A metric of one evaluation minus that of another, in the metric's unit."""
 
     value: float
     standard_error: float | None
@@ -45,9 +45,8 @@ class Results:
 
     @cached_property
     def metrics(self) -> dict[str, Metric]:
-        """In the order of the evaluators, where the report is there to say it."""
-        found = self.report.get("metrics", self.manifest.facts["metrics"])
-        return {name: Metric(**each) for name, each in found.items()}
+        """In the order of the evaluators, which report.json has and the manifest has not."""
+        return metrics_of(self.manifest.facts | self.report)
 
     @cached_property
     def report(self) -> dict[str, Any]:
@@ -62,18 +61,22 @@ class Results:
     def completions(self) -> list[dict[str, Any]]:
         return _lines(self.directory / "completions.jsonl")
 
+    @cached_property
+    def lm_eval(self) -> list[dict[str, Any]]:
+        return _lines(self.directory / "lm_eval.jsonl")
+
     def names(self) -> list[str]:
-        """The metrics that have items: bits per byte of old, new and all text, and what the rewards give."""
+        """The metrics that have items: bits per byte of old, new and all text, and means of rewards or documents."""
         bits = [f"{which}.{BITS}" for which in SETS] if self.documents else []
         return bits + [name for name in self.metrics if name != BITS and self.items(name)]
 
     def metric(self, name: str) -> Metric | None:
-        """Its description: of `old.bits_per_byte` that of `bits_per_byte`."""
+        """By name; for `old.bits_per_byte` it is `bits_per_byte`, whose unit and direction it shares."""
         which, _, measure = name.partition(".")
         return self.metrics.get(measure if which in SETS and measure == BITS else name)
 
     def items(self, name: str) -> Items:
-        """Empty where the metric has no items: a share of distinct answers, a task of lm-eval."""
+        """Empty where the metric has no items: a share of distinct answers, a perplexity."""
         which, _, measure = ("old." + name if name == BITS else name).partition(".")
         if measure == BITS and which in SETS:
             begins = SETS[which]
@@ -83,7 +86,7 @@ class Results:
                 if line["set"].startswith(begins)
             }
         found: dict[tuple[str, str], list[float | None]] = {}
-        for line in self.completions:
+        for line in (*self.completions, *self.lm_eval):
             if line["evaluator"] != which or not (rewards := line["rewards"]):
                 continue
             reward = next(iter(rewards)) if measure.startswith(PASS_AT) else measure
@@ -105,8 +108,8 @@ def read_results(directory: Path) -> Results:
 
 
 def difference(before: Results, after: Results, name: str) -> Difference:
-    """Of a metric that both have. Where both have the same items, they are compared item by item, so that what makes an
-    item hard for both cancels out; else the standard errors add up as those of independent figures."""
+    """The difference in a metric that both have. Where the items are the same it is taken item by item, so that what
+    makes an item hard for both cancels out; otherwise the standard errors are those of independent figures."""
     old, new = before.metrics[name], after.metrics[name]
     of_old, of_new = before.items(name), after.items(name)
     if len(of_old) > 1 and of_old.keys() == of_new.keys():

@@ -1,4 +1,4 @@
-"""What an evaluator's rewards say of a model's completions, and of the rows' own: the ceiling."""
+"""An evaluator's rewards of a model's completions, and of the rows' own completions (the ceiling)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ Rewards = dict[str, list[list[float | None]]]  # by reward: of each prompt, of e
 
 
 @dataclass(frozen=True)
-class Said:
+class Completion:
     """A completion that is to be scored."""
 
     question: Question
@@ -48,7 +48,7 @@ class Rewarded:
 
     @property
     def ended(self) -> float:
-        """The share of completions that came to an end by themselves."""
+        """The share of completions that ended before the length limit."""
         ended = [answer.ended for each in self.answers for answer in each]
         return sum(ended) / len(ended)
 
@@ -80,12 +80,12 @@ def rewarded(
 ) -> Rewarded:
     """Run the rewards on the answers, and on the references of the questions that have one."""
     said = [
-        Said(question, question.answer(answer.text), answer.tokens)
+        Completion(question, question.answer(answer.text), answer.tokens)
         for question, of in zip(questions, answers, strict=True)
         for answer in of
     ]
     gold = [
-        Said(each, each.reference, subject.tokens(text_of(each.reference)))
+        Completion(each, each.reference, subject.tokens(text_of(each.reference)))
         for each in questions
         if each.reference is not None
     ]
@@ -100,7 +100,7 @@ def _metrics(rewards: Rewards, texts: Sequence[str]) -> dict[str, Metric]:
     return {name: mean for name, mean in means.items() if mean is not None} | {"distinct": distinct(texts)}
 
 
-def _score(job: Job, name: str, specs: list[RewardSpec], said: Sequence[Said], each: int) -> Rewards:
+def _score(job: Job, name: str, specs: list[RewardSpec], said: Sequence[Completion], each: int) -> Rewards:
     """Of completions, `each` of one question next to each other."""
     found: dict[str, list[float | None]] = {spec.label: [] for spec in specs}
     columns = reward_columns([one.question.scored for one in said])

@@ -7,15 +7,16 @@ decision.json with the outcome, the words for a person, and every metric of both
 from dataclasses import asdict
 
 from infra.durable import write_json
+from tasks.evaluate.results import read_results
 from tasks.job import Job, main
-from tasks.promote.measured import check_comparable, check_known, read_measured
+from tasks.promote.measured import check_comparable, check_known
 from tasks.promote.rule import judge
 from tasks.promote.spec import PromotionSpec
 
 
 def work(job: Job) -> None:
     spec = job.spec(PromotionSpec)
-    candidate, *others = (read_measured(job.input(name)) for name in sorted(job.inputs))
+    candidate, *others = (read_results(job.input(name)) for name in sorted(job.inputs))
     champion = others[0] if others else None
     check_known(spec, candidate)
     if champion:

@@ -1,28 +1,18 @@
 """Two evaluations that are to be compared, item by item (see tasks/evaluate/results.py)."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tasks.evaluate.results import BITS, SETS, Results, read_results
+from tasks.evaluate.results import BITS, SETS, Results
 from tasks.job import StageError
-from tasks.manifest import ArtifactError
 from tasks.promote.bootstrap import Floats
 from tasks.promote.spec import PromotionSpec
 
 
-def read_measured(report: Path) -> Results:
-    """The evaluation in a report's directory. Raises ArtifactError."""
-    found = read_results(report)
-    if not (report / "documents.jsonl").exists():
-        raise ArtifactError(f"{report}: no documents.jsonl, which comparisons are made of; evaluate the model again")
-    return found
-
-
 def figures(candidate: Results, champion: Results | None, name: str) -> tuple[Floats, Floats, Floats]:
-    """For each item of a metric that both have: the candidate's amount, the champion's, and its weight. A reward may
-    apply to one's completion alone. Without a champion the second one is empty."""
+    """For each item that both have of a metric: the candidate's amount, the champion's, and the weight. (A reward may
+    apply to the completion of one model only.) Without a champion the second array is empty."""
     ours, theirs = candidate.items(name), champion.items(name) if champion else {}
     items = [item for item in ours if champion is None or item in theirs]
     return (
@@ -45,13 +35,13 @@ def check_known(spec: PromotionSpec, candidate: Results) -> None:
             )
         if name not in [*known, *bits]:
             raise StageError(
-                f"promote.{field}: {name}: it is not made of single items, so the two models cannot be compared item "
-                f"by item; name one of {', '.join(known)}"
+                f"promote.{field}: {name}: it has no single items, by which two models are compared; name one of "
+                f"{', '.join(known)}"
             )
 
 
 def check_comparable(candidate: Results, champion: Results) -> None:
-    """Raises StageError unless both were asked the same way about the same documents and prompts."""
+    """Raises StageError unless both were evaluated with the same spec on the same documents and prompts."""
     ours, theirs = candidate.report["spec"], champion.report["spec"]
     for name in [*ours, *(each for each in theirs if each not in ours)]:
         if ours.get(name) != theirs.get(name):
@@ -59,7 +49,7 @@ def check_comparable(candidate: Results, champion: Results) -> None:
                 f"evaluate.{name} is {ours.get(name)!r:.200} for the candidate and {theirs.get(name)!r:.200} for the "
                 "champion"
             )
-    for what in ("documents", "completions"):
+    for what in ("documents", "completions", "lm_eval"):
         ours, theirs = ([_identity(row) for row in getattr(each, what)] for each in (candidate, champion))
         if ours != theirs:
             apart = len(set(ours) ^ set(theirs))

@@ -33,9 +33,9 @@ class Measure:
     difference: float | None = None
     low: float | None = None
     high: float | None = None
-    margin: float | None = None  # asked of the main metric
-    allowed: float | None = None  # the largest regression that is put up with
-    met: bool | None = None  # whether what was asked is so; None: nothing was
+    margin: float | None = None  # by which the main metric must be better
+    allowed: float | None = None  # the largest regression that is accepted
+    met: bool | None = None  # whether margin and allowed hold; None: neither is set
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,11 @@ def judge(spec: PromotionSpec, candidate: Results, champion: Results | None) -> 
         return Verdict(KEPT, f"Kept: {told}, on {main.items} items; {needed}: the champion stays.", measures)
     told += f" by {_size(main, main.difference)}" if main.difference > 0 else ""
     if main.met:
-        told += f", by {_size(main, main.low)} or more {sure} (asked: more than {_size(main, spec.margin)})"
+        told += f", by {_size(main, main.low)} or more {sure} (required: more than {_size(main, spec.margin)})"
         return Verdict(PROMOTED, f"Promoted: {told}, and nothing regressed beyond its bound.", measures)
-    told += f"; {sure} its difference is {_signed(main, main.low)} or more, and asked is {_signed(main, spec.margin)}"
+    told += (
+        f"; {sure} its difference is {_signed(main, main.low)} or more, and {_signed(main, spec.margin)} is required"
+    )
     return Verdict(KEPT, f"Kept: {told}: the champion stays.", measures)
 
 

@@ -36,7 +36,7 @@ class PromotionSpec(StageSpec):
     resamples: int = Field(4_000, ge=100, le=1_000_000, description="Bootstrap resamples behind each bound; count")
     regressions: dict[Annotated[str, Field(pattern=NAME)], Annotated[float, Field(ge=0)]] = Field(
         {"old.bits_per_byte": 0.01, "new.bits_per_byte": 0.01},
-        description=f"Largest regression that is put up with, by metric; {UNITS}. "
+        description=f"Largest regression that is accepted, by metric; {UNITS}. "
         "Two draws of one model on 600 prompts differ by some 3 points",
     )
     seed: int = Field(0, ge=0, lt=2**31, description="Of the bootstrap's draws")

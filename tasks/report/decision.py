@@ -21,7 +21,7 @@ def decision(source: Source) -> list[Block]:
         f"Candidate and champion, item by item; differences are positive where the candidate is better, bounds are "
         f"one-sided with {confidence} confidence"
     )
-    columns = ["metric", "items", "candidate", "champion", "difference", "at least", "at most", "asked"]
+    columns = ["metric", "items", "candidate", "champion", "difference", "at least", "at most", "required"]
     table = Table(caption, columns, [_row(each) for each in measures], "lrrrrrrl")
     return [Text(told["words"], TONES[told["outcome"]]), table]
 
@@ -36,19 +36,20 @@ def _row(measure: dict[str, Any]) -> list[Cell]:
         _value(measure, measure["candidate"]),
         _value(measure, measure["champion"]),
         *changes,
-        _asked(measure),
+        _required(measure),
     ]
 
 
-def _asked(measure: dict[str, Any]) -> Cell:
-    asked = []
+def _required(measure: dict[str, Any]) -> Cell:
+    """A dash for a metric that the rule does not bound."""
+    required = []
     if measure["margin"] is not None:
-        asked.append(f"surely more than {_change(measure, measure['margin'])}")
+        required.append(f"surely more than {_change(measure, measure['margin'])}")
     if measure["allowed"] is not None:
-        asked.append(f"no less than {_change(measure, -measure['allowed'])}")
+        required.append(f"no less than {_change(measure, -measure['allowed'])}")
     if measure["met"] is None:
         return "–"
-    return Mark(f"{'✓' if measure['met'] else '✗'} {', '.join(asked)}", "good" if measure["met"] else "bad")
+    return Mark(f"{'✓' if measure['met'] else '✗'} {', '.join(required)}", "good" if measure["met"] else "bad")
 
 
 def _value(measure: dict[str, Any], value: float | None) -> str:

@@ -15,7 +15,7 @@ from tasks.report.html import page
 from tasks.report.lineage import lineage
 from tasks.report.markdown import markdown
 from tasks.report.samples import SHOWN, samples
-from tasks.report.scores import score_bars, score_table, set_table
+from tasks.report.scores import score_bars, score_table, seed_table, set_table
 from tasks.report.source import Source, open_source
 from tasks.report.spec import ReportSpec
 from tasks.report.stages import about, heading
@@ -53,6 +53,7 @@ def summary(spec: ReportSpec, sources: list[Source], shown: int = SHOWN) -> list
         result += [
             *verdict(_of_kind(sources, "hf_model"), evaluations),
             score_table(evaluations),
+            *seed_table(evaluations),
             *set_table(evaluations),
             *score_bars(evaluations),
         ]

@@ -1,4 +1,4 @@
-"""What the models wrote for the same prompts, beside the rows' own completions."""
+"""The models' completions of the same prompts, beside the rows' own."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ Key = tuple[str, str]  # evaluator, id
 
 
 def samples(evaluations: list[Source], shown: int = SHOWN) -> list[Block]:
-    """Prompts that every model answered, spread evenly over all of them: not chosen by anyone."""
+    """Prompts that every model has completions of, evenly spaced: not picked by hand."""
     answers = [_by_prompt(each) for each in evaluations]
     common = [key for key in (answers[0] if answers else {}) if all(key in each for each in answers)]
     if not common:
@@ -28,12 +28,12 @@ def _sample(evaluator: str, rows: dict[str, dict[str, Any]]) -> Sample:
     first = next(iter(rows.values()))
     answers: list[tuple[str, str, Mark | None]] = []
     if first["reference"] is not None:
-        answers.append(("reference", said(first["reference"]), None))
-    answers += [(label, said(row["completion"]), _remark(row)) for label, row in rows.items()]
-    return Sample(evaluator, said(first["prompt"]), answers)
+        answers.append(("reference", as_text(first["reference"]), None))
+    answers += [(label, as_text(row["completion"]), _remark(row)) for label, row in rows.items()]
+    return Sample(evaluator, as_text(first["prompt"]), answers)
 
 
-def said(value: Any) -> str:
+def as_text(value: Any) -> str:
     """Text, or a conversation turn by turn."""
     if isinstance(value, str):
         return value
@@ -42,9 +42,9 @@ def said(value: Any) -> str:
 
 
 def _remark(row: dict[str, Any]) -> Mark:
-    """The rewards, and whether the model came to an end."""
-    told = [f"{words(name)} {measure(value, '')}" for name, value in row["rewards"].items() if value is not None]
-    return Mark(", ".join([*told, *([] if row["ended"] else ["cut off"])]), "quiet")
+    """The rewards, and whether the completion was cut off."""
+    rewards = [f"{words(name)} {measure(value, '')}" for name, value in row["rewards"].items() if value is not None]
+    return Mark(", ".join([*rewards, *([] if row["ended"] else ["cut off"])]), "quiet")
 
 
 def _by_prompt(source: Source) -> dict[Key, dict[str, Any]]:

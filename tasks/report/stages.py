@@ -148,7 +148,7 @@ def _audit(source: Source) -> list[Block]:
         for each, part in parts[:MOST_ROWS]
     ]
     head = ["Hugging Face", "Megatron", "shape", "type", "digest"]
-    mapping = Table("Every tensor and what it was made of", head, rows, "lllll")
+    mapping = Table("Every tensor and its sources", head, rows, "lllll")
     layers: list[list[Cell]] = [[str(at), f"{apart:.2g}"] for at, apart in enumerate(found["layer_max_abs_diff"])]
     more = f", the first {MOST_ROWS} shown" if len(parts) > MOST_ROWS else ""
     return [

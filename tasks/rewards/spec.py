@@ -104,7 +104,7 @@ class RewardSpec(Spec):
 
     def problems(self) -> list[Problem]:
         given = self._given()
-        if len(given) != 1:
+        if not self.is_one():
             allowed = f"exactly one of function, {', '.join(BUILTINS)}; this has {' and '.join(given) or 'none'}"
             return [Problem("", self.name, allowed)]
         found = [problem.under(self.kind) for problem in getattr(self, self.kind).problems()]
@@ -116,6 +116,10 @@ class RewardSpec(Spec):
             found.append(Problem("gold", self.gold, "nothing: diversity is about many answers, not about right ones"))
         return found
 
+    def is_one(self) -> bool:
+        """Whether it is exactly one of the kinds, and so has a name."""
+        return len(self._given()) == 1
+
     def _given(self) -> list[str]:
         return [name for name in ("function", *BUILTINS) if getattr(self, name) is not None]
 
@@ -123,14 +127,11 @@ class RewardSpec(Spec):
 def rewards_problems(rewards: Sequence[RewardSpec]) -> list[Problem]:
     """What is wrong with each, and with all of them together; paths begin with the number of the reward."""
     found = [problem.under(str(index)) for index, reward in enumerate(rewards) for problem in reward.problems()]
-    if found:
-        return found
-    seen: set[str] = set()
+    first: dict[str, int] = {}
     for index, reward in enumerate(rewards):
-        if reward.label in seen:
-            allowed = f"names that differ: give one of the rewards called {reward.label} another `name`"
+        if reward.is_one() and (other := first.setdefault(reward.label, index)) != index:
+            allowed = f"a name of its own: rewards.{other} has the same one; give one of the two another `name:`"
             found.append(Problem(f"{index}.name", reward.label, allowed))
-        seen.add(reward.label)
     if rewards and all(reward.diversity for reward in rewards):
         found.append(
             Problem("", [each.label for each in rewards], "another reward beside diversity, which only scales")

@@ -167,6 +167,8 @@ def _shown(job: Job, rows: Iterator[Found]) -> Iterator[Found]:
 
 
 def _refuse_empty(spec: RowsSpec, numbers: dict[Split, int], paths: dict[Split, Path]) -> None:
+    if spec.documents:
+        return  # the corpus may have one split alone
     found = sum(numbers.values())
     wanted: dict[Split, bool] = {"held_out": spec.held_out > 0, "train": spec.held_out < 1}
     for split, path in paths.items():

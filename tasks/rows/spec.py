@@ -42,8 +42,9 @@ class RowFiles(FilesSource):
     def files(self) -> list[File]:
         found = super().files()
         names = {each.name for each in found}
-        is_folder = not glob.has_magic(self.path) and self.path.rstrip("/").rpartition("/")[2] not in names
-        return [each for each in found if not (is_folder and each.name.endswith(".json"))]
+        named = glob.has_magic(self.path) or self.path.rstrip("/").rpartition("/")[2] in names
+        whole = named or digest_of(self.path)  # what was sent in an archive was chosen before
+        return [each for each in found if whole or not each.name.endswith(".json")]
 
 
 class HuggingFaceRows(Spec):
@@ -56,6 +57,10 @@ class HuggingFaceRows(Spec):
 
     def source(self) -> HuggingFaceSource:
         return HuggingFaceSource(name=self.name, config=self.config, split=self.split, streaming=self.streaming)
+
+    def local_files(self) -> list[File]:
+        """Those of this machine that it names."""
+        return self.source().local_files()
 
 
 class RowsSpec(StageSpec):

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from infra.launch import Engine, EngineFailed, run_engine
 from tasks.checkpoints import CheckpointFolder
 from tasks.data.documents import Document, SplitWriter, document, read_documents
+from tasks.evaluate.results import read_results
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.job import StageError
 from tasks.manifest import Manifest, read_manifest, verify, write_manifest
@@ -257,7 +259,13 @@ def test_the_facts_are_the_reports(world: World) -> None:
         "bits_per_byte", "words.lucky", "words.length", "words.distinct", "words.pass@1", "words.pass@2",
         "tasks.mine.acc", "chat.match", "chat.distinct",
     ]  # fmt: skip
-    assert set(manifest.files) == {"report.json", "completions.jsonl", "documents.jsonl", "lm_eval/tasks.json"}
+    assert set(manifest.files) == {
+        "report.json",
+        "completions.jsonl",
+        "documents.jsonl",
+        "lm_eval.jsonl",
+        "lm_eval/tasks.json",
+    }
 
 
 def test_an_evaluator_finds_the_same_whatever_else_is_asked(world: World, alone: Path) -> None:
@@ -292,6 +300,13 @@ def test_tasks_of_lm_eval_are_metrics_and_a_file_in_its_own_format(world: World)
     metric = world.report["metrics"]["tasks.mine.acc"]
     assert (metric["count"], metric["unit"], metric["higher_is_better"]) == (6, "share", True)
     assert metric["standard_error"] == found["results"]["mine"]["acc_stderr,none"]
+    assert "samples" not in found
+
+
+def test_tasks_of_lm_eval_are_compared_document_by_document(world: World) -> None:
+    items = read_results(world.output).items("tasks.mine.acc")
+    assert len(items) == 6 and {evaluator for evaluator, _ in items} == {"tasks"}
+    assert fmean(value for value, _ in items.values()) == pytest.approx(world.value("tasks.mine.acc"))
 
 
 # All of it
@@ -318,7 +333,7 @@ def test_a_decision_is_made_of_what_was_measured(world: World, alone: Path, tmp_
     found = read(decided(tmp_path / "decide", world.output, world.output), "decision.json")
     values = {each["name"]: each["candidate"] for each in found["measures"]}
     assert values["old.bits_per_byte"] == pytest.approx(world.value("bits_per_byte"))
-    for name in ("words.lucky", "words.length", "words.pass@2", "chat.match"):
+    for name in ("words.lucky", "words.length", "words.pass@2", "chat.match", "tasks.mine.acc"):
         assert values[name] == pytest.approx(world.value(name)), name
     assert (found["outcome"], found["improvement"]) == ("kept", 0)
     with pytest.raises(StageError, match="cannot be compared"):

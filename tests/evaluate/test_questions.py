@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from tasks.evaluate.questions import Asked, asked_of, choose
+from tasks.evaluate.questions import Questions, choose, question_of
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.evaluate.subject import Subject
 from tasks.job import StageError
@@ -31,12 +31,12 @@ USER, ASSISTANT = {"role": "user", "content": "Hello?"}, {"role": "assistant", "
 def test_each_kind_of_row_has_a_prompt_and_perhaps_a_reference(
     row: dict[str, Any], prompt: Any, reference: Any
 ) -> None:
-    assert asked_of("sums", row) == (prompt, reference)
+    assert question_of("sums", row) == (prompt, reference)
 
 
 def test_a_text_asks_nothing() -> None:
     with pytest.raises(StageError, match=r"evaluate.sums.data: .*and no prompt"):
-        asked_of("sums", {"text": "Once."})
+        question_of("sums", {"text": "Once."})
 
 
 def subject(positions: int) -> Subject:
@@ -52,12 +52,12 @@ def rows(folder: Path, *prompts: str) -> Path:
     return folder
 
 
-def asked(folder: Path, **spec: Any) -> Asked:
+def asked(folder: Path, **spec: Any) -> Questions:
     wanted = EvaluatorSpec.model_validate({"data": "sums", "rewards": ["match"], "max_new_tokens": 4, **spec})
     return choose("sums", folder, wanted, subject(10), seed=1)
 
 
-def prompts(found: Asked) -> list[Any]:
+def prompts(found: Questions) -> list[Any]:
     return [each.prompt for each in found.questions]
 
 

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,12 @@ from mlflow import MlflowClient
 from infra.tracking.store import tracking_uri
 from tasks.job import StageError, open_job
 from tasks.manifest import ArtifactError, read_manifest, verify, write_manifest
+from tasks.publish.card import model_card
 from tasks.publish.chain import chain
 from tasks.publish.publish import work
 from tasks.publish.registry import Publication, register
 from tasks.publish.spec import PublishSpec
-from tests.publish.conftest import Chain, publish
+from tests.publish.conftest import METRICS, Chain, publish
 from tests.tracking.conftest import free_port
 
 ALL = ("model", "from_base", "corpus", "eval_base", "eval_grpo")
@@ -88,6 +90,16 @@ def test_the_card_shows_the_models_side_by_side_and_what_made_them(published: Pa
     for manifest in (sealed.manifests[name] for name in ("corpus", "from_base", "model")):
         assert manifest.digest in text
     assert "learning_rate: 0.0001" in text
+
+
+def test_the_card_shows_the_mean_and_the_spread_of_several_seeds_beside_the_single_runs(sealed: Chain) -> None:
+    base, first = sealed.manifests["eval_base"], sealed.manifests["eval_grpo"]
+    metrics = METRICS | {"sums.right": METRICS["sums.right"] | {"value": 0.6}}
+    second = replace(first, facts={"label": "grpo-seed1", "model_digest": "another", "metrics": metrics})
+    text = model_card(PublishSpec(), sealed.manifests["model"], [], [base, first, second])
+    assert "| sums.right | 50.0 % ± 1.0 | 50.0 % ± 1.0 | 60.0 % ± 1.0 | higher |" in text
+    assert "| metric | grpo, 2 seeds |" in text and "| sums.right | 55.0 % ± 7.1 |" in text
+    assert "the sample standard deviation" in text
 
 
 def test_the_card_keeps_secrets_and_local_paths_to_itself(published: Path) -> None:

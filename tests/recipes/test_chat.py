@@ -30,7 +30,7 @@ ASKING = (
     "Tell me what colour {} has.",
     "{}: which?",
 )
-TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+TOOL = {"name": "look"}
 Turn = dict[str, Any]
 
 
@@ -51,8 +51,7 @@ def chats() -> Iterator[dict[str, Any]]:
         system = {"role": "system", "content": "Shout."}
         yield {"messages": [system, asked, assistant(colour.upper())]}
         yield {"messages": [asked, assistant(colour), again, assistant(colour)]}
-        call = {"type": "function", "function": {"name": "look", "arguments": {"at": thing}}}
-        called = {"role": "assistant", "content": "", "tool_calls": [call]}
+        called = {"role": "assistant", "content": "", "tool_calls": [{"name": "look", "arguments": {"at": thing}}]}
         yield {"messages": [asked, called, {"role": "tool", "content": colour}, assistant(colour)], "tools": [TOOL]}
 
 

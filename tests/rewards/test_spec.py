@@ -94,7 +94,7 @@ def test_several_have_names_of_their_own_and_one_that_counts() -> None:
     (same,) = rewards_problems([spec("match"), spec("match")])
     (alone,) = rewards_problems([spec("diversity")])
 
-    assert same.path == "1.name" and "give one of the rewards called match another `name`" in same.allowed
+    assert same.path == "1.name" and "rewards.0 has the same one; give one of the two another `name:`" in same.allowed
     assert "another reward beside diversity" in alone.allowed
     assert rewards_problems([spec("match"), spec({"match": {}, "name": "again"}), spec("diversity")]) == []
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.data.documents import Split
+from tasks.data.documents import Split, SplitWriter, document
 from tasks.job import StageError
-from tasks.rows.rows import peek
+from tasks.manifest import write_manifest
+from tasks.rows.rows import peek, work
 from tasks.rows.spec import RowsSpec
 from tasks.rows.stored import reward_columns
 from tests.rows.by_hand import both, digest, facts, jsonl, new_job, prepared, record, split
@@ -108,6 +109,23 @@ def test_an_interrupted_attempt_leaves_no_trace(source: Path, tmp_path: Path) ->
     leftover.write_text("{}")
     subprocess.run([sys.executable, "-m", "tasks.rows.rows", str(job.directory)], check=True, timeout=60)
     assert digest(job.output) == whole
+
+
+def test_rows_of_a_corpus_that_has_held_out_documents_alone(tmp_path: Path) -> None:
+    """What continuous training asks its second generation."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    held_out, train = SplitWriter(corpus, "held_out"), SplitWriter(corpus, "train")
+    held_out.add(document("a.txt", "one"))
+    held_out.close()
+    train.close()
+    write_manifest(corpus, "corpus", {}, {}, {})
+    source = "def rows(documents):\n    return ({'prompt': each['text'], 'answer': 'two'} for each in documents)\n"
+    function = {"name": "own.py:rows", "source": {"own.py": source}}
+    job = new_job(tmp_path / "job", "rows", {"function": function, "documents": True}, **{"corpora.0": corpus})
+    work(job)
+    assert split(job.output, "held_out") == [{"prompt": "one", "answer": "two"}]
+    assert split(job.output, "train") == []
 
 
 def test_a_limit_takes_the_first_rows(source: Path, tmp_path: Path) -> None:

@@ -118,6 +118,10 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "groups that do not divide": (put("post_training.2.grpo.generations", 7), "post_training.2.grpo.generations", "divisor"),
     "both trained and existing": (put("tokenizer.existing", "."), "tokenizer.vocab_size", "either"),
     "neither trained nor existing": (put("tokenizer", {}), "tokenizer.vocab_size", "either"),
+    "two rewards of one name in a stage": (put("post_training.2.grpo.rewards", ["match", "match"]), "post_training.2.grpo.rewards.1.name", "rewards.0 has the same one; give one of the two another `name:`"),
+    "two rewards of one name for pairs": (put("post_training.1.dpo.pairs.rewards", ["match", "similarity", "match"]), "post_training.1.dpo.pairs.rewards.2.name", "rewards.0 has the same one"),
+    "two rewards of one name in an evaluator": (put("evaluate.statements.rewards", ["mine.py:match", "match"]), "evaluate.statements.rewards.1.name", "rewards.0 has the same one"),
+    "diversity of nothing": (put("post_training.2.grpo.rewards", ["diversity"]), "post_training.2.grpo.rewards", "another reward beside diversity"),
     # stages that do not fit together
     "sequences beyond the positions": (put("pretrain.sequence_length", 1024), "pretrain.sequence_length", "max_positions (512)"),
     "heads that vLLM cannot serve": (put("pretrain.model.head_dim", 16), "pretrain.model.head_dim", "vLLM"),
@@ -135,6 +139,8 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "two stages in one item": (put("post_training.0.dpo", {"data": "statements"}), "post_training.0", "exactly one of sft, dpo, grpo"),
     "no stage in an item": (put("post_training.0", {"name": "mine"}), "post_training.0", "exactly one of sft, dpo, grpo"),
     "two models of one name": (put("post_training.1.name", "sft"), "post_training.1.name", "another name than base, sft"),
+    "a repetition's name": (put("post_training.1.name", "dpo-seed1"), "post_training.1.name", "a name without -seed and a number"),
+    "seeds of nothing": (both(drop("post_training"), put("seeds", 3)), "seeds", "1, or add `post_training:`"),
     "a start from a later model": (put("post_training.0.start_from", "dpo"), "post_training.0.start_from", "one of base"),
     "pass@k beyond the samples": (put("evaluate.statements.pass_at", [4]), "evaluate.statements.pass_at", "1 to samples (1)"),
     "tuning without a model": (drop("convert"), "post_training", "needs a model"),
@@ -150,11 +156,6 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "a weight below 0": (put("pretrain.data_weights", [-1.0]), "pretrain.data_weights", "0 or more each"),
     "a weight that is no number": (put("pretrain.data_weights", ["much"]), "pretrain.data_weights.0", "valid number"),
     "a metric that nobody measures": (put("publish.best", "statements.tests"), "publish.best", "statements.all_checks"),
-    "two rewards of one name": (
-        put("post_training.1.dpo.pairs.rewards", ["match", "match"]),
-        "post_training.1.dpo.pairs.rewards.1.name",
-        "names that differ",
-    ),
     "the name of a repetition": (
         both(put("seeds", 2), put("post_training.1.name", "sft-seed1")),
         "post_training.0.name",

@@ -68,6 +68,9 @@ def test_every_run_on_new_text_is_a_right_spec(new: int, warmup: float, fewest: 
         ({"grow": {"most_steps": 2}}, "grow.most_steps", "at least fewest_steps"),
         ({"grow": {"replay": 1}}, "grow.replay", "less than 1"),
         ({"schedule": {"continue_training": "every night"}}, "schedule.continue_training", "cron expression"),
+        ({"promotion": {"metric": "sums.right"}}, "promotion.metric", "statements.all_checks"),
+        ({"promotion": {"regressions": {"statements.distinct": 0.1}}}, "promotion.regressions", "one of old.bits"),
+        ({"evaluate": {"tasks": {"lm_eval": ["piqa"]}}}, "promotion.metric", "an evaluator with `data` and `rewards`"),
         ({"schedule": {"notify": ["me"]}}, "schedule.notify", "email"),
     ],
 )

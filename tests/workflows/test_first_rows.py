@@ -118,7 +118,7 @@ def test_prompts_beyond_the_positions_are_counted(problems: Callable[..., list[P
 
 
 def test_an_evaluator_needs_rows_that_ask_and_are_held_out(problems: Callable[..., list[Problem]]) -> None:
-    evaluate = {"mine": {"data": "rows", "rewards": ["match"]}}
+    evaluate = {"mine": {"data": "rows", "rewards": [{"length": {"at_most": 9}}]}}
     (nothing,) = problems([{"text": "a"}], evaluate=evaluate)
     assert nothing.path == "evaluate.mine.data" and "no prompt" in nothing.allowed
     (none,) = problems([talk()], evaluate=evaluate, held_out=0.0)

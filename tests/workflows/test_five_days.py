@@ -173,7 +173,8 @@ def _kill_in_mid_training(world: World) -> None:
     world.killed_at = step()
     for child in psutil.Process().children():
         if "pyflyte" in " ".join(child.cmdline()):
-            child.kill()
+            for each in [child, *child.children(recursive=True)]:
+                each.kill()
 
 
 def _jobs(world: World, stage: str) -> list[Path]:

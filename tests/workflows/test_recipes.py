@@ -15,16 +15,14 @@ from workflows.recipe import Recipe, given_of
 from workflows.recipe_error import RecipeError
 
 RECIPES = Path(__file__).parents[2] / "workflows" / "recipes"
-FROM_THEIR_USERS = {"rl-only": ["start_from.model"], "chat": ["data.chat.path", "data.preferences.path"]}  # alone
+LACKING = {"rl-only": ["start_from.model"], "chat": ["data.chat.path", "data.preferences.path"]}  # what only users have
 MEANT_FOR = {  # (accelerator, how many): parameters in 10^9, tokens in 10^9
     "nano": ("H100", 1, 0.47, 9.5),
     "3b": ("A100-80GB", 16, 3.2, 64),
     "8b-continued": ("H100", 8, 8.2, 21),
     "moe-30b-a3b": ("H100", 32, 30.5, 415),
 }
-each = pytest.mark.parametrize(
-    "name", sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem not in FROM_THEIR_USERS)
-)
+each = pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem not in LACKING))
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +68,32 @@ def test_a_large_recipe_fits_its_device_with_room_to_spare(name: str) -> None:
     assert 0.3 < needed / capacity < 0.95
 
 
+@pytest.mark.parametrize("name", ["nano", "3b"])
+def test_a_large_recipe_is_tuned_on_its_device(name: str) -> None:
+    recipe = Recipe.model_validate(read(name))
+    stages = {each.stage: each for each in plan(recipe, given_of(recipe), MFU)}
+    assert len(recipe.post_training) > 1
+    for step in recipe.post_training:
+        planned = stages[step.stage]
+        assert planned.need and planned.device == MEANT_FOR[name][0] and planned.device_memory
+        assert planned.need.memory.total < 0.85 * planned.device_memory  # activations are not in it
+
+
+def test_a_model_that_is_too_large_to_be_tuned_is_refused() -> None:
+    with pytest.raises(RecipeError) as caught:
+        Recipe.model_validate(read("8b-continued") | {name: read("3b")[name] for name in ("data", "post_training")})
+    assert [problem.path for problem in caught.value.problems] == ["post_training.0.sft", "post_training.1.dpo"]
+    assert "needs at least 131 GB in one process, on H100 (80 GB)" in caught.value.problems[0].allowed
+    assert "needs at least 164 GB" in caught.value.problems[1].allowed  # with the reference model
+
+
+def test_on_a_larger_accelerator_it_is_not() -> None:
+    (sft, _) = read("3b")["post_training"]
+    placed = {"sft": sft["sft"] | {"placement": {"accelerators": ["B200:1"]}}}
+    whole = read("8b-continued") | {"data": read("3b")["data"], "post_training": [placed]}
+    assert Recipe.model_validate(whole).post_training
+
+
 def test_the_nano_recipe_sees_twenty_tokens_for_each_parameter() -> None:
     spec = Recipe.model_validate(read("nano")).pretrain
     assert spec and spec.tokens() / spec.model.parameters(32768) == pytest.approx(20, rel=0.02)
@@ -84,7 +108,7 @@ def test_a_recipe_can_be_asked_what_it_takes(capsys: pytest.CaptureFixture[str])
     assert asked(RECIPES / "moe-30b-a3b.yaml") == 0
     shown = capsys.readouterr().out
     for words in (
-        "8 stages, 0 of them cached",
+        "9 stages, 0 of them cached",
         "30.5 B, of which a token meets 3.35 B",
         "23.1 GFLOP a token",
         "32 H100",
@@ -113,11 +137,11 @@ def asked(recipe: Path) -> int:
     return int(end.value.code or 0)
 
 
-@pytest.mark.parametrize("name", FROM_THEIR_USERS)
-def test_a_recipe_with_a_model_or_rows_of_its_user_lacks_only_these(name: str) -> None:
+@pytest.mark.parametrize("name", LACKING)
+def test_a_recipe_for_what_its_user_has_lacks_that_alone(name: str) -> None:
     with pytest.raises(RecipeError) as caught:
         Recipe.model_validate(read(name))
-    assert [problem.path for problem in caught.value.problems] == FROM_THEIR_USERS[name]
+    assert [problem.path for problem in caught.value.problems] == LACKING[name]
 
 
 def test_the_naive_recipe_differs_from_the_laptops_in_grpo_alone() -> None:

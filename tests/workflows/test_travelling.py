@@ -1,21 +1,24 @@
 """Small files of this machine that a recipe names: uploaded through Flyte's admin, and found where the recipe then says."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from datasets import Dataset, DatasetDict
 from flytekit.clis.sdk_in_container.run import RunLevelParams
 
 from infra.placement.address import DIGEST, bring
+from tasks.rows.read import read as read_rows
 from tests.cluster.admin import admin
 from tests.cluster.storage import Storage, s3
 from tests.s3 import S3
 from workflows.given import for_a_cluster
 from workflows.recipe import Recipe, given_of
-from workflows.travelling import named_here, sent
+from workflows.travelling import named_here, sent, too_large, with_sources
 
 SHARDS = {"tokenizer": {"vocab_size": 512}, "shards": {}, "pretrain": {}}
 
@@ -81,6 +84,52 @@ def test_every_path_of_a_recipe_travels(params: RunLevelParams, tmp_path: Path) 
     assert DIGEST in recipe.corpus.source.path  # type: ignore[union-attr]
     assert DIGEST in recipe.more_corpora[1].source.path  # type: ignore[union-attr]
     assert recipe.more_corpora[0].source.kind == "stdlib"
+
+
+def read_in_a_pod(recipe: Recipe, name: str, storage: Storage, folder: Path) -> list[Any]:
+    """The rows of a set, as its stage reads them in a pod."""
+    with S3(storage.for_pods).flyte(folder):
+        spec = Recipe.model_validate_json(recipe.model_dump_json()).data[name].as_found()
+        return [each.value for each in read_rows(spec, folder)]
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json"])
+def test_a_set_s_file_travels(
+    params: RunLevelParams, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("BATON_CACHE", str(tmp_path / "cache"))
+    (tmp_path / name).write_text('{"text": "one"}\n{"text": "two"}\n')
+    recipe = submitted(params, {"data": {"mine": {"path": str(tmp_path / name)}}})
+    assert read_in_a_pod(recipe, "mine", storage, tmp_path) == [{"text": "one"}, {"text": "two"}]
+
+
+def test_a_set_s_folder_that_save_to_disk_wrote_travels(
+    params: RunLevelParams, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATON_CACHE", str(tmp_path / "cache"))
+    parts = {split: Dataset.from_dict({"text": [split]}) for split in ("train", "test")}
+    DatasetDict(parts).save_to_disk(tmp_path / "mine")
+    source = {"name": str(tmp_path / "mine"), "split": "test", "streaming": False}
+    recipe = submitted(params, {"data": {"mine": {"huggingface": source}}})
+    assert read_in_a_pod(recipe, "mine", storage, tmp_path) == [{"text": "test"}]
+
+
+def test_a_set_s_folder_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "rows.jsonl").write_text('{"text": "one"}\n')
+    os.truncate(tmp_path / "mine" / "rows.jsonl", 100_000_001)
+    recipe = Recipe.model_validate({"data": {"mine": {"huggingface": {"name": str(tmp_path / "mine")}}}})
+    (problem,) = too_large(named_here(given_of(recipe), ""), "")
+    assert problem.path == "data.mine.huggingface.name" and "put them into a bucket" in problem.allowed
+
+
+def test_the_source_of_functions_travels_and_the_rest_is_left_to_pods(tmp_path: Path) -> None:
+    """A pod may have credentials for what this machine cannot look up."""
+    (tmp_path / "mine.py").write_text("def rows(): yield {'text': 'one'}")
+    data = {"mine": {"function": f"{tmp_path / 'mine.py'}:rows"}}
+    recipe = with_sources(Recipe.model_validate({"corpus": {}, "data": data}))
+    assert recipe.data["mine"].function.source == {"mine.py": (tmp_path / "mine.py").read_text()}
+    assert recipe.corpus.state is None
 
 
 def test_files_that_pods_share_stay_where_they_are(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""Models that were made several times with other seeds (`seeds: 3`): their labels, and the mean and spread of a metric.
+
+The first has the label `grpo`, its repetitions `grpo-seed1`, `grpo-seed2`, …
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import TypeVar
+
+from infra.text import measure, plus_minus
+
+T = TypeVar("T")
+
+REPETITION = re.compile(r"-seed\d+$")
+
+
+def label_of(name: str, repetition: int) -> str:
+    """The label of a model's repetition; 0 is the first."""
+    return f"{name}-seed{repetition}" if repetition else name
+
+
+def without_seed(label: str) -> str:
+    """What the repetitions of one model have in common."""
+    return REPETITION.sub("", label)
+
+
+def by_model(runs: Iterable[T], label: Callable[[T], str]) -> dict[str, list[T]]:
+    """The runs of each model, by its label without the seed."""
+    found: dict[str, list[T]] = {}
+    for run in runs:
+        found.setdefault(without_seed(label(run)), []).append(run)
+    return found
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over seeds."""
+
+    mean: float
+    deviation: float | None  # sample standard deviation, n − 1 in the denominator; None for one seed
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Of at least one value, one of each seed."""
+        known = len(values) > 1 and all(map(math.isfinite, values))
+        return cls(fmean(values), stdev(values) if known else None)
+
+    def shown(self, unit: str) -> str:
+        """57.3 % ± 1.0"""
+        return plus_minus(measure(self.mean, unit), self.deviation, unit)

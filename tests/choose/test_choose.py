@@ -1,0 +1,48 @@
+"""The best of a run's models."""
+
+from pathlib import Path
+
+import pytest
+
+from tasks.artifacts import EvalReport, HFModel
+from tasks.choose.choose import work
+from tasks.job import StageError
+from tasks.manifest import read_manifest
+from tests.promote.made import MODEL, metric, run, seal
+
+RIGHT, BITS = "sums.right", "bits_per_byte"
+
+
+def chosen(root: Path, by: str, **values: tuple[float, float]) -> str:
+    """The label of the chosen one of models with these rewards and bits."""
+    inputs = {}
+    for number, (label, (right, bits)) in enumerate(values.items()):
+        model = seal(root / label, HFModel, MODEL | {"label": label}, {"model.safetensors": label})
+        metrics = {RIGHT: metric(right), BITS: metric(bits, higher_is_better=False)}
+        facts = {"label": label, "model_digest": read_manifest(model).digest, "metrics": metrics}
+        inputs[f"models_{number}"] = model
+        inputs[f"reports_{number}"] = seal(root / f"eval-{label}", EvalReport, facts, {"content": label})
+    output = run(work, HFModel, root / "choose", {"metric": by}, **inputs)
+    return str(read_manifest(output).facts["label"])
+
+
+def test_of_several_seeds_the_best_single_model_is_taken(tmp_path: Path) -> None:
+    values = {"sft": (0.6, 2.0), "sft-seed1": (0.6, 2.0), "grpo": (0.1, 2.1), "grpo-seed1": (0.9, 2.1)}
+    assert chosen(tmp_path, RIGHT, **values) == "grpo-seed1"
+
+
+def test_less_is_better_where_the_metric_says_so(tmp_path: Path) -> None:
+    assert chosen(tmp_path, BITS, base=(0.5, 2.4), sft=(0.5, 2.2), grpo=(0.5, 2.3)) == "sft"
+
+
+def test_of_equal_values_the_earliest_is_taken(tmp_path: Path) -> None:
+    assert chosen(tmp_path, RIGHT, base=(0.5, 2.0), sft=(0.5, 2.0)) == "base"
+
+
+def test_a_model_that_broke_is_never_the_best(tmp_path: Path) -> None:
+    assert chosen(tmp_path, RIGHT, base=(float("nan"), 2.0), sft=(0.1, 2.0)) == "sft"
+
+
+def test_a_metric_that_was_not_measured_is_refused_with_those_that_were(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match=r"'sums\.left' is no metric of the evaluation; it has .*sums\.right"):
+        chosen(tmp_path, "sums.left", base=(0.5, 2.0))

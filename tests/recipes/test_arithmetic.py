@@ -1,0 +1,100 @@
+"""The example of sums: its rows and reward, and its chain as it is shipped."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from tasks.functions import Function
+from tasks.rewards.gold import check_gold
+from tasks.rewards.spec import RewardSpec
+from tests.source import ROOT
+from tests.workflows.test_pretrain_to_rl import PYFLYTE
+from workflows.plan import main
+
+FOLDER = ROOT / "workflows/recipes/arithmetic"
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[[str], Callable[..., Any]]:
+    """A function of the example's file, by its name, loaded as a user's is."""
+    return lambda name: Function(name=f"{FOLDER / 'sums.py'}:{name}").as_found().load(tmp_path)
+
+
+Load = Callable[[str], Callable[..., Any]]
+
+
+def test_two_answers_of_three_are_right_in_rows_and_text(load: Load) -> None:
+    rows = list(load("rows")())
+    lines = "".join(load("documents")(count=100)).splitlines()
+    of_text = [tuple(line.split("=")) for line in lines]
+
+    def share(asked: list[str], answers: list[str]) -> float:
+        said = load("right")(prompts=asked, completions=answers)
+        return sum(said) / len(said)
+
+    assert share([row["prompt"] for row in rows], [row["completion"] for row in rows]) == pytest.approx(2 / 3, abs=0.05)
+    assert share([each[0] for each in of_text], [each[1] for each in of_text]) == pytest.approx(2 / 3, abs=0.05)
+
+
+def test_a_sum_is_asked_once(load: Load) -> None:
+    """Of equal rows one is kept: a sum that stood there often would keep each of its mistakes, and one right answer."""
+    prompts = [row["prompt"] for row in load("rows")()]
+    assert len(prompts) == len(set(prompts)) == 1000
+
+
+@pytest.mark.parametrize(
+    ("completion", "worth"), [("16", 1), ("16\n", 1), ("15", 0), ("16\n3+8", 0), ("016", 0), ("", 0)]
+)
+def test_the_reward_is_for_the_sum_and_nothing_else(load: Load, completion: str, worth: float) -> None:
+    assert load("right")(prompts=["3+8+5="], completions=[completion], completion=["17"]) == [worth]
+
+
+def test_the_rows_own_answers_are_worth_more_than_others(load: Load) -> None:
+    (line,) = check_gold([RewardSpec.model_validate(f"{FOLDER / 'sums.py'}:right")], islice(load("rows")(), 500, 600))
+    assert line.own is not None and line.others is not None
+    assert line.own > line.others + 0.3
+
+
+def test_the_recipe_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # the recipe names its file from there
+    planned = CliRunner().invoke(main, [str(FOLDER / "recipe.yaml")])
+    assert planned.exit_code == 0, planned.output
+    assert "no problem found" in planned.output
+
+
+@pytest.mark.long
+def test_grpo_answers_better_than_its_rows(tmp_path: Path) -> None:
+    recipe = yaml.safe_load((FOLDER / "recipe.yaml").read_text()) | {"seeds": 1, "audit": None}
+    del recipe["publish"]
+    found = accuracies(recipe, tmp_path)
+    assert found["sft"] < 0.75  # two thirds of its rows are right
+    assert found["grpo"] > found["sft"] + 0.1
+
+
+@pytest.mark.slow
+def test_grpo_adds_twenty_points_to_sft_for_each_seed(tmp_path: Path) -> None:
+    found = accuracies(yaml.safe_load((FOLDER / "recipe.yaml").read_text()), tmp_path)
+    assert found["base"] < 0.05  # it goes on with the next line
+    for end in ("", "-seed1", "-seed2"):
+        assert found[f"grpo{end}"] - found[f"sft{end}"] >= 0.2
+
+
+def accuracies(recipe: dict[str, Any], folder: Path) -> dict[str, float]:
+    """Of each model that a recipe makes, by its label."""
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    words = [PYFLYTE, "run", "workflows/pretrain_to_rl.py", "pretrain_to_rl", "--recipe", str(folder / "recipe.yaml")]
+    environment = os.environ | {"BATON_HOME": str(folder / "baton"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-5000:] + done.stdout[-3000:]
+    reports = [json.loads(path.read_text()) for path in (folder / "baton/jobs").glob("evaluate-*/output/report.json")]
+    return {report["label"]: report["metrics"]["sums.right"]["value"] for report in reports}

@@ -1,0 +1,54 @@
+"""A run whose post-training was repeated with other seeds."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tasks.artifacts import Corpus
+from tests.report.example import RATES, evaluation, make_report, model, seal
+
+RIGHT = {"grpo": 0.75, "grpo-seed1": 0.80, "grpo-seed2": 0.85}  # mean 80.0 %, sample standard deviation 5.0
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of base → grpo with `seeds: 3`."""
+    root = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BATON_HOME", str(root / "home"))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        facts = {"documents": 1, "held_out_documents": 1, "bytes": 5, "held_out_bytes": 5}
+        corpus = seal(root / "corpus", Corpus, facts | {"duplicates": 0, "empty": 0, "invalid_utf8": 0})
+        made = {"base": model(root, "base", {}, {})}
+        made |= {label: model(root, label, {"model": made["base"]}, {}) for label in RIGHT}
+        rates = {label: (right, *RATES["grpo"][1:]) for label, right in ({"base": 0.3} | RIGHT).items()}
+        reports = {f"eval_{label}": evaluation(root, label, made[label], corpus, rates[label], 20) for label in made}
+        return make_report(root / "job", made | reports)
+
+
+@pytest.fixture(params=["report.md", "report.html"])
+def text(request: pytest.FixtureRequest, output: Path) -> str:
+    """What is read in the terminal, and on the page: the words of its cells."""
+    return " ".join(re.sub("<[^>]*>|[|]", " ", (output / request.param).read_text()).split())
+
+
+def test_a_metric_has_its_mean_over_the_seeds_and_the_spread(text: str) -> None:
+    assert "metric base grpo, 3 seeds reference" in text
+    assert "sums.right 30.0 % 80.0 % ± 5.0 100.0 %" in text
+
+
+def test_the_single_runs_stand_beside_it(text: str) -> None:
+    assert "the mean ± the sample standard deviation (n − 1)" in text
+    assert "metric model first seed seed + 1 seed + 2" in text
+    assert "sums.right grpo 75.0 % 80.0 % 85.0 %" in text
+
+
+def test_a_gain_has_a_spread_and_each_seeds_finding(text: str) -> None:
+    gains = "metric grpo from base"
+    assert gains in text and "sums.right ✓✓✓ +50.0 points ± 5.0" in text.partition(gains)[2]
+    assert "grpo-seed2 against base, the model it started from" in text
+
+
+def test_the_means_fit_a_terminal(output: Path) -> None:
+    assert max(map(len, (output / "report.md").read_text().split("## Where to look next")[0].splitlines())) <= 140
