@@ -116,10 +116,10 @@ def _tokens(step: Step, kind: str, row: Row, encoder: "Encoder") -> tuple[int, .
 
 def _asked(name: str, spec: EvaluatorSpec, rows: Sequence[Row], encoder: "Encoder", positions: int) -> list[Problem]:
     """Of an evaluator whose rows ask nothing, or more than the model has positions for."""
-    from tasks.evaluate.questions import asked_of
+    from tasks.evaluate.questions import question_of
 
     try:
-        prompts = [row | {"prompt": asked_of(name, row)[0]} for row in rows]
+        prompts = [row | {"prompt": question_of(name, row)[0]} for row in rows]
         lengths = [len(encoder.prompt(row)) for row in prompts]
     except StageError as error:
         return [Problem(f"evaluate.{name}.data", spec.data, str(error))]
