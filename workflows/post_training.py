@@ -86,10 +86,10 @@ def repeated(tunings: list[Tuning], seeds: int) -> Iterator[Step]:
             yield replace(step, spec=spec, name=name, start_from=start)
 
 
-def names_problems(tunings: list[Tuning], seeds: int = 1) -> list[Problem]:
-    """Names are each one's own, those of repetitions too, and what a stage starts from comes before it."""
+def names_problems(tunings: list[Tuning]) -> list[Problem]:
+    """Names are each one's own, none is one of a repetition, and what a stage starts from comes before it."""
     found, known = [], [BASE]
-    for step in repeated(tunings, seeds):
+    for step in steps(tunings):
         at = step.path.rpartition(".")[0]
         if step.name in known:
             found.append(Problem(f"{at}.name", step.name, f"another name than {', '.join(known)}"))
@@ -99,4 +99,4 @@ def names_problems(tunings: list[Tuning], seeds: int = 1) -> list[Problem]:
         if step.start_from not in known:
             found.append(Problem(f"{at}.start_from", step.start_from, f"one of {', '.join(known)}"))
         known.append(step.name)
-    return list(dict.fromkeys(found))
+    return found

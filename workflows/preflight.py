@@ -180,7 +180,7 @@ def _post_training(given: Given) -> list[Problem]:
     tunings, seeds = given.specs.get("post_training", []), given.specs.get("seeds", 1)
     if seeds > 1 and not tunings:
         return [Problem("seeds", seeds, "1, or add `post_training:`, which is what is repeated")]
-    return names_problems(tunings, seeds)
+    return names_problems(tunings)
 
 
 def _text(given: Given) -> list[Problem]:

@@ -1,17 +1,21 @@
-"""The example of sums: its rows and reward, and that its recipe can run."""
+"""The example of sums: its rows and reward, and what its recipe makes."""
 
+import json
+import subprocess
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from tasks.functions import Function
 from tasks.rewards.gold import check_gold
 from tasks.rewards.spec import RewardSpec
 from tests.source import ROOT
+from tests.workflows.test_pretrain_to_rl import PYFLYTE, environment
 from workflows.plan import main
 
 FOLDER = ROOT / "workflows/recipes/arithmetic"
@@ -63,3 +67,26 @@ def test_the_recipe_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
     planned = CliRunner().invoke(main, [str(FOLDER / "recipe.yaml")])
     assert planned.exit_code == 0, planned.output
     assert "no problem found" in planned.output
+
+
+@pytest.mark.long
+def test_grpo_adds_twenty_points_to_sft(tmp_path: Path) -> None:
+    """The recipe as it is shipped, with the first of its three seeds."""
+    recipe = yaml.safe_load((FOLDER / "recipe.yaml").read_text()) | {"seeds": 1}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    words = [PYFLYTE, "run", "workflows/pretrain_to_rl.py", "pretrain_to_rl", "--recipe", str(tmp_path / "recipe.yaml")]
+    done = subprocess.run(
+        words,
+        cwd=ROOT,
+        env=environment(tmp_path),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5000:] + done.stdout[-3000:]
+
+    reports = [json.loads(path.read_text()) for path in (tmp_path / "baton/jobs").glob("evaluate-*/output/report.json")]
+    right = {each["label"]: each["metrics"]["sums.right"]["value"] for each in reports}
+    assert right["sft"] < 0.75  # two thirds of its rows are right
+    assert right["grpo"] - right["sft"] >= 0.2

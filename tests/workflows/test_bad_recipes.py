@@ -156,11 +156,6 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "a weight below 0": (put("pretrain.data_weights", [-1.0]), "pretrain.data_weights", "0 or more each"),
     "a weight that is no number": (put("pretrain.data_weights", ["much"]), "pretrain.data_weights.0", "valid number"),
     "a metric that nobody measures": (put("publish.best", "statements.tests"), "publish.best", "statements.all_checks"),
-    "the name of a repetition": (
-        both(put("seeds", 2), put("post_training.1.name", "sft-seed1")),
-        "post_training.0.name",
-        "another name than",
-    ),
     "a reward without a function's name": (
         put("post_training.2.grpo.rewards.0", "reward.py"),
         "post_training.2.grpo.rewards.0",
