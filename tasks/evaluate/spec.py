@@ -48,7 +48,7 @@ class EvaluatorSpec(Spec):
         found = [problem.under("rewards") for problem in rewards_problems(self.rewards)]
         if self.data is not None and not self.rewards:
             found.append(Problem("rewards", [], "at least one reward, whose mean is the metric"))
-        if any(each.label == "distinct" for each in self.rewards):
+        if any(each.is_one() and each.label == "distinct" for each in self.rewards):
             found.append(
                 Problem("rewards", "distinct", "another `name`: the share of distinct completions is called so")
             )

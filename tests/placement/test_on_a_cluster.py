@@ -12,7 +12,7 @@ from tests.stage.compiled import IMAGES, constant, job_spec, nodes, templates
 from workflows.recipe import Recipe
 
 L4 = {"accelerators": ["L4:1"], "storage": "s3://bucket/baton"}
-PRETRAINING = {"tokenizer": {"vocab_size": 512}, "shards": {}, "pretrain": {}}
+PRETRAINING = {"corpus": {}, "tokenizer": {"vocab_size": 512}, "shards": {}, "pretrain": {}}
 SLURM = {"infra": ["slurm/alpha"], "storage": "/shared", "image": "docker.invalid/mine:1"}
 
 
