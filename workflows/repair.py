@@ -29,6 +29,7 @@ VALUES: tuple[Any, ...] = (
     [],
     [1],
     {},
+    "a:b",  # a function's name
 )  # most fields may have two of them
 
 

@@ -113,7 +113,7 @@ class EvaluateSpec(StageSpec):
         for name, each in self.evaluators().items():
             if each.data is not None:
                 measures = [
-                    *(reward.label for reward in each.rewards),
+                    *(reward.label for reward in each.rewards if reward.is_one()),
                     "distinct",
                     *(f"pass@{k}" for k in each.pass_at),
                 ]
