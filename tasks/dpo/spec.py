@@ -5,14 +5,14 @@ from typing import Literal
 from pydantic import Field
 
 from tasks.posttrain.spec import PROMPTED, PostTrainSpec
-from tasks.rewards.spec import RewardSpec, rewards_problems
+from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
 from tasks.spec import Problem, Spec
 
 
 class PairsSpec(Spec):
     """Preference pairs from the model that is tuned: its completions of the rows' prompts, scored by rewards."""
 
-    rewards: list[RewardSpec] = Field(min_length=1, description="what the completions are scored by")
+    rewards: list[RewardSpec] = Field(min_length=1, max_length=MOST, description="what the completions are scored by")
     prompts: int = Field(1200, ge=1, le=10_000_000, description="rows whose prompts are sampled, at most")
     samples: int = Field(1, ge=1, le=1000, description="completions of each prompt")
     temperature: float = Field(1.0, gt=0, le=2, description="of sampling; 1: the model's own distribution")

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from tasks.evaluate.results import SETS
 from tasks.evaluate.task_files import gathered, is_file_name
-from tasks.rewards.spec import RewardSpec, rewards_problems
+from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
 from tasks.spec import Problem, Spec, StageSpec
 
 
@@ -23,7 +23,9 @@ class EvaluatorSpec(Spec):
     """An evaluator: rows with rewards, or tasks of lm-eval."""
 
     data: str | None = Field(None, description="Set of rows (under the recipe's `data`) whose held-out rows are asked")
-    rewards: list[RewardSpec] = Field([], description="Each is a metric: its mean over the completions")
+    rewards: list[RewardSpec] = Field(
+        [], max_length=MOST, description="Each is a metric: its mean over the completions"
+    )
     prompts: int = Field(600, ge=1, le=100_000, description="Held-out rows that are asked, at most; count")
     samples: int = Field(1, ge=1, le=1000, description="Completions of each prompt; count")
     pass_at: list[int] = Field([], description="k of pass@k, each at most `samples`; a reward of 1 passes")

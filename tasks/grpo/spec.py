@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from tasks.posttrain.spec import PostTrainSpec
-from tasks.rewards.spec import RewardSpec, rewards_problems
+from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
 from tasks.spec import Problem
 
 
@@ -20,7 +20,9 @@ class GRPOSpec(PostTrainSpec):
     learning_rate: float = Field(1.5e-4, gt=0, le=0.1, description="peak of AdamW's learning rate")
     beta: float = Field(0.1, ge=0, le=10, description="weight of the KL to the model it starts from; 0: none")
     temperature: float = Field(1.0, gt=0, le=2, description="of sampling; 1: the model's own distribution")
-    rewards: list[RewardSpec] = Field(min_length=1, description="what completions are rewarded for; weights add up")
+    rewards: list[RewardSpec] = Field(
+        min_length=1, max_length=MOST, description="what completions are rewarded for; weights add up"
+    )
 
     def samples_model(self) -> bool:
         return True

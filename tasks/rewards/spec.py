@@ -34,6 +34,9 @@ from tasks.spec import Problem, Spec
 BUILTINS = ("math", "match", "regex", "json_schema", "length", "format", "similarity", "judge", "diversity")
 
 
+MOST = 64  # rewards of one stage or evaluator: each is imported before any compute
+
+
 class RewardSpec(Spec):
     """One reward: exactly one of `function` and the built-in ones."""
 
