@@ -13,6 +13,7 @@ from tasks.evaluate.kept import Kept
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.job import Job, StageError
 from tasks.manifest import MANIFEST, verify
+from tests.evaluate.test_evaluate import rows
 from tests.pretrain.tiny import write_job
 from tests.serve.tiny import tiny_corpus, tiny_model
 from tests.source import ROOT
@@ -54,10 +55,12 @@ def start(job: Path) -> subprocess.Popen[bytes]:
 
 @pytest.mark.long
 def test_a_killed_evaluation_makes_the_same_report(tmp_path: Path) -> None:
-    inputs = {"model": tmp_path / "model", "corpus": tmp_path / "corpus"}
+    inputs = {"model": tmp_path / "model", "corpora.0": tmp_path / "corpus", "rows.0": tmp_path / "words"}
     tiny_model(inputs["model"])
-    tiny_corpus(inputs["corpus"])
-    spec = EvaluateSpec(prompts=600, max_new_tokens=16, held_out_bytes=200_000, prompts_per_function=20)
+    tiny_corpus(inputs["corpora.0"])
+    rows(inputs["rows.0"], *[{"prompt": f"def area_{at}(", "answer": "self"} for at in range(600)])
+    words = {"data": "words", "rewards": ["match"], "max_new_tokens": 16}
+    spec = EvaluateSpec.model_validate({"bits_per_byte": {"held_out_bytes": 200_000}, "words": words})
 
     undisturbed, killed = (
         write_job(tmp_path / name, "evaluate", "eval_report", spec.model_dump(mode="json"), **inputs)

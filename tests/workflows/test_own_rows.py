@@ -63,7 +63,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_each_model_is_evaluated_by_the_reward(folder: Path) -> None:
     reports = [read_manifest(job / "output").facts for job in (folder / "baton/jobs").glob("evaluate-*")]
-    assert {report["label"] for report in reports} == {"base", "sft", "grpo"}
+    models = [
+        read_manifest(made) for stage in ("sft", "grpo") for made in (folder / "baton/jobs").glob(f"{stage}-*/output")
+    ]
+    assert {each.facts["label"] for each in models} == {"sft", "grpo"}
+    # by digest: steps without any reward leave the model as it was, whose report is there
+    assert {each.digest for each in models} < {report["model_digest"] for report in reports}
     for report in reports:
         assert {"sums.right", "sums.pass@1", "sums.pass@4"} <= report["metrics"].keys()
 
