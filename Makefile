@@ -56,7 +56,7 @@ schedule: $(READY)  ## continuous training by its cron expressions, without a Fl
 test: lint  ## the checks, then the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-long: $(READY)  ## the tests that take minutes each: parity on four processes, deaths and hangs of ranks, servers, killed pods
+test-long: $(READY)  ## the tests that take minutes each: parity on four processes, deaths and hangs of ranks, servers, killed pods, the examples
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "long and not slow"
 
 test-placement: $(READY)  ## placed stages on two real Slurm clusters, made in namespaces by root; about half an hour
