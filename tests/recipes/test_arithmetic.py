@@ -1,7 +1,6 @@
 """The example of sums: its rows and reward, and what its recipe makes."""
 
 import json
-import subprocess
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -15,7 +14,7 @@ from tasks.functions import Function
 from tasks.rewards.gold import check_gold
 from tasks.rewards.spec import RewardSpec
 from tests.source import ROOT
-from tests.workflows.test_pretrain_to_rl import PYFLYTE, environment
+from tests.workflows.test_pretrain_to_rl import pyflyte
 from workflows.plan import main
 
 FOLDER = ROOT / "workflows/recipes/arithmetic"
@@ -74,16 +73,7 @@ def test_grpo_adds_twenty_points_to_sft(tmp_path: Path) -> None:
     """The recipe as it is shipped, with the first of its three seeds."""
     recipe = yaml.safe_load((FOLDER / "recipe.yaml").read_text()) | {"seeds": 1}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    words = [PYFLYTE, "run", "workflows/pretrain_to_rl.py", "pretrain_to_rl", "--recipe", str(tmp_path / "recipe.yaml")]
-    done = subprocess.run(
-        words,
-        cwd=ROOT,
-        env=environment(tmp_path),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = pyflyte(tmp_path, tmp_path / "recipe.yaml", cwd=ROOT)  # the recipe names its file from there
     assert done.returncode == 0, done.stderr[-5000:] + done.stdout[-3000:]
 
     reports = [json.loads(path.read_text()) for path in (tmp_path / "baton/jobs").glob("evaluate-*/output/report.json")]

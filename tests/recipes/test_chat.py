@@ -1,7 +1,6 @@
 """The recipe of chat, run as it is shipped, but for its size: SFT on conversations, DPO, evaluation, a server."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from tasks.manifest import read_manifest
 from tests.posttrain.tiny import tiny_model
 from tests.serve.followed import service
 from tests.source import ROOT
-from tests.workflows.test_pretrain_to_rl import PYFLYTE, environment
+from tests.workflows.test_pretrain_to_rl import pyflyte
 
 pytestmark = pytest.mark.long
 SMALL: dict[str, dict[str, Any]] = {
@@ -86,16 +85,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, rows in (("chat", chats()), ("preferences", preferences())):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "recipe.yaml").write_text(yaml.safe_dump(small()))
-    words = [PYFLYTE, "run", str(ROOT / "workflows/pretrain_to_rl.py"), "pretrain_to_rl", "--recipe", "recipe.yaml"]
-    done = subprocess.run(
-        words,
-        cwd=folder,
-        env=environment(folder),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = pyflyte(folder, folder / "recipe.yaml")
     assert done.returncode == 0, done.stderr[-5000:] + done.stdout[-3000:]
     return folder
 

@@ -80,10 +80,10 @@ def environment(folder: Path) -> dict[str, str]:
     return os.environ | {"BATON_HOME": str(folder / "baton"), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
 
 
-def pyflyte(folder: Path, recipe: Path) -> subprocess.CompletedProcess[str]:
+def pyflyte(folder: Path, recipe: Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(recipe),
-        cwd=folder,
+        cwd=cwd or folder,
         env=environment(folder),
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -4,6 +4,7 @@ A completion is text or a list of messages. Where a row's answer is asked for, `
 does not apply to it.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,9 +31,9 @@ class Builtin(Spec):
         """The environment variables that it has to see."""
         return []
 
+    @abstractmethod
     def __call__(self, *_: Any, **given: Any) -> Any:
         """One reward, or None, for each completion; or a coroutine of that."""
-        raise NotImplementedError
 
 
 class Comparing(Builtin):
