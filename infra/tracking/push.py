@@ -6,9 +6,10 @@ So the steps that a resumed engine takes again are there once, as they were firs
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,7 @@ def push_execution(folder: Path, anew: bool = False, progressed: Callable[[], No
         except (MlflowException, *_of_a_database(), OSError, TrackingUnreachable) as error:
             connect.cache_clear()
             newest_steps.cache_clear()
+            _experiment.cache_clear()
             raise PushFailed(_said(error)) from error
         return over
 
@@ -123,11 +125,13 @@ def _of_a_database() -> tuple[type[Exception], ...]:
 
 def _push(folder: Path, progressed: Callable[[], None]) -> bool:
     client = connect(tracking_uri())
+    _experiment.cache_clear()  # it may have been deleted since
     try:
         return _push_records(client, folder, progressed)
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
+    _experiment.cache_clear()
     forget_notes(folder)  # the store was emptied: nothing of it is there
     return _push_records(client, folder, progressed)
 
@@ -139,13 +143,15 @@ def _push_records(client: MlflowClient, folder: Path, progressed: Callable[[], N
     stages = dict(sorted(found.items(), key=lambda each: each[1].started))  # a model before what was found about it
     parent = _push_record(client, folder, execution_words(execution), None)
     name = _name_of(tracking_uri(), parent) if execution.joined else ""
+    new = execution.flyte and any(_read_pushed(stage) is None for stage in stages)
+    known = runs_with(client, {"baton.execution": execution.id, "baton.role": "stage"}) if new else []
     progressed()
     for stage, run in stages.items():
         job = Path(run.job_dir) if run.job_dir and not run.cached else None  # the maker's curves are there once
         words = stage_words(execution, stage.name, run, parent, name)
-        if execution.flyte and run.cached and _read_pushed(stage) is None and _is_made(client, words, run):
+        if execution.flyte and run.cached and _read_pushed(stage) is None and _is_made(known, run):
             continue
-        _push_record(client, stage, words, job)
+        _push_record(client, stage, words, job, known)
         progressed()
         if (now := read_execution(folder)) != execution:
             _push_record(client, folder, execution_words(now), None)  # how it ended: as soon as it has
@@ -154,23 +160,25 @@ def _push_records(client: MlflowClient, folder: Path, progressed: Callable[[], N
     return RUNNING not in (execution.status, *(run.status for run in stages.values()))
 
 
-def _push_record(client: MlflowClient, folder: Path, words: Words, job: Path | None) -> str:
-    """Push one record and what is new of its metrics; returns its MLflow run id."""
+def _push_record(client: MlflowClient, folder: Path, words: Words, job: Path | None, known: Sequence[Run] = ()) -> str:
+    """Push one record and what is new of its metrics; returns its MLflow run id. `known`: the runs of stages that the
+    execution had before, on a cluster."""
     pushed = _read_pushed(folder)
     if pushed is None:
-        pushed = Pushed(store_digest(tracking_uri()), _find_or_create(client, words))
+        pushed = Pushed(store_digest(tracking_uri()), _find_or_create(client, words, known))
         _write_pushed(folder, pushed)
         if POD_TAG in words.key:
-            _end_lost_attempts(client, words.key)
+            _end_lost_attempts(client, words.key, known)
     elif FLYTE_TAG in words.tags and (first := _merged(client, words)) != pushed.run_id:
         pushed = Pushed(pushed.store, first)
     digest = blake3(json.dumps(asdict(words), sort_keys=True).encode()).hexdigest()
     changed = digest != pushed.sent
     if changed:
-        name = words.name[:LONGEST_NAME] or None
-        client.update_run(pushed.run_id, status=RUNNING, name=name)  # a stage may be tried again
+        if pushed.sent or words.ended is None or PARENT_TAG not in words.tags:
+            name = words.name[:LONGEST_NAME] or None
+            client.update_run(pushed.run_id, status=RUNNING, name=name)  # a stage may be tried again
         _send_words(client, pushed.run_id, words)
-        send_lineage(client, _experiment(client), pushed.run_id, words)
+        send_lineage(client, _experiment(tracking_uri(), experiment_name()), pushed.run_id, words)
         pushed = replace(pushed, first=[])
     if POD_TAG in words.key and words.ended is None and time.time() - pushed.seen > SEEN_EVERY_S:
         pushed = replace(pushed, seen=time.time())
@@ -221,28 +229,34 @@ def _push_progress(client: MlflowClient, folder: Path, pushed: Pushed, job: Path
 
 
 def _send_words(client: MlflowClient, run_id: str, words: Words) -> None:
+    when = int((words.ended or words.started) * 1000)
+    metrics = [Metric(mlflow_name(key), value, when, 0) for key, value in words.metrics.items()]
     params = [Param(mlflow_name(key), value[:LONGEST_PARAM]) for key, value in words.params.items()]
     tags = [RunTag(mlflow_name(key), value[:LONGEST_TAG]) for key, value in words.tags.items()]
-    when = int((words.ended or words.started) * 1000)
-    for some in _batches(params, OTHERS_A_BATCH):
-        client.log_batch(run_id, params=some)
-    for some in _batches(tags, OTHERS_A_BATCH):
-        client.log_batch(run_id, tags=some)
-    for some in _batches(
-        [Metric(mlflow_name(key), value, when, 0) for key, value in words.metrics.items()], METRICS_A_BATCH
-    ):
-        client.log_batch(run_id, metrics=some)
+    batches = zip_longest(
+        _batches(metrics, METRICS_A_BATCH - 2 * OTHERS_A_BATCH),  # METRICS_A_BATCH is the limit of all three together
+        _batches(params, OTHERS_A_BATCH),
+        _batches(tags, OTHERS_A_BATCH),
+        fillvalue=(),
+    )
+    for some in batches:
+        client.log_batch(run_id, *some)
 
 
-def _find_or_create(client: MlflowClient, words: Words) -> str:
-    """The run with these tags. Where two processes made it at once, on two machines, both take the first."""
-    if first := _found(client, words.key):
-        return first[0]
+def _find_or_create(client: MlflowClient, words: Words, known: Sequence[Run] = ()) -> str:
+    """The run with these tags. Where two processes made it at once, on two machines, both take the first. A pod's own
+    is among `known` or nowhere: nobody else writes of it."""
+    own = POD_TAG in words.key
+    if first := [run.info.run_id for run in known if _has(run, words.key)] if own else _found(client, words.key):
+        return str(first[0])
     tags = {mlflow_name(key): value[:LONGEST_TAG] for key, value in (words.key | words.tags).items()}
     name = words.name or words.key["baton.execution"]
-    made = client.create_run(_experiment(client), int(words.started * 1000), tags, name[:LONGEST_NAME]).info.run_id
+    experiment = _experiment(tracking_uri(), experiment_name())
+    made = str(client.create_run(experiment, int(words.started * 1000), tags, name[:LONGEST_NAME]).info.run_id)
     if FLYTE_TAG in words.tags:
         return _merged(client, words)
+    if own:
+        return made
     first_of_all = _found(client, words.key)[0]
     if first_of_all != made:
         client.delete_run(made)
@@ -276,29 +290,28 @@ def runs_with(client: MlflowClient, key: dict[str, str], more: str = "") -> list
     """The runs with these tags, oldest first. `more`: what else is asked of them, in MLflow's words."""
     query = " and ".join([*([more] if more else []), *(f"tags.`{name}` = '{value}'" for name, value in key.items())])
     order = ["attributes.start_time ASC", "attributes.run_id ASC"]
-    return list(client.search_runs([_experiment(client)], query, order_by=order))
+    return list(client.search_runs([_experiment(tracking_uri(), experiment_name())], query, order_by=order))
 
 
-def _end_lost_attempts(client: MlflowClient, key: dict[str, str]) -> None:
+def _has(run: Run, key: dict[str, str]) -> bool:
+    return all(run.data.tags.get(name) == value for name, value in key.items())
+
+
+def _end_lost_attempts(client: MlflowClient, key: dict[str, str], known: Sequence[Run]) -> None:
     """Another pod has this stage now: what earlier pods left as running was killed."""
     stage = {name: value for name, value in key.items() if name != POD_TAG}
-    for run in runs_with(client, stage, f"attributes.status = '{RUNNING}'"):
-        if run.data.tags.get(POD_TAG) != key[POD_TAG]:
+    for run in known:
+        if run.info.status == RUNNING and _has(run, stage) and run.data.tags.get(POD_TAG) != key[POD_TAG]:
             client.set_tag(run.info.run_id, "baton.error", f"the pod ended without a word; {key[POD_TAG]} went on")
             seen = float(run.data.tags.get(SEEN_TAG, time.time()))
             client.set_terminated(run.info.run_id, KILLED, int(seen * 1000))
 
 
-def _is_made(client: MlflowClient, words: Words, run: StageRun) -> bool:
+def _is_made(known: Sequence[Run], run: StageRun) -> bool:
     """Whether another pod of the execution has made what this one takes for cached."""
-    key = {"baton.execution": words.key["baton.execution"], "baton.output": (run.output or {}).get("digest", "")}
-    known = (tracking_uri(), *key.values())
-    if known not in _made and _found(client, key):
-        _made.add(known)
-    return known in _made
+    return run.output is not None and any(_has(other, {"baton.output": run.output["digest"]}) for other in known)
 
 
-_made: set[tuple[str, ...]] = set()  # store, execution, digest: asked for once
 _names: dict[tuple[str, str], str] = {}
 
 
@@ -309,8 +322,10 @@ def _name_of(uri: str, parent: str) -> str:
     return _names.get((uri, parent), "")
 
 
-def _experiment(client: MlflowClient) -> str:
-    name = experiment_name()
+@cache
+def _experiment(uri: str, name: str) -> str:
+    """The id of the experiment, which is made when it is not there; asked for once a push."""
+    client = connect(uri)
     found = client.get_experiment_by_name(name)
     if found is None:
         try:
