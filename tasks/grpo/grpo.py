@@ -159,6 +159,10 @@ def reward_function(scorer: Scorer, rows: Sequence[Row]) -> Callable[..., list[f
                 f"step {trainer_state.global_step + 1}: no reward applies to any of {len(completions)} completions "
                 "(each is None); give a reward that applies to these rows"
             )
+        if taken := scores.metrics.keys() & set(METRICS.values()):
+            raise StageError(
+                f"log_metric({', '.join(sorted(taken))}): a metric of the training has this name; give it another"
+            )
         means = {name: mean(values) for name, values in scores.rewards.items()}
         for name, value in (scores.metrics | means).items():
             if value is not None:

@@ -140,14 +140,14 @@ def said(text: str) -> list[dict[str, str]]:
 class Constant:
     """A scorer whose rewards are the same for all."""
 
-    def __init__(self, value: float | None) -> None:
-        self.value = value
+    def __init__(self, value: float | None, metric: str = "words") -> None:
+        self.value, self.metric = value, metric
         self.asked: dict[str, Any] = {}
 
     def score(self, prompts: list[Any], completions: list[Any], columns: dict[str, Any], **more: Any) -> Scores:
         self.asked = {"prompts": prompts, "completions": completions, "columns": columns, **more}
         values = [self.value] * len(prompts)
-        return Scores({"kind": values}, values, {"words": 3.0}, {})
+        return Scores({"kind": values}, values, {self.metric: 3.0}, {})
 
 
 class State:
@@ -182,6 +182,13 @@ def test_a_step_to_which_no_reward_applies_is_an_error() -> None:
     reward = reward_function(Constant(None), [{"prompt": "a"}])  # type: ignore[arg-type]
 
     with pytest.raises(StageError, match="step 5: no reward applies to any of 1 completions"):
+        reward(prompts=["0"], completions=["x"], completion_ids=[[1]], trainer_state=State, log_metric=print)
+
+
+def test_a_metric_of_a_reward_that_is_called_as_one_of_the_training_is_an_error() -> None:
+    reward = reward_function(Constant(0.5, metric="loss"), [{"prompt": "a"}])  # type: ignore[arg-type]
+
+    with pytest.raises(StageError, match=r"log_metric\(loss\): a metric of the training has this name"):
         reward(prompts=["0"], completions=["x"], completion_ids=[[1]], trainer_state=State, log_metric=print)
 
 
