@@ -35,7 +35,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo ui schedule test test-long test-placement test-ui test-continuous test-serve test-cluster test-crash fuzz parity survive images lint bench lock clean
+.PHONY: help demo ui schedule test test-long test-placement test-ui test-continuous test-serve test-cluster test-clouds test-crash fuzz parity survive images lint bench lock clean
 
 # without .pyc files the large libraries load several times slower
 unexport PYTHONDONTWRITEBYTECODE
@@ -75,6 +75,14 @@ test-serve: $(READY)  ## the champion's service with vLLM: switched under 16 cli
 
 test-cluster: $(READY)  ## the whole chain in pods that share nothing, 30 of them killed, each trainer continued, continuous training; two hours
 	$(BIN)/python -m pytest -m slow tests/cluster
+
+# Azure's emulator is Node's, Google's a Python package that is not for our environment
+CLOUDS := .venv/clouds
+test-clouds: $(READY)  ## the storage of Azure and of Google, by their emulators; a minute, needs npm
+	@test -x $(CLOUDS)/bin/gcp-storage-emulator || { \
+	  "$(PYTHON)" -m venv $(CLOUDS) && $(CLOUDS)/bin/pip install -qq gcp-storage-emulator==2026.7.19; }
+	@test -x $(CLOUDS)/node_modules/.bin/azurite-blob || npm install --prefix $(CLOUDS) --silent --no-audit --no-fund azurite@3.37.0
+	$(BIN)/python -m pytest -m slow tests/placement/test_clouds.py
 
 # strace records what a program writes and syncs
 test-crash: $(READY)  ## power cuts at every point of five programs, replayed: nothing that a manifest vouches for is lost

@@ -78,6 +78,10 @@ class _Stream(io.RawIOBase):
         buffer[: len(content)] = content
         return len(content)
 
+    def readall(self) -> bytes:
+        """Python's own asks for 8 KB at a time."""
+        return b"".join(iter(lambda: self.read(BLOCK_BYTES) or b"", b""))
+
     def _read(self, size: int) -> bytes:
         try:
             return bytes(self._file.read(size))

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from infra.placement.address import DIGEST, bring, files_in, pack
+from infra.placement.address import BLOCK_BYTES, DIGEST, bring, files_in, find, pack
 from infra.placement.storage import StorageError
 from tasks.convert.adopt_spec import AdoptSpec
 from tasks.data.source_spec import FilesSource
@@ -73,6 +73,16 @@ def test_a_process_that_is_killed_leaves_nothing_that_is_believed(s3: S3, where:
     assert not [path for path in (tmp_path / "cache/brought").iterdir() if path.suffix not in (".lock", ".partial")]
     assert content(bring(where)) == FILES
     assert not list((tmp_path / "cache").glob("brought/*.partial"))
+
+
+def test_a_whole_file_is_read_in_blocks(s3: S3, where: str, tmp_path: Path) -> None:
+    large = bytes(BLOCK_BYTES + 1)
+    put(s3, f"{where}/large", large)
+    with disturbed(s3, faults := Faults()) as proxied, proxied.flyte(tmp_path):
+        (file,) = find(f"{where}/large")
+        with file.open() as stream:
+            assert stream.read() == large
+    assert len([each for each in faults.seen if each.startswith("GET") and each.endswith("large")]) == 2
 
 
 def test_nothing_at_an_address_is_said(where: str) -> None:
