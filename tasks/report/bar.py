@@ -68,14 +68,17 @@ def verdict(models: list[Source], evaluations: list[Source]) -> list[Block]:
     texts: list[Block] = []
     for model in models:
         before, after = start_of(model, evaluations), evaluation_of(model, evaluations)
-        if before is None or after is None or before is after:
+        if before is None or after is None:
+            continue
+        if before is after:
+            texts.append(Text(f"{model.label} has the weights that it started from: its training changed nothing."))
             continue
         lines = compare(read_results(before.directory), read_results(after.directory))
         found.setdefault(f"{without_seed(after.label)} from {without_seed(before.label)}", []).append(lines)
         counts = [f"{number} {each}" for each in MARKS if (number := sum(line.found == each for line in lines))]
         texts.append(Text(f"{after.label} against {before.label}, the model it started from: {', '.join(counts)}."))
     if not found:
-        return []
+        return texts
     names = list(dict.fromkeys(line.name for runs in found.values() for lines in runs for line in lines))
     rows: list[list[Cell]] = [[words(name), *[_cell(name, runs) for runs in found.values()]] for name in names]
     caption = (

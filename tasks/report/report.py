@@ -76,8 +76,10 @@ def where_next(sources: list[Source], html: Path) -> Section:
         items += [("To turn the champion back:", f"python -m workflows.rollback {name}") for name in names]
         return Section("Where to look next", [List(items)])
     items += [
-        ("To change the run, edit a copy of", "workflows/recipes/laptop.yaml"),
-        ("What it does not touch comes from the cache:", f"{RUN} --recipe mine.yaml"),
+        (
+            "To run a changed copy of the recipe (what it does not touch comes from the cache):",
+            f"{RUN} --recipe mine.yaml",
+        )
     ]
     return Section("Where to look next", [List(items)])
 
