@@ -1,6 +1,6 @@
 """The pretraining engine, ended after a step as SIGTERM ends it: with a checkpoint and exit code 143.
 
-    STEP=20 torchrun … -m tests.pretrain.until JOB_DIR
+STEP=20 torchrun … -m tests.pretrain.until JOB_DIR
 """
 
 import os
