@@ -84,23 +84,44 @@ class SDPAttention(torch.nn.Module):
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None) -> Tensor:
         if not CUDA:
             return attend(query, key, value, hidden, self.window, self.softmax_scale)
-        rows, columns = query.size(2), key.size(2)
-        window = self.window if self.window and self.window < columns else None
-        mask = None
-        if hidden is not None or window or rows != columns:
-            mask = torch.ones(rows, columns, dtype=torch.bool, device=query.device).tril(columns - rows)
-            mask = mask.triu(columns - rows - window + 1) if window else mask
-            mask = mask & ~hidden if hidden is not None else mask
-        return F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=mask,
-            is_causal=mask is None,
-            dropout_p=self.dropout if self.training else 0.0,
-            scale=self.softmax_scale,
-            enable_gqa=key.size(1) != query.size(1),
-        )
+        dropout = self.dropout if self.training else 0.0
+        return fused(query, key, value, hidden, self.window, self.softmax_scale, dropout)
+
+
+def fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    hidden: Tensor | None,
+    window: int | None,
+    scale: float | None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """As cpu_attention.attend, by torch's fused kernels."""
+    rows, columns = query.size(2), key.size(2)
+    window = window if window and window < columns else None
+    mask = None
+    if hidden is not None or window or rows != columns:
+        mask = torch.ones(rows, columns, dtype=torch.bool, device=query.device).tril(columns - rows)
+        mask = mask.triu(columns - rows - window + 1) if window else mask
+        mask = mask & ~hidden if hidden is not None else mask
+    grouped = key.size(1) != query.size(1)
+    if grouped and (mask is not None or query.dtype == torch.float32):
+        # Grouped queries are for torch's flash kernel, which takes neither a mask nor fp32. The memory-efficient
+        # one takes both, but one key for each query; asked otherwise, torch holds all scores, without a word
+        # (tasks/pretrain/memory.py counts the copies)
+        key, value = (tensor.repeat_interleave(query.size(1) // key.size(1), dim=1) for tensor in (key, value))
+        grouped = False
+    return F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=mask is None,
+        dropout_p=dropout,
+        scale=scale,
+        enable_gqa=grouped,
+    )
 
 
 class _WholeSequence(torch.autograd.Function):

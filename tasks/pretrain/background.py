@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.filesystem import SerializationFormat, _write_
 
 from tasks.manifest import FileEntry
 from tasks.pretrain.megatron import CUDA
+from tasks.pretrain.megatron_versions import ASYNC_SAVE
 
 # isort: split
 from megatron.core.dist_checkpointing.dict_utils import nested_values
@@ -55,7 +56,9 @@ class ThreadStrategy(TorchDistSaveShardedStrategy):
     def __init__(self) -> None:
         super().__init__("torch_dist", 1, thread_count=1)
 
-    def async_save(self, sharded_state_dict: ShardedStateDict, checkpoint_dir: Path) -> AsyncRequest:
+    def async_save(
+        self, sharded_state_dict: ShardedStateDict, checkpoint_dir: Path, async_strategy: str = "mcore"
+    ) -> AsyncRequest:
         # Megatron starts a process for its queue of results unless it has one: we only need a queue
         filesystem_async._results_queue = queue.SimpleQueue()
         self._live = {
@@ -63,9 +66,11 @@ class ThreadStrategy(TorchDistSaveShardedStrategy):
             for item in nested_values(sharded_state_dict)
             if isinstance(item, ShardedTensor)
         }
-        return super().async_save(sharded_state_dict, checkpoint_dir)
+        return super().async_save(sharded_state_dict, checkpoint_dir, **ASYNC_SAVE)
 
-    def _get_save_and_finalize_callbacks(self, writer: FileSystemWriterAsync, planned: Any) -> AsyncRequest:
+    def _get_save_and_finalize_callbacks(
+        self, writer: FileSystemWriterAsync, planned: Any, async_strategy: str = "mcore"
+    ) -> AsyncRequest:
         writer.write_buckets = [self._staged(bucket) for bucket in writer.write_buckets]
         if CUDA:
             torch.cuda.synchronize()

@@ -104,12 +104,15 @@ class Checkpoints:
             prepare(state.optimizer, 0)
         try:
             request = dist_checkpointing.save(
-                {**state.sharded(with_rng=True), "plain": state.plain()},
+                state.sharded(with_rng=True),
                 str(path),
                 self._strategy,
                 async_sharded_save=True,
                 validate_access_integrity=False,  # torch's plan is validated in any case
             )
+            if dist.get_rank() == 0:
+                # Every version of Megatron-Core reads this file; 0.19 no longer writes it
+                torch.save({"plain": state.plain()}, path / "common.pt")
         except (OSError, RuntimeError) as error:  # torch.save says RuntimeError when the disk is full
             if shutil.disk_usage(path).free > 1 << 20:
                 raise

@@ -1,6 +1,6 @@
 """Lets Megatron-Core run where there is no GPU. Call `install()` before megatron.core is imported.
 
-Megatron-Core 0.16 names CUDA in some forty places. This hook rewrites those words in megatron.core's
+Megatron-Core (0.16 and 0.19) names CUDA in some forty places. This hook rewrites those words in megatron.core's
 own sources as they load, in this process only; nothing outside of megatron.core is patched but the
 three torch.cuda random-state functions that it calls. (Patching torch.zeros or torch.arange instead
 would silently break the rotary frequencies of a Hugging Face model in the same process.)
@@ -23,7 +23,7 @@ _REWRITES = [
     (re.compile(r"torch\.cuda\.synchronize\(\)"), "None"),
     (re.compile(r"torch\.cuda\.empty_cache\(\)"), "None"),
     (re.compile(r"\.cuda\((torch\.get_default_device\(\)|non_blocking=True)?\)"), ".cpu()"),
-    (re.compile(r"torch\.cuda\.Stream\(\)"), "None"),
+    (re.compile(r"torch\.cuda\.(Stream|current_stream)\(\)"), "None"),
     (re.compile(r"pin_memory=True"), "pin_memory=False"),
     (re.compile(r"(['\"])torch\.cuda\.(Float|Half|BFloat16)Tensor\1"), r"'torch.\2Tensor'"),
 ]

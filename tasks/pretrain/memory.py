@@ -154,11 +154,14 @@ class _Stage:
     def attention(self, recompute: bool) -> int:
         model, ranks = self.model, self.layout.context
         grouped = model.heads != model.kv_heads
-        own_values = recompute or ranks == 1  # not copies of them
+        copied = self.keys_copied() and not recompute
+        own_values = recompute or (ranks == 1 and not copied)  # not copies of them
         head_norm = model.shape().qk_norm
         kept = 2 * self.queries  # turned, and the result
         if recompute:
             kept += self.keys
+        elif copied:  # for each chunk of queries, the keys and values up to its end
+            kept += self.queries * (2 if ranks == 1 else 2 * ranks + 1)
         else:  # gathered over the context parallel ranks
             kept += ranks * self.keys * (1 if own_values else 2)
         if own_values or head_norm:
@@ -175,13 +178,24 @@ class _Stage:
         sums = (self.queries + self.keys) // self.model.head_dim * FLOAT
         return copied * self.element + sums
 
-    def mask(self) -> int:
-        """Attention's mask, where causality alone is not enough, as numbers to add to the scores."""
-        spec, ranks = self.spec, self.layout.context
+    def masked(self) -> bool:
+        """Whether causality alone is not enough."""
         window = self.model.sliding_window
+        return (
+            self.layout.context > 1 or self.spec.mask_documents or bool(window and window < self.spec.sequence_length)
+        )
+
+    def keys_copied(self) -> bool:
+        """Whether attention makes a key and a value for each query head of grouped ones (attention.fused)."""
+        grouped = self.model.heads != self.model.kv_heads
+        return not self.kernels.attention_rows and grouped and (self.masked() or self.spec.precision == "fp32")
+
+    def mask(self) -> int:
+        """Attention's mask as numbers to add to the scores."""
+        spec, ranks = self.spec, self.layout.context
         if self.kernels.attention_rows:
             return 0  # made anew for each block
-        if ranks == 1 and not spec.mask_documents and not (window and window < spec.sequence_length):
+        if not self.masked():
             return 0
         if ranks == 1:
             cells = spec.sequence_length**2

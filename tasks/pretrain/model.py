@@ -10,6 +10,7 @@ from tasks.pretrain.initialization import initialize
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.loss import FusedLossGPTModel
 from tasks.pretrain.megatron import CUDA, DEVICE
+from tasks.pretrain.megatron_versions import submodules
 from tasks.pretrain.model_spec import ModelSpec
 
 # isort: split
@@ -20,6 +21,7 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_with_transformer_engine_spec,
 )
 from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -40,6 +42,13 @@ class RMSNorm(torch.nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) if CUDA else rms_norm(x, self.weight, self.epsilon)
+
+
+class SwiGLU(MegatronModule):
+    """The activation of cpu_ops in the place that Megatron has for Transformer Engine's."""
+
+    def forward(self, gate_and_up: Tensor) -> Tensor:
+        return swiglu(gate_and_up)
 
 
 def transformer_config(spec: ModelSpec, precision: str, layout: Layout | None = None) -> TransformerConfig:
@@ -137,10 +146,10 @@ def block_spec(config: TransformerConfig, chunk: int | None) -> TransformerBlock
             name: key for name, key in parts.sharded_state_dict_keys_map.items() if name != "pre_mlp_layernorm."
         }
     if not CUDA:
-        feed_forward = parts.mlp.submodules
+        feed_forward = submodules(parts.mlp)
         dense = [feed_forward.experts, feed_forward.shared_experts] if config.num_moe_experts else [parts.mlp]
         for module in dense:
-            module.submodules.activation_func = swiglu
+            submodules(module).activation_func = SwiGLU
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
     return TransformerBlockSubmodules([layer] * get_num_layers_to_build(config, chunk), layer_norm=RMSNorm)

@@ -11,10 +11,11 @@ import torch.distributed as dist
 
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.megatron import BACKEND, CUDA
+from tasks.pretrain.megatron_versions import forget_moe_losses
 
 # isort: split
 from megatron.core import parallel_state, tensor_parallel
-from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler, get_moe_layer_wise_logging_tracker
+from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # malloc.h
 
@@ -61,6 +62,6 @@ def model_parallel(layout: Layout, seed: int) -> Iterator[None]:
         yield
     finally:
         parallel_state.destroy_model_parallel()
-        # what belongs to the model that was: its layers and groups, the shape of its loss's scale
-        get_moe_layer_wise_logging_tracker().clear()
+        # what belongs to the model that is gone: its layers and groups, the shape of its loss's scale
+        forget_moe_losses()
         MoEAuxLossAutoScaler.main_loss_backward_scale = None

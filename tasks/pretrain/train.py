@@ -11,15 +11,21 @@ SIGTERM ends it after the present step, with a checkpoint.
 Any layout of processes may train it, and a resumed run may have another one than it began with.
 """
 
+import os
+
 from tasks.job import Job, main
 from tasks.pretrain.spec import PretrainSpec
 
 
 def work(job: Job) -> None:
+    spec = job.spec(PretrainSpec)
+    if spec.layout.tensor > 1:
+        # One queue: kernels start in the order of their calls. Megatron counts on that where it starts a tensor
+        # parallel collective before the product that is to hide it. CUDA reads it when it starts, so before torch
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     from tasks.pretrain.process import distributed
     from tasks.pretrain.trainer import Trainer
 
-    spec = job.spec(PretrainSpec)
     with distributed(spec.layout, spec.seed):
         trainer = Trainer(job, spec)
         trainer.end_on_sigterm()

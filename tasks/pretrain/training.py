@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tasks.pretrain.batches import Batch
 from tasks.pretrain.megatron import DEVICE
+from tasks.pretrain.megatron_versions import moe_losses
 from tasks.pretrain.model import build_chunks, transformer_config
 from tasks.pretrain.optimizer import build_optimizer, clip_gradients
 from tasks.pretrain.spec import PretrainSpec
@@ -21,7 +22,6 @@ from tasks.pretrain.spec import PretrainSpec
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.module import Float16Module
-from megatron.core.transformer.moe.moe_utils import track_moe_metrics
 
 
 class Training:
@@ -76,9 +76,7 @@ class Training:
         """A mixture's auxiliary losses since the last call, mean over its layers and a step's micro batches."""
         if not self.spec.model.experts:
             return {}
-        found: dict[str, Tensor] = {}
-        track_moe_metrics(1 / micro_batches, 0, total_loss_dict=found, num_layers=self.spec.model.layers)
-        return {name: float(value) for name, value in found.items()}
+        return {name: float(value) for name, value in moe_losses(micro_batches, self.spec.model.layers).items()}
 
     @torch.no_grad()
     def evaluate(self, batches: list[Batch]) -> float:

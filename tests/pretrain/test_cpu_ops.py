@@ -11,6 +11,7 @@ from torch import Tensor
 
 # isort: split  (tasks.pretrain.megatron before megatron.core)
 import tasks.pretrain.megatron  # noqa: F401
+from tasks.pretrain.attention import fused
 from tasks.pretrain.cpu_attention import ROWS, attend
 from tasks.pretrain.cpu_ops import rms_norm, rotate, swiglu
 
@@ -114,9 +115,10 @@ def plain_attention(query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | 
     heads_in_group=st.integers(1, 3),
     window=st.none() | st.integers(1, 200),
     documents=st.booleans(),
+    attention=st.sampled_from([attend, fused]),  # a CPU's and a GPU's
 )
 def test_attention_is_torchs(
-    rows: int, before: int, groups: int, heads_in_group: int, window: int | None, documents: bool
+    rows: int, before: int, groups: int, heads_in_group: int, window: int | None, documents: bool, attention: Operation
 ) -> None:
     columns = before + rows
     # (sequence, batch, heads, head size) in memory, as Megatron has it
@@ -124,7 +126,7 @@ def test_attention_is_torchs(
     inputs = [tensor.permute(1, 2, 0, 3) for tensor in randoms(*shapes)]
     document = torch.arange(columns) // 40
     hidden = (document[before:, None] != document)[None, None].expand(2, 1, -1, -1) if documents else None
-    found = both_ways(lambda q, k, v: attend(q, k, v, hidden, window, None), *inputs)
+    found = both_ways(lambda q, k, v: attention(q, k, v, hidden, window, None), *inputs)
     expected = both_ways(lambda q, k, v: plain_attention(q, k, v, hidden, window), *inputs)
     for got, true in zip(found, expected, strict=True):
         torch.testing.assert_close(got, true, rtol=1e-4, atol=1e-5)

@@ -137,7 +137,7 @@ def test_the_worst_of_two_processes_takes_what_is_estimated(name: str, measured:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-@pytest.mark.parametrize("model", ["grouped", "plain", "experts"])
+@pytest.mark.parametrize("model", ["grouped", "plain", "experts", "window"])
 def test_a_gpu_takes_what_is_estimated(model: str, recompute: str) -> None:
     large = {"hidden": 1024, "head_dim": 128, "heads": 8, "ffn_hidden": 3072, "vocab_size": 32768}
     wanted = PretrainSpec(

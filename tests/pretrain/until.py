@@ -1,0 +1,24 @@
+"""The pretraining engine, ended after a step as SIGTERM ends it: with a checkpoint and exit code 143.
+
+STEP=20 torchrun … -m tests.pretrain.until JOB_DIR
+"""
+
+import os
+
+from tasks.job import Job, main
+
+
+def work(job: Job) -> None:
+    from tasks.pretrain.trainer import Trainer
+
+    def ends(trainer: Trainer) -> bool:
+        return trainer.state.step == int(os.environ["STEP"])
+
+    Trainer._any_rank_stopping = ends  # type: ignore[method-assign]
+    from tasks.pretrain import train
+
+    train.work(job)
+
+
+if __name__ == "__main__":
+    main(work)
