@@ -5,6 +5,8 @@
 #   PIP_FIND_LINKS=DIR           where torch's CPU build lies, when it should not come from PyTorch's own index
 #   RECIPE=FILE                  another recipe for `make demo`
 #   WORKERS=N                    processes of `make test`; each wants a core and 4 GB
+#   TESTS="FOLDER …"             a part of the tests for `make test` and `make test-long`
+#   VENV=FOLDER                  where the environment is, when one clone has both
 
 TORCH_BACKEND ?= cpu
 ifeq ($(TORCH_BACKEND),cpu)
@@ -26,8 +28,9 @@ RECIPE ?= workflows/recipes/laptop.yaml
 WORKERS ?= 2
 BENCHMARKS = $(filter-out __init__ harness,$(basename $(notdir $(wildcard tests/benchmarks/*.py))))
 
-BIN := .venv/bin
-READY := .venv/ready-$(TORCH_BACKEND)
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready-$(TORCH_BACKEND)
 UV := $(BIN)/uv
 FROM := $(if $(PIP_FIND_LINKS),--find-links "$(PIP_FIND_LINKS)",--torch-backend cpu)
 
@@ -39,7 +42,10 @@ SHELL := /bin/bash
 
 # without .pyc files the large libraries load several times slower
 unexport PYTHONDONTWRITEBYTECODE
+# the laptop's recipe reads no hub, and nothing else shall ask one; another recipe may read one
+ifeq ($(RECIPE),workflows/recipes/laptop.yaml)
 export HF_HUB_OFFLINE ?= 1
+endif
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -54,10 +60,10 @@ schedule: $(READY)  ## continuous training by its cron expressions, without a Fl
 	@$(BIN)/python -m workflows.schedule
 
 test: lint  ## the checks, then the tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 test-long: $(READY)  ## the tests that take minutes each: parity on four processes, deaths and hangs of ranks, servers, killed pods, the examples
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "long and not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "long and not slow" $(TESTS)
 
 test-placement: $(READY)  ## placed stages on two real Slurm clusters, made in namespaces by root; about half an hour
 	tests/placement/slurm/run.sh
@@ -111,6 +117,7 @@ bench: $(READY)  ## every benchmark: a table and a line of JSON each
 	@for name in $(BENCHMARKS); do $(BIN)/python -m tests.benchmarks.$$name; done
 
 # The stamp comes last: an install that was interrupted leaves none, and is taken up again.
+HAS_HEADERS := import pathlib, sys, sysconfig; sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())
 IS_RIGHT := import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(PYTHON_VERSION)")
 $(READY): $(LIST) Makefile
 	@"$(PYTHON)" -c '$(IS_RIGHT)' 2>/dev/null || { \
@@ -118,11 +125,16 @@ $(READY): $(LIST) Makefile
 	  echo "apt-get install python$(PYTHON_VERSION)-venv) or name it: make PYTHON=/path/to/python$(PYTHON_VERSION)" >&2; exit 2; }
 	@"$(PYTHON)" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || { \
 	  echo "vLLM needs libnuma, which is not here (Debian, Ubuntu: apt-get install libnuma1)" >&2; exit 2; }
-	@rm -f .venv/ready-*
-	@$(BIN)/python -c 'import pip; $(IS_RIGHT)' 2>/dev/null || "$(PYTHON)" -m venv --clear .venv
+ifeq ($(TORCH_BACKEND),cuda)
+	@command -v "$${CC:-gcc}" >/dev/null && "$(PYTHON)" -c '$(HAS_HEADERS)' || { \
+	  echo "Triton compiles for the GPU with gcc and Python.h, and one of them is not here (Debian, Ubuntu: apt-get install" >&2; \
+	  echo "gcc python$(PYTHON_VERSION)-dev)" >&2; exit 2; }
+endif
+	@rm -f $(VENV)/ready-*
+	@$(BIN)/python -c 'import pip; $(IS_RIGHT)' 2>/dev/null || "$(PYTHON)" -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install -qq --no-deps uv==$(UV_VERSION)
 	@$(if $(TORCH),echo "installing $(TORCH)"; $(UV) pip install --quiet --python $(BIN)/python --no-deps $(FROM) "$(TORCH)")
-	@echo "installing $(LIST), $$(grep -c '^[a-z]' $(LIST)) packages: about a minute, once"
+	@echo "installing $(LIST), $$(grep -c '^[a-z]' $(LIST)) packages: one to three minutes, once"
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --compile-bytecode -r $(LIST)
 	@touch $@
 
@@ -134,7 +146,8 @@ BUILT := $(foreach name,sqlitedict word2number rouge-score,--no-binary $(name))
 FOR_IMAGES := --python-version 3.12 --python-platform x86_64-manylinux_2_31 --only-binary :all: $(BUILT)
 lock:  ## resolve requirements.in and images/*.in to their pinned lists
 	$(COMPILE) --python-version 3.11 $(FROM) $(foreach name,torch torchvision torchaudio torchcodec,--no-emit-package $(name)) requirements.in -o requirements.txt
-	for family in data train serve post-train connector mlflow gpu; do $(COMPILE) $(FOR_IMAGES) images/$$family.in -o images/$$family.txt; done
+	for name in gpu connector mlflow; do $(COMPILE) $(FOR_IMAGES) images/$$name.in -o images/$$name.txt; done
+	for family in data train serve post-train; do $(COMPILE) $(FOR_IMAGES) --no-annotate images/$$family.in -c images/gpu.txt -o images/$$family.txt; done
 
 clean:  ## forget the environment and everything that was made (.baton)
-	rm -rf .venv .baton .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .baton .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,7 +12,7 @@ from tests.source import ROOT
 
 def make(*words: str, where: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """`make` as typed in a shell, not as a part of the `make test` that may be running us."""
-    environment = {name: value for name, value in os.environ.items() if "MAKE" not in name}
+    environment = {name: value for name, value in os.environ.items() if "MAKE" not in name and name != "HF_HUB_OFFLINE"}
     return subprocess.run(["make", *words], cwd=where, env=environment, check=False, capture_output=True, text=True)
 
 
@@ -53,6 +53,32 @@ def test_a_gpu_machine_has_a_python_and_a_list_of_its_own(bare_clone: Path) -> N
     ended = make("lint", "TORCH_BACKEND=cuda", "PYTHON=no-such-python", where=bare_clone)
     assert "pinned list is for Python 3.12" in ended.stderr
     assert "-r images/gpu.txt" in make("-n", "lint", "TORCH_BACKEND=cuda", where=bare_clone).stdout
+
+
+@pytest.mark.parametrize(("compiler", "headers"), [("no-such-compiler", 0), ("true", 1)])
+def test_what_triton_compiles_with_is_asked_for_on_a_gpu_machine(
+    bare_clone: Path, tmp_path: Path, compiler: str, headers: int
+) -> None:
+    python = tmp_path / "python3.12"  # says yes to everything, but for Python.h
+    python.write_text(f'#!/bin/sh\ncase "$2" in *Python.h*) exit {headers};; esac\n')
+    python.chmod(0o755)
+    ended = make("lint", "TORCH_BACKEND=cuda", f"PYTHON={python}", f"CC={compiler}", where=bare_clone)
+    assert ended.returncode == 2
+    assert "apt-get install\ngcc python3.12-dev" in ended.stderr
+    assert not (bare_clone / ".venv").exists()
+
+
+def test_one_clone_can_have_both_environments(bare_clone: Path) -> None:
+    listed = make("-n", "test", "TORCH_BACKEND=cuda", "VENV=.venv-cuda", "TESTS=tests/serve", where=bare_clone).stdout
+    assert "touch .venv-cuda/ready-cuda" in listed and ".venv/" not in listed
+    assert listed.splitlines()[-1].startswith(".venv-cuda/bin/python -m pytest")
+    assert listed.endswith(" tests/serve\n")
+
+
+@pytest.mark.parametrize(("words", "offline"), [([], "1"), (["RECIPE=mine.yaml"], "")])
+def test_only_the_laptop_s_recipe_is_kept_from_the_hub(words: list[str], offline: str) -> None:
+    said = make("--eval=say: ; @echo offline=$${HF_HUB_OFFLINE-}", "say", *words).stdout
+    assert said == f"offline={offline}\n"
 
 
 def test_an_unknown_backend_is_refused() -> None:

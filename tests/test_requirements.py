@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from importlib.metadata import version
 from pathlib import Path
 
@@ -33,6 +34,14 @@ def test_the_list_is_what_the_direct_requirements_resolve_to() -> None:
 
 def test_the_environment_of_a_gpu_machine_runs_the_same_flyte() -> None:
     assert requirements(ROOT / "images/gpu.txt")["flytekit"] == requirements(ROOT / "requirements.txt")["flytekit"]
+
+
+def test_trl_supports_the_vllm_that_is_installed() -> None:
+    """It warns of one that it does not know."""
+    from trl.import_utils import is_vllm_available
+
+    with warnings.catch_warnings(action="error"):
+        is_vllm_available()
 
 
 def test_no_list_says_where_it_was_made() -> None:

@@ -17,6 +17,8 @@ from infra.home import quiet
 
 quiet()
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+# To ask whether there is a GPU begins to use CUDA, which a process that is forked from this one could not do again.
+os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
 if not torch.cuda.is_available():
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     # vLLM's sampler counts ranks in a function that inductor would compile for 2 to 20 s, for nothing

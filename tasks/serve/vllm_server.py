@@ -18,6 +18,8 @@ GRACE_S = 10.0  # vLLM ends within 2 s of SIGTERM
 def main() -> None:
     quiet()
     end_with_launcher(GRACE_S)
+    # To ask whether there is a GPU begins to use CUDA, which a process that is forked from this one could not do again.
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     import torch
 
     if not torch.cuda.is_available():

@@ -16,6 +16,8 @@ from uuid import uuid4
 
 import grpc
 import pytest
+
+pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
 import yaml
 from flyteidl.admin import agent_pb2
 from flyteidl.core import errors_pb2, literals_pb2, tasks_pb2

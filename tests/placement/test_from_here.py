@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
 from sky.server.common import get_server_url, is_api_server_local
 
 from infra.placement.config import Placement

@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+
+pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
 from flytekit.models.literals import Literal, LiteralMap
 
 from infra.placement.config import NO_IMAGE, Placement

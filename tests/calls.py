@@ -1,0 +1,185 @@
+"""Every call that our source makes of a library, bound against the signature that is installed.
+
+    python -m tests.calls FILE …        a line for each: the file, the line, the call, and what is wrong with it
+
+It reads source and imports the libraries alone: in a process of its own, since an import of ours may change them.
+"""
+
+import ast
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+LIBRARIES = {"vllm", "trl", "megatron", "transformers", "accelerate"}
+Found = tuple[int, str, str]  # the line, the call as written, what is wrong ("" if nothing is)
+
+
+class Missing(Exception):
+    """A library has no such name."""
+
+
+def calls(source: str) -> Iterator[Found]:
+    """The calls of what is imported from a library, of methods of an argument that is annotated with a class of
+    theirs, and of `super()` in a class derived from theirs; methods that override theirs; names of theirs."""
+    tree = ast.parse(source)
+    try:
+        names = _imported(tree)
+    except (ImportError, Missing) as error:
+        yield 1, "import", str(error)
+        return
+    yield from _Scope(names).found(tree)
+
+
+def _imported(tree: ast.AST) -> dict[str, Any]:
+    """Name in the file -> a library's module or what is in it."""
+    found: dict[str, Any] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.split(".")[0]
+                if top in LIBRARIES:
+                    module = importlib.import_module(alias.name)
+                    found[alias.asname or top] = module if alias.asname else sys.modules[top]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in LIBRARIES:
+            module = importlib.import_module(node.module)
+            found |= {alias.asname or alias.name: _get(module, alias.name) for alias in node.names}
+    return found
+
+
+def _get(owner: Any, name: str) -> Any:
+    """Raises Missing."""
+    if isinstance(owner, ModuleType) and not hasattr(owner, name):
+        with suppress(ModuleNotFoundError):
+            return importlib.import_module(f"{owner.__name__}.{name}")
+    if not hasattr(owner, name):
+        raise Missing(f"{owner.__name__} has no {name}")
+    return getattr(owner, name)
+
+
+@dataclass(frozen=True)
+class _Scope:
+    names: dict[str, Any]  # what of a library they stand for
+    instances: frozenset[str] = frozenset()  # those that stand for an instance of that class
+    base: type | None = None  # the class of a library that `super()` is
+
+    def found(self, tree: ast.AST) -> Iterator[Found]:
+        for node in ast.iter_child_nodes(tree):
+            try:
+                match node:
+                    case ast.ClassDef():
+                        bases = [each for each in map(self.target, node.bases) if inspect.isclass(each)]
+                        yield from _Scope(self.names, base=bases[0] if bases else None).found(node)
+                        continue
+                    case ast.FunctionDef():
+                        yield from self.override(node)
+                        yield from self.inside(node).found(node)
+                        continue
+                    case ast.Call():
+                        yield from self.call(node)
+                    case ast.Attribute(ctx=ast.Load()):  # what is set may be new
+                        self.target(node)
+            except Missing as error:
+                yield node.lineno, ast.unparse(node), str(error)
+            yield from self.found(node)
+
+    def inside(self, function: ast.FunctionDef) -> "_Scope":
+        arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+        meant = {each.arg: self.target(each.annotation) if each.annotation else None for each in arguments}
+        instances = {name for name, found in meant.items() if inspect.isclass(found)}
+        return _Scope(self.names | meant, self.instances - meant.keys() | instances, self.base)
+
+    def target(self, node: ast.AST) -> Any:
+        """What of a library an expression stands for, or None. Raises Missing."""
+        if isinstance(node, ast.Name):
+            return self.names.get(node.id)
+        if not isinstance(node, ast.Attribute):
+            return None
+        if self.of_an_instance(node):  # which has more than its class has
+            return getattr(self.base if _is_super(node.value) else self.target(node.value), node.attr, None)
+        owner = self.target(node.value)
+        return _get(owner, node.attr) if isinstance(owner, ModuleType) or inspect.isclass(owner) else None
+
+    def of_an_instance(self, node: ast.AST) -> bool:
+        if not isinstance(node, ast.Attribute):
+            return False
+        return _is_super(node.value) or (isinstance(node.value, ast.Name) and node.value.id in self.instances)
+
+    def call(self, node: ast.Call) -> Iterator[Found]:
+        target = self.target(node.func)
+        if not callable(target) or (isinstance(node.func, ast.Name) and node.func.id in self.instances):
+            return
+        plain = [None for each in node.args if not isinstance(each, ast.Starred)]
+        named = {each.arg: None for each in node.keywords if each.arg}
+        whole = len(plain) + len(named) == len(node.args) + len(node.keywords)  # neither * nor **
+        if self.of_an_instance(node.func) and not inspect.ismethod(target):
+            plain.append(None)
+        yield node.lineno, ast.unparse(node.func), _misfit(target, plain, named, whole)
+
+    def override(self, node: ast.FunctionDef) -> Iterator[Found]:
+        """Ours takes all that theirs takes, as positions or by name."""
+        theirs = getattr(self.base, node.name, None)
+        if inspect.isfunction(theirs) and node.name != "__init__":
+            known = list(inspect.signature(theirs).parameters.values())
+            plain = [None for each in known if each.kind == Parameter.POSITIONAL_OR_KEYWORD]
+            named = {each.name: None for each in known if each.kind == Parameter.KEYWORD_ONLY}
+            by_name = named | {each.name: None for each in known[1:] if each.kind == Parameter.POSITIONAL_OR_KEYWORD}
+            whole = known[-1].kind != Parameter.VAR_KEYWORD
+            ours = _signature(node.args)
+            wrong = _unbound(ours, plain, named, whole) and _unbound(ours, [None], by_name, whole)
+            yield node.lineno, f"def {node.name}", wrong
+
+
+def _is_super(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+
+
+def _signature(arguments: ast.arguments) -> Signature:
+    def made(names: list[ast.arg], kind: Any) -> list[Parameter]:
+        return [Parameter(each.arg, kind) for each in names]
+
+    return Signature([
+        *made(arguments.posonlyargs, Parameter.POSITIONAL_ONLY),
+        *made(arguments.args, Parameter.POSITIONAL_OR_KEYWORD),
+        *made([arguments.vararg] if arguments.vararg else [], Parameter.VAR_POSITIONAL),
+        *[Parameter(each.arg, Parameter.KEYWORD_ONLY, default=None) for each in arguments.kwonlyargs],
+        *made([arguments.kwarg] if arguments.kwarg else [], Parameter.VAR_KEYWORD),
+    ])  # fmt: skip
+
+
+def _misfit(target: Any, plain: list[None], named: dict[str, None], whole: bool) -> str:
+    try:
+        signature = inspect.signature(target)
+    except ValueError:  # made in C
+        return ""
+    found = _unbound(signature, plain, named, whole)
+    if getattr(target, "__name__", "") == "LLM":  # which hands on the rest
+        from vllm import EngineArgs
+
+        rest = {name: None for name in named if name not in signature.parameters}
+        found = found or _unbound(inspect.signature(EngineArgs), [], rest, False)
+    return found
+
+
+def _unbound(signature: Signature, plain: list[None], named: dict[str, None], whole: bool) -> str:
+    try:
+        (signature.bind if whole else signature.bind_partial)(*plain, **named)
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def main() -> None:
+    for name in sys.argv[1:]:
+        for line, words, wrong in calls(Path(name).read_text()):
+            print(f"{name}:{line}: {words}: {wrong or 'fits'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""With the packages of an image's list, and no others, all that its stages import can be imported: what is installed
+beside them (images/gpu.txt) is hidden."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from tests.source import ROOT, closure, files, imports, module_name, third_party
+
+pytestmark = pytest.mark.skipif(sys.version_info < (3, 12), reason="the images' lists are for Python 3.12")
+
+
+def modules(family: str) -> list[str]:
+    """What the stages of a family are made of, and then the modules of other projects that these import."""
+    word = f"image=images.{family.upper().replace('-', '_')}"
+    tasks = [path for path in files("tasks") if path.name == "task.py" and word in path.read_text()]
+    ours = closure(*(path for task in tasks for path in task.parent.glob("*.py")))
+    named = {(name, path) for path in ours for name in imports(path)}
+    # with SkyPilot a stage is sent away, and is not sent on
+    theirs = {name for name, path in named if name.split(".")[0] in third_party(path) - {"sky"}}
+    return [*sorted(map(module_name, ours)), *sorted(filter(is_module, theirs))]
+
+
+def is_module(name: str) -> bool:
+    """Not a function or class, which `from a import b` may name too."""
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # what it is in is none
+        return False
+
+
+@pytest.mark.parametrize(
+    ("family", "engines"),
+    [
+        ("data", {"tokenizers", "pyarrow", "tasks.data.shards"}),
+        ("train", {"megatron.core.models.gpt.gpt_model", "tasks.pretrain.train", "tasks.convert.export"}),
+        ("serve", {"vllm", "lm_eval", "tasks.serve.engine"}),
+        ("post-train", {"vllm", "trl", "tasks.grpo.grpo", "tasks.dpo.dpo"}),
+    ],
+)
+def test_an_image_can_import_all_that_its_stages_import(family: str, engines: set[str]) -> None:
+    wanted = modules(family)
+    assert engines <= {*wanted}
+    words = [sys.executable, "-W", "ignore", "-m", "tests.images.only", f"images/{family}.txt", *wanted]
+    ended = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert not [line for line in ended.stdout.splitlines() if not line.endswith("No module named 'sky'")]
