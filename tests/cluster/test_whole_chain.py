@@ -101,6 +101,7 @@ class AtRandom:
         self.trainings.clear()
 
 
+@pytest.mark.timeout(3 * 3600)  # the chain several times, each pod up to three
 def test_pods_killed_at_random_change_no_digest_and_cost_one_checkpoint_interval_each(
     tracked: Cluster, client: Client, run: Done, submitted: Any
 ) -> None:
@@ -112,6 +113,7 @@ def test_pods_killed_at_random_change_no_digest_and_cost_one_checkpoint_interval
         assert done.failed is None, done.why()
         assert digests(tracked.storage) == before
         kill.check()
+        print(f"{KILLS - kill.left} of {KILLS} pods killed")
 
 
 def test_a_champion_is_made_and_a_day_without_new_text_changes_nothing(
