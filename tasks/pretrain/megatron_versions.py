@@ -13,10 +13,9 @@ from tasks.pretrain import megatron  # noqa: F401  before megatron.core
 # isort: split
 from megatron.core.dist_checkpointing.strategies import torch as torch_strategies
 from megatron.core.transformer.moe import moe_utils
-from packaging.version import Version
 from torch import Tensor
 
-RECENT = Version(version("megatron-core")) >= Version("0.19")
+RECENT = tuple(map(int, version("megatron-core").split(".")[:2])) >= (0, 19)
 
 if RECENT:
     from megatron.core.transformer.moe import moe_logging

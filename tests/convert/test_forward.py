@@ -34,6 +34,7 @@ from megatron.core import parallel_state, tensor_parallel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer import multi_latent_attention
+from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import MLATransformerConfig
 
@@ -407,7 +408,8 @@ def build_latent(model: Architecture) -> GPTModel:
         layer = get_gpt_layer_local_spec(count, qk_layernorm=True, multi_latent_attention=True)
         parts, attention = layer.submodules, layer.submodules.self_attention.submodules
         parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
-        attention.q_layernorm = attention.kv_layernorm = RMSNorm
+        attention.kv_layernorm = RMSNorm
+        attention.q_layernorm = RMSNorm if latent.q_rank else IdentityOp  # of narrow queries
         attention.core_attention = Attention
         layers.append(layer)
     one_process()

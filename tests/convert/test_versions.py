@@ -1,5 +1,8 @@
-"""A run that goes from one version of Megatron-Core to the other and back: 0.16 with Python 3.11, the GPU list's
-with 3.12. BATON_OTHER_PYTHON names an interpreter that has the other list; the run's layout changes on the way too.
+"""A run that goes from one version of Megatron-Core to the other: that of the CPU's list, and that of the GPUs'.
+
+BATON_OTHER_PYTHON names an interpreter that has the other list installed:
+
+    BATON_OTHER_PYTHON=…/bin/python python -m pytest -m long tests/convert/test_versions.py
 """
 
 import os
@@ -63,15 +66,19 @@ HERE, THERE = Environment(sys.executable), Environment(OTHER)
 DENSE = MODEL
 EXPERTS = MODEL.model_copy(update={"family": "qwen3_moe", "experts": ExpertsSpec(count=4, ffn_hidden=32)})
 ALONE = Layout(micro_batch=2)
-SHARED_OUT, TENSOR = Layout(processes=2, distributed_optimizer=True), Layout(processes=2, tensor=2, micro_batch=2)
+SHARED_OUT = Layout(processes=2, distributed_optimizer=True, micro_batch=2)
+TENSOR = Layout(processes=2, tensor=2, micro_batch=2)
 
 
-@pytest.mark.parametrize(("first", "second"), [(HERE, THERE), (THERE, HERE)], ids=["there", "back"])
 @pytest.mark.parametrize(
-    ("model", "before", "after"), [(DENSE, SHARED_OUT, TENSOR), (EXPERTS, ALONE, ALONE)], ids=["dense", "experts"]
+    ("first", "second", "model", "before", "after"),
+    [
+        pytest.param(HERE, THERE, DENSE, SHARED_OUT, TENSOR, id="there, in another layout"),
+        pytest.param(THERE, HERE, EXPERTS, ALONE, ALONE, id="back, experts"),
+    ],
 )
 def test_a_run_goes_on_under_the_other_version(
-    model: ModelSpec, before: Layout, after: Layout, first: Environment, second: Environment, tmp_path: Path
+    first: Environment, second: Environment, model: ModelSpec, before: Layout, after: Layout, tmp_path: Path
 ) -> None:
     """Stopped after half of its steps: continued by either version, the losses are the same. What the second makes
     of it is exported and audited by the first."""
@@ -86,7 +93,6 @@ def test_a_run_goes_on_under_the_other_version(
     goes = copy(stays, tmp_path / "goes")
 
     same, losses = first.losses(stays, after), second.losses(goes, after)
-    print("largest relative difference", max(abs(a / b - 1) for a, b in zip(losses, same, strict=True)))
     assert len(losses) == STEPS
     assert losses == pytest.approx(same, rel=1e-5)
 

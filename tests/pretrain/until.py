@@ -11,8 +11,8 @@ from tasks.job import Job, main
 def work(job: Job) -> None:
     from tasks.pretrain.trainer import Trainer
 
-    def ends(trainer: Trainer) -> bool:
-        return trainer.state.step == int(os.environ["STEP"])
+    def ends(self: Trainer) -> bool:
+        return self.state.step == int(os.environ["STEP"])
 
     Trainer._any_rank_stopping = ends  # type: ignore[method-assign]
     from tasks.pretrain import train
