@@ -38,19 +38,28 @@ def calls(source: str) -> Iterator[Found]:
 
 
 def _imported(tree: ast.AST) -> dict[str, Any]:
-    """Name in the file -> a library's module or what is in it."""
+    """Name in the file -> a library's module or what is in it. What is imported under a condition may be missing."""
+    conditional = {each for node in ast.walk(tree) if isinstance(node, ast.If) for each in ast.walk(node)}
     found: dict[str, Any] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                top = alias.name.split(".")[0]
-                if top in LIBRARIES:
-                    module = importlib.import_module(alias.name)
-                    found[alias.asname or top] = module if alias.asname else sys.modules[top]
-        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in LIBRARIES:
-            module = importlib.import_module(node.module)
-            found |= {alias.asname or alias.name: _get(module, alias.name) for alias in node.names}
+        with suppress(*((ImportError, Missing) if node in conditional else ())):
+            found |= _names(node)
     return found
+
+
+def _names(node: ast.AST) -> dict[str, Any]:
+    """Raises ImportError, Missing."""
+    if isinstance(node, ast.Import):
+        ours = [alias for alias in node.names if alias.name.split(".")[0] in LIBRARIES]
+        modules = {alias: importlib.import_module(alias.name) for alias in ours}
+        tops = {alias: alias.name.split(".")[0] for alias in ours}
+        return {
+            alias.asname or tops[alias]: modules[alias] if alias.asname else sys.modules[tops[alias]] for alias in ours
+        }
+    if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in LIBRARIES:
+        module = importlib.import_module(node.module)
+        return {alias.asname or alias.name: _get(module, alias.name) for alias in node.names}
+    return {}
 
 
 def _get(owner: Any, name: str) -> Any:
@@ -130,7 +139,7 @@ class _Scope:
             plain = [None for each in known if each.kind == Parameter.POSITIONAL_OR_KEYWORD]
             named = {each.name: None for each in known if each.kind == Parameter.KEYWORD_ONLY}
             by_name = named | {each.name: None for each in known[1:] if each.kind == Parameter.POSITIONAL_OR_KEYWORD}
-            whole = known[-1].kind != Parameter.VAR_KEYWORD
+            whole = not any(each.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD) for each in known)
             ours = _signature(node.args)
             wrong = _unbound(ours, plain, named, whole) and _unbound(ours, [None], by_name, whole)
             yield node.lineno, f"def {node.name}", wrong
@@ -141,14 +150,18 @@ def _is_super(node: ast.AST) -> bool:
 
 
 def _signature(arguments: ast.arguments) -> Signature:
-    def made(names: list[ast.arg], kind: Any) -> list[Parameter]:
-        return [Parameter(each.arg, kind) for each in names]
+    def made(names: list[ast.arg], kind: Any, optional: int = 0) -> list[Parameter]:
+        """The last `optional` of them have a default."""
+        needed = len(names) - optional
+        return [
+            Parameter(each.arg, kind, default=None if at >= needed else Parameter.empty)
+            for at, each in enumerate(names)
+        ]
 
     return Signature([
-        *made(arguments.posonlyargs, Parameter.POSITIONAL_ONLY),
-        *made(arguments.args, Parameter.POSITIONAL_OR_KEYWORD),
+        *made(arguments.args, Parameter.POSITIONAL_OR_KEYWORD, len(arguments.defaults)),
         *made([arguments.vararg] if arguments.vararg else [], Parameter.VAR_POSITIONAL),
-        *[Parameter(each.arg, Parameter.KEYWORD_ONLY, default=None) for each in arguments.kwonlyargs],
+        *made(arguments.kwonlyargs, Parameter.KEYWORD_ONLY, len(arguments.kwonlyargs)),
         *made([arguments.kwarg] if arguments.kwarg else [], Parameter.VAR_KEYWORD),
     ])  # fmt: skip
 

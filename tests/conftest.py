@@ -28,6 +28,15 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(scope="session")
+def vllm() -> None:
+    """For tests in which vLLM's engine starts: its CPU build does everywhere, its CUDA build where a GPU is."""
+    import torch
+
+    if torch.version.cuda and not torch.cuda.is_available():
+        pytest.skip("vLLM's CUDA build needs a GPU to start, and none is here")
+
+
+@pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[S3]":
     """An S3 server, empty but for what earlier tests left."""
     from tests.s3 import s3_server

@@ -62,3 +62,9 @@ def test_an_override_that_takes_less_is_found() -> None:
 def test_a_method_of_an_annotated_argument_is_bound() -> None:
     source = "from transformers import TrainerControl\ndef f(c: TrainerControl): c.state(1)"
     assert wrong(source) == ["too many positional arguments"]
+
+
+def test_what_only_one_version_has_is_imported_under_a_condition() -> None:
+    assert (
+        wrong("import sys\nif sys.version_info < (3, 0):\n from transformers import NoSuchModel\nNoSuchModel()") == []
+    )

@@ -51,7 +51,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def tuned(inputs: dict[str, Path], spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tuned(vllm: None, inputs: dict[str, Path], spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     job = write_job(tmp_path_factory.mktemp("dpo") / "job", "dpo", spec, **inputs)
     assert start("tasks.dpo.dpo", job).wait() == 0, (job / "log.txt").read_text()
     return job
@@ -138,6 +138,7 @@ def said(text: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": text}]
 
 
+@pytest.mark.usefixtures("vllm")
 @pytest.mark.parametrize(
     ("pairs", "complaint"),
     [

@@ -123,7 +123,7 @@ def rows(folder: Path, *made: dict[str, Any]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+def world(vllm: None, tmp_path_factory: pytest.TempPathFactory) -> World:
     root = tmp_path_factory.mktemp("world")
     model = tiny_model(root / "model")
     tiny_corpus(root / "corpus")

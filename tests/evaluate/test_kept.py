@@ -54,6 +54,7 @@ def start(job: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("vllm")
 def test_a_killed_evaluation_makes_the_same_report(tmp_path: Path) -> None:
     inputs = {"model": tmp_path / "model", "corpora.0": tmp_path / "corpus", "rows.0": tmp_path / "words"}
     tiny_model(inputs["model"])

@@ -10,7 +10,7 @@ from tasks.evaluate.spec import EvaluatorSpec
 from tasks.job import StageError
 from tests.serve.tiny import POSITIONS, tiny_model
 
-pytestmark = pytest.mark.long  # two libraries and two models: half a minute
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("vllm")]  # two libraries and two models: half a minute
 
 WORDS = ("parser", "argument", "self", "option", "value", "metavar", "help", "action", "group", "default")
 DOCUMENTS = [

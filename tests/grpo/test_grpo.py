@@ -64,7 +64,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def tuned(inputs: dict[str, Path], spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tuned(vllm: None, inputs: dict[str, Path], spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     job = write_job(tmp_path_factory.mktemp("grpo") / "job", "grpo", spec, **inputs)
     assert start("tasks.grpo.grpo", job).wait() == 0, (job / "log.txt").read_text()
     return job
@@ -116,6 +116,7 @@ def test_killed_and_its_newest_checkpoint_damaged_it_makes_the_same_model(
     assert without_times(job) == without_times(tuned)
 
 
+@pytest.mark.usefixtures("vllm")
 def test_prompts_may_be_messages_of_a_model_that_has_never_seen_any(
     inputs: dict[str, Path], spec: dict[str, Any], tmp_path: Path
 ) -> None:

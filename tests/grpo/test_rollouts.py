@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -10,6 +11,7 @@ from tasks.grpo.rollouts import LiveRollouts
 from tests.posttrain.tiny import tiny_model
 
 
+@pytest.mark.usefixtures("vllm")
 def test_after_a_sync_the_engine_answers_with_the_trainers_weights(tmp_path: Path) -> None:
     first, second = tiny_model(tmp_path / "first", seed=1), tiny_model(tmp_path / "second", seed=2)
     model = AutoModelForCausalLM.from_pretrained(first, dtype=torch.float32)

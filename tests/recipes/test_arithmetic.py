@@ -69,6 +69,7 @@ def test_the_recipe_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("vllm")
 def test_grpo_adds_twenty_points_to_sft(tmp_path: Path) -> None:
     """The recipe as it is shipped, with the first of its three seeds."""
     recipe = yaml.safe_load((FOLDER / "recipe.yaml").read_text()) | {"seeds": 1}

@@ -16,7 +16,7 @@ from tests.serve.followed import service
 from tests.source import ROOT
 from tests.workflows.test_pretrain_to_rl import pyflyte
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("vllm")]
 SMALL: dict[str, dict[str, Any]] = {
     "sft": {"steps": 140, "batch_size": 4, "micro_batch_size": 4, "warmup_steps": 4, "learning_rate": 0.01},
     "dpo": {"steps": 4, "batch_size": 8, "micro_batch_size": 8, "warmup_steps": 1, "learning_rate": 3e-4},

@@ -28,7 +28,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def probed(models: tuple[Path, Path]) -> dict[str, Completions]:
+def probed(vllm: None, models: tuple[Path, Path]) -> dict[str, Completions]:
     command = [sys.executable, "-m", "tests.serve.probe", *map(str, models)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))

@@ -25,7 +25,7 @@ from tests.serve.followed import (
 from tests.serve.tiny import tiny_model
 from tests.tracking.conftest import Server, empty_store, home, server, sleeping_server  # noqa: F401 - fixtures
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("vllm")]
 START_S = 240  # one vLLM server beside another, on a busy machine
 
 

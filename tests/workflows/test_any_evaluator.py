@@ -16,7 +16,7 @@ from tests.source import ROOT
 from tests.workflows.test_five_days import RECIPE
 from tests.workflows.test_pretrain_to_rl import PYFLYTE
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("vllm")]
 
 SOUNDS = {
     "dog": "woof", "cat": "meow", "cow": "moo", "duck": "quack", "sheep": "baa", "owl": "hoot", "horse": "neigh",

@@ -33,7 +33,7 @@ from tasks.publish.aliases import CHAMPION, PREVIOUS, terms, version_at, version
 from tests.workflows.test_pretrain_to_rl import TINY
 from workflows.schedule import LAUNCH_PLANS, Plan, keep, run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("vllm")]
 
 NAME = "five-days"
 NIGHTLY = Plan("nightly", "0 2 * * *")

@@ -17,7 +17,7 @@ from tests.posttrain.tiny import tiny_model
 from tests.source import ROOT
 from tests.workflows.test_pretrain_to_rl import PYFLYTE
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("vllm")]
 SMALL: dict[str, Any] = {"steps": 3, "batch_size": 8, "micro_batch_size": 8, "warmup_steps": 1}
 
 

@@ -99,7 +99,7 @@ def output_of(folder: Path, stage: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def run(vllm: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("run")
     done = pyflyte(folder, prepare(folder, TINY))
     assert done.returncode == 0, done.stderr[-5000:] + done.stdout[-3000:]

@@ -11,7 +11,7 @@ from tests.workflows.statements import ASKED, DATA, DPO, SFT
 from tests.workflows.test_five_days import FIRST, LIBRARY, RECIPE
 from tests.workflows.test_pretrain_to_rl import PYFLYTE, ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("vllm")]
 
 BASE, TUNED = "refresh", "refresh-tuned"
 WITH_TUNING: dict[str, Any] = RECIPE | {
