@@ -31,7 +31,9 @@ FAILED, NONE_TRIED = 1, 3  # exit codes
 
 @click.command()
 @click.option("--tiny", is_flag=True, help="Toy sizes on a CPU: does the check itself work?")
-@click.option("--only", multiple=True, type=click.Choice(NAMES), help="This step, and what it works on; may be given again.")
+@click.option(
+    "--only", multiple=True, type=click.Choice(NAMES), help="This step and what it works on; may be repeated."
+)
 @click.option("--again", is_flag=True, help="Run what has passed before again: all of it, or with --only these.")
 @click.option("--minutes", default=20.0, show_default=True, type=click.FloatRange(0.1), help="For all of it.")
 @click.option("--json", "to", type=click.Path(path_type=Path), help="Where the figures are written, too.")

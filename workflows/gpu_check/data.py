@@ -15,9 +15,7 @@ ROWS = 2000
 
 def data(check: Check) -> None:
     """Raw text to documents, a tokenizer, Megatron's shards and rows."""
-    corpus = check.run(
-        "tasks.data.corpus", "corpus", CorpusSpec(source=check.size.source, held_out=HELD_OUT), "corpus"
-    )
+    corpus = check.run("tasks.data.corpus", "corpus", CorpusSpec(source=check.size.source, held_out=HELD_OUT), "corpus")
     read = corpus / "output"
     words = TokenizerSpec(vocab_size=check.size.vocabulary())
     tokenizer = check.run("tasks.data.tokenizer", "tokenizer", words, "tokenizer", corpus=read)

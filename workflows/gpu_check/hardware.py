@@ -21,12 +21,13 @@ def cuda(check: Check) -> None:
     """A product on each GPU is right, NCCL reduces, and memory is as fast as memory."""
     import torch
     import torch.distributed as dist
+    from torch._C._distributed_c10d import HashStore
 
     for number in range(torch.cuda.device_count()):
         ones = torch.ones(256, 256, device=f"cuda:{number}", dtype=torch.bfloat16)
         if not bool((ones @ ones == 256).all()):
             raise CheckFailed(f"GPU {number}: a product of ones is not 256 everywhere")
-    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("nccl", store=HashStore(), rank=0, world_size=1)
     reduced = torch.ones(1 << 20, device="cuda:0")
     dist.all_reduce(reduced)
     dist.destroy_process_group()

@@ -6,6 +6,7 @@ backward on the same tokens, weights in bf16.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tasks.pretrain.flops import flops_per_token
@@ -44,19 +45,25 @@ def layers(check: Check) -> None:
             "Megatron's layers, compiled": torch.compile(megatron),
         }
         for name, loss in contenders.items():
-            check.figure(name, flop / seconds(lambda: loss(tokens).backward(), REPEATS) / 1e12, "TFLOP/s")  # noqa: B023
-        (check.own / "profile.txt").write_text(_profile(lambda: megatron(tokens).backward()))
+            check.figure(name, flop / seconds(partial(_pass, loss, tokens), REPEATS) / 1e12, "TFLOP/s")
+        (check.own / "profile.txt").write_text(_profile(partial(_pass, megatron, tokens)))
+
+
+def _pass(loss: Loss, tokens: "Tensor") -> None:
+    """Forward and backward; the gradients add up, as over micro batches."""
+    loss(tokens).backward()
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
     """Megatron's process groups, of this process."""
     import torch.distributed as dist
+    from torch._C._distributed_c10d import HashStore
 
     from tasks.pretrain.megatron import BACKEND
     from tasks.pretrain.process import model_parallel
 
-    dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group(BACKEND, store=HashStore(), rank=0, world_size=1)
     with model_parallel(Layout(), seed=0):
         yield
     dist.destroy_process_group()

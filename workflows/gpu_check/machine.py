@@ -57,7 +57,7 @@ def _seen() -> Machine:
         here = f"the driver lists {listed} GPUs, and torch can use none" if listed else "no NVIDIA GPU is here"
         return Machine((), f"{here} ({reason})", found)
     has = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
-    driver = torch._C._cuda_getDriverVersion()  # 13000 is CUDA 13.0
+    driver = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]  # 13000 is CUDA 13.0
     found |= {
         "cuda": str(torch.version.cuda),
         "driver's cuda": f"{driver // 1000}.{driver % 1000 // 10}",

@@ -96,7 +96,7 @@ def kill(check: Check) -> None:
     check.figure("steps with the same loss, bit for bit", apart.count(0.0))
     check.figure("largest difference of a loss, relative", max(apart))
     if max(apart) > CLOSE:
-        raise CheckFailed(f"a loss is {max(apart):.2g} of it from that of the undisturbed run; at most {CLOSE} expected")
+        raise CheckFailed(f"a loss is {max(apart):.2g} of it from the undisturbed run's; at most {CLOSE} expected")
 
 
 def _kill_after(job: Path, step: int) -> None:
@@ -120,7 +120,7 @@ def two(check: Check) -> None:
         apart = max(abs(one - other) / other for one, other in pairs)
         check.figure(f"largest difference of a loss, {name} parallel, relative", apart)
         if apart > SAME:
-            raise CheckFailed(f"{name} parallel: a loss is {apart:.2g} of it from one process's; at most {SAME} expected")
+            raise CheckFailed(f"{name} parallel: a loss is {apart:.2g} of it from one GPU's; at most {SAME} expected")
 
 
 def _train(check: Check, spec: PretrainSpec, name: str = "", restarts: int = 0) -> Path:
@@ -149,4 +149,4 @@ def _losses(job: Path) -> list[float]:
 
 
 def _speed(job: Path) -> float:
-    return statistics.median(line["tokens_per_s"] for line in json_lines(job / "metrics.jsonl")[WARM_UP:])
+    return float(statistics.median(line["tokens_per_s"] for line in json_lines(job / "metrics.jsonl")[WARM_UP:]))

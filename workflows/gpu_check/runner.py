@@ -104,7 +104,7 @@ def _attempt(folder: Path, step: Step, lock: IO[bytes], tiny: bool, left_s: floa
     shutil.rmtree(own, ignore_errors=True)
     make_folder(own)
     began = time.monotonic()
-    limit_s = min(step.limit_s, left_s)
+    limit_s = left_s if tiny else min(step.limit_s, left_s)  # a CPU may be anyone's
     with (own / "log.txt").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.run_step", str(folder), step.name],

@@ -10,7 +10,6 @@ from tasks.pretrain.memory import GPU, estimate
 from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
-from tasks.spec import Spec
 
 
 @dataclass(frozen=True)
@@ -18,7 +17,7 @@ class Size:
     """One of the two sizes."""
 
     name: str
-    source: Spec  # of the text: Python's standard library, or a part of it
+    source: StdlibSource | FilesSource  # of the text: Python's standard library, or a part of it
     small: ModelSpec  # is trained, killed, exported, served and tuned
     large: ModelSpec  # is trained, and taken apart
     sequence: int  # tokens
@@ -29,13 +28,6 @@ class Size:
     rows: int  # in a step of post-training
     matrix: int  # rows and columns of the matrices that are multiplied
     requests: int  # that vLLM is given at a time
-
-    @property
-    def tuning_steps(self) -> int:
-        return 5
-
-    def model(self, name: str) -> ModelSpec:
-        return self.small if name == "small" else self.large
 
     def vocabulary(self) -> int:
         size = self.small.vocab_size

@@ -91,9 +91,7 @@ class Check:
             "stage": stage,
             "kind": kind,
             "spec": spec.model_dump(mode="json"),
-            "inputs": {
-                name: {"path": str(path), "digest": read_manifest(path).digest} for name, path in found.items()
-            },
+            "inputs": {name: {"path": str(path), "digest": read_manifest(path).digest} for name, path in found.items()},
         }
         run_engine(
             Engine(stage, engine, version=""),
