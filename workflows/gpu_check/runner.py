@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
@@ -93,6 +94,7 @@ def _lack(step: Step, machine: Machine, known: Mapping[str, Result], tiny: bool)
     if not tiny and least < step.memory_gb:
         return f"it needs {step.memory_gb:.0f} GB of a GPU's memory, and {machine.gpus[0].name} has {least:.0f} GB"
     missing = [name for name in step.modules if find_spec(name) is None]
+    missing += [name for name in step.on_cpu_with if tiny and not any(distributions(name=name))]
     if missing:
         return f"{', '.join(missing)} is not installed"
     lost = [name for name in step.after if name not in known or known[name].status != "pass"]

@@ -115,7 +115,8 @@ class Step:
     gpus: int = 1
     memory_gb: float = 0.0  # of each GPU
     modules: tuple[str, ...] = ()  # that have to be installed
-    on_cpu: bool = True  # whether it has a small form for a CPU
+    on_cpu: bool = True  # whether it has a tiny form
+    on_cpu_with: tuple[str, ...] = ()  # the distributions that this form needs
 
 
 def step_folder(folder: Path, step: str) -> Path:
