@@ -26,6 +26,7 @@ class Size:
     prompt: int  # tokens at most in a row of post-training, and characters / 2
     new: int  # tokens at most of a completion
     rows: int  # in a step of post-training
+    sft_rate: float  # SFT's learning rate, with which the loss falls within ten steps
     matrix: int  # rows and columns of the matrices that are multiplied
     requests: int  # that vLLM is given at a time
 
@@ -82,6 +83,7 @@ FULL = Size(
     prompt=512,
     new=256,
     rows=32,
+    sft_rate=5e-4,
     matrix=8192,
     requests=256,
 )  # fmt: skip
@@ -99,6 +101,7 @@ TINY = Size(
     prompt=96,
     new=32,
     rows=8,
+    sft_rate=5e-3,
     matrix=512,
     requests=8,
 )  # fmt: skip

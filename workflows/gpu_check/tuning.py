@@ -1,4 +1,4 @@
-"""Steps of post-training, a few of its engines' own each: SFT; DPO on pairs that vLLM samples; GRPO with vLLM beside
+"""A few optimizer steps with each of post-training's engines: SFT; DPO on pairs that vLLM samples; GRPO with vLLM beside
 the trainer on one GPU."""
 
 from pathlib import Path
@@ -20,7 +20,7 @@ ALIKE = RewardSpec.model_validate({"similarity": {"unit": "characters"}})  # to 
 
 def sft(check: Check) -> None:
     """Supervised fine-tuning in fp32 weights and bf16 arithmetic."""
-    lines = _tune(check, "tasks.sft.sft", SFTSpec, steps=2 * STEPS, learning_rate=1e-4)
+    lines = _tune(check, "tasks.sft.sft", SFTSpec, steps=2 * STEPS, learning_rate=check.size.sft_rate)
     if not lines[-1]["loss"] < lines[0]["loss"]:
         raise CheckFailed(f"the loss does not fall: {lines[0]['loss']:.3f} at first, {lines[-1]['loss']:.3f} at last")
 
