@@ -4,6 +4,7 @@
 #   TORCH_BACKEND=cuda           a machine with an NVIDIA GPU: Python 3.12 and images/gpu.txt
 #   PIP_FIND_LINKS=DIR           where torch's CPU build lies, when it should not come from PyTorch's own index
 #   RECIPE=FILE                  another recipe for `make demo`
+#   CHECK='--only sft'           words for `make gpu-check`; see python -m workflows.gpu_check --help
 #   WORKERS=N                    processes of `make test`; each wants a core and 4 GB
 #   TESTS="FOLDER …"             a part of the tests for `make test` and `make test-long`
 #   VENV=FOLDER                  where the environment is, when one clone has both
@@ -38,7 +39,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo ui schedule test test-long test-placement test-ui test-continuous test-serve test-cluster test-clouds test-crash fuzz parity survive images lint bench lock clean
+.PHONY: help demo gpu-check ui schedule test test-long test-placement test-ui test-continuous test-serve test-cluster test-clouds test-crash fuzz parity survive images lint bench lock clean
 
 # without .pyc files the large libraries load several times slower
 unexport PYTHONDONTWRITEBYTECODE
@@ -52,6 +53,9 @@ help:  ## this list
 
 demo: $(READY)  ## raw text to a GRPO-tuned, published model: 15 to 20 minutes the first time
 	@$(BIN)/pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl --recipe $(RECIPE)
+
+gpu-check: $(READY)  ## does each stage work on this machine's GPU, and how fast: a table and figures as JSON, in 20 minutes
+	@$(BIN)/python -m workflows.gpu_check $(CHECK)
 
 ui: $(READY)  ## what made each model, and what became of it: Baton's pages and MLflow's on http://127.0.0.1:5000/lineage
 	@$(BIN)/python -m infra.lineage

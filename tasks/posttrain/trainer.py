@@ -251,6 +251,8 @@ class Reporter(TrainerCallback):
             return  # the Trainer's closing summary
         values = {ours: float(logs[name]) for name, ours in self.metrics.items() if logs.get(name) is not None}
         values |= {name.removeprefix(LOGGED): float(logs[name]) for name in logs if name.startswith(LOGGED)}
+        if torch.cuda.is_available():
+            values["memory_gb"] = torch.cuda.max_memory_allocated() / 1e9  # the most until now, vLLM's in this process
         bad = [f"{name} = {value}" for name, value in values.items() if not math.isfinite(value)]
         if bad:
             raise StageError(

@@ -106,6 +106,7 @@ class Trainer:
             "tokens_per_s": speed,
             **training.balance(len(batches)),
             **clock.seconds,
+            **({"memory_gb": torch.cuda.max_memory_allocated() / 1e9} if CUDA else {}),  # the most until now
         }
 
     def _at(self, phase: Phase) -> None:

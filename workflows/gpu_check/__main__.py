@@ -1,0 +1,100 @@
+"""The first hour on a machine with an NVIDIA GPU, in 20 minutes: does each stage work here, and how fast?
+
+    python -m workflows.gpu_check                      every step; what has passed is not run again
+    python -m workflows.gpu_check --only sft --only dpo  these, and what they work on
+    python -m workflows.gpu_check --tiny               the same code with toy sizes, on a CPU
+
+Each step passes, fails with its last lines, or cannot be tried, with the reason; the check goes on. It ends in a table
+and a file of JSON. Exit code 0: all passed that could be tried; 1: a step failed; 3: none could be tried.
+"""
+
+import sys
+import textwrap
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from infra.durable import write_json
+from infra.progress import say
+from workflows.gpu_check.machine import Machine, look
+from workflows.gpu_check.runner import check_folder, forget, locked, results, run
+from workflows.gpu_check.sizes import FULL, TINY
+from workflows.gpu_check.step import Result, Step
+from workflows.gpu_check.steps import NAMES, STEPS
+
+WIDTH = 118
+FAILED, NONE_TRIED = 1, 3  # exit codes
+
+
+@click.command()
+@click.option("--tiny", is_flag=True, help="Toy sizes on a CPU: does the check itself work?")
+@click.option(
+    "--only", multiple=True, type=click.Choice(NAMES), help="This step and what it works on; may be repeated."
+)
+@click.option("--again", is_flag=True, help="Run what has passed before again: all of it, or with --only these.")
+@click.option("--minutes", default=20.0, show_default=True, type=click.FloatRange(0.1), help="For all of it.")
+@click.option("--json", "to", type=click.Path(path_type=Path), help="Where the figures are written, too.")
+def main(tiny: bool, only: tuple[str, ...], again: bool, minutes: float, to: Path | None) -> None:
+    """Try every stage on this machine's GPU, and measure it."""
+    deadline = time.monotonic() + 60 * minutes
+    machine = look()
+    folder = check_folder(TINY if tiny else FULL, machine)
+    say(str(machine))
+    with locked(folder) as lock:
+        steps = _chosen(only)
+        for name in (only or NAMES) if again else ():
+            forget(folder, name)
+        for step in steps:
+            known = results(folder, STEPS)
+            if step.name in known and known[step.name].status == "pass":
+                say(f"{step.name}: passed before")
+                continue
+            result = run(folder, step, lock, known, tiny, deadline - time.monotonic())
+            if result.seconds:
+                say(f"{step.name}: {result.status}, {result.seconds:.1f} s")
+        found = results(folder, steps)
+    print(_table(found))
+    for path in {folder / "gpu-check.json", to or folder / "gpu-check.json"}:
+        _write(path, machine, found)
+    print(f"\nfigures: {to or folder / 'gpu-check.json'}; logs: {folder / 'steps'}")
+    sys.exit(_exit_code(found))
+
+
+def _chosen(only: tuple[str, ...]) -> tuple[Step, ...]:
+    """These steps and what they work on, in the table's order; all of them where none is named."""
+    wanted = set(only or NAMES)
+    for step in reversed(STEPS):  # a step stands behind those that it works on
+        if step.name in wanted:
+            wanted |= set(step.after)
+    return tuple(step for step in STEPS if step.name in wanted)
+
+
+def _table(found: Mapping[str, Result]) -> str:
+    """A line for each step, and its figures below one another where they are many."""
+    lines = []
+    for name, result in found.items():
+        figures = "; ".join(f"{what}: {figure}" for what, figure in result.figures.items())
+        head = f"{name:<14} {result.status:<16} {result.seconds:>6.1f} s  "
+        told = [*textwrap.wrap(figures, WIDTH - len(head)), *_reason(result.reason, WIDTH - len(head))] or [""]
+        lines += [head + told[0], *(" " * len(head) + line for line in told[1:])]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _reason(reason: str, width: int) -> list[str]:
+    return [part for line in reason.splitlines() for part in textwrap.wrap(line, width)]
+
+
+def _write(path: Path, machine: Machine, found: Mapping[str, Result]) -> None:
+    write_json(path, {"machine": asdict(machine), "steps": {name: asdict(result) for name, result in found.items()}})
+
+
+def _exit_code(found: Mapping[str, Result]) -> int:
+    statuses = {result.status for result in found.values()}
+    return FAILED if "fail" in statuses else 0 if "pass" in statuses else NONE_TRIED
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""The check's text: Python's standard library through the data stages, and rows of it to tune with."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
+from tasks.functions import Function
+from tasks.rows.spec import RowsSpec
+from workflows.gpu_check.step import Check
+
+HELD_OUT = 0.1  # of the documents
+ROWS = 2000
+
+
+def data(check: Check) -> None:
+    """Raw text to documents, a tokenizer, Megatron's shards and rows."""
+    corpus = check.run("tasks.data.corpus", "corpus", CorpusSpec(source=check.size.source, held_out=HELD_OUT), "corpus")
+    read = corpus / "output"
+    words = TokenizerSpec(vocab_size=check.size.vocabulary())
+    tokenizer = check.run("tasks.data.tokenizer", "tokenizer", words, "tokenizer", corpus=read)
+    check.run(
+        "tasks.data.shards", "tokenized_corpus", ShardsSpec(), "shards", corpus=read, tokenizer=tokenizer / "output"
+    )
+    asked = RowsSpec(
+        function=Function(name=f"{Path(__file__)}:rows"),
+        documents=True,
+        arguments={"prompt": 2 * check.size.prompt, "completion": check.size.new},
+        limit=ROWS,
+    )
+    check.run("tasks.rows.rows", "rows", asked.as_found(), "rows", corpora__0=read)
+
+
+def rows(documents: Iterable[dict[str, Any]], prompt: int, completion: int) -> Iterator[dict[str, str]]:
+    """A document's text cut up: so many characters to be asked with, and so many that stand after them."""
+    for document in documents:
+        text, whole = document["text"], prompt + completion
+        for begin in range(0, len(text) - whole, whole):
+            asked, said = text[begin : begin + prompt], text[begin + prompt : begin + whole]
+            if asked.strip() and said.strip():
+                yield {"prompt": asked, "completion": said}

@@ -1,0 +1,116 @@
+"""Megatron's layers beside plain PyTorch's: what a compiler would add, and what the GPU's time goes to.
+
+The product's model and Transformers' of the same shape with torch's attention, each eager and compiled, forward and
+backward on the same tokens, weights in bf16.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tasks.pretrain.flops import flops_per_token
+from tasks.pretrain.layout import Layout
+from tasks.pretrain.model_spec import ModelSpec
+from workflows.gpu_check.hardware import seconds
+from workflows.gpu_check.step import Check
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LAYERS = 4  # of the large model: enough for a rate, and soon compiled
+SEQUENCES = 4  # on a GPU
+REPEATS = 10
+OPERATIONS = 20  # of the profile, those that take the longest
+
+Loss = Callable[["Tensor"], "Tensor"]
+
+
+def layers(check: Check) -> None:
+    """How many FLOP/s each of them comes to."""
+    import torch
+
+    from tasks.pretrain.megatron import DEVICE
+
+    vocabulary, length = check.size.vocabulary(), check.size.sequence
+    spec = check.size.large.model_copy(update={"layers": min(LAYERS, check.size.large.layers)})
+    tokens = torch.randint(0, vocabulary, (SEQUENCES, length), device=DEVICE)
+    flop = flops_per_token(spec, vocabulary, length) * tokens.numel()
+    with _alone():
+        megatron, transformers = _megatron(spec, vocabulary), _transformers(spec, vocabulary)
+        contenders: dict[str, Loss] = {
+            "Megatron's layers": megatron,
+            "Transformers, SDPA": transformers,
+            "Transformers, SDPA, compiled": torch.compile(transformers),
+            "Megatron's layers, compiled": torch.compile(megatron),
+        }
+        for name, loss in contenders.items():
+            check.figure(name, flop / seconds(partial(_pass, loss, tokens), REPEATS) / 1e12, "TFLOP/s")
+        (check.own / "profile.txt").write_text(_profile(partial(_pass, megatron, tokens)))
+
+
+def _pass(loss: Loss, tokens: "Tensor") -> None:
+    """Forward and backward; the gradients add up, as over micro batches."""
+    loss(tokens).backward()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Megatron's process groups, of this process."""
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import HashStore
+
+    from tasks.pretrain.megatron import BACKEND
+    from tasks.pretrain.process import model_parallel
+
+    dist.init_process_group(BACKEND, store=HashStore(), rank=0, world_size=1)
+    with model_parallel(Layout(), seed=0):
+        yield
+    dist.destroy_process_group()
+
+
+def _megatron(spec: ModelSpec, vocabulary: int) -> Loss:
+    import torch
+
+    from tasks.pretrain.model import build_model, transformer_config
+
+    config = transformer_config(spec, "bf16")
+    model = build_model(spec, config, vocabulary).bfloat16()
+
+    def loss(tokens: "Tensor") -> "Tensor":
+        positions = torch.arange(tokens.size(1), device=tokens.device).expand_as(tokens)
+        losses: Tensor = model(tokens, positions, None, labels=tokens)
+        return losses.mean()
+
+    return loss
+
+
+def _transformers(spec: ModelSpec, vocabulary: int) -> Loss:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from tasks.convert.from_spec import config_fields
+    from tasks.pretrain.megatron import DEVICE
+
+    config = AutoConfig.for_model(**config_fields(spec, vocabulary))
+    made: Any = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.bfloat16)
+    model = made.to(DEVICE)
+
+    def loss(tokens: "Tensor") -> "Tensor":
+        mean: Tensor = model(input_ids=tokens, labels=tokens, use_cache=False).loss
+        return mean
+
+    return loss
+
+
+def _profile(work: Callable[[], object]) -> str:
+    """A table of the operations that take the longest, on the GPU where there is one."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    on_gpu = torch.cuda.is_available()
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as recorded:
+        work()
+    order = "self_device_time_total" if on_gpu else "self_cpu_time_total"
+    table: str = recorded.key_averages().table(sort_by=order, row_limit=OPERATIONS)
+    return table

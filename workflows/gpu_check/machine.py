@@ -1,0 +1,72 @@
+"""The machine as torch sees it: `python -m workflows.gpu_check.machine` prints it as a line of JSON.
+
+In a process of its own: the check has to outlive a driver that ends the process.
+"""
+
+import ctypes
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tasks.manifest import versions
+from tasks.pretrain.hardware import this_machine
+
+
+@dataclass(frozen=True)
+class Gpu:
+    name: str
+    memory_gb: float
+    capability: tuple[int, int]  # of its arithmetic: (9, 0) is Hopper
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the check runs on."""
+
+    gpus: tuple[Gpu, ...]
+    trouble: str  # why torch can use no GPU; "" where it can
+    versions: dict[str, str]  # of Python, the libraries, CUDA, NCCL and the driver's CUDA
+
+    @classmethod
+    def of(cls, words: dict[str, Any]) -> "Machine":
+        gpus = tuple(Gpu(each["name"], each["memory_gb"], tuple(each["capability"])) for each in words["gpus"])
+        return cls(gpus, words["trouble"], words["versions"])
+
+    def __str__(self) -> str:
+        gpus = ", ".join(f"{gpu.name} ({gpu.memory_gb:.0f} GB)" for gpu in self.gpus)
+        return f"{gpus or self.trouble}; " + ", ".join(f"{name} {version}" for name, version in self.versions.items())
+
+
+def look() -> Machine:
+    """Ask torch in another process. Raises CalledProcessError when that one fails."""
+    command = [sys.executable, "-m", __name__]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, check=True)
+    return Machine.of(json.loads(ended.stdout.splitlines()[-1]))
+
+
+def _seen() -> Machine:
+    import torch
+
+    found = versions()
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:  # a build for CPUs asserts
+        reason = str(error).split(". ")[0].rstrip(".")
+        listed = len(this_machine().gpus)
+        here = f"the driver lists {listed} GPUs, and torch can use none" if listed else "no NVIDIA GPU is here"
+        return Machine((), f"{here} ({reason})", found)
+    has = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    driver = ctypes.c_int()  # 13000 is CUDA 13.0
+    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(driver))
+    found |= {
+        "cuda": str(torch.version.cuda),
+        "driver's cuda": f"{driver.value // 1000}.{driver.value % 1000 // 10}",
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+    }
+    return Machine(tuple(Gpu(gpu.name, gpu.total_memory / 1e9, (gpu.major, gpu.minor)) for gpu in has), "", found)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(_seen())))

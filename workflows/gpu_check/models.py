@@ -1,0 +1,113 @@
+"""Steps with the trained model: its export and audit, and vLLM's answers beside Transformers'."""
+
+import itertools
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+
+from tasks.convert.audit_spec import AuditSpec
+from tasks.convert.spec import ConvertSpec
+from tasks.manifest import read_manifest
+from tasks.serve.spec import LoadSpec, ServeSpec
+from workflows.gpu_check.step import Check, CheckFailed
+
+TRAINED = "pretrain-0.5b"
+TEXTS = 16
+CLOSE = 0.05  # nats: log-probabilities in bf16 against fp32, their mean difference
+
+
+def export(check: Check) -> None:
+    """The Megatron checkpoint as Hugging Face safetensors."""
+    checkpoint, tokenizer = check.artifact(TRAINED), check.artifact("data", "tokenizer")
+    began = perf_counter()
+    job = check.run("tasks.convert.export", "hf_model", ConvertSpec(), checkpoint=checkpoint, tokenizer=tokenizer)
+    check.figure("time", perf_counter() - began, "s")
+    size = sum(path.stat().st_size for path in (job / "output").glob("*.safetensors"))
+    check.figure("weights", size / 1e9, "GB")
+
+
+def audit(check: Check) -> None:
+    """Both are one model: config, every number, logits on held-out text, in fp32 on the CPU."""
+    job = check.run(
+        "tasks.convert.prove",
+        "conversion_audit",
+        AuditSpec(tokens=512),
+        checkpoint=check.artifact(TRAINED),
+        model=check.artifact("export"),
+        data=check.artifact("data", "shards"),
+    )
+    facts = read_manifest(job / "output").facts
+    check.figure("largest difference of a logit", facts["logits_max_abs_diff"])
+    check.figure("same most likely token", facts["argmax_agreement"], "%")
+
+
+def vllm(check: Check) -> None:
+    """How soon vLLM has the model, how fast it samples, and that its probabilities are Transformers'."""
+    from tasks.evaluate.answer import scores
+    from tasks.serve.engine import open_engine, sample
+
+    model, size = check.artifact("export"), check.size
+    prompts = _prompts(check)
+    began = perf_counter()
+    llm = open_engine(model, max_model_len=size.prompt + size.new, seed=0)
+    check.figure("load", perf_counter() - began, "s")
+    sample(llm, prompts[:1], temperature=1.0, max_tokens=2)  # the first request compiles
+    began = perf_counter()
+    said = sample(llm, prompts, temperature=1.0, max_tokens=size.new, ignore_eos=True)
+    check.figure("requests at a time", len(prompts))
+    check.figure("sampling", sum(len(each.token_ids) for each in said) / (perf_counter() - began), "tokens/s")
+    texts = prompts[:TEXTS]
+    ours = [[logprob for logprob, _ in found] for found in scores(llm, texts)]
+    pairs = zip(itertools.chain(*ours), itertools.chain(*_of_transformers(model, texts)), strict=True)
+    apart = [abs(one - other) for one, other in pairs]
+    check.figure("log-probabilities apart, mean", statistics.fmean(apart), "nats")
+    check.figure("log-probabilities apart, at most", max(apart), "nats")
+    if not statistics.fmean(apart) <= CLOSE:
+        raise CheckFailed(
+            f"vLLM's log-probabilities in bf16 are {statistics.fmean(apart):.3f} nats from Transformers' in fp32, on "
+            f"average; at most {CLOSE} expected"
+        )
+
+
+def serve(check: Check) -> None:
+    """vLLM's server, as the stage starts and measures it."""
+    size = check.size
+    load = LoadSpec(
+        concurrency=[1, size.requests // 4],
+        requests_per_client=1,
+        least_requests=size.requests // 4,
+        prompt_tokens=size.prompt // 2,
+        output_tokens=size.new // 2,
+    )
+    job = check.run("tasks.serve.serve", "endpoint", ServeSpec(load=load), model=check.artifact("export"))
+    endpoint = json.loads((job / "output" / "endpoint.json").read_text())
+    alone, many = endpoint["levels"]
+    check.figure("start", endpoint["started_s"], "s")
+    check.figure("first token, one client", alone["first_token_ms"]["p50"], "ms")
+    check.figure(f"answers, {many['concurrency']} clients", many["tokens_per_s"], "tokens/s")
+
+
+def _prompts(check: Check) -> list[list[int]]:
+    """Token ids of the check's rows."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(check.artifact("export") / "tokenizer.json"))
+    with (check.artifact("data", "rows") / "train.jsonl").open() as lines:
+        texts = [json.loads(line)["prompt"] for line in itertools.islice(lines, check.size.requests)]
+    return [encoded.ids[: check.size.prompt] for encoded in tokenizer.encode_batch(texts)]
+
+
+def _of_transformers(model: Path, texts: Sequence[Sequence[int]]) -> Iterator[list[float]]:
+    """The log-probability of each token of a text but the first, in nats, computed in fp32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).to(device)
+    for text in texts:
+        ids = torch.tensor([text], device=device)
+        with torch.no_grad():
+            distribution = reference(ids).logits[0, :-1].log_softmax(-1)
+        yield distribution.gather(1, ids[0, 1:, None])[:, 0].tolist()

@@ -1,0 +1,49 @@
+"""One step in a process of its own: `python -m workflows.gpu_check.run_step FOLDER STEP`.
+
+Leaves STEP's outcome.json; where there is none, the process was ended.
+"""
+
+import json
+import os
+import sys
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+
+from infra.durable import write_json
+from infra.home import quiet
+from infra.launch import STOP_GRACE, EngineFailed, sigterm_as_exit
+from infra.lifeline import end_with_launcher
+from workflows.gpu_check.machine import Machine
+from workflows.gpu_check.sizes import SIZES
+from workflows.gpu_check.step import CannotBeTried, Check, CheckFailed, Result
+from workflows.gpu_check.steps import STEPS
+
+STOP_S = 10.0  # for an engine to end in: nothing of it is worth saving
+OUTCOME = "outcome.json"
+
+
+def main() -> None:
+    folder, name = Path(sys.argv[1]), sys.argv[2]
+    quiet()
+    os.environ[STOP_GRACE] = str(STOP_S)
+    end_with_launcher(2 * STOP_S)
+    asked = json.loads((folder / "check.json").read_text())
+    check = Check(name, folder, SIZES[asked["size"]], Machine.of(asked["machine"]))
+    step = next(step for step in STEPS if step.name == name)
+    with sigterm_as_exit():
+        try:
+            step.work(check)
+            result = Result("pass", figures=check.figures)
+        except CannotBeTried as reason:
+            result = Result("cannot be tried", str(reason), check.figures)
+        except (CheckFailed, EngineFailed) as error:
+            result = Result("fail", str(error), check.figures)
+        except Exception as error:
+            traceback.print_exc()
+            result = Result("fail", f"{type(error).__name__}: {error}", check.figures)
+    write_json(check.own / OUTCOME, asdict(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What a step of the check is, what it is given, and what comes of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from infra.launch import Engine, Survival, run_engine
+from tasks.manifest import read_manifest
+from tasks.spec import Spec
+from workflows.gpu_check.machine import Machine
+from workflows.gpu_check.sizes import Size
+
+Status = Literal["pass", "fail", "cannot be tried"]
+
+
+class CannotBeTried(Exception):
+    """A step needs something that is not here; the message says what."""
+
+
+class CheckFailed(Exception):
+    """A step ran and what it found is wrong; the message says what, and what was expected."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number that was measured."""
+
+    value: float
+    unit: str  # "" for a count or a ratio
+
+    def __str__(self) -> str:
+        return f"{self.value:.0%}" if self.unit == "%" else f"{self.value:,.4g} {self.unit}".rstrip()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a step."""
+
+    status: Status
+    reason: str = ""  # of a failure, or why it cannot be tried
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, words: dict[str, Any]) -> "Result":
+        """Of a file that was written as `asdict`."""
+        return cls(**words | {"figures": {name: Figure(**each) for name, each in words["figures"].items()}})
+
+
+@dataclass
+class Check:
+    """What a step works with, in its own process."""
+
+    step: str
+    folder: Path  # of the whole check
+    size: Size
+    machine: Machine
+    figures: dict[str, Figure] = field(default_factory=dict)
+
+    def figure(self, name: str, value: float, unit: str = "") -> None:
+        """Kept, whatever becomes of the step. Shares of 1 have the unit %."""
+        self.figures[name] = Figure(float(value), unit)
+
+    @property
+    def own(self) -> Path:
+        """This step's folder, empty when it begins."""
+        return step_folder(self.folder, self.step)
+
+    def artifact(self, step: str, job: str = "") -> Path:
+        """What a job of an earlier step made."""
+        return step_folder(self.folder, step) / (job or step) / "output"
+
+    def run(
+        self,
+        engine: str,
+        kind: str,
+        spec: Spec,
+        job: str = "",
+        *,
+        processes: int | None = None,
+        restarts: int = 0,
+        **inputs: Path,
+    ) -> Path:
+        """Run a stage's engine, `engine` being its module, as the stage does; returns its job directory. Raises
+        EngineFailed."""
+        stage = engine.split(".")[1]
+        directory = self.own / (job or self.step)
+        found = {name.replace("__", "."): path for name, path in inputs.items()}  # corpora__0 is corpora.0
+        request: dict[str, Any] = {
+            "stage": stage,
+            "kind": kind,
+            "spec": spec.model_dump(mode="json"),
+            "inputs": {name: {"path": str(path), "digest": read_manifest(path).digest} for name, path in found.items()},
+        }
+        run_engine(
+            Engine(stage, engine, version=""),
+            directory,
+            request,
+            title=job or self.step,
+            processes=processes,
+            survival=Survival(restarts),
+        )
+        return directory
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the check."""
+
+    name: str
+    work: Callable[[Check], None]  # raises CannotBeTried, CheckFailed, EngineFailed; anything else is a failure too
+    limit_s: float  # of its time, at full size
+    after: tuple[str, ...] = ()  # the steps whose results it uses
+    gpus: int = 1
+    memory_gb: float = 0.0  # of each GPU
+    modules: tuple[str, ...] = ()  # that have to be installed
+    on_cpu: bool = True  # whether it has a tiny form
+    on_cpu_with: tuple[str, ...] = ()  # the distributions that this form needs
+
+
+def step_folder(folder: Path, step: str) -> Path:
+    return folder / "steps" / step

@@ -1,0 +1,72 @@
+"""A few optimizer steps with each of post-training's engines: SFT; DPO on pairs that vLLM samples; GRPO with vLLM
+beside the trainer on one GPU."""
+
+from pathlib import Path
+from typing import Any
+
+from tasks.dpo.spec import DPOSpec, PairsSpec
+from tasks.grpo.spec import GRPOSpec
+from tasks.job import json_lines
+from tasks.posttrain.spec import PostTrainSpec
+from tasks.rewards.spec import RewardSpec
+from tasks.sft.spec import SFTSpec
+from workflows.gpu_check.step import Check, CheckFailed
+
+STEPS = 5
+GENERATIONS = 4  # of a prompt
+DRIFT = 1.1  # of trainer and vLLM, mean of exp |difference of log-probabilities|: NeMo-RL's gate
+ALIKE = RewardSpec.model_validate({"similarity": {"unit": "characters"}})  # to what stands there in the text
+
+
+def sft(check: Check) -> None:
+    """Supervised fine-tuning in fp32 weights and bf16 arithmetic."""
+    lines = _tune(check, "tasks.sft.sft", SFTSpec, steps=2 * STEPS, learning_rate=check.size.sft_rate)
+    if not lines[-1]["loss"] < lines[0]["loss"]:
+        raise CheckFailed(f"the loss does not fall: {lines[0]['loss']:.3f} at first, {lines[-1]['loss']:.3f} at last")
+
+
+def dpo(check: Check) -> None:
+    """DPO with a reference model, on the model's own completions: vLLM has to give its memory back before."""
+    pairs = PairsSpec(rewards=[ALIKE], prompts=2 * check.size.rows)
+    lines = _tune(check, "tasks.dpo.dpo", DPOSpec, steps=STEPS, learning_rate=1e-5, pairs=pairs)
+    check.figure("margin", lines[-1]["margin"])
+
+
+def grpo(check: Check) -> None:
+    """GRPO, its rollouts from a vLLM engine in the same process, whose weights follow the trainer's."""
+    more = {"generations": GENERATIONS, "rewards": [ALIKE]}
+    lines = _tune(check, "tasks.grpo.grpo", GRPOSpec, steps=STEPS, learning_rate=1e-5, **more)
+    drift = max(line["rollout_mismatch"] for line in lines)
+    check.figure("reward", lines[-1]["reward"])
+    check.figure("drift of trainer and vLLM", drift)
+    if not drift <= DRIFT:
+        raise CheckFailed(f"trainer and vLLM drift apart: mean exp|Δ log p| is {drift:.3f}; at most {DRIFT} expected")
+
+
+def _tune(check: Check, engine: str, spec: type[PostTrainSpec], steps: int, **fields: Any) -> list[dict[str, float]]:
+    """Run it, and say how long a step takes and in how much memory; returns the steps' metrics."""
+    size = check.size
+    asked = spec.model_validate({
+        "data": "rows",
+        "steps": steps,
+        "batch_size": size.rows,
+        "micro_batch_size": min(8, size.rows),
+        "warmup_steps": 1,
+        "max_prompt_tokens": size.prompt,
+        "max_new_tokens": size.new,
+        "checkpoint_every": steps,
+        **fields,
+    })  # fmt: skip
+    rows, model = check.artifact("data", "rows"), check.artifact("export")
+    job = check.run(engine, "hf_model", asked, model=model, rows=rows)
+    return _figures(check, job)
+
+
+def _figures(check: Check, job: Path) -> list[dict[str, float]]:
+    _, *lines = json_lines(job / "metrics.jsonl")  # step 0 counts rows
+    check.figure("step", (lines[-1]["time"] - lines[0]["time"]) / (len(lines) - 1), "s")
+    if "memory_gb" in lines[-1]:
+        check.figure("memory", lines[-1]["memory_gb"], "GB")
+    check.figure("first loss", lines[0]["loss"])
+    check.figure("last loss", lines[-1]["loss"])
+    return lines
