@@ -149,6 +149,7 @@ print(json.dumps([sorted(clouds.Slurm.existing_allowed_clusters()), price]))
 
 
 def skypilot(home: Path, config: str) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
     """SkyPilot with that configuration, and with the sample of Slurm clusters."""
     (home / ".slurm").mkdir()
     (home / ".slurm/config").write_text((INFRA / "skypilot/slurm.config").read_text())
