@@ -79,6 +79,7 @@ class _Scope:
     base: type | None = None  # the class of a library that `super()` is
 
     def found(self, tree: ast.AST) -> Iterator[Found]:
+        node: Any
         for node in ast.iter_child_nodes(tree):
             try:
                 match node:

@@ -90,6 +90,7 @@ def test_the_connector_runs_with_as_little_as_it_needs() -> None:
 
 
 def test_the_connector_s_image_has_all_that_it_imports() -> None:
+    pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
     for path in closure(INFRA / "placement/connector.py", INFRA / "tracking/flyte.py"):
         assert INFRA in path.parents  # the one folder of ours that is in it
         for package in third_party(path):
@@ -149,6 +150,7 @@ print(json.dumps([sorted(clouds.Slurm.existing_allowed_clusters()), price]))
 
 
 def skypilot(home: Path, config: str) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
     """SkyPilot with that configuration, and with the sample of Slurm clusters."""
     (home / ".slurm").mkdir()
     (home / ".slurm/config").write_text((INFRA / "skypilot/slurm.config").read_text())
@@ -191,6 +193,7 @@ print(json.dumps([service.readiness_path, service.min_replicas, service.max_repl
 
 
 def sky_task(config: Any, home: Path) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
     """The task, by SkyPilot's own parser."""
     environment = os.environ | {"HOME": str(home)}
     words = [sys.executable, "-c", SERVICE]

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
+
 from tests.placement.optimizer import Optimizer, optimizer
 
 

@@ -80,6 +80,7 @@ def environment(home: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def plans(home: Path) -> dict[str, tuple[int, str]]:
+    pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
     words = [sys.executable, "-m", "tests.workflows.priced", str(home)]
     ended = subprocess.run(words, cwd=ROOT, env=environment(home), check=False, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
