@@ -1,5 +1,5 @@
-"""A few optimizer steps with each of post-training's engines: SFT; DPO on pairs that vLLM samples; GRPO with vLLM beside
-the trainer on one GPU."""
+"""A few optimizer steps with each of post-training's engines: SFT; DPO on pairs that vLLM samples; GRPO with vLLM
+beside the trainer on one GPU."""
 
 from pathlib import Path
 from typing import Any
