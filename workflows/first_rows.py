@@ -1,6 +1,6 @@
 """What the first rows of each set tell before anything is spent: whether a stage can use rows of their kind, what the
-model's chat template makes of them, and how many are too long. A function that makes rows is called in a process of its
-own. Sets and models that are not on this machine are looked at by their stages."""
+model's chat template makes of them, and how many are too long. A function that makes rows is called, and a data set's
+folder read, in a process of its own. Sets and models that are not on this machine are looked at by their stages."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,8 @@ def problems_of_rows(given: Given) -> list[Problem]:
             if name in used and not rows.missing() and (seen := first_of(rows)):
                 first[name] = seen
         except StageError as error:
-            found.append(Problem(f"data.{name}.function", rows.place(), f"a function that gives rows: {error}"))
+            source = "function" if rows.function else "huggingface"
+            found.append(Problem(f"data.{name}.{source}", rows.place(), f"a source that gives rows: {error}"))
     steps = [step for step in given.tunings() if step.spec.data in first]
     found += [
         Problem(f"evaluate.{name}.data", each.data, f"a set with held-out rows; data.{each.data}.held_out is 0")
@@ -56,8 +57,10 @@ def problems_of_rows(given: Given) -> list[Problem]:
 
 
 def first_of(rows: RowsSpec) -> "First | None":
-    """The first rows of a set that can be looked at here. Raises StageError for a function that fails."""
-    if rows.function is None or rows.documents or rows.placement or runs_on_a_cluster():
+    """The first rows of a set that can be looked at here: not those of the hub. Raises StageError for a function that
+    fails."""
+    folder = rows.huggingface and rows.huggingface.source().folder()
+    if not (rows.function or folder) or rows.documents or rows.placement or runs_on_a_cluster():
         return rows.first()
     from tasks.rows.first import TooSlow, first_rows  # pyarrow: not on the path of --help
 

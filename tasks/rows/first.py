@@ -1,4 +1,4 @@
-"""The first rows of a set that a function of the user's makes, tried in a process of their own.
+"""The first rows of a set that a function of the user's makes, or that `datasets` reads, in a process of their own.
 
     python -m tasks.rows.first FOLDER        stdin: a RowsSpec as JSON; stdout: a First as JSON, or {"error": …}
 

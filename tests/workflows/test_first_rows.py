@@ -166,6 +166,17 @@ def test_a_function_s_first_rows_are_looked_at_in_a_process_of_its_own(
     assert problem.path == "post_training.0.dpo.data" and "those of this set are prompt_completion" in problem.allowed
 
 
+def test_the_rows_of_a_data_set_s_folder_are_looked_at(tmp_path: Path) -> None:
+    from datasets import Dataset
+
+    Dataset.from_list([{"prompt": "a", "completion": "b"}]).save_to_disk(tmp_path / "set")
+    tiny_model(tmp_path / "model", turns=True)
+    data = {"rows": {"huggingface": {"name": str(tmp_path / "set")}}}
+    recipe = {"start_from": {"model": str(tmp_path / "model")}, "data": data}
+    with pytest.raises(RecipeError, match="those of this set are prompt_completion"):
+        Recipe.model_validate(recipe | {"post_training": [{"dpo": {"data": "rows"}}]})
+
+
 def test_a_function_that_fails_is_told_with_its_line(of_a_function: Callable[[str], list[Problem]]) -> None:
     (problem,) = of_a_function("yield {'prompt': 1 / 0}")
     assert problem.path == "data.rows.function" and "division by zero" in problem.allowed
