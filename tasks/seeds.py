@@ -27,6 +27,14 @@ def without_seed(label: str) -> str:
     return REPETITION.sub("", label)
 
 
+def title_of(stage: str, label: str) -> str:
+    """What a stage that makes the model is called for a person: `grpo seed 1` for grpo-seed1, `sft maths` for maths."""
+    name = without_seed(label)
+    seed = f" seed {label.removeprefix(name).removeprefix('-seed')}" if name != label else ""
+    own = name == stage or re.fullmatch(rf"{stage}-\d+", name)
+    return f"{name if own else f'{stage} {name}'}{seed}"
+
+
 def by_model(runs: Iterable[T], label: Callable[[T], str]) -> dict[str, list[T]]:
     """The runs of each model, by its label without the seed."""
     found: dict[str, list[T]] = {}

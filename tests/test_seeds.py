@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.seeds import Spread, by_model, label_of, without_seed
+from tasks.seeds import Spread, by_model, label_of, title_of, without_seed
 
 
 @pytest.mark.parametrize("name", ["grpo", "sft-2", "my-seed", "seed1"])
@@ -10,6 +10,14 @@ def test_repetitions_are_found_by_their_labels(name: str) -> None:
     labels = [label_of(name, repetition) for repetition in range(12)]
     assert labels[0] == name and len(set(labels)) == 12
     assert {without_seed(label) for label in labels} == {name}
+
+
+@pytest.mark.parametrize(
+    ("label", "title"),
+    [("sft", "sft"), ("sft-2", "sft-2"), ("sft-seed1", "sft seed 1"), ("maths-seed12", "sft maths seed 12")],
+)
+def test_a_repetition_is_called_by_its_seed(label: str, title: str) -> None:
+    assert title_of("sft", label) == title
 
 
 def test_runs_are_kept_together_in_their_order() -> None:

@@ -19,6 +19,8 @@ from pydantic import ValidationError
 
 from tasks.artifacts import Artifact
 from tasks.manifest import ArtifactError
+from tasks.posttrain.spec import PostTrainSpec
+from tasks.seeds import title_of
 from tasks.spec import StageSpec
 from tasks.stage import StageTask
 from workflows.pretrain_to_rl import dag
@@ -31,7 +33,7 @@ Made = dict[Node, dict[str, Promise]]  # what is known of the stages' outputs
 class Step:
     """One stage of the run."""
 
-    name: str  # the stage's; its second use is stage-2
+    name: str  # the stage's; its second use is stage-2; of post-training the model's, "sft seed 1" of a repetition
     stage: str
     after: tuple[str, ...]
     spec: StageSpec
@@ -51,9 +53,11 @@ def steps_of(recipe: Recipe) -> list[Step]:
         stage = node.flyte_entity.task_config.engine.stage
         uses = 1 + sum(step.stage == stage for step in steps.values())
         before = tuple(steps[parent].name for parent in steps if parent in {each.id for each in node.upstream_nodes})
-        name = stage if uses == 1 else f"{stage}-{uses}"
         constants = _constants(here, node)
         spec = constants["spec"].joined(json.loads(constants["how"]))
+        name = stage if uses == 1 else f"{stage}-{uses}"
+        if isinstance(spec, PostTrainSpec):
+            name = title_of(stage, spec.label)
         steps[node.id] = Step(name, stage, before, spec, _cached(here, node, constants, made))
     return list(steps.values())
 

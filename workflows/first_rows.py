@@ -1,19 +1,20 @@
 """What the first rows of each set tell before anything is spent: whether a stage can use rows of their kind, what the
-model's chat template makes of them, and how many are too long. Sets and models that are not on this machine are looked
-at by their stages."""
+model's chat template makes of them, and how many are too long. A function that makes rows is called, and a data set's
+folder read, in a process of its own. Sets and models that are not on this machine are looked at by their stages."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from infra.placement.storage import is_bucket
 from infra.progress import say
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.job import StageError
-from tasks.rows.stored import Row, is_conversational
+from tasks.rows.spec import RowsSpec
+from tasks.rows.stored import Row, is_conversational, split_key
 from tasks.sft.spec import SFTSpec
 from tasks.spec import Problem
-from workflows.given import Given, positions_of
+from workflows.given import Given, positions_of, runs_on_a_cluster
 from workflows.post_training import Step
 
 if TYPE_CHECKING:  # Transformers: not on the path of --help
@@ -24,28 +25,84 @@ if TYPE_CHECKING:  # Transformers: not on the path of --help
 def problems_of_rows(given: Given) -> list[Problem]:
     """Those of each stage of `post_training` and of each evaluator with the rows that it names."""
     sets = {name: rows for name, rows in given.specs.get("data", {}).items() if not rows.problems()}
-    first = {name: found for name, rows in sets.items() if not rows.missing() and (found := rows.first())}
     evaluators = given.specs["evaluate"].evaluators() if "evaluate" in given else {}
     asked = {name: each for name, each in evaluators.items() if each.data in sets}
+    used = {*(each.data for each in asked.values()), *(step.spec.data for step in given.tunings())}
+    found: list[Problem] = []
+    first: dict[str, First] = {}
+    for name, rows in sets.items():
+        try:
+            if name in used and not rows.missing() and (seen := first_of(rows)):
+                first[name] = seen
+        except StageError as error:
+            source = "function" if rows.function else "huggingface"
+            found.append(Problem(f"data.{name}.{source}", rows.place(), f"a source that gives rows: {error}"))
     steps = [step for step in given.tunings() if step.spec.data in first]
-    found = [
+    found += [
         Problem(f"evaluate.{name}.data", each.data, f"a set with held-out rows; data.{each.data}.held_out is 0")
         for name, each in asked.items()
         if each.data and not sets[each.data].held_out and not sets[each.data].documents
     ]
     found += [problem for step in steps for problem in _kind(step, first[step.spec.data])]
-    positions = positions_of(given)
     looked_at = {name: each for name, each in asked.items() if each.data in first}
-    if found or positions is None or not (steps or looked_at):
-        return found
+    if not found:
+        found += _rendered(given, steps, looked_at, first)
+    if not found:
+        found += [
+            problem
+            for name, each in looked_at.items()
+            for problem in _held_out(name, each, sets[str(each.data)], first[str(each.data)])
+        ]
+    return found
+
+
+def first_of(rows: RowsSpec) -> "First | None":
+    """The first rows of a set that can be looked at here: not those of the hub. Raises StageError for a function that
+    fails."""
+    folder = rows.huggingface and rows.huggingface.source().folder()
+    if not (rows.function or folder) or rows.documents or rows.placement or runs_on_a_cluster():
+        return rows.first()
+    from tasks.rows.first import TooSlow, first_rows  # pyarrow: not on the path of --help
+
+    try:
+        return first_rows(rows)
+    except TooSlow as error:
+        say(f"{rows.place()} is not looked at before the run: {error}")
+        return None
+
+
+def _rendered(
+    given: Given, steps: Sequence[Step], looked_at: Mapping[str, EvaluatorSpec], first: Mapping[str, "First"]
+) -> list[Problem]:
+    """What the model's tokenizer and chat template make of the rows."""
+    positions = positions_of(given)
+    if positions is None or not (steps or looked_at):
+        return []
     encoder = _encoder(given, [row for each in first.values() for row in each.rows])
     if encoder is None or isinstance(encoder, Problem):
         return [] if encoder is None else [encoder]
+    found = []
     for step in steps:
         found += _tuned_on(step, first[step.spec.data], encoder, positions[0])
     for name, each in looked_at.items():
         found += _asked(name, each, first[str(each.data)].rows, encoder, positions[0])
     return found
+
+
+def _held_out(name: str, spec: EvaluatorSpec, rows: RowsSpec, first: "First") -> list[Problem]:
+    """A set that was seen whole holds out as many rows as are asked for, if a number is."""
+    from tasks.data.documents import split_of
+    from tasks.rows.rows import MOST_SEEN
+
+    if rows.documents or first.faults or len(first.rows) >= MOST_SEEN:
+        return []
+    count = sum(split_of(split_key(row, rows.seed), rows.held_out) == "held_out" for row in first.rows)
+    of_all = f"{count} of the {len(first.rows)} rows of data.{spec.data} are held out"
+    if count == 0:
+        return [Problem(f"data.{spec.data}.held_out", rows.held_out, f"more: {of_all}, and evaluate.{name} asks those")]
+    if "prompts" in spec.model_fields_set and count < spec.prompts:
+        say(f"evaluate.{name}.prompts: {spec.prompts}: {of_all}: raise data.{spec.data}.held_out, or ask for fewer")
+    return []
 
 
 def _kind(step: Step, first: "First") -> list[Problem]:

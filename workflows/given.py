@@ -8,7 +8,6 @@ from typing import Any
 
 from infra.placement.config import Placement
 from infra.pod import this_pod
-from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.hardware import Machine, this_machine
 from tasks.pretrain.model_spec import FAMILIES, ModelSpec
 from tasks.pretrain.spec import PretrainSpec
@@ -114,8 +113,8 @@ def devices_of(spec: PretrainSpec) -> list[str | None]:
     return [spec.layout.device]
 
 
-def tuning_devices(given: Given, spec: PostTrainSpec) -> list[str | None]:
-    """The same of a post-training stage: without a placement it runs where the pretraining does."""
+def tuning_devices(given: Given, spec: StageSpec) -> list[str | None]:
+    """The same of a stage that follows: without a placement it runs where the pretraining does."""
     if spec.placement:
         return [name.partition(":")[0] for name in spec.placement.accelerators]
     first: PretrainSpec | None = given.specs.get("pretrain")

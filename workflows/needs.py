@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from tasks.dpo.spec import DPOSpec
 from tasks.grpo.spec import GRPOSpec
+from tasks.posttrain.memory import Held
+from tasks.posttrain.memory import estimate as estimate_tuning
 from tasks.posttrain.spec import LENGTH, PostTrainSpec
 from tasks.pretrain.accelerators import Accelerator
 from tasks.pretrain.flops import flops_per_token
@@ -44,8 +46,18 @@ class Need:
 TUNING: dict[type[PostTrainSpec], tuple[int, int]] = {SFTSpec: (1, 3), DPOSpec: (2, 3 + 1), GRPOSpec: (1, 3 + 1 + 1)}
 
 
-def need(given: Given, spec: StageSpec | None, kernels: Kernels = GPU) -> Need | None:
-    """None: its arithmetic is nothing beside the rest of it, or the model is not known before the run."""
+def held(spec: PostTrainSpec) -> Held:
+    """What a stage holds beside the model that it tunes. DPO's vLLM is closed before its training."""
+    if isinstance(spec, DPOSpec):
+        return Held(rows=2, completions_alone=True, reference=True, reference_in_step=True)
+    if isinstance(spec, GRPOSpec):
+        return Held(completions_alone=True, reference=spec.beta > 0, vllm_share=spec.gpu_memory_share)
+    return Held()
+
+
+def need(given: Given, spec: StageSpec | None, kernels: Kernels = GPU, capacity: float | None = None) -> Need | None:
+    """None: its arithmetic is nothing beside the rest of it, or the model is not known before the run. `capacity`: of
+    the GPU, in bytes, of which vLLM takes its share."""
     known = model_of(given)
     if known is None or not isinstance(spec, (PretrainSpec, PostTrainSpec)):
         return None
@@ -55,12 +67,10 @@ def need(given: Given, spec: StageSpec | None, kernels: Kernels = GPU) -> Need |
         flops = flops_per_token(model, vocabulary, spec.sequence_length) * spec.tokens()
         memory = estimate(spec, vocabulary, kernels)
         return Need(weights, active, spec.tokens(), flops, memory, spec.layout.world, spec.precision)
-    # in one process, all sequences as long as they may be, weights and optimizer in fp32; neither activations nor vLLM
     sequences, passes = TUNING[type(spec)]
     positions, _ = positions_of(given) or (LENGTH, "")
-    length = spec.limits(positions).total
+    length = spec.limits(positions).total  # all sequences as long as they may be
     tokens = spec.steps * spec.batch_size * sequences * length
     flops = tokens * passes * flops_per_token(model, vocabulary, length) / 3
-    reference = isinstance(spec, DPOSpec) or (isinstance(spec, GRPOSpec) and spec.beta > 0)
-    memory = Memory(4 * weights * (1 + reference), 4 * weights, 8 * weights, 0)
+    memory = estimate_tuning(spec, held(spec), model, vocabulary, positions, kernels, capacity)
     return Need(weights, active, tokens, flops, memory, 1, "bf16", sampling=not isinstance(spec, SFTSpec))

@@ -26,6 +26,7 @@ from tasks.spec import Problem, StageSpec
 from workflows.continuous_recipe import recipe_of
 from workflows.costs import Quotes, over_budget, quotes
 from workflows.given import Given, devices_of, tuning_devices
+from workflows.machine import machine_problems, remarks
 from workflows.needs import MFU, Need, need
 from workflows.preflight import has_dag
 from workflows.recipe import Recipe, given_of
@@ -60,7 +61,7 @@ def plan(recipe: Recipe, given: Given, mfu: float) -> Iterator[Planned]:
         if base is None or place is None:
             yield Planned(step.name, step.stage, step.spec, step.after, step.cached, base, quotes=quoted)
             continue
-        needed, hours = need(given, step.spec, place.kernels), base.hours(BY_NAME.get(place.name), mfu)
+        needed, hours = need(given, step.spec, place.kernels, place.capacity), base.hours(BY_NAME.get(place.name), mfu)
         device = (place.name, place.capacity)
         yield Planned(step.name, step.stage, step.spec, step.after, step.cached, needed, *device, hours, quoted)
 
@@ -97,6 +98,12 @@ def text(name: str, stages: list[Planned], given: Given, mfu: float) -> Iterator
         yield f"\nexpected cost of {len(known)} stages: {_dollars(sum(known))}{rest}"
 
 
+def _of_this_machine(given: Given) -> Iterator[str]:
+    """What a run would be refused for on this machine, while the recipe may be meant for another, and remarks."""
+    yield from (f"{problem}" for problem in machine_problems(given))
+    yield from remarks(given)
+
+
 def _takes(each: Planned, mfu: float) -> Iterator[tuple[str, str]]:
     needed, spec = each.need, each.spec
     if needed is None:
@@ -104,18 +111,18 @@ def _takes(each: Planned, mfu: float) -> Iterator[tuple[str, str]]:
     mixture = needed.active_parameters < needed.parameters
     meets = f", of which a token meets {_short(needed.active_parameters)}" if mixture else ""
     yield "parameters", f"{_short(needed.parameters)}{meets}"
-    tokens, least = f"{_short(needed.tokens)} at most", "at least "
+    tokens = f"{_short(needed.tokens)} at most"
     if isinstance(spec, PretrainSpec):
         ratio = f"{needed.tokens / needed.active_parameters:.3g} for each parameter{' that it meets' * mixture}"
         batch = _short(spec.global_batch * spec.sequence_length)
-        tokens, least = f"{_short(needed.tokens)}, {ratio}; {spec.steps:,} steps of {batch}", ""
+        tokens = f"{_short(needed.tokens)}, {ratio}; {spec.steps:,} steps of {batch}"
     yield "tokens", tokens
     yield "arithmetic", f"{needed.flops / needed.tokens / 1e9:.3g} GFLOP a token, {needed.flops:.2e} FLOP in all"
     if isinstance(spec, PretrainSpec):
         yield "layout", f"{spec.layout.name()}: {spec.layout.nodes} x {spec.layout.processes} processes"
     if each.device_memory:
         capacity = f"{each.device} ({each.device_memory / GB:.3g} GB)"
-        yield "memory", f"{least}{needed.memory.total / GB:.3g} GB on each {capacity}"
+        yield "memory", f"{needed.memory.total / GB:.3g} GB on each {capacity}"
         yield "", needed.memory.words()
     if each.hours is None:
         yield "time", "not known: the peak of what it runs on is not in the table"
@@ -185,6 +192,8 @@ def main(recipe: Path, for_machines: bool, mfu: float) -> None:
     else:
         for line in text(name, stages, given, mfu) if stages else ():
             print(line)
+        for words in _of_this_machine(given) if whole else ():
+            print(f"\nhere: {words}")
         print(f"\n{RecipeError(problems, lines=lines)}" if problems else "\nno problem found")
     sys.exit(2 if problems else 0)
 

@@ -49,7 +49,7 @@ def resources(given: Given, path: str) -> Resources:
         memory += (spec.cpu_cache_gib - 1) * GIB
     if isinstance(spec, PostTrainSpec) and not gpus:
         needed = need(given, spec, CPU)
-        memory += int(SPARE * needed.memory.total) + 4 * weights + 2 * GIB if needed else 0  # reference, activations
+        memory += int(SPARE * needed.memory.total) if needed else 0
     if gpus:
         memory += gpus * HOST
     return Resources(cpu=gpus * CORES_OF_A_GPU or None, memory=in_gib(memory), gpu=gpus or None)

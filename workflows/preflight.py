@@ -11,21 +11,26 @@ from infra.placement.storage import is_bucket, storage_of
 from infra.progress import say
 from infra.tracking.redact import HIDDEN, redact_text
 from tasks.convert.spec import unexportable
+from tasks.dpo.spec import DPOSpec
 from tasks.evaluate.spec import EvaluateSpec
+from tasks.evaluate.task_files import is_file_name
+from tasks.evaluate.task_names import unknown
+from tasks.grpo.spec import GRPOSpec
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME, accelerator
-from tasks.pretrain.fit import Place, fitting, place_of
+from tasks.pretrain.fit import USABLE, Place, fitting, place_of
 from tasks.pretrain.layout import Layout
-from tasks.pretrain.memory import GB, estimate
+from tasks.pretrain.memory import GB, GPU, estimate
 from tasks.pretrain.spec import PretrainSpec
 from tasks.serve.spec import ServeSpec
-from tasks.spec import NotSeen, Problem, Spec
+from tasks.spec import NotSeen, Problem, Spec, StageSpec
 from workflows.costs import over_budget
 from workflows.first_rows import problems_of_rows
 from workflows.given import (
     Given,
     devices_of,
     is_for_a_cluster,
+    model_of,
     placements_of,
     positions_of,
     runs_on_a_cluster,
@@ -56,6 +61,7 @@ IN_CONFIG = {
     "kv_heads": "num_key_value_heads", "head_dim": "head_dim", "vocab_size": "vocab_size",
     "tied_embeddings": "tie_word_embeddings",
 }  # fmt: skip
+WITH_CACHE = 1.1  # of the weights' size: vLLM's activations, and a KV cache that is worth having
 WITH_START_FROM_OFF = ("tokenizer", "shards", "init_from", "pretrain", "convert")
 
 
@@ -210,6 +216,26 @@ def _best(given: Given) -> list[Problem]:
     return [Problem("publish.best", best, allowed)]
 
 
+def _lm_eval_tasks(given: Given) -> list[Problem]:
+    """Those that are named are lm-eval's, if it is installed where they run."""
+    spec: EvaluateSpec | None = given.specs.get("evaluate")
+    if spec is None or spec.placement or runs_on_a_cluster():
+        return []
+    named = {
+        f"evaluate.{name}.lm_eval.{number}": task
+        for name, each in spec.evaluators().items()
+        for number, task in enumerate(each.lm_eval)
+        if not is_file_name(task)
+    }
+    wrong = unknown(named.values()) if named else {}
+    found = []
+    for path, task in named.items():
+        if task in wrong:
+            like = f"; did you mean {' or '.join(wrong[task])}?" if wrong[task] else ""
+            found.append(Problem(path, task, f"a task of lm-eval (`lm_eval ls tasks`), or a YAML file{like}"))
+    return found
+
+
 def _head_size(given: Given) -> list[Problem]:
     """vLLM has attention kernels for the model's heads."""
     with_vllm = [path for path in given.stages() if path.rpartition(".")[2] in WITH_VLLM]
@@ -295,22 +321,62 @@ def _layout(given: Given) -> list[Problem]:
 
 
 def _tuning_room(given: Given) -> list[Problem]:
-    """A post-training stage's model fits wherever it may run, as far as that is known: it is one process."""
+    """A post-training stage fits wherever it may run, as far as that is known: it is one process."""
     found = []
     for step in given.tunings():
-        needed = need(given, step.spec)
-        if needed is None or (runs_on_a_cluster() and not step.spec.placement):
+        if runs_on_a_cluster() and not step.spec.placement:
             continue
         for device in tuning_devices(given, step.spec):
             place = place_of(Layout(device=device), given.machine)
-            if place is None or place.has_room_for(needed.memory):
+            needed = need(given, step.spec, place.kernels, place.capacity) if place else None
+            if place is None or needed is None or place.has_room_for(needed.memory):
                 continue
             allowed = (
-                f"needs at least {needed.memory.total / GB:.3g} GB in one process, on {place.name} "
-                f"({place.capacity / GB:.3g} GB): {needed.memory.words()}; tune a smaller model, or give the stage a "
-                "`placement` on a larger accelerator"
+                f"needs {needed.memory.total / GB:.3g} GB in one process, on {place.name} "
+                f"({place.capacity / GB:.3g} GB): {needed.memory.words()}; {_smaller(given, step.spec, place)}"
             )
             found.append(Problem(step.path, f"{needed.parameters / 1e9:.3g} B parameters", allowed))
+    return found
+
+
+def _smaller(given: Given, spec: PostTrainSpec, place: Place) -> str:
+    """What fits in place of it: smaller micro batches there, or the smallest accelerator with room for it."""
+    for size in range(spec.micro_batch_size - 1, 0, -1):
+        if spec.batch_size % size == 0:
+            less = need(given, spec.model_copy(update={"micro_batch_size": size}), place.kernels, place.capacity)
+            if less and place.has_room_for(less.memory):
+                return f"use micro_batch_size: {size}, which needs {less.memory.total / GB:.3g} GB"
+    for chip in sorted(BY_NAME.values(), key=lambda chip: chip.memory_gb):
+        larger = place_of(Layout(device=chip.name), given.machine)
+        needed = need(given, spec, capacity=larger.capacity) if larger else None
+        if larger and needed and larger.has_room_for(needed.memory):
+            return f"tune a smaller model, or give the stage a `placement` on {chip.name} ({chip.memory_gb:g} GB)"
+    return "tune a smaller model: no accelerator has so much"
+
+
+def _vllm_room(given: Given) -> list[Problem]:
+    """vLLM's share of the GPU that a stage is meant for holds the model's weights, and some KV cache."""
+    known = model_of(given)
+    if known is None or runs_on_a_cluster():
+        return []
+    weights, found = known[0].parameters(known[1]) * MODEL_BYTES, []
+    shares: dict[str, tuple[StageSpec, float]] = {}
+    if "evaluate" in given:
+        shares["evaluate"] = (given.specs["evaluate"], given.specs["evaluate"].gpu_memory_share)
+    for step in given.tunings():
+        if isinstance(step.spec, GRPOSpec):
+            shares[step.path] = (step.spec, step.spec.gpu_memory_share)
+        elif isinstance(step.spec, DPOSpec) and step.spec.pairs:
+            shares[f"{step.path}.pairs"] = (step.spec, step.spec.pairs.gpu_memory_share)
+    for path, (spec, share) in shares.items():
+        for device in tuning_devices(given, spec):
+            place = place_of(Layout(device=device), given.machine)
+            if place is None or place.kernels != GPU or weights * WITH_CACHE <= share * place.capacity:
+                continue
+            least = weights * WITH_CACHE / place.capacity
+            instead = f"at least {least:.2g}" if least < USABLE else "a smaller model, or a larger accelerator"
+            allowed = f"{instead}: {weights / GB:.3g} GB of weights in bf16 and a KV cache, on {place.name}"
+            found.append(Problem(f"{path}.gpu_memory_share", share, f"{allowed} ({place.capacity / GB:.3g} GB)"))
     return found
 
 
@@ -399,12 +465,14 @@ CHECKS: list[Callable[[Given], list[Problem]]] = [
     _data_sets,
     _vocabulary,
     _positions,
+    _lm_eval_tasks,
     _head_size,
     _convertible,
     _same_model,
     _hardware,
     _layout,
     _tuning_room,
+    _vllm_room,
     _room,
     _placements,
     too_small,

@@ -3,6 +3,7 @@ does it, and the columns that it names are looked for in the set's first rows.""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 from tasks.dpo.spec import DPOSpec
 from tasks.grpo.spec import GRPOSpec
@@ -10,9 +11,14 @@ from tasks.job import StageError
 from tasks.rewards.gold import own_answer
 from tasks.rewards.scorer import Scorer, lacking
 from tasks.rewards.spec import RewardSpec, rewards_problems
+from tasks.rows.spec import RowsSpec
 from tasks.rows.stored import Row, reward_columns
 from tasks.spec import Problem
+from workflows.first_rows import first_of
 from workflows.given import Given, runs_on_a_cluster
+
+if TYPE_CHECKING:  # pyarrow: not on the path of --help
+    from tasks.rows.rows import First
 
 
 def problems_of_rewards(given: Given) -> list[Problem]:
@@ -26,7 +32,7 @@ def _problems(given: Given) -> Iterator[Problem]:
         if rewards_problems(rewards):
             continue  # told as the stage's own
         rows = sets.get(data)
-        first = rows.first() if rows and not rows.problems() and not rows.missing() else None
+        first = _first(rows) if rows and not rows.problems() and not rows.missing() else None
         for number, each in enumerate(rewards):
             try:
                 named = _imported(each.as_found().model_dump_json(exclude={"weight"})) if each.function else {}
@@ -36,6 +42,13 @@ def _problems(given: Given) -> Iterator[Problem]:
             for problem in lacking(each, named, _columns(first.rows)) if first and first.rows else ():
                 there = f"; those of {data} have {', '.join(problem.value)}"
                 yield Problem(f"{path}.{number}", each.label, problem.allowed + there)
+
+
+def _first(rows: RowsSpec) -> "First | None":
+    try:
+        return first_of(rows)
+    except StageError:
+        return None  # told as the set's own
 
 
 def _lists(given: Given) -> Iterator[tuple[str, str, Sequence[RewardSpec]]]:

@@ -6,6 +6,9 @@ With `pairs`, two parts in one process: vLLM samples the model once on the rows'
 says (work/pairs keeps the pairs, sealed); then vLLM is closed and TRL trains.
 """
 
+import tasks.posttrain.one_gpu  # noqa: F401 - before torch looks for GPUs
+
+# isort: split
 import shutil
 from collections.abc import Sequence
 from typing import Any

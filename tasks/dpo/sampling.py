@@ -54,7 +54,9 @@ def make_pairs(
     found: list[Pair] = []
     rewards: dict[str, list[float | None]] = {}
     with Scorer(how.rewards) as scorer:
-        llm = open_engine(job.input("model"), max_model_len=limits.total, seed=spec.seed)
+        llm = open_engine(
+            job.input("model"), max_model_len=limits.total, seed=spec.seed, gpu_memory_share=how.gpu_memory_share
+        )
         for begin in range(0, len(asked), PROMPTS_A_CALL):
             job.progress(begin, len(asked), "prompts")
             some = asked[begin : begin + PROMPTS_A_CALL]

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from tasks.posttrain.spec import PROMPTED, PostTrainSpec
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
+from tasks.serve.spec import vllm_share
 from tasks.spec import Problem, Spec
 
 
@@ -19,6 +20,7 @@ class PairsSpec(Spec):
     chosen: Literal["gold", "best"] = Field(
         "gold", description="the row's own completion, or the model's best; the rejected one is the model's worst"
     )
+    gpu_memory_share: float = vllm_share(0.85, "which is closed before the training")
 
     def problems(self) -> list[Problem]:
         found = [problem.under("rewards") for problem in rewards_problems(self.rewards)]

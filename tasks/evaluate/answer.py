@@ -8,7 +8,7 @@ from typing import NamedTuple
 from vllm import LLM, SamplingParams
 
 from tasks.evaluate.kept import Kept
-from tasks.evaluate.spec import EvaluatorSpec
+from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
 from tasks.evaluate.subject import Subject
 from tasks.job import Job
 from tasks.serve.engine import open_engine, sample
@@ -29,9 +29,17 @@ class Answer(NamedTuple):
 class EvaluatedModel:
     """It is loaded at the first request that an earlier attempt has not answered."""
 
-    def __init__(self, job: Job, subject: Subject, kept: Kept, seed: int) -> None:
-        self.job, self.kept, self.seed = job, kept, seed
-        self.engine = cache(partial(open_engine, subject.path, max_model_len=subject.positions, seed=seed))
+    def __init__(self, job: Job, subject: Subject, kept: Kept, spec: EvaluateSpec) -> None:
+        self.job, self.kept, self.seed = job, kept, spec.seed
+        self.engine = cache(
+            partial(
+                open_engine,
+                subject.path,
+                max_model_len=subject.positions,
+                seed=spec.seed,
+                gpu_memory_share=spec.gpu_memory_share,
+            )
+        )
 
     def completions(self, name: str, prompts: Sequence[list[int]], spec: EvaluatorSpec) -> list[list[Answer]]:
         """`spec.samples` completions of each prompt. They do not depend on other requests."""

@@ -64,7 +64,7 @@ def work(job: Job) -> None:
 
     tasks = _load_tasks(job, spec)
     kept = Kept(job)
-    model = EvaluatedModel(job, subject, kept, spec.seed)
+    model = EvaluatedModel(job, subject, kept, spec)
     documents = [line for each in sets for line in each.lines(model.bits(each.windows))]
     scores = {each.name: _scores(each, documents) for each in sets}
     metrics = {"bits_per_byte": _bits(FIRST, documents)} if sets else {}

@@ -66,7 +66,7 @@ def choose(name: str, rows: Path, spec: EvaluatorSpec, subject: Subject, seed: i
         if len(found) == spec.prompts:
             break
         prompt, reference = question_of(name, row)
-        tokens = subject.tokens_of(prompt, row.get("tools"))
+        tokens = subject.tokens_of(prompt, row.get("tools"), row.get("chat_template_kwargs"))
         if len(tokens) > room:
             too_long += 1
         else:

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from tasks.evaluate.results import SETS
 from tasks.evaluate.task_files import gathered, is_file_name
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
+from tasks.serve.spec import vllm_share
 from tasks.spec import Problem, Spec, StageSpec
 
 
@@ -84,6 +85,7 @@ class EvaluateSpec(StageSpec):
 
     bits_per_byte: BitsSpec | None = Field(None, description="Bits per byte of the corpora's held-out text; null: none")
     seed: int = Field(0, ge=0, lt=2**31, description="Of the choice of rows and of the sampling")
+    gpu_memory_share: float = vllm_share(0.85, "for weights and KV cache")
 
     def evaluators(self) -> dict[str, EvaluatorSpec]:
         """All but `bits_per_byte`, by name, in the recipe's order."""

@@ -30,16 +30,17 @@ class Subject:
         """The text's own tokens: nothing is added, and "<|endoftext|>" in it is text like any other."""
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def tokens_of(self, prompt: str | list[dict[str, Any]], tools: Any = None) -> list[int]:
+    def tokens_of(
+        self, prompt: str | list[dict[str, Any]], tools: Any = None, options: dict[str, Any] | None = None
+    ) -> list[int]:
         """A prompt's tokens: what the tokenizer puts before every text (BOS, where it does), then the text; messages
-        through the chat template."""
+        through the chat template. `options`: the template's own, a row's column `chat_template_kwargs`."""
         if isinstance(prompt, str):
             return [*self.tokenizer.encode("").ids, *self.tokens(prompt)]
         if isinstance(tools, str):  # a column of Parquet, whose objects would have to be all alike
             tools = json.loads(tools)
-        return list(
-            self.chat.apply_chat_template(prompt, tools=tools or None, add_generation_prompt=True, return_dict=False)
-        )
+        given = {"tools": tools or None, **(options or {})}
+        return list(self.chat.apply_chat_template(prompt, **given, add_generation_prompt=True, return_dict=False))
 
     @cached_property
     def chat(self) -> "PreTrainedTokenizerFast":

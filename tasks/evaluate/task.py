@@ -6,7 +6,7 @@ from tasks.artifacts import Corpus, EvalReport, HFModel, Rows
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.stage import run, stage
 
-ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", version="4")
+ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", version="5")
 
 
 @stage(ENGINE, image=images.SERVE)

@@ -6,6 +6,9 @@ Each step: vLLM gets the newest weights and answers some rows' prompts several t
 in a process of their own; TRL makes the update. On-policy: one update per rollout.
 """
 
+import tasks.posttrain.one_gpu  # noqa: F401 - before torch looks for GPUs
+
+# isort: split
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle, islice
@@ -127,6 +130,7 @@ def work(job: Job) -> None:
                 use_vllm=True,
                 vllm_mode="colocate",
                 vllm_max_model_length=limits.total,
+                vllm_gpu_memory_utilization=spec.gpu_memory_share,
                 loss_type="dr_grpo",
                 scale_rewards="batch",
                 lr_scheduler_type="constant_with_warmup",

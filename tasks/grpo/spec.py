@@ -6,6 +6,7 @@ from pydantic import Field
 
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
+from tasks.serve.spec import vllm_share
 from tasks.spec import Problem
 
 
@@ -23,6 +24,7 @@ class GRPOSpec(PostTrainSpec):
     rewards: list[RewardSpec] = Field(
         min_length=1, max_length=MOST, description="what completions are rewarded for; weights add up"
     )
+    gpu_memory_share: float = vllm_share(0.3, "beside the training")
 
     def samples_model(self) -> bool:
         return True

@@ -3,8 +3,9 @@
 import time
 
 from infra.text import duration
-from infra.tracking.spool import Execution, execution_folder, read_execution, read_stage, stage_folders
+from infra.tracking.spool import Execution, StageRun, execution_folder, read_execution, read_stage, stage_folders
 from tasks.report.blocks import Block, Cell, Mark, Table, Text
+from tasks.seeds import title_of
 
 
 def about_execution(execution_id: str) -> list[str]:
@@ -31,13 +32,23 @@ def times(execution_id: str) -> list[Block]:
     runs = sorted(map(read_stage, stage_folders(execution_folder(execution_id))), key=lambda run: run.started)
     ended = [(run, run.ended) for run in runs if run.ended is not None]
     rows: list[list[Cell]] = [
-        [run.title, duration(end - run.started), Mark("from the cache" if run.cached else run.status.lower(), "quiet")]
+        [
+            _title(run),
+            duration(end - run.started),
+            Mark("from the cache" if run.cached else run.status.lower(), "quiet"),
+        ]
         for run, end in ended
     ]
     if ended:
         whole = duration(max(end for _, end in ended) - execution.started)
         rows.append([Mark("from start to here", "best"), Mark(whole, "best"), ""])
     return [Table("Stages of this execution", ["stage", "time", "how"], rows, "lrl")]
+
+
+def _title(run: StageRun) -> str:
+    """Of a stage that tunes a model, with the model's name and seed; an evaluation's title has its model's label."""
+    label = run.params.get("label")
+    return title_of(run.title, label) if label else run.title
 
 
 def _find(execution_id: str) -> Execution | None:

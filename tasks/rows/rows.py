@@ -86,6 +86,9 @@ class Reading:
         return row
 
 
+MOST_SEEN = 64  # rows of a look at a source
+
+
 @dataclass(frozen=True)
 class First:
     """A source's first rows."""
@@ -95,7 +98,7 @@ class First:
     kind: str | None  # None: nothing was recognised
 
 
-def peek(spec: RowsSpec, folder: Path, most: int = 64) -> First:
+def peek(spec: RowsSpec, folder: Path, most: int = MOST_SEEN) -> First:
     """A look at a source. A function of the user's runs in this process, from files below `folder`. Raises StageError
     for a source that cannot be read."""
     reading = Reading(spec.model_copy(update={"faulty": "drop"}))

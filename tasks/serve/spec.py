@@ -1,12 +1,18 @@
 """How a model is served, and what is measured of it."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from tasks.spec import Problem, Spec, StageSpec
 
 MOST_CONCURRENT = 1024
+
+
+def vllm_share(default: float, what_for: str) -> Any:
+    """vLLM's share of a GPU's memory, where no result depends on it: it enters no cache key."""
+    description = f"Of a GPU's memory, vLLM's part, {what_for}; more: larger batches of requests"
+    return Field(default, gt=0, le=1, description=description, json_schema_extra={"identity": False})
 
 
 class LoadSpec(Spec):

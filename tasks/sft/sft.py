@@ -3,6 +3,9 @@
 python -m tasks.sft.sft JOB_DIR        inputs: model (HFModel), rows (Rows)
 """
 
+import tasks.posttrain.one_gpu  # noqa: F401 - before torch looks for GPUs
+
+# isort: split
 from typing import Any
 
 import numpy as np

@@ -9,8 +9,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tasks.evaluate.questions import Questions, choose, question_of
 from tasks.evaluate.spec import EvaluatorSpec
-from tasks.evaluate.subject import Subject
+from tasks.evaluate.subject import Subject, open_subject
 from tasks.job import StageError
+from tasks.posttrain.encode import Encoder
+from tests.posttrain.tiny import tiny_model
 
 USER, ASSISTANT = {"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hello."}
 
@@ -79,3 +81,15 @@ def test_no_row_to_ask_is_an_error_that_says_why(tmp_path: Path) -> None:
         asked(rows(tmp_path / "long", "a b c d e f g"))
     with pytest.raises(StageError, match="its held-out part is empty"):
         asked(rows(tmp_path / "empty"))
+
+
+def test_a_row_s_options_reach_the_chat_template(tmp_path: Path) -> None:
+    """Such as Qwen3's enable_thinking: a row is asked as post-training asks it."""
+    chat = tiny_model(tmp_path / "model", turns=True)
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{% if think %} x x x{% endif %}"
+    (chat / "chat_template.jinja").write_text(template)
+    model, row = open_subject(chat), {"prompt": [USER]}
+    (tmp_path / "held_out.jsonl").write_text(json.dumps(row | {"chat_template_kwargs": {"think": True}}) + "\n")
+    (question,) = choose("sums", tmp_path, EvaluatorSpec(data="sums"), model, seed=1).questions
+    assert model.tokenizer.decode(question.tokens) == "Hello? x x x"
+    assert question.tokens == Encoder(model.chat).prompt(row | {"chat_template_kwargs": {"think": True}})

@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from infra.tracking.spool import FINISHED, StageRun, execution_folder, write_stage
 from tasks.manifest import ArtifactError, verify
+from tasks.report.blocks import Table
+from tasks.report.times import times
 from tests.report.example import RATES, example_execution, example_run, make_report
 from tests.report.reading import Reading
 
@@ -112,6 +115,16 @@ def test_the_times_are_those_of_the_execution(run: dict[str, Path], tmp_path: Pa
     assert re.search(r"from start to here \| +9 min 26 s", text)
     assert "execution 20261121-033000-abcdef · commit 1f1f1f1f1f with changes" in text
     assert not re.search(r"\| report ", text)  # it is still being made
+
+
+def test_the_times_tell_repetitions_apart_by_their_seeds() -> None:
+    name = example_execution("20261121-040000-abcdef")
+    for label in ("sft", "sft-seed1"):
+        run = StageRun("sft", {"label": label}, {}, None, {}, {}, 1.0, 2.0, FINISHED)
+        write_stage(execution_folder(name) / f"of-{label}", run)
+    (table,) = times(name)
+    assert isinstance(table, Table)
+    assert [row[0] for row in table.rows if str(row[0]).startswith("sft")][:2] == ["sft", "sft seed 1"]
 
 
 def test_an_execution_that_is_not_here_is_said_to_be_missing(run: dict[str, Path], tmp_path: Path) -> None:

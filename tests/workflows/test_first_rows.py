@@ -123,3 +123,60 @@ def test_an_evaluator_needs_rows_that_ask_and_are_held_out(problems: Callable[..
     assert nothing.path == "evaluate.mine.data" and "no prompt" in nothing.allowed
     (none,) = problems([talk()], evaluate=evaluate, held_out=0.0)
     assert none.path == "evaluate.mine.data" and "held_out is 0" in none.allowed
+
+
+def test_too_few_held_out_rows_are_told(
+    problems: Callable[..., list[Problem]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"prompt": f"{number}?", "answer": "a"} for number in range(20)]
+    evaluate = {"mine": {"data": "rows", "rewards": ["match"], "prompts": 19}}
+    (none,) = problems(rows[:1], stage="grpo", rewards=["match"], evaluate=evaluate, held_out=0.001)
+    assert none.path == "data.rows.held_out" and "0 of the 1 rows of data.rows are held out" in none.allowed
+    assert problems(rows, stage="grpo", rewards=["match"], evaluate=evaluate, held_out=0.5) == []
+    assert "evaluate.mine.prompts: 19: " in (said := capsys.readouterr().err)
+    assert "of the 20 rows of data.rows are held out: raise data.rows.held_out, or ask for fewer" in said
+
+
+@pytest.fixture
+def of_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Problem]]:
+    """The problems of a DPO on what a function of the user's yields."""
+    monkeypatch.chdir(tmp_path)
+
+    def of(body: str) -> list[Problem]:
+        Path("mine.py").write_text(f"def rows():\n    {body}\n")
+        data = {"rows": {"function": "mine.py:rows"}}
+        try:
+            Recipe.model_validate(
+                {"start_from": {"model": "model"}, "data": data, "post_training": [{"dpo": {"data": "rows"}}]}
+            )
+        except RecipeError as error:
+            return error.problems
+        return []
+
+    tiny_model(tmp_path / "model", turns=True)
+    return of
+
+
+def test_a_function_s_first_rows_are_looked_at_in_a_process_of_its_own(
+    of_a_function: Callable[[str], list[Problem]],
+) -> None:
+    pairs = "yield from ({'prompt': str(n), 'chosen': 'a', 'rejected': 'b'} for n in range(10**9))"
+    assert of_a_function(f"print('printed'); {pairs}") == []
+    (problem,) = of_a_function("yield {'prompt': 'a', 'completion': 'b'}")
+    assert problem.path == "post_training.0.dpo.data" and "those of this set are prompt_completion" in problem.allowed
+
+
+def test_the_rows_of_a_data_set_s_folder_are_looked_at(tmp_path: Path) -> None:
+    from datasets import Dataset
+
+    Dataset.from_list([{"prompt": "a", "completion": "b"}]).save_to_disk(tmp_path / "set")
+    tiny_model(tmp_path / "model", turns=True)
+    data = {"rows": {"huggingface": {"name": str(tmp_path / "set")}}}
+    recipe = {"start_from": {"model": str(tmp_path / "model")}, "data": data}
+    with pytest.raises(RecipeError, match="those of this set are prompt_completion"):
+        Recipe.model_validate(recipe | {"post_training": [{"dpo": {"data": "rows"}}]})
+
+
+def test_a_function_that_fails_is_told_with_its_line(of_a_function: Callable[[str], list[Problem]]) -> None:
+    (problem,) = of_a_function("yield {'prompt': 1 / 0}")
+    assert problem.path == "data.rows.function" and "division by zero" in problem.allowed

@@ -8,6 +8,7 @@ import yaml
 
 from tasks.convert.spec import ConvertSpec
 from tasks.data.spec import TokenizerSpec
+from tasks.evaluate.spec import EvaluateSpec
 from tasks.pretrain.hardware import Machine
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import estimate
@@ -16,6 +17,7 @@ from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem
 from tests.pretrain.shapes import LLAMA_3_8B, QWEN3_30B_A3B
 from workflows.given import Given
+from workflows.post_training import Tuning
 from workflows.preflight import CHECKS
 
 LAPTOP = Machine((), 16 * 2**30)
@@ -103,6 +105,44 @@ def test_a_vocabulary_that_the_layout_cannot_share_out_is_refused() -> None:
     (problem,) = problems(LAPTOP, spec, tokenizer=TokenizerSpec(vocab_size=4097))
     assert problem.path == "pretrain.layout.tensor"
     assert "(4097)" in problem.allowed
+
+
+# -- post-training -----------------------------------------------------------------------------------
+
+HALF_A_BILLION = ModelSpec(
+    layers=28, hidden=1024, heads=16, kv_heads=8, head_dim=128, ffn_hidden=3072, max_positions=2048, vocab_size=32768
+)
+
+
+def tuning_problems(device: str, **tuning: Any) -> list[Problem]:
+    """Of one post-training stage of a model with 474 M weights, beside the evaluation of it."""
+    pretrain = PretrainSpec(model=HALF_A_BILLION, layout=Layout(device=device, micro_batch=1))
+    evaluate = EvaluateSpec.model_validate({"bits_per_byte": {}, "gpu_memory_share": tuning.pop("evaluate", 0.85)})
+    specs = {"pretrain": pretrain, "evaluate": evaluate, "post_training": [Tuning.model_validate(tuning)]}
+    found = [problem for check in CHECKS for problem in check(Given(specs, LAPTOP))]
+    return [problem for problem in found if " GB" in problem.allowed and "pretrain" not in problem.path]
+
+
+def test_a_smaller_micro_batch_is_named_where_it_fits() -> None:
+    (problem,) = tuning_problems("L4", sft={"data": "rows", "batch_size": 48, "micro_batch_size": 48})
+    assert problem.path == "post_training.0.sft"
+    assert "GB in one process, on L4 (24 GB): weights 1.9 GB" in problem.allowed
+    size = int(problem.allowed.partition("use micro_batch_size: ")[2].partition(",")[0])
+    assert tuning_problems("L4", sft={"data": "rows", "batch_size": 48, "micro_batch_size": size}) == []
+
+
+def test_vllm_s_share_is_taken_from_the_training() -> None:
+    grpo = {"data": "rows", "rewards": ["math"], "batch_size": 32, "micro_batch_size": 4}
+    assert tuning_problems("L4", grpo=grpo) == []
+    (problem,) = tuning_problems("L4", grpo=grpo | {"gpu_memory_share": 0.6})
+    assert "vLLM 14.4 GB" in problem.allowed
+
+
+def test_vllm_s_share_holds_the_model() -> None:
+    sft = {"data": "rows", "micro_batch_size": 1}
+    (problem,) = tuning_problems("L4", sft=sft, evaluate=0.03)
+    assert (problem.path, problem.value) == ("evaluate.gpu_memory_share", 0.03)
+    assert problem.allowed.startswith("at least 0.043: 0.948 GB of weights in bf16 and a KV cache, on L4 (24 GB)")
 
 
 # -- devices -----------------------------------------------------------------------------------------

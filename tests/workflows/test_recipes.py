@@ -76,15 +76,17 @@ def test_a_large_recipe_is_tuned_on_its_device(name: str) -> None:
     for step in recipe.post_training:
         planned = stages[step.stage]
         assert planned.need and planned.device == MEANT_FOR[name][0] and planned.device_memory
-        assert planned.need.memory.total < 0.85 * planned.device_memory  # activations are not in it
+        assert planned.need.memory.total < 0.95 * planned.device_memory
 
 
 def test_a_model_that_is_too_large_to_be_tuned_is_refused() -> None:
     with pytest.raises(RecipeError) as caught:
         Recipe.model_validate(read("8b-continued") | {name: read("3b")[name] for name in ("data", "post_training")})
     assert [problem.path for problem in caught.value.problems] == ["post_training.0.sft", "post_training.1.dpo"]
-    assert "needs at least 131 GB in one process, on H100 (80 GB)" in caught.value.problems[0].allowed
-    assert "needs at least 164 GB" in caught.value.problems[1].allowed  # with the reference model
+    (sft, dpo) = (problem.allowed for problem in caught.value.problems)
+    assert "GB in one process, on H100 (80 GB): weights 32.8 GB, gradients 32.8 GB, optimizer 65.5 GB" in sft
+    assert "tune a smaller model, or give the stage a `placement` on B200 (180 GB)" in sft
+    assert "reference model 32.8 GB" in dpo and "on MI300X (192 GB)" in dpo
 
 
 def test_on_a_larger_accelerator_it_is_not() -> None:

@@ -1,0 +1,23 @@
+"""Imported first by each post-training engine: its one process sees one GPU.
+
+TRL refuses to start where a process sees several (Transformers' Trainer would use torch's DataParallel). CUDA reads
+CUDA_VISIBLE_DEVICES once, as it is initialized, which some libraries do when they are imported.
+"""
+
+import os
+from collections.abc import MutableMapping
+
+from infra.progress import say
+from tasks.pretrain.hardware import this_machine
+
+
+def see_one_gpu(gpus: int, environment: MutableMapping[str, str]) -> None:
+    """Leave the first of several visible GPUs in CUDA_VISIBLE_DEVICES."""
+    if gpus < 2:
+        return
+    first = environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    environment["CUDA_VISIBLE_DEVICES"] = first
+    say(f"post-training runs in one process and uses one GPU: {first} of the {gpus} that are visible")
+
+
+see_one_gpu(len(this_machine().gpus), os.environ)

@@ -1,0 +1,142 @@
+"""The estimate of a post-training process: against what TRL's own trainers hold on a tiny model, and by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+from trl import DPOConfig, SFTConfig, SFTTrainer
+
+from tasks.dpo.dpo import PairTrainer
+from tasks.dpo.spec import DPOSpec
+from tasks.grpo.spec import GRPOSpec
+from tasks.posttrain.memory import TuningMemory, estimate
+from tasks.posttrain.spec import PostTrainSpec
+from tasks.pretrain.memory import CPU, GPU
+from tasks.pretrain.model_spec import ModelSpec
+from tasks.rewards.spec import RewardSpec
+from tasks.sft.spec import SFTSpec
+from tests.pretrain.footprint import peak, size
+from workflows.needs import held
+
+VOCABULARY = 512
+MODEL = ModelSpec(layers=4, hidden=128, heads=4, kv_heads=2, head_dim=32, ffn_hidden=384, max_positions=256)
+LIMITS: dict[str, Any] = {"max_prompt_tokens": 32, "max_new_tokens": 32, "data": "rows"}
+REWARDED: dict[str, Any] = {**LIMITS, "rewards": [RewardSpec.model_validate("math")]}
+
+
+def estimated(spec: PostTrainSpec, kernels: Any = GPU, **more: Any) -> TuningMemory:
+    return estimate(spec, held(spec), MODEL, VOCABULARY, MODEL.max_positions, kernels, **more)
+
+
+@pytest.fixture(scope="module")
+def model(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MODEL with random weights, and the tiny model's tokenizer."""
+    folder = tmp_path_factory.mktemp("estimated")
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=MODEL.hidden,
+        intermediate_size=MODEL.ffn_hidden,
+        num_hidden_layers=MODEL.layers,
+        num_attention_heads=MODEL.heads,
+        num_key_value_heads=MODEL.kv_heads,
+        head_dim=MODEL.head_dim,
+        max_position_embeddings=MODEL.max_positions,
+        tie_word_embeddings=True,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(model).save_pretrained(folder)
+    return folder
+
+
+def measured(model: Path, spec: PostTrainSpec, folder: Path, checkpointing: bool) -> TuningMemory:
+    """Of two steps of TRL's trainer, on rows as long as they may be (one is shorter, so that there is padding)."""
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    common: dict[str, Any] = {
+        "output_dir": str(folder), "max_steps": 2, "per_device_train_batch_size": spec.micro_batch_size,
+        "gradient_accumulation_steps": spec.batch_size // spec.micro_batch_size, "bf16": True, "use_cpu": True,
+        "gradient_checkpointing": checkpointing, "dataloader_pin_memory": False, "save_strategy": "no",
+        "report_to": "none", "disable_tqdm": True, "max_length": None,
+    }  # fmt: skip
+    tokenizer, count = AutoTokenizer.from_pretrained(model), 2 * spec.batch_size
+    trainer: Any
+    ids: Any
+    arguments: Any
+    if isinstance(spec, SFTSpec):
+        ids = [torch.randint(2, VOCABULARY, (64 - row % 2,)).tolist() for row in range(count)]
+        rows = Dataset.from_dict({"input_ids": ids, "labels": ids})
+        arguments = SFTConfig(**common, dataset_kwargs={"skip_prepare_dataset": True})
+        trainer = SFTTrainer(model=policy, args=arguments, train_dataset=rows, processing_class=tokenizer)
+    else:
+        parts = ("prompt_ids", "chosen_ids", "rejected_ids")
+        ids = {name: [torch.randint(2, VOCABULARY, (32 - row % 2,)).tolist() for row in range(count)] for name in parts}
+        arguments = DPOConfig(**common, remove_unused_columns=False)
+        trainer = PairTrainer(
+            model=policy, args=arguments, train_dataset=Dataset.from_dict(ids), processing_class=tokenizer
+        )
+    with peak() as largest:
+        trainer.train()
+    gradients = size(policy.parameters())
+    moments = size(each for state in trainer.optimizer.state.values() for each in state.values() if each.dim())
+    reference = size(trainer.ref_model.parameters()) if getattr(trainer, "ref_model", None) else 0
+    activations = largest() - gradients - moments
+    return TuningMemory(size(policy.parameters()), gradients, moments, activations, reference)
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """TRL's head as the engines have it where there is no GPU; tensors this small are slower on two threads."""
+    monkeypatch.setattr("trl.trainer.utils._use_triton", lambda device: True)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("spec", "checkpointing"),
+    [
+        (SFTSpec(**LIMITS, batch_size=16, micro_batch_size=8), False),
+        (SFTSpec(**LIMITS, batch_size=16, micro_batch_size=8), True),
+        (DPOSpec(**LIMITS, batch_size=8, micro_batch_size=4), False),
+    ],
+    ids=["SFT", "SFT, each layer computed again", "DPO"],
+)
+def test_trl_holds_what_is_estimated(model: Path, tmp_path: Path, spec: PostTrainSpec, checkpointing: bool) -> None:
+    """With each layer computed again it is the GPU's estimate, whose kernels need no fp32 logits: those of a CPU are
+    few here."""
+    found = measured(model, spec, tmp_path, checkpointing)
+    wanted = estimated(spec, GPU if checkpointing else CPU)
+    for part in ("weights", "gradients", "optimizer", "reference"):
+        assert getattr(wanted, part) == pytest.approx(getattr(found, part), rel=0.01), part
+    assert 0.85 < wanted.total / found.total < 1.15, (wanted, found)
+
+
+def test_a_weight_takes_16_to_18_bytes_and_4_more_with_a_reference() -> None:
+    """fp32 weights, gradients and two moments; the bf16 copy lives beside them when gradients are accumulated."""
+    large = ModelSpec(layers=36, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn_hidden=12288, max_positions=4096)
+
+    def bytes_each(spec: PostTrainSpec) -> float:
+        found = estimate(spec, held(spec), large, 151_936, 4096)
+        return found.total / large.parameters(151_936)
+
+    once: dict[str, Any] = {**LIMITS, "batch_size": 1, "micro_batch_size": 1}
+    twice = once | {"batch_size": 2}
+    assert 16 < bytes_each(SFTSpec(**once)) < bytes_each(SFTSpec(**twice)) < 18.1
+    assert 20 < bytes_each(DPOSpec(**once)) < bytes_each(DPOSpec(**twice)) < 22.1
+
+
+def test_grpo_has_vllm_s_share_beside_it_and_a_reference_for_its_kl() -> None:
+    with_kl, without = (estimated(GRPOSpec(**REWARDED, beta=beta), capacity=80e9) for beta in (0.1, 0.0))
+    assert with_kl.vllm == without.vllm == 24e9
+    assert with_kl.reference == with_kl.weights and without.reference == 0
+    assert "vLLM 24 GB" in without.words()
+
+
+def test_smaller_micro_batches_and_shorter_rows_take_less() -> None:
+    def total(**changes: Any) -> int:
+        return estimated(SFTSpec(**LIMITS | {"batch_size": 32, "micro_batch_size": 32} | changes), CPU).total
+
+    assert total(micro_batch_size=8) < total(max_new_tokens=8) < total() < total(max_new_tokens=64)
