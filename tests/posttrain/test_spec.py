@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from tasks.dpo.spec import DPOSpec
+from tasks.evaluate.spec import EvaluateSpec
+from tasks.grpo.spec import GRPOSpec
 from tasks.posttrain.spec import LENGTH, SAMPLED, PostTrainSpec
 
 
@@ -47,3 +50,15 @@ def test_a_row_fits_by_its_parts_or_as_a_whole() -> None:
 def test_the_limits_are_said_by_their_fields() -> None:
     assert PostTrainSpec(data="chat").limits(256).said == "256 tokens in all"
     assert PostTrainSpec(data="chat", max_new_tokens=64).limits(256).said == "max_new_tokens 64 and 256 tokens in all"
+
+
+def test_vllm_s_share_of_a_gpu_is_in_no_cache_key_and_reaches_the_engine() -> None:
+    pairs = {"rewards": ["math"], "gpu_memory_share": 0.123}
+    for spec in (
+        GRPOSpec.model_validate({"data": "rows", **pairs}),
+        DPOSpec.model_validate({"data": "rows", "pairs": pairs}),
+        EvaluateSpec.model_validate({"bits_per_byte": {}, "gpu_memory_share": 0.123}),
+    ):
+        what, how = spec.apart()
+        assert "gpu_memory_share" not in str(spec.identity()) and "0.123" not in str(what)
+        assert what.joined(how) == spec
