@@ -79,6 +79,9 @@ class AtRandom:
     def __call__(self, pod: Pod) -> None:
         if pod.attempt >= 2 or self.chance.random() < 0.4:
             return
+        patient = pod.task in EVERY_OF and self.chance.random() < 0.7
+        while patient and pod.alive() and not steps_on_disk(pod):
+            time.sleep(0.5)  # so that most trainings have something to lose, on a slow machine too
         time.sleep(self.chance.uniform(0, KILLED_WITHIN_S))
         if pod.alive() and self.left:
             self.left -= 1
@@ -106,14 +109,17 @@ def test_pods_killed_at_random_change_no_digest_and_cost_one_checkpoint_interval
     tracked: Cluster, client: Client, run: Done, submitted: Any
 ) -> None:
     before, kill = digests(tracked.storage), AtRandom(tracked.storage, random.Random(SEED), KILLS)
+    in_training = 0
     while kill.left:
         tracked.storage.remove(baton(tracked.storage))
         anew = replace(tracked, catalog=Catalog())
         done = anew.execute(client.again(submitted), kill)
         assert done.failed is None, done.why()
         assert digests(tracked.storage) == before
+        in_training += len(kill.trainings)
         kill.check()
-        print(f"{KILLS - kill.left} of {KILLS} pods killed")
+        print(f"{KILLS - kill.left} of {KILLS} pods killed, {in_training} of them in training")
+    assert in_training
 
 
 def test_a_champion_is_made_and_a_day_without_new_text_changes_nothing(
