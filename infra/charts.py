@@ -18,6 +18,7 @@ Points = list[tuple[float, float]]  # (step, value), by step
 WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 50, 28  # margins around the plotted area
 _LARGE = (("G", 9), ("M", 6), ("k", 3))
+SMALLEST = 1e-30  # what is nearer to zero is drawn as zero
 MOST_POINTS = 300  # drawn per line; more are averaged over equal stretches
 
 
@@ -136,8 +137,9 @@ def _axis(
 ) -> tuple[Callable[[float], float], list[float]]:
     """A linear scale from data to pixels, and its round ticks. `tight`: the data's own ends are the axis'."""
     low, high = min(values), max(values)
-    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-30):  # all the same, or as good as that
-        room = abs(high) or 1.0
+    largest = max(abs(low), abs(high))
+    if high - low <= 1e-9 * max(largest, SMALLEST):  # all the same, or as good as that
+        room = largest if largest > SMALLEST else 1.0
         low, high = low - room, high + room
     gap = _round_gap((high - low) / 4)
     first, last = math.ceil(low / gap - 1e-9), math.floor(high / gap + 1e-9)

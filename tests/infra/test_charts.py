@@ -23,6 +23,10 @@ def test_every_curve_stays_inside_its_drawing(points: list[tuple[float, float]])
     assert all(math.isfinite(number) and -1 <= number <= max(WIDTH, HEIGHT) + 1 for number in drawn)
 
 
+def test_the_smallest_number_there_is_can_be_drawn() -> None:
+    assert coordinates(curves("loss", {"loss": [(0, 5e-324), (1, 0.0)]}).svg)
+
+
 def test_a_curve_says_in_words_where_it_goes() -> None:
     figure = curves("Loss", {"loss": [(1, 8.3), (600, 2.25)], "validation loss": [(600, 2.4)]})
     assert figure.alt == "Loss over steps: loss from 8.3 to 2.25; validation loss from 2.4 to 2.4"
