@@ -54,6 +54,8 @@ def _seen() -> Machine:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:  # a build for CPUs asserts
         reason = str(error).split(". ")[0].rstrip(".")
+        if torch.version.cuda is None:
+            reason = "torch here is its build for CPUs: `make gpu-check TORCH_BACKEND=cuda` installs the other one"
         listed = len(this_machine().gpus)
         here = f"the driver lists {listed} GPUs, and torch can use none" if listed else "no NVIDIA GPU is here"
         return Machine((), f"{here} ({reason})", found)
