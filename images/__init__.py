@@ -1,18 +1,17 @@
 """The container image of each stage family, for stages that run on rented machines or in a cluster's pods.
 
-An image is Python 3.12 and a complete pinned list, `images/<family>.txt`, which `uv pip compile` makes
-of the short `images/<family>.in` (`make lock`). CUDA comes from the lists too: the PyPI builds of
-torch and vLLM bring their own, so a node needs no more than NVIDIA's driver. On a laptop nothing here
-is built or even read: Flyte asks for an image only when a workflow is registered.
+An image is Python 3.12 with a complete pinned list, `images/<family>.txt`, which `uv pip compile` resolves from the
+short `images/<family>.in` (`make lock`). CUDA comes from the lists too: the PyPI builds of torch and vLLM bundle it,
+so a node needs only NVIDIA's driver. On a laptop no image is built: Flyte needs one only when a workflow is registered.
 
-`python -m images REGISTRY` builds them, pushes them and pins their digests in Flyte's configuration file:
+`python -m images REGISTRY` builds and pushes them, and pins their digests in Flyte's configuration file:
 
     images:
       baton-data: REGISTRY/baton-data@sha256:…
 
-`pyflyte --config FILE run --remote …` takes them from there, and they travel with the registration: a pod
-whose DAG is made in it looks them up by name. Without that section, BATON_IMAGE_REGISTRY (such as
-`localhost:30000`) says where the images are, by tags that are made of the lists.
+`pyflyte --config FILE run --remote …` takes them from there and registers them with the workflow, so that a pod that
+compiles a dynamic DAG finds them by name. Without that section, BATON_IMAGE_REGISTRY (such as `localhost:30000`) names
+the registry, and tags are derived from the lists.
 """
 
 import os
@@ -22,8 +21,9 @@ from pathlib import Path
 
 from flytekit import ImageSpec
 
+from infra.commands import command
 from infra.errors import Stopped
-from infra.home import QUIET
+from infra.paths import QUIET
 from infra.pod import this_pod
 
 PYTHON = "3.12"
@@ -31,40 +31,42 @@ FAMILIES = ("data", "train", "serve", "post-train")
 
 
 class NoImage(Stopped):
-    """Nothing says which image a pod has."""
+    """No image is configured for a stage's pods."""
 
 
 class FamilyImage(ImageSpec):
-    """An image that Flyte's image configuration has by its name."""
+    """An image that is looked up by name in Flyte's image configuration."""
 
     @property
     def id(self) -> str:
-        """What it is looked up by. Flyte's own is a hash, with the registry in it, which is another in a pod."""
+        """The name that it is looked up by. Flyte's own id is a hash that includes the registry, which differs in a
+        pod."""
         return str(self.name)
 
     @cached_property
     def tag(self) -> str:
         if this_pod():
-            raise NoImage(f"{self.name}: not in the image configuration that this pod was started with; register again")
+            raise NoImage(f"{self.name}: missing in this pod's image configuration; register the workflow again")
         return str(ImageSpec(**{field.name: getattr(self, field.name) for field in fields(self)}).tag)
 
     def exist(self) -> bool | None:
         if not self.registry:
-            raise NoImage(NO_IMAGES.format(self.name))
+            raise no_images(self.name)
         found: bool | None = super().exist()
         return found
 
 
-NO_IMAGES = (
-    "{}: nothing says which image a pod has. `python -m images REGISTRY` builds and pushes the images and pins them in "
-    "Flyte's configuration file; then: pyflyte --config FILE run --remote --copy all … (or, one by one: --image "
-    "baton-data=REGISTRY/IMAGE@DIGEST)"
-)
+def no_images(names: str) -> NoImage:
+    """What pods lack, and the commands that provide it."""
+    build, run = command("python -m images REGISTRY"), command("pyflyte --config FILE run --remote --copy all …")
+    return NoImage(
+        f"{names}: no image is configured for these pods. `{build}` builds and pushes the images and pins them in "
+        f"Flyte's configuration file; then: {run} (or name each: --image baton-data=REGISTRY/IMAGE@DIGEST)"
+    )
 
 
 def requirement_list(family: str) -> Path:
-    """The pinned list, relative to the current directory: an image's identity must not depend on
-    where the clone lies."""
+    """The pinned list, relative to the current directory: an image's identity must not depend on the clone's path."""
     return Path(os.path.relpath(Path(__file__).with_name(f"{family}.txt")))
 
 
@@ -74,17 +76,18 @@ def _image(family: str, apt_packages: list[str]) -> FamilyImage:
         python_version=PYTHON,
         platform="linux/amd64",
         requirements=str(requirement_list(family)),
-        pip_extra_args="--no-deps",  # the list is complete; nothing else may slip in
+        pip_extra_args="--no-deps",  # the list is complete
         apt_packages=apt_packages,
         env=QUIET,
         registry=os.environ.get("BATON_IMAGE_REGISTRY"),
     )
 
 
-COMPILER = ["build-essential"]  # Triton compiles its launchers when a kernel is first used
+COMPILER = ["build-essential"]  # Triton compiles launchers on a kernel's first use
+SANDBOX = ["bubblewrap"]  # rewards that run code
 
 DATA = _image("data", [])
 TRAIN = _image("train", COMPILER)
-SERVE = _image("serve", COMPILER)
-POST_TRAIN = _image("post-train", COMPILER)
+SERVE = _image("serve", COMPILER + SANDBOX)
+POST_TRAIN = _image("post-train", COMPILER + SANDBOX)
 BY_FAMILY = dict(zip(FAMILIES, (DATA, TRAIN, SERVE, POST_TRAIN), strict=True))

@@ -1,6 +1,6 @@
 """Build the stages' images with Docker, push them, and pin them by digest in Flyte's configuration.
 
-python -m images REGISTRY                        all of them, in FLYTECTL_CONFIG or ~/.flyte/config.yaml
+python -m images REGISTRY                        all, in FLYTECTL_CONFIG or ~/.flyte/config.yaml
 python -m images REGISTRY train --config FILE    one family, in another file
 """
 
@@ -13,28 +13,29 @@ import click
 from flytekit.image_spec.image_spec import ImageBuildEngine
 
 from images import BY_FAMILY, FamilyImage
+from infra.commands import command
 from infra.errors import Stopped
 
 
 def pushed(image: FamilyImage) -> str:
-    """The image in its registry, by digest; built first if the registry does not have it. Raises Stopped."""
-    if image.exist() is None:  # Flyte would take it for built
-        raise Stopped("Docker or the registry does not answer, and they are what makes an image")
+    """Build and push an image unless the registry has it; returns its name by digest. Raises Stopped."""
+    if image.exist() is None:  # Flyte would treat it as built
+        raise Stopped("Docker or the registry does not answer; check that both are running and reachable")
     ImageBuildEngine.build(image)
     return f"{image.registry}/{image.name}@{digest_of(image.image_name())}"
 
 
 def digest_of(image: str) -> str:
-    """Of an image in its registry. Raises Stopped."""
+    """An image's digest in its registry. Raises Stopped."""
     words = ["docker", "buildx", "imagetools", "inspect", image, "--format", "{{.Manifest.Digest}}"]
     ended = subprocess.run(words, check=False, capture_output=True, text=True)
     if ended.returncode:
-        raise Stopped(f"{image}: its digest cannot be had: {ended.stderr.strip()}")
+        raise Stopped(f"{image}: cannot look up its digest: {ended.stderr.strip()}")
     return ended.stdout.strip()
 
 
 def pin(config: Path, pinned: dict[str, str]) -> None:
-    """Put images into a configuration file; all else in it stays as it is."""
+    """Set images in a configuration file, and leave the rest of it unchanged."""
     from ruamel.yaml import YAML
 
     yaml = YAML()
@@ -66,7 +67,7 @@ def main(registry: str, families: tuple[str, ...], config: Path) -> None:
         pinned[image.name] = pushed(image)
         click.echo(pinned[image.name])
     pin(config, pinned)
-    click.echo(f"pinned in {config}; next: pyflyte --config {config} run --remote --copy all …")
+    click.echo(f"pinned in {config}; next: {command(f'pyflyte --config {config} run --remote --copy all …')}")
 
 
 if __name__ == "__main__":

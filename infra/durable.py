@@ -2,8 +2,8 @@
 
 Until a file is synced, and the folder that names it, the kernel may lose any part of what was written, or keep
 a rename and lose the content (fsync(2); Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014). So
-whatever vouches for something else (a manifest, a journal, a result) is written after that something is synced,
-and nothing is deleted before the thing that replaces it is.
+a file that vouches for others (a manifest, a journal, a result) is written after those are synced, and nothing is
+deleted before its replacement is.
 """
 
 import json
@@ -34,10 +34,10 @@ def sync_tree(folder: Path) -> None:
 
 def make_folder(path: Path) -> None:
     """Make a folder, and its parents, whose names are on the disk when this returns."""
-    missing = [each for each in path.parents if not each.exists()]
+    missing = [parent for parent in path.parents if not parent.exists()]
     path.mkdir(parents=True, exist_ok=True)
-    for each in (path, *missing):  # `path` in any case: who made it may have been killed before the sync
-        sync(each.parent)
+    for folder in (path, *missing):  # `path` too, even if it exists: its creator may have been killed before the sync
+        sync(folder.parent)
 
 
 def rename(source: Path, target: Path) -> None:
@@ -57,7 +57,7 @@ def write_text(path: Path, text: str) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         rename(partial, path)
-    except BaseException:  # the disk is full
+    except BaseException:  # such as a full disk
         partial.unlink(missing_ok=True)
         raise
 

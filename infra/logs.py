@@ -1,10 +1,10 @@
-"""What the processes of an engine print, and where.
+"""The logs of an engine's processes.
 
-    JOB_DIR/log.txt             torchrun and rank 0; all that there is of an engine that is one process
+    JOB_DIR/log.txt             torchrun and rank 0; the only log of a single-process engine
     JOB_DIR/log-rank-<N>.txt    every other rank
     JOB_DIR/log-node-<N>.txt    torchrun on every other machine
 
-A log is also a lock: who prints to it holds it, and nobody starts anew while one of them is at work.
+A log is also a lock, held by the processes that print to it: no new engine starts while one of them is running.
 """
 
 import fcntl
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from infra.tracking.redact import redact_text
 
-LINES = 20  # of a process's last words, shown when it fails
-READ_BYTES = 1 << 16  # at most, of the end of a log
+LINES = 20  # the end of a log, shown for a failure
+READ_BYTES = 1 << 16  # at most, from the end of a log
 TORCHRUN_SAW_IT = re.compile(
     r"^[WE]\d{4} .*torch/distributed/elastic/.*(?:closing signal|failed \(exitcode)", re.MULTILINE
 )
@@ -32,10 +32,10 @@ def rank_log(job_dir: Path, rank: int) -> Path:
 
 
 def print_to_own_log(job_dir: Path, rank: int) -> None:
-    """From now on, this process and its children print to the rank's own log."""
+    """Redirect this process's and its children's output to the rank's own log."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.dup(1)  # the launcher's log stays open: it is the lock
+    os.dup(1)  # keep the launcher's log open: it is the lock
     with rank_log(job_dir, rank).open("ab") as own:
         fcntl.flock(own, fcntl.LOCK_SH)
         os.dup2(own.fileno(), 1)
@@ -43,15 +43,15 @@ def print_to_own_log(job_dir: Path, rank: int) -> None:
 
 
 def wait_for_earlier(job_dir: Path, ranks: Iterable[int]) -> None:
-    """Wait until no process of an earlier start is left that prints to a rank's own log."""
+    """Wait until no process of an earlier start holds a rank's log."""
     for path in (rank_log(job_dir, rank) for rank in ranks if rank):
         if path.exists():
             with path.open("rb") as log:
                 fcntl.flock(log, fcntl.LOCK_EX)
 
 
-class Printed:
-    """What is printed from now on: the logs may hold earlier starts."""
+class LogReader:
+    """Reads what is printed from now on, without the output of earlier starts."""
 
     def __init__(self, job_dir: Path, node: int, ranks: Iterable[int]) -> None:
         self._job_dir = job_dir
@@ -59,12 +59,12 @@ class Printed:
         paths = {self._node_log, *(rank_log(job_dir, rank) for rank in ranks)}
         self._starts = {path: path.stat().st_size if path.exists() else 0 for path in paths}
 
-    def by_torchrun(self) -> str:
-        """By torchrun and whoever shares its log."""
+    def torchrun_log(self) -> str:
+        """The output of torchrun and of processes that share its log."""
         return self._read(self._node_log)
 
-    def by_rank(self, rank: int) -> str:
-        """By a rank, without what torchrun says when it has seen one fail."""
+    def rank_log(self, rank: int) -> str:
+        """The output of a rank, without torchrun's messages about failed ranks."""
         return TORCHRUN_SAW_IT.split(self._read(rank_log(self._job_dir, rank)))[0]
 
     def _read(self, path: Path) -> str:
@@ -76,5 +76,5 @@ class Printed:
 
 
 def tail(text: str) -> str:
-    """The last lines of a text, indented, without secrets."""
+    """The last lines of a text, indented and redacted."""
     return "".join(f"    {line.rstrip()}\n" for line in redact_text(text).splitlines()[-LINES:])

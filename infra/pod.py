@@ -1,4 +1,4 @@
-"""The pod of a Flyte cluster that this process is in, by the environment that Flyte's backend gives to it."""
+"""The Flyte pod that this process runs in, from the environment that Flyte's backend sets."""
 
 import os
 import platform
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Pod:
-    """One attempt at one node of an execution. It shares no files with other pods."""
+    """One attempt of one node of an execution. It shares no files with other pods."""
 
-    execution: str  # Flyte's id of it, unique in its project and domain
+    execution: str  # Flyte's id, unique within project and domain
     project: str
     domain: str
     attempt: int  # from 0
-    name: str  # of the pod: <execution>-n0-0, and for a dynamic's nodes <execution>-n0-0-dn3-0
+    name: str  # of the pod: <execution>-n0-0, for nodes of a dynamic workflow <execution>-n0-0-dn3-0
 
     @property
     def execution_name(self) -> str:
@@ -23,7 +23,7 @@ class Pod:
 
 
 def this_pod() -> Pod | None:
-    """None: this process is not in a pod (a laptop, a machine that SkyPilot rented)."""
+    """None: this process is not in a pod (but on a laptop, or a machine that SkyPilot rented)."""
     execution = os.environ.get("FLYTE_INTERNAL_EXECUTION_ID")
     if not execution:
         return None
@@ -37,15 +37,15 @@ def this_pod() -> Pod | None:
 
 
 def code_archive() -> str:
-    """The name of the archive that this pod's code came in, which is made of its content; empty: it is the image's."""
+    """The name of this pod's code archive, derived from its content; empty: the code is the image's."""
     return _argument("--dynamic-addl-distro").rpartition("/")[2].partition(".")[0]
 
 
 def _argument(option: str) -> str:
-    """Of the command line that Flyte starts a pod with."""
+    """The value of an option of the pod's command line."""
     return dict(zip(sys.argv, sys.argv[1:], strict=False)).get(option, "")
 
 
 def execution_name(project: str, domain: str, execution: str) -> str:
-    """Baton's id of a Flyte execution, whose own is unique in its project and domain only."""
+    """Baton's id of a Flyte execution, whose own id is unique only within project and domain."""
     return "-".join(filter(None, (project, domain, execution)))

@@ -1,4 +1,4 @@
-"""A Flyte task whose nodes' pods are asked for by what each call of it says."""
+"""A Flyte task whose pod is specified by each call."""
 
 import copy
 import json
@@ -13,10 +13,11 @@ from flytekit.models.task import Container, K8sPod
 
 from infra.errors import Stopped
 from infra.launch import STOP_GRACE
-from infra.placement.task import TASK_TYPE, Placeable
+from infra.placement.config import TASK_TYPE
+from infra.placement.task import Placeable
 from infra.pod_spec import SECRETS, PodSpec
 
-PRIMARY = "primary"  # the container's name in a pod of our own
+PRIMARY = "primary"  # the container's name in a pod spec of ours
 
 
 def secret(name: str) -> Secret:
@@ -25,12 +26,11 @@ def secret(name: str) -> Secret:
 
 
 class PodTask(Placeable):
-    """Goes before PythonFunctionTask among a task's bases; its `task_config.pod` is the default. Its input `how`, JSON,
-    may have a `pod`."""
+    """A mixin before PythonFunctionTask. `task_config.pod` is the default; the input `how` (JSON) may have a `pod`."""
 
     @cached_property
     def pod(self) -> PodSpec:
-        """Of a copy it is what it was given."""
+        """The default; `_with` sets it on a copy."""
         default: PodSpec = self.task_config.pod
         return default
 
@@ -45,7 +45,7 @@ class PodTask(Placeable):
 
     @cache  # noqa: B019 - tasks live as long as their module
     def _with(self, of_all_its_nodes: str) -> Self:
-        """The same task with another template."""
+        """A copy of the task with another template."""
         task = copy.copy(self)
         task.__dict__.pop("placed", None)
         task.pod = PodSpec.model_validate_json(of_all_its_nodes)
@@ -60,13 +60,13 @@ class PodTask(Placeable):
         return None if self._own_pod() else super().get_container(settings)
 
     def get_k8s_pod(self, settings: SerializationSettings) -> K8sPod | None:
-        """Of plain values: flytekit's way, by a PodTemplate, needs Kubernetes' library in every image."""
+        """Built from plain values: flytekit's PodTemplate needs the Kubernetes library in every image."""
         if not self._own_pod():
             return None
         own: Container = self._get_container(settings)
         grace_s = self.pod.termination_grace_period_seconds
-        told = {} if grace_s is None else {STOP_GRACE: str(grace_s)}
-        env = [{"name": name, "value": value} for name, value in ((own.env or {}) | told).items()]
+        grace = {} if grace_s is None else {STOP_GRACE: str(grace_s)}
+        env = [{"name": name, "value": value} for name, value in ((own.env or {}) | grace).items()]
         container = {"name": PRIMARY, "image": own.image, "args": own.args, "env": env}
         return K8sPod(pod_spec=self._own_pod() | {"containers": [container]})
 
@@ -74,17 +74,17 @@ class PodTask(Placeable):
         return {"primary_container_name": PRIMARY} if self._own_pod() else {}
 
     def _own_pod(self) -> dict[str, Any]:
-        """A placed task has none."""
+        """The pod spec; empty for a placed task."""
         return {} if self.task_type == TASK_TYPE else self.pod.pod_spec()
 
 
 def _check_one_template(nodes: list[Any]) -> None:
-    """Flyte takes the first of several templates of one name, in silence. Raises Stopped."""
+    """Flyte silently uses the first of several templates with one name. Raises Stopped."""
     newest = nodes[-1].flyte_entity
     others = {id(node.flyte_entity) for node in nodes if node.flyte_entity.name == newest.name}
     if FlyteContextManager.current_context().serialization_settings and len(others) > 1:
         raise Stopped(
-            f"{newest.name}: runs several times in this DAG, and on a Flyte cluster these must be alike in whether "
-            "they have a placement, and in pod.secrets, node_selector, tolerations and "
-            "termination_grace_period_seconds: give all of them the same, such as a placement each"
+            f"{newest.name}: runs several times in this DAG. On a Flyte cluster, either all or none of these must have "
+            "a placement, and pod.secrets, node_selector, tolerations and termination_grace_period_seconds must be the "
+            "same: give all of them the same values"
         )

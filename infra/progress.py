@@ -1,4 +1,4 @@
-"""Progress on the terminal: a bar where there is one, a line now and then where there is not."""
+"""Show progress on stderr: a bar on a terminal, a line now and then elsewhere."""
 
 import json
 import sys
@@ -14,12 +14,12 @@ _console = Console(stderr=True)
 
 
 def say(message: str) -> None:
-    """One line to the person at the terminal."""
+    """Print a line for the user, to stderr."""
     print(message, file=sys.stderr, flush=True)
 
 
 class ProgressBar:
-    """Draws what an engine writes to its progress.json (see tasks/job.py)."""
+    """Shows an engine's progress.json (see tasks/job.py)."""
 
     def __init__(self, title: str, path: Path) -> None:
         self.title, self.path = title, path
@@ -44,7 +44,7 @@ class ProgressBar:
         try:
             state = json.loads(self.path.read_text())
         except FileNotFoundError:
-            return  # the engine is still importing its libraries
+            return  # the engine is still importing libraries
         shown = "  ".join([f"{state['done']:,.0f}/{state['total']:,.0f} {state['unit']}", *_facts(state["shown"])])
         if self.bar is not None:
             self.bar.update(self.task, completed=state["done"], total=state["total"], shown=shown)
@@ -53,7 +53,7 @@ class ProgressBar:
             say(f"{self.title:<10} {self.printed - self.started:5.0f} s  {shown}")
 
     def close(self, succeeded: bool) -> None:
-        """Leave one line behind."""
+        """Replace the bar with one final line."""
         if self.bar is not None:
             self.bar.update(self.task, visible=False)
             self.bar.stop()

@@ -1,10 +1,11 @@
-"""How numbers are written, the same everywhere."""
+"""Format numbers, units and durations for display."""
 
+import re
 from typing import Any
 
 
 def number(value: float) -> str:
-    """A number as short as it can be read: 12,345 · 0.0312 · 1.2e-06."""
+    """A short readable number: 12,345 · 0.0312 · 1.2e-06."""
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):
         return f"{int(value):,}"
     if abs(value) >= 1000:
@@ -13,13 +14,13 @@ def number(value: float) -> str:
 
 
 def share(value: float) -> str:
-    """A share of 1 as per cent."""
+    """A fraction as a percentage."""
     return f"{100 * value:.1f} %"
 
 
 def points(difference: float) -> str:
-    """A difference of two shares in percentage points, with its sign."""
-    return f"{100 * difference:+.1f} points"
+    """A difference of two fractions in percentage points, with its sign."""
+    return f"{'+' if difference >= 0 else '−'}{abs(100 * difference):.1f} points"
 
 
 def measure(value: float, unit: str) -> str:
@@ -45,7 +46,7 @@ def plus_minus(shown: str, error: float | None, unit: str) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Bytes: 10.5 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
@@ -54,7 +55,7 @@ def size(count: float) -> str:
 
 
 def count(value: float) -> str:
-    """A large count for people: 5.8 M."""
+    """A large count: 5.8 M."""
     for unit, scale in (("G", 1e9), ("M", 1e6)):
         if value >= scale:
             return f"{value / scale:,.1f} {unit}"
@@ -69,6 +70,14 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def brief(seconds: float) -> str:
+    """4 s · 5 min · 2.1 h · 3.4 d."""
+    for unit, length in (("d", 86400), ("h", 3600)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds / 60:.0f} min" if seconds >= 100 else f"{seconds:.0f} s"
 
 
 def value(item: Any) -> str:
@@ -87,6 +96,12 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
+def fenced(text: str, language: str = "") -> str:
+    """A Markdown code block whose fence is longer than any run of backticks in the text."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
 def encodable(text: str) -> str:
-    """With what UTF-8 cannot say (half of a surrogate pair, which JSON can) as a question mark."""
+    """Replace what UTF-8 cannot encode (lone surrogates, which JSON can hold) by question marks."""
     return str(text).encode("utf-8", "replace").decode()

@@ -1,7 +1,7 @@
-"""What is handed on between stages: a directory, its digest, and the facts the next stage needs.
+"""The typed artifacts that stages exchange: a directory, its digest, and the facts the next stage needs.
 
-The facts are there so that the next stage can refuse bad input before it spends anything. They are
-the same in the directory's `manifest.json`; `from_directory` reads them back.
+With the facts the next stage can reject bad input before it spends compute. The same facts are in the directory's
+`manifest.json`; `from_directory` reads them back.
 """
 
 from pathlib import Path
@@ -12,14 +12,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWr
 
 from infra.placement.storage import is_bucket
 from tasks.manifest import ArtifactError, Manifest
-from tasks.stored import AGAIN, fetch, manifest_at
+from tasks.stored import RECREATE_HINT, fetch, manifest_at
 
 
 class Artifact(BaseModel):
     """A content-addressed directory. `digest` is BLAKE3 over its file manifest."""
 
     model_config = ConfigDict(protected_namespaces=())
-    kind: ClassVar[str]
+    kind: ClassVar[str] = "artifact"  # in a mapping of mixed kinds: the manifest has the actual kind and its facts
 
     directory: FlyteDirectory
     digest: str
@@ -27,11 +27,11 @@ class Artifact(BaseModel):
     @field_validator("directory", mode="wrap")
     @classmethod
     def _is_there(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-        """Flyte looks for a folder, not for an address. Raises ArtifactError."""
+        """Flyte checks that a local folder exists. Raises ArtifactError."""
         try:
             return check(value)
         except ValidationError as error:
-            raise ArtifactError(f"{cls.kind} in {value}: its directory is gone. {AGAIN}") from error
+            raise ArtifactError(f"{cls.kind} in {value}: its directory is gone. {RECREATE_HINT}") from error
 
     @classmethod
     def from_directory(cls, path: Path) -> Self:
@@ -46,20 +46,20 @@ class Artifact(BaseModel):
         return cls(directory=FlyteDirectory(place, remote_directory=False), digest=manifest.digest, **manifest.facts)
 
     def facts(self) -> dict[str, Any]:
-        """What is known of it beside its digest: the same as in its manifest."""
+        """Its fields other than directory and digest, as in its manifest."""
         return self.model_dump(exclude={"directory", "digest"})
 
     def title(self, stage: str) -> str:
-        """What to call the run of `stage` that made it."""
+        """The title of the run of `stage` that made it."""
         return stage
 
     @property
     def place(self) -> str:
-        """Where the directory is: a path, or an address in storage."""
-        return str(self.directory._remote_source or self.directory.path)
+        """Its location: a path, or a URL in storage."""
+        return str(self.directory.remote_source or self.directory.path)
 
     def at(self, place: str) -> Self:
-        """The same, at another place: a path or an address in storage."""
+        """The same artifact at another location: a path or a URL in storage."""
         return self.model_copy(update={"directory": FlyteDirectory(place, remote_directory=False)})
 
     def manifest(self) -> Manifest:
@@ -82,7 +82,7 @@ class Corpus(Artifact):
     duplicates: int
     empty: int
     invalid_utf8: int
-    edited: int = 0  # these three: since the corpora that an increment follows
+    edited: int = 0  # this and the next two: changes since the previous corpora of an increment
     renamed: int = 0
     deleted: int = 0
 
@@ -109,16 +109,16 @@ class TokenizedCorpus(Artifact):
 
 
 class Rows(Artifact):
-    """`train.jsonl` and `held_out.jsonl`: a row a line, in TRL's columns; `rows.json`: what was done to them."""
+    """`train.jsonl` and `held_out.jsonl`: one row per line, in TRL's columns; `rows.json`: how they were processed."""
 
     kind = "rows"
     row_kind: str  # messages, prompt_completion, preference, prompt, text
-    format: str  # what was recognised
+    format: str  # the detected format
     conversational: bool  # lists of messages, not text
     columns: list[str]
-    rows: int  # to train on
+    rows: int  # for training
     held_out_rows: int
-    duplicates: int  # left out, as the next two
+    duplicates: int  # dropped, as are the next two
     faulty: int
     contaminated: int
 
@@ -128,7 +128,7 @@ class MegatronCheckpoint(Artifact):
 
     kind = "megatron_checkpoint"
     step: int  # of its run
-    tokens_seen: int  # by the model: of its run, and of those that it continues
+    tokens_seen: int  # in its run and in those that it continues
     parameters: int
     vocab_size: int
     sequence_length: int
@@ -139,7 +139,7 @@ class MegatronCheckpoint(Artifact):
 
 
 class MegatronWeights(Artifact):
-    """A dist_checkpoint of weights alone, that came from Hugging Face: `checkpoint/`, `huggingface/`, `model.json`."""
+    """A dist_checkpoint of weights only, imported from Hugging Face: `checkpoint/`, `huggingface/`, `model.json`."""
 
     kind = "megatron_weights"
     architecture: str
@@ -161,7 +161,7 @@ class HFModel(Artifact):
 
 
 class ConversionAudit(Artifact):
-    """`audit.json`: the proof that an HFModel is a MegatronCheckpoint's model."""
+    """`audit.json`: the evidence that an HFModel equals the MegatronCheckpoint that it was converted from."""
 
     kind = "conversion_audit"
     tensors: int
@@ -178,26 +178,26 @@ class EvalReport(Artifact):
     label: str
     model_digest: str
     metrics: dict[str, dict[str, Any]]  # by name; each a tasks.metric.Metric
-    headline: str = ""  # the metric that says most: the first evaluator's first, or bits per byte
+    headline: str = ""  # the main metric: the first evaluator's first, or bits per byte
 
     def title(self, stage: str) -> str:
         return f"{stage}-{self.label}"
 
 
 class Decision(Artifact):
-    """`decision.json`: whether a candidate takes the champion's place, and every number that says so."""
+    """`decision.json`: whether a candidate replaces the champion, and the figures behind the decision."""
 
     kind = "decision"
     outcome: str  # promoted, kept, rejected
     candidate: str  # digests of the HFModels
     champion: str | None
     metric: str
-    improvement: float | None  # of the main metric; units as in PromotionSpec; None: not to be had
-    bound: float | None  # the improvement is at least this, with the confidence asked for
+    improvement: float | None  # of the main metric; units as in PromotionSpec; None: not available
+    bound: float | None  # lower confidence bound of the improvement
 
 
 class Endpoint(Artifact):
-    """`endpoint.json`: how a model is served, and what it can do served so."""
+    """`endpoint.json`: how a model is served, and its measured throughput and latency."""
 
     kind = "endpoint"
     label: str
@@ -217,7 +217,7 @@ class PublishedModel(Artifact):
 
 
 class Promotion(Artifact):
-    """`promotion.json`: a decision carried out, and how the registry's aliases stand since."""
+    """`promotion.json`: a decision carried out, and the registry's aliases after it."""
 
     kind = "promotion"
     registry_name: str

@@ -1,7 +1,7 @@
-"""A folder of checkpoints, of which a training continues from the newest that is whole.
+"""A folder of checkpoints; training resumes from the newest intact one.
 
     FOLDER/<prefix><step>/           complete once its manifest is written, last
-    FOLDER/damaged-<prefix><step>/   its files are not what was written: kept for a person, never read again
+    FOLDER/damaged-<prefix><step>/   its files do not match its manifest: kept for inspection, never read again
 
 Checkpoints hold pickles: one is read only after its files' digests match its manifest.
 """
@@ -21,19 +21,18 @@ DAMAGED = "damaged-"
 @dataclass(frozen=True)
 class CheckpointFolder:
     path: Path
-    prefix: str  # of a checkpoint's name; its step follows
+    prefix: str  # a checkpoint's name is the prefix and its step
 
     def step(self, checkpoint: Path) -> int:
         return int(checkpoint.name.removeprefix(self.prefix))
 
     def complete(self) -> list[Path]:
-        """The checkpoints that were written to the end, oldest first."""
+        """The completely written checkpoints, oldest first."""
         return sorted((path for path in self._all() if (path / MANIFEST).exists()), key=self.step)
 
     def newest(self) -> Path | None:
-        """The newest complete checkpoint whose files are what was written; None when there is no checkpoint.
-        What killed saves have left is removed, and damaged checkpoints are set aside. Raises ArtifactError
-        when every checkpoint is damaged."""
+        """The newest complete checkpoint whose files match its manifest; None if there is no checkpoint. Leftovers of
+        killed saves are removed, damaged checkpoints are set aside. Raises ArtifactError if all are damaged."""
         self.remove_incomplete()
         for path in reversed(self.complete()):
             try:
@@ -46,29 +45,28 @@ class CheckpointFolder:
         return None
 
     def set_aside(self, checkpoint: Path, error: ArtifactError) -> None:
-        """Rename a damaged checkpoint, and say so in the log."""
+        """Rename a damaged checkpoint and log it."""
         aside = checkpoint.with_name(DAMAGED + checkpoint.name)
         shutil.rmtree(aside, ignore_errors=True)
         rename(checkpoint, aside)
         print(f"{error}. It is kept as {aside}; trying the checkpoint before it", flush=True)
 
     def check_not_all_damaged(self) -> None:
-        """Where no checkpoint is left: raises ArtifactError if there were some, since a run never starts anew by
-        itself where there was something to continue."""
+        """Raises ArtifactError if all checkpoints were set aside: a run with progress never silently starts over."""
         if any(self.path.glob(f"{DAMAGED}*")):
             raise ArtifactError(
-                f"{self.path}: every checkpoint is damaged. Bring one back under its old name, or delete the "
-                f"folder: then the run begins at step 1"
+                f"{self.path}: every checkpoint is damaged. Restore one under its old name, or delete the folder "
+                "to start over at step 1"
             )
 
     def remove_incomplete(self) -> None:
-        """What killed saves have left. Only where nobody is writing: a writer ends with its run."""
+        """Remove leftovers of killed saves. Only safe while no process is writing."""
         for path in self._all():
             if not (path / MANIFEST).exists():
                 remove(path)
 
     def remove_all(self) -> None:
-        """The folder itself too."""
+        """Remove the folder and everything in it."""
         remove(self.path)
 
     def _all(self) -> list[Path]:

@@ -7,12 +7,12 @@ An engine is a process, `python -m tasks.<stage>.<engine> JOB_DIR`, alone or und
     JOB_DIR/work            a folder: what a resume needs (checkpoints in progress). In a pod, each folder in it that
                             has a manifest is sent to storage (tasks/offsite.py)
     JOB_DIR/metrics.jsonl   out: one object a line, {"step", "time", name: number, …}
-    JOB_DIR/progress.json   out: how far it is, for the bar on the terminal
+    JOB_DIR/progress.json   out: progress, for the terminal's progress bar
     JOB_DIR/result.json     out: {"digest"} or {"error", "kind"}, and "traceback" when it is a bug
-    JOB_DIR/log.txt         everything the engine and its libraries printed; of several ranks,
-                            the first: the others have log-rank-<N>.txt
+    JOB_DIR/log.txt         stdout and stderr of the engine; of rank 0, if there are several: the others have
+                            log-rank-<N>.txt
 
-So a stage can be rerun by hand from its folder.
+So a stage can be rerun by hand from its job directory.
 """
 
 import json
@@ -28,20 +28,20 @@ from typing import Any, TypeVar
 
 from infra.durable import make_folder, sync, write_json, write_text
 from infra.heartbeat import Heartbeat
-from infra.home import quiet
-from infra.lifeline import end_with_launcher
 from infra.logs import print_to_own_log
+from infra.parent_watchdog import end_with_launcher
+from infra.paths import quiet
 from infra.placement.storage import StorageError
 from tasks.manifest import RECORD, ArtifactError, remove, verify, write_manifest
 from tasks.spec import Spec
 
 S = TypeVar("S", bound=Spec)
 
-GRACE_S = 60.0  # how long an engine whose launcher is gone may take to save and end
+GRACE_S = 60.0  # time to save and exit for an engine whose launcher died
 
 
 class StageError(Exception):
-    """A stage cannot give what was asked for; the message says why and what to do."""
+    """A stage cannot produce its artifact; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,20 @@ class Job:
     stage: str
     kind: str
     raw_spec: dict[str, Any]
-    inputs: dict[str, dict[str, str]]  # "place" is where others find what is at "path" here
+    inputs: dict[str, dict[str, str]]  # "path" is on this machine, "place" is valid on others too
 
     @property
     def output(self) -> Path:
         return self.directory / "output"
 
     def empty_output(self) -> None:
-        """Start with an empty output: half of an earlier attempt would be sealed with the rest."""
+        """Start with an empty output: leftovers of an earlier attempt would be sealed with the rest."""
         remove(self.output)
         self.output.mkdir(parents=True)
 
     @property
     def record(self) -> Path:
-        """For what is shown but is not part of the result: samples, tables, plots' data."""
+        """For data that is displayed but not part of the result: samples, tables, curves."""
         path = self.output / RECORD
         path.mkdir(parents=True, exist_ok=True)
         return path
@@ -82,19 +82,27 @@ class Job:
 
     @cached_property
     def heart(self) -> Heartbeat:
-        """This process's signs of life: `job.heart.beat(step, phase)`, for engines that are watched."""
+        """This process's heartbeat: `job.heart.beat(step, phase)`, for supervised engines."""
         return Heartbeat(self.directory, _rank())
 
     def spec(self, model: type[S]) -> S:
         return model.model_validate(self.raw_spec)
 
     def input(self, name: str) -> Path:
-        """A parent artifact's directory, after its files were checked against its digest: by one process of
-        each machine, since its others read the same files and end with it."""
+        """A parent artifact's directory, its files checked against its digest: by one process per machine, since the
+        others read the same files and end with it."""
         entry = self.inputs[name]
         if os.environ.get("LOCAL_RANK", "0") == "0":
             verify(Path(entry["path"]), entry["digest"])
         return Path(entry["path"])
+
+    def names(self, group: str) -> list[str]:
+        """The names of the inputs of a list (`group.0`, `group.1`, …) or a mapping (`group.key`), in order."""
+        return [name for name in self.inputs if name.startswith(f"{group}.")]
+
+    def input_list(self, group: str) -> list[Path]:
+        """`input` of each of these names."""
+        return [self.input(name) for name in self.names(group)]
 
     def metric(self, step: int, **values: float) -> None:
         """Append one line to metrics.jsonl; it reaches MLflow from there."""
@@ -103,27 +111,26 @@ class Job:
             stream.write(line + "\n")
 
     def sync_metrics(self) -> None:
-        """Wait until the metrics are on the disk: before a checkpoint vouches for their steps."""
+        """Flush the metrics to disk, before a checkpoint that covers their steps is sealed."""
         if self.metrics.exists():
             sync(self.metrics)
             sync(self.directory)
 
     def forget_after(self, step: int) -> None:
-        """Drop the metrics of steps that a resumed run will take again, and what a killed writer or a power cut
-        has left of lines."""
+        """Drop the metrics of steps that a resumed run will repeat, and partial lines of a killed writer."""
         if self.metrics.exists():
             kept = [line for line in json_lines(self.metrics) if line["step"] <= step]
             write_text(self.metrics, "".join(json.dumps(line) + "\n" for line in kept))
 
     def progress(self, done: float, total: float, unit: str, **shown: str | float) -> None:
-        """Replace progress.json: `done` of `total` `unit`s, with a few facts to show beside the bar."""
+        """Replace progress.json: `done` of `total` `unit`s, with facts to show beside the progress bar."""
         path = self.directory / "progress.json"
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps({"done": done, "total": total, "unit": unit, "shown": shown}))
         partial.replace(path)
 
     def finish(self, **facts: Any) -> None:
-        """Seal the output and say so. Nothing may be written to output/ after this."""
+        """Seal the output and write result.json. Nothing may be written to output/ after this."""
         if self.metrics.exists():
             (self.record / "metrics.jsonl").write_bytes(self.metrics.read_bytes())
         parents = {name: entry["digest"] for name, entry in self.inputs.items()}
@@ -132,8 +139,7 @@ class Job:
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file of lines. A line is passed over that is not whole: the end of what a killed writer
-    wrote, or anything behind the last sync before a power cut."""
+    """The objects of a .jsonl file. Partial lines (of a killed writer, or lost in a power cut) are skipped."""
     found = []
     for line in path.read_bytes().splitlines():
         try:
@@ -151,8 +157,8 @@ def open_job(directory: Path) -> Job:
 
 
 def main(work: Callable[[Job], None]) -> None:
-    """The body of every engine: open JOB_DIR (the only argument), work, and turn the errors that a
-    person can act on into result.json and exit code 1. Anything else is a bug and ends in a traceback."""
+    """The entry point of every engine: open JOB_DIR (the only argument) and work. Errors that a user can act on go into
+    result.json, with exit code 1; anything else is a bug and ends in a traceback."""
     if len(sys.argv) != 2:
         sys.exit(f"usage: python -m {_module_name(work)} JOB_DIR")
     quiet()
@@ -161,40 +167,39 @@ def main(work: Callable[[Job], None]) -> None:
     try:
         if _rank():
             print_to_own_log(job.directory, _rank())
-        heart = job.heart  # from here on the launcher knows our pid
+        heart = job.heart  # from here on the launcher knows this pid
         work(job)
         heart.end()
     except (StageError, ArtifactError, StorageError) as error:
         curable = isinstance(error, StorageError) and error.curable
-        _leave_word(job, {"error": str(error), "kind": type(error).__name__, "curable": curable})
+        _write_error(job, {"error": str(error), "kind": type(error).__name__, "curable": curable})
         raise SystemExit(f"{type(error).__name__}: {error}") from error
     except Exception as error:
-        word: dict[str, Any] = {"error": str(error), "kind": type(error).__name__}
-        # a full disk, a folder that may not be read: the words are enough for a person, and the log has the
-        # place. Another rank that is gone is an OSError too, and nothing that a traceback here would help with.
+        result: dict[str, Any] = {"error": str(error), "kind": type(error).__name__}
+        # for a full disk or an unreadable folder the message is enough, and the log has the traceback; a lost peer
+        # rank is a ConnectionError, also an OSError, and needs the traceback
         if not isinstance(error, OSError) or isinstance(error, ConnectionError):
-            word["traceback"] = traceback.format_exc()
-        _leave_word(job, word)
+            result["traceback"] = traceback.format_exc()
+        _write_error(job, result)
         raise
 
 
 def _rank() -> int:
-    """Among the processes of the engine: torchrun says so."""
+    """This process's rank, as torchrun sets it; 0 without torchrun."""
     return int(os.environ.get("RANK", "0"))
 
 
-def _leave_word(job: Job, word: dict[str, Any]) -> None:
-    """Say in result.json why there is no result. Of several ranks the first to fail is heard: the
-    others fail because of it."""
+def _write_error(job: Job, result: dict[str, Any]) -> None:
+    """Write result.json. Of several ranks the first to fail wins: the others fail because of it."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        word["rank"] = _rank()
+        result["rank"] = _rank()
     partial = job.directory / f"result.json.{os.getpid()}.partial"
     try:
-        write_json(partial, word)
+        write_json(partial, result)
         os.link(partial, job.directory / "result.json")
     except FileExistsError:
         pass  # another rank was first
-    except OSError as error:  # the disk is full: the log and the exit code say the rest
+    except OSError as error:  # the disk is full: the log and the exit code remain
         print(f"result.json could not be written: {error}", file=sys.stderr)
     finally:
         partial.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Import a user's function from a folder of sources, and say where in those sources an error is.
+"""Import a user's function from a folder of sources, and locate errors in those sources.
 
-Python's own modules alone: a process that runs nothing but users' functions starts with this in 50 ms. What such a
-process knows is an `Unusable` with the words for a person; tasks/functions.py has the spec around it.
+Standard library only, so that a process that only runs users' functions starts in 50 ms. Raises `Unusable` with a
+message for the user; tasks/functions.py has the spec of such a function.
 """
 
 import importlib
@@ -14,21 +14,21 @@ from typing import Any
 
 
 class Unusable(Exception):
-    """A function that cannot be used as asked; the message says why, in words for a person."""
+    """A function that cannot be loaded or called; the message says why."""
 
 
 def load_function(folder: Path, module: str, attribute: str, *, in_folder: bool) -> Callable[..., Any]:
-    """`attribute` of `module`, whose file is below `folder`, or is installed when not `in_folder`."""
+    """`attribute` of `module`, which is a file below `folder` if `in_folder`, else installed. Raises Unusable."""
     if in_folder and str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
         importlib.invalidate_caches()
     try:
         found = importlib.import_module(module)
     except (Exception, SystemExit) as error:
-        raise Unusable(f"importing {module} ends in {described(error, folder)}") from error
+        raise Unusable(f"importing {module} raises {described(error, folder)}") from error
     if in_folder and not _below(found, folder):
-        there = getattr(found, "__file__", None) or "Python itself"
-        raise Unusable(f"the name {module} is taken by {there}; give the file another name")
+        origin = getattr(found, "__file__", None) or "Python itself"
+        raise Unusable(f"the name {module} is taken by {origin}; rename the file")
     function = getattr(found, attribute, None)
     if not callable(function):
         what = "has no" if function is None else f"has {function!r:.60}, which cannot be called, as"
@@ -37,18 +37,18 @@ def load_function(folder: Path, module: str, attribute: str, *, in_folder: bool)
 
 
 def described(error: BaseException, folder: Path) -> str:
-    """`ZeroDivisionError: division by zero (sums.py, line 12: return 1 / total)`: the innermost line that is below
-    the folder, else the innermost of all."""
-    words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """`ZeroDivisionError: division by zero (sums.py, line 12: return 1 / total)`: with the innermost line of a file
+    below the folder, else with the innermost of all."""
+    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
         line = (error.text or "").strip()
         return f"{type(error).__name__}: {error.msg} ({_short(error.filename, folder)}, line {error.lineno}: {line})"
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if Path(frame.filename).is_relative_to(folder)] or frames
     if not theirs:
-        return words
+        return message
     last = theirs[-1]
-    return f"{words} ({_short(last.filename, folder)}, line {last.lineno}: {last.line})"
+    return f"{message} ({_short(last.filename, folder)}, line {last.lineno}: {last.line})"
 
 
 def _short(file: str, folder: Path) -> str:

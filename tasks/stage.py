@@ -1,20 +1,19 @@
-"""What every stage has in common, said once: its image, its cache rule, its deck, and the way its
-engine is run and tracked.
+"""What all stages share: image, caching, deck, and how the engine is run and tracked.
 
     @stage(ENGINE, image=images.TRAIN)
     def pretrain(spec: PretrainSpec, data: TokenizedCorpus) -> MegatronCheckpoint:
         return run(ENGINE, MegatronCheckpoint, spec, data=data)
 
-The cache rule: a stage is served from Flyte's cache when its engine's version, its spec's identity
-and the *digests* of its inputs are the same. Paths, machines, layouts and retries never count: Flyte has
-them in an input of their own, `how`, which it ignores.
+A stage is served from Flyte's cache if its engine's version, its spec's identity and the *digests* of its inputs are
+the same. Paths, machines, layouts and retries do not count: they are in an input of their own, `how`, which the cache
+ignores.
 """
 
 import inspect
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -33,18 +32,18 @@ from flytekit.models.literals import LiteralMap
 from flytekit.models.types import LiteralType
 from pydantic import BaseModel, ValidationError
 
-import tasks.cache  # noqa: F401 - where Flyte's is, and its errors
+import tasks.cache  # noqa: F401 - replaces Flyte's local cache
 from infra.errors import disk_errors_named
-from infra.home import quiet
-from infra.launch import Engine, EngineFailed, Survival, job_directory, run_engine, sigterm_as_exit
-from infra.node import Node, this_node
+from infra.flyte_hooks import POD_ENVIRONMENT, filter_pod_log
+from infra.launch import Engine, EngineFailed, job_directory, run_engine, sigterm_as_exit
+from infra.paths import quiet
 from infra.placement.config import Placement
 from infra.placement.storage import StorageError, address_of, is_bucket, storage_of
 from infra.pod import this_pod
-from infra.pod_log import ENVIRONMENT, quiet_end
 from infra.pod_spec import FAMILIES, PodSpec
 from infra.pod_task import PodTask
 from infra.progress import say
+from infra.torchrun_env import Node, this_node
 from infra.tracking.execution import execution_id, note_cached
 from infra.tracking.machine import lineage_page
 from infra.tracking.record import tracked
@@ -52,32 +51,30 @@ from tasks.artifacts import Artifact
 from tasks.manifest import MANIFEST, ArtifactError, Manifest, remove, text_digest, verify
 from tasks.offsite import offsite
 from tasks.spec import Spec, StageSpec
-from tasks.stored import look_at, send
+from tasks.stored import check_sizes, send
 
 A = TypeVar("A", bound=Artifact)
 
-ONE_TRY = Survival()
-
 quiet()
-quiet_end()
+filter_pod_log()
 
-# digests of what this process's stages made, as opposed to found in the cache: here, and elsewhere
+# digests of the artifacts that this process's stages made, here or elsewhere, as opposed to those from the cache
 _made_here: set[str] = set()
 _received: set[str] = set()
 
 
 class _NoFields(BaseModel):
-    """Of which Flyte's type says no more than that it is a model."""
+    """A model whose Flyte type has no fields in its schema."""
 
 
 class PlainModels(PydanticTransformer):
-    """Specs and artifacts without their JSON schema, which Flyte's catalog makes part of a cache key: a description
-    that was changed would make every stage again."""
+    """Specs and artifacts without their JSON schema, which Flyte's catalog makes part of a cache key: a changed
+    description would run every stage again."""
 
     def __init__(self) -> None:
-        usual = PydanticTransformer()
-        TypeTransformer.__init__(self, usual.name, Artifact, enable_type_assertions=False)
-        self._plain = usual.get_literal_type(_NoFields)
+        standard = PydanticTransformer()
+        TypeTransformer.__init__(self, standard.name, Artifact, enable_type_assertions=False)
+        self._plain = standard.get_literal_type(_NoFields)
 
     def get_literal_type(self, t: type[BaseModel]) -> LiteralType:
         return LiteralType(simple=self._plain.simple, annotation=self._plain.annotation)
@@ -91,18 +88,18 @@ class Stage:
     """Marks a Flyte task as a stage (its `task_config`)."""
 
     engine: Engine
-    pod: PodSpec  # what its pod has where the recipe does not say
+    pod: PodSpec  # its pod's resources unless the recipe has them
 
 
 class StageTask(PodTask, PythonFunctionTask[Stage]):
-    """A Flyte task that runs here or where its spec's placement says. Its local cache hits are only believed
-    while their files are there, and are recorded in the execution that they served."""
+    """A Flyte task that runs here or where its spec's placement says. A local cache hit counts only while its files
+    are intact, and is recorded in the execution that it serves."""
 
     def __call__(self, **inputs: Any) -> Any:
         return super().__call__(**_apart(inputs))
 
     def execute(self, **inputs: Any) -> Any:
-        """Taken apart again: a spec that was a promise is whole still."""
+        """Split the inputs here too: a spec that was a promise in `__call__` is not split yet."""
         return super().execute(**_apart(inputs))
 
     def sent(self, placement: Placement, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +120,7 @@ class StageTask(PodTask, PythonFunctionTask[Stage]):
         try:
             artifact = self._intact(ctx, promise)
         except ArtifactError as error:
-            say(f"{stage} is cached, but its files are not what they were. {error}\nMaking it again.")
+            say(f"{stage} is cached, but its files were changed or removed. {error}\nMaking it again.")
         else:
             if artifact.digest not in _made_here | _received:
                 manifest, made = artifact.manifest(), Path(artifact.place)
@@ -145,14 +142,14 @@ class StageTask(PodTask, PythonFunctionTask[Stage]):
             del os.environ["FLYTE_LOCAL_CACHE_OVERWRITE"]
 
     def _intact(self, ctx: FlyteContext, promise: Any) -> Artifact:
-        """The artifact that was promised, its files checked unless they were just made. Raises ArtifactError."""
+        """The promise's artifact, its files checked unless they were just made. Raises ArtifactError."""
         try:
             artifact = self._artifact(ctx, promise.val)
-        except ValidationError as error:  # Flyte's directory type looks for it at once
+        except ValidationError as error:  # Flyte's directory type checks that it exists
             raise ArtifactError("Its directory is gone, or another version of Baton made it.") from error
         if artifact.digest not in _made_here:
-            if is_bucket(artifact.place):  # who reads its files checks them
-                look_at(artifact.place, artifact.digest)
+            if is_bucket(artifact.place):  # the stage that reads its files checks them
+                check_sizes(artifact.place, artifact.digest)
             else:
                 verify(Path(artifact.place), artifact.digest)
         return artifact
@@ -171,8 +168,8 @@ def stage(
 ) -> Callable[[Callable[..., A]], Callable[..., A]]:
     """Make a Flyte task of a function that takes a spec and artifacts and returns one artifact.
 
-    `cached=False` is for what belongs to one execution, like its report. `pod`: what its pod has, beside what all of
-    the image's family have, where the recipe says nothing."""
+    `cached=False` is for what belongs to one execution, like its report. `pod` has the default resources of its pod,
+    over those of the image's family."""
 
     def decorate(function: Callable[..., A]) -> Callable[..., A]:
         hints = get_type_hints(function)
@@ -196,7 +193,7 @@ def stage(
             whole,
             task_config=Stage(engine, (pod or PodSpec()).over(FAMILIES.get(image.name, PodSpec()))),
             container_image=image,
-            environment=ENVIRONMENT,
+            environment=POD_ENVIRONMENT,
             cache=Cache(version=engine.version, ignored_inputs=("how",)) if cached else False,
             enable_deck=True,
             deck_fields=(),
@@ -207,7 +204,7 @@ def stage(
 
 
 def _apart(inputs: dict[str, Any]) -> dict[str, Any]:
-    """With what the result is in `spec`, and how it is reached in `how`."""
+    """Split the inputs: `spec` keeps the fields of its identity, `how` gets the others."""
     spec, how = inputs["spec"], json.loads(inputs.get("how") or "{}")
     if isinstance(spec, Spec):
         spec, how = spec.joined(how).apart()
@@ -215,9 +212,11 @@ def _apart(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sent(value: Any, storage: str) -> Any:
-    """Artifacts as they are found in storage; anything else as it is."""
+    """Artifacts as they are in storage, sent there first if necessary; anything else unchanged."""
     if isinstance(value, Artifact):
         return value.at(send(value.place, value.digest, storage))
+    if isinstance(value, dict):
+        return {name: _sent(item, storage) for name, item in value.items()}
     return [_sent(item, storage) for item in value] if isinstance(value, list) else value
 
 
@@ -227,7 +226,7 @@ def _identity_digest(spec: Spec) -> str:
 
 @contextmanager
 def retryable() -> Iterator[None]:
-    """In a pod, what another attempt may cure is said to be so: Flyte makes as many as the stage's retries allow."""
+    """In a pod, raise transient errors as recoverable: Flyte retries as often as the stage allows."""
     try:
         yield
     except (EngineFailed, StorageError) as error:
@@ -245,45 +244,47 @@ def run(
     title: str | None = None,
     processes: int | None = None,
     nodes: int = 1,
-    survival: Survival = ONE_TRY,
-    **inputs: Artifact | Sequence[Artifact],
+    max_restarts: int = 0,
+    hang_timeout_s: float | None = None,
+    **inputs: Artifact | Sequence[Artifact] | Mapping[str, Artifact],
 ) -> A:
     """Run a stage's engine on its inputs, tracked, and return the artifact that it made.
 
-    `title` tells apart the uses of one engine (evaluate base, evaluate sft); `processes` asks for
-    torchrun, on each of `nodes` machines; `survival` says what is done when one of them dies or hangs.
-    A list of artifacts, `more=[…]`, is as many inputs: more.0, more.1, … In a pod, what is made or half made is in
-    storage (tasks/offsite.py), and what is found there is not made again. Raises EngineFailed, ArtifactError,
-    StorageError; FlyteRecoverableException.
+    `title` tells apart the uses of one engine (evaluate base, evaluate sft); `processes` starts it with torchrun, on
+    each of `nodes` machines; `max_restarts` and `hang_timeout_s` are those of run_engine. A list of artifacts,
+    `more=[…]`, becomes the inputs more.0, more.1, …, a mapping, `parts={…}`, the inputs parts.corpus,
+    parts.tokenizer, … (`Job.names` lists them). In a pod, the artifact and its checkpoints are in storage
+    (tasks/offsite.py), and what is found there is not made again. Raises EngineFailed, ArtifactError, StorageError,
+    FlyteRecoverableException.
     """
     title = title or engine.stage
-    words = spec.model_dump(mode="json")
-    named = _one_by_one(inputs)
+    named = _flat(inputs)
     digests = {name: artifact.digest for name, artifact in named.items()}
     job_dir = job_directory(engine, spec.identity(), digests)
-    away = offsite(job_dir)
+    remote = offsite(job_dir)
     _drop_damaged(job_dir / "output")
-    if away and (found := away.resume()):
+    if remote and (found := remote.resume()):
         return _found(title, made, *found)
     request = {
         "stage": engine.stage,
         "kind": made.kind,
-        "spec": spec.model_dump(mode="json", exclude={"placement": {"setup"}}),  # it may say more than is to be kept
+        "spec": spec.model_dump(mode="json", exclude={"placement": {"setup"}}),  # setup may contain secrets
         "inputs": {
             name: {"path": str(item.local()), "digest": item.digest, "place": item.place}
             for name, item in named.items()
         },
     }
-    again = shlex.join(["python", *engine.command(job_dir, processes, Node(nodes=nodes, address="MASTER_ADDR"))[1:]])
+    command = shlex.join(["python", *engine.command(job_dir, processes, Node(nodes=nodes, address="MASTER_ADDR"))[1:]])
     start = partial(run_engine, engine, job_dir, request, title=title, processes=processes, nodes=nodes)
     if this_node(nodes).rank:
-        start(survival=survival)
-        raise IgnoreOutputs("node 0 hands out the result")
-    with sigterm_as_exit(), tracked(title, job_dir, spec=words, inputs=digests, command=again) as record:
-        with away.sending() if away else nullcontext():
-            output = start(survival=survival)
+        start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
+        raise IgnoreOutputs("node 0 returns the result")
+    spec_json = spec.model_dump(mode="json")
+    with sigterm_as_exit(), tracked(title, job_dir, spec=spec_json, inputs=digests, command=command) as record:
+        with remote.sending() if remote else nullcontext():
+            output = start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
         artifact = made.from_directory(output)
-        place = away.finish(artifact.digest) if away else address_of(str(output))
+        place = remote.finish(artifact.digest) if remote else address_of(str(output))
         record.made(made.kind, artifact.digest, artifact.facts())
     _made_here.add(artifact.digest)
     _draw_deck(title, output)
@@ -291,26 +292,28 @@ def run(
 
 
 def _found(title: str, made: type[A], place: str, manifest: Manifest) -> A:
-    """What another pod has made, recorded as served from a cache."""
+    """The artifact that another pod has made, recorded as cached."""
     note_cached(title, made.kind, manifest.digest, manifest.facts, spec=manifest.spec, inputs=manifest.parents)
     say(f"✓ {title:<14} found in {place}")
     _show(title, f"<p>{made.kind} {manifest.digest} was found in {place}</p>")
     return made.from_place(place)
 
 
-def _one_by_one(inputs: dict[str, Artifact | Sequence[Artifact]]) -> dict[str, Artifact]:
-    """Each input by a name of its own; an empty list leaves no trace."""
-    named: dict[str, Artifact] = {}
-    for name, given in inputs.items():
-        if isinstance(given, Artifact):
-            named[name] = given
+def _flat(inputs: Mapping[str, Artifact | Sequence[Artifact] | Mapping[str, Artifact]]) -> dict[str, Artifact]:
+    """Each artifact by a name of its own; an empty list adds none. Mappings are sorted by key, since on a cluster they
+    arrive in any order."""
+    flat: dict[str, Artifact] = {}
+    for name, value in inputs.items():
+        if isinstance(value, Artifact):
+            flat[name] = value
         else:
-            named |= {f"{name}.{index}": artifact for index, artifact in enumerate(given)}
-    return named
+            items = sorted(value.items()) if isinstance(value, Mapping) else enumerate(value)
+            flat |= {f"{name}.{key}": artifact for key, artifact in items}
+    return flat
 
 
 def _drop_damaged(output: Path) -> None:
-    """A finished job is used again only while its files are what they were."""
+    """Remove a finished job's output if its files do not match its manifest: it is not reused then."""
     if not (output / MANIFEST).exists():
         return
     try:
@@ -321,13 +324,13 @@ def _drop_damaged(output: Path) -> None:
 
 
 def _draw_deck(title: str, output: Path) -> None:
-    from tasks.report.page import stage_page  # matplotlib: not on the path of --help
+    from tasks.pages.deck import stage_page  # Jinja2: not on the path of --help
 
     _show(title, stage_page(output))
 
 
 def _show(title: str, page: str) -> None:
-    """As the stage's deck on Flyte's page of it."""
+    """Add the stage's deck to its page in Flyte's console."""
     lineage = lineage_page(execution_id())
     link = f'<p><a href="{lineage}">Lineage of this execution</a></p>' if lineage else ""
     current_context().decks.append(Deck(title, link + page))

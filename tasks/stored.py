@@ -1,7 +1,7 @@
-"""Artifacts in storage: sent there once, fetched once, believed only when their digest says so.
+"""Artifacts in storage: uploaded once, downloaded once, and verified by their digests.
 
-STORAGE/artifacts/<digest>/…    manifest.json last: what has one is complete
-CACHE/artifacts/<digest>/…      fetched; CACHE is BATON_CACHE, which the pods of a node may share, or Baton's home
+STORAGE/artifacts/<digest>/…    complete once it has its manifest.json, which is sent last
+CACHE/artifacts/<digest>/…      downloaded; CACHE is BATON_CACHE, which a node's pods may share, or Baton's home
 """
 
 import fcntl
@@ -11,54 +11,54 @@ from pathlib import Path
 from uuid import uuid4
 
 from infra.durable import make_folder, rename, sync_tree, write_text
-from infra.home import baton_home
+from infra.paths import baton_home
 from infra.placement import storage
 from infra.placement.storage import StorageError, is_bucket
 from infra.progress import say
 from tasks.manifest import MANIFEST, RECORD, ArtifactError, Manifest, parse_manifest, read_manifest, remove, verify
 
-DAMAGED = "damaged-manifest.json"  # a manifest that is not believed any more
-AGAIN = "Run the same command with --overwrite-cache: what is missing is made again, and nothing else"
+DAMAGED = "damaged-manifest.json"  # the manifest of a damaged artifact
+RECREATE_HINT = "Run the same command with --overwrite-cache: only what is missing is made again"
 
 
-def send(directory: str, digest: str, where: str) -> str:
-    """Where in the storage `where` a complete directory is, put there first if it is not. Raises ArtifactError,
+def send(directory: str, digest: str, root: str) -> str:
+    """The address below the storage `root` of a complete directory, uploaded first if necessary. Raises ArtifactError,
     StorageError."""
-    if is_bucket(directory) or directory.startswith(f"{where}/"):
+    if is_bucket(directory) or directory.startswith(f"{root}/"):
         return directory
-    there = f"{where}/artifacts/{digest}"
-    known = storage.sizes(there)
+    address = f"{root}/artifacts/{digest}"
+    known = storage.sizes(address)
     if MANIFEST not in known or _missing(read_manifest(Path(directory)), known):
-        send_sealed(Path(directory), there, known)
-    return there
+        send_sealed(Path(directory), address, known)
+    return address
 
 
-def send_sealed(here: Path, there: str, known: dict[str, int], stop: threading.Event | None = None) -> bool:
-    """Put a directory with a manifest into storage, the manifest last. `known` files are there already. False: it was
-    stopped. Raises StorageError."""
-    found = {path.relative_to(here).as_posix(): path.stat().st_size for path in here.rglob("*") if path.is_file()}
+def send_sealed(folder: Path, address: str, known: dict[str, int], stop: threading.Event | None = None) -> bool:
+    """Upload a directory with a manifest, the manifest last. `known` has the files that are already there, with their
+    sizes. False if `stop` was set. Raises StorageError."""
+    found = {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
     missing = [name for name, size in found.items() if name != MANIFEST and known.get(name) != size]
-    storage.put(here, missing, there, stop)
+    storage.put(folder, missing, address, stop)
     if stop is not None and stop.is_set():
         return False
-    if lost := _missing(read_manifest(here), storage.sizes(there)):
-        raise StorageError(f"{there}: {', '.join(lost[:3])}: sent, and not there as sent", curable=True)
-    storage.write(f"{there}/{MANIFEST}", (here / MANIFEST).read_bytes())
+    if lost := _missing(read_manifest(folder), storage.sizes(address)):
+        raise StorageError(f"{address}: {', '.join(lost[:3])}: missing or truncated after the upload", curable=True)
+    storage.write(f"{address}/{MANIFEST}", (folder / MANIFEST).read_bytes())
     return True
 
 
 def manifest_at(place: str) -> Manifest:
-    """The manifest of what is at a place: a folder or an address. Raises ArtifactError, StorageError."""
+    """The manifest in a folder or at an address. Raises ArtifactError, StorageError."""
     if not is_bucket(place):
         return read_manifest(Path(place))
     try:
         return parse_manifest(storage.read(f"{place}/{MANIFEST}"), f"{place}/{MANIFEST}")
     except FileNotFoundError:
-        raise ArtifactError(f"{place}: no {MANIFEST}, so no complete artifact is there. {AGAIN}") from None
+        raise ArtifactError(f"{place}: no {MANIFEST}, so there is no complete artifact. {RECREATE_HINT}") from None
 
 
 def is_complete(place: str) -> bool:
-    """Whether a manifest is at a place. Raises StorageError."""
+    """Whether there is a valid manifest. Raises StorageError."""
     try:
         manifest_at(place)
     except ArtifactError:
@@ -66,75 +66,76 @@ def is_complete(place: str) -> bool:
     return True
 
 
-def look_at(place: str, digest: str) -> Manifest:
-    """The manifest of an artifact whose files are all there, by their sizes. Raises ArtifactError, StorageError."""
+def check_sizes(place: str, digest: str) -> Manifest:
+    """The artifact's manifest, after checking that all its files are there, by their sizes. Raises ArtifactError,
+    StorageError."""
     manifest = _expected(place, digest)
     _sizes(place, manifest)
     return manifest
 
 
 def fetch(place: str, digest: str) -> Path:
-    """An artifact at an address, on this machine, its files checked against the digest; at once when it is in the
-    cache. Raises ArtifactError, StorageError."""
+    """Download an artifact, unless it is in the cache, and check its files against the digest; returns its local
+    directory. Raises ArtifactError, StorageError."""
     cache = Path(os.environ.get("BATON_CACHE") or baton_home()) / "artifacts"
-    here = cache / digest
+    folder = cache / digest
     make_folder(cache)
     with (cache / f"{digest}.lock").open("a") as lock:  # another process may be fetching it
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if (here / MANIFEST).exists():
+        if (folder / MANIFEST).exists():
             try:
-                verify(here, digest)
+                verify(folder, digest)
             except ArtifactError as error:
                 say(f"{error} Fetching it again.")
             else:
-                return here
-        remove(here)
-        for left in cache.glob(f"{digest}.*.partial"):  # by killed processes: we have the lock
-            remove(left)
+                return folder
+        remove(folder)
+        for leftover in cache.glob(f"{digest}.*.partial"):  # of killed processes: this one has the lock
+            remove(leftover)
         partial = cache / f"{digest}.{uuid4().hex}.partial"
         try:
             _download_verified(place, digest, partial)
-            rename(partial, here)
+            rename(partial, folder)
         finally:
             remove(partial)
-    return here
+    return folder
 
 
-def download(place: str, manifest: Manifest, here: Path) -> None:
-    """The files that a manifest at a place names, its record's, and last the manifest. They are not yet checked.
+def download(place: str, manifest: Manifest, folder: Path) -> None:
+    """Download the files of a manifest, those of the record, and last the manifest. Their contents are not checked.
     Raises ArtifactError, StorageError."""
     known = _sizes(place, manifest)
     wanted = {name: known[name] for name in known if name in manifest.files or name.startswith(f"{RECORD}/")}
-    make_folder(here)
+    make_folder(folder)
     try:
-        storage.get(place, wanted, here)
+        storage.get(place, wanted, folder)
         text = storage.read(f"{place}/{MANIFEST}").decode()
     except FileNotFoundError as error:  # removed since
-        raise ArtifactError(f"{place}: {error}. {AGAIN}") from error
-    sync_tree(here)
-    write_text(here / MANIFEST, text)
+        raise ArtifactError(f"{place}: {error}. {RECREATE_HINT}") from error
+    sync_tree(folder)
+    write_text(folder / MANIFEST, text)
 
 
-def _download_verified(place: str, digest: str, here: Path) -> None:
+def _download_verified(place: str, digest: str, folder: Path) -> None:
     for last in (False, True):
         manifest = _expected(place, digest)
-        download(place, manifest, here)
+        download(place, manifest, folder)
         try:
-            verify(here, digest)
+            verify(folder, digest)
         except ArtifactError as error:
-            remove(here)
+            remove(folder)
             if last:
-                disbelieve(place)
+                mark_damaged(place)
                 raise ArtifactError(
-                    f"{manifest.kind} {digest[:12]} at {place} is damaged: {error} Its manifest is now {DAMAGED}, so "
-                    f"that nobody relies on it. {AGAIN}"
+                    f"{manifest.kind} {digest[:12]} at {place} is damaged: {error} Its manifest was renamed to "
+                    f"{DAMAGED}, so that nobody relies on it. {RECREATE_HINT}"
                 ) from error
         else:
             return
 
 
-def disbelieve(place: str) -> None:
-    """From now on what is at a place is not complete; its files stay, for a person to look at. Raises StorageError."""
+def mark_damaged(place: str) -> None:
+    """Mark an artifact as damaged by renaming its manifest; its files stay for inspection. Raises StorageError."""
     storage.write(f"{place}/{DAMAGED}", storage.read(f"{place}/{MANIFEST}"))
     storage.delete(place, [MANIFEST])
 
@@ -143,20 +144,20 @@ def _expected(place: str, digest: str) -> Manifest:
     manifest = manifest_at(place)
     if manifest.digest != digest:
         raise ArtifactError(
-            f"{place}: {manifest.kind} {manifest.digest[:12]} is there, and {digest[:12]} was expected. {AGAIN}"
+            f"{place} has {manifest.kind} {manifest.digest[:12]}, not the expected {digest[:12]}. {RECREATE_HINT}"
         )
     return manifest
 
 
 def _sizes(place: str, manifest: Manifest) -> dict[str, int]:
-    """Of all files that are at a place. Raises ArtifactError when one of the manifest's is not there as a whole."""
+    """The sizes of all files at a place. Raises ArtifactError if one of the manifest's is missing or truncated."""
     known = storage.sizes(place)
     if missing := _missing(manifest, known):
         name = f"{manifest.kind} {manifest.digest[:12]} at {place}"
-        raise ArtifactError(f"{name}: {', '.join(missing[:3])}: missing or cut off. {AGAIN}")
+        raise ArtifactError(f"{name}: {', '.join(missing[:3])}: missing or truncated. {RECREATE_HINT}")
     return known
 
 
 def _missing(manifest: Manifest, known: dict[str, int]) -> list[str]:
-    """The files that are not there in their sizes."""
+    """The manifest's files that are missing or have another size."""
     return [name for name, entry in sorted(manifest.files.items()) if known.get(name) != entry.size]

@@ -101,7 +101,7 @@ class _Scope:
 
     def inside(self, function: ast.FunctionDef) -> "_Scope":
         arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-        meant = {each.arg: self.target(each.annotation) if each.annotation else None for each in arguments}
+        meant = {each.arg: self.target(_unquoted(each.annotation)) if each.annotation else None for each in arguments}
         instances = {name for name, found in meant.items() if inspect.isclass(found)}
         return _Scope(self.names | meant, self.instances - meant.keys() | instances, self.base)
 
@@ -144,6 +144,13 @@ class _Scope:
             ours = _signature(node.args)
             wrong = _unbound(ours, plain, named, whole) and _unbound(ours, [None], by_name, whole)
             yield node.lineno, f"def {node.name}", wrong
+
+
+def _unquoted(annotation: ast.expr) -> ast.expr:
+    """An annotation that is a string, for a class that is imported for type checkers alone."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        return ast.parse(annotation.value, mode="eval").body
+    return annotation
 
 
 def _is_super(node: ast.AST) -> bool:

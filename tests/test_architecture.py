@@ -1,4 +1,4 @@
-"""The rules that keep the project a house (see the map in the README)."""
+"""The rules that keep the project a house (see CONTRIBUTING.md)."""
 
 import os
 import re

@@ -26,14 +26,14 @@ def test_every_call_fits_the_installed_signature(said: list[str]) -> None:
     [
         ("serve/engine", "LLM"),
         ("serve/engine", "SamplingParams"),
-        ("serve/engine", "llm.collective_rpc"),
+        ("serve/vllm_hooks", "llm.collective_rpc"),
         ("sft/sft", "SFTConfig"),
         ("sft/sft", "SFTTrainer"),
         ("dpo/dpo", "DPOConfig"),
         ("grpo/grpo", "GRPOConfig"),
-        ("grpo/grpo", "super()._generate_and_score_completions"),
-        ("pretrain/background", "def async_save"),
-        ("pretrain/training", "DistributedDataParallel"),
+        ("posttrain/trl_hooks/grpo", "super()._generate_and_score_completions"),
+        ("pretrain/megatron_hooks", "def async_save"),
+        ("pretrain/train_step", "DistributedDataParallel"),
     ],
 )
 def test_it_is_among_the_calls_that_are_looked_at(file: str, call: str, said: list[str]) -> None:

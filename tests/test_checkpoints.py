@@ -15,7 +15,7 @@ def folder(tmp_path: Path) -> CheckpointFolder:
         path = tmp_path / f"checkpoint-{step}"
         path.mkdir()
         (path / "optimizer.pt").write_bytes(b"moments")
-        write_manifest(path, "training_state", {"step": step}, {}, {})
+        write_manifest(path, "training_state", {"step": step})
     return CheckpointFolder(tmp_path, "checkpoint-")
 
 
@@ -69,9 +69,7 @@ def test_where_all_are_damaged_every_start_says_so(folder: CheckpointFolder) -> 
         damage(folder, step)
 
     for _ in range(2):
-        with pytest.raises(
-            ArtifactError, match=r"every checkpoint is damaged\. Bring one back .* or delete the folder"
-        ):
+        with pytest.raises(ArtifactError, match=r"every checkpoint is damaged\. Restore one .* or delete the folder"):
             folder.newest()
 
 

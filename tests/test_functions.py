@@ -126,13 +126,13 @@ def test_an_installed_function_is_known_by_its_package_s_version(project: Path, 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nowhere.py:f", "a file that is there; "),
+        ("nowhere.py:f", "an existing file; "),
         ("sums.py:wrong", "a function of sums.py: right"),
-        ("words.py:f", "a function of words.py: (it has no function)"),
+        ("words.py:f", "a function of words.py: (it has none)"),
         ("broken.py:f", "broken.py, line 2"),
         ("latin.py:f", "a file of Python source"),
-        ("random.py:f", "random is a module of Python's: rename it"),
-        ("version.2.py:f", "it has a full stop in its name"),
+        ("random.py:f", "not modules of Python's standard library; rename random"),
+        ("version.2.py:f", "it has a dot in its name"),
         ("nowhere.at_all:f", "there is no nowhere"),
         ("~no_such_user_here/sums.py:f", "home directory"),
     ],
@@ -197,14 +197,14 @@ def test_an_error_of_an_import_says_file_and_line(project: Path, tmp_path: Path)
 def test_a_name_that_is_taken_is_an_error(project: Path, tmp_path: Path) -> None:
     (project / "tasks.py").write_text("def f(): ...\n")
 
-    with pytest.raises(StageError, match=r"the name tasks is taken by .*; give the file another name"):
+    with pytest.raises(StageError, match=r"the name tasks is taken by .*; rename the file"):
         function("tasks.py:f").as_found().load(tmp_path / "pod")
 
 
 def test_source_from_elsewhere_is_written_below_its_folder_only(tmp_path: Path) -> None:
     crafted = Function(name="../x.py:f", source={"../x.py": "def f(): ...\n"})
 
-    with pytest.raises(StageError, match="not below a folder"):
+    with pytest.raises(StageError, match="outside its folder"):
         crafted.load(tmp_path / "pod")
     assert not (tmp_path / "x.py").exists()
 

@@ -131,7 +131,7 @@ def test_every_damaged_file_is_named_at_once(sealed: Path) -> None:
 
 
 def test_another_artifact_than_the_one_asked_for_is_refused(sealed: Path) -> None:
-    with pytest.raises(ArtifactError, match="this is another artifact"):
+    with pytest.raises(ArtifactError, match="another artifact than expected"):
         verify(sealed, "0" * 64)
 
 
@@ -155,8 +155,8 @@ def test_a_broken_manifest_is_not_an_artifact(sealed: Path, text: str) -> None:
 
 def test_a_directory_without_a_manifest_is_not_an_artifact(sealed: Path) -> None:
     (sealed / MANIFEST).rename(sealed / (MANIFEST + ".partial"))
-    with pytest.raises(ArtifactError, match="not a complete artifact"):
+    with pytest.raises(ArtifactError, match="the artifact is incomplete"):
         verify(sealed)
     shutil.rmtree(sealed)
-    with pytest.raises(ArtifactError, match="not a complete artifact"):
+    with pytest.raises(ArtifactError, match="the artifact is incomplete"):
         verify(sealed)

@@ -24,7 +24,7 @@ def test_one_value_has_no_standard_error() -> None:
 
 
 def test_no_value_has_no_mean() -> None:
-    with pytest.raises(ValueError, match="at least one value"):
+    with pytest.raises(ValueError, match="the mean of no values"):
         Metric.mean([None])
 
 

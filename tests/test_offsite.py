@@ -14,8 +14,8 @@ import pytest
 
 import tasks.offsite
 import tasks.stored
-from infra.home import baton_home
 from infra.launch import Terminated
+from infra.paths import baton_home
 from infra.placement import storage
 from infra.placement.storage import sizes
 from tasks.artifacts import Tokenizer
@@ -47,12 +47,12 @@ def pod(tmp_path: Path, name: str, where: str) -> Offsite:
 
 
 def checkpoint(job: Offsite, step: int, folder: str = "work/checkpoints") -> Path:
-    path = job.here / folder / f"step-{step:08}"
+    path = job.job_dir / folder / f"step-{step:08}"
     path.mkdir(parents=True)
     (path / "state").write_text(f"state after {step}")
-    with (job.here / "metrics.jsonl").open("a") as log:
+    with (job.job_dir / "metrics.jsonl").open("a") as log:
         log.write(json.dumps({"step": step}) + "\n")
-    write_manifest(path, "training_state", {"step": step}, {}, {})
+    write_manifest(path, "training_state", {"step": step})
     return path
 
 
@@ -64,7 +64,7 @@ def send(job: Offsite) -> None:
 
 def in_storage(s3: S3, job: Offsite) -> list[str]:
     """The files in its `work`."""
-    prefix = f"{job.there}/".removeprefix("s3://flyte/")
+    prefix = f"{job.address}/".removeprefix("s3://flyte/")
     return parts(key.removeprefix(prefix) for key in s3.keys(f"{prefix}work/"))
 
 
@@ -85,7 +85,7 @@ def test_in_a_pod_it_is_beside_the_raw_data(s3: S3, tmp_path: Path, monkeypatch:
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e0")
     with s3.flyte(tmp_path):
         job = offsite(baton_home() / "jobs/sft-0")
-    assert job and job.there == "s3://flyte/raw/baton/jobs/sft-0"
+    assert job and job.address == "s3://flyte/raw/baton/jobs/sft-0"
 
 
 def test_a_home_that_is_the_storage_needs_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,9 +121,9 @@ def test_a_fresh_pod_has_the_newest_checkpoint_and_the_metrics(anywhere: str, tm
     checkpoint(first, 10)
     send(first)
     second.resume()
-    (step,) = (second.here / "work/checkpoints").iterdir()
+    (step,) = (second.job_dir / "work/checkpoints").iterdir()
     assert verify(step).facts == {"step": 10}
-    assert (second.here / "metrics.jsonl").read_text() == (first.here / "metrics.jsonl").read_text()
+    assert (second.job_dir / "metrics.jsonl").read_text() == (first.job_dir / "metrics.jsonl").read_text()
 
 
 def test_a_newer_checkpoint_that_is_here_is_kept(where: str, tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_a_newer_checkpoint_that_is_here_is_kept(where: str, tmp_path: Path) -> 
     send(first)
     checkpoint(second, 10)
     second.resume()
-    assert [path.name for path in (second.here / "work/checkpoints").iterdir()] == ["step-00000010"]
-    assert json.loads((second.here / "metrics.jsonl").read_text()) == {"step": 10}
+    assert [path.name for path in (second.job_dir / "work/checkpoints").iterdir()] == ["step-00000010"]
+    assert json.loads((second.job_dir / "metrics.jsonl").read_text()) == {"step": 10}
 
 
 def test_the_newest_two_are_kept(anywhere: str, tmp_path: Path) -> None:
@@ -141,14 +141,14 @@ def test_the_newest_two_are_kept(anywhere: str, tmp_path: Path) -> None:
     for step in (5, 10, 15):
         checkpoint(job, step)
         send(job)
-    assert parts(sizes(job.there)) == files(10, 15)
+    assert parts(sizes(job.address)) == files(10, 15)
 
 
 def test_what_a_killed_pod_had_sent_of_one_is_removed_with_the_next(s3: S3, where: str, tmp_path: Path) -> None:
     job = pod(tmp_path, "first", where)
-    s3.write(f"{job.there}/{CHECKPOINTS}/step-00000005/0a/state".removeprefix("s3://flyte/"), b"half")
+    s3.write(f"{job.address}/{CHECKPOINTS}/step-00000005/0a/state".removeprefix("s3://flyte/"), b"half")
     job.resume()
-    assert not (job.here / "work").exists()  # it is not believed
+    assert not (job.job_dir / "work").exists()  # it is not believed
     checkpoint(job, 10)
     send(job)
     assert in_storage(s3, job) == files(10)
@@ -156,7 +156,7 @@ def test_what_a_killed_pod_had_sent_of_one_is_removed_with_the_next(s3: S3, wher
 
 def damage(s3: S3, job: Offsite, step: int) -> None:
     (key,) = [
-        key for key in s3.keys(job.there.removeprefix("s3://flyte/")) if f"/step-{step:08}/" in key and "state" in key
+        key for key in s3.keys(job.address.removeprefix("s3://flyte/")) if f"/step-{step:08}/" in key and "state" in key
     ]
     s3.write(key, s3.read(key).replace(b"state", b"stats"))
 
@@ -170,13 +170,13 @@ def test_a_damaged_one_is_passed_over_for_the_one_before(
         send(first)
     damage(s3, first, 10)
     second.resume()
-    assert [path.name for path in (second.here / "work/checkpoints").iterdir()] == ["step-00000005"]
+    assert [path.name for path in (second.job_dir / "work/checkpoints").iterdir()] == ["step-00000005"]
     assert "state was changed" in capsys.readouterr().err
     checkpoint(second, 10)
     send(second)
-    remove(second.here / "work")
+    remove(second.job_dir / "work")
     second.resume()  # it was sent anew
-    assert [path.name for path in (second.here / "work/checkpoints").iterdir()] == ["step-00000010"]
+    assert [path.name for path in (second.job_dir / "work/checkpoints").iterdir()] == ["step-00000010"]
 
 
 def test_a_run_does_not_start_anew_where_all_are_damaged(s3: S3, where: str, tmp_path: Path) -> None:
@@ -192,12 +192,12 @@ def test_a_run_does_not_start_anew_where_all_are_damaged(s3: S3, where: str, tmp
 def test_what_has_no_number_is_kept_beside_the_checkpoints(where: str, tmp_path: Path) -> None:
     first, second = pod(tmp_path, "first", where), pod(tmp_path, "second", where)
     checkpoint(first, 5)
-    (first.here / "work/pairs").mkdir()
-    (first.here / "work/pairs/pairs.json").write_text("[]")
-    write_manifest(first.here / "work/pairs", "pairs", {}, {}, {})
+    (first.job_dir / "work/pairs").mkdir()
+    (first.job_dir / "work/pairs/pairs.json").write_text("[]")
+    write_manifest(first.job_dir / "work/pairs", "pairs", {})
     send(first)
     second.resume()
-    assert sorted(path.name for path in (second.here / "work").iterdir()) == ["checkpoints", "pairs"]
+    assert sorted(path.name for path in (second.job_dir / "work").iterdir()) == ["checkpoints", "pairs"]
 
 
 def test_the_engine_may_remove_one_while_it_is_sent(s3: S3, where: str, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_the_engine_may_remove_one_while_it_is_sent(s3: S3, where: str, tmp_path
                 remove(made)
         raise RuntimeError
     fresh.resume()
-    (last,) = (fresh.here / "work/checkpoints").iterdir()
+    (last,) = (fresh.job_dir / "work/checkpoints").iterdir()
     assert verify(last).facts == {"step": 29}
 
 
@@ -235,7 +235,7 @@ def other_checkpoint(job: Offsite, step: int) -> Path:
     remove(path)
     path.mkdir()
     (path / "state").write_text(f"STATE after {step}")
-    write_manifest(path, "training_state", {"step": step}, {}, {})
+    write_manifest(path, "training_state", {"step": step})
     return path
 
 
@@ -256,7 +256,7 @@ def test_two_pods_that_send_the_same_step_leave_it_whole(
     monkeypatch.setattr(storage, "write", meanwhile)
     send(lost)
     assert next_one.resume() is None
-    (step,) = (next_one.here / CHECKPOINTS).iterdir()
+    (step,) = (next_one.job_dir / CHECKPOINTS).iterdir()
     assert verify(step).facts == {"step": 5}
 
 
@@ -268,16 +268,19 @@ def test_the_metrics_that_come_back_are_those_of_the_checkpoint(where: str, tmp_
     other_checkpoint(retry, 5)
     send(retry)  # it is behind, and it is the last to send
     next_one.resume()
-    assert [path.name for path in (next_one.here / CHECKPOINTS).iterdir()] == ["step-00000010"]
-    assert [json.loads(line)["step"] for line in (next_one.here / "metrics.jsonl").read_text().splitlines()] == [5, 10]
+    assert [path.name for path in (next_one.job_dir / CHECKPOINTS).iterdir()] == ["step-00000010"]
+    assert [json.loads(line)["step"] for line in (next_one.job_dir / "metrics.jsonl").read_text().splitlines()] == [
+        5,
+        10,
+    ]
 
 
 def artifact(job: Offsite) -> str:
-    (job.here / "output").mkdir()
-    (job.here / "output/vocabulary.txt").write_text("a b c")
-    (job.here / "output/record").mkdir()
-    shutil.copy(job.here / "metrics.jsonl", job.here / "output/record")
-    return write_manifest(job.here / "output", "tokenizer", FACTS, {}, {}).digest
+    (job.job_dir / "output").mkdir()
+    (job.job_dir / "output/vocabulary.txt").write_text("a b c")
+    (job.job_dir / "output/record").mkdir()
+    shutil.copy(job.job_dir / "metrics.jsonl", job.job_dir / "output/record")
+    return write_manifest(job.job_dir / "output", "tokenizer", FACTS).digest
 
 
 def test_a_pod_whose_checkpoints_another_removes_goes_on_sending(
@@ -296,7 +299,7 @@ def test_a_pod_whose_checkpoints_another_removes_goes_on_sending(
 
     monkeypatch.setattr(Offsite, "_prune", meanwhile)
     with pytest.raises(RuntimeError), lost.sending():
-        while "result.json" not in sizes(lost.there):
+        while "result.json" not in sizes(lost.address):
             time.sleep(0.05)
         checkpoint(lost, 10)
         raise RuntimeError
@@ -307,7 +310,7 @@ def test_two_pods_that_finish_at_the_same_time_have_one_result(s3: S3, where: st
     jobs = [pod(tmp_path, name, where) for name in ("lost", "retry")]
     for number, job in enumerate(jobs):
         checkpoint(job, 5)
-        (job.here / "metrics.jsonl").write_text("{}\n" * (1 + number))  # of other lengths
+        (job.job_dir / "metrics.jsonl").write_text("{}\n" * (1 + number))  # of other lengths
     digests = {artifact(job) for job in jobs}
     with disturbed(s3, Faults(delay_s=0.05)) as slow, slow.flyte(tmp_path), ThreadPoolExecutor(2) as threads:
         finished = [
@@ -346,4 +349,4 @@ def test_what_another_pod_removes_meanwhile_is_not_taken_for_damaged(
     if finished:
         assert found and found[1].digest == digest
     else:
-        assert [path.name for path in (retry.here / CHECKPOINTS).iterdir()] == ["step-00000015"]
+        assert [path.name for path in (retry.job_dir / CHECKPOINTS).iterdir()] == ["step-00000015"]

@@ -17,7 +17,7 @@ from infra.placement import storage
 from infra.placement.storage import StorageError
 from tasks.artifacts import Tokenizer
 from tasks.manifest import ArtifactError, verify, write_manifest
-from tasks.stored import AGAIN, fetch, look_at, send
+from tasks.stored import RECREATE_HINT, check_sizes, fetch, send
 from tests.s3 import S3, Faults, disturbed
 
 FACTS = {"vocab_size": 3, "eos_id": 0, "pad_id": 0}
@@ -30,7 +30,7 @@ def made(folder: Path, files: dict[str, bytes] | None = None) -> Tokenizer:
         path.write_bytes(content)
     (folder / "record").mkdir(exist_ok=True)
     (folder / "record/metrics.jsonl").write_text("{}\n")
-    write_manifest(folder, "tokenizer", FACTS, {}, {})
+    write_manifest(folder, "tokenizer", FACTS)
     return Tokenizer.from_directory(folder)
 
 
@@ -73,7 +73,7 @@ def test_what_was_lost_since_is_sent_again_and_nothing_else(s3: S3, where: str, 
         send(artifact.place, artifact.digest, where)
     puts = [line.partition("?")[0].rpartition("/")[2] for line in faults.seen if line.startswith("PUT")]
     assert puts == ["merges.txt", "manifest.json"]
-    look_at(place, artifact.digest)
+    check_sizes(place, artifact.digest)
 
 
 def test_a_large_file_goes_in_parts(s3: S3, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_a_large_file_goes_in_parts(s3: S3, where: str, tmp_path: Path, monkeypa
 def test_a_long_transfer_says_how_far_it_is(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(storage, "TOLD_AFTER_S", 0.0)
+    monkeypatch.setattr(storage, "REPORT_AFTER_S", 0.0)
     artifact = made(tmp_path / "output", {"weights.bin": bytes(3_000_000)})
     place = send(artifact.place, artifact.digest, where)
     fetch(place, artifact.digest)
@@ -112,7 +112,7 @@ def test_a_disturbed_network_is_waited_for(s3: S3, where: str, tmp_path: Path, f
     artifact = made(tmp_path / "output")
     with disturbed(s3, going := Faults(**fault)) as proxied, proxied.flyte(tmp_path):
         place = send(artifact.place, artifact.digest, where)
-    look_at(place, artifact.digest)
+    check_sizes(place, artifact.digest)
     with disturbed(s3, coming := Faults(**fault)) as proxied, proxied.flyte(tmp_path):
         verify(fetch(place, artifact.digest), artifact.digest)
     assert going.refused == going.cut == coming.refused == coming.cut == 0
@@ -173,7 +173,7 @@ def test_without_a_manifest_nothing_is_there(s3: S3, where: str, tmp_path: Path)
     s3.delete(key(place, "manifest.json"))
     with pytest.raises(ArtifactError, match=r"no manifest.json") as caught:
         fetch(place, artifact.digest)
-    assert place in str(caught.value) and AGAIN in str(caught.value)
+    assert place in str(caught.value) and RECREATE_HINT in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [None, b"cut"], ids=["missing", "cut off"])
@@ -183,8 +183,8 @@ def test_a_file_that_is_not_there_is_named(s3: S3, where: str, tmp_path: Path, c
     s3.delete(key(place, "vocabulary.txt"))
     if content:
         s3.write(key(place, "vocabulary.txt"), content)
-    for attempt in (fetch, look_at):
-        with pytest.raises(ArtifactError, match=r"vocabulary.txt: missing or cut off.*--overwrite-cache") as caught:
+    for attempt in (fetch, check_sizes):
+        with pytest.raises(ArtifactError, match=r"vocabulary.txt: missing or truncated.*--overwrite-cache") as caught:
             attempt(place, artifact.digest)
         assert f"tokenizer {artifact.digest[:12]} at {place}" in str(caught.value)
 
@@ -197,7 +197,7 @@ def test_damage_is_seen_and_nobody_relies_on_it_any_more(s3: S3, where: str, tmp
         fetch(place, artifact.digest)
     assert not list((tmp_path / "cache/artifacts").glob("*/manifest.json"))
     with pytest.raises(ArtifactError, match=r"no manifest.json"):
-        look_at(place, artifact.digest)
+        check_sizes(place, artifact.digest)
     s3.delete(key(place, "vocabulary.txt"))
     verify(fetch(send(artifact.place, artifact.digest, where), artifact.digest))
 

@@ -1,7 +1,7 @@
-"""The recipe of a model that keeps learning: an ordinary recipe, and how it goes on with new text.
+"""The recipe of continuous training: an ordinary recipe, and how training continues on new text.
 
-The first run makes the first generation, as the ordinary recipe says. Each later one reads what is new in
-`corpus`, trains on with `grow`, and `promotion` decides whether the result takes the champion's place.
+The first run makes the first generation as the ordinary recipe says. Each later one reads the new text in `corpus`,
+continues training as `grow` says, and `promotion` decides whether the result replaces the champion.
 """
 
 import math
@@ -24,18 +24,20 @@ OFF = ("start_from", "more_corpora")
 
 
 class GrowSpec(Spec):
-    """How the model goes on with new text."""
+    """How training continues on new text."""
 
-    replay: float = Field(0.5, ge=0, lt=1, description="Share of each step's sequences that is text of earlier runs")
-    epochs: float = Field(1.0, gt=0, le=100, description="How often the new text is read")
-    smallest: int = Field(1, ge=1, description="New text of less than this is left for the next run; bytes")
-    fewest_steps: int = Field(10, ge=1, description="Optimizer steps at least, however little text is new")
-    most_steps: int | None = Field(None, ge=1, description="Optimizer steps at most, however much text is new")
-    lr: float = Field(1e-3, gt=0, le=1, description="Learning rate that is warmed up to again")
-    min_lr: float = Field(3e-4, ge=0, le=1, description="Learning rate at the end; the next run warms up from it")
-    warmup: float = Field(0.1, ge=0, lt=1, description="Share of the steps that the warm-up takes")
+    replay: float = Field(0.5, ge=0, lt=1, description="Share of each step's sequences taken from earlier runs' text")
+    epochs: float = Field(1.0, gt=0, le=100, description="Epochs over the new text")
+    smallest: int = Field(
+        1, ge=1, description="With less new text than this, nothing is trained until the next run; bytes"
+    )
+    fewest_steps: int = Field(10, ge=1, description="Minimum of optimizer steps, however little text is new")
+    most_steps: int | None = Field(None, ge=1, description="Maximum of optimizer steps, however much text is new")
+    lr: float = Field(1e-3, gt=0, le=1, description="Peak learning rate of each run, after its warm-up")
+    min_lr: float = Field(3e-4, ge=0, le=1, description="Final learning rate; the next run warms up from it")
+    warmup: float = Field(0.1, ge=0, lt=1, description="Share of the steps that is warm-up")
     on_overlap: Literal["wait", "skip"] = Field(
-        "wait", description="A run that starts while another is at work on the same model waits for it, or ends"
+        "wait", description="Whether a run waits while another works on the same model, or is skipped"
     )
 
     def problems(self) -> list[Problem]:
@@ -47,12 +49,12 @@ class GrowSpec(Spec):
         return found
 
     def steps(self, new_tokens: int, tokens_per_step: int) -> int:
-        """Optimizer steps that read the new text `epochs` times, beside the replay."""
+        """Optimizer steps for `epochs` over the new text, replay included."""
         steps = math.ceil(new_tokens * self.epochs / (1 - self.replay) / tokens_per_step)
         return max(self.fewest_steps, min(steps, self.most_steps or steps))
 
     def pretraining(self, first: PretrainSpec, new: int, old: list[int], warm_from: float) -> PretrainSpec:
-        """The spec of a run on a data set of `new` tokens, which comes last, after the `old` ones."""
+        """The spec of a run on the `old` data sets and a new one, which is last; sizes in tokens."""
         steps = self.steps(new, first.global_batch * first.sequence_length)
         warmup = min(math.ceil(self.warmup * steps), steps - 1)
         schedule: dict[str, Any] = {"lr": self.lr, "min_lr": self.min_lr, "decay": "cosine", "wsd_decay_steps": 0}
@@ -64,15 +66,15 @@ class GrowSpec(Spec):
 
 
 def weights(new_tokens: int, old_tokens: list[int], replay: float) -> list[float]:
-    """Shares of the data sets: `replay` for the old ones, by their size, and the rest for the new one, which is
-    last. Where there is nothing to replay, or nothing new to train on, the other has it all."""
+    """Shares of the data sets: `replay` split over the old ones by size, and the rest for the new one, which is last.
+    If there is nothing to replay, or nothing new, the other gets everything."""
     old = sum(old_tokens)
     share = 0.0 if not old else 1.0 if not new_tokens else replay
     return [share * tokens / old if old else 0.0 for tokens in old_tokens] + [1 - share]
 
 
 class RefreshSpec(Spec):
-    """Tuning anew after the base has been promoted."""
+    """Post-training repeated after each promotion of the base."""
 
     name: str = Field(
         "baton-tuned",
@@ -80,7 +82,7 @@ class RefreshSpec(Spec):
         description="Name of the tuned model in the registry",
     )
     promotion: PromotionSpec = Field(
-        description="When the tuned model takes its champion's place: its metric is one of `evaluate`"
+        description="When the tuned model replaces its champion: the metric is one of `evaluate`"
     )
 
 
@@ -88,12 +90,12 @@ class ScheduleSpec(Spec):
     """When the launch plans start, by cron expressions of five fields, in UTC."""
 
     continue_training: str = Field("0 2 * * *", description="Nightly, by default")
-    refresh_rl: str = Field("0 4 * * 0", description="Weekly, by default; promotions of the base start it too")
-    notify: list[str] = Field([], description="Email addresses that are told of a run that failed or timed out")
-    retries: int = Field(2, ge=0, le=10, description="How often a run that failed is started again; it continues")
+    refresh_rl: str = Field("0 4 * * 0", description="Weekly, by default; a promotion of the base starts it too")
+    notify: list[str] = Field([], description="Email addresses to notify of a run that failed or timed out")
+    retries: int = Field(2, ge=0, le=10, description="Restarts of a failed run, which continues where it stopped")
 
     def problems(self) -> list[Problem]:
-        from croniter import croniter  # flytekit's own reader of these
+        from croniter import croniter  # what flytekit parses them with
 
         allowed = "a cron expression of five fields: minute hour day month weekday, such as '0 2 * * *'"
         crons = {"continue_training": self.continue_training, "refresh_rl": self.refresh_rl}
@@ -102,27 +104,27 @@ class ScheduleSpec(Spec):
             for name, cron in crons.items()
             if len(cron.split()) != 5 or not croniter.is_valid(cron)
         ]
-        return found + [Problem("notify", each, "an email address") for each in self.notify if "@" not in each[1:-1]]
+        return found + [Problem("notify", mail, "an email address") for mail in self.notify if "@" not in mail[1:-1]]
 
 
 class ContinuousRecipe(Recipe):
-    """A recipe, and how its model goes on."""
+    """A recipe, and how its training continues."""
 
-    tokenizer: TokenizerSpec = Field(description="Tokenizer, of all generations")
+    tokenizer: TokenizerSpec = Field(description="Tokenizer of all generations")
     shards: ShardsSpec = Field(description="Tokenized shards")
-    pretrain: PretrainSpec = Field(description="Pretraining of the first generation; its model is that of all")
+    pretrain: PretrainSpec = Field(description="Pretraining of the first generation; all have the same model")
     convert: ConvertSpec = Field(description="Export to Hugging Face")
-    corpus: CorpusSpec = Field(description="Where new text is found")
+    corpus: CorpusSpec = Field(description="Where new text comes from")
     evaluate: EvaluateSpec = Field(description="Evaluation of candidate and champion on the same held-out text")
     publish: PublishSpec = Field(description="The model in the registry, whose versions are the generations")
-    grow: GrowSpec = Field(GrowSpec(), description="How the model goes on with new text")
-    promotion: PromotionSpec = Field(PromotionSpec(), description="When a candidate takes the champion's place")
-    refresh: RefreshSpec | None = Field(None, description="The post-training anew after a promotion; null: none")
-    schedule: ScheduleSpec = Field(ScheduleSpec(), description="When it runs by itself")
+    grow: GrowSpec = Field(GrowSpec(), description="How training continues on new text")
+    promotion: PromotionSpec = Field(PromotionSpec(), description="When a candidate replaces the champion")
+    refresh: RefreshSpec | None = Field(None, description="Repeat the post-training after a promotion; null: off")
+    schedule: ScheduleSpec = Field(ScheduleSpec(), description="When the launch plans run")
 
     def problems(self) -> list[Problem]:
         found = [
-            Problem(name, "on", "has no place in continuous training: the new text is found in `corpus`; leave it out")
+            Problem(name, "on", "not possible in continuous training, whose text comes from `corpus`; leave it out")
             for name in OFF
             if getattr(self, name)
         ]
@@ -133,14 +135,14 @@ class ContinuousRecipe(Recipe):
         if self.refresh and self.refresh.name == self.publish.name:
             found.append(Problem("refresh.name", self.refresh.name, "another name than publish.name, the base's"))
         rules = {"promotion": self.promotion} | ({"refresh.promotion": self.refresh.promotion} if self.refresh else {})
-        return found + [each.under(path) for path, rule in rules.items() for each in self._not_compared(rule)]
+        return found + [problem.under(path) for path, rule in rules.items() for problem in self._not_compared(rule)]
 
     def _not_compared(self, rule: PromotionSpec) -> list[Problem]:
-        """The metrics of a rule that are not measured, or not item by item."""
+        """The metrics of a rule that are not measured, or not per item."""
         bits = [f"{which}.{BITS}" for which in SETS]
         known = [name for name in self.evaluate.metrics() if name != BITS and not name.endswith(".distinct")]
         known = (bits if self.evaluate.bits_per_byte else []) + known
-        way_out = "a metric of single items: add `bits_per_byte`, or an evaluator with `data` and `rewards`"
+        way_out = "a per-item metric: add `bits_per_byte`, or an evaluator with `data` and `rewards`"
         allowed = f"one of {', '.join(known)}" if known else way_out
         asked = [("metric", rule.metric), *(("regressions", name) for name in rule.regressions if name not in bits)]
         return [Problem(field, name, allowed) for field, name in asked if name not in known]
@@ -150,7 +152,8 @@ OF_ITS_OWN = ContinuousRecipe.model_fields.keys() - Recipe.model_fields.keys()
 
 
 def recipe_of(content: Any) -> Recipe:
-    """A file's content as the recipe that it is: a continuous one if it has a section of those. Raises RecipeError."""
+    """Validate a file's content as a ContinuousRecipe if it has one of its sections, else as a Recipe. Raises
+    RecipeError."""
     continuous = isinstance(content, dict) and content.keys() & OF_ITS_OWN
     return (ContinuousRecipe if continuous else Recipe).model_validate(content)
 

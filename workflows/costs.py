@@ -1,7 +1,7 @@
-"""What the stages with a placement are expected to cost, and whether that is within their limits.
+"""Estimate the cost of stages with a placement, and check it against their limits.
 
-Expected: the price at the place that is tried first, for the hours that the arithmetic takes. Not in it
-are starting up, storage, traffic between clouds, and work that is done again after a preemption.
+The expected cost is the price at the place tried first, times the hours of arithmetic. It leaves out startup, storage,
+traffic between clouds, and work repeated after a preemption.
 """
 
 import functools
@@ -14,8 +14,8 @@ from infra.placement.config import Placement
 from infra.progress import say
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.spec import Problem
-from workflows.given import Given, placements_of
-from workflows.needs import MFU, Need, need
+from workflows.resource_estimate import MFU, Need, need
+from workflows.run_context import RunContext, placements_of
 
 if TYPE_CHECKING:
     from infra.placement.prices import Offer
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quote:
-    """One place, and what the stage would take there: hours and US dollars, None where that is not known."""
+    """One place, with the stage's hours and US dollars there; None: not known."""
 
     offer: "Offer"
     hours: float | None
     expected: float | None  # on the machines that would be tried
     spot: float | None
     on_demand: float | None
-    over: bool  # one of the placement's limits: SkyPilot's own holds for an instance where it is cheapest
+    over: bool  # a limit of the placement is exceeded: SkyPilot applies its own to an instance's cheapest place only
 
 
 @dataclass(frozen=True)
 class Quotes:
-    """The places of one stage, in the order in which they are tried."""
+    """The places of one stage, in the order in which SkyPilot tries them."""
 
     found: tuple[Quote, ...] = ()
     unknown: str | None = None  # why prices are not known here
-    refused: str | None = None  # why SkyPilot does not take the placement
+    refused: str | None = None  # why SkyPilot rejects the placement
 
     def cheapest(self, spot: bool) -> float | None:
-        """What the stage costs at least on such machines."""
+        """The stage's lowest cost on spot or on-demand machines."""
         costs = (quote.spot if spot else quote.on_demand for quote in self.found)
         return min((cost for cost in costs if cost is not None), default=None)
 
 
 def quotes(placement: Placement, needed: Need | None, mfu: float) -> Quotes:
-    """Where a stage could go, and what it would cost there."""
+    """The places where a stage could run, with its cost there."""
     offered = _offers(placement.model_dump_json())
     return (
         offered
@@ -61,13 +61,13 @@ def _quote(offer: "Offer", placement: Placement, needed: Need | None, mfu: float
     hours = needed.hours(BY_NAME.get(offer.accelerator or ""), mfu) if needed else None
     prices = (offer.price, offer.spot_price, offer.on_demand_price)
     cost, spot, on_demand = (None if hours is None or price is None else hours * price for price in prices)
-    return Quote(offer, hours, cost, spot, on_demand, any(_broken(placement, offer.price, cost, hours)))
+    return Quote(offer, hours, cost, spot, on_demand, any(_exceeded(placement, offer.price, cost, hours)))
 
 
-def _broken(
+def _exceeded(
     placement: Placement, price: float, cost: float | None, hours: float | None
 ) -> Iterator[tuple[str, float, float]]:
-    """Each limit that is not kept: its name, what it is, and what it would have to be."""
+    """Each exceeded limit: its name, its value, and the least value that would do."""
     for name, least in (("max_price_per_hour", price), ("max_price_per_run", cost), ("time_limit_h", hours)):
         limit = getattr(placement, name)
         if limit is not None and least is not None and least > limit:
@@ -76,9 +76,9 @@ def _broken(
 
 @functools.cache  # a recipe is read several times in one run
 def _offers(placement: str) -> "tuple[Offer, ...] | Quotes":
-    if importlib.util.find_spec("sky") is None:  # a stage's image on a cluster: the launch has looked
+    if importlib.util.find_spec("sky") is None:  # in a stage's image on a cluster: checked at launch
         return Quotes(unknown="SkyPilot is not installed here")
-    from infra.placement.prices import NoPrices, offers  # sky: only where there is a placement
+    from infra.placement.prices import NoPrices, offers  # imports sky: only if there is a placement
 
     try:
         return tuple(offers(Placement.model_validate_json(placement)))
@@ -89,25 +89,25 @@ def _offers(placement: str) -> "tuple[Offer, ...] | Quotes":
         return Quotes(refused=str(error))
 
 
-def over_budget(given: Given, mfu: float = MFU) -> list[Problem]:
-    """Every limit of a placement that its stage would not keep. Prices are looked up where there is a limit."""
-    specs = given.stages()
+def over_budget(context: RunContext, mfu: float = MFU) -> list[Problem]:
+    """Every limit of a placement that its stage would exceed. Prices are looked up only for placements with limits."""
+    specs = context.stages()
     return [
         problem.under(f"{stage}.placement")
-        for stage, placement in placements_of(given).items()
+        for stage, placement in placements_of(context).items()
         if placement.max_price_per_hour or placement.max_price_per_run or placement.time_limit_h
-        for problem in _broken_limits(placement, quotes(placement, need(given, specs[stage]), mfu), mfu)
+        for problem in _limit_problems(placement, quotes(placement, need(context, specs[stage]), mfu), mfu)
     ]
 
 
-def _broken_limits(placement: Placement, quoted: Quotes, mfu: float) -> Iterator[Problem]:
+def _limit_problems(placement: Placement, quoted: Quotes, mfu: float) -> Iterator[Problem]:
     if quoted.refused:
-        yield Problem("", "on", f"SkyPilot does not take it: {quoted.refused}")
+        yield Problem("", "on", f"SkyPilot rejects it: {quoted.refused}")
     elif not (quoted.unknown or quoted.found):
         limit, name = placement.max_price_per_hour, "max_price_per_hour" if placement.max_price_per_hour else ""
-        yield Problem(name, limit or "on", "no cloud that is enabled here has such machines; widen it")
+        yield Problem(name, limit or "on", "no cloud that is enabled here has such machines; widen the placement")
     for first in quoted.found[:1]:
         where = f"{first.offer.words()} is tried first and costs ${first.offer.price:,.2f} an hour"
         work = f"{where}, for {first.hours:,.3g} hours at {mfu:.0%} of its peak" if first.hours else where
-        for name, limit, least in _broken(placement, first.offer.price, first.expected, first.hours):
+        for name, limit, least in _exceeded(placement, first.offer.price, first.expected, first.hours):
             yield Problem(name, limit, f"at least {least:,.2f}: {work}; or less to compute, or other machines")

@@ -1,47 +1,63 @@
-"""Every field of a recipe, with its default, its bounds and what it means. The sections from `grow` on are for
+"""Every field of a recipe, with its default, its bounds and its meaning. The sections from `grow` on are for
 workflows/continuous.py.
 
 python -m workflows.describe             all sections
 python -m workflows.describe pretrain    one section
-python -m workflows.describe --json-schema > workflows/recipes/schema.json    for editors
+python -m workflows.describe --markdown > docs/reference/recipe.md
+python -m workflows.describe --json-schema > workflows/recipes/schema.json
 """
 
 import builtins
 import json
-import sys
 import types
+from collections.abc import Iterator
 from typing import Any, get_args, get_origin, get_type_hints
 
+import click
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from tasks.data.source_spec import (
-    FilesSource,
-    FunctionSource,
-    HuggingFaceSource,
-    JsonlSource,
-    ParquetSource,
-    StdlibSource,
-)
+from infra.placement.config import Placement
+from infra.pod_spec import PodSpec
+from tasks.data.spec import CorpusSpec
+from tasks.rewards.spec import RewardSpec
 from workflows.continuous_recipe import SECTIONS, ContinuousRecipe
+from workflows.recipe import Recipe
 
-SOURCES = (StdlibSource, FilesSource, JsonlSource, ParquetSource, HuggingFaceSource, FunctionSource)
+SOURCES: tuple[type[BaseModel], ...] = get_args(CorpusSpec.model_fields["source"].annotation)
+FIELDS = ContinuousRecipe.model_fields | Recipe.model_fields  # an ordinary recipe's where both have one
 SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
-FILLED_IN = "filled in by Baton"  # fields that no one writes
+FILLED_IN = "filled in by Baton"  # fields that are not for users
+# models that many sections share: the reference has them once, under these headings
+SHARED: dict[str, type[BaseModel]] = {"placement": Placement, "pod": PodSpec, "rewards": RewardSpec}
+TABLE = "| field | default | values | meaning |\n|---|---|---|---|"
+INTRODUCTION = """\
+# Recipe fields
+
+<!-- Generated: python -m workflows.describe --markdown > docs/reference/recipe.md -->
+
+A recipe is one YAML file made of these fields and sections; a section that is left out is a stage that does not run.
+`grow`, `promotion`, `refresh` and `schedule` are for [continuous training](../continuous.md)."""
 
 
-def main(names: list[str]) -> int:
-    if names == ["--json-schema"]:
+@click.command(help=__doc__.replace("\n\n", "\n\n\b\n", 1))
+@click.argument("sections", nargs=-1, type=click.Choice([*SECTIONS]), metavar="[SECTION]...")
+@click.option("--markdown", is_flag=True, help="Print the page of the docs.")
+@click.option("--json-schema", is_flag=True, help="Print the JSON schema for editors.")
+def main(sections: tuple[str, ...], markdown: bool, json_schema: bool) -> None:
+    if json_schema:
         print(json.dumps(schema()))
-        return 0
-    unknown = [name for name in names if name not in SECTIONS]
-    if unknown:
-        print(f"no such section: {', '.join(unknown)}; there are: {', '.join(SECTIONS)}", file=sys.stderr)
-        return 2
-    for name in names or SECTIONS:
-        field = ContinuousRecipe.model_fields[name]
+        return
+    if markdown:
+        print("\n\n".join([INTRODUCTION, *_markdown()]))
+        return
+    for name in sections or FIELDS:
+        field = FIELDS[name]
+        if name not in SECTIONS:
+            print(f"{_line(name, field)}\n")
+            continue
         print(f"{name}:  # {field.description}")
         match get_origin(field.annotation):
             case builtins.dict:
@@ -53,13 +69,67 @@ def main(names: list[str]) -> int:
             case _:
                 _print_fields(SECTIONS[name], "  ")
         print()
-    return 0
 
 
 def schema() -> dict[str, Any]:
     """JSON schema of every recipe: an ordinary one may leave out what a continuous one needs."""
-    found = ContinuousRecipe.model_json_schema()
-    return {name: part for name, part in found.items() if name != "required"}
+    full = ContinuousRecipe.model_json_schema()
+    del full["required"]
+    return full | {"properties": full["properties"] | Recipe.model_json_schema()["properties"]}
+
+
+def _markdown() -> Iterator[str]:
+    """The reference's sections: a heading, a description, a table of fields."""
+    yield "\n".join([TABLE, *(_row(name, field) for name, field in FIELDS.items() if name not in SECTIONS)])
+    for name, model in SECTIONS.items():
+        field = FIELDS[name]
+        container = get_origin(field.annotation)
+        path = f"{name}.<name>" if container is dict else f"{name}[]" if container is list else name
+        yield f"## {name}\n\n{field.description}."
+        yield from _markdown_tables(model, path)
+    for name, shared in SHARED.items():
+        yield f"## {name}\n\n{(shared.__doc__ or '').strip()}"
+        yield from _markdown_tables(shared, f"{name}[]" if name == "rewards" else name)
+
+
+def _markdown_tables(model: type[BaseModel], path: str) -> Iterator[str]:
+    """A model's table, and below it those of the models nested in it."""
+    nested = {}
+    rows = []
+    for name, field in model.model_fields.items():
+        if name == "kind" or FILLED_IN in (field.description or ""):
+            continue
+        inner = _nested(field)
+        if (shared := SHARED.get(name)) and shared in (inner, *_items(field)):
+            rows.append(_row(name, field, f" ([fields](#{name}))"))
+        elif inner:
+            nested[f"{path}.{name}"] = inner
+            rows.append(_row(name, field, " (fields below)"))
+        else:
+            rows.append(_row(name, field))
+        if model.__name__ == "CorpusSpec" and name == "source":
+            nested |= {f"{path}.source: kind {source.model_fields['kind'].default}": source for source in SOURCES}
+    if model.model_config.get("extra") == "allow":
+        (_, of_any_name) = get_args(get_type_hints(model)["__pydantic_extra__"])
+        nested[f"{path}.<name>"] = of_any_name
+    if rows:
+        yield f"`{path}`\n\n" + "\n".join([TABLE, *rows])
+    for inner_path, inner in nested.items():
+        yield from _markdown_tables(inner, inner_path)
+
+
+def _row(name: str, field: FieldInfo, more: str = "") -> str:
+    default = "" if _nested(field) and field.default is not None else f"`{_cell(_default(field))}`"
+    return f"| `{name}` | {default} | {_cell(_bounds(field))} | {_cell(field.description or '')}{more} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _items(field: FieldInfo) -> tuple[Any, ...]:
+    """What a list consists of."""
+    return get_args(field.annotation) if get_origin(field.annotation) is list else ()
 
 
 def _print_fields(model: type[BaseModel], indent: str) -> None:
@@ -71,7 +141,7 @@ def _print_fields(model: type[BaseModel], indent: str) -> None:
             print(f"{indent}{name}:{' null' if optional else ''}  # {field.description}")
             _print_fields(nested, indent + ("  # " if optional else "  "))
             continue
-        print(f"{indent}{name}: {_default(field)}  # {'; '.join(filter(None, [field.description, _bounds(field)]))}")
+        print(indent + _line(name, field))
         if model.__name__ == "CorpusSpec" and name == "source":
             for source in SOURCES:
                 print(f"{indent}  # kind: {source.model_fields['kind'].default} - {(source.__doc__ or '').strip()}")
@@ -81,6 +151,10 @@ def _print_fields(model: type[BaseModel], indent: str) -> None:
         (_, of_any_name) = get_args(get_type_hints(model)["__pydantic_extra__"])
         print(f"{indent}<name>:  # {(of_any_name.__doc__ or '').strip()}")
         _print_fields(of_any_name, indent + "  ")
+
+
+def _line(name: str, field: FieldInfo) -> str:
+    return f"{name}: {_default(field)}  # {'; '.join(filter(None, [field.description, _bounds(field)]))}"
 
 
 def _nested(field: FieldInfo) -> type[BaseModel] | None:
@@ -99,13 +173,10 @@ def _default(field: FieldInfo) -> str:
 
 def _bounds(field: FieldInfo) -> str:
     options = [str(option) for option in get_args(field.annotation) if isinstance(option, str)]
-    signs = [f"{SIGNS[type(item)]} {_limit(item)}" for item in field.metadata if type(item) in SIGNS]
+    limits = [(type(item), item) for item in field.metadata if type(item) in SIGNS]
+    signs = [f"{SIGNS[kind]} {getattr(item, kind.__name__.lower())}" for kind, item in limits]
     return " | ".join(options) if len(options) > 1 else ", ".join(signs)
 
 
-def _limit(item: Any) -> Any:
-    return next(value for name in ("ge", "gt", "le", "lt") if (value := getattr(item, name, None)) is not None)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

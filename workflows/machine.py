@@ -1,6 +1,6 @@
-"""What a recipe's run needs of this machine beside memory: a GPU where the recipe names one, a driver and a compiler
-for it, the Hugging Face hub where something comes from there. Looked at when a run is started here, and told by
-`python -m workflows.plan`, whose recipe may be meant for another machine. Nothing heavy is imported."""
+"""Check what a recipe's run requires of this machine beside memory: the GPU that the recipe names, its driver and a
+compiler, access to the Hugging Face hub. Problems stop a run; `python -m workflows.plan` only prints them, since its
+recipe may be meant for another machine. Imports nothing heavy."""
 
 import ctypes
 import importlib.util
@@ -10,10 +10,10 @@ import shutil
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from infra.progress import say
-from tasks.convert.adopt_spec import AdoptSpec
+from tasks.convert.load_hf_spec import LoadHFSpec
 from tasks.data.source_spec import HuggingFaceSource, is_path
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.posttrain.spec import PostTrainSpec
@@ -21,114 +21,104 @@ from tasks.pretrain.accelerators import BY_NAME, accelerator
 from tasks.pretrain.spec import PretrainSpec
 from tasks.serve.spec import ServeSpec
 from tasks.spec import Problem, StageSpec
-from workflows.given import Given, runs_on_a_cluster
-from workflows.recipe import Recipe, given_of
-from workflows.recipe_error import RecipeError
+from workflows.recipe import Recipe, context_of, validated
+from workflows.run_context import RunContext, runs_on_a_cluster
 
 R = TypeVar("R", bound=Recipe)
 
-ON_A_GPU = (PretrainSpec, PostTrainSpec, EvaluateSpec, ServeSpec)  # the stages that use one where it is
-ONE_GPU = (PostTrainSpec, EvaluateSpec)  # those whose process uses only one
-# the oldest driver for each CUDA, by its release notes (table 2: minor versions are compatible)
+ON_A_GPU = (PretrainSpec, PostTrainSpec, EvaluateSpec, ServeSpec)  # stages that use a GPU if there is one
+ONE_GPU = (PostTrainSpec, EvaluateSpec)  # stages that use a single GPU
+# the oldest driver for each CUDA version, by the release notes (table 2: minor versions are compatible)
 DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 COMPILERS = ("cc", "gcc", "clang")
-OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # either forbids the hub; the next one data sets alone
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # either disables the hub; the next one datasets only
 DATASETS_OFFLINE = "HF_DATASETS_OFFLINE"
 YES = ("1", "ON", "YES", "TRUE")  # huggingface_hub's
 
 
 def checked_here(validate: Callable[[Any], R]) -> Callable[[Any], R]:
-    """A recipe's validation, and what its run asks of this machine. Raises RecipeError."""
+    """`validate`, then check what the recipe's run requires of this machine. Raises RecipeError."""
 
-    def both(content: Any) -> R:
-        found: list[Problem] = []
-        try:
-            recipe = validate(content)
-        except RecipeError as error:
-            if error.recipe is None:
-                raise
-            recipe, found = cast(R, error.recipe), error.problems
-        given = given_of(recipe)
-        told = {each.path for each in found}
-        if found := [*found, *(each for each in machine_problems(given) if each.path not in told)]:
-            raise RecipeError(found, recipe)
-        for words in remarks(given):
-            say(words)
+    def check(content: Any) -> R:
+        recipe = validated(content, validate, lambda found: machine_problems(context_of(found)))
+        for remark in remarks(context_of(recipe)):
+            say(remark)
         return recipe
 
-    return both
+    return check
 
 
-def machine_problems(given: Given) -> list[Problem]:
-    """What this machine lacks for the stages that run here."""
+def machine_problems(context: RunContext) -> list[Problem]:
+    """What this machine lacks for the stages that run on it."""
     if runs_on_a_cluster():
         return []
-    found = [*_named_gpu(given), *offline_problems(given, os.environ)]
-    if (stage := _first_on_a_gpu(given)) and given.machine.gpus and (cuda := cuda_of_torch()):
+    found = [*_named_gpu(context), *offline_problems(context, os.environ)]
+    if (stage := _first_on_a_gpu(context)) and context.machine.gpus and (cuda := cuda_of_torch()):
         found += driver_problems(stage, cuda, cuda_of_driver())
         found += compiler_problems(stage, Path(sysconfig.get_path("include")))
     return found
 
 
-def remarks(given: Given) -> Iterator[str]:
-    """What a person should know of this machine, and that stops nothing."""
-    gpus, stages = given.machine.gpus, _here(given)
-    if gpus and not cuda_of_torch() and _first_on_a_gpu(given):
-        yield f"this machine has {gpus[0]}, and torch here is its build for CPUs, which leaves it idle: {CUDA_BUILD}"
+def remarks(context: RunContext) -> Iterator[str]:
+    """Notes about this machine that do not stop a run."""
+    gpus, stages = context.machine.gpus, _here(context)
+    if gpus and not cuda_of_torch() and _first_on_a_gpu(context):
+        yield f"this machine has {gpus[0]}, but torch here is a CPU build and leaves it idle: {CUDA_BUILD}"
     alone = [path for path, spec in stages.items() if isinstance(spec, ONE_GPU)]
     if len(gpus) > 1 and alone:
-        yield f"{len(gpus)} GPUs are visible; {', '.join(alone)} use one, the first (CUDA_VISIBLE_DEVICES chooses it)"
+        yield f"{len(gpus)} GPUs are visible; {', '.join(alone)} use only the first (CUDA_VISIBLE_DEVICES selects it)"
 
 
 # -- a GPU, its driver, a compiler ---------------------------------------------------------------------
 
-CUDA_BUILD = "`make demo TORCH_BACKEND=cuda` installs the other one"
+CUDA_BUILD = "`make demo TORCH_BACKEND=cuda` installs the CUDA build"
 
 
-def _here(given: Given) -> dict[str, StageSpec]:
-    return {path: spec for path, spec in given.stages().items() if not spec.placement}
+def _here(context: RunContext) -> dict[str, StageSpec]:
+    return {path: spec for path, spec in context.stages().items() if not spec.placement}
 
 
-def _first_on_a_gpu(given: Given) -> str | None:
-    return next((path for path, spec in _here(given).items() if isinstance(spec, ON_A_GPU)), None)
+def _first_on_a_gpu(context: RunContext) -> str | None:
+    return next((path for path, spec in _here(context).items() if isinstance(spec, ON_A_GPU)), None)
 
 
-def _named_gpu(given: Given) -> Iterator[Problem]:
-    """`layout.device` says what the pretraining is meant for."""
-    spec = given.specs.get("pretrain")
+def _named_gpu(context: RunContext) -> Iterator[Problem]:
+    """This machine has the GPUs that `layout.device` and `layout.processes` ask for."""
+    spec = context.specs.get("pretrain")
     if spec is None or spec.placement or spec.layout.device not in BY_NAME:
         return
-    wanted, gpus = BY_NAME[spec.layout.device], given.machine.gpus
+    wanted, gpus = BY_NAME[spec.layout.device], context.machine.gpus
     here = accelerator(gpus[0]) if gpus else None
     if not gpus:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
         why = f"CUDA_VISIBLE_DEVICES={hidden!r} hides all of them" if hidden is not None else "its driver shows none"
-        allowed = f"a machine with that GPU: {why} here. Run it there, or add `placement:` to pretrain, or leave "
-        yield Problem("pretrain.layout.device", wanted.name, f"{allowed}layout.device out to compute on the CPU")
+        allowed = f"a machine with that GPU: {why} here. Run it there, add `placement:` to pretrain, or leave out "
+        yield Problem("pretrain.layout.device", wanted.name, f"{allowed}layout.device to compute on the CPU")
     elif not cuda_of_torch():
-        allowed = f"torch's build for GPUs: the one that is installed is for CPUs; {CUDA_BUILD}"
+        allowed = f"torch's CUDA build: the installed one is for CPUs; {CUDA_BUILD}"
         yield Problem("pretrain.layout.device", wanted.name, allowed)
     elif here and here.memory_gb < wanted.memory_gb:
-        allowed = f"{here.name}, which is what this machine has: the check then names a layout that fits it"
+        allowed = f"{here.name}, this machine's GPU: the check then suggests a layout that fits it"
         yield Problem("pretrain.layout.device", wanted.name, allowed)
     elif spec.layout.processes > len(gpus):
-        allowed = f"at most the GPUs that are visible here ({len(gpus)}), one for each process"
+        allowed = f"at most the GPUs visible here ({len(gpus)}), one for each process"
         yield Problem("pretrain.layout.processes", spec.layout.processes, allowed)
 
 
 def driver_problems(stage: str, torch: str, driver: int | None) -> Iterator[Problem]:
-    """`torch`: the CUDA that it was built for, "13.0"; `driver`: the newest that the driver has, 12040 for 12.4."""
+    """`torch`: the CUDA version it was built for, "13.0"; `driver`: the newest that the driver supports, 12040 for
+    12.4."""
     major = int(torch.partition(".")[0])
     if driver is not None and driver // 1000 >= major:
         return
     least = f"NVIDIA's driver {DRIVERS[major]}" if major in DRIVERS else "a newer NVIDIA driver"
-    has = f"the one here goes to CUDA {driver // 1000}.{driver % 1000 // 10}" if driver else "libcuda.so.1 is not here"
-    allowed = f"{least} or newer, which torch's CUDA {torch} needs; {has}: update it, or set CUDA_VISIBLE_DEVICES="
+    has = f"the one here supports CUDA {driver // 1000}.{driver % 1000 // 10}" if driver else "libcuda.so.1 is missing"
+    allowed = f"{least} or newer, required by torch's CUDA {torch}; {has}: update it, or set CUDA_VISIBLE_DEVICES="
     yield Problem(stage, "on", f"{allowed} to compute on the CPU")
 
 
 def compiler_problems(stage: str, include: Path) -> Iterator[Problem]:
-    """Triton compiles the launchers of its kernels with C, at the first use of each. `include`: Python's headers."""
+    """Triton compiles its kernels' launchers with a C compiler on first use. `include`: the folder of Python.h."""
     if not (os.environ.get("CC") or any(map(shutil.which, COMPILERS))):
         allowed = "needs a C compiler for Triton's kernels on the GPU; there is none: `apt-get install gcc`, or CC=…"
         yield Problem(stage, "on", allowed)
@@ -139,7 +129,7 @@ def compiler_problems(stage: str, include: Path) -> Iterator[Problem]:
 
 
 def cuda_of_torch() -> str | None:
-    """The CUDA that torch was built for, by its version.py; None: its build for CPUs (or ROCm)."""
+    """The CUDA version that torch was built for, from its version.py; None: a CPU (or ROCm) build."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -148,8 +138,8 @@ def cuda_of_torch() -> str | None:
 
 
 def cuda_of_driver() -> int | None:
-    """1000 × major + 10 × minor of the newest CUDA that libcuda has, a compatibility package's included (NVIDIA's
-    CUDA driver API, cuDriverGetVersion); None: there is no libcuda. It initializes nothing."""
+    """1000 × major + 10 × minor of the newest CUDA that libcuda supports, including a compatibility package's (NVIDIA's
+    CUDA driver API, cuDriverGetVersion); None: there is no libcuda. Initializes nothing."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -161,35 +151,35 @@ def cuda_of_driver() -> int | None:
 # -- the hub ------------------------------------------------------------------------------------------
 
 
-def offline_problems(given: Given, environment: Mapping[str, str]) -> Iterator[Problem]:
-    """What is of the hub, and was not downloaded before, where the hub is forbidden."""
+def offline_problems(context: RunContext, environment: Mapping[str, str]) -> Iterator[Problem]:
+    """Models and datasets of the hub that are not downloaded yet while the hub is disabled."""
     forbidden = [name for name in OFFLINE if environment.get(name, "").upper() in YES]
     of_data = [name for name in (*forbidden, DATASETS_OFFLINE) if environment.get(name, "").upper() in YES]
-    for path, kind, name in _of_the_hub(given):
+    for path, kind, name in _of_the_hub(context):
         by = of_data if kind == "dataset" else forbidden
         if by and not _downloaded(kind, name, environment):
             files = "its files (save_to_disk, JSONL, Parquet)" if kind == "dataset" else "a folder"
-            allowed = f"{files}, or the hub, which {by[0]}={environment[by[0]]} forbids: unset it to download {name}"
+            allowed = f"{files}, or the hub, which {by[0]}={environment[by[0]]} disables: unset it to download {name}"
             yield Problem(path, name, allowed)
 
 
-def _of_the_hub(given: Given) -> Iterator[tuple[str, str, str]]:
-    """(path in the recipe, "model" or "dataset", name) of what the stages here read from the hub."""
-    for path, spec in _here(given).items():
+def _of_the_hub(context: RunContext) -> Iterator[tuple[str, str, str]]:
+    """(path in the recipe, "model" or "dataset", name) of what the stages on this machine read from the hub."""
+    for path, spec in _here(context).items():
         source = getattr(spec, "source", None)
         rows = getattr(spec, "huggingface", None)
         if isinstance(source, HuggingFaceSource) and not is_path(source.name):
             yield f"{path}.source.name", "dataset", source.name
         if rows and not is_path(rows.name):
             yield f"{path}.huggingface.name", "dataset", rows.name
-        for field in ("model", "existing"):
-            name = getattr(spec, field, None) if isinstance(spec, AdoptSpec) or field == "existing" else None
-            if isinstance(name, str) and not is_path(name) and (name.startswith("hf://") or "://" not in name):
-                yield f"{path}.{field}", "model", name
+        field = "model" if isinstance(spec, LoadHFSpec) else "existing"
+        name = getattr(spec, field, None)
+        if name and not is_path(name) and (name.startswith("hf://") or "://" not in name):
+            yield f"{path}.{field}", "model", name
 
 
 def _downloaded(kind: str, name: str, environment: Mapping[str, str]) -> bool:
-    """Whether the hub's cache, or that of `datasets`, has something of it."""
+    """Whether the cache of the hub or of `datasets` has it."""
     home = Path(environment.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     hub = Path(environment.get("HF_HUB_CACHE", home / "hub"))
     prepared = Path(environment.get("HF_DATASETS_CACHE", home / "datasets"))

@@ -1,10 +1,10 @@
-"""Know before you pay: what a recipe would do, take and cost. Nothing is run.
+"""Know before you pay: print a recipe's stages, resources and cost, without running anything.
 
-python -m workflows.plan RECIPE             the stages, what is cached, what each takes, where it would go
-python -m workflows.plan RECIPE --json      the same for machines
+python -m workflows.plan RECIPE             stages, what is cached, resources of each, where it would run
+python -m workflows.plan RECIPE --json      the same as JSON
 python -m workflows.plan RECIPE --mfu 0.3   hours at 30 % of the accelerators' peak
 
-Exit code 2 when the recipe has a problem: `pyflyte run` refuses it in the same words.
+Exit code 2 if the recipe has a problem; `pyflyte run` refuses it with the same message.
 """
 
 import json
@@ -25,13 +25,13 @@ from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem, StageSpec
 from workflows.continuous_recipe import recipe_of
 from workflows.costs import Quotes, over_budget, quotes
-from workflows.given import Given, devices_of, tuning_devices
 from workflows.machine import machine_problems, remarks
-from workflows.needs import MFU, Need, need
 from workflows.preflight import has_dag
-from workflows.recipe import Recipe, given_of
+from workflows.recipe import Recipe, context_of
 from workflows.recipe_error import RecipeError, shown
 from workflows.recipe_text import load
+from workflows.resource_estimate import MFU, Need, need
+from workflows.run_context import RunContext, devices_of, tuning_devices
 
 
 @dataclass(frozen=True)
@@ -42,95 +42,91 @@ class Planned:
     stage: str
     spec: StageSpec
     after: tuple[str, ...]
-    cached: str | None  # the digest that it takes from the cache
-    need: Need | None = None  # None: no arithmetic to speak of, or not known before the run
-    device: str | None = None  # what its memory and its hours are for
+    cached: str | None  # the cached artifact's digest
+    need: Need | None = None  # None: negligible arithmetic, or not known before the run
+    device: str | None = None  # that memory and hours are estimated for
     device_memory: float | None = None  # bytes
     hours: float | None = None  # None: not known
-    quotes: Quotes | None = None  # None: no placement, it runs here
+    quotes: Quotes | None = None  # None: no placement, runs here
 
 
-def plan(recipe: Recipe, given: Given, mfu: float) -> Iterator[Planned]:
-    """Every stage of the recipe, in an order in which they can run."""
-    from workflows.dag import steps_of  # the stages and Flyte: a recipe that is not whole needs neither
+def plan(recipe: Recipe, context: RunContext, mfu: float) -> Iterator[Planned]:
+    """Every stage of the recipe, in topological order."""
+    from workflows.dry_run import steps_of  # imports all stages and Flyte: not for an invalid recipe
 
     for step in steps_of(recipe):
-        placement, base = step.spec.placement, need(given, step.spec)
+        placement, base = step.spec.placement, need(context, step.spec)
         quoted = quotes(placement, base, mfu) if placement else None
-        place = _place(step.spec, given, quoted) if base else None
+        place = _place(step.spec, context, quoted) if base else None
         if base is None or place is None:
             yield Planned(step.name, step.stage, step.spec, step.after, step.cached, base, quotes=quoted)
             continue
-        needed, hours = need(given, step.spec, place.kernels, place.capacity), base.hours(BY_NAME.get(place.name), mfu)
+        needed = need(context, step.spec, place.kernels, place.capacity)
+        hours = base.hours(BY_NAME.get(place.name), mfu)
         device = (place.name, place.capacity)
         yield Planned(step.name, step.stage, step.spec, step.after, step.cached, needed, *device, hours, quoted)
 
 
-def _place(spec: StageSpec, given: Given, quoted: Quotes | None) -> Place | None:
-    """Where one process of the stage runs: where it is tried first, or where its spec says, or here."""
+def _place(spec: StageSpec, context: RunContext, quoted: Quotes | None) -> Place | None:
+    """Where one process of the stage runs: the place tried first, or the spec's device, or this machine."""
     layout, device = Layout(), None
     if isinstance(spec, PretrainSpec):
         layout, device = spec.layout, next(iter(devices_of(spec)), None)
     elif isinstance(spec, PostTrainSpec):
-        device = next(iter(tuning_devices(given, spec)), None)
+        device = next(iter(tuning_devices(context, spec)), None)
     if quoted and quoted.found:
         device = quoted.found[0].offer.accelerator
     if spec.placement and not device:
-        return None  # some machine without an accelerator
-    return place_of(layout.model_copy(update={"device": device}), given.machine)
+        return None  # a machine without an accelerator
+    return place_of(layout.model_copy(update={"device": device}), context.machine)
 
 
-def text(name: str, stages: list[Planned], given: Given, mfu: float) -> Iterator[str]:
-    """The plan for a person, line by line."""
-    yield f"{name}: {len(stages)} stages, {sum(bool(each.cached) for each in stages)} of them cached"
-    for each in stages:
-        state = f"cached {each.cached[:12]}" if each.cached else "placed" if each.quotes else "here"
-        yield f"  {each.name:<12} {state:<20}{'after ' * bool(each.after)}{', '.join(each.after)}".rstrip()
-    for each in stages:
-        if each.need or each.quotes:
-            yield "\n" + each.name + (" (cached: it will take nothing)" if each.cached else "")
-            lines = [*_takes(each, mfu), *_costs(each.quotes)]
+def text(name: str, stages: list[Planned], context: RunContext, mfu: float) -> Iterator[str]:
+    """The plan as text, line by line."""
+    yield f"{name}: {len(stages)} stages, {sum(bool(step.cached) for step in stages)} of them cached"
+    width = max([12, *(len(step.name) for step in stages)])
+    for step in stages:
+        state = f"cached {step.cached[:12]}" if step.cached else "placed" if step.quotes else "here"
+        yield f"  {step.name:<{width}} {state:<20}{'after ' * bool(step.after)}{', '.join(step.after)}".rstrip()
+    for step in stages:
+        if step.need or step.quotes:
+            yield "\n" + step.name + (" (cached: nothing to run)" if step.cached else "")
+            lines = [*_takes(step, mfu), *_costs(step.quotes)]
             yield from (f"  {title:<12}{words}" for title, words in lines)
-    costs = [each.quotes.found[0].expected for each in stages if each.quotes and each.quotes.found and not each.cached]
+    costs = [step.quotes.found[0].expected for step in stages if step.quotes and step.quotes.found and not step.cached]
     known = [cost for cost in costs if cost is not None]
     if len(costs) > 1:
-        rest = f", and of {len(costs) - len(known)} more it is not known" * (len(known) < len(costs))
+        rest = f"; {len(costs) - len(known)} more unknown" * (len(known) < len(costs))
         yield f"\nexpected cost of {len(known)} stages: {_dollars(sum(known))}{rest}"
 
 
-def _of_this_machine(given: Given) -> Iterator[str]:
-    """What a run would be refused for on this machine, while the recipe may be meant for another, and remarks."""
-    yield from (f"{problem}" for problem in machine_problems(given))
-    yield from remarks(given)
-
-
-def _takes(each: Planned, mfu: float) -> Iterator[tuple[str, str]]:
-    needed, spec = each.need, each.spec
+def _takes(step: Planned, mfu: float) -> Iterator[tuple[str, str]]:
+    needed, spec = step.need, step.spec
     if needed is None:
         return
     mixture = needed.active_parameters < needed.parameters
-    meets = f", of which a token meets {_short(needed.active_parameters)}" if mixture else ""
-    yield "parameters", f"{_short(needed.parameters)}{meets}"
+    active = f", {_short(needed.active_parameters)} active per token" if mixture else ""
+    yield "parameters", f"{_short(needed.parameters)}{active}"
     tokens = f"{_short(needed.tokens)} at most"
     if isinstance(spec, PretrainSpec):
-        ratio = f"{needed.tokens / needed.active_parameters:.3g} for each parameter{' that it meets' * mixture}"
+        ratio = f"{needed.tokens / needed.active_parameters:.3g} per{' active' * mixture} parameter"
         batch = _short(spec.global_batch * spec.sequence_length)
         tokens = f"{_short(needed.tokens)}, {ratio}; {spec.steps:,} steps of {batch}"
     yield "tokens", tokens
-    yield "arithmetic", f"{needed.flops / needed.tokens / 1e9:.3g} GFLOP a token, {needed.flops:.2e} FLOP in all"
+    yield "arithmetic", f"{needed.flops / needed.tokens / 1e9:.3g} GFLOP per token, {needed.flops:.2e} FLOP in total"
     if isinstance(spec, PretrainSpec):
         yield "layout", f"{spec.layout.name()}: {spec.layout.nodes} x {spec.layout.processes} processes"
-    if each.device_memory:
-        capacity = f"{each.device} ({each.device_memory / GB:.3g} GB)"
+    if step.device_memory:
+        capacity = f"{step.device} ({step.device_memory / GB:.3g} GB)"
         yield "memory", f"{needed.memory.total / GB:.3g} GB on each {capacity}"
-        yield "", needed.memory.words()
-    if each.hours is None:
-        yield "time", "not known: the peak of what it runs on is not in the table"
+        yield "", needed.memory.breakdown()
+    if step.hours is None:
+        yield "time", "not known: the device's peak is not in the table"
     else:
         least = "at least " if needed.sampling else ""
-        days = f" ({each.hours / 24:.3g} days)" if each.hours > 48 else ""
-        on = f"{needed.processes} {each.device}, at {mfu:.0%} of their peak (--mfu)"
-        yield "time", f"{least}{each.hours:.3g} hours{days} on {on}"
+        days = f" ({step.hours / 24:.3g} days)" if step.hours > 48 else ""
+        on = f"{needed.processes} {step.device}, at {mfu:.0%} of peak (--mfu)"
+        yield "time", f"{least}{step.hours:.3g} hours{days} on {on}"
 
 
 def _costs(quoted: Quotes | None) -> Iterator[tuple[str, str]]:
@@ -144,7 +140,7 @@ def _costs(quoted: Quotes | None) -> Iterator[tuple[str, str]]:
         offer = quote.offer
         other = offer.on_demand_price if offer.spot else offer.spot_price
         instead = f" ({'on-demand' if offer.spot else 'spot'} {_dollars(other)})" if other is not None else ""
-        price = f"{_dollars(offer.price)} an hour{instead}, {_dollars(quote.expected)} in all"
+        price = f"{_dollars(offer.price)} per hour{instead}, {_dollars(quote.expected)} in total"
         yield "would try" * (number == 1), f"{number}. {offer.words()} {price}{': over a limit' * quote.over}"
     spot, on_demand = (_dollars(quoted.cheapest(kind)) for kind in (True, False))
     yield "cost", f"expected {_dollars(quoted.found[0].expected)}; all spot {spot}, all on-demand {on_demand}"
@@ -164,36 +160,39 @@ def _short(number: float) -> str:
 
 @click.command()
 @click.argument("recipe", type=click.Path(path_type=Path))
-@click.option("--json", "for_machines", is_flag=True, help="For machines: one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--mfu", default=MFU, show_default=True, type=click.FloatRange(0.01, 1), help="Share of the peak FLOP/s.")
-def main(recipe: Path, for_machines: bool, mfu: float) -> None:
-    """What a RECIPE would do, take and cost, before anything runs."""
+def main(recipe: Path, as_json: bool, mfu: float) -> None:
+    """Print what a RECIPE would run, need and cost, without running it."""
     problems: list[Problem] = []
     stages: list[Planned] = []
     lines: Mapping[str, int] = {}
+    here: list[str] = []  # what this machine lacks for a run, and remarks: no problem, the plan may be for another
     try:
         whole: Any = load(recipe, recipe_of)
     except RecipeError as error:
         whole, problems, lines = error.recipe, error.problems, error.lines
     if whole:
-        given = given_of(whole)
+        context = context_of(whole)
         if mfu != MFU:
-            at_default = over_budget(given)
-            problems = [each for each in problems if each not in at_default] + over_budget(given, mfu)
-        if has_dag(given):
-            stages = list(plan(whole, given, mfu))
+            at_default = over_budget(context)
+            problems = [problem for problem in problems if problem not in at_default] + over_budget(context, mfu)
+        if has_dag(context):
+            stages = list(plan(whole, context, mfu))
+        here = [*map(str, machine_problems(context)), *remarks(context)]
     name = whole.name if whole else recipe.stem
-    if for_machines:
+    if as_json:
         found = {
-            "stages": [{name: value for name, value in asdict(each).items() if name != "spec"} for each in stages],
-            "problems": [asdict(each) | {"value": shown(each)} for each in problems],
+            "stages": [{name: value for name, value in asdict(step).items() if name != "spec"} for step in stages],
+            "problems": [asdict(problem) | {"value": shown(problem)} for problem in problems],
+            "here": here,
         }
         print(json.dumps({"recipe": name, "mfu": mfu, **found}, indent=1, default=str))
     else:
-        for line in text(name, stages, given, mfu) if stages else ():
+        for line in text(name, stages, context, mfu) if stages else ():
             print(line)
-        for words in _of_this_machine(given) if whole else ():
-            print(f"\nhere: {words}")
+        for line in here:
+            print(f"\nhere: {line}")
         print(f"\n{RecipeError(problems, lines=lines)}" if problems else "\nno problem found")
     sys.exit(2 if problems else 0)
 

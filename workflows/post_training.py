@@ -1,4 +1,4 @@
-"""The recipe's `post_training`: any stages, in any order, each from any model before it."""
+"""The recipe's `post_training`: any stages in any order, each starting from any earlier model."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -25,14 +25,14 @@ class Tuning(Spec):
     name: str | None = Field(
         None,
         pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
-        description="Name of the model that is made; null: the stage's, and a number for its second use",
+        description="Name of the tuned model; null: the stage's, with a number from its second use on",
     )
     start_from: str | None = Field(
-        None, description=f"Name of an earlier model, `{BASE}` for the one before all; null: the one before this stage"
+        None, description=f"Name of an earlier model, `{BASE}` for the untuned one; null: the previous stage's"
     )
 
     def given(self) -> list[str]:
-        """Which of the three it is, if it is one."""
+        """Which of the three are set."""
         return [name for name in STAGES if getattr(self, name)]
 
     @property
@@ -47,13 +47,13 @@ class Tuning(Spec):
 
     def problems(self) -> list[Problem]:
         if len(given := self.given()) != 1:
-            return [Problem("", given, f"exactly one of {', '.join(STAGES)}; another one is another item of the list")]
+            return [Problem("", given, f"exactly one of {', '.join(STAGES)}; make another one its own list item")]
         return [problem.under(self.stage) for problem in self.spec.problems()]
 
 
 @dataclass(frozen=True)
 class Step:
-    """A stage of the list, with its names filled in."""
+    """A stage of the list, with its name and starting model resolved."""
 
     path: str  # "post_training.0.sft"
     stage: str
@@ -63,21 +63,21 @@ class Step:
 
 
 def steps(tunings: list[Tuning]) -> Iterator[Step]:
-    """The list's items that are one stage, in their order."""
+    """The list's valid items, in order."""
     uses: dict[str, int] = {}
     before = BASE
-    for number, each in enumerate(tunings):
-        if len(each.given()) != 1:
+    for number, tuning in enumerate(tunings):
+        if len(tuning.given()) != 1:
             continue
-        uses[each.stage] = uses.get(each.stage, 0) + 1
-        name = each.name or (each.stage if uses[each.stage] == 1 else f"{each.stage}-{uses[each.stage]}")
-        spec = each.spec.model_copy(update={"label": name})
-        yield Step(f"post_training.{number}.{each.stage}", each.stage, spec, name, each.start_from or before)
+        uses[tuning.stage] = uses.get(tuning.stage, 0) + 1
+        name = tuning.name or (tuning.stage if uses[tuning.stage] == 1 else f"{tuning.stage}-{uses[tuning.stage]}")
+        spec = tuning.spec.model_copy(update={"label": name})
+        yield Step(f"post_training.{number}.{tuning.stage}", tuning.stage, spec, name, tuning.start_from or before)
         before = name
 
 
 def repeated(tunings: list[Tuning], seeds: int) -> Iterator[Step]:
-    """The steps, and all of them again with each further seed: each repetition starts from the same base."""
+    """The steps, repeated with each further seed; every repetition starts from the same base."""
     for extra in range(seeds):
         for step in steps(tunings):
             name = label_of(step.name, extra)
@@ -87,14 +87,14 @@ def repeated(tunings: list[Tuning], seeds: int) -> Iterator[Step]:
 
 
 def names_problems(tunings: list[Tuning]) -> list[Problem]:
-    """Names are each one's own, none is one of a repetition, and what a stage starts from comes before it."""
+    """Names are unique, none looks like a repetition's, and each stage starts from an earlier model."""
     found, known = [], [BASE]
     for step in steps(tunings):
         at = step.path.rpartition(".")[0]
         if step.name in known:
             found.append(Problem(f"{at}.name", step.name, f"another name than {', '.join(known)}"))
         if without_seed(step.name) != step.name:
-            allowed = "a name without -seed and a number at its end, which are of the repetitions that `seeds` asks for"
+            allowed = "a name that does not end in -seed and a number, which is reserved for repetitions (`seeds`)"
             found.append(Problem(f"{at}.name", step.name, allowed))
         if step.start_from not in known:
             found.append(Problem(f"{at}.start_from", step.start_from, f"one of {', '.join(known)}"))

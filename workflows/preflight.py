@@ -1,12 +1,12 @@
-"""What is checked before any compute: that the stages fit together, that their inputs are there, that
-the hardware can do what is asked, and that there is room for it in memory and for what it writes on disk."""
+"""Check a recipe before any compute: that its stages fit together, that their inputs exist, that the hardware can run
+them, and that memory and disk have room."""
 
 import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Iterator
 
-from infra.home import baton_home
+from infra.paths import baton_home
 from infra.placement.storage import is_bucket, storage_of
 from infra.progress import say
 from infra.tracking.redact import HIDDEN, redact_text
@@ -25,9 +25,13 @@ from tasks.pretrain.spec import PretrainSpec
 from tasks.serve.spec import ServeSpec
 from tasks.spec import NotSeen, Problem, Spec, StageSpec
 from workflows.costs import over_budget
-from workflows.first_rows import problems_of_rows
-from workflows.given import (
-    Given,
+from workflows.pod_defaults import too_small
+from workflows.post_training import names_problems
+from workflows.resource_estimate import need
+from workflows.reward_checks import problems_of_rewards
+from workflows.row_checks import problems_of_rows
+from workflows.run_context import (
+    RunContext,
     devices_of,
     is_for_a_cluster,
     model_of,
@@ -37,52 +41,48 @@ from workflows.given import (
     tuning_devices,
     vocabulary_of,
 )
-from workflows.needs import need
-from workflows.pod_defaults import too_small
-from workflows.post_training import names_problems
-from workflows.rewards_tried import problems_of_rewards
 
-# stage: the stage it needs, and what that one hands to it
+# stage: the stage it needs, and that stage's output
 NEEDS = {
     "tokenizer": ("corpus", "the text to train it on, and to tokenize"),
     "shards": ("tokenizer", "the tokenizer that makes the shards"),
     "pretrain": ("shards", "tokenized text"),
     "convert": ("pretrain", "a checkpoint to convert"),
-    "init_from": ("pretrain", "what starts from that model"),
+    "init_from": ("pretrain", "the stage that starts from that model"),
 }
-# vllm 0.27, v1/attention/backends/cpu_attn.py and flash_attn.py: what both have
+# supported by both vllm 0.27's v1/attention/backends/cpu_attn.py and flash_attn.py
 VLLM_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 NEED_A_MODEL = ("evaluate", "post_training", "serve", "publish")
 WITH_VLLM = ("evaluate", "dpo", "grpo", "serve")
-SAMPLED = (EvaluateSpec, PostTrainSpec, ServeSpec)  # they say how long their sequences get
-# pretrain.model's fields in a config.json
+SAMPLED = (EvaluateSpec, PostTrainSpec, ServeSpec)  # their specs give their sequences' lengths
+# pretrain.model's fields as named in config.json
 IN_CONFIG = {
     "family": "model_type", "layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads",
     "kv_heads": "num_key_value_heads", "head_dim": "head_dim", "vocab_size": "vocab_size",
     "tied_embeddings": "tie_word_embeddings",
 }  # fmt: skip
-WITH_CACHE = 1.1  # of the weights' size: vLLM's activations, and a KV cache that is worth having
+WITH_CACHE = 1.1  # times the weights' size: with vLLM's activations and a minimal KV cache
 WITH_START_FROM_OFF = ("tokenizer", "shards", "init_from", "pretrain", "convert")
 
 
-def problems_of(given: Given) -> list[Problem]:
-    """Every problem of the recipe as a whole, and of each stage across its fields."""
-    return [problem for check in (*FOR_A_DAG, *CHECKS) for problem in check(given)]
+def problems_of(context: RunContext) -> list[Problem]:
+    """Every problem of the recipe as a whole, and of each stage's fields together."""
+    return [problem for check in (*FOR_A_DAG, *CHECKS) for problem in check(context)]
 
 
-def has_dag(given: Given) -> bool:
-    """Whether the stages are known, and what each takes."""
-    return not any(check(given) for check in FOR_A_DAG)
+def has_dag(context: RunContext) -> bool:
+    """Whether the recipe is valid enough to compile its DAG."""
+    return not any(check(context) for check in FOR_A_DAG)
 
 
-def _across_fields(given: Given) -> list[Problem]:
-    """Of each stage by itself."""
-    return [problem.under(name) for name, spec in _parts(given) for problem in spec.problems()]
+def _across_fields(context: RunContext) -> list[Problem]:
+    """Each stage's own problems."""
+    return [problem.under(name) for name, spec in _parts(context) for problem in spec.problems()]
 
 
-def _parts(given: Given) -> Iterator[tuple[str, Spec]]:
-    """Every section, and every item of those that are lists or dictionaries, with its path."""
-    for name, section in given.specs.items():
+def _parts(context: RunContext) -> Iterator[tuple[str, Spec]]:
+    """(path, spec) of every section, and of every item of a section that is a list or a dictionary."""
+    for name, section in context.specs.items():
         if isinstance(section, Spec):
             yield name, section
         elif isinstance(section, dict | list):
@@ -90,125 +90,125 @@ def _parts(given: Given) -> Iterator[tuple[str, Spec]]:
             yield from ((f"{name}.{key}", item) for key, item in items)
 
 
-def order(given: Given) -> list[Problem]:
+def order(context: RunContext) -> list[Problem]:
     """Each stage's input comes from a stage that is on."""
     found = []
-    if "start_from" in given:
+    if "start_from" in context:
         found += [
             Problem(stage, "on", "must be left out with start_from, which brings a model and its tokenizer")
             for stage in WITH_START_FROM_OFF
-            if stage in given
+            if stage in context
         ]
     else:
         found += [
             Problem(stage, "on", f"needs {before} ({what}); add `{before}:` or leave `{stage}:` out")
             for stage, (before, what) in NEEDS.items()
-            if stage in given and before not in given
+            if stage in context and before not in context
         ]
         found += [
             Problem(stage, "on", "needs a model: add `convert:` (with pretrain) or `start_from:`, or leave it out")
             for stage in NEED_A_MODEL
-            if stage in given and "convert" not in given
+            if stage in context and "convert" not in context
         ]
     return found
 
 
-def inputs(given: Given) -> list[Problem]:
-    """Files and folders that the recipe names are there."""
+def inputs(context: RunContext) -> list[Problem]:
+    """Files and folders that the recipe names exist."""
     found = []
     for name in ("corpus", "tokenizer", "start_from", "init_from"):
-        if name in given.specs:
-            found += [problem.under(name) for problem in given.specs[name].missing()]
-    for index, corpus in enumerate(given.specs.get("more_corpora", ())):
+        if name in context.specs:
+            found += [problem.under(name) for problem in context.specs[name].missing()]
+    for index, corpus in enumerate(context.specs.get("more_corpora", ())):
         found += [problem.under(f"more_corpora.{index}") for problem in corpus.missing()]
-    for name, rows in given.specs.get("data", {}).items():
+    for name, rows in context.specs.get("data", {}).items():
         found += [problem.under(f"data.{name}") for problem in rows.missing()]
     if not is_for_a_cluster():
         return found
     for problem in found:
-        if isinstance(problem, NotSeen):  # pods have credentials of their own
-            say(f"{problem}. The run's first pod looks at it again")
+        if isinstance(problem, NotSeen):  # pods may have credentials for it
+            say(f"{problem}. The run's first pod checks it again")
     return [problem for problem in found if not isinstance(problem, NotSeen)]
 
 
-def _named_rows(given: Given) -> list[Problem]:
-    """Each set of rows that a stage names is there, and has rows for it."""
-    sets = given.specs.get("data", {})
-    named = {f"{step.path}.data": step.spec.data for step in given.tunings()}
-    if "evaluate" in given:
-        evaluators = given.specs["evaluate"].evaluators()
-        named |= {f"evaluate.{name}.data": each.data for name, each in evaluators.items() if each.data is not None}
+def _named_rows(context: RunContext) -> list[Problem]:
+    """Each set of rows that a stage names is defined, and has rows left to train on."""
+    sets = context.specs.get("data", {})
+    named = {f"{step.path}.data": step.spec.data for step in context.tunings()}
+    if "evaluate" in context:
+        evaluators = context.specs["evaluate"].evaluators()
+        named |= {f"evaluate.{name}.data": spec.data for name, spec in evaluators.items() if spec.data is not None}
     allowed = f"one of {', '.join(sets)}" if sets else "a set of rows: add it under `data:`"
     found = [Problem(path, name, allowed) for path, name in named.items() if name not in sets]
-    for step in given.tunings():
+    for step in context.tunings():
         if (rows := sets.get(step.spec.data)) and rows.held_out == 1 and not rows.documents:
             found.append(Problem(f"data.{step.spec.data}.held_out", 1.0, f"less than 1: {step.path} trains on the set"))
     return found
 
 
-def _data_sets(given: Given) -> list[Problem]:
-    """Somebody reads the additional corpora, and the weights are as many as the data sets."""
-    more = len(given.specs.get("more_corpora", ()))
-    if more and "pretrain" not in given:
-        allowed = "are for pretraining only: add `pretrain:` or leave them out"
+def _data_sets(context: RunContext) -> list[Problem]:
+    """Additional corpora are used, and there is one weight per data set."""
+    more = len(context.specs.get("more_corpora", ()))
+    if more and "pretrain" not in context:
+        allowed = "none without pretraining: add `pretrain:` or leave them out"
         return [Problem("more_corpora", f"{more} corpora", allowed)]
-    weights = given.specs["pretrain"].data_weights if "pretrain" in given.specs else None
+    weights = context.specs["pretrain"].data_weights if "pretrain" in context.specs else None
     if weights is None or len(weights) == 1 + more:
         return []
     return [Problem("pretrain.data_weights", weights, f"one for the corpus and one for each of {more} more_corpora")]
 
 
-def _vocabulary(given: Given) -> list[Problem]:
+def _vocabulary(context: RunContext) -> list[Problem]:
     """The embedding has a row for every token."""
-    if not {"tokenizer", "pretrain"} <= given.specs.keys():
+    if not {"tokenizer", "pretrain"} <= context.specs.keys():
         return []
-    rows, tokens = given.specs["pretrain"].model.vocab_size, given.specs["tokenizer"].size()
+    rows, tokens = context.specs["pretrain"].model.vocab_size, context.specs["tokenizer"].size()
     if rows is None or tokens is None or rows >= tokens:
         return []
     return [Problem("pretrain.model.vocab_size", rows, f"at least the tokenizer's vocabulary ({tokens})")]
 
 
-def _positions(given: Given) -> list[Problem]:
-    """No stage uses longer sequences than the model has positions."""
-    known = positions_of(given)
+def _positions(context: RunContext) -> list[Problem]:
+    """No stage's sequences are longer than the model's positions."""
+    known = positions_of(context)
     if known is None:
         return []
     (positions, where), found = known, []
-    for name, spec in given.stages().items():
+    for name, spec in context.stages().items():
         for length, value in spec.sequence_lengths().items() if isinstance(spec, SAMPLED) else ():
             if value > positions:
                 found.append(Problem(f"{name}.{length}", value, f"at most {where} ({positions})"))
     return found
 
 
-def _post_training(given: Given) -> list[Problem]:
-    """The models' names, and which one each stage starts from; there is something that `seeds` repeats."""
-    tunings, seeds = given.specs.get("post_training", []), given.specs.get("seeds", 1)
+def _post_training(context: RunContext) -> list[Problem]:
+    """Names and starting models are valid, and there is post-training for `seeds` to repeat."""
+    tunings, seeds = context.specs.get("post_training", []), context.specs.get("seeds", 1)
     if seeds > 1 and not tunings:
-        return [Problem("seeds", seeds, "1, or add `post_training:`, which is what is repeated")]
+        return [Problem("seeds", seeds, "1, or add `post_training:`, which `seeds` repeats")]
     return names_problems(tunings)
 
 
-def _text(given: Given) -> list[Problem]:
-    """Who reads the corpus's documents has one."""
-    if "corpus" in given.specs:
+def _text(context: RunContext) -> list[Problem]:
+    """Whatever reads the corpus's documents has a corpus."""
+    if "corpus" in context.specs:
         return []
-    readers = [f"data.{name}.documents" for name, rows in given.specs.get("data", {}).items() if rows.documents]
-    if "evaluate" in given and given.specs["evaluate"].bits_per_byte:
+    readers = [f"data.{name}.documents" for name, rows in context.specs.get("data", {}).items() if rows.documents]
+    if "evaluate" in context and context.specs["evaluate"].bits_per_byte:
         readers.append("evaluate.bits_per_byte")
     return [
         Problem(path, "on", "needs corpus (the text that it reads); add `corpus:` or leave it out") for path in readers
     ]
 
 
-def _best(given: Given) -> list[Problem]:
-    """The metric by which the published model is chosen is measured."""
-    best = given.specs["publish"].best if "publish" in given else None
+def _best(context: RunContext) -> list[Problem]:
+    """The metric that selects the published model is measured."""
+    best = context.specs["publish"].best if "publish" in context else None
     if best is None:
         return []
-    spec = given.specs.get("evaluate")
+    spec = context.specs.get("evaluate")
     names = spec.metrics() if spec else []
-    of_lm_eval = [name for name, each in spec.evaluators().items() if each.lm_eval] if spec else []
+    of_lm_eval = [name for name, evaluator in spec.evaluators().items() if evaluator.lm_eval] if spec else []
     if best in names or best.partition(".")[0] in of_lm_eval:
         return []
     known = [*names, *(f"{name}.<task>.<metric>" for name in of_lm_eval)]
@@ -216,15 +216,15 @@ def _best(given: Given) -> list[Problem]:
     return [Problem("publish.best", best, allowed)]
 
 
-def _lm_eval_tasks(given: Given) -> list[Problem]:
-    """Those that are named are lm-eval's, if it is installed where they run."""
-    spec: EvaluateSpec | None = given.specs.get("evaluate")
+def _lm_eval_tasks(context: RunContext) -> list[Problem]:
+    """Tasks named by the recipe exist in lm-eval, if it is installed where they run."""
+    spec: EvaluateSpec | None = context.specs.get("evaluate")
     if spec is None or spec.placement or runs_on_a_cluster():
         return []
     named = {
         f"evaluate.{name}.lm_eval.{number}": task
-        for name, each in spec.evaluators().items()
-        for number, task in enumerate(each.lm_eval)
+        for name, evaluator in spec.evaluators().items()
+        for number, task in enumerate(evaluator.lm_eval)
         if not is_file_name(task)
     }
     wrong = unknown(named.values()) if named else {}
@@ -236,30 +236,30 @@ def _lm_eval_tasks(given: Given) -> list[Problem]:
     return found
 
 
-def _head_size(given: Given) -> list[Problem]:
-    """vLLM has attention kernels for the model's heads."""
-    with_vllm = [path for path in given.stages() if path.rpartition(".")[2] in WITH_VLLM]
-    if "pretrain" not in given.specs or not with_vllm:
+def _head_size(context: RunContext) -> list[Problem]:
+    """vLLM has attention kernels for the model's head size."""
+    with_vllm = [path for path in context.stages() if path.rpartition(".")[2] in WITH_VLLM]
+    if "pretrain" not in context.specs or not with_vllm:
         return []
-    size = given.specs["pretrain"].model.head_dim
+    size = context.specs["pretrain"].model.head_dim
     if size in VLLM_HEAD_SIZES:
         return []
-    allowed = f"one of {', '.join(map(str, VLLM_HEAD_SIZES))}: vLLM, which {', '.join(with_vllm)} use, has no other"
+    allowed = f"one of {', '.join(map(str, VLLM_HEAD_SIZES))}: vLLM ({', '.join(with_vllm)}) supports no other"
     return [Problem("pretrain.model.head_dim", size, allowed)]
 
 
-def _convertible(given: Given) -> list[Problem]:
-    """Hugging Face's model of the family can say all that is trained."""
-    if "convert" not in given or "pretrain" not in given.specs:
+def _convertible(context: RunContext) -> list[Problem]:
+    """The family's Hugging Face model can represent the trained one."""
+    if "convert" not in context or "pretrain" not in context.specs:
         return []
-    return [problem.under("pretrain.model") for problem in unexportable(given.specs["pretrain"].model)]
+    return [problem.under("pretrain.model") for problem in unexportable(context.specs["pretrain"].model)]
 
 
-def _same_model(given: Given) -> list[Problem]:
-    """Pretraining goes on with the model that it starts from."""
-    if not {"pretrain", "init_from"} <= given.specs.keys():
+def _same_model(context: RunContext) -> list[Problem]:
+    """The pretrained model has the shape of the one that it starts from."""
+    if not {"pretrain", "init_from"} <= context.specs.keys():
         return []
-    model, config = given.specs["pretrain"].model, given.specs["init_from"].config() or {}
+    model, config = context.specs["pretrain"].model, context.specs["init_from"].config() or {}
     return [
         Problem(f"pretrain.model.{ours}", getattr(model, ours), f"{config[theirs]}, as init_from.model's {theirs} is")
         for ours, theirs in IN_CONFIG.items()
@@ -267,17 +267,19 @@ def _same_model(given: Given) -> list[Problem]:
     ]
 
 
-def _hardware(given: Given) -> list[Problem]:
-    """The device that a layout is meant for is known; it, or this machine, can do what is asked."""
-    spec: PretrainSpec | None = given.specs.get("pretrain")
+def _hardware(context: RunContext) -> list[Problem]:
+    """The layout's device is known; it, or this machine, has enough GPUs and supports the precision."""
+    spec: PretrainSpec | None = context.specs.get("pretrain")
     if spec is None:
         return []
-    layout, gpus = spec.layout, given.machine.gpus
+    layout, gpus = spec.layout, context.machine.gpus
     if layout.device and layout.device not in BY_NAME:
         return [Problem("pretrain.layout.device", layout.device, f"one of {', '.join(BY_NAME)}")]
     found = []
     if gpus and devices_of(spec) == [None] and layout.processes > len(gpus):
-        allowed = f"at most the GPUs of this machine ({len(gpus)}), one for each process; layout.device names another"
+        allowed = (
+            f"at most this machine's GPUs ({len(gpus)}), one for each process; or name another GPU in layout.device"
+        )
         found.append(Problem("pretrain.layout.processes", layout.processes, allowed))
     if spec.precision == "fp8":
         found += [problem for device in devices_of(spec) for problem in _fp8(device, gpus)]
@@ -285,11 +287,11 @@ def _hardware(given: Given) -> list[Problem]:
 
 
 def _fp8(device: str | None, gpus: tuple[str, ...]) -> list[Problem]:
-    """It takes tensor cores for it, and Transformer Engine where the run is made."""
+    """fp8 needs tensor cores for it, and Transformer Engine where the run takes place."""
     if device is None and not gpus:
         why = "needs a GPU of NVIDIA's Hopper generation or newer, and this machine has none"
     elif (chip := BY_NAME.get(device) if device else accelerator(gpus[0])) and not chip.peak("fp8"):
-        why = f"{chip.name} has no fp8 arithmetic: Hopper (H100, H200) and newer have"
+        why = f"{chip.name} has no fp8 arithmetic; Hopper (H100, H200) and newer do"
     elif not device and importlib.util.find_spec("transformer_engine") is None:
         why = "needs Transformer Engine, which is not installed here (`pip install transformer-engine[pytorch]`)"
     else:
@@ -297,80 +299,80 @@ def _fp8(device: str | None, gpus: tuple[str, ...]) -> list[Problem]:
     return [Problem("pretrain.precision", "fp8", f"{why}; bf16 runs everywhere")]
 
 
-def _layout(given: Given) -> list[Problem]:
-    """The layout can share out the tokenizer's vocabulary, and a process's tensors fit wherever it may run."""
-    spec: PretrainSpec | None = given.specs.get("pretrain")
+def _layout(context: RunContext) -> list[Problem]:
+    """The layout can split the tokenizer's vocabulary, and a process's tensors fit wherever it may run."""
+    spec: PretrainSpec | None = context.specs.get("pretrain")
     if spec is None or any(not problem.path.startswith("optimizer") for problem in spec.problems()):
-        return []  # these have their own words
-    vocabulary = vocabulary_of(given)
+        return []  # reported by the spec
+    vocabulary = vocabulary_of(context)
     if vocabulary is None:
         return []
     if wrong := spec.layout_problems(vocabulary):
         return [problem.under("pretrain.layout") for problem in wrong]
     found = []
     for device in devices_of(spec):
-        place = place_of(spec.layout.model_copy(update={"device": device}), given.machine)
+        place = place_of(spec.layout.model_copy(update={"device": device}), context.machine)
         if place is None or place.has_room_for(needed := estimate(spec, vocabulary, place.kernels)):
             continue
         allowed = (
-            f"needs {needed.total / GB:.3g} GB on each {place.name} ({place.capacity / GB:.3g} GB): {needed.words()}; "
-            + _instead(spec, vocabulary, place)
+            f"needs {needed.total / GB:.3g} GB on each {place.name} ({place.capacity / GB:.3g} GB): "
+            f"{needed.breakdown()}; " + _instead(spec, vocabulary, place)
         )
         found.append(Problem("pretrain.layout", spec.layout.name(), allowed))
     return found
 
 
-def _tuning_room(given: Given) -> list[Problem]:
-    """A post-training stage fits wherever it may run, as far as that is known: it is one process."""
+def _tuning_room(context: RunContext) -> list[Problem]:
+    """A post-training stage, which is one process, fits wherever it may run."""
     found = []
-    for step in given.tunings():
+    for step in context.tunings():
         if runs_on_a_cluster() and not step.spec.placement:
             continue
-        for device in tuning_devices(given, step.spec):
-            place = place_of(Layout(device=device), given.machine)
-            needed = need(given, step.spec, place.kernels, place.capacity) if place else None
+        for device in tuning_devices(context, step.spec):
+            place = place_of(Layout(device=device), context.machine)
+            needed = need(context, step.spec, place.kernels, place.capacity) if place else None
             if place is None or needed is None or place.has_room_for(needed.memory):
                 continue
             allowed = (
-                f"needs {needed.memory.total / GB:.3g} GB in one process, on {place.name} "
-                f"({place.capacity / GB:.3g} GB): {needed.memory.words()}; {_smaller(given, step.spec, place)}"
+                f"needs {needed.memory.total / GB:.3g} GB on one {place.name} "
+                f"({place.capacity / GB:.3g} GB): {needed.memory.breakdown()}; {_smaller(context, step.spec, place)}"
             )
             found.append(Problem(step.path, f"{needed.parameters / 1e9:.3g} B parameters", allowed))
     return found
 
 
-def _smaller(given: Given, spec: PostTrainSpec, place: Place) -> str:
-    """What fits in place of it: smaller micro batches there, or the smallest accelerator with room for it."""
+def _smaller(context: RunContext, spec: PostTrainSpec, place: Place) -> str:
+    """Suggest what would fit: smaller micro batches, or the smallest accelerator with room."""
     for size in range(spec.micro_batch_size - 1, 0, -1):
         if spec.batch_size % size == 0:
-            less = need(given, spec.model_copy(update={"micro_batch_size": size}), place.kernels, place.capacity)
-            if less and place.has_room_for(less.memory):
-                return f"use micro_batch_size: {size}, which needs {less.memory.total / GB:.3g} GB"
+            smaller = need(context, spec.model_copy(update={"micro_batch_size": size}), place.kernels, place.capacity)
+            if smaller and place.has_room_for(smaller.memory):
+                return f"use micro_batch_size: {size}, which needs {smaller.memory.total / GB:.3g} GB"
     for chip in sorted(BY_NAME.values(), key=lambda chip: chip.memory_gb):
-        larger = place_of(Layout(device=chip.name), given.machine)
-        needed = need(given, spec, capacity=larger.capacity) if larger else None
+        larger = place_of(Layout(device=chip.name), context.machine)
+        needed = need(context, spec, capacity=larger.capacity) if larger else None
         if larger and needed and larger.has_room_for(needed.memory):
             return f"tune a smaller model, or give the stage a `placement` on {chip.name} ({chip.memory_gb:g} GB)"
-    return "tune a smaller model: no accelerator has so much"
+    return "tune a smaller model: no accelerator has as much memory"
 
 
-def _vllm_room(given: Given) -> list[Problem]:
-    """vLLM's share of the GPU that a stage is meant for holds the model's weights, and some KV cache."""
-    known = model_of(given)
+def _vllm_room(context: RunContext) -> list[Problem]:
+    """vLLM's share of a stage's GPU holds the model's weights and a minimal KV cache."""
+    known = model_of(context)
     if known is None or runs_on_a_cluster():
         return []
     weights, found = known[0].parameters(known[1]) * MODEL_BYTES, []
     shares: dict[str, tuple[StageSpec, float]] = {}
-    if "evaluate" in given:
-        shares["evaluate"] = (given.specs["evaluate"], given.specs["evaluate"].gpu_memory_share)
-    for step in given.tunings():
+    if "evaluate" in context:
+        shares["evaluate"] = (context.specs["evaluate"], context.specs["evaluate"].gpu_memory_share)
+    for step in context.tunings():
         if isinstance(step.spec, GRPOSpec):
             shares[step.path] = (step.spec, step.spec.gpu_memory_share)
         elif isinstance(step.spec, DPOSpec) and step.spec.pairs:
             shares[f"{step.path}.pairs"] = (step.spec, step.spec.pairs.gpu_memory_share)
     for path, (spec, share) in shares.items():
-        for device in tuning_devices(given, spec):
-            place = place_of(Layout(device=device), given.machine)
+        for device in tuning_devices(context, spec):
+            place = place_of(Layout(device=device), context.machine)
             if place is None or place.kernels != GPU or weights * WITH_CACHE <= share * place.capacity:
                 continue
             least = weights * WITH_CACHE / place.capacity
@@ -381,19 +383,20 @@ def _vllm_room(given: Given) -> list[Problem]:
 
 
 def _instead(spec: PretrainSpec, vocabulary: int, place: Place) -> str:
+    """Suggest a layout that fits."""
     found = fitting(spec, vocabulary, place)
     if found is None:
         return "no layout of it fits: use more or larger devices, shorter sequences or a smaller model"
-    less = estimate(spec.model_copy(update={"layout": found}), vocabulary, place.kernels)
-    return f"use {found.words()}, which needs {less.total / GB:.3g} GB"
+    smaller = estimate(spec.model_copy(update={"layout": found}), vocabulary, place.kernels)
+    return f"use {found.as_yaml()}, which needs {smaller.total / GB:.3g} GB"
 
 
-def _room(given: Given) -> list[Problem]:
-    """The disk has room for what the run writes, if it is this machine's."""
-    spec: PretrainSpec | None = given.specs.get("pretrain")
+def _room(context: RunContext) -> list[Problem]:
+    """This machine's disk has room for what the run writes to it."""
+    spec: PretrainSpec | None = context.specs.get("pretrain")
     if spec is None or spec.layout.device or spec.placement or runs_on_a_cluster():
         return []
-    needed = estimated_bytes(given, spec.model.parameters(vocabulary_of(given) or 0))
+    needed = estimated_bytes(context, spec.model.parameters(vocabulary_of(context) or 0))
     free = shutil.disk_usage(baton_home()).free
     if needed <= free:
         return []
@@ -404,24 +407,24 @@ def _room(given: Given) -> list[Problem]:
     return [Problem("pretrain.checkpoints.keep_last", spec.checkpoints.keep_last, allowed)]
 
 
-def _placements(given: Given) -> list[Problem]:
-    """A placed stage has as many machines as it is spread over, with an accelerator for each process, and they
-    share their files."""
-    found, specs = [], given.stages()
-    for name, placement in placements_of(given).items():
+def _placements(context: RunContext) -> list[Problem]:
+    """A placed stage has as many nodes as its layout, an accelerator for each process, its secrets, and storage that
+    its nodes share."""
+    found, specs = [], context.stages()
+    for name, placement in placements_of(context).items():
         spec = specs[name]
         layout = spec.layout if isinstance(spec, PretrainSpec) else Layout()
         if placement.nodes != layout.nodes:
             what = "as layout.nodes is" if isinstance(spec, PretrainSpec) else "this stage runs on one"
             found.append(Problem(f"{name}.placement.nodes", placement.nodes, f"{layout.nodes}: {what}"))
-        for number, each in enumerate(placement.accelerators if isinstance(spec, PretrainSpec) else ()):
-            chip, _, count = each.partition(":")
+        for number, chips in enumerate(placement.accelerators if isinstance(spec, PretrainSpec) else ()):
+            chip, _, count = chips.partition(":")
             if float(count or 1) != layout.processes:
                 allowed = f"{chip}:{layout.processes}: one for each of layout.processes"
-                found.append(Problem(f"{name}.placement.accelerators.{number}", each, allowed))
+                found.append(Problem(f"{name}.placement.accelerators.{number}", chips, allowed))
         if placement.setup and redact_text(placement.setup) != placement.setup:
             allowed = (
-                "lines without secrets: a recipe is stored as it is. Set an environment variable, name it in "
+                "lines without secrets: a recipe is stored as plain text. Set an environment variable, name it in "
                 f"{name}.placement.secrets: [NAME], and write $NAME here"
             )
             found.append(Problem(f"{name}.placement.setup", HIDDEN, allowed))
@@ -437,27 +440,27 @@ def _placements(given: Given) -> list[Problem]:
 
 
 def _starts_jobs() -> bool:
-    """Whether SkyPilot's jobs are started here, and not by a cluster's connector."""
+    """Whether this machine starts SkyPilot's jobs, rather than a cluster's connector."""
     return importlib.util.find_spec("sky") is not None and not runs_on_a_cluster()
 
 
-# bytes for each weight: bf16 weights, fp32 master weights, and Adam's two moments; a model for exchange in bf16
+# bytes per parameter: bf16 weights, fp32 master weights and Adam's two moments; bf16 weights in an exported model
 CHECKPOINT_BYTES = 2 + 4 + 4 + 4
 MODEL_BYTES = 2
 TUNING_BYTES = 4 + 4 + 4  # TRL's checkpoints: fp32 weights and Adam's two moments
 
 
-def estimated_bytes(given: Given, parameters: int) -> int:
-    """What the run will write, roughly: checkpoints (one more while saving), models, shards."""
-    spec = given.specs["pretrain"]
+def estimated_bytes(context: RunContext, parameters: int) -> int:
+    """Approximate bytes that the run writes: checkpoints (one more while saving), and models."""
+    spec = context.specs["pretrain"]
     kept = (spec.checkpoints.keep_last + 1) * CHECKPOINT_BYTES
-    tuned = len(given.tunings()) * given.specs.get("seeds", 1)
-    models = MODEL_BYTES * (1 + tuned + ("publish" in given)) + 2 * TUNING_BYTES * bool(tuned)
+    tuned = len(context.tunings()) * context.specs.get("seeds", 1)
+    models = MODEL_BYTES * (1 + tuned + ("publish" in context)) + 2 * TUNING_BYTES * bool(tuned)
     return int(parameters * (kept + models))
 
 
-FOR_A_DAG: list[Callable[[Given], list[Problem]]] = [_across_fields, order, inputs, _named_rows, _post_training]
-CHECKS: list[Callable[[Given], list[Problem]]] = [
+FOR_A_DAG: list[Callable[[RunContext], list[Problem]]] = [_across_fields, order, inputs, _named_rows, _post_training]
+CHECKS: list[Callable[[RunContext], list[Problem]]] = [
     problems_of_rows,
     problems_of_rewards,
     _text,

@@ -1,4 +1,4 @@
-"""What a person sees of a recipe that cannot run: each problem with its path, value and way out."""
+"""Format the problems of a recipe: each with its path, value, what is allowed, and a way out."""
 
 import difflib
 import re
@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from infra.commands import command
 from infra.errors import Stopped
 from infra.tracking.redact import HIDDEN, redact
 from tasks.spec import Problem
@@ -29,7 +30,7 @@ class RecipeError(Stopped):
     def __init__(
         self, problems: list[Problem], recipe: BaseModel | None = None, lines: Mapping[str, int] | None = None
     ) -> None:
-        """`recipe`: what is wrong, when its fields are right by themselves. `lines`: of its file, by path."""
+        """`recipe`: if each of its fields is valid by itself. `lines`: the file's line numbers by path."""
         self.problems, self.recipe, self.lines = problems, recipe, lines or {}
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         shown = [
@@ -42,7 +43,7 @@ class RecipeError(Stopped):
 
 
 def problems_from(error: ValidationError, model: type[BaseModel], raw: Any) -> list[Problem]:
-    """pydantic's errors in the recipe's own words."""
+    """Convert pydantic's errors, with paths as in the YAML."""
     found = []
     for item in error.errors(include_url=False):
         path, parent = locate(item["loc"], model, raw)
@@ -55,8 +56,8 @@ def problems_from(error: ValidationError, model: type[BaseModel], raw: Any) -> l
         elif item["type"] == "string_pattern_mismatch" and (field := _field(path, parent)):
             allowed = f"{field.description}; the pattern is {item['ctx']['pattern']}"
         else:
-            said = item["msg"].removeprefix("Value error, ")
-            allowed = said[0].lower() + said[1:]
+            message = item["msg"].removeprefix("Value error, ")
+            allowed = message[0].lower() + message[1:]
         value = "(not given)" if item["type"] == "missing" else item["input"]
         found.append(Problem(path or "recipe", value, allowed))
     return found
@@ -67,24 +68,24 @@ def _field(path: str, parent: type[BaseModel] | None) -> FieldInfo | None:
 
 
 def _section(path: str) -> str:
-    """What a section, or the whole recipe, may be."""
+    """What is allowed for a section, or for the whole recipe."""
     if not path:
         return "a mapping of sections, such as `corpus:` and `pretrain:`"
     name = path.rpartition(".")[2]
     fields = "a mapping of fields" if name.isdigit() else f"a mapping of fields: write `{name}: {{}}` for the defaults"
-    return f"{fields}; `python -m workflows.describe` lists them"
+    return f"{fields}; `{command('python -m workflows.describe')}` lists them"
 
 
 def locate(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) -> tuple[str, type[BaseModel] | None]:
-    """The field's path as written in the YAML, and the model that its parent is. A location also
-    holds the tags of unions, which are not fields."""
+    """The field's path as written in the YAML, and its parent's model. A location also contains the tags of unions,
+    which are not fields."""
     parts: list[str] = []
     parent: type[BaseModel] | None = model
     options: list[type[BaseModel]] = []
-    by_key = False  # the next part is a key of a dictionary, whose values are what `parent` is
+    by_key = False  # the next part is a key of a dictionary whose values are of type `parent`
     for index, part in enumerate(location):
         last = index == len(location) - 1
-        if isinstance(part, int) or by_key:  # of a list or a dictionary: the parent is what its items are
+        if isinstance(part, int) or by_key:  # an item of a list or dictionary; `parent` is already its type
             by_key = False
             parts.append(str(part))
             items: Any = raw if isinstance(raw, list | dict) else {part: None}
@@ -94,7 +95,7 @@ def locate(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) ->
         annotation = (
             field.annotation if field else _of_extras(parent) if isinstance(raw, dict) and part in raw else None
         )
-        if annotation is None and not last:  # a union's tag: it says which model this is
+        if annotation is None and not last:  # a union's tag selects the model
             parent = next((option for option in options if _tag(option) == part), parent) if parts else parent
             continue
         if field is None and last and not isinstance(raw, dict):
@@ -108,7 +109,7 @@ def locate(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) ->
 
 
 def _of_extras(model: type[BaseModel] | None) -> Any:
-    """What a model's fields of any name are; None: it has none."""
+    """The type of a model's extra fields; None: it allows none."""
     if model is None or model.model_config.get("extra") != "allow":
         return None
     return typing.get_args(typing.get_type_hints(model)["__pydantic_extra__"])[1]
@@ -135,7 +136,7 @@ def _known_fields(name: str, model: type[BaseModel] | None) -> str:
 
 
 def _line_of(path: str, lines: Mapping[str, int]) -> str:
-    """Where the field is, or the nearest one around it: a field that is missing has no line."""
+    """The line of the field or of its nearest parent that has one: a missing field has none."""
     while path and path not in lines:
         path = path.rpartition(".")[0]
     return f" (line {lines[path]})" if path else ""
@@ -143,8 +144,8 @@ def _line_of(path: str, lines: Mapping[str, int]) -> str:
 
 def shown(problem: Problem) -> Any:
     """The value, without secrets."""
-    of_secrets = _OF_SECRETS.search(problem.path) and not _NAME.fullmatch(str(problem.value))  # a value, not its name
-    if of_secrets or problem.path.endswith(".placement.setup"):
+    is_secret = _OF_SECRETS.search(problem.path) and not _NAME.fullmatch(str(problem.value))  # not a variable's name
+    if is_secret or problem.path.endswith(".placement.setup"):
         return HIDDEN
     return redact(problem.value, problem.path.rpartition(".")[2])
 
@@ -156,6 +157,6 @@ def _short(problem: Problem) -> str:
 
 
 def _cut(text: str, limit: int = 60) -> str:
-    """A text that a terminal can show, and that is not too long."""
-    text = "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text[: limit + 1])
+    """A text shortened, and escaped where a terminal can't print it."""
+    text = "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text[: limit + 1])
     return text if len(text) <= limit else text[: limit - 1] + "…"

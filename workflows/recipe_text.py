@@ -1,7 +1,7 @@
-"""A recipe's text, as a value that a recipe is validated from: YAML 1.2, of which JSON is a part.
+"""Parse a recipe's text: YAML 1.2, a superset of JSON.
 
-What YAML would let pass in silence is a problem here: a key that stands twice, `024` (20 in YAML 1.1, 24 in 1.2), a tag
-such as `!!python/object`. Size, depth and the number of values are bounded, those that an alias repeats included.
+What YAML parsers silently accept is reported here: duplicate keys, `024` (20 in YAML 1.1, 24 in 1.2), tags such as
+`!!python/object`. Size, depth and the number of values are bounded, aliases counted as often as they are expanded.
 """
 
 import re
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 LARGEST = 2**20  # bytes
 DEEPEST = 32  # levels of nesting
 MOST_VALUES = 20_000
-TEXT = ("str", "timestamp", "value")  # the tags of what is text in YAML 1.2; 1.1 has dates, and =
+TEXT = ("str", "timestamp", "value")  # tags of plain text in YAML 1.2; 1.1 has dates, and =
 SUFFIXES = (".yaml", ".yml", ".json")
 
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,9})?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_AMBIGUOUS = "ambiguous: write a number in decimal digits without zeros in front, or a text in quotes"
+_AMBIGUOUS = "ambiguous: write a number in decimal digits without leading zeros, or a quoted string"
 
 R = TypeVar("R", bound=Recipe)
 
 
 def load(source: str | Path, validate: Callable[[Any], R], name: str = "recipe") -> R:
-    """The recipe in a file, or in a text that begins with `{`. `name` is what the source was given as. Raises
-    RecipeError with every problem of the text and of the recipe."""
+    """Read a recipe from a file, or from text that begins with `{`. `name`: the option or variable that named the
+    source. Raises RecipeError with every problem of the text and of the recipe."""
     inline = isinstance(source, str) and source.lstrip().startswith("{")
     try:
         read = _Reader(str(source) if inline else _text_of(Path(source)))
@@ -42,8 +42,8 @@ def load(source: str | Path, validate: Callable[[Any], R], name: str = "recipe")
     try:
         recipe = validate(read.content)
     except RecipeError as error:
-        said = {problem.path for problem in read.problems}
-        found = read.problems + [problem for problem in error.problems if problem.path not in said]
+        reported = {problem.path for problem in read.problems}
+        found = read.problems + [problem for problem in error.problems if problem.path not in reported]
         raise RecipeError(found, error.recipe, read.lines) from error
     if read.problems:
         raise RecipeError(read.problems, recipe, read.lines)
@@ -51,7 +51,7 @@ def load(source: str | Path, validate: Callable[[Any], R], name: str = "recipe")
 
 
 class _Unreadable(Exception):
-    """There is no value to validate."""
+    """The text has no value to validate."""
 
 
 def _text_of(path: Path) -> str:
@@ -70,24 +70,24 @@ def _text_of(path: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        if len(content) > LARGEST:  # cut in the middle of a character, maybe
+        if len(content) > LARGEST:  # possibly cut in the middle of a character
             return content.decode("latin-1")
         raise _Unreadable(f"text in UTF-8; byte {error.start} is not: {error.reason}") from error
 
 
 @dataclass
 class _Reader:
-    """A text as a value, what is wrong with the text, and the lines of its fields. Raises _Unreadable."""
+    """Parse a text into a value, its problems, and the line numbers of its fields. Raises _Unreadable."""
 
     text: str
     content: Any = None
     problems: list[Problem] = field(default_factory=list)
-    lines: dict[str, int] = field(default_factory=dict)  # of each field, by its path
+    lines: dict[str, int] = field(default_factory=dict)  # by field path
     _values: int = 0
-    _said: set[tuple[str, str]] = field(default_factory=set)
+    _reported: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        from ruamel.yaml import YAML  # not on the path of --help
+        from ruamel.yaml import YAML  # imported late to keep --help fast
         from ruamel.yaml.composer import Composer, MaxDepthExceededError
         from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
@@ -103,7 +103,7 @@ class _Reader:
         yaml = YAML(typ="safe", pure=True)
         yaml.Composer, yaml.max_depth = Counting, DEEPEST
         yaml.composer.warn_double_anchors = False
-        # YAML has tabs between tokens as JSON has them, and ruamel.yaml has not; in a JSON string none can stand
+        # YAML, like JSON, allows tabs between tokens; ruamel.yaml does not. A JSON string cannot hold a raw tab
         text = self.text.replace("\t", " ") if self.text.lstrip().startswith("{") else self.text
         try:
             node = yaml.compose(text)
@@ -114,7 +114,7 @@ class _Reader:
             where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
             why = ": ".join(filter(None, (error.context, error.problem)))
             raise _Unreadable(f"YAML or JSON: {where}{why}") from error
-        except (YAMLError, ValueError) as error:  # an escape beyond Unicode is a ValueError
+        except (YAMLError, ValueError) as error:  # ValueError: an escape beyond Unicode
             raise _Unreadable(f"YAML or JSON: {error}") from error
         self._values = 0
         self.content = None if node is None else self._value(node, (), 0)
@@ -122,10 +122,10 @@ class _Reader:
     def _count(self) -> None:
         self._values += 1
         if self._values > MOST_VALUES:
-            raise _Unreadable(f"at most {MOST_VALUES:,} values, those that an alias repeats included")
+            raise _Unreadable(f"at most {MOST_VALUES:,} values, with aliases expanded")
 
     def _value(self, node: "Node", path: tuple[str, ...], depth: int) -> Any:
-        """What a node stands for; an alias is the node itself, once more."""
+        """A node's value; an alias is the same node again."""
         from ruamel.yaml.nodes import MappingNode, ScalarNode
 
         self._count()
@@ -136,7 +136,7 @@ class _Reader:
             return self._scalar(node, path)
         kind = "map" if isinstance(node, MappingNode) else "seq"
         if _tag(node) != kind:
-            self._wrong(path, f"!{_tag(node)}", f"a plain {kind}: no tags")
+            self._report(path, f"!{_tag(node)}", f"a plain {kind}: no tags")
         if isinstance(node, MappingNode):
             return self._mapping(node, path, depth)
         return [self._value(item, (*path, str(index)), depth + 1) for index, item in enumerate(node.value)]
@@ -146,21 +146,21 @@ class _Reader:
         merged: dict[str, Any] = {}
         for key, value in node.value:
             line, tag = key.start_mark.line + 1, _tag(key)
-            if tag == "merge":  # not YAML 1.2's, and what anchors are mostly used for
+            if tag == "merge":  # not in YAML 1.2, but the main use of anchors
                 content = self._value(value, path, depth + 1)
                 for part in reversed(content if isinstance(content, list) else [content]):
                     if isinstance(part, dict):
                         merged |= part
                     else:
-                        self._wrong((*path, "<<"), part, "an alias of a mapping, or a list of such")
+                        self._report((*path, "<<"), part, "an alias of a mapping, or a list of them")
                 continue
             name = self._text(key.value, path) if tag in TEXT else str(key.value)[:60]
             if name in found:
-                self._wrong((*path, name), "(twice)", f"stands again on line {line}; leave one of the two out")
+                self._report((*path, name), "(twice)", f"is repeated on line {line}; remove one of the two")
                 continue
             self.lines.setdefault(".".join((*path, name)), line)
             if tag not in TEXT:
-                self._wrong((*path, name), tag, "the name of a field is text")
+                self._report((*path, name), tag, "a field's name is a string")
                 continue
             found[name] = self._value(value, (*path, name), depth + 1)
         return merged | found
@@ -178,29 +178,29 @@ class _Reader:
         if tag == "float" and (_FLOAT.fullmatch(text) or _NOT_FINITE.fullmatch(text)):
             return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
         allowed = {
-            "int": "a number of 64 bits" if _INTEGER.fullmatch(text) else _AMBIGUOUS,
+            "int": "a 64-bit number" if _INTEGER.fullmatch(text) else _AMBIGUOUS,
             "float": _AMBIGUOUS,
             "bool": "true or false",
         }
-        self._wrong(path, text, allowed.get(tag, f"a plain value: no tag, which is !{tag} here"))
+        self._report(path, text, allowed.get(tag, f"a plain value, without the tag !{tag}"))
         return None
 
     def _text(self, text: str, path: tuple[str, ...]) -> str:
-        """JSON may have a character beyond 16 bits as two halves."""
+        """Join surrogate pairs: JSON escapes a character beyond 16 bits as two halves."""
         try:
             whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         except UnicodeDecodeError:
             whole = "\0"
         if "\0" not in whole:
             return whole
-        self._wrong(path, text, "text without NUL characters and halves of surrogate pairs")
+        self._report(path, text, "text without NUL characters or unpaired surrogates")
         return ""
 
-    def _wrong(self, path: tuple[str, ...], value: Any, allowed: str) -> None:
-        said = (".".join(path) or "recipe", allowed)
-        if said not in self._said:  # an alias repeats it
-            self._said.add(said)
-            self.problems.append(Problem(said[0], value, allowed))
+    def _report(self, path: tuple[str, ...], value: Any, allowed: str) -> None:
+        key = (".".join(path) or "recipe", allowed)
+        if key not in self._reported:  # an alias repeats it
+            self._reported.add(key)
+            self.problems.append(Problem(key[0], value, allowed))
 
 
 def _tag(node: "Node") -> str:
@@ -209,4 +209,4 @@ def _tag(node: "Node") -> str:
 
 
 def _too_deep() -> _Unreadable:
-    return _Unreadable(f"at most {DEEPEST} levels of nesting; or an alias is within what it stands for")
+    return _Unreadable(f"at most {DEEPEST} levels of nesting, and no alias inside its own anchor")

@@ -1,11 +1,11 @@
-"""What `pyflyte run --remote`, and `pyflyte register` of a launch plan, are told before anything is registered: what a
-cluster's pods would not have."""
+"""Check a recipe against what a cluster's pods have, before `pyflyte run --remote` or `pyflyte register` registers
+anything."""
 
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -13,20 +13,18 @@ from flytekit.clis.sdk_in_container.constants import CTX_CONFIG_FILE
 from flytekit.clis.sdk_in_container.helpers import FLYTE_REMOTE_INSTANCE_KEY
 
 import images
-from images import NO_IMAGES
 from infra.placement.storage import StorageError, is_bucket
 from infra.progress import say
 from infra.tracking.machine import CONSOLE, LINEAGE
 from infra.tracking.redact import redact_text
 from tasks.spec import Problem
-from workflows.given import Given
 from workflows.pod_defaults import fitted, gpus_of_all
-from workflows.recipe import Recipe, given_of
-from workflows.recipe_error import RecipeError
-from workflows.travelling import named_here, sent, too_large, with_sources
+from workflows.recipe import Recipe, context_of, validated
+from workflows.run_context import RunContext
+from workflows.uploads import local_paths, too_large, upload, with_source_code
 
 STORE = "MLFLOW_TRACKING_URI"
-# A pod has nothing of the client's
+# A pod has nothing of the client's environment
 PASSED_ON = (STORE, "MLFLOW_EXPERIMENT_NAME", "BATON_STORAGE", "HF_HUB_OFFLINE", LINEAGE)
 
 
@@ -34,58 +32,52 @@ R = TypeVar("R", bound=Recipe)
 
 
 def checked(validate: Callable[[Any], R], run: Any) -> Callable[[Any], R]:
-    """A recipe's validation, and what a cluster asks beside it; the small files that it names are uploaded. `run`:
-    flytekit's RunLevelParams, or a `registration`. Raises RecipeError, NoImage, Stopped."""
+    """`validate`, then check what the recipe's run requires of a cluster; upload the small local files that the recipe
+    names. `run`: flytekit's RunLevelParams, or a `registration`. Raises RecipeError, NoImage, Stopped."""
 
-    def both(content: Any) -> R:
-        found: list[Problem] = []
-        try:
-            recipe = validate(content)
-        except RecipeError as error:
-            if error.recipe is None:
-                raise
-            recipe, found = cast(R, error.recipe), error.problems
-        given = given_of(recipe)
+    def check(content: Any) -> R:
         shared = run.envvars.get("BATON_STORAGE", "")
-        named = named_here(given, shared)
-        found += [*too_large(named, shared), *_nodes(given, shared), *_tracking(run.envvars)]
-        if found:
-            raise RecipeError(found, recipe)
+        recipe = validated(content, validate, lambda found: _problems(context_of(found), shared, run.envvars))
         images_of(run)
         _compile(recipe)
-        if gpus := gpus_of_all(given):
-            asked = ", ".join(f"{stage} {many}" for stage, many in gpus.items())
-            say(f"GPUs that the pods ask for: {asked} (`pod: {{resources: {{gpu: 0}}}}` in a stage: none)")
-        whole: R = with_sources(recipe)
-        return sent(whole, named, run)
+        if gpus := gpus_of_all(context_of(recipe)):
+            requests = ", ".join(f"{stage} {count}" for stage, count in gpus.items())
+            say(f"GPUs that the pods request: {requests} (`pod: {{resources: {{gpu: 0}}}}` in a stage: none)")
+        portable: R = with_source_code(recipe)
+        return upload(portable, local_paths(context_of(recipe), shared), run)
 
-    return both
+    return check
+
+
+def _problems(context: RunContext, shared: str, environment: dict[str, str]) -> list[Problem]:
+    return [*too_large(local_paths(context, shared), shared), *_nodes(context, shared), *_tracking(environment)]
 
 
 def registration() -> Any:
-    """As RunLevelParams, what `pyflyte register` was told, if that is what imports the caller; else None."""
+    """The options of `pyflyte register`, with the fields of RunLevelParams, if that command imports the caller; else
+    None."""
     context = click.get_current_context(silent=True)
     if context is None or context.info_name != "register":
         return None
-    told = context.params
+    options = context.params
     return SimpleNamespace(
         config_file=context.obj.get(CTX_CONFIG_FILE),
-        image_config=told["image_config"],
-        envvars=told["env"] or {},
-        project=told["project"],
-        domain=told["domain"],
+        image_config=options["image_config"],
+        envvars=options["env"] or {},
+        project=options["project"],
+        domain=options["domain"],
         remote_instance=lambda: context.obj[FLYTE_REMOTE_INSTANCE_KEY],
     )
 
 
 def pass_on(run: Any) -> None:
-    """Into the `--env` of a run: variables of this environment that have no secrets in them, unless it has them."""
+    """Add this environment's variables to a run's `--env`, except those with secrets and those it sets itself."""
     here = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)} | {CONSOLE: _console(run)}
     run.envvars = {name: value for name, value in here.items() if redact_text(value) == value} | (run.envvars or {})
 
 
 def _console(run: Any) -> str:
-    """Flyte's console, as `pyflyte run` itself says where the execution can be seen."""
+    """The address of Flyte's console, as `pyflyte run` derives it."""
     from flytekit.configuration import Config
 
     platform = Config.auto(run.config_file).platform
@@ -94,23 +86,23 @@ def _console(run: Any) -> str:
 
 
 def images_of(run: Any) -> None:
-    """Every family has an image. Raises NoImage."""
+    """Check that every stage family has an image. Raises NoImage."""
     from flytekit.clis.sdk_in_container.helpers import patch_image_config
 
     config = patch_image_config(run.config_file, run.image_config)
-    missing = [each.name for each in images.BY_FAMILY.values() if not (each.registry or config.find_image(each.name))]
+    missing = [spec.name for spec in images.BY_FAMILY.values() if not (spec.registry or config.find_image(spec.name))]
     if missing:
-        raise images.NoImage(NO_IMAGES.format(", ".join(missing)))
+        raise images.no_images(", ".join(missing))
 
 
-def _nodes(given: Given, shared: str) -> list[Problem]:
-    """Only SkyPilot starts the processes of several machines, and these write one checkpoint together."""
-    spec = given.specs.get("pretrain")
+def _nodes(context: RunContext, shared: str) -> list[Problem]:
+    """Several nodes need SkyPilot to start their processes, and a shared folder for their common checkpoint."""
+    spec = context.specs.get("pretrain")
     if spec is None or spec.layout.nodes == 1:
         return []
     if spec.placement is None:
         nodes = spec.layout.nodes
-        allowed = f"1, in a cluster's pod; several machines are SkyPilot's: add `placement: {{nodes: {nodes}, …}}`"
+        allowed = f"1 in a cluster's pod; for several nodes use SkyPilot: add `placement: {{nodes: {nodes}, …}}`"
         return [Problem("pretrain.layout.nodes", nodes, allowed)]
     if spec.placement.storage or (shared and not is_bucket(shared)):
         return []
@@ -118,29 +110,29 @@ def _nodes(given: Given, shared: str) -> list[Problem]:
 
 
 def _tracking(environment: dict[str, str]) -> list[Problem]:
-    """A pod's own file of records is gone with it."""
+    """A tracking server is set: a file in a pod is lost with it."""
     store = environment.get(STORE)
     if store is None:
-        way_out = f"--env {STORE}=http://… if it does not"
-        say(f"tracking: {STORE} is not set here: pods record nothing unless the cluster sets it for them ({way_out})")
+        way_out = f"otherwise pass --env {STORE}=http://…"
+        say(f"tracking: {STORE} is not set here: pods record nothing unless the cluster sets it ({way_out})")
         return []
     if urlsplit(store).scheme in ("http", "https", "databricks"):
         return []
-    return [Problem(STORE, redact_text(store), "a server that the pods reach: http://… or https://…")]
+    return [Problem(STORE, redact_text(store), "a server that the pods can reach: http://… or https://…")]
 
 
 def _compile(recipe: Recipe) -> None:
-    """The DAG as the first pod would make it, so that what Flyte cannot run is said here. Raises Stopped."""
+    """Compile the DAG as the first pod would, to report here what Flyte cannot run. Raises Stopped."""
     from flytekit.configuration import ImageConfig, SerializationSettings
     from flytekit.core.context_manager import CompilationState, FlyteContextManager
 
     from workflows.continuous_recipe import ContinuousRecipe
     from workflows.pretrain_to_rl import dag
 
-    if isinstance(recipe, ContinuousRecipe):  # its DAGs depend on what the registry says
+    if isinstance(recipe, ContinuousRecipe):  # its DAGs depend on the registry's content
         return
     here = FlyteContextManager.current_context().with_serialization_settings(SerializationSettings(ImageConfig()))
     compiling = here.with_compilation_state(CompilationState(prefix=""))
-    # an address that pods alone can look up: that was said, and the first pod compiles the rest
+    # an address that only pods can read was already reported; the first pod compiles the rest
     with suppress(StorageError), FlyteContextManager.with_context(compiling):
-        dag(fitted(recipe, given_of(recipe)))
+        dag(fitted(recipe, context_of(recipe)))

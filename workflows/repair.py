@@ -1,7 +1,7 @@
-"""A recipe with errors, repaired so that the rest of it can be checked as well.
+"""Repair a recipe with errors, so that the rest of it can be checked too.
 
-Each wrong field gets a value that it may have, in two ways. What is said of both repaired recipes in the same words
-does not depend on the wrong fields: it is wrong whatever they will be.
+Each wrong field gets a valid value, in two ways. A problem that both repaired recipes have in the same words does not
+depend on the wrong fields.
 """
 
 import copy
@@ -34,7 +34,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def repaired(raw: Any, errors: ValidationError, model: type[BaseModel], way: int) -> Any:
-    """`raw` without its unknown fields, and with others in place of the wrong ones. `way`: 0 or 1."""
+    """`raw` without its unknown fields, and with valid values in the wrong ones. `way`: 0 or 1."""
     whole = copy.deepcopy(raw)
     for error in errors.errors(include_url=False, include_context=False, include_input=False):
         location = error["loc"]
@@ -54,7 +54,7 @@ def repaired(raw: Any, errors: ValidationError, model: type[BaseModel], way: int
 
 
 def _holder(whole: Any, parents: list[str]) -> Any:
-    """What a field is in; None: it is no longer there."""
+    """The dictionary or list that holds a field; None: it was removed."""
     for parent in parents:
         if isinstance(whole, list) and parent.isdigit() and int(parent) < len(whole):
             whole = whole[int(parent)]
@@ -64,11 +64,11 @@ def _holder(whole: Any, parents: list[str]) -> Any:
 
 
 def _values(field: FieldInfo) -> list[Any]:
-    """Two values that the field may have: of a section, that it is there is sure."""
+    """Two valid values of a field; a section's are never null."""
     if models := models_in(field.annotation):
-        required = {name: _values(each)[0] for name, each in models[0].model_fields.items() if each.is_required()}
-        plain = {name: each for name, each in models[0].model_fields.items() if each.default is not None}
-        return [required, {name: _values(each)[-1] for name, each in plain.items()}]
+        required = {name: _values(info)[0] for name, info in models[0].model_fields.items() if info.is_required()}
+        plain = {name: info for name, info in models[0].model_fields.items() if info.default is not None}
+        return [required, {name: _values(info)[-1] for name, info in plain.items()}]
     default = [] if field.is_required() else [field.get_default(call_default_factory=True)]
     return [*default, *(value for value in _allowed(field) if value not in default)][:2]
 
@@ -84,5 +84,5 @@ def _allowed(field: FieldInfo) -> Iterator[Any]:
 
 
 def _choices(field: FieldInfo) -> Iterator[Any]:
-    """Of a Literal."""
+    """The choices of a Literal."""
     yield from getattr(field.annotation, "__args__", ())

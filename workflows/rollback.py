@@ -1,16 +1,16 @@
-"""Turn the champion back.
+"""Roll back the champion.
 
-python -m workflows.rollback NAME                the version before is champion again; once more undoes it
-python -m workflows.rollback NAME --to VERSION   an earlier champion is
-python -m workflows.rollback NAME --show         who was champion, from when to when; changes nothing
+python -m workflows.rollback NAME                make the previous version champion; repeat to undo
+python -m workflows.rollback NAME --to VERSION   make an earlier champion champion again
+python -m workflows.rollback NAME --show         show the champions and their terms; changes nothing
 
-A service that follows the champion moves by itself. Continuous training goes on from the version that
-is turned back to: the versions after it are set aside, with the text that they brought, until they are
-turned to again.
+A service that follows the champion switches by itself. Continuous training continues from the restored version. Later
+versions and the text that they brought are set aside until one of them is restored.
 """
 
 import click
 
+from infra.commands import command
 from infra.errors import Stopped
 from infra.tracking.store import check_reachable
 from tasks.job import StageError
@@ -19,34 +19,35 @@ from tasks.job import StageError
 @click.command(help=__doc__.replace("\n\n", "\n\n\b\n", 1))
 @click.argument("name")
 @click.option(
-    "--to", type=click.IntRange(min=1), metavar="VERSION", help="An earlier champion; default: the one before."
+    "--to", type=click.IntRange(min=1), metavar="VERSION", help="An earlier champion; default: the previous one."
 )
-@click.option("--show", is_flag=True, help="Show who was champion when, and change nothing.")
+@click.option("--show", is_flag=True, help="Show the champions and their terms, and change nothing.")
 def main(name: str, to: int | None, show: bool) -> None:
     from tasks.publish.aliases import ROLLED_BACK_TAG, Version, terms, versions
     from tasks.publish.champion import roll_back
 
     check_reachable()
 
-    def said(version: Version) -> str:
+    def label(version: Version) -> str:
         return f"version {version.version} ({version.tags.get('baton.label', 'model')} {version.digest[:12]})"
 
     try:
         if show:
-            served = [(term, each) for each in versions(name) for term in terms(each)]
+            served = [(term, version) for version in versions(name) for term in terms(version)]
             if not served:
                 raise StageError(f"{name}: no version was ever champion")
-            for term, each in sorted(served, key=lambda one: one[0]["since"] or ""):
+            for term, version in sorted(served, key=lambda one: one[0]["since"] or ""):
                 until = f"{term['until']}  {term['why']}" if term["until"] else "now"
-                click.echo(f"{said(each)}  {term['since'] or 'unknown'} – {until}")
+                click.echo(f"{label(version)}  {term['since'] or 'unknown'} – {until}")
             return
         was, now = roll_back(name, to)
-        aside = [str(each.version) for each in versions(name) if ROLLED_BACK_TAG in each.tags]
+        aside = [str(version.version) for version in versions(name) if ROLLED_BACK_TAG in version.tags]
     except StageError as error:
         raise Stopped(str(error)) from error
-    click.echo(f"champion of {name}: {said(now)}; it was {said(was)}, which is `previous` now")
+    click.echo(f"champion of {name}: {label(now)}; `previous` is now {label(was)}")
     if aside:
-        click.echo(f"set aside: {', '.join(aside)} (to undo: python -m workflows.rollback {name})")
+        undo = command(f"python -m workflows.rollback {name}")
+        click.echo(f"set aside: {', '.join(aside)} (to undo: {undo})")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The launch plans by their cron expressions, on a machine without a Flyte cluster: `make schedule`.
+"""Start the launch plans by their cron expressions, without a Flyte cluster: `make schedule`.
 
     python -m workflows.schedule [--recipe FILE] [--now] [--list]
 
-One run at a time, each a process of its own (`pyflyte run` of the launch plan). A run that falls due while another
-is going, or while the machine sleeps, starts once afterwards. One that fails is started again, as often as the
-recipe's schedule.retries says, and continues where it stood.
+One run at a time, each in its own process (`pyflyte run` of the launch plan). A run that falls due while another is
+running, or while the machine is suspended, starts once afterwards. A failed run is restarted up to the recipe's
+schedule.retries times, and continues where it stopped.
 """
 
 import os
@@ -22,9 +22,9 @@ from croniter import croniter
 from infra.launch import sigterm_as_exit
 from infra.progress import say
 
-LOOK_S = 30.0  # between two looks at the clock: a machine that slept notices
-PAUSE_S = 60.0  # before the first retry; twice as long before each further one
-WRONG_RECIPE = 2  # exit code: another try would not help
+POLL_S = 30.0  # longest sleep: the clock is checked again after a suspend
+PAUSE_S = 60.0  # before the first retry; doubled for each further one
+WRONG_RECIPE = 2  # exit code: a retry would not help
 LAUNCH_PLANS = Path(__file__).with_name("launch_plans.py")
 
 
@@ -47,18 +47,18 @@ def due(plans: list[Plan], since: datetime, now: datetime) -> list[Plan]:
     return [plans[index] for start, index in starts if start <= now]
 
 
-def keep(
+def run_forever(
     plans: list[Plan],
     start: Callable[[Plan], object],
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Start each plan when it is due, until somebody ends us. `now` and `sleep` are the clock."""
+    """Start each plan when it is due, until interrupted. `now` and `sleep` are the clock."""
     since = now()
     while True:
         upcoming = min(plan.after(since) for plan in plans)
         while (left := (upcoming - now()).total_seconds()) > 0:
-            sleep(min(left, LOOK_S))
+            sleep(min(left, POLL_S))
         moment = now()
         for plan in due(plans, since, moment):
             start(plan)
@@ -66,10 +66,10 @@ def keep(
 
 
 def run(plan: Plan, retries: int, sleep: Callable[[float], None] = time.sleep) -> int:
-    """One run, started again when it fails; returns its exit code."""
+    """Run a plan, with retries when it fails; returns the last exit code."""
     for attempt in range(retries + 1):
-        again = f" again ({attempt} of {retries})" if attempt else ""
-        say(f"{datetime.now(UTC):%Y-%m-%d %H:%M} {plan.name} starts{again}")
+        retry = f" (retry {attempt} of {retries})" if attempt else ""
+        say(f"{datetime.now(UTC):%Y-%m-%d %H:%M} {plan.name} starts{retry}")
         code = _process([str(Path(sys.executable).with_name("pyflyte")), "run", str(LAUNCH_PLANS), plan.name])
         if code in (0, WRONG_RECIPE) or attempt == retries:
             break
@@ -79,7 +79,7 @@ def run(plan: Plan, retries: int, sleep: Callable[[float], None] = time.sleep) -
 
 
 def _process(command: list[str]) -> int:
-    """Run it to its end; it ends with us."""
+    """Run a command and return its exit code; it is terminated with this process."""
     process = subprocess.Popen(command)
     with sigterm_as_exit():
         try:
@@ -93,24 +93,27 @@ def _process(command: list[str]) -> int:
 @click.command()
 @click.option("--recipe", type=click.Path(path_type=Path), help="Continuous recipe; else BATON_CONTINUOUS has it.")
 @click.option("--now", is_flag=True, help="Start every plan once before waiting.")
-@click.option("--list", "only_list", is_flag=True, help="Print the plans and their next starts, and end.")
+@click.option("--list", "only_list", is_flag=True, help="Print the plans and their next starts, and exit.")
 def main(recipe: Path | None, now: bool, only_list: bool) -> None:
     """Start the launch plans by their cron expressions, until Ctrl-C."""
     if recipe:
         os.environ["BATON_CONTINUOUS"] = str(recipe.absolute())
-    from workflows import launch_plans  # Flyte: not on the path of --help
+    from workflows import launch_plans  # imports Flyte: not for --help
+    from workflows.continuous_recipe import ContinuousRecipe
+    from workflows.machine import checked_here
 
     retries = launch_plans.recipe().schedule.retries
-    plans = [Plan(each.name, each.schedule.cron_schedule.schedule) for each in launch_plans.PLANS]
+    plans = [Plan(found.name, found.schedule.cron_schedule.schedule) for found in launch_plans.PLANS]
     for plan in plans:
         say(f"{plan.name:<10} {plan.cron:<14} next {plan.after(datetime.now(UTC)):%Y-%m-%d %H:%M} UTC")
-    if told := launch_plans.recipe().schedule.notify:
-        say(f"schedule.notify: {', '.join(told)}: nobody is told here, since only a Flyte cluster's admin sends emails")
+    if addresses := launch_plans.recipe().schedule.notify:
+        say(f"schedule.notify: {', '.join(addresses)}: no emails are sent from here, only by a Flyte cluster's admin")
     if only_list:
         return
+    checked_here(ContinuousRecipe.model_validate)(launch_plans.recipe())
     for plan in plans if now else ():
         run(plan, retries)
-    keep(plans, lambda plan: run(plan, retries))
+    run_forever(plans, lambda plan: run(plan, retries))
 
 
 if __name__ == "__main__":

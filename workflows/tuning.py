@@ -1,4 +1,4 @@
-"""The post-training part of a DAG: sets of rows, and the stages that tune on them."""
+"""The post-training part of a DAG: sets of rows, and the stages that train on them."""
 
 from collections.abc import Callable, Collection, Iterator
 
@@ -15,15 +15,18 @@ TASKS: dict[str, Callable[..., HFModel]] = {"sft": sft, "dpo": dpo, "grpo": grpo
 
 
 def rows_of(recipe: Recipe, corpus: Corpus | None) -> dict[str, Rows]:
-    """The sets of rows that some stage uses, by name. What is trained on has nothing of what is asked of any set."""
+    """The sets of rows that the stages use, by name, each without the held-out rows of the evaluated ones."""
     trained = {step.spec.data for step in steps(recipe.post_training)}
-    asked = recipe.evaluate.sets() if recipe.evaluate else []
-    found = prepared(recipe, corpus, {*trained, *asked})
-    return {name: _apart(each, [found[other] for other in asked if other != name]) for name, each in found.items()}
+    evaluated = recipe.evaluate.sets() if recipe.evaluate else []
+    found = prepared(recipe, corpus, {*trained, *evaluated})
+    return {
+        name: _decontaminated(rows, [found[other] for other in evaluated if other != name])
+        for name, rows in found.items()
+    }
 
 
 def prepared(recipe: Recipe, corpus: Corpus | None, names: Collection[str]) -> dict[str, Rows]:
-    """Sets of rows by name."""
+    """The sets of rows with these names."""
     specs = {name: spec.as_found() for name, spec in recipe.data.items() if name in names}
     return {
         name: prepare_rows(spec=spec, corpora=[corpus] if corpus is not None and spec.documents else [])
@@ -31,15 +34,15 @@ def prepared(recipe: Recipe, corpus: Corpus | None, names: Collection[str]) -> d
     }
 
 
-def _apart(rows: Rows, asked: list[Rows]) -> Rows:
-    """A set without what stands in the held-out parts of others."""
-    return decontaminate(spec=DecontaminateSpec(), rows=rows, against=asked) if asked else rows
+def _decontaminated(rows: Rows, evaluated: list[Rows]) -> Rows:
+    """A set without rows that are held out in others."""
+    return decontaminate(spec=DecontaminateSpec(), rows=rows, against=evaluated) if evaluated else rows
 
 
 def tuned(recipe: Recipe, base: HFModel, sets: dict[str, Rows]) -> Iterator[HFModel]:
-    """The model of each stage of `post_training`, in their order, for each seed."""
-    made = {BASE: base}
+    """The model of each stage of `post_training`, in order, for each seed."""
+    models = {BASE: base}
     for step in repeated(recipe.post_training, recipe.seeds):
-        start = made[step.start_from]
-        made[step.name] = TASKS[step.stage](spec=step.spec.as_found(), model=start, rows=sets[step.spec.data])
-        yield made[step.name]
+        start = models[step.start_from]
+        models[step.name] = TASKS[step.stage](spec=step.spec.as_found(), model=start, rows=sets[step.spec.data])
+        yield models[step.name]

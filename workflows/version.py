@@ -1,9 +1,9 @@
-"""python -m workflows.version: what a registration of the launch plans is called, made of its code and its recipe.
+"""python -m workflows.version: print a version for registering the launch plans, derived from code and recipe.
 
     pyflyte --config FILE register workflows --activate-launchplans --version "$(python -m workflows.version)"
 
-The same commit and recipe give the same name, so that registering twice changes nothing (Flyte never
-replaces a version); changes that are not committed make it another one.
+The same commit and recipe give the same version, so registering twice changes nothing (Flyte never replaces a version).
+Uncommitted changes give another one.
 """
 
 import json
@@ -18,8 +18,8 @@ def version(of: ContinuousRecipe) -> str:
     """<commit>[-<changes>]-<recipe>, twelve hex digits each."""
     code = code_version()
     changes = [code["diff"][:12]] if "diff" in code else []
-    said = text_digest(json.dumps(of.model_dump(mode="json"), sort_keys=True))
-    return "-".join([code["commit"][:12], *changes, said[:12]])
+    digest = text_digest(json.dumps(of.model_dump(mode="json"), sort_keys=True))
+    return "-".join([code["commit"][:12], *changes, digest[:12]])
 
 
 if __name__ == "__main__":

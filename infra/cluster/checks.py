@@ -1,4 +1,4 @@
-"""Is a Flyte cluster ready for Baton? Each thing is ok, failed or could not be tried, with its way out."""
+"""Check whether a Flyte cluster is ready for Baton; each failure comes with a way out."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from flytekit.remote import FlyteRemote
 from flytekit.tools.fast_registration import FastPackageOptions
 
 from infra.cluster.probe import looked
+from infra.placement.config import TASK_TYPE
 from infra.tracking.code import PROJECT
 
 FAMILIES = ("baton-data", "baton-train", "baton-serve", "baton-post-train")
-TASK_TYPE = "skypilot"
 ANSWER_S = 10.0
 POLL_S = 2
-ERRORS = (FlyteException, grpc.RpcError, OSError, ValueError, AssertionError)  # what flytekit raises of a cluster
+ERRORS = (FlyteException, grpc.RpcError, OSError, ValueError, AssertionError)  # flytekit's, for a cluster's faults
 
 State = Literal["ok", "failed", "cannot be tried"]
 
@@ -32,13 +32,13 @@ State = Literal["ok", "failed", "cannot be tried"]
 class Check:
     name: str
     state: State
-    words: str
+    message: str
 
 
 def checks(
     config_file: str | None, project: str, domain: str, connector: str | None, patience_s: int
 ) -> Iterator[Check]:
-    """All of them, the cheap ones first; what depends on a thing that failed is not tried."""
+    """Run all checks, cheap ones first; those that depend on a failed one are not tried."""
     config = Config.auto(config_file)
     remote = FlyteRemote(config, default_project=project, default_domain=domain)
     admin = _admin(remote, config.platform.endpoint)
@@ -47,7 +47,7 @@ def checks(
     yield images
     yield _connector(connector)
     if admin.state != "ok" or images.state != "ok":
-        why = "it takes an admin that answers, and images"
+        why = "needs an admin that answers, and images"
         yield from (Check(name, "cannot be tried", why) for name in ("storage", "pod"))
         return
     storage = _storage(remote)
@@ -55,33 +55,35 @@ def checks(
     if storage.state == "ok":
         yield from _pod(remote, ImageConfig.auto(config_file), patience_s)
     else:
-        yield Check("pod", "cannot be tried", "its code travels through the storage")
+        yield Check("pod", "cannot be tried", "its code is uploaded to the storage")
 
 
 def _admin(remote: FlyteRemote, endpoint: str) -> Check:
     try:
         version = remote.client.get_control_plane_version()
     except ERRORS as error:
-        way_out = "admin.endpoint and admin.insecure of --config, or FLYTECTL_CONFIG, say where it is"
+        way_out = "set admin.endpoint and admin.insecure in --config or FLYTECTL_CONFIG's file"
         return Check("admin", "failed", f"{endpoint} does not answer ({_short(error)}); {way_out}")
     return Check("admin", "ok", f"{endpoint}, Flyte {version or 'of an unknown version'}")
 
 
 def _images(config: ImageConfig) -> Check:
-    found = {each.name: each for each in config.images or ()}
+    found = {image.name: image for image in config.images or ()}
     if missing := [name for name in FAMILIES if name not in found]:
         return Check(
-            "images", "failed", f"{', '.join(missing)}: not under images: in --config; `make images` says the lines"
+            "images",
+            "failed",
+            f"{', '.join(missing)}: missing under images: in --config; `python -m images` adds them",
         )
-    if loose := [name for name in FAMILIES if not found[name].digest]:
-        return Check("images", "failed", f"{', '.join(loose)}: a tag may come to mean another image; use name@sha256:…")
-    return Check("images", "ok", f"{len(FAMILIES)}, each by its digest")
+    if tagged := [name for name in FAMILIES if not found[name].digest]:
+        return Check("images", "failed", f"{', '.join(tagged)}: a tag can move to another image; use name@sha256:…")
+    return Check("images", "ok", f"{len(FAMILIES)}, each pinned by digest")
 
 
 def _connector(address: str | None) -> Check:
     if address is None:
         way_out = "kubectl -n flyte port-forward deployment/baton-connector 8000, and --connector 127.0.0.1:8000"
-        return Check("connector", "cannot be tried", f"only Flyte's own pods reach it: {way_out}")
+        return Check("connector", "cannot be tried", f"only Flyte's pods can reach it; to check it: {way_out}")
     try:
         with grpc.insecure_channel(address) as channel:
             agents = AgentMetadataServiceStub(channel).ListAgents(ListAgentsRequest(), timeout=ANSWER_S).agents
@@ -92,27 +94,25 @@ def _connector(address: str | None) -> Check:
     kinds = {category.name for agent in agents for category in agent.supported_task_categories}
     if TASK_TYPE not in kinds:
         way_out = "start it with --modules infra.placement.connector"
-        return Check("connector", "failed", f"{address} takes {', '.join(sorted(kinds))}, not {TASK_TYPE}; {way_out}")
-    return Check("connector", "ok", f"{address} takes placed stages")
+        return Check("connector", "failed", f"{address} runs {', '.join(sorted(kinds))}, not {TASK_TYPE}; {way_out}")
+    return Check("connector", "ok", f"{address} runs placed stages")
 
 
 def _storage(remote: FlyteRemote) -> Check:
-    """What `pyflyte run` does with the code."""
+    """Upload a file as `pyflyte run` uploads the code."""
     with TemporaryDirectory() as folder:
         probe = Path(folder) / "probe.txt"
         probe.write_text("probe")
         try:
             _, there = remote.upload_file(probe)
         except ERRORS as error:
-            way_out = (
-                "the address that admin signs must be one that clients reach (storage.signedURL.stowConfigOverride)"
-            )
+            way_out = "clients must be able to reach the URLs that admin signs (storage.signedURL.stowConfigOverride)"
             return Check("storage", "failed", f"{_short(error)}; {way_out}")
     return Check("storage", "ok", there)
 
 
 def _pod(remote: FlyteRemote, images: ImageConfig, patience_s: int) -> Iterator[Check]:
-    """Runs the probe, and passes on what it says."""
+    """Run the probe in a pod, and report its results."""
     try:
         options = FastPackageOptions([], copy_style=CopyFileDetection.ALL)
         registered = remote.register_script(
@@ -126,20 +126,20 @@ def _pod(remote: FlyteRemote, images: ImageConfig, patience_s: int) -> Iterator[
         url = remote.generate_console_url(execution)
         execution = remote.wait(execution, timeout=patience_s, poll_interval=POLL_S, sync_nodes=False)
     except ERRORS as error:
-        yield Check("pod", "failed", f"{_short(error)}; kubectl get events, or Flyte's page of the execution, say why")
+        yield Check("pod", "failed", f"{_short(error)}; see `kubectl get events`, or the execution in Flyte's console")
         return
     if execution.closure.phase != WorkflowExecutionPhase.SUCCEEDED:
-        said = execution.error.message if execution.error else "no message"
-        yield Check("pod", "failed", f"{said.strip().splitlines()[-1].strip()}; {url}")
+        message = execution.error.message if execution.error else "no message"
+        yield Check("pod", "failed", f"{message.strip().splitlines()[-1].strip()}; {url}")
         return
     yield Check("pod", "ok", url)
     found: dict[str, str] = execution.outputs.get("o0", dict[str, str])
     for name, line in found.items():
-        state, _, words = line.partition(": ")
-        yield Check(name, "ok" if state == "ok" else "failed", words)
+        state, _, message = line.partition(": ")
+        yield Check(name, "ok" if state == "ok" else "failed", message)
 
 
 def _short(error: Any) -> str:
-    """An error's own words, on one line."""
-    words = error.details() if isinstance(error, grpc.Call) else str(error.__cause__ or error)
-    return " ".join(words.split())[:300] or type(error).__name__
+    """An error's message on one line."""
+    message = error.details() if isinstance(error, grpc.Call) else str(error.__cause__ or error)
+    return " ".join(message.split())[:300] or type(error).__name__

@@ -1,11 +1,15 @@
-"""`python -m infra.lineage` (make ui): Baton's lineage and MLflow's own pages, on one port of this machine."""
+"""Serve Baton's lineage pages and MLflow's UI on one port (make ui).
+
+Baton's pages are read-only, but MLflow's write API is on the same port, and artifacts can be downloaded: whoever
+reaches the port can do both. `--without-mlflow` serves Baton's pages alone.
+"""
 
 import os
 import warnings
 
 import click
 
-from infra.tracking.__main__ import close_what_is_over, deliver, undelivered
+from infra.tracking.__main__ import close_ended_executions, deliver, undelivered
 from infra.tracking.store import artifact_location, prepare_client, shown_uri, tracking_uri
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -14,32 +18,32 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 @click.command(help=__doc__)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=5000, show_default=True, help="Port to listen on.")
-@click.option("--store", help="MLflow's database, sqlite:///… or postgresql://…; default: where runs are tracked.")
-@click.option("--without-mlflow", is_flag=True, help="Baton's pages alone: a database user that may only read will do.")
+@click.option("--store", help="MLflow's database, sqlite:///… or postgresql://…; default: the tracking store.")
+@click.option("--without-mlflow", is_flag=True, help="Baton's pages alone; a database user with SELECT is enough.")
 def main(host: str, port: int, store: str | None, without_mlflow: bool) -> None:
     if store:
         os.environ["MLFLOW_TRACKING_URI"] = store
     prepare_client()
-    warnings.filterwarnings("ignore", module="mlflow")  # about its own use of Starlette
+    warnings.filterwarnings("ignore", module="mlflow")  # warns about its own use of Starlette
     if not store and not without_mlflow:
         try:
             if waiting := undelivered():
-                click.echo(f"sending {len(waiting)} executions that wait in the spool", err=True)
+                click.echo(f"uploading {len(waiting)} executions from the spool", err=True)
                 deliver(waiting)
-            close_what_is_over()
-        except click.ClickException as error:  # what is there can be read all the same
+            close_ended_executions()
+        except click.ClickException as error:  # the store can be read all the same
             click.echo(str(error), err=True)
     import uvicorn
 
     from infra.lineage.app import MOUNT, alone, with_mlflow
     from infra.lineage.database import open_database
 
-    open_database().dispose()  # a message first
+    open_database().dispose()  # an error message before MLflow's imports
     if not without_mlflow:
         os.environ["_MLFLOW_SERVER_FILE_STORE"] = tracking_uri()
         os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = artifact_location() or "mlflow-artifacts:/"
         os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
-    # a page elsewhere could have its own name point here; MLflow's server sees to that itself
+    # against DNS rebinding; MLflow's server checks hosts itself
     hosts = LOCAL if host in LOCAL else ("*",)
     app = alone(hosts=hosts) if without_mlflow else with_mlflow()
     click.echo(f"store    {shown_uri()}\nlineage  http://{host}:{port}{MOUNT}/", err=True)

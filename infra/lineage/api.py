@@ -2,12 +2,12 @@
 
     from infra.lineage.api import Lineage
 
-    lineage = Lineage()                        # the store of MLFLOW_TRACKING_URI, or Baton's own
+    lineage = Lineage()                        # the store of MLFLOW_TRACKING_URI, by default Baton's
     lineage.ancestors("3f2a…")                 # artifacts and runs, nearest first
-    lineage.diff(model_a, model_b).config      # what differs between two histories
+    lineage.diff(model_a, model_b).config      # differences between their histories
     lineage.export("3f2a…")                    # OpenLineage events
 
-A digest may be cut short (6 characters or more). An unknown one raises UnknownNode.
+A digest may be shortened to 6 characters or more; an unknown one raises UnknownNode.
 """
 
 from typing import Any
@@ -23,28 +23,28 @@ class Lineage:
     """The lineage in one store."""
 
     def __init__(self, store: str | None = None) -> None:
-        """`store`: sqlite:///… or postgresql://…, of MLflow. Raises LineageUnavailable."""
+        """`store`: MLflow's database, sqlite:///… or postgresql://…. Raises LineageUnavailable."""
         self.engine = open_database(store)
         self.graph = Graph(self.engine)
 
     def ancestors(self, digest: str) -> list[Artifact | Run]:
-        """All that an artifact was made of and by, nearest first."""
+        """Upstream artifacts and runs, nearest first."""
         graph = self.graph.refresh()
-        return self._told(graph.ancestors(graph.resolve(digest)))
+        return self._described(graph.ancestors(graph.resolve(digest)))
 
     def descendants(self, digest: str) -> list[Artifact | Run]:
-        """All that became of an artifact, nearest first."""
+        """Downstream artifacts and runs, nearest first."""
         graph = self.graph.refresh()
-        return self._told(graph.descendants(graph.resolve(digest)))
+        return self._described(graph.descendants(graph.resolve(digest)))
 
     def path(self, a: str, b: str) -> list[Artifact | Run]:
-        """All that lies between two artifacts, both included, in the order of making; empty when neither comes
-        from the other."""
+        """Every node between two artifacts, both included, parents first; empty when neither is upstream of the
+        other."""
         graph = self.graph.refresh()
-        return self._told(graph.path(graph.resolve(a), graph.resolve(b)))
+        return self._described(graph.path(graph.resolve(a), graph.resolve(b)))
 
     def diff(self, a: str, b: str) -> Difference:
-        """What differs between the histories of two artifacts."""
+        """Compare the histories of two artifacts."""
         graph = self.graph.refresh()
         with self.engine.connect() as connection:
             return difference(graph, connection, graph.resolve(a), graph.resolve(b))
@@ -61,7 +61,7 @@ class Lineage:
         with self.engine.connect() as connection:
             return events(graph, connection, runs)
 
-    def _told(self, nodes: list[str]) -> list[Artifact | Run]:
+    def _described(self, nodes: list[str]) -> list[Artifact | Run]:
         graph = self.graph
         with self.engine.connect() as connection:
             known = describe(graph, connection, [node for node in nodes if node not in graph.runs])

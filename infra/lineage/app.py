@@ -1,7 +1,7 @@
-"""The web page: routes, templates, and the way into MLflow's own server.
+"""The web application: routes, templates, and how it is mounted in MLflow's server.
 
-Every page is read-only, GET alone, and has a JSON twin at the same address with `.json`. Nothing is
-loaded from elsewhere (see the policy), and without JavaScript everything can be read.
+Every page is read-only (GET only) and has a JSON twin at the same address with `.json`. The content security policy
+allows nothing from other hosts, and all content can be read without JavaScript.
 """
 
 import json
@@ -21,16 +21,16 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from infra.lineage.database import open_database
-from infra.lineage.draw import brief
+from infra.lineage.executions import LONGEST_QUERY, QueryRefused
 from infra.lineage.graph import UnknownNode
 from infra.lineage.openlineage import events
 from infra.lineage.pages import Page, Pages
-from infra.text import count, duration, encodable, measure, number, share, size, value, words
+from infra.text import brief, count, duration, encodable, measure, number, share, size, value, words
 from infra.tracking.redact import redact_text
 
 MOUNT = "/lineage"
@@ -43,11 +43,21 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 
+# a file of an artifact is shown as it is, without scripts and in an origin of its own
+FILE_HEADERS = HEADERS | {
+    "Content-Security-Policy": "sandbox allow-popups allow-top-navigation-by-user-activation; default-src 'none'; "
+    "style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+}
+SHOWN = {".html": "text/html", ".json": "application/json", ".png": "image/png", ".svg": "image/svg+xml"}
+TEXT = (".txt", ".md", ".jsonl", ".yaml", ".jinja", ".py", ".csv")
+
+LONGEST_MESSAGE = 1000
+
 Work = Callable[[Request], Page]
 
 
 def alone(store: str | None = None, hosts: Sequence[str] = ("*",)) -> Starlette:
-    """Baton's pages without MLflow's, for requests that name one of the `hosts`. Raises LineageUnavailable."""
+    """Baton's pages alone, for requests to one of the `hosts`. Raises LineageUnavailable."""
     only = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
     return Starlette(routes=[*_routes(store, mlflow=False), Route("/", _home)], middleware=[only])
 
@@ -56,15 +66,15 @@ def with_mlflow(store: str | None = None) -> Any:
     """MLflow's own server with Baton's pages at /lineage: one port for both. Raises LineageUnavailable."""
     from mlflow.server.fastapi_app import create_fastapi_app
 
-    import infra.tracking.sqlite  # noqa: F401 - MLflow's engine may open the store's file, and never make it
+    import infra.tracking.sqlite  # noqa: F401 - lets MLflow's engine open the store's file, but never create it
 
     app = create_fastapi_app()
-    app.router.routes[:0] = _routes(store, mlflow=True)  # MLflow's own is mounted at /, after them
+    app.router.routes[:0] = _routes(store, mlflow=True)  # before MLflow's own app, which is mounted at /
     return app
 
 
 def _routes(store: str | None, mlflow: bool) -> list[BaseRoute]:
-    """The pages; their address is complete without its last stroke too, which a mount alone does not answer."""
+    """The pages, also at their address without the trailing slash, which a mount alone does not serve."""
     return [Route(MOUNT, _home), Mount(MOUNT, _site(store, mlflow))]
 
 
@@ -74,24 +84,22 @@ async def _home(request: Request) -> Response:
 
 def _site(store: str | None, mlflow: bool) -> Starlette:
     pages = Pages(open_database(store), MOUNT)
-    threading.Thread(target=pages.graph.refresh, daemon=True).start()  # read once, before the first visitor asks
+    threading.Thread(target=pages.graph.refresh, daemon=True).start()  # loads the graph before the first request
     templates = _templates(mlflow)
 
     def page(path: str, template: str, work: Work) -> list[Route]:
         async def html(request: Request) -> Response:
-            found = await run_in_threadpool(work, request)
-            told = {"request": request, "base": str(request.base_url).rstrip("/") + MOUNT, "now": time.time()}
-            text = await run_in_threadpool(templates.get_template(template).render, **told, page=found)
+            content = await run_in_threadpool(work, request)
+            context = {"request": request, "base": str(request.base_url).rstrip("/") + MOUNT, "now": time.time()}
+            text = await run_in_threadpool(templates.get_template(template).render, **context, page=content)
             return Response(encodable(text), media_type="text/html", headers=HEADERS)
 
-        async def twin(request: Request) -> Response:
-            return _json(_shown(await run_in_threadpool(work, request)))
-
-        return [Route(f"{path}.json", twin), Route(path, html)]
+        return [data(f"{path}.json", work), Route(path, html)]
 
     def data(path: str, work: Callable[[Request], Any]) -> Route:
         async def answer(request: Request) -> Response:
-            return _json(_shown(await run_in_threadpool(work, request)))
+            content = json.dumps(_without_drawings(await run_in_threadpool(work, request)), indent=1)
+            return Response(content, media_type="application/json", headers=HEADERS)
 
         return Route(path, answer)
 
@@ -105,13 +113,31 @@ def _site(store: str | None, mlflow: bool) -> Starlette:
             return events(graph, connection, runs)
 
     async def search(request: Request) -> Response:
-        """A digest leads to its artifact, anything else to the list."""
-        asked = request.query_params.get("q", "").strip()
+        """Redirect a digest to its artifact, and any other query to the list."""
+        query = request.query_params.get("q", "").strip()
         try:
-            digest = await run_in_threadpool(lambda: pages.graph.refresh().resolve(asked))
+            digest = await run_in_threadpool(lambda: pages.graph.refresh().resolve(query))
         except UnknownNode:
-            return RedirectResponse(f"{MOUNT}/executions?q={quote(asked)}")
+            return RedirectResponse(f"{MOUNT}/executions?q={quote(query[: LONGEST_QUERY + 1])}")
         return RedirectResponse(f"{MOUNT}/artifacts/{quote(digest)}")
+
+    async def file(request: Request) -> Response:
+        """One file of an artifact: shown where a browser can, else downloaded."""
+        name = request.path_params["name"]
+        path = await run_in_threadpool(pages.file, request.path_params["id"], name)
+        kind = SHOWN.get(path.suffix) or ("text/plain" if path.suffix in TEXT else None)
+        show = kind is not None and "download" not in request.query_params
+        return FileResponse(
+            path,
+            headers=FILE_HEADERS,
+            media_type=kind or "application/octet-stream",
+            filename=path.name,
+            content_disposition_type="inline" if show else "attachment",
+        )
+
+    async def whole_log(request: Request) -> Response:
+        chunks = await run_in_threadpool(pages.whole_log, request.path_params["id"])
+        return StreamingResponse(chunks, media_type="text/plain; charset=utf-8", headers=HEADERS)
 
     def one(work: Callable[[str, Any], Page]) -> Work:
         return lambda request: work(request.path_params["id"], request.query_params)
@@ -124,15 +150,20 @@ def _site(store: str | None, mlflow: bool) -> Starlette:
             data("/executions/{id}/recipe.json", lambda request: pages.recipe(request.path_params["id"])),
             data("/executions/{id}/openlineage.json", openlineage),
             data("/artifacts/{id}/openlineage.json", openlineage),
+            Route("/artifacts/{id}/files/{name:path}", file),
+            Route("/runs/{id}/log.txt", whole_log),
+            *page("/runs/{id}/log", "log.html", one(pages.log)),
             *page("/executions", "executions.html", lambda request: pages.executions(request.query_params)),
             *page("/executions/{id}", "execution.html", one(pages.execution)),
             *page("/runs/{id}", "run.html", one(pages.run)),
             *page("/artifacts/{id}", "artifact.html", one(pages.artifact)),
             *page("/compare", "compare.html", lambda request: pages.compare(request.query_params)),
             *page("/models", "models.html", lambda request: pages.models(request.query_params)),
+            *page("/metrics", "metrics.html", lambda request: pages.metrics(request.query_params)),
         ],
         exception_handlers={
             UnknownNode: _failed(templates, 404),
+            QueryRefused: _failed(templates, 400),
             HTTPException: _failed(templates, 404),
             SQLAlchemyError: _failed(templates, 503),
         },
@@ -140,38 +171,35 @@ def _site(store: str | None, mlflow: bool) -> Starlette:
 
 
 def _templates(mlflow: bool) -> Environment:
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    found.globals |= {"mount": MOUNT, "mlflow": mlflow}
-    written = (brief, count, duration, number, share, size, value, words)
-    found.filters |= {each.__name__: each for each in written} | {"ago": _ago, "when": _when, "measure": _measure}
-    return found
+    environment.globals |= {"mount": MOUNT, "mlflow": mlflow}
+    formats = (brief, count, duration, number, share, size, value, words)
+    environment.filters |= {f.__name__: f for f in formats} | {"ago": _ago, "when": _when, "measure": _measure}
+    return environment
 
 
 def _failed(templates: Environment, status: int) -> Callable[[Request, Exception], Response]:
     def answer(request: Request, error: Exception) -> Response:
         code = error.status_code if isinstance(error, HTTPException) else status
-        said = redact_text(str(getattr(error, "detail", error))).partition("\n")[0]
+        message = redact_text(str(getattr(error, "detail", error))[:LONGEST_MESSAGE]).partition("\n")[0]
         if request.url.path.endswith(".json"):
-            return JSONResponse({"error": said}, status_code=code, headers=HEADERS)
-        text = templates.get_template("error.html").render(request=request, page={"title": str(code), "said": said})
+            return JSONResponse({"error": message}, status_code=code, headers=HEADERS)
+        text = templates.get_template("error.html").render(
+            request=request, page={"title": str(code), "message": message}
+        )
         return Response(encodable(text), status_code=code, media_type="text/html", headers=HEADERS)
 
     return answer
 
 
-def _shown(found: Any) -> Any:
-    """Without the drawings."""
+def _without_drawings(found: Any) -> Any:
     if isinstance(found, dict):
-        return {name: _shown(each) for name, each in found.items() if not name.startswith("_")}
+        return {name: _without_drawings(item) for name, item in found.items() if not name.startswith("_")}
     if isinstance(found, float) and not math.isfinite(found):
-        return None  # JSON has no word for it
-    return [_shown(each) for each in found] if isinstance(found, list) else found
-
-
-def _json(found: Any) -> Response:
-    return Response(json.dumps(found, indent=1), media_type="application/json", headers=HEADERS)
+        return None  # JSON has no NaN
+    return [_without_drawings(item) for item in found] if isinstance(found, list) else found
 
 
 def _ago(seconds: float, now: float) -> str:

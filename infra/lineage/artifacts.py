@@ -1,4 +1,4 @@
-"""An artifact's name, kind and most telling fact, from the run that made it."""
+"""An artifact's name, kind and main fact, from the run that made it."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from infra.text import count, measure, number, share, words
 MODELS = ("hf_model", "published_model")
 FACT = "output/"  # numbers among an artifact's facts are metrics of the run that made it
 
-# the one fact that says most of a kind
+# the main fact of each kind
 _DETAILS = {
     "corpus": ("documents", lambda value: f"{number(value)} documents"),
     "rows": ("rows", lambda value: f"{number(value)} rows"),
@@ -31,7 +31,7 @@ _DETAILS = {
 
 @dataclass(frozen=True)
 class Artifact:
-    """kind is None, and the name its digest's beginning, where only its readers are on record."""
+    """Of an artifact whose maker is not on record, `kind` is None and `name` the start of the digest."""
 
     digest: str
     kind: str | None
@@ -40,33 +40,33 @@ class Artifact:
 
 
 def describe(graph: Graph, connection: Connection, digests: Collection[str]) -> dict[str, Artifact]:
-    """Each artifact's name, kind and most telling fact."""
+    """Each artifact's name, kind and main fact."""
     makers = {digest: next(iter(graph.parents(digest)), "") for digest in digests}
     runs = [run for run in makers.values() if run]
     names = ("baton.output.kind", "baton.fact.label", "baton.fact.registry_name", facts.HEADLINE)
-    told = facts.tags(connection, runs, *names)
-    headlines = {run: of[facts.HEADLINE] for run, of in told.items() if facts.HEADLINE in of}
-    asked = {name for name, _ in _DETAILS.values()} | set(headlines.values())
-    measured = facts.metrics(connection, runs, *{FACT + name for name in asked})
+    tags = facts.tags(connection, runs, *names)
+    headlines = {run: of[facts.HEADLINE] for run, of in tags.items() if facts.HEADLINE in of}
+    wanted = {name for name, _ in _DETAILS.values()} | set(headlines.values())
+    measured = facts.metrics(connection, runs, *{FACT + name for name in wanted})
     units = facts.units(connection, headlines)
     found = {}
     for digest, run in makers.items():
-        kind, label, registered, headline = (told.get(run, {}).get(name) for name in names)
+        kind, label, registered, headline = (tags.get(run, {}).get(name) for name in names)
         title = graph.runs[run].title if run else digest[:12]
-        name, written = _DETAILS.get(kind or "", ("", str))
+        name, format_detail = _DETAILS.get(kind or "", ("", str))
         value = measured.get(run, {}).get(FACT + (headline or name))
         if value is None:
             detail = (kind or "made elsewhere").replace("_", " ")
         elif headline:
             detail = f"{words(headline)} {measure(value, units[run].get(headline, facts.Unit()).unit)}"
         else:
-            detail = written(value)
+            detail = format_detail(value)
         known_as = (registered or label) if kind in MODELS else None
         found[digest] = Artifact(digest, kind, known_as or title, detail)
     return found
 
 
 def all_facts(tags: dict[str, str], metrics: dict[str, float]) -> dict[str, Any]:
-    """What the stage said of its artifact."""
+    """The facts that a stage recorded about its artifact."""
     numbers = {name.removeprefix(FACT): value for name, value in metrics.items() if name.startswith(FACT)}
     return facts.group(tags, "fact") | numbers

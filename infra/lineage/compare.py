@@ -1,58 +1,61 @@
-"""Two models side by side: what differs in their histories, their scores, their curves over each other."""
+"""Two models side by side: scores, samples, recipes, histories, and curves over each other."""
 
+import difflib
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import yaml
 from sqlalchemy.engine import Connection
 
 from infra.charts import Points, curves
-from infra.lineage import facts
+from infra.lineage import facts, files, reproduce
 from infra.lineage.artifacts import Artifact, describe
 from infra.lineage.diff import difference
 from infra.lineage.graph import Graph, Run
-from infra.lineage.lines import artifact_line, execution_line, findings
+from infra.lineage.summaries import Row, artifact_row, execution_link, findings
+from infra.text import change
 
 CHOICES = 200  # the newest models, in the list to choose from
+CONTEXT = 2  # unchanged lines around a change of the recipes
 
 
 def comparison(graph: Graph, connection: Connection, a: str, b: str) -> dict[str, Any]:
-    """Of any two artifacts. Raises UnknownNode."""
+    """Compare any two artifacts. Raises UnknownNode."""
     named = describe(graph, connection, [a, b])
     found = difference(graph, connection, a, b)
-    (of_a, units_a), (of_b, units_b) = _scores(graph, connection, a), _scores(graph, connection, b)
-    units = units_a | units_b
-    lines_a, lines_b = _curves(graph, connection, a, b), _curves(graph, connection, b, a)
+    evaluations = {side: _evaluations(graph, connection, digest) for side, digest in (("a", a), ("b", b))}
     title_a, title_b = _title(named[a], named[b]), _title(named[b], named[a])
-    both = {name: {"a": lines_a[name], "b": lines_b[name]} for name in lines_a if name in lines_b}
-    told = asdict(found)
+    curves_a, curves_b = _curves(graph, connection, a, b), _curves(graph, connection, b, a)
+    both = {name: {"a": curves_a[name], "b": curves_b[name]} for name in curves_a if name in curves_b}
+    fields = asdict(found)
     return {
         "title": f"{title_a} and {title_b}",
-        "a": artifact_line(named[a]) | {"title": title_a},
-        "b": artifact_line(named[b]) | {"title": title_b},
-        "difference": told,
-        "only": [pair for pair in told["artifacts"] if None in (pair["a"], pair["b"])],
+        "a": artifact_row(named[a]) | {"title": title_a},
+        "b": artifact_row(named[b]) | {"title": title_b},
+        "difference": fields,
+        "only": [pair for pair in fields["artifacts"] if None in (pair["a"], pair["b"])],
         "same": found.none,
-        "metrics": [
-            {"name": name, "a": of_a.get(name), "b": of_b.get(name), "unit": units.get(name, "")}
-            for name in of_a | of_b
-        ],
+        "metrics": _metrics(evaluations["a"], evaluations["b"]),
+        "samples": _samples(evaluations["a"], evaluations["b"]),
+        "recipes": _recipes(graph, connection, a, b),
         "curves": both,
-        "_curves": [curves(name, {title_a: each["a"], title_b: each["b"]}).svg for name, each in both.items()],
+        "_curves": [curves(name, {title_a: sides["a"], title_b: sides["b"]}).svg for name, sides in both.items()],
     }
 
 
-def choices(graph: Graph, connection: Connection) -> list[dict[str, Any]]:
+def choices(graph: Graph, connection: Connection) -> list[Row]:
     """The newest models."""
     known = facts.with_tag(connection, "baton.output.kind", "hf_model")
     made: dict[str, Run] = {}
     for run in sorted((graph.runs[id] for id in known if id in graph.runs), key=lambda run: -run.started):
         if run.output:
-            made[run.output] = run  # the oldest that made it, at last
+            made[run.output] = run  # in the end the oldest run that made it
     newest = list(made)[:CHOICES]
     named = describe(graph, connection, newest)
     return [
-        artifact_line(named[digest])
-        | {"execution": execution_line(graph, made[digest].execution), "when": made[digest].started}
+        artifact_row(named[digest])
+        | {"execution": execution_link(graph, made[digest].execution), "when": made[digest].started}
         for digest in newest
     ]
 
@@ -61,19 +64,67 @@ def _title(one: Artifact, other: Artifact) -> str:
     return one.name if one.name != other.name else f"{one.name} {one.digest[:6]}"
 
 
-def _scores(graph: Graph, connection: Connection, digest: str) -> tuple[dict[str, float], dict[str, str]]:
-    """The metrics of its evaluations, and their units."""
-    found: dict[str, float] = {}
-    units: dict[str, str] = {}
-    for finding in findings(graph, connection, digest):
-        if finding["kind"] == "eval_report":
-            found |= finding["facts"]
-            units |= finding["units"]
-    return found, units
+def _evaluations(graph: Graph, connection: Connection, digest: str) -> list[Row]:
+    return [finding for finding in findings(graph, connection, digest) if finding["kind"] == "eval_report"]
+
+
+def _metrics(a: list[Row], b: list[Row]) -> list[Row]:
+    """Each metric of both models, and whether `b` is better or worse."""
+    values = [{name: value for report in side for name, value in report["facts"].items()} for side in (a, b)]
+    units = {name: unit for report in (*a, *b) for name, unit in report["units"].items()}
+    lower = {name for report in (*a, *b) for name in report["lower_is_better"]}
+    rows = []
+    for name in values[0] | values[1]:
+        one, other = (side.get(name) for side in values)
+        row: Row = {"name": name, "a": one, "b": other, "unit": units.get(name, ""), "change": "", "verdict": ""}
+        if one is not None and other is not None:
+            row["change"] = change(other - one, row["unit"])
+            if one != other:
+                row["verdict"] = "better" if (other > one) != (name in lower) else "worse"
+        rows.append(row)
+    return rows
+
+
+def _samples(a: list[Row], b: list[Row]) -> list[Row]:
+    """What both models answered to the same prompts, as far as the samples are at hand."""
+    answers: list[dict[tuple[str, str], Row]] = []
+    for side in (a, b):
+        found = [sample for report in side for sample in files.samples(report["_job"], report["digest"])]
+        answers.append({(str(row.get("evaluator", "")), str(row["prompt"])): row for row in found if "prompt" in row})
+    return [
+        {
+            "evaluator": key[0],
+            "prompt": key[1],
+            "reference": one.get("reference"),
+            "a": _answer(one),
+            "b": _answer(other),
+        }
+        for key, one in answers[0].items()
+        if (other := answers[1].get(key))
+    ]
+
+
+def _answer(sample: Row) -> Row:
+    rewards = sample.get("rewards")
+    return {"completion": str(sample.get("completion", "")), "rewards": rewards if isinstance(rewards, dict) else {}}
+
+
+def _recipes(graph: Graph, connection: Connection, a: str, b: str) -> list[str]:
+    """The lines of a unified diff of the recipes that made them, without its header; empty when they are equal."""
+    before, after = _recipe(graph, connection, a), _recipe(graph, connection, b)
+    return list(difflib.unified_diff(before, after, n=CONTEXT, lineterm=""))[2:]
+
+
+def _recipe(graph: Graph, connection: Connection, digest: str) -> Sequence[str]:
+    execution = next((graph.executions.get(graph.runs[run].execution) for run in graph.parents(digest)), None)
+    if execution is None:
+        return []
+    params = facts.params(connection, [execution.run_id]).get(execution.run_id, {})
+    return yaml.safe_dump(reproduce.recipe(params), sort_keys=False, allow_unicode=True).splitlines()
 
 
 def _curves(graph: Graph, connection: Connection, digest: str, other: str) -> dict[str, Points]:
-    """The curves of the stages that it comes from and the other does not, each by stage and metric."""
+    """The curves of the upstream stages that the other does not share, by stage and metric."""
     found: dict[str, Points] = {}
     shared = set(graph.ancestors(other))
     for node in graph.in_order(graph.ancestors(digest)):

@@ -1,8 +1,8 @@
-"""MLflow's database, opened for reading only.
+"""MLflow's database, opened read-only.
 
-MLflow's client needs seconds where the pages have milliseconds, so they ask its tables themselves. The
-tables and columns that are relied on are all named here; tests/lineage/test_database.py fails when a
-version of MLflow has others. A user of the database that may only SELECT is enough.
+MLflow's client takes seconds where the pages have milliseconds, so they query its tables directly. All tables and
+columns they rely on are named here; tests/lineage/test_database.py fails when a version of MLflow changes them. A
+database user with SELECT alone is enough.
 """
 
 from collections.abc import Collection, Iterator
@@ -18,7 +18,7 @@ from infra.tracking.redact import redact_text
 from infra.tracking.sqlite_file import check_file, store_file
 from infra.tracking.store import TrackingUnreachable, tracking_uri, was_used
 
-A_QUERY = 900  # values of one IN (…); SQLite takes 999
+A_QUERY = 900  # values in one IN (…); SQLite's limit is 999
 
 EXPERIMENTS = table("experiments", column("experiment_id"), column("name"))
 RUNS = table(
@@ -33,13 +33,13 @@ VERSION_TAGS = table("model_version_tags", *map(column, ("key", "value", "name",
 ALIASES = table("registered_model_aliases", column("alias"), column("name"), column("version"))
 TABLES = (EXPERIMENTS, RUNS, TAGS, PARAMS, LATEST, METRICS, VERSIONS, VERSION_TAGS, ALIASES)
 
-# what ends a prefix of tag keys: the character after "."
+# the end of the prefix's range of tag keys: "/" follows "."
 INPUTS = "baton.input."
 AFTER_INPUTS = "baton.input/"
 
 
 class LineageUnavailable(Stopped):
-    """There is no database to read the lineage from."""
+    """The database that has the lineage cannot be read."""
 
 
 def open_database(uri: str | None = None) -> Engine:
@@ -52,29 +52,29 @@ def open_database(uri: str | None = None) -> Engine:
             check_file(path, was_used(uri))
         except TrackingUnreachable as error:
             raise LineageUnavailable(str(error)) from error
-        # a connection that is kept open would go on with the file that was there before a restore
+        # a pooled connection would keep reading the file that a restore has replaced
         engine = create_engine(f"sqlite:///file:{quote(str(path))}?mode=ro&uri=true", poolclass=NullPool)
     elif uri.startswith("postgresql"):
         read_only = {"options": "-c default_transaction_read_only=on"}
         engine = create_engine(make_url(uri), connect_args=read_only, pool_pre_ping=True)
     else:
         raise LineageUnavailable(
-            f"{shown}: lineage is read from MLflow's database itself, which is sqlite:///… or postgresql://…; give "
-            "that address with --store, or open the page on the server's own machine"
+            f"{shown}: lineage is read from MLflow's database, sqlite:///… or postgresql://…; give that address with "
+            "--store, or open the pages on the server's machine"
         )
     try:
         with engine.connect() as connection:
             connection.execute(text("SELECT 1 FROM runs LIMIT 1"))
     except SQLAlchemyError as error:
         reason = redact_text(str(error)).partition("\n")[0]
-        raise LineageUnavailable(f"{shown}: not a database of MLflow's that can be read ({reason})") from error
+        raise LineageUnavailable(f"{shown}: not a readable MLflow database ({reason})") from error
     return engine
 
 
 def rows(connection: Connection, query: Any, **values: Collection[str]) -> Iterator[Any]:
-    """The rows of a query with one expanding `IN` parameter, asked for in portions."""
-    ((name, given),) = values.items()
-    listed = list(given)
+    """The rows of a query with one expanding `IN` parameter, fetched in batches."""
+    ((name, items),) = values.items()
+    listed = list(items)
     for start in range(0, len(listed), A_QUERY):
         yield from connection.execute(query, {name: listed[start : start + A_QUERY]})
 

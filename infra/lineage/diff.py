@@ -1,7 +1,6 @@
-"""What differs between the histories of two artifacts: data, config, code, versions.
+"""The difference between the histories of two artifacts: data, config, code, versions.
 
-The stages of the one are matched with those of the other by title, and where a title comes twice, by
-its place among them.
+Stages are matched by title; repeated titles by their order.
 """
 
 from collections import Counter
@@ -15,7 +14,7 @@ from infra.lineage.graph import Graph
 
 @dataclass(frozen=True)
 class Pair:
-    """One thing in both histories; None where a history has it not."""
+    """One value in both histories; None where a history lacks it."""
 
     name: str
     a: str | None
@@ -28,12 +27,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class Difference:
-    """Only what differs, but for `artifacts`: all of both histories, in the order of making."""
+    """The values that differ; `artifacts` has all of both histories, in topological order."""
 
-    artifacts: list[Pair]  # stage -> digest of what it made
-    data: list[Pair]  # the same for what histories begin with
+    artifacts: list[Pair]  # stage -> digest of its output
+    data: list[Pair]  # the same, for stages without inputs
     config: list[Pair]  # stage.field
-    code: list[Pair]  # stage -> commit, and the digest of what was changed in it
+    code: list[Pair]  # stage -> commit, and the digest of uncommitted changes
     versions: list[Pair]  # package
 
     @property
@@ -42,18 +41,18 @@ class Difference:
 
 
 def difference(graph: Graph, connection: Connection, a: str, b: str) -> Difference:
-    """What differs between the histories of artifacts `a` and `b`. Raises UnknownNode."""
+    """Compare the histories of artifacts `a` and `b`. Raises UnknownNode."""
     ours, theirs = _history(graph, a), _history(graph, b)
     stages = list(dict.fromkeys([*ours, *theirs]))
     runs = {*ours.values(), *theirs.values()}
     tags, params = facts.tags(connection, runs), facts.params(connection, runs)
 
-    def pairs(of: dict[str, dict[str, str]]) -> list[Pair]:
-        """Every field of every stage that both histories have."""
+    def pairs(fields: dict[str, dict[str, str]]) -> list[Pair]:
+        """The fields that differ, of stages that both histories have."""
         found = []
         for stage in stages:
             if stage in ours and stage in theirs:
-                one, other = of.get(ours[stage], {}), of.get(theirs[stage], {})
+                one, other = fields.get(ours[stage], {}), fields.get(theirs[stage], {})
                 names = dict.fromkeys([*one, *other])
                 found += [Pair(f"{stage}.{name}", one.get(name), other.get(name)) for name in names]
         return [pair for pair in found if not pair.same]
@@ -73,14 +72,14 @@ def difference(graph: Graph, connection: Connection, a: str, b: str) -> Differen
 
 
 def _history(graph: Graph, artifact: str) -> dict[str, str]:
-    """The runs that it comes from, by title, in the order of making."""
+    """The upstream runs by title, in topological order."""
     found: dict[str, str] = {}
-    times: Counter[str] = Counter()
+    seen: Counter[str] = Counter()
     for node in graph.in_order(graph.ancestors(artifact)):
         if node in graph.runs:
             title = graph.runs[node].title
-            times[title] += 1
-            found[title if times[title] == 1 else f"{title} {times[title]}"] = node
+            seen[title] += 1
+            found[title if seen[title] == 1 else f"{title} {seen[title]}"] = node
     return found
 
 
@@ -90,7 +89,7 @@ def _code(tags: dict[str, str]) -> str:
 
 
 def _folded(pairs: list[Pair], suffix: str) -> list[Pair]:
-    """One line for all stages that differ in the same way."""
+    """One row for all stages that differ in the same way."""
     by_change: dict[tuple[str | None, str | None], list[str]] = {}
     for pair in pairs:
         by_change.setdefault((pair.a, pair.b), []).append(pair.name.removesuffix(suffix))

@@ -9,12 +9,15 @@ from markupsafe import Markup
 from infra.lineage.artifacts import Artifact
 from infra.lineage.graph import Run
 from infra.lineage.layout import layered
-from infra.lineage.view import Box
+from infra.lineage.subgraph import Box
+from infra.text import brief
 
 WIDTH, CARD, PILL, SEAM = 136.0, 46.0, 22.0, 3.0
 ACROSS, DOWN, MARGIN = 34.0, 18.0, 10.0  # between boxes, and around all
-PILL_LETTERS = 16  # of a run's title and its time together
-LETTERS = 13, 17  # that fit on a card: of the name, of the line below it
+PILL_LETTERS = 14  # average letters of a run's title and its duration together
+LETTERS = 12, 15  # average letters that fit on a card: of the name, of the line below
+
+_WIDTHS = dict.fromkeys("iIjlt.,:;|!'()[]- ", 0.6) | dict.fromkeys("mwMW@%", 1.5)  # of a letter, in average letters
 
 FAMILIES = {
     "corpus": "data",
@@ -36,7 +39,7 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Marks:
-    """What stands out: the chosen node, and the nodes on a way (all others step back)."""
+    """What is highlighted: the chosen node, and the nodes on a path; all others are dimmed."""
 
     chosen: str | None = None
     way: Collection[str] = ()
@@ -54,7 +57,7 @@ def draw(
     marks: Marks,
     alt: str,
 ) -> Markup:
-    """The whole drawing. `link(node)` is where a click leads."""
+    """Draw the graph. `link(node)` is the target of a click."""
     at = {box.key: number for number, box in enumerate(boxes)}
     arrows = [(at[parent], number) for number, box in enumerate(boxes) for parent in box.parents if parent in at]
     layout = layered([_height(box) for box in boxes], arrows, DOWN)
@@ -126,15 +129,14 @@ def _box(
     for number, run in enumerate(box.runs):
         parts.append(_pill(runs[run], x, y + number * (PILL + SEAM), link(run), marks.of(run)))
     below = y + len(box.runs) * (PILL + SEAM)
-    if box.folded:
+    if box.to_come:
+        name = _text("name", x + 16, below + 19, f"{box.to_come} to come")
+        parts.append(_ghost(x, below, "", name + _text("detail", x + 16, below + 36, _short(box.title, LETTERS[1]))))
+    elif box.folded:
         parts.append(_fold(box, x, below, link(box.key), " off" if marks.way else ""))
     elif box.artifact is None:
-        said = "at work" if runs[box.runs[0]].live else "no result"
-        parts.append(
-            Markup('<g class="ghost{}"><rect x="{}" y="{:.1f}" width="{}" height="{}" rx="6"/>{}</g>').format(
-                marks.of(box.runs[0]), x, below, WIDTH, CARD, _text("detail", x + 14, below + 26, said)
-            )
-        )
+        state = "running" if runs[box.runs[0]].live else "no result"
+        parts.append(_ghost(x, below, marks.of(box.runs[0]), _text("detail", x + 14, below + 26, state)))
     else:
         parts.append(_card(box.artifact, labels[box.artifact], x, below, link(box.artifact), marks.of(box.artifact)))
     return Markup("").join(parts)
@@ -142,7 +144,7 @@ def _box(
 
 def _card(digest: str, label: Artifact, x: float, y: float, href: str, mark: str) -> Markup:
     family = FAMILIES.get(label.kind or "", "other")
-    said = f"{label.name}, {(label.kind or 'artifact').replace('_', ' ')}, {label.detail}"
+    alt = f"{label.name}, {(label.kind or 'artifact').replace('_', ' ')}, {label.detail}"
     return Markup(
         '<a class="artifact {}{}" href="{}" data-node="{}" aria-label="{}"><title>{} {}</title><path d="{}"/>{}{}</a>'
     ).format(
@@ -150,12 +152,18 @@ def _card(digest: str, label: Artifact, x: float, y: float, href: str, mark: str
         mark,
         href,
         digest,
-        said,
-        said,
+        alt,
+        alt,
         digest[:12],
         _outline(family, x, y),
         _text("name", x + 16, y + (23 if family == "data" else 19), _short(label.name, LETTERS[0])),
         _text("detail", x + 16, y + (38 if family == "data" else 36), _short(label.detail, LETTERS[1])),
+    )
+
+
+def _ghost(x: float, y: float, mark: str, texts: Markup) -> Markup:
+    return Markup('<g class="ghost{}"><rect x="{}" y="{:.1f}" width="{}" height="{}" rx="6"/>{}</g>').format(
+        mark, x, y, WIDTH, CARD, texts
     )
 
 
@@ -210,7 +218,7 @@ def _fold(box: Box, x: float, y: float, href: str, mark: str) -> Markup:
 
 
 def _outline(family: str, x: float, y: float) -> str:
-    """A cylinder for data, a leaning card for a tokenizer, a hexagon for a model, a sheet for what was found."""
+    """A cylinder for data, a slanted card for a tokenizer, a hexagon for a model, a sheet for a finding."""
     w, h = WIDTH, CARD
     if family == "data":
         return f"M{x} {y + 5:.1f}c0 -6 {w} -6 {w} 0v{h - 10}c0 6 -{w} 6 -{w} 0zM{x} {y + 5:.1f}c0 6 {w} 6 {w} 0"
@@ -228,12 +236,10 @@ def _text(style: str, x: float, y: float, words: str) -> Markup:
 
 
 def _short(text: str, letters: int) -> str:
-    return text if len(text) <= letters else text[: letters - 1] + "…"
-
-
-def brief(seconds: float) -> str:
-    """4 s · 5 min · 2.1 h · 3.4 d."""
-    for unit, length in (("d", 86400), ("h", 3600)):
-        if seconds >= length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds / 60:.0f} min" if seconds >= 100 else f"{seconds:.0f} s"
+    """The text, cut to the width of so many average letters."""
+    room = letters - 1.0
+    for end, letter in enumerate(text):
+        room -= _WIDTHS.get(letter, 1.15 if letter.isupper() else 1.8 if ord(letter) > 0x2E80 else 1.0)
+        if room < 0 and end < len(text) - 1:
+            return text[:end] + "…"
+    return text

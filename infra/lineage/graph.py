@@ -1,8 +1,7 @@
 """The lineage graph: artifacts, by digest, and the runs that read and made them.
 
-It is held in memory, and every look at it brings it up to date first: one aggregate over MLflow's runs
-says whether anything changed, and only what did is read again. A graph of 20,000 artifacts is so read in
-a second once, and answers in milliseconds.
+The graph is held in memory and refreshed before each query: one aggregate over MLflow's runs shows whether anything
+changed, and only changed runs are read again. 20,000 artifacts load in a second; queries then take milliseconds.
 """
 
 import threading
@@ -14,9 +13,10 @@ from sqlalchemy import Engine, and_, case, func, or_, select
 from sqlalchemy.engine import Connection
 
 from infra.lineage.database import AFTER_INPUTS, INPUTS, RUNS, TAGS, among, rows
+from infra.lineage.liveness import LIVE, local_status
 
-LIVE = ("RUNNING", "SCHEDULED")
-MANY = 400  # so many changed runs are read faster by one pass over the tags
+MANY = 400  # more changed runs than this are read faster in one pass over the tags
+NO_ARTIFACT = "no artifact has this digest (at least its first 6 characters)"
 
 
 class UnknownNode(LookupError):
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def took(self) -> float | None:
-        """Seconds, once it has ended."""
+        """Seconds; None until it has ended."""
         return None if self.ended is None else self.ended - self.started
 
 
@@ -70,15 +70,16 @@ class Graph:
         self.engine = engine
         self.runs: dict[str, Run] = {}
         self.executions: dict[str, Execution] = {}
+        self.alive_here: set[str] = set()  # executions with a process on this machine
         self._stages: dict[str, list[str]] = {}  # execution -> runs, oldest first
         self._makers: dict[str, list[str]] = {}  # digest -> runs that made it, one for each set of inputs
-        self._readers: dict[str, list[str]] = {}  # digest -> runs that made something of it
+        self._readers: dict[str, list[str]] = {}  # digest -> runs that read it and made another artifact
         self._known: dict[str, tuple[object, ...]] = {}
         self._seen: object = None
         self._lock = threading.Lock()
 
     def refresh(self) -> "Graph":
-        """Bring the graph up to what the store has now; returns itself."""
+        """Read what changed in the store; returns itself."""
         with self._lock, self.engine.connect() as connection:
             seen = connection.execute(_FINGERPRINT).one()
             live = {run for run, row in self._known.items() if row[2] in LIVE}
@@ -103,34 +104,38 @@ class Graph:
         else:
             for run, key, value in rows(connection, query.where(TAGS.c.run_uuid.in_(among("runs"))), runs=changed):
                 tags[run][key] = value
-        runs, executions = dict(self.runs), {each.run_id: each for each in self.executions.values()}
+        runs, executions = dict(self.runs), {execution.run_id: execution for execution in self.executions.values()}
         for run in gone:
             runs.pop(run, None)
             executions.pop(run, None)
         for run in changed:
             self._place(run, tags[run], runs, executions)
-        by_id = {each.id: each for each in executions.values()}
+        by_id = {execution.id: execution for execution in executions.values()}
         if runs != self.runs or by_id != self.executions:
             self.connect(runs, by_id)
 
     def _place(self, run: str, tags: dict[str, str], runs: dict[str, Run], executions: dict[str, Execution]) -> None:
-        """Take up one run, as a stage or as an execution; a run that is not Baton's has none of the tags."""
+        """Add one run, as a stage or as an execution; a run that is not Baton's has none of the tags."""
         _, name, status, start, end = self._known[run]
         execution = tags.get("baton.execution")
         if execution is None:
             return
-        times = (float(start or 0) / 1000, None if end is None else float(end) / 1000)  # type: ignore[arg-type]
+        ended = None if end is None else float(end) / 1000  # type: ignore[arg-type]
+        if status in LIVE and (local := local_status(execution)):
+            status, ended = local
+            (self.alive_here.add if status in LIVE else self.alive_here.discard)(execution)
+        times = (float(start or 0) / 1000, ended)  # type: ignore[arg-type]
         if tags.get("baton.role") == "execution":
-            told = str(name or execution).removesuffix(execution).strip() or execution
-            executions[run] = Execution(execution, run, told, str(status), *times)
+            shown = str(name or execution).removesuffix(execution).strip() or execution
+            executions[run] = Execution(execution, run, shown, str(status), *times)
         else:
             inputs = {key.removeprefix(INPUTS): value for key, value in sorted(tags.items()) if key.startswith(INPUTS)}
             cached, output = tags.get("baton.cached") == "true", tags.get("baton.output")
             runs[run] = Run(run, str(name or "stage"), str(status), *times, execution, cached, output, inputs)
 
     def connect(self, runs: dict[str, Run], executions: dict[str, Execution]) -> None:
-        """The edges. Who made an artifact again from the same inputs, or had it from the cache, is not another
-        maker: the first one stands for all."""
+        """Rebuild the edges. A run that made an artifact again from the same inputs, or got it from the cache, is not
+        another maker: the first run stands for all."""
         makers: dict[str, dict[tuple[str, ...], str]] = defaultdict(dict)
         readers: dict[str, list[str]] = defaultdict(list)
         stages: dict[str, list[str]] = defaultdict(list)
@@ -144,11 +149,9 @@ class Graph:
                     makers[run.output][inputs] = run.id
                     for digest in dict.fromkeys(inputs):
                         readers[digest].append(run.id)
-        # the runs first: who looks up an edge of the old graph meanwhile finds its run in the new one
+        # runs first: a concurrent reader of an old edge then finds its run in the new graph
         self.runs, self.executions, self._stages, self._readers = runs, executions, dict(stages), dict(readers)
-        self._makers = {digest: list(each.values()) for digest, each in makers.items()}
-
-    # what is asked of it
+        self._makers = {digest: list(by_inputs.values()) for digest, by_inputs in makers.items()}
 
     def is_artifact(self, node: str) -> bool:
         return node in self._makers or node in self._readers
@@ -157,13 +160,15 @@ class Graph:
         return node in self.runs or self.is_artifact(node)
 
     def resolve(self, digest: str) -> str:
-        """The artifact whose digest begins so. Raises UnknownNode."""
+        """The artifact whose digest starts with `digest` (6 characters or more). Raises UnknownNode."""
         if self.is_artifact(digest):
             return digest
         digests = self._makers.keys() | self._readers.keys()
-        found = [each for each in digests if each.startswith(digest)] if len(digest) >= 6 else []
+        found = [known for known in digests if known.startswith(digest)] if len(digest) >= 6 else []
         if len(found) != 1:
-            raise UnknownNode(f"{digest}: {'no artifact has' if not found else 'several artifacts have'} this digest")
+            raise UnknownNode(
+                f"{digest}: {'several artifacts have digests that start so; give more of it' if found else NO_ARTIFACT}"
+            )
         return found[0]
 
     def stages(self, execution: str) -> list[Run]:
@@ -171,52 +176,50 @@ class Graph:
         return [self.runs[run] for run in self._stages.get(execution, ())]
 
     def parents(self, node: str) -> list[str]:
-        """An artifact's makers; what a run read."""
+        """The runs that made an artifact; the artifacts that a run read."""
         if node in self.runs:
             return list(dict.fromkeys(self.inputs(node).values()))
         return self._makers.get(node, [])
 
     def children(self, node: str) -> list[str]:
-        """The runs that made something of an artifact; what a run made."""
+        """The runs that read an artifact and made another; the artifact that a run made."""
         if node in self.runs:
             output = self.runs[node].output
             return [output] if output else []
         return self._readers.get(node, [])
 
     def inputs(self, run: str) -> dict[str, str]:
-        """What a run read; of one that was cached before Baton noted that, what the maker read."""
+        """The inputs of a run; of a cached run recorded without inputs, those of the run that made its output."""
         found = self.runs[run]
         if found.inputs or not found.cached or not found.output:
             return found.inputs
         return next((self.runs[maker].inputs for maker in self._makers.get(found.output, ())), {})
 
     def uses(self, digest: str) -> list[Run]:
-        """All runs whose result it is, cached ones too, oldest first."""
+        """All runs with this output, cached ones included, oldest first."""
         found = [run for run in self.runs.values() if run.output == digest]
         return sorted(found, key=lambda run: (run.started, run.id))
 
     def ancestors(self, node: str) -> list[str]:
-        """Artifacts and runs that it comes from, nearest first."""
-        return list(self._reach(node, self.parents))
+        """Upstream artifacts and runs, nearest first."""
+        return self._reach(node, self.parents)
 
     def descendants(self, node: str) -> list[str]:
-        """Artifacts and runs that come from it, nearest first."""
-        return list(self._reach(node, self.children))
+        """Downstream artifacts and runs, nearest first."""
+        return self._reach(node, self.children)
 
     def path(self, a: str, b: str) -> list[str]:
-        """Every node on a way from `a` to `b`, or from `b` to `a`, in the order of making; none when neither
-        comes from the other."""
+        """Every node on a path from `a` to `b`, or from `b` to `a`, parents first; empty when neither is upstream of
+        the other."""
         for start, end in ((a, b), (b, a)):
-            behind, ahead = self._reach(end, self.parents), self._reach(start, self.children)
-            if start in behind:
-                between = {start: 0, end: 0} | {node: 0 for node in ahead if node in behind}
-                return self.in_order(between)
-        return [a] if a == b and a in self else []
+            upstream = {end, *self.ancestors(end)}
+            if start in upstream:
+                return self.in_order(node for node in [start, *self.descendants(start)] if node in upstream)
+        return []
 
     def in_order(self, nodes: Iterable[str]) -> list[str]:
-        """Parents before children; a circle (equal contents can close one) is cut somewhere."""
+        """Topological order, parents first; a cycle (equal contents can close one) is cut somewhere."""
         wanted, placed, open_ = dict.fromkeys(nodes), dict[str, None](), set[str]()
-
         for first in wanted:
             waiting = [(first, False)]
             while waiting:
@@ -229,19 +232,18 @@ class Graph:
                     waiting += [(parent, False) for parent in self.parents(node) if parent in wanted]
         return list(placed)
 
-    def _reach(self, node: str, step: Callable[[str], list[str]]) -> dict[str, int]:
-        """What can be reached, with its distance. Raises UnknownNode."""
+    def _reach(self, node: str, step: Callable[[str], list[str]]) -> list[str]:
+        """The nodes that can be reached, nearest first. Raises UnknownNode."""
         if node not in self:
             raise UnknownNode(f"{node}: no artifact and no run has this name")
-        found, waiting = {node: 0}, deque([node])
+        found, waiting = {node: None}, deque([node])
         while waiting:
-            at = waiting.popleft()
-            for other in step(at):
+            for other in step(waiting.popleft()):
                 if other not in found:
-                    found[other] = found[at] + 1
+                    found[other] = None
                     waiting.append(other)
         del found[node]
-        return found
+        return list(found)
 
 
 _WANTED_TAGS = or_(
@@ -251,7 +253,7 @@ _WANTED_TAGS = or_(
     and_(TAGS.c.key == "baton.cached", TAGS.c.value == "true"),
 )
 _ALIVE = RUNS.c.lifecycle_stage == "active"
-# a run that is new, ends, is taken up again or is deleted changes one of these
+# a run that starts, ends, resumes or is deleted changes one of these
 _FINGERPRINT = select(
     func.count(),
     func.sum(RUNS.c.start_time),

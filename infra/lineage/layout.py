@@ -1,31 +1,30 @@
-"""A layered drawing of a directed graph, left to right: Sugiyama's method in its smallest form.
+"""A layered drawing of a directed graph, left to right: a minimal form of Sugiyama's method.
 
-Layers by the longest way from a root; crossings thinned out by the mean of the neighbours' places; heights
-set so that lines are as straight as the room between boxes allows (a least-squares fit that keeps the
-order, found by pooling adjacent violators). What much came of weighs more, so that the main chain is a
-straight line. An arrow that passes over layers reserves a place in each.
+Layers are longest paths from a root; crossings are reduced by the mean of the neighbours' positions; heights keep lines
+as straight as the gaps allow (isotonic regression by pooling adjacent violators). Boxes with more descendants weigh
+more, so that the main chain is straight. An arrow across several layers reserves a slot in each.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 SWEEPS = 12
-THREAD = 12.0  # height that a passing arrow takes
+THREAD = 12.0  # height of the slot of a passing arrow
 
 
 @dataclass(frozen=True)
 class Layout:
     layer: list[int]  # of each box
     y: list[float]  # the middle of each box
-    ways: dict[tuple[int, int], list[float]]  # of each strong arrow: its heights in the layers that it passes
-    weak: list[tuple[int, int]]  # arrows that say nothing new: their start is also an ancestor by another way
+    ways: dict[tuple[int, int], list[float]]  # of each strong arrow: its heights in the layers it crosses
+    weak: list[tuple[int, int]]  # redundant arrows: their start is also an ancestor on another path
     height: float
 
 
 def layered(heights: Sequence[float], arrows: Sequence[tuple[int, int]], gap: float) -> Layout:
     """Lay out boxes of the given heights, joined by arrows (from, to)."""
     count = len(heights)
-    arrows, order = _without_circles(count, arrows)
+    arrows, order = _without_cycles(count, arrows)
     layer = _layers(count, arrows, order)
     strong, weak = _reduced(count, arrows, order)
     columns: list[list[int]] = [[] for _ in range(1 + max(layer, default=0))]
@@ -49,8 +48,8 @@ def layered(heights: Sequence[float], arrows: Sequence[tuple[int, int]], gap: fl
     return Layout(layer, y[:count], {arrow: [y[box] for box in way] for arrow, way in ways.items()}, weak, bottom - top)
 
 
-def _without_circles(count: int, arrows: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[int]]:
-    """The arrows but for those that close a circle, and the boxes, parents before children."""
+def _without_cycles(count: int, arrows: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[int]]:
+    """The arrows without those that close a cycle, and the boxes in topological order."""
     children: list[list[int]] = [[] for _ in range(count)]
     for start, end in dict.fromkeys(arrows):
         if start != end:

@@ -1,7 +1,6 @@
-"""The record as OpenLineage events (https://openlineage.io), for catalogues that read them.
+"""Export lineage as OpenLineage events (https://openlineage.io).
 
-A stage is a job and its run, an artifact is a dataset whose name is its digest; what OpenLineage has no
-word for travels in the custom facet `baton`.
+A stage is a job with a run, an artifact a dataset named by its digest; everything else is in the custom facet `baton`.
 """
 
 import uuid
@@ -22,10 +21,10 @@ ENDS = {"FINISHED": "COMPLETE", "FAILED": "FAIL", "KILLED": "ABORT"}
 
 
 def events(graph: Graph, connection: Connection, runs: Iterable[str]) -> list[dict[str, Any]]:
-    """One START for each run, and one COMPLETE, FAIL or ABORT for each that has ended; parents first."""
+    """A START for each run, and a COMPLETE, FAIL or ABORT for each that has ended; parents first."""
     wanted = list(runs)
-    beside = [node for run in wanted for node in (*graph.parents(run), *graph.children(run))]
-    ids = [node for node in graph.in_order([*wanted, *beside]) if node in graph.runs]
+    adjacent = [node for run in wanted for node in (*graph.parents(run), *graph.children(run))]
+    ids = [node for node in graph.in_order([*wanted, *adjacent]) if node in graph.runs]
     tags, params = facts.tags(connection, ids), facts.params(connection, ids)
     found = []
     for id in ids:
@@ -34,7 +33,7 @@ def events(graph: Graph, connection: Connection, runs: Iterable[str]) -> list[di
 
 
 def _of_one(graph: Graph, run: Run, tags: dict[str, str], params: dict[str, str]) -> Iterator[dict[str, Any]]:
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "cached": run.cached,
         "spec": params,
         "command": tags.get("baton.command", ""),
@@ -42,7 +41,7 @@ def _of_one(graph: Graph, run: Run, tags: dict[str, str], params: dict[str, str]
         "diff": tags.get("baton.code.diff", ""),
         **{name: facts.group(tags, name) for name in ("version", "machine", "placed")},
     }
-    run_facets = {"baton": _facet(f"{SPEC}/2-0-2/OpenLineage.json#/$defs/RunFacet", **told)}
+    run_facets = {"baton": _facet(f"{SPEC}/2-0-2/OpenLineage.json#/$defs/RunFacet", **fields)}
     execution = graph.executions.get(run.execution)
     if execution:
         run_facets["parent"] = _facet(
@@ -76,8 +75,8 @@ def _dataset(digest: str) -> dict[str, Any]:
     return {"namespace": NAMESPACE, "name": digest, "facets": {"version": _facet(schema, datasetVersion=digest)}}
 
 
-def _facet(schema: str, **told: Any) -> dict[str, Any]:
-    return {"_producer": PRODUCER, "_schemaURL": schema, **told}
+def _facet(schema: str, **fields: Any) -> dict[str, Any]:
+    return {"_producer": PRODUCER, "_schemaURL": schema, **fields}
 
 
 def _uuid(run: str) -> str:

@@ -1,26 +1,43 @@
-"""What each page shows, as data: the template renders it, and its JSON twin is it.
+"""The content of each page, as data: a template renders it, and the page's JSON twin is the data itself.
 
-Keys that begin with "_" are drawings; the JSON twin leaves them out.
+Keys that start with "_" are drawings and paths; the JSON twin leaves them out.
 """
 
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import yaml
 from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
 
-from infra.charts import curves
-from infra.lineage import again, facts, files, view
+from infra.charts import Points, curves
+from infra.lineage import facts, files, reproduce, subgraph
 from infra.lineage.artifacts import FACT, all_facts, describe
 from infra.lineage.compare import choices, comparison
+from infra.lineage.dashboard import dashboard, recipes_evaluated
 from infra.lineage.draw import Marks, draw
-from infra.lineage.graph import Execution, Graph, UnknownNode
-from infra.lineage.lines import artifact_line, execution_line, execution_rows, findings, progress, run_line
+from infra.lineage.executions import Filters, executions_page
+from infra.lineage.graph import Execution, Graph, Run, UnknownNode
 from infra.lineage.registry import registered, versions_of
+from infra.lineage.summaries import (
+    SILENT,
+    artifact_row,
+    execution_link,
+    execution_rows,
+    findings,
+    progress,
+    run_row,
+    run_silent_s,
+    stages_to_come,
+    time_left,
+)
 from infra.tracking.machine import flyte_page
 
-A_PAGE = 50  # executions
+LIVE_CURVES = ("loss", "validation_loss", "reward", "kl")  # on an execution's page, of the stages that run
+REPORT = "report.html"
+STEP_UNITS = {"endpoint": "client"}  # what a step counts, by the kind of a run's output
+TIME_UNITS = ((7200, 3600.0, "hour"), (180, 60.0, "minute"), (0, 1.0, "second"))
 
 Query = Mapping[str, str]
 Page = dict[str, Any]
@@ -34,28 +51,20 @@ class Pages:
         self.graph = Graph(engine)
 
     def executions(self, query: Query) -> Page:
-        """All executions, newest first; `q` has words that must all match, `state` is a status."""
-        graph, state = self.graph.refresh(), query.get("state", "")
-        found = sorted(graph.executions.values(), key=lambda each: (-each.started, each.id))
+        """The executions that match `q` (every word), `state`, `recipe`, `since` and `until`. Raises QueryRefused."""
+        graph, filters = self.graph.refresh(), Filters.of(query)
         with self.engine.connect() as connection:
-            for word in query.get("q", "").split():
-                found = self._matching(connection, found, word)
-            found = [each for each in found if state in ("", each.status)]
-            pages = max(1, -(-len(found) // A_PAGE))
-            page = min(max(1, _int(query.get("page"), 1)), pages)
-            shown = found[(page - 1) * A_PAGE : page * A_PAGE]
-            rows = execution_rows(graph, connection, shown)
-        return {
+            page = executions_page(graph, connection, filters, _int(query.get("page"), 1))
+        executions = graph.executions.values()
+        states = {execution.status for execution in executions}
+        return page | {
             "title": "Executions",
-            "q": query.get("q", ""),
-            "state": state,
-            "states": sorted({each.status for each in graph.executions.values()}),
-            "total": len(graph.executions),
-            "matching": len(found),
-            "page": page,
-            "pages": pages,
-            "executions": rows,
-            "live": any(each.live for each in shown),
+            "filters": vars(filters),
+            "states": sorted(states.union(row["status"] for row in page["executions"])),
+            "recipes": sorted({execution.name for execution in executions}),
+            "total": len(executions),
+            "costs": any(row["cost_usd"] is not None for row in page["executions"]),
+            "live": any(row["live"] for row in page["executions"]),
         }
 
     def execution(self, id: str, query: Query) -> Page:
@@ -66,23 +75,42 @@ class Pages:
             tags = facts.tags(connection, [execution.run_id])[execution.run_id]
             named = describe(graph, connection, {run.output for run in stages if run.output})
             errors = facts.tags(connection, [run.id for run in stages], "baton.error")
-            boxes = view.of_execution(graph, id, query.get("open", "").split(), _limit(query, view.MOST))
+            to_come = stages_to_come(graph, execution, stages, tags)
+            boxes = subgraph.of_execution(graph, id, query.get("open", "").split(), _limit(query, subgraph.MOST))
+            boxes += subgraph.to_come(boxes, [stage["title"] for stage in to_come])
             drawing = self._draw(connection, boxes, Marks(), f"The stages of {execution.name}", query)
-            page = {
-                "recipe": facts.params(connection, [execution.run_id]).get(execution.run_id, {}),
-                "mlflow": facts.mlflow_page(connection, execution.run_id),
-            }
-        made = {run.id: artifact_line(named[run.output]) if run.output else None for run in stages}
-        return page | {
-            **row,
+            live = [run for run in stages if run.live]
+            points = {run.title: facts.curves(connection, run.id, only=LIVE_CURVES) for run in live}
+            mlflow = facts.mlflow_page(connection, execution.run_id)
+            params = facts.params(connection, [execution.run_id]).get(execution.run_id, {})
+        recipe = reproduce.recipe(params)
+        settings = _ordered(reproduce.recipe(facts.group(tags, "setting")), recipe)
+        made = {run.id: artifact_row(named[run.output]) if run.output else None for run in stages}
+        reports = [run.output for run in stages if run.output and named[run.output].kind == "report"]
+        return row | {
             "title": execution.name,
-            "code": again.code(tags),
+            "code": reproduce.code(tags),
             "command": tags.get("mlflow.source.name", ""),
-            "again": again.commands(tags, id),
+            "reproduce": reproduce.commands(tags, id),
             "links": {"Flyte": flyte_page(tags.get("baton.flyte", ""))} | facts.group(tags, "link"),
+            "mlflow": mlflow,
+            "report": self._file(reports[-1], REPORT) if reports else None,
+            "recipe": params,
+            "settings": settings,
+            "yaml": _yaml(settings or _without_nothing(recipe)),
             "stages": [
-                run_line(run) | {"made": made[run.id], "error": errors.get(run.id, {}).get("baton.error")}
+                run_row(run)
+                | {"made": made[run.id], "error": errors.get(run.id, {}).get("baton.error")}
+                | ({"status": SILENT} if run.live and row["status"] == SILENT else {})
                 for run in stages
+            ],
+            "to_come": to_come,
+            "left": time_left(row["progress"], to_come) if row["status"] != SILENT else None,
+            "curves": points,
+            "_curves": [
+                curves(f"{title} {name}", {name: line}).svg
+                for title, some in points.items()
+                for name, line in some.items()
             ],
             "_graph": drawing,
         }
@@ -92,85 +120,133 @@ class Pages:
         self.graph.refresh()
         run = self._execution(id).run_id
         with self.engine.connect() as connection:
-            return again.recipe(facts.params(connection, [run]).get(run, {}))
+            return reproduce.recipe(facts.params(connection, [run]).get(run, {}))
 
     def run(self, id: str, query: Query) -> Page:
-        graph = self.graph.refresh()
-        if id not in graph.runs:
-            raise UnknownNode(f"{id}: no run has this id")
-        run, inputs = graph.runs[id], graph.inputs(id)
+        """`x=time` draws curves over time, `y=log` on a logarithmic axis."""
+        graph, run = self.graph.refresh(), self._run(id)
+        inputs = graph.inputs(id)
         with self.engine.connect() as connection:
             tags = facts.tags(connection, [id]).get(id, {})
             measured = facts.metrics(connection, [id]).get(id, {})
-            points = facts.curves(connection, id)
+            over_time = query.get("x") == "time"
+            points = facts.curves(connection, id, since=run.started if over_time else None)
             named = describe(graph, connection, {*inputs.values(), *graph.children(id)})
             page = {
                 "spec": facts.params(connection, [id]).get(id, {}),
                 "mlflow": facts.mlflow_page(connection, id),
             }
+            silent = run_silent_s(graph, connection, run)
+        unit = STEP_UNITS.get(tags.get("baton.output.kind", ""), "step")
+        shown, unit = _over_time(points) if over_time else (points, unit)
+        log = files.log(tags.get("baton.job"), most=files.LOG_TAIL_BYTES)
         return page | {
-            **run_line(run),
-            "execution": execution_line(graph, run.execution),
+            **run_row(run),
+            **({"status": SILENT} if silent else {}),
+            "execution": execution_link(graph, run.execution),
             "error": tags.get("baton.error"),
-            "inputs": [{"as": name, **artifact_line(named[digest])} for name, digest in inputs.items()],
-            "made": artifact_line(named[run.output]) if run.output else None,
+            "inputs": [{"as": name, **artifact_row(named[digest])} for name, digest in inputs.items()],
+            "made": artifact_row(named[run.output]) if run.output else None,
             "progress": progress(run, tags) if run.live else None,
+            "silent_s": silent,
             "cost_usd": facts.cost(tags, measured, run.took),
             "machine": facts.group(tags, "machine"),
             "placed": facts.group(tags, "placed"),
-            "code": again.code(tags),
+            "code": reproduce.code(tags),
             "versions": facts.group(tags, "version"),
             "command": tags.get("baton.command", ""),
             "metrics": {name: value for name, value in sorted(measured.items()) if not name.startswith(FACT)},
-            "curves": points,
-            "log": files.log(tags.get("baton.job")),
+            "curves": shown,
+            "axes": {"x": "time" if over_time else "step", "y": "log" if query.get("y") == "log" else "linear"},
+            "step_unit": unit,
+            "log": "\n".join(line for _, line in log.lines) if log else None,
+            "log_whole": bool(log and log.whole),
             "live": run.live,
-            "_curves": [curves(name, {name: each}).svg for name, each in points.items()],
+            "_curves": [
+                curves(name, {name: line}, unit, log=query.get("y") == "log").svg for name, line in shown.items()
+            ],
         }
 
+    def log(self, id: str, query: Query) -> Page:
+        """The log of a run: its end, or the lines that contain `find`."""
+        graph, run = self.graph.refresh(), self._run(id)
+        find = query.get("find", "")[:200]
+        log = files.log(self._job(id), find)
+        if log is None:
+            raise UnknownNode(f"{run.title}: its log is not on this machine")
+        return {
+            "title": f"Log of {run.title}",
+            "run": run_row(run),
+            "execution": execution_link(graph, run.execution),
+            "find": find,
+            "bytes": log.bytes,
+            "whole": log.whole,
+            "lines": [{"number": number, "text": text} for number, text in log.lines],
+            "live": run.live and not find,
+        }
+
+    def whole_log(self, id: str) -> Any:
+        """The text of a run's log in chunks, redacted. Raises UnknownNode."""
+        self.graph.refresh()
+        run = self._run(id)
+        found = files.whole_log(self._job(id))
+        if found is None:
+            raise UnknownNode(f"{run.title}: its log is not on this machine")
+        return found
+
+    def file(self, digest: str, name: str) -> Any:
+        """The path of one of an artifact's files. Raises UnknownNode."""
+        digest = self.graph.refresh().resolve(digest)
+        with self.engine.connect() as connection:
+            tags = facts.tags(connection, [run.id for run in self.graph.uses(digest)], "baton.job")
+        found = files.file_of(next((some["baton.job"] for some in tags.values()), None), digest, name)
+        if found is None:
+            raise UnknownNode(f"{name}: not a file of artifact {digest[:12]} that is on this machine")
+        return found
+
     def artifact(self, digest: str, query: Query) -> Page:
-        """`to` names another artifact: the way between the two is marked."""
+        """`to` names another artifact: the path between the two is marked."""
         graph = self.graph.refresh()
         digest = graph.resolve(digest)
         to = graph.resolve(query["to"]) if query.get("to") else None
         makers, uses = graph.parents(digest), graph.uses(digest)
-        way = graph.path(digest, to) if to else []
-        parents = {name: each for run in makers for name, each in graph.inputs(run).items()}
+        path = graph.path(digest, to) if to else []
+        parents = {name: parent for run in makers for name, parent in graph.inputs(run).items()}
         children = dict.fromkeys(output for run in graph.children(digest) for output in graph.children(run))
-        boxes = view.of_artifact(graph, digest, query.get("open", "").split(), _limit(query, view.LIMIT))
+        boxes = subgraph.of_artifact(graph, digest, query.get("open", "").split(), _limit(query, subgraph.LIMIT))
         shown = {box.artifact for box in boxes if box.artifact}
         with self.engine.connect() as connection:
             tags = facts.tags(connection, [run.id for run in uses])
-            own = tags.get(next(iter(makers), ""), {})
+            maker_tags = tags.get(next(iter(makers), ""), {})
             measured = facts.metrics(connection, makers[:1])
             units = facts.units(connection, makers[:1]).get(next(iter(makers), ""), {})
             named = describe(graph, connection, {digest, *parents.values(), *children, *shown, *([to] if to else [])})
-            drawing = self._draw(connection, boxes, Marks(digest, way), f"Where {named[digest].name} is from", query)
+            drawing = self._draw(connection, boxes, Marks(digest, path), f"Lineage of {named[digest].name}", query)
             execution = graph.executions.get(graph.runs[makers[0]].execution) if makers else None
-            told = facts.tags(connection, [execution.run_id])[execution.run_id] if execution else {}
+            execution_tags = facts.tags(connection, [execution.run_id])[execution.run_id] if execution else {}
             page = {"findings": findings(graph, connection, digest), "versions": versions_of(connection, digest)}
-        at = files.look(next((each["baton.job"] for each in tags.values() if "baton.job" in each), None), digest)
-        relatives = [artifact_line(named[each]) for each in shown - {digest}]
+        found = files.look(next((some["baton.job"] for some in tags.values() if "baton.job" in some), None), digest)
+        relatives = [artifact_row(named[artifact]) for artifact in shown - {digest}]
         return page | {
-            **artifact_line(named[digest]),
+            **artifact_row(named[digest]),
             "title": named[digest].name,
-            "facts": all_facts(own, measured.get(next(iter(makers), ""), {})),
-            "units": facts.UNITS | {name: each.unit for name, each in units.items()},
-            "makers": [run_line(graph.runs[run]) for run in makers],
-            "uses": [{**run_line(run), "execution": execution_line(graph, run.execution)} for run in uses],
-            "parents": [{"as": name, **artifact_line(named[each])} for name, each in parents.items()],
-            "children": [artifact_line(named[each]) for each in children],
-            "again": again.commands(told, execution.id) if execution else [],
-            "command": own.get("baton.command", ""),
-            "code": again.code(own),
-            "state": at.state,
-            "directory": at.directory,
-            "host": own.get("baton.machine.host", ""),
-            "files": at.files,
-            "records": at.records,
-            "to": artifact_line(named[to]) if to else None,
-            "way": way,
-            "relatives": sorted(relatives, key=lambda each: (each["name"], each["digest"])),
+            "facts": all_facts(maker_tags, measured.get(next(iter(makers), ""), {})),
+            "units": facts.UNITS | {name: unit.unit for name, unit in units.items()},
+            "makers": [run_row(graph.runs[run]) for run in makers],
+            "uses": [{**run_row(run), "execution": execution_link(graph, run.execution)} for run in uses],
+            "parents": [{"as": name, **artifact_row(named[parent])} for name, parent in parents.items()],
+            "children": [artifact_row(named[child]) for child in children],
+            "reproduce": reproduce.commands(execution_tags, execution.id) if execution else [],
+            "command": maker_tags.get("baton.command", ""),
+            "code": reproduce.code(maker_tags),
+            "state": found.state,
+            "directory": found.directory,
+            "host": maker_tags.get("baton.machine.host", ""),
+            "files": [file | {"url": self._file(digest, file["name"])} for file in found.files],
+            "records": found.records,
+            "to": artifact_row(named[to]) if to else None,
+            "path": path,
+            "relatives": sorted(relatives, key=lambda row: (row["name"], row["digest"])),
             "_graph": drawing,
         }
 
@@ -189,39 +265,72 @@ class Pages:
         with self.engine.connect() as connection:
             return {"title": "Models", "models": registered(graph, connection)}
 
+    def metrics(self, query: Query) -> Page:
+        """The evaluations of one `recipe` over time; by default of the one that was evaluated last."""
+        graph = self.graph.refresh()
+        with self.engine.connect() as connection:
+            recipes = recipes_evaluated(graph, connection)
+            recipe = query.get("recipe") or next(iter(recipes), "")
+            return {"title": "Metrics", "recipe": recipe, "recipes": recipes} | dashboard(graph, connection, recipe)
+
     def _execution(self, id: str) -> Execution:
         if id not in self.graph.executions:
             raise UnknownNode(f"{id}: no execution has this id")
         return self.graph.executions[id]
 
-    def _matching(self, connection: Connection, executions: list[Execution], word: str) -> list[Execution]:
-        """Those that a word of a search means: `field=value` of the recipe or of a stage's spec, part of a name
-        or of an id, or the beginning of a commit."""
-        field, equals, value = word.partition("=")
-        if equals:
-            runs = facts.with_param(connection, field, value)
-            ids = runs | {self.graph.runs[run].execution for run in runs if run in self.graph.runs}
-            return [each for each in executions if ids & {each.id, each.run_id}]
-        is_hex = len(word) >= 4 and set(word) <= set("0123456789abcdef")
-        runs = facts.with_tag(connection, "mlflow.source.git.commit", f"{word}%") if is_hex else set()
-        said = word.lower()
-        return [each for each in executions if each.run_id in runs or said in f"{each.name} {each.id}".lower()]
+    def _run(self, id: str) -> Run:
+        if id not in self.graph.runs:
+            raise UnknownNode(f"{id}: no run has this id")
+        return self.graph.runs[id]
 
-    def _draw(self, connection: Connection, boxes: list[view.Box], marks: Marks, alt: str, query: Query) -> Any:
+    def _job(self, run: str) -> str | None:
+        with self.engine.connect() as connection:
+            return facts.tags(connection, [run], "baton.job").get(run, {}).get("baton.job")
+
+    def _file(self, digest: str, name: str) -> str:
+        return f"{self.mount}/artifacts/{quote(digest, safe='')}/files/{quote(name)}"
+
+    def _draw(self, connection: Connection, boxes: list[subgraph.Box], marks: Marks, alt: str, query: Query) -> Any:
         named = describe(self.graph, connection, {box.artifact for box in boxes if box.artifact})
 
         def link(node: str) -> str:
             if not node.startswith("fold:"):
                 return f"{self.mount}/{'runs' if node in self.graph.runs else 'artifacts'}/{quote(node, safe='')}"
-            opened = dict.fromkeys([*query.get("open", "").split(), view.folded_at(node)])
-            told = {"open": " ".join(opened), "limit": view.MOST, "to": query.get("to", "")}
-            return f"?{urlencode({name: value for name, value in told.items() if value})}#graph"
+            opened = dict.fromkeys([*query.get("open", "").split(), subgraph.folded_at(node)])
+            fields = {"open": " ".join(opened), "limit": subgraph.MOST, "to": query.get("to", "")}
+            return f"?{urlencode({name: value for name, value in fields.items() if value})}#graph"
 
         return draw(boxes, named, self.graph.runs, link, marks, alt)
 
 
+def _yaml(recipe: Any) -> str:
+    return yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=100) if recipe else ""
+
+
+def _ordered(settings: Any, recipe: Any) -> Any:
+    """The settings in the recipe's order: tags have none."""
+    if not (isinstance(settings, dict) and isinstance(recipe, dict)):
+        return settings
+    names = [*(name for name in recipe if name in settings), *(name for name in settings if name not in recipe)]
+    return {name: _ordered(settings[name], recipe.get(name)) for name in names}
+
+
+def _without_nothing(recipe: Any) -> Any:
+    """A recipe recorded before its settings were, without what is null or empty."""
+    if isinstance(recipe, dict):
+        return {name: _without_nothing(value) for name, value in recipe.items() if value not in (None, [])}
+    return [_without_nothing(value) for value in recipe] if isinstance(recipe, list) else recipe
+
+
+def _over_time(points: dict[str, Points]) -> tuple[dict[str, Points], str]:
+    """Points over seconds in the unit that suits the longest curve."""
+    longest = max((line[-1][0] for line in points.values()), default=0.0)
+    _, scale, unit = next(row for row in TIME_UNITS if longest >= row[0])
+    return {name: [(seconds / scale, value) for seconds, value in line] for name, line in points.items()}, unit
+
+
 def _limit(query: Query, default: int) -> int:
-    return min(max(1, _int(query.get("limit"), default)), view.MOST)
+    return min(max(1, _int(query.get("limit"), default)), subgraph.MOST)
 
 
 def _int(text: str | None, default: int) -> int:

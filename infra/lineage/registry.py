@@ -1,4 +1,4 @@
-"""The model registry: its versions, how good they are, and what each was trained from."""
+"""The model registry: versions, their scores, and what each was trained from."""
 
 from collections import Counter
 from typing import Any
@@ -9,29 +9,30 @@ from infra.charts import curves
 from infra.lineage import facts
 from infra.lineage.artifacts import describe
 from infra.lineage.graph import Graph
-from infra.lineage.lines import artifact_line
+from infra.lineage.summaries import artifact_row
 
 SCORE = "baton.eval."  # + name: a metric's value
-MOST = 6  # metrics in a table or drawn, the first by name
+MOST = 6  # metrics in a table or drawn
 
 
 def registered(graph: Graph, connection: Connection) -> list[dict[str, Any]]:
     """Each registered model with its versions, newest first."""
     found = facts.versions(connection)
-    known = {digest for each in found if (digest := each["tags"].get("baton.model", "")) in graph}
+    known = {digest for version in found if (digest := version["tags"].get("baton.model", "")) in graph}
     origins = {digest: _origins(graph, digest) for digest in known}
     named = describe(graph, connection, known.union(*origins.values()))
     by_name: dict[str, list[dict[str, Any]]] = {}
-    for each in found:
-        digest = each["tags"].get("baton.model", "")
-        told = {key: each[key] for key in ("version", "when", "description", "aliases")}
-        told["model"] = artifact_line(named[digest]) if digest in named else None
-        told["scores"] = _scores(each["tags"])
-        told["units"] = {name: facts.unit_of(told).unit for name, told in facts.group(each["tags"], "metric").items()}
-        told["outcome"] = "rolled back" if "baton.rolled_back" in each["tags"] else each["tags"].get("baton.outcome")
-        told["reason"] = each["tags"].get("baton.decision.words", "")
-        told["from"] = [artifact_line(named[origin]) for origin in origins.get(digest, ())]
-        by_name.setdefault(each["name"], []).append(told)
+    for version in found:
+        tags = version["tags"]
+        digest = tags.get("baton.model", "")
+        row = {key: version[key] for key in ("version", "when", "description", "aliases")}
+        row["model"] = artifact_row(named[digest]) if digest in named else None
+        row["scores"] = scores_of(tags)
+        row["units"] = {name: facts.unit_of(tag).unit for name, tag in facts.group(tags, "metric").items()}
+        row["outcome"] = "rolled back" if "baton.rolled_back" in tags else tags.get("baton.outcome")
+        row["reason"] = tags.get("baton.decision.words", "")
+        row["from"] = [artifact_row(named[origin]) for origin in origins.get(digest, ())]
+        by_name.setdefault(version["name"], []).append(row)
     return [
         {"name": name, "versions": some, "metrics": _shown(some), "_curves": _over_versions(some)}
         for name, some in by_name.items()
@@ -39,39 +40,40 @@ def registered(graph: Graph, connection: Connection) -> list[dict[str, Any]]:
 
 
 def versions_of(connection: Connection, digest: str) -> list[dict[str, Any]]:
-    """The versions that an artifact is registered as."""
+    """The registered versions of an artifact."""
     tags = ("baton.digest", "baton.model")
-    return [each for each in facts.versions(connection) if digest in (each["tags"].get(tag) for tag in tags)]
+    return [version for version in facts.versions(connection) if digest in (version["tags"].get(tag) for tag in tags)]
 
 
 def _origins(graph: Graph, digest: str) -> list[str]:
-    """What its history begins with: corpora, models from elsewhere."""
+    """The upstream artifacts without inputs: corpora, imported models."""
     artifacts = (node for node in graph.ancestors(digest) if node not in graph.runs)
     return [node for node in artifacts if not any(graph.inputs(run) for run in graph.parents(node))]
 
 
-def _scores(tags: dict[str, str]) -> dict[str, float]:
+def scores_of(tags: dict[str, str]) -> dict[str, float]:
+    """A version's metrics, from its tags."""
     found: dict[str, float] = {}
     for name, value in tags.items():
         if name.startswith(SCORE):
             try:
                 found[name.removeprefix(SCORE)] = float(value)
             except ValueError:
-                continue  # somebody else's tag
+                continue  # not written by Baton
     return found
 
 
 def _shown(versions: list[dict[str, Any]]) -> list[str]:
-    """The metrics that versions have, those of most versions first."""
-    counts = Counter(name for each in versions for name in each["scores"])
+    """The metrics of the versions, those that most versions have first."""
+    counts = Counter(name for row in versions for name in row["scores"])
     return sorted(counts, key=lambda name: (-counts[name], name))[:MOST]
 
 
 def _over_versions(versions: list[dict[str, Any]]) -> list[Any]:
-    """The metrics from version to version."""
+    """The metrics over the versions."""
     drawn = []
     for name in _shown(versions):
-        points = sorted((float(each["version"]), each["scores"][name]) for each in versions if name in each["scores"])
+        points = sorted((float(row["version"]), row["scores"][name]) for row in versions if name in row["scores"])
         if len(points) > 1:
             drawn.append(curves(name.replace("_", " "), {name: points}, unit="version").svg)
     return drawn

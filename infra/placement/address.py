@@ -1,7 +1,7 @@
-"""What a recipe names by an address: s3://…, gs://…, az://…, hf://…, or any other protocol of fsspec.
+"""Read files at an address: s3://…, gs://…, az://…, hf://…, or any other protocol of fsspec.
 
-An address that ends in #blake3=DIGEST is of an archive (`pack`), and stands for the files in it: it is identified by
-the digest alone, wherever the archive is.
+An address that ends in #blake3=DIGEST refers to the files in an archive (`pack`), identified by the digest alone,
+wherever the archive is.
 """
 
 import fcntl
@@ -21,15 +21,15 @@ from uuid import uuid4
 from blake3 import blake3
 
 from infra.durable import make_folder, rename, sync_tree
-from infra.home import baton_home
+from infra.paths import baton_home
 from infra.placement import storage
-from infra.placement.storage import StorageError, file_system, is_bucket, persistently
+from infra.placement.storage import StorageError, file_system, is_bucket, with_retries
 
 DIGEST = "#blake3="
 _DIGEST = re.compile(f"{DIGEST}([0-9a-f]{{64}})$")
 BLOCK_BYTES = 8 << 20  # of a file at an address, in memory at a time
-PATIENCE_S = 20.0  # with a storage that is asked what is there
-VERSIONS = ("ETag", "etag", "blob_id", "mtime", "LastModified", "last_modified", "created")  # in fsspec's words
+PATIENCE_S = 20.0  # for listing a storage
+VERSIONS = ("ETag", "etag", "blob_id", "mtime", "LastModified", "last_modified", "created")  # fsspec's keys
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class File:
     """A file on this machine or at an address."""
 
     place: str
-    name: str  # from the folder on that was named, or from a glob's part before any wildcard
+    name: str  # relative to the given folder, or to a glob's part before any wildcard
     size: int
-    version: str  # another one when the file was changed
+    version: str  # changes with the file
 
     @classmethod
     def here(cls, path: Path, root: Path) -> "File":
@@ -47,19 +47,19 @@ class File:
         return cls(str(path), path.relative_to(root).as_posix(), about.st_size, str(about.st_mtime_ns))
 
     def open(self) -> IO[bytes]:
-        """To be read from anywhere in it. Raises OSError, StorageError."""
+        """A seekable stream. Raises OSError, StorageError."""
         if not is_bucket(self.place):
             return Path(self.place).open("rb")
         return cast(IO[bytes], io.BufferedReader(_Stream(self.place), BLOCK_BYTES))
 
 
 class _Stream(io.RawIOBase):
-    """A file at an address; what the network breaks off is asked for again."""
+    """A file at an address; interrupted reads are retried."""
 
     def __init__(self, place: str) -> None:
         self._place = place
         files = file_system(place)
-        self._file: Any = persistently(lambda: files.open(place, "rb", cache_type="none"), place)
+        self._file: Any = with_retries(lambda: files.open(place, "rb", cache_type="none"), place)
 
     def readable(self) -> bool:
         return True
@@ -74,19 +74,19 @@ class _Stream(io.RawIOBase):
         return int(self._file.tell())
 
     def readinto(self, buffer: Any) -> int:
-        content = persistently(lambda: self._read(len(buffer)), self._place)
+        content = with_retries(lambda: self._read(len(buffer)), self._place)
         buffer[: len(content)] = content
         return len(content)
 
     def readall(self) -> bytes:
-        """Python's own asks for 8 KB at a time."""
+        """Python's default reads 8 KB at a time."""
         return b"".join(iter(lambda: self.read(BLOCK_BYTES) or b"", b""))
 
     def _read(self, size: int) -> bytes:
         try:
             return bytes(self._file.read(size))
         except OSError as error:
-            if type(error).__name__ != "FileExpired":  # s3fs's, which is not imported here
+            if type(error).__name__ != "FileExpired":  # of s3fs, which is not imported here
                 raise
             message = f"{self._place}: was replaced while it was read. Run the same command again"
             raise StorageError(message, curable=False) from error
@@ -97,13 +97,13 @@ class _Stream(io.RawIOBase):
 
 
 def find(address: str) -> list[File]:
-    """The file at an address, a folder's files to the bottom, or those that match a glob, in order; hidden ones only if
-    the address names such. Raises StorageError."""
+    """The file at an address, all files in a folder, or those that match a glob, sorted; hidden ones only if the
+    address names them. Raises StorageError."""
     files = file_system(address)
     path = str(files._strip_protocol(address)).rstrip("/")
 
     def look() -> tuple[str, dict[str, Any]]:
-        files.invalidate_cache()  # others write there
+        files.invalidate_cache()  # other processes write there
         if glob.has_magic(path):
             parts = path.split("/")
             fixed = next(index for index, part in enumerate(parts) if glob.has_magic(part))
@@ -114,7 +114,7 @@ def find(address: str) -> list[File]:
         return path, files.find(path, detail=True)
 
     try:
-        root, found = persistently(look, address, patience_s=PATIENCE_S)
+        root, found = with_retries(look, address, patience_s=PATIENCE_S)
     except FileNotFoundError:
         return []
     listed = [
@@ -129,13 +129,13 @@ def find(address: str) -> list[File]:
 
 def _file(files: Any, place: str, name: str, info: dict[str, Any]) -> File:
     if info.get("size") is None:
-        raise StorageError(f"{place}: its server does not say how large it is", curable=False)
+        raise StorageError(f"{place}: its server does not report the file's size", curable=False)
     version = next((info[key] for key in VERSIONS if info.get(key)), "")
     return File(files.unstrip_protocol(place), name, info["size"], str(version))
 
 
 def files_in(folder: Path) -> list[File]:
-    """Those directly in a folder of this machine; none if there is no such folder."""
+    """The files directly in a local folder; none if it does not exist."""
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
     return [File.here(path, folder) for path in paths if path.is_file()]
 
@@ -149,35 +149,35 @@ def state_of(files: Iterable[File]) -> str:
 
 
 def digest_of(path: str) -> str | None:
-    """What an address is identified by, if by its content."""
+    """The digest in an address, if any."""
     found = _DIGEST.search(path)
     return found[1] if found else None
 
 
 def selected(files: Iterable[File], wanted: Sequence[str]) -> list[File]:
-    """Those directly in the folder whose names match one of the patterns."""
-    return [file for file in files if "/" not in file.name and any(fnmatch(file.name, each) for each in wanted)]
+    """The files directly in the folder whose names match one of the patterns."""
+    return [file for file in files if "/" not in file.name and any(fnmatch(file.name, pattern) for pattern in wanted)]
 
 
 def bring(address: str, wanted: Sequence[str] = ("*",)) -> Path:
-    """A folder with the files of an archive, or with those of a folder that are `wanted`: complete, in this node's
-    cache. Raises StorageError."""
+    """Download an archive's files, or those of a folder that match `wanted`, into this node's cache; returns the
+    complete folder. Raises StorageError."""
     digest = digest_of(address)
     cache = Path(os.environ.get("BATON_CACHE") or baton_home()) / "brought"
     if digest and (cache / digest).exists():
         return cache / digest
     files = find(address.partition(DIGEST)[0]) if digest else selected(find(address), wanted)
     if not files:
-        again = ", any more: submit the run again from where its files are" if digest else ""
-        raise StorageError(f"{address}: nothing is there{again}", curable=False)
+        way_out = " any more: submit the run again from the machine with its files" if digest else ""
+        raise StorageError(f"{address}: nothing exists there{way_out}", curable=False)
     key = digest or blake3(f"{address}\0{state_of(files)}".encode()).hexdigest()
     here = cache / key
     make_folder(cache)
-    with (cache / f"{key}.lock").open("a") as lock:  # another process may be bringing it
+    with (cache / f"{key}.lock").open("a") as lock:  # another process may be downloading it
         fcntl.flock(lock, fcntl.LOCK_EX)
         if here.exists():
             return here
-        for left in cache.glob(f"{key}.*.partial"):  # by killed processes: we have the lock
+        for left in cache.glob(f"{key}.*.partial"):  # by killed processes, since we hold the lock
             shutil.rmtree(left)
         partial = made = cache / f"{key}.{uuid4().hex}.partial"
         try:
@@ -185,7 +185,7 @@ def bring(address: str, wanted: Sequence[str] = ("*",)) -> Path:
             if digest:
                 made = _unpacked(partial / files[0].name, digest)
             elif selected(find(address), wanted) != files:
-                raise StorageError(f"{address}: was changed while it was brought. Run the same command again", False)
+                raise StorageError(f"{address}: was changed during the download. Run the same command again", False)
             sync_tree(made)
             rename(made, here)
         finally:
@@ -199,24 +199,23 @@ def _download(files: list[File], here: Path) -> None:
     try:
         storage.get(there, {file.name: file.size for file in files}, here)
     except FileNotFoundError as error:
-        raise StorageError(f"{there}: {error}: removed while it was brought", curable=False) from error
+        raise StorageError(f"{there}: {error}: removed during the download", curable=False) from error
 
 
 def _unpacked(archive: Path, digest: str) -> Path:
     if blake3().update_mmap(archive).hexdigest() != digest:
-        raise StorageError(f"{archive.name}: is damaged where it is: its BLAKE3 is not {digest}", curable=False)
+        raise StorageError(f"{archive.name}: is damaged in the storage: its BLAKE3 is not {digest}", curable=False)
     folder = archive.with_name("files")
     try:
         with tarfile.open(archive) as tar:
             tar.extractall(folder, filter="data")
     except tarfile.TarError as error:
-        raise StorageError(f"{archive.name}: a tar archive of files is needed: {error}", curable=False) from error
+        raise StorageError(f"{archive.name}: is not a tar archive of files: {error}", curable=False) from error
     return folder
 
 
 def pack(files: Iterable[File], archive: Path) -> str:
-    """Put files of this machine into an archive, and nothing else about them: the same files give the same bytes, whose
-    digest is returned."""
+    """Pack local files into a reproducible archive, without their metadata; returns its digest."""
     with tarfile.open(archive, "w", format=tarfile.GNU_FORMAT) as tar:
         for file in files:
             entry = tarfile.TarInfo(file.name)

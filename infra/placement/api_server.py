@@ -1,4 +1,4 @@
-"""What Baton asks of SkyPilot's API server. Each call takes as long as the server does."""
+"""Calls to SkyPilot's API server. Each blocks until the server has answered."""
 
 import io
 import json
@@ -14,14 +14,14 @@ from sky.schemas.api.responses import ManagedJobRecord
 from sky.server.common import RequestId, get_server_url
 from sky.server.requests.request_names import RequestName
 
-from infra.placement.asked import Asked
+from infra.placement.background_queries import BackgroundQueries
 from infra.placement.job import OUTPUT_PREFIX
 from infra.tracking.redact import redact_text
 
 LOG_PATIENCE_S = 20.0
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
-# A call ends so when the server is away, or is started again meanwhile
+# Errors of an unreachable server, or of one that restarts during a call
 AWAY = (
     requests.RequestException,
     exceptions.ApiServerConnectionError,
@@ -29,12 +29,12 @@ AWAY = (
     exceptions.RequestInterruptedError,
     exceptions.ServerTemporarilyUnavailableError,
 )
-# RuntimeError: the server that was started again does not know the request
+# RuntimeError: the request is unknown to a restarted server
 UNANSWERED = (*AWAY, RuntimeError, exceptions.ClusterNotUpError)
 
 
 def shown() -> str:
-    """The server, as it may be shown."""
+    """The server's name for messages, without secrets."""
     return f"SkyPilot's API server {redact_text(get_server_url())}"
 
 
@@ -43,7 +43,7 @@ def dashboard(number: int | None) -> str:
 
 
 def answers() -> bool:
-    """Ask this first: SkyPilot's client would start a server where it finds none."""
+    """Whether the server is reachable. Call it first: SkyPilot's client would start a server if it finds none."""
     try:
         return requests.get(f"{get_server_url()}/api/health", timeout=10).ok
     except requests.RequestException:
@@ -51,20 +51,20 @@ def answers() -> bool:
 
 
 def jobs_named(name: str) -> list[ManagedJobRecord]:
-    """All managed jobs of a name, oldest first."""
+    """All managed jobs with this name, oldest first."""
     found, *_counts = sdk.get(jobs.queue_v2(refresh=False, fields=None, name_match=name))
     return sorted((record for record in found if record.job_name == name), key=lambda record: record.job_id or 0)
 
 
 def is_launching(name: str) -> bool:
-    """Whether a launch of a job of this name was handed to the server and has not ended there. Ask this before
-    `jobs_named`: a launch that ends between the two has its job in the queue."""
-    launches = [each for each in sdk.api_status() if each.name.endswith(RequestName.JOBS_LAUNCH)]
-    return any((json.loads(each.request_body) or {}).get("name") == name for each in launches)
+    """Whether the server is processing a launch of a job with this name. Call it before `jobs_named`: a launch that
+    ends between the two calls has its job in the queue."""
+    launches = [request for request in sdk.api_status() if request.name.endswith(RequestName.JOBS_LAUNCH)]
+    return any((json.loads(request.request_body) or {}).get("name") == name for request in launches)
 
 
 def launch(name: str, task: sky.Task) -> RequestId[Any]:
-    """Hand a job to the server. It is launched when the request has ended: see `wait`."""
+    """Submit a job to the server. It is launched when the request has ended: see `wait`."""
     request: RequestId[Any] = jobs.launch(task, name=name)
     return request
 
@@ -83,17 +83,17 @@ def cancel(numbers: list[int]) -> None:
 
 
 def status(record: ManagedJobRecord) -> str:
-    assert record.status is not None, "a job that is there has a status"
+    assert record.status is not None, "an existing job has a status"
     return str(record.status.value)
 
 
 def output_prefix(record: ManagedJobRecord) -> str:
-    """Where a job of ours leaves its outputs."""
+    """Where the job writes its outputs."""
     return _environment(record)[OUTPUT_PREFIX]
 
 
 def execution(record: ManagedJobRecord) -> str:
-    """The tracked one that a job of ours belongs to."""
+    """The tracked execution that the job belongs to."""
     return _environment(record)["BATON_EXECUTION"]
 
 
@@ -103,13 +103,13 @@ def _environment(record: ManagedJobRecord) -> dict[str, str]:
 
 
 def log_end(number: int, lines: int) -> str:
-    """The last lines of a job's log, without secrets; empty when there is none, or it cannot be had soon."""
+    """The last lines of a job's log, redacted; empty if there is none, or it is not available soon."""
     text = io.StringIO()
-    asked = Asked()
-    asked.begin("log", lambda: jobs.tail_logs(job_id=number, follow=False, tail=lines, output_stream=text))
+    queries = BackgroundQueries()
+    queries.start("log", lambda: jobs.tail_logs(job_id=number, follow=False, tail=lines, output_stream=text))
     try:
-        asked.take("log", LOG_PATIENCE_S)
+        queries.take("log", LOG_PATIENCE_S)
     except (TimeoutError, *UNANSWERED):
         pass
-    said = _COLOURS.sub("", text.getvalue()).replace("\r", "\n")
-    return redact_text("\n".join([line.rstrip() for line in said.splitlines() if line.strip()][-lines:]))
+    plain = _COLOURS.sub("", text.getvalue()).replace("\r", "\n")
+    return redact_text("\n".join([line.rstrip() for line in plain.splitlines() if line.strip()][-lines:]))

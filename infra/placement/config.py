@@ -1,6 +1,6 @@
-"""Where a stage may run and at what price: the recipe's words, and what SkyPilot makes of them.
+"""Where a stage may run and at what price: the recipe's fields, and their translation for SkyPilot.
 
-A placement says nothing about the result, so it enters no cache key and no digest.
+A placement does not affect the result, so it enters no cache key and no digest.
 """
 
 from collections.abc import Sequence
@@ -9,20 +9,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-MACHINE_FAULT = 75  # the job's exit code (EX_TEMPFAIL) when another start may cure it: SkyPilot recovers the job
-NO_IMAGE = "baton.invalid/no-image"  # of a placed task without one: Flyte takes no container without an image
+TASK_TYPE = "skypilot"  # Flyte's, of a placed task: the connector service runs it
+MACHINE_FAULT = 75  # the job's exit code (EX_TEMPFAIL) if a restart may help: SkyPilot recovers the job
+NO_IMAGE = "baton.invalid/no-image"  # for a placed task without an image, which Flyte requires for a container
 
 Accelerator = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][\w.\-]*(:\d+(\.\d+)?)?$")]
 Infra = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(/[^/\s]+)*$")]
 CloudOrRegion = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(/[^/\s]+)?$")]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
-HAVE_NO_CATALOG = ("slurm", "kubernetes", "k8s", "ssh")  # their regions are the user's own clusters
-BARE = ("slurm",)  # where a machine has no containers, and can mount no bucket, unless an image was asked for
+HAVE_NO_CATALOG = ("slurm", "kubernetes", "k8s", "ssh")  # whose regions are the user's own clusters
+BARE = ("slurm",)  # without containers and bucket mounts, unless an image is set
 SPOT = {"spot": (True,), "on_demand": (False,), "spot_first": (True, False)}
 
 
 class Placement(BaseModel):
-    """Where a stage may run. What is left out is open: SkyPilot takes the cheapest place that has capacity."""
+    """Where a stage may run. Omitted fields don't restrict it: SkyPilot takes the cheapest place with capacity."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -32,10 +33,10 @@ class Placement(BaseModel):
     )
     exclude: list[CloudOrRegion] = Field([], description="Where it may not run: [azure, aws/us-east-1]")
     choose: Literal["cheapest", "in_order"] = Field(
-        "cheapest", description="Of all that is acceptable the cheapest first, or in the order in which it is listed"
+        "cheapest", description="Try the cheapest acceptable place first, or places in the listed order"
     )
-    spot: Literal["spot", "on_demand", "spot_first"] = Field("on_demand", description="Which kind of machine")
-    nodes: int = Field(1, ge=1, le=4096, description="Machines; a stage that is spread over several needs as many")
+    spot: Literal["spot", "on_demand", "spot_first"] = Field("on_demand", description="Kind of machine")
+    nodes: int = Field(1, ge=1, le=4096, description="Machines; as many as the stage's layout has nodes")
     cpus: float | None = Field(None, gt=0, description="CPUs of each node, at least")
     memory_gb: float | None = Field(None, gt=0, description="Memory of each node, at least, GB")
     disk_gb: int | None = Field(None, ge=1, description="Disk of each node, GB")
@@ -43,16 +44,16 @@ class Placement(BaseModel):
     max_price_per_run: float | None = Field(
         None,
         gt=0,
-        description="Of the whole stage, US dollars: the connector, while it runs, stops it when it has cost that",
+        description="Of the whole stage, US dollars: the connector, while it is running, stops the stage at this cost",
     )
     time_limit_h: float | None = Field(None, gt=0, description="Hours after which the stage is stopped")
     restarts: int = Field(
-        3, ge=0, le=1000, description="Starts after a fault of the machine; those after a preemption are not counted"
+        3, ge=0, le=1000, description="Restarts after a machine fault; those after a preemption are not counted"
     )
     image: str | None = Field(
         None,
         min_length=1,
-        description="Container image; default: the stage's own, of BATON_IMAGE_REGISTRY or Flyte's configuration",
+        description="Container image; default: the stage's, from BATON_IMAGE_REGISTRY or Flyte's configuration",
     )
     setup: str | None = Field(
         None, description="Shell lines before the command, such as `. /shared/baton/.venv/bin/activate`; no secrets"
@@ -60,13 +61,13 @@ class Placement(BaseModel):
     secrets: list[VariableName] = Field(
         [],
         max_length=100,
-        description="Environment variables that the job has as SkyPilot's secrets, by name: [WANDB_API_KEY]; their "
-        "values are those of whoever starts the job, this machine or a cluster's connector",
+        description="Environment variables passed to the job as SkyPilot secrets: [WANDB_API_KEY]; their values come "
+        "from the process that starts the job, on this machine or in a cluster's connector",
     )
     storage: str | None = Field(
         None,
         min_length=1,
-        description="Where both sides keep the run's files: a folder that the machines share with this one, s3://… or "
+        description="Shared storage of the run's files: a folder that the machines share with this one, s3://… or "
         "gs://…; default: BATON_STORAGE, or Baton's home",
     )
 
@@ -92,15 +93,15 @@ class Placement(BaseModel):
 
     @property
     def has_containers(self) -> bool:
-        """Whether a stage may run in its image, at some place at least."""
+        """Whether at least one place can run the stage's image."""
         return not self.infra or not all(map(self._is_bare, self.infra))
 
     def resources(self, docker: str | None = None, clouds: Sequence[str] = ()) -> dict[str, Any]:
-        """The `resources:` of a SkyPilot task. `docker`: the container image, if any. `clouds`: those that SkyPilot
-        has access to, for a placement that says no more than which of them are excluded.
+        """The `resources:` of a SkyPilot task. `docker`: the container image, if any. `clouds`: those that SkyPilot has
+        access to, for a placement with `exclude` but without `infra`.
 
-        Imports SkyPilot and reads its catalog of a cloud of which some regions are excluded. Raises ValueError when
-        nothing is left."""
+        If some regions of a cloud are excluded, imports SkyPilot and reads its catalog. Raises ValueError if no place
+        is left."""
         image: dict[str, bool | str] = {"image_id": f"docker:{docker.removeprefix('docker:')}"} if docker else {}
         each_node = {
             "cpus": self.cpus and f"{self.cpus:g}+",
@@ -124,7 +125,7 @@ class Placement(BaseModel):
         return {name: value for name, value in each_node.items() if value is not None} | {which: choices}
 
     def _parts(self, place: str) -> list[str]:
-        """A place, as its regions where some of them are excluded."""
+        """A place, split into its regions if some of them are excluded."""
         return [f"{place}/{region}" for region in _regions(place)] if self._is_split(place) else [place]
 
 

@@ -1,10 +1,9 @@
-"""A thin client of SkyPilot's API server: Flyte's create, get and delete for a managed job.
+"""A Flyte connector for SkyPilot's managed jobs: a stateless client of SkyPilot's API server.
 
-A job's name is made of what it does. `create` only says that name and what it takes to launch the job, so it answers
-at once however long SkyPilot takes; `get` finds the job of that name, or launches it; `delete` cancels it, also one
-that is still being launched, unless another execution asks for the same job. None of this is kept in this process: a
-connector that was started again goes on. All that it forgets is who else asks for a job, until they do so again; and
-who follows a job that was cancelled for another one launches it anew.
+A job's name is derived from its work. `create` only returns that name and what is needed to launch the job, so it never
+waits for SkyPilot. `get` finds the job by its name, or launches it. `delete` cancels it, even during its launch, unless
+another execution uses the same job. A restarted connector continues; it only forgets which executions use a job, until
+they call `get` again. An execution whose job was cancelled on behalf of another one launches it again.
 """
 
 import asyncio
@@ -38,44 +37,43 @@ from sky.schemas.api.responses import ManagedJobRecord
 from infra.errors import Stopped
 from infra.placement import api_server
 from infra.placement.api_server import AWAY, UNANSWERED
-from infra.placement.asked import Asked
-from infra.placement.config import NO_IMAGE, Placement
+from infra.placement.background_queries import BackgroundQueries
+from infra.placement.config import NO_IMAGE, TASK_TYPE, Placement
 from infra.placement.job import STORAGE, Order, sky_task
 from infra.placement.record import message, over_limit, where
 from infra.placement.storage import storage_of
 from infra.pod import execution_name
 from infra.progress import say
 from infra.tracking.machine import lineage_page
-from infra.tracking.noted import note
+from infra.tracking.placement_tags import note
 from infra.tracking.redact import redact_text
 from infra.tracking.store import PushFailed
 
-TASK_TYPE = "skypilot"
-HOW = "how"  # the input of a stage that says how it is run, as JSON: its placement, its resources, …
-ANSWER_S = 3.0  # Flyte gives up on a connector's answer after 10 s
-AGAIN_S = 2.0  # between two attempts to cancel
-WANTED_S = 300.0  # an execution that wants a job asks for it more often than this
-LOG_LINES = 30  # of a job that failed
+HOW = "how"  # a stage's input with its placement and resources, as JSON
+ANSWER_S = 3.0  # Flyte's timeout for a connector's response is 10 s
+RETRY_S = 2.0  # between two attempts to cancel
+WANTED_S = 300.0  # an execution that uses a job calls `get` more often than this
+LOG_LINES = 30  # shown of a failed job
 
-# Every status of a managed job: its phase for Flyte, and what it means to a person.
+# Every status of a managed job: its phase for Flyte, and its message
 PHASES: dict[str, tuple[int, str]] = {
     "PENDING": (TaskExecution.QUEUED, "waits for a controller"),
     "SUBMITTED": (TaskExecution.QUEUED, "waits for a controller"),
-    "STARTING": (TaskExecution.INITIALIZING, "looking for a place"),
+    "STARTING": (TaskExecution.INITIALIZING, "looking for capacity"),
     "RUNNING": (TaskExecution.RUNNING, "running"),
     "WINDING_DOWN": (TaskExecution.RUNNING, "ending"),
-    "RECOVERING": (TaskExecution.INITIALIZING, "its machine is gone or failed; looking for another place"),
+    "RECOVERING": (TaskExecution.INITIALIZING, "its machine was lost or failed; looking for capacity"),
     "CANCELLING": (TaskExecution.RUNNING, "being cancelled"),
     "SUCCEEDED": (TaskExecution.SUCCEEDED, "done"),
     "CANCELLED": (TaskExecution.ABORTED, "was cancelled"),
     "FAILED": (TaskExecution.FAILED, "failed"),
     "FAILED_SETUP": (TaskExecution.FAILED, "failed: the machine could not be set up"),
-    "FAILED_PRECHECKS": (TaskExecution.FAILED, "failed: no place is able to run it"),
+    "FAILED_PRECHECKS": (TaskExecution.FAILED, "failed: no place can run it"),
     "FAILED_NO_RESOURCE": (TaskExecution.RETRYABLE_FAILED, "failed: no place has capacity"),
     "FAILED_CONTROLLER": (TaskExecution.RETRYABLE_FAILED, "failed: SkyPilot's controller had an error"),
 }
 FINAL = {"SUCCEEDED", "CANCELLED", *(status for status in PHASES if status.startswith("FAILED"))}
-# What SkyPilot says of a job that will be as wrong the next time; anything else that stops a launch may be retried
+# Errors that a retry would not fix; after any other, the launch may be retried
 WRONG = (
     Stopped,
     ValueError,
@@ -90,38 +88,38 @@ WRONG = (
 
 
 class NoApiServer(Stopped):
-    """SkyPilot's API server cannot be had."""
+    """SkyPilot's API server is unreachable."""
 
 
 @dataclass
 class SkyJob(ResourceMeta):
-    """All that it takes to find a job, or to launch it."""
+    """All that is needed to find a job, or to launch it."""
 
     name: str
-    output_prefix: str  # where its outputs.pb will be
+    output_prefix: str  # of its outputs.pb
     order: Order
     image: str
     command: list[str]
 
     @property
     def key(self) -> str:
-        """Which attempt at the work that `name` names."""
+        """Identifies the attempt at the work that `name` identifies."""
         return f"{self.name} {self.output_prefix}"
 
 
 class SkyPilotConnector(AsyncConnectorBase):
-    """Runs tasks of the type `skypilot` as SkyPilot's managed jobs."""
+    """Runs tasks of type `skypilot` as SkyPilot's managed jobs."""
 
     name = "SkyPilot Connector"
 
     def __init__(self) -> None:
         super().__init__(task_type_name=TASK_TYPE, metadata_type=SkyJob)
-        self._asked = Asked()
-        self._starting = threading.Lock()  # one launch at a time is handed to SkyPilot
-        self._unwanted: set[str] = set()  # keys of jobs that were deleted
-        self._wanted: dict[str, tuple[str, float]] = {}  # by key: the job's name, and when it was last asked for
-        self._noted: dict[str, dict[str, Any]] = {}  # by key: what the record of the stage says of where it runs
-        self._seen: dict[str, tuple[int, Resource]] = {}  # by key: SkyPilot's number of the job, and how it was
+        self._queries = BackgroundQueries()
+        self._starting = threading.Lock()  # launches are submitted one at a time
+        self._unwanted: set[str] = set()  # keys of deleted jobs
+        self._wanted: dict[str, tuple[str, float]] = {}  # by key: the job's name, and the time of its last `get`
+        self._recorded: dict[str, dict[str, Any]] = {}  # by key: the place in the stage's record
+        self._last_seen: dict[str, tuple[int, Resource]] = {}  # by key: SkyPilot's job id, and its last state
 
     def create(
         self,
@@ -131,91 +129,90 @@ class SkyPilotConnector(AsyncConnectorBase):
         task_execution_metadata: TaskExecutionMetadata | None = None,
         **_: Any,
     ) -> SkyJob:
-        """Asks nobody: were the answer lost, the job would have no owner."""
-        order = _order(task_template, inputs, task_execution_metadata)
+        """Launches nothing: if the response were lost, the job would have no owner."""
+        order = _make_order(task_template, inputs, task_execution_metadata)
         container = task_template.container
         image = order.placement["image"] or container.image.replace(NO_IMAGE, "")
         return SkyJob(_job_name(task_template, inputs), output_prefix, order, image, container.args)
 
     async def get(self, resource_meta: SkyJob, **_: Any) -> Resource:
-        """How the job is; it is launched if it is not there. A server that does not answer is asked again: the job
-        goes on without it."""
+        """The job's state; launches it if it does not exist. An unreachable server is queried again next time: the job
+        runs on without it."""
         job = resource_meta
         self._wanted[job.key] = job.name, time.monotonic()
-        answer = self._asked.begin(job.key, lambda: self._look(job))
+        answer = self._queries.start(job.key, lambda: self._look(job))
         await asyncio.wait([asyncio.wrap_future(answer)], timeout=ANSWER_S)
         if not answer.done():
-            return self._as_before(job) or self._unknown(job, f"waiting for {api_server.shown()}")
-        resource: Resource = self._asked.take(job.key)
+            return self._previous(job) or self._unknown(job, f"waiting for {api_server.shown()}")
+        resource: Resource = self._queries.take(job.key)
         if is_terminal_phase(resource.phase):
             self._wanted.pop(job.key, None)
         return resource
 
     async def delete(self, resource_meta: SkyJob, **_: Any) -> None:
-        """Cancel the job, also one that is being launched; one that is over is left as it is. Raises NoApiServer when
-        that takes longer; it is still being done then, and may be asked for again."""
-        answer = self._cancelling(resource_meta)
+        """Cancel the job, even during its launch; one that has ended is left as it is. Raises NoApiServer if that takes
+        too long; it continues in the background, and may be called again."""
+        answer = self._start_cancel(resource_meta)
         await asyncio.wait([asyncio.wrap_future(answer)], timeout=ANSWER_S)
         self.wait_for_cancellation(resource_meta, 0)
 
     def wait_for_cancellation(self, job: SkyJob, patience_s: float) -> None:
-        """As `delete`, for those who have more time."""
-        self._cancelling(job)
+        """Like `delete`, with another timeout."""
+        self._start_cancel(job)
         try:
-            self._asked.take(f"delete {job.key}", patience_s)
+            self._queries.take(f"delete {job.key}", patience_s)
         except TimeoutError:
             raise NoApiServer(
-                f"{api_server.shown()} has not cancelled {job.name} yet; it is still being asked. "
-                f"By hand: sky jobs cancel --name {job.name}"
+                f"{api_server.shown()} has not cancelled {job.name} yet; still trying. To cancel it by hand: "
+                f"sky jobs cancel --name {job.name}"
             ) from None
 
-    def _cancelling(self, job: SkyJob) -> Future[None]:
+    def _start_cancel(self, job: SkyJob) -> Future[None]:
         self._unwanted.add(job.key)
         self._wanted.pop(job.key, None)
-        return self._asked.begin(f"delete {job.key}", lambda: self._cancel(job))
+        return self._queries.start(f"delete {job.key}", lambda: self._cancel(job))
 
     def _unknown(self, job: SkyJob, words: str) -> Resource:
-        before = self._as_before(job)
+        before = self._previous(job)
         return Resource(before.phase if before else TaskExecution.QUEUED, f"{job.name}: {words}")
 
-    def _as_before(self, job: SkyJob) -> Resource | None:
-        """As the job was when it was last looked at; one that had ended then is still ending for Flyte, since what it
-        came to has not been told."""
-        if job.key not in self._seen:
+    def _previous(self, job: SkyJob) -> Resource | None:
+        """The job's last known state; one that had ended counts as running, since its result was not reported yet."""
+        if job.key not in self._last_seen:
             return None
-        _number, seen = self._seen[job.key]
+        _number, seen = self._last_seen[job.key]
         phase = TaskExecution.RUNNING if is_terminal_phase(seen.phase) else seen.phase
         return Resource(phase, seen.message, seen.log_links, custom_info=seen.custom_info)
 
     def _look(self, job: SkyJob) -> Resource:
         if not api_server.answers():
-            return self._unknown(job, f"{api_server.shown()} does not answer; asking again")
+            return self._unknown(job, f"{api_server.shown()} is unreachable; retrying")
         try:
             if (record := self._found(job)) is None:
                 return self._launched(job)
-            return self._told(job, record)
+            return self._resource(job, record)
         except UNANSWERED as error:
-            return self._unknown(job, f"{api_server.shown()} does not answer; asking again ({_said(error)})")
+            return self._unknown(job, f"{api_server.shown()} is unreachable; retrying ({_describe(error)})")
         except (OSError, FlyteException) as error:
-            return self._unknown(job, f"{job.output_prefix} cannot be read; trying again ({_said(error)})")
+            return self._unknown(job, f"{job.output_prefix} cannot be read; retrying ({_describe(error)})")
 
     def _found(self, job: SkyJob) -> ManagedJobRecord | None:
-        """The job that was seen before, or else one of this name that is at work, whoever launched it, or else the end
-        of this attempt's own. A second one at work, which a launch leaves whose answer was lost, is cancelled. One of
-        another attempt that was cancelled was so for that one."""
+        """The job that was seen before, else an active one with this name, whoever launched it, else this attempt's own
+        ended one. A second active one, left by a launch whose response was lost, is cancelled. A cancelled one of
+        another attempt is ignored."""
         records = api_server.jobs_named(job.name)
         at_work = [record for record in records if api_server.status(record) not in {*FINAL, "CANCELLING"}]
         if twins := [record.job_id for record in at_work[1:] if record.job_id is not None]:
             api_server.cancel(twins)
-        number, _resource = self._seen.get(job.key, (None, None))
+        number, _ = self._last_seen.get(job.key, (None, None))
         own = [record for record in records if api_server.output_prefix(record) == job.output_prefix]
         ended = [record for record in own if api_server.status(record) != "CANCELLED"] or own
-        others = [each for each in records if api_server.status(each) == "CANCELLED" and each not in own]
+        others = [record for record in records if api_server.status(record) == "CANCELLED" and record not in own]
         seen = [record for record in records if record.job_id == number and record not in others]
         return next(iter([*seen, *at_work[:1], *ended[-1:]]), None)
 
     def _launched(self, job: SkyJob) -> Resource:
-        """Launch the job, unless that is being done or nobody wants it any more."""
+        """Launch the job, unless that is in progress or the job was deleted."""
         try:
             with self._starting:
                 if job.key in self._unwanted:
@@ -229,26 +226,26 @@ class SkyPilotConnector(AsyncConnectorBase):
         except AWAY:
             raise
         except WRONG as error:
-            return Resource(TaskExecution.FAILED, f"{job.name} cannot be launched: {_said(error)}")
-        except Exception as error:  # whatever went wrong at SkyPilot's
+            return Resource(TaskExecution.FAILED, f"{job.name} cannot be launched: {_describe(error)}")
+        except Exception as error:  # any other failure of SkyPilot
             say(redact_text(traceback.format_exc()))
-            return Resource(TaskExecution.RETRYABLE_FAILED, f"{job.name} was not launched: {_said(error)}")
+            return Resource(TaskExecution.RETRYABLE_FAILED, f"{job.name} was not launched: {_describe(error)}")
         return self._unknown(job, "launched")
 
-    def _told(self, job: SkyJob, record: ManagedJobRecord) -> Resource:
-        """A managed job in Flyte's words."""
+    def _resource(self, job: SkyJob, record: ManagedJobRecord) -> Resource:
+        """A managed job as Flyte's resource."""
         status, number = api_server.status(record), record.job_id or 0
         phase, words = PHASES[status]
         links = [TaskLog(name=f"SkyPilot job {number}", uri=api_server.dashboard(number))]
         if page := lineage_page(api_server.execution(record), os.environ | job.order.environment):
             links.append(TaskLog(name="Lineage", uri=page))
         resource = Resource(phase, message(record, words), links, custom_info=where(record))
-        self._seen[job.key] = number, replace(resource)
-        self._note(job, record, status in FINAL)
+        self._last_seen[job.key] = number, replace(resource)
+        self._record(job, record, status in FINAL)
         if phase == TaskExecution.SUCCEEDED:
-            return _with_outputs(resource, api_server.output_prefix(record), job.output_prefix)
+            return _copy_outputs(resource, api_server.output_prefix(record), job.output_prefix)
         if status in FINAL:
-            why, may_be_retried = _why(record)
+            why, may_be_retried = _failure_reason(record)
             log = api_server.log_end(number, LOG_LINES)
             parts = [resource.message, why, f"The end of its log:\n{log}" if log else "", f"sky jobs logs {number}"]
             resource.message = "\n".join(filter(None, parts))
@@ -259,9 +256,9 @@ class SkyPilotConnector(AsyncConnectorBase):
             resource.phase, resource.message = TaskExecution.FAILED, f"{message(record, 'was cancelled')}: {over}"
         return resource
 
-    def _note(self, job: SkyJob, record: ManagedJobRecord, ended: bool) -> None:
-        """Where it runs, in the stage's record. Until the job has ended that is tried at each look."""
-        if self._noted.get(job.key) == (facts := where(record)):
+    def _record(self, job: SkyJob, record: ManagedJobRecord, ended: bool) -> None:
+        """Add the job's place to the stage's record; retried at each `get` until it succeeds or the job has ended."""
+        if self._recorded.get(job.key) == (facts := where(record)):
             return
         try:
             known = note(os.environ | job.order.environment, api_server.execution(record), job.name, facts)
@@ -270,12 +267,12 @@ class SkyPilotConnector(AsyncConnectorBase):
             if ended:
                 say(f"tracking: {job.name}: its place and price could not be recorded: {redact_text(str(error))}")
         if known:
-            self._noted[job.key] = facts
+            self._recorded[job.key] = facts
 
     def _cancel(self, job: SkyJob) -> None:
-        """Until it is done, or others ask for the job."""
+        """Cancel the job, with retries, unless another execution uses it."""
         while not self._is_wanted(job.name) and not self._is_cancelled(job):
-            time.sleep(AGAIN_S)
+            time.sleep(RETRY_S)
 
     def _is_wanted(self, name: str) -> bool:
         since = time.monotonic() - WANTED_S
@@ -283,13 +280,13 @@ class SkyPilotConnector(AsyncConnectorBase):
 
     def _is_cancelled(self, job: SkyJob) -> bool:
         with self._starting:
-            pass  # what was being handed to SkyPilot when the job was deleted is there now, and no more will be
+            pass  # a launch that was being submitted is submitted now, and there will be no other
         if not api_server.answers():
             return False
         try:
             if api_server.is_launching(job.name):
                 return False
-            left = [each for each in api_server.jobs_named(job.name) if api_server.status(each) not in FINAL]
+            left = [record for record in api_server.jobs_named(job.name) if api_server.status(record) not in FINAL]
             if numbers := [record.job_id for record in left if record.job_id is not None]:
                 api_server.cancel(numbers)
         except UNANSWERED:
@@ -297,9 +294,9 @@ class SkyPilotConnector(AsyncConnectorBase):
         return True
 
 
-def _order(template: TaskTemplate, inputs: LiteralMap | None, metadata: TaskExecutionMetadata | None) -> Order:
-    """What is to be done, where. The input `how` has the placement; on a cluster, where one template serves all
-    executions of a version, the execution is the one that asks, and the storage that of its pods."""
+def _make_order(template: TaskTemplate, inputs: LiteralMap | None, metadata: TaskExecutionMetadata | None) -> Order:
+    """The job's order. The placement comes from the input `how`. On a cluster, where all executions of a version share
+    a template, the execution comes from the metadata, and the storage is that of its pods."""
     how = json.loads(inputs.literals[HOW].scalar.primitive.string_value) if inputs and HOW in inputs.literals else {}
     order = dict(template.custom)
     placement = Placement.model_validate(how.get("placement") or order.pop("placement", {}))
@@ -315,14 +312,14 @@ def _order(template: TaskTemplate, inputs: LiteralMap | None, metadata: TaskExec
 
 
 def _beside_raw_data(template: TaskTemplate) -> str:
-    """Where the pods of an execution have their storage: their raw data is in PREFIX/<two letters>/<pod>."""
+    """The storage of an execution's pods: their raw data is in PREFIX/<two letters>/<pod>."""
     command = template.container.args
     raw = str(command[command.index("--raw-output-data-prefix") + 1])
     return raw.rstrip("/").rsplit("/", 2)[0] + "/baton"
 
 
 def _job_name(template: TaskTemplate, inputs: LiteralMap | None) -> str:
-    """The same for the same work: the task, its version, and its inputs as Flyte's cache takes them."""
+    """A name derived from the task, its version, and its inputs as in Flyte's cache key."""
     identity = blake2b(f"{template.id.name}\0{template.metadata.discovery_version}".encode(), digest_size=6)
     for name, literal in sorted((inputs.literals if inputs else {}).items()):
         if name == HOW:
@@ -334,9 +331,9 @@ def _job_name(template: TaskTemplate, inputs: LiteralMap | None) -> str:
     return f"baton-{stage}-{identity.hexdigest()}"
 
 
-def _with_outputs(resource: Resource, made: str, asked: str) -> Resource:
-    """Of a job that has left its outputs and its deck at `made`: they are where the attempt was `asked` to leave them.
-    The resource itself has none: Flyte looks for a deck only beside outputs that are in storage."""
+def _copy_outputs(resource: Resource, made: str, asked: str) -> Resource:
+    """Copy a job's outputs and deck from `made` to where this attempt was `asked` to write them. The resource itself
+    gets none: Flyte looks for a deck only beside outputs in storage."""
     access = FlyteContextManager.current_context().file_access
     with TemporaryDirectory() as folder:
         outputs, deck = Path(folder) / "outputs.pb", Path(folder) / "deck.html"
@@ -349,15 +346,14 @@ def _with_outputs(resource: Resource, made: str, asked: str) -> Resource:
             access.put_data(str(outputs), f"{asked}/{outputs.name}")
         if access.exists(f"{made}/{deck.name}"):
             access.get_data(f"{made}/{deck.name}", str(deck))
-            text, told = deck.read_text(), f"<p>{escape(resource.message or '')}</p>"
-            deck.write_text(text if told in text else text.replace("<body>", f"<body>{told}", 1))
+            text, note = deck.read_text(), f"<p>{escape(resource.message or '')}</p>"
+            deck.write_text(text if note in text else text.replace("<body>", f"<body>{note}", 1))
             access.put_data(str(deck), f"{asked}/{deck.name}", ContentType="text/html", content_type="text/html")
     return resource
 
 
-def _why(record: ManagedJobRecord) -> tuple[str, bool]:
-    """What a failed job has to say, the task's own error or SkyPilot's, and whether the task says that another
-    attempt may help."""
+def _failure_reason(record: ManagedJobRecord) -> tuple[str, bool]:
+    """A failed job's error, from the task or from SkyPilot, and whether the task marks it as recoverable."""
     try:
         error = _read(errors_pb2.ErrorDocument, f"{api_server.output_prefix(record)}/error.pb").error
     except FileNotFoundError:
@@ -366,7 +362,7 @@ def _why(record: ManagedJobRecord) -> tuple[str, bool]:
     return words, error.kind == errors_pb2.ContainerError.RECOVERABLE
 
 
-def _said(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return redact_text(f"{type(error).__name__}: {error}" if not isinstance(error, Stopped) else str(error))
 
 

@@ -1,4 +1,4 @@
-"""The SkyPilot job that runs a Flyte task: the same command that a Flyte pod would run, on every machine."""
+"""The SkyPilot job of a Flyte task: on every machine, the same command that a Flyte pod would run."""
 
 import json
 import os
@@ -10,34 +10,34 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import Stopped
-from infra.home import QUIET
+from infra.paths import QUIET
 from infra.placement.config import MACHINE_FAULT, Placement
 from infra.placement.storage import BUCKET, is_bucket
-from infra.tracking.placed import CODE, JOB
 from infra.tracking.redact import redact
+from infra.tracking.remote_run import CODE, JOB
 from infra.tracking.store import passed_on
 
 RESTARTS_LEFT = "BATON_RESTARTS_LEFT"
 OUTPUT_PREFIX = "BATON_OUTPUT_PREFIX"
-MOUNTED = "$HOME/baton-storage"  # where a bucket is on the job's machines; a folder where none can be mounted
+MOUNTED = "$HOME/baton-storage"  # a bucket's mount point on the job's machines; a plain folder if it can't be mounted
 STORAGE = "BATON_STORAGE"
 PASSED_ON = ("HF_HUB_OFFLINE", "MLFLOW_EXPERIMENT_NAME")
 SECRETS = ("HF_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
-# How a bucket is reached, by fsspec and by Flyte; also where it is, so that all of it is in one place
+# fsspec's and Flyte's settings of a bucket: credentials and endpoints
 STORAGE_SECRETS = (
-    *(f"AWS_{each}" for each in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "ENDPOINT_URL")),
-    *(f"AWS_{each}" for each in ("ENDPOINT_URL_S3", "REGION", "DEFAULT_REGION")),
-    *(f"FLYTE_AWS_{each}" for each in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "ENDPOINT")),
-    *(f"AZURE_STORAGE_{each}" for each in ("ACCOUNT_NAME", "ACCOUNT_KEY", "SAS_TOKEN", "CONNECTION_STRING")),
-    *(f"AZURE_{each}" for each in ("TENANT_ID", "CLIENT_ID", "CLIENT_SECRET")),
-    *(f"FLYTE_AZURE_{each}" for each in ("STORAGE_ACCOUNT_NAME", "STORAGE_ACCOUNT_KEY")),
-    *(f"FLYTE_AZURE_{each}" for each in ("TENANT_ID", "CLIENT_ID", "CLIENT_SECRET")),
+    *(f"AWS_{name}" for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "ENDPOINT_URL")),
+    *(f"AWS_{name}" for name in ("ENDPOINT_URL_S3", "REGION", "DEFAULT_REGION")),
+    *(f"FLYTE_AWS_{name}" for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "ENDPOINT")),
+    *(f"AZURE_STORAGE_{name}" for name in ("ACCOUNT_NAME", "ACCOUNT_KEY", "SAS_TOKEN", "CONNECTION_STRING")),
+    *(f"AZURE_{name}" for name in ("TENANT_ID", "CLIENT_ID", "CLIENT_SECRET")),
+    *(f"FLYTE_AZURE_{name}" for name in ("STORAGE_ACCOUNT_NAME", "STORAGE_ACCOUNT_KEY")),
+    *(f"FLYTE_AZURE_{name}" for name in ("TENANT_ID", "CLIENT_ID", "CLIENT_SECRET")),
     "GOOGLE_CLOUD_PROJECT",
 )
-GOOGLE_FILE, GOOGLE_KEY = "GOOGLE_APPLICATION_CREDENTIALS", "BATON_GOOGLE_KEY"  # a path here, and what is in the file
+GOOGLE_FILE, GOOGLE_KEY = "GOOGLE_APPLICATION_CREDENTIALS", "BATON_GOOGLE_KEY"  # a local path, and the file's content
 
-# Faults are counted by the first machine, in storage: SkyPilot forgets on which machine it was, and would start again
-# for ever. `timeout` ends with 124, and a process that a signal has ended with more than 128.
+# The first machine counts faults, in storage: SkyPilot does not count them across machines, and would restart forever.
+# `timeout` exits with 124, and a process killed by a signal with more than 128.
 RUN = f"""\
 if [ -n "${GOOGLE_KEY}" ]; then
   export {GOOGLE_FILE}="$(mktemp)"
@@ -64,12 +64,12 @@ exit {MACHINE_FAULT}
 
 @dataclass(frozen=True)
 class Order:
-    """What the connector is told: the placement by the input `how`, all else by the task's template."""
+    """What the connector gets: the placement from the input `how`, the rest from the task's template."""
 
     placement: dict[str, Any]
     storage: str
-    execution: str  # the tracked one that the job belongs to
-    code: dict[str, str]  # its version: there is no git where the job is
+    execution: str  # tracked execution that the job belongs to
+    code: dict[str, str]  # code version: the job's machine has no git checkout
     environment: dict[str, str] = field(default_factory=dict)  # of the task
 
 
@@ -110,12 +110,12 @@ def sky_task(
 
 
 def _secrets(placement: Placement, order: Order, output_prefix: str) -> dict[str, str]:
-    """What the job has as SkyPilot's secrets: of the task's environment what is secret, and of this process's what
-    the job, its storage and its placement need. Raises Stopped."""
+    """The job's secrets for SkyPilot: those in the task's environment, and from this process's what the job, its
+    storage and its placement need. Raises Stopped."""
     here = os.environ | order.environment
     if missing := [name for name in placement.secrets if not here.get(name)]:
-        where = "where the job is started from: here, or in the connector's environment on a Flyte cluster"
-        raise Stopped(f"placement.secrets: {', '.join(missing)}: set in no environment variable {where}")
+        where = "where the job is started: here, or in the connector's environment on a Flyte cluster"
+        raise Stopped(f"placement.secrets: {', '.join(missing)}: not set as an environment variable {where}")
     own = [name for name, value in order.environment.items() if redact(value, name) != value]
     names = [*SECRETS, *placement.secrets, *own]
     found = passed_on(here.get("MLFLOW_TRACKING_URI", ""))
@@ -127,7 +127,7 @@ def _secrets(placement: Placement, order: Order, output_prefix: str) -> dict[str
 
 
 def seconds(placement: Placement) -> float | None:
-    """How long the job may take, as far as that is known before it has a machine: reckoned at the highest price."""
+    """The job's time limit, as far as it is known without a machine: at the highest allowed price."""
     hours = [placement.time_limit_h] if placement.time_limit_h else []
     if placement.max_price_per_run and placement.max_price_per_hour:
         hours.append(placement.max_price_per_run / placement.max_price_per_hour)

@@ -1,4 +1,4 @@
-"""What a job writes into a bucket while it runs, brought to this machine: its stage's record, metrics and log."""
+"""Mirror a running job's record, metrics and log from a bucket to this machine."""
 
 import json
 from pathlib import Path
@@ -6,14 +6,14 @@ from pathlib import Path
 from flytekit import FlyteContextManager
 
 from infra.durable import write_json
-from infra.home import baton_home
+from infra.paths import baton_home
 from infra.placement.storage import is_bucket
 
 FILES = ("metrics.jsonl", "progress.json", "log.txt")
 
 
 def mirror(storage: str, execution: Path, job: str) -> None:
-    """Bring what is new of a job. Nothing to do where both sides write into the same folder."""
+    """Copy what is new of a job. Does nothing if both sides share a folder."""
     if not is_bucket(storage):
         return
     files = FlyteContextManager.current_context().file_access.get_filesystem_for_path(storage)
@@ -26,7 +26,7 @@ def mirror(storage: str, execution: Path, job: str) -> None:
         here.mkdir(parents=True, exist_ok=True)
         for file in FILES:
             if files.exists(there := f"{storage}/jobs/{name}/{file}"):
-                # a new file each time: a resumed engine rewrites its metrics, and whoever reads on would read amiss
+                # a new file each time: a resumed engine rewrites its metrics, and a reader's offset would be wrong
                 files.get_file(there, str(here / f"{file}.partial"))
                 (here / f"{file}.partial").replace(here / file)
         stage = execution / Path(path).parent.name

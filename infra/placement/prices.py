@@ -1,8 +1,8 @@
-"""What a placement costs: the places where SkyPilot would try it, in its order, with their prices.
+"""Prices of a placement: the places that SkyPilot would try, in its order.
 
-They come from SkyPilot's own optimizer and catalogs, in this process: what was chosen is blocked, and
-it chooses again, as it does when there is no capacity. A region's zones count as one place. Import
-this only where there is a placement: it loads SkyPilot, some seconds.
+They come from SkyPilot's own optimizer and catalogs, in this process: each chosen place is blocked and the optimizer
+runs again, as it does when there is no capacity. A region's zones count as one place. Import this only if there is a
+placement: loading SkyPilot takes some seconds.
 """
 
 from dataclasses import dataclass
@@ -15,30 +15,30 @@ from sky.clouds.cloud import CloudCapability, CloudImplementationFeatures
 
 from infra.placement.config import Placement
 
-MOST = 10  # places; whoever finds none of the first so many has other worries
+MOST = 10  # places
 
 
 class NoPrices(Exception):
-    """Prices cannot be looked up here; the message says why and what to do."""
+    """Prices can't be looked up here; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """One place. Prices are in US dollars an hour, of all nodes together; None: it has no such machines."""
+    """One place. Prices are in US dollars per hour for all nodes; None: it has no such machines."""
 
     place: str  # aws/us-east-1
-    instance: str | None  # on Kubernetes and Slurm there is none
+    instance: str | None  # None on Kubernetes and Slurm
     accelerator: str | None
-    count: float  # of them on each node
+    count: float  # accelerators per node
     nodes: int
-    spot: bool  # what would be tried
+    spot: bool  # whether spot machines would be tried
     spot_price: float | None
     on_demand_price: float | None
 
     @property
     def price(self) -> float:
         price = self.spot_price if self.spot else self.on_demand_price
-        assert price is not None  # the optimizer chooses nothing that has no price
+        assert price is not None  # the optimizer only chooses offers with a price
         return price
 
     def words(self) -> str:
@@ -48,8 +48,8 @@ class Offer:
 
 
 def offers(placement: Placement, most: int = MOST) -> list[Offer]:
-    """The first `most` places in SkyPilot's order; empty: there is none. Raises NoPrices, and ValueError when
-    SkyPilot does not take the placement."""
+    """The first `most` places in SkyPilot's order; empty: there is none. Raises NoPrices, and ValueError if SkyPilot
+    rejects the placement."""
     found: list[Offer] = []
     tried: list[sky.Resources] = []
     with sky_logging.silent():
@@ -69,18 +69,18 @@ def offers(placement: Placement, most: int = MOST) -> list[Offer]:
 
 
 def _clouds() -> list[str]:
-    """Those that SkyPilot has found access to. If there were none, it would look for all of them, for minutes.
-    Raises NoPrices."""
+    """The clouds that SkyPilot has access to. Without any, its optimizer would check all clouds, for minutes. Raises
+    NoPrices."""
     global_user_state.initialize_and_get_db()
     workspace = skypilot_config.get_active_workspace()
     found = global_user_state.get_cached_enabled_clouds(CloudCapability.COMPUTE, workspace)
     if not found:
-        raise NoPrices("SkyPilot knows no cloud on this machine; `sky check` looks for the credentials that are here")
+        raise NoPrices("SkyPilot has no cloud enabled on this machine; run `sky check`, which looks for credentials")
     return [str(cloud).lower() for cloud in found]
 
 
 def _best(resources: dict[str, Any], nodes: int, tried: list[sky.Resources]) -> sky.Resources | None:
-    """Where SkyPilot would go when there is no capacity in what was tried."""
+    """SkyPilot's choice if the tried places have no capacity."""
     task = sky.Task.from_yaml_config({"num_nodes": nodes, "run": "true", "resources": resources})
     with sky.Dag() as dag:
         dag.add(task)
@@ -89,9 +89,9 @@ def _best(resources: dict[str, Any], nodes: int, tried: list[sky.Resources]) -> 
     except exceptions.ResourcesUnavailableError:
         return None
     except requests.RequestException as error:
-        raise NoPrices("SkyPilot's catalogs are not here and cannot be fetched; is there a network?") from error
-    except (exceptions.NoCloudAccessError, ImportError) as error:  # ImportError: a cloud's own library is not here
-        raise NoPrices(f"SkyPilot cannot look them up here: {error}") from error
+        raise NoPrices("SkyPilot's catalogs are missing here and cannot be downloaded; is there a network?") from error
+    except (exceptions.NoCloudAccessError, ImportError) as error:  # ImportError: a cloud's library is missing
+        raise NoPrices(f"SkyPilot can't look them up here: {error}") from error
     return task.best_resources
 
 
@@ -104,9 +104,9 @@ def _offer(best: sky.Resources, nodes: int) -> Offer:
 
 def _price(best: sky.Resources, use_spot: bool, nodes: int) -> float | None:
     try:
-        if use_spot and best.cloud:  # some catalogs assert that nobody asks
+        if use_spot and best.cloud:  # some catalogs fail an assertion on unsupported spot machines
             best.cloud.check_features_are_supported(best, {CloudImplementationFeatures.SPOT_INSTANCE})
         price = best.copy(use_spot=use_spot).get_cost(3600)
-    except (exceptions.NotSupportedError, ValueError):  # ValueError: the catalog has none
+    except (exceptions.NotSupportedError, ValueError):  # ValueError: not in the catalog
         return None
     return nodes * price if price == price else None  # NaN

@@ -1,4 +1,4 @@
-"""SkyPilot's record of a managed job in our words: where it runs, at what price, and whether that is too much."""
+"""Read SkyPilot's record of a managed job: where it runs, at what price, and whether it exceeds a limit."""
 
 import re
 from typing import Any
@@ -8,12 +8,12 @@ from sky.schemas.api.responses import ManagedJobRecord
 
 from infra.placement.config import Placement
 
-# SkyPilot's words for the machines of a job: "2x[spot](gpus=H100:8, cpus=192, mem=2048, p5.48xlarge, disk=256)"
+# SkyPilot's description of a job's machines: "2x[spot](gpus=H100:8, cpus=192, mem=2048, p5.48xlarge, disk=256)"
 DESCRIBED = re.compile(r"(?P<nodes>\d+)x(?P<spot>\[spot\])?\((?P<words>.*)\)")
 
 
 def where(record: ManagedJobRecord) -> dict[str, Any]:
-    """Where a job runs, for the record of the stage."""
+    """A job's place and price, for the stage's record."""
     found = {
         "job_id": record.job_id,
         "cloud": record.cloud,
@@ -28,19 +28,19 @@ def where(record: ManagedJobRecord) -> dict[str, Any]:
 
 
 def message(record: ManagedJobRecord, words: str) -> str:
-    """A job in one line: which, how it is (`words`), where, and what it costs."""
+    """A job in one line: its id, state (`words`), place and cost."""
     place = "/".join(filter(None, (record.cloud, record.region, record.zone)))
     on = f" on {place} ({record.cluster_resources})" if place and record.cluster_resources not in (None, "-") else ""
-    again = f", recovered {record.recovery_count} times" if record.recovery_count else ""
+    recoveries = f", recovered {record.recovery_count} times" if record.recovery_count else ""
     price = price_per_hour(record)
-    cost = f", ${price:.2f} an hour" if price else ""
+    cost = f", ${price:.2f} per hour" if price else ""
     if price and record.end_at:
-        cost += f", ${price * (record.job_duration or 0) / 3600:.2f} in all"
-    return f"job {record.job_id} {words}{on}{cost}{again}"
+        cost += f", ${price * (record.job_duration or 0) / 3600:.2f} in total"
+    return f"job {record.job_id} {words}{on}{cost}{recoveries}"
 
 
 def price_per_hour(record: ManagedJobRecord) -> float | None:
-    """What the machines of a job cost, US dollars, by SkyPilot's catalog; None for those that have no price there."""
+    """The price of a job's machines in US dollars, by SkyPilot's catalog; None: not in the catalog."""
     described = DESCRIBED.fullmatch(record.cluster_resources_full or "")
     words = described["words"].split(", ") if described else []
     instance = next((word for word in words if "=" not in word and word != "..."), None)
@@ -54,8 +54,8 @@ def price_per_hour(record: ManagedJobRecord) -> float | None:
 
 
 def over_limit(limits: Placement, record: ManagedJobRecord) -> str | None:
-    """Which of the placement's limits a job has reached, if any. SkyPilot has none for a run's price, and leaves the
-    accelerators out of the hourly one where they are priced apart from the machine."""
+    """The limit of the placement that a job exceeds, if any. SkyPilot has no limit for a run's price, and its hourly
+    limit leaves out accelerators that are priced apart from the machine."""
     hours, price = (record.job_duration or 0) / 3600, price_per_hour(record) or 0.0
     for name, value, limit in (
         ("time_limit_h", hours, limits.time_limit_h),
@@ -63,5 +63,5 @@ def over_limit(limits: Placement, record: ManagedJobRecord) -> str | None:
         ("max_price_per_run", price * hours, limits.max_price_per_run),
     ):
         if limit is not None and value > limit:
-            return f"placement.{name} is {limit:g}, and it is at {value:.4g}"
+            return f"placement.{name} is {limit:g}, and the job has reached {value:.4g}"
     return None

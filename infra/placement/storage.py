@@ -1,8 +1,8 @@
 """The storage that stages share: a folder, or a bucket through fsspec.
 
-Flyte says which file system an address has and with which credentials (`file_access`, FLYTE_AWS_…). Its own `put_data`
-and `get_data` are not used: they hold up to 12 GB in memory (128 files of up to 100 MB at once), show no progress, and
-begin a whole directory again where one file failed.
+File systems and credentials come from Flyte (`file_access`, FLYTE_AWS_…). Its `put_data` and `get_data` are not used:
+they hold up to 12 GB in memory (128 files of up to 100 MB at once), show no progress, and restart a whole directory if
+one file fails.
 """
 
 import errno
@@ -21,21 +21,21 @@ from uuid import uuid4
 
 from infra.durable import make_folder, rename, sync
 from infra.errors import Stopped
-from infra.home import baton_home
+from infra.paths import baton_home
 from infra.pod import this_pod
 from infra.progress import say
 
 T = TypeVar("T")
 
-BUCKET = "BATON_BUCKET"  # on a job's machine: the bucket that Baton's home is
-FILES = 4  # that are on their way at once, and of a large one
-PARTS = 4  # so many parts, each of
-PART_BYTES = 16 << 20  # : at most 256 MB of memory
+BUCKET = "BATON_BUCKET"  # on a job's machine: the bucket that is mounted as Baton's home
+FILES = 4  # transferred at once
+PARTS = 4  # of a large file, transferred at once
+PART_BYTES = 16 << 20  # so at most 256 MB of memory
 MOST_PARTS = 10_000  # of one file, on S3
-PATIENCE_S = 180.0  # with one file, or one question
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0  # between two tries
-TOLD_AFTER_S, TOLD_EVERY_S = 2.0, 15.0  # how far a transfer is
-# What no further try cures: of the disk here, and mistakes
+PATIENCE_S = 180.0  # for one file, or one query
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0  # between retries
+REPORT_AFTER_S, REPORT_EVERY_S = 2.0, 15.0  # of a transfer's progress
+# Errors that a retry would not fix: of the local disk, and of the arguments
 _REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 # Of botocore, google-auth and azure-core, which are not imported here
 _NO_CREDENTIALS = {
@@ -45,14 +45,14 @@ _NO_CREDENTIALS = {
     "ClientAuthenticationError",
 }
 CREDENTIALS = (
-    "Set FLYTE_AWS_ACCESS_KEY_ID and FLYTE_AWS_SECRET_ACCESS_KEY (and FLYTE_AWS_ENDPOINT), FLYTE_AZURE_…, or what the "
-    "cloud's own library takes (AWS_…, GOOGLE_APPLICATION_CREDENTIALS, AZURE_…)"
+    "Set FLYTE_AWS_ACCESS_KEY_ID and FLYTE_AWS_SECRET_ACCESS_KEY (and FLYTE_AWS_ENDPOINT), FLYTE_AZURE_…, or the "
+    "variables of the cloud's own library (AWS_…, GOOGLE_APPLICATION_CREDENTIALS, AZURE_…)"
 )
 _FINAL = (FileNotFoundError, IsADirectoryError, NotADirectoryError, TypeError, ValueError, AttributeError)
 
 
 class StorageError(Stopped):
-    """The storage cannot be used. `curable`: perhaps later it can."""
+    """The storage can't be used. `curable`: a retry may help."""
 
     def __init__(self, message: str, curable: bool) -> None:
         super().__init__(message)
@@ -65,8 +65,8 @@ def is_bucket(place: str) -> bool:
 
 
 def storage_of(named: str | None) -> str:
-    """Where the files of a placed stage, and of all stages in a pod, are kept: `named` by a placement, BATON_STORAGE,
-    in a pod a folder beside the raw data of all executions, or Baton's home."""
+    """The storage of a placed stage, or of any stage in a pod: as `named` by a placement, else BATON_STORAGE, else in a
+    pod a folder beside the raw data of all executions, else Baton's home."""
     place = named or os.environ.get("BATON_STORAGE") or _beside_raw_data() or str(baton_home())
     return place.rstrip("/") if is_bucket(place) else str(Path(place).expanduser().absolute())
 
@@ -79,39 +79,39 @@ def _beside_raw_data() -> str | None:
 
 
 def address_of(directory: str) -> str:
-    """Where others find a directory of Baton's home: on a job's machine that is a bucket, if one is mounted there."""
+    """The address of a directory in Baton's home for other machines: in the bucket, if one is mounted as home."""
     bucket = os.environ.get(BUCKET)
     return directory.replace(str(baton_home()), bucket, 1) if bucket else directory
 
 
 def sizes(there: str) -> dict[str, int]:
-    """Every file under a place, by its path from there, and its bytes. Raises StorageError."""
+    """The sizes in bytes of all files under a place, by relative path. Raises StorageError."""
     files = file_system(there)
     root = str(files._strip_protocol(there)).rstrip("/") + "/"
 
     def look() -> dict[str, Any]:
-        files.invalidate_cache()  # others write there too
+        files.invalidate_cache()  # other processes write there too
         return dict(files.find(there, detail=True))
 
     try:
-        found = persistently(look, there)
+        found = with_retries(look, there)
     except FileNotFoundError:
         return {}
     return {path.removeprefix(root): info["size"] for path, info in found.items() if info["type"] == "file"}
 
 
 def read(file: str) -> bytes:
-    """A small file. Raises FileNotFoundError, StorageError."""
+    """Read a small file. Raises FileNotFoundError, StorageError."""
     files = file_system(file)
-    return bytes(persistently(lambda: files.cat_file(file), file))
+    return bytes(with_retries(lambda: files.cat_file(file), file))
 
 
 def write(file: str, content: bytes) -> None:
-    """Replace a small file at once: a reader finds the old content or the new. Raises StorageError."""
+    """Replace a small file atomically. Raises StorageError."""
     files = file_system(file)
     if not _is_folder(files):
         with _no_such_place_named(file):
-            persistently(lambda: files.pipe_file(file, content), file)
+            with_retries(lambda: files.pipe_file(file, content), file)
         return
     path = _path(files, file)
     make_folder(path.parent)
@@ -122,16 +122,16 @@ def write(file: str, content: bytes) -> None:
 
 
 def delete(there: str, names: Iterable[str]) -> None:
-    """Files under a place, in this order. Raises StorageError."""
+    """Delete files under a place, in this order. Raises StorageError."""
     files = file_system(there)
 
     def remove(file: str) -> None:
-        with suppress(FileNotFoundError):  # someone else was first
+        with suppress(FileNotFoundError):  # another process was faster
             files.rm_file(file)
 
     removed = list(names)
     for name in removed:
-        persistently(partial(remove, f"{there}/{name}"), there)
+        with_retries(partial(remove, f"{there}/{name}"), there)
     if _is_folder(files):  # a bucket has no empty ones
         for folder in (folder for name in removed for folder in Path(name).parents[:-1]):
             with suppress(OSError):
@@ -139,43 +139,51 @@ def delete(there: str, names: Iterable[str]) -> None:
 
 
 def put(folder: Path, names: Iterable[str], there: str, stop: threading.Event | None = None) -> None:
-    """Send files of a folder, several at once. Each is there as a whole or not at all. When this returns they are
-    there, unless `stop` was set. Raises StorageError.
+    """Upload files of a folder, several at once and each atomically; returns when all are uploaded or `stop` is set.
+    Raises StorageError.
 
-    What the network does to them is seen by S3 itself, against the checksums that botocore sends; and by every reader,
-    against the digest."""
+    Corruption in transit is detected by S3, by the checksums that botocore sends, and by every reader, by the
+    digest."""
     files = file_system(there)
     wanted = {name: (folder / name).stat().st_size for name in names}
     with _no_such_place_named(there):
         _transfer(
-            lambda name, told: _put_file(files, folder / name, f"{there}/{name}", told), wanted, f"to {there}", stop
+            lambda name, counter: _put_file(files, folder / name, f"{there}/{name}", counter),
+            wanted,
+            f"to {there}",
+            stop,
         )
 
 
 def get(there: str, wanted: dict[str, int], folder: Path) -> None:
-    """Bring files, by their sizes, several at once. Raises FileNotFoundError, StorageError."""
+    """Download files (by name, with their sizes), several at once. Raises FileNotFoundError, StorageError."""
     files = file_system(there)
-    _transfer(lambda name, told: _get_file(files, f"{there}/{name}", folder / name, told), wanted, f"from {there}")
+    _transfer(
+        lambda name, counter: _get_file(files, f"{there}/{name}", folder / name, counter),
+        wanted,
+        f"from {there}",
+    )
 
 
 @contextmanager
 def _no_such_place_named(place: str) -> Iterator[None]:
-    """Where something is written. Raises StorageError."""
+    """For writes: raise StorageError if the bucket does not exist."""
     try:
         yield
     except FileNotFoundError as error:
-        raise StorageError(f"{place}: {error}. Make the bucket, or name another one in BATON_STORAGE", False) from error
+        way_out = "Create the bucket, or set another one in BATON_STORAGE"
+        raise StorageError(f"{place}: {error}. {way_out}", False) from error
 
 
-class _Told:
-    """How much of a transfer is done; fsspec calls it, from its own thread, for the parts of one file."""
+class _FileProgress:
+    """Progress of one file; fsspec calls it for each part, from its own thread."""
 
     def __init__(self, add: Callable[[int], None]) -> None:
         self._add = add
         self.done = 0
 
     def set_size(self, size: int | None) -> None:
-        """Known already."""
+        """The size is already known."""
 
     def relative_update(self, by: int = 1) -> None:
         self.done += by
@@ -186,25 +194,25 @@ class _Told:
 
 
 class _Progress:
-    """A line now and then for a transfer that takes a while, and one at its end."""
+    """Prints progress lines for a transfer that takes a while, and one at its end."""
 
     def __init__(self, total: int, where: str) -> None:
         self.total, self.where = total, where
         self.began = time.monotonic()
-        self.told = self.began + TOLD_AFTER_S - TOLD_EVERY_S
+        self.reported = self.began + REPORT_AFTER_S - REPORT_EVERY_S
         self.done = 0
         self._lock = threading.Lock()
 
     def add(self, size: int) -> None:
         with self._lock:
             self.done += size
-            if time.monotonic() - self.told < TOLD_EVERY_S:
+            if time.monotonic() - self.reported < REPORT_EVERY_S:
                 return
-            self.told = time.monotonic()
+            self.reported = time.monotonic()
         self._say()
 
     def end(self) -> None:
-        if time.monotonic() - self.began > TOLD_AFTER_S:
+        if time.monotonic() - self.began > REPORT_AFTER_S:
             self._say()
 
     def _say(self) -> None:
@@ -214,28 +222,28 @@ class _Progress:
 
 
 def _transfer(
-    move: Callable[[str, _Told], None], wanted: dict[str, int], where: str, stop: threading.Event | None = None
+    move: Callable[[str, _FileProgress], None], wanted: dict[str, int], where: str, stop: threading.Event | None = None
 ) -> None:
-    """Move each file, several at once, and tell how far it is."""
+    """Transfer each file, several at once, and print progress."""
     progress = _Progress(sum(wanted.values()), where)
 
     def moved_in_the_end(name: str) -> None:
         def once() -> None:
-            told = _Told(progress.add)
+            counter = _FileProgress(progress.add)
             try:
-                move(name, told)
+                move(name, counter)
             except BaseException:
-                told.absolute_update(0)
+                counter.absolute_update(0)
                 raise
-            told.absolute_update(size)
+            counter.absolute_update(size)
 
         size = wanted[name]
         if stop is None or not stop.is_set():
-            persistently(once, f"{where.partition(' ')[2]}/{name}", stop)
+            with_retries(once, f"{where.partition(' ')[2]}/{name}", stop)
 
     pool = ThreadPoolExecutor(FILES, thread_name_prefix="storage")
     try:
-        # large ones first: the last to begin is then a short one
+        # large ones first, so that the last to start is short
         for moved in [pool.submit(moved_in_the_end, name) for name in sorted(wanted, key=lambda name: -wanted[name])]:
             moved.result()
     finally:
@@ -243,9 +251,9 @@ def _transfer(
     progress.end()
 
 
-def _put_file(files: Any, source: Path, there: str, told: _Told) -> None:
+def _put_file(files: Any, source: Path, there: str, counter: _FileProgress) -> None:
     if not _is_folder(files):
-        files.put_file(str(source), there, callback=told, **_parts(files, source.stat().st_size))
+        files.put_file(str(source), there, callback=counter, **_parts(files, source.stat().st_size))
         return
     path = _path(files, there)
     make_folder(path.parent)
@@ -255,27 +263,27 @@ def _put_file(files: Any, source: Path, there: str, told: _Told) -> None:
     rename(unfinished, path)
 
 
-def _get_file(files: Any, there: str, here: Path, told: _Told) -> None:
+def _get_file(files: Any, there: str, here: Path, counter: _FileProgress) -> None:
     here.parent.mkdir(parents=True, exist_ok=True)
     if _is_folder(files):
         shutil.copyfile(_path(files, there), here)
     else:
-        files.get_file(there, str(here), callback=told, **_parts(files, 0))
+        files.get_file(there, str(here), callback=counter, **_parts(files, 0))
 
 
 def _parts(files: Any, size: int) -> dict[str, int]:
-    """How a large file is cut, for those file systems that can be told."""
+    """Options for a large file's parts, if the file system has any."""
     protocol = (files.protocol,) if isinstance(files.protocol, str) else files.protocol
     if "s3" in protocol:
         return {"chunksize": max(PART_BYTES, -(-size // MOST_PARTS)), "max_concurrency": PARTS}
     return {"chunksize": PART_BYTES} if "gs" in protocol and size else {}
 
 
-def persistently(
+def with_retries(
     work: Callable[[], T], place: str, stop: threading.Event | None = None, patience_s: float | None = None
 ) -> T:
-    """Try until it works, the patience is over, or `stop` is set. Raises FileNotFoundError, StorageError; what a disk
-    here refuses passes."""
+    """Retry until it works, the patience is exhausted, or `stop` is set. Raises FileNotFoundError, StorageError; errors
+    of the local disk pass through."""
     began, wait = time.monotonic(), FIRST_WAIT_S
     while True:
         try:
@@ -284,11 +292,11 @@ def persistently(
             raise
         except PermissionError as error:
             raise StorageError(
-                f"{place}: {error}. The credentials of this process (FLYTE_AWS_…, or its service account) must allow "
-                "to list and read there, and to write and delete in BATON_STORAGE",
+                f"{place}: {error}. This process's credentials (FLYTE_AWS_…, or its service account) must allow "
+                "listing and reading there, and writing and deleting in BATON_STORAGE",
                 curable=False,
             ) from error
-        except Exception as error:  # each file system has its own for a server that is away
+        except Exception as error:  # each file system has its own for an unreachable server
             if isinstance(error, OSError) and error.errno in _REFUSED:
                 raise
             if type(error).__name__ in _NO_CREDENTIALS:
@@ -309,21 +317,21 @@ def _path(files: Any, place: str) -> Path:
 
 
 def _unfinished(path: Path) -> Path:
-    """A name that no other process has, in whichever container it is."""
+    """A name that is unique across processes and containers."""
     return path.with_name(f"{path.name}.{uuid4().hex}.partial")
 
 
 def file_system(place: str) -> Any:
-    """fsspec's file system, with Flyte's credentials, or else its own. Raises StorageError."""
+    """fsspec's file system, with Flyte's credentials or its own. Raises StorageError."""
     protocol = place.partition("://")[0] if is_bucket(place) else "file"
-    try:  # az is another name of abfs, for which Flyte has credentials
+    try:  # az is an alias of abfs, for which Flyte has credentials
         return _access().get_filesystem("abfs" if protocol == "az" else protocol, path=place)
-    except (ImportError, ValueError) as error:  # its package, its name, its credentials
+    except (ImportError, ValueError) as error:  # missing package, unknown name, credentials
         raise StorageError(f"{place}: fsspec has no access to {protocol}://: {error}", curable=False) from error
 
 
 def _access() -> Any:
-    """Flyte's access to files; imported when it is needed, since recipes are checked without it."""
+    """Flyte's file access; imported late, since recipes are checked without it."""
     from flytekit import FlyteContextManager
 
     return FlyteContextManager.current_context().file_access

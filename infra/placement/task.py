@@ -1,7 +1,7 @@
-"""A Flyte task that runs here, or where the placement of its input says.
+"""A Flyte task that runs here, or where its placement says.
 
-On a Flyte cluster the placed task is of another type, which the connector service takes; from a laptop the same
-connector works in this process.
+On a Flyte cluster the placed task has another type, which the connector service runs; on a laptop the same connector
+runs in this process.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -29,42 +29,43 @@ from flytekit.tools.fast_registration import FastPackageOptions, fast_package
 from flytekit.tools.ignore import StandardIgnore
 
 from infra.errors import Stopped
+from infra.flyte_hooks import job_signal_handlers, with_task_type
 from infra.launch import EngineFailed
-from infra.placement.config import MACHINE_FAULT, NO_IMAGE, Placement
+from infra.placement.config import MACHINE_FAULT, NO_IMAGE, TASK_TYPE, Placement
 from infra.placement.job import RESTARTS_LEFT
 from infra.placement.mirror import mirror
 from infra.placement.storage import storage_of
 from infra.progress import ProgressBar, say
 from infra.tracking.code import PROJECT, code_version
 from infra.tracking.execution import current_execution, execution_id, wake
-from infra.tracking.placed import JOB, is_recorded, note_placed, progress_of
+from infra.tracking.remote_run import JOB, add_placement, is_recorded, progress_of
 
-TASK_TYPE = "skypilot"
-POLL_S = 4.0  # between two questions to SkyPilot's API server
-DRAW_S = 0.5  # between two looks at how far the engine is
-CANCEL_S = 60.0  # that Ctrl-C waits for SkyPilot, in which a launch that has begun ends
+POLL_S = 4.0  # interval of queries to SkyPilot's API server
+DRAW_S = 0.5  # interval of updates of the progress bar
+CANCEL_S = 60.0  # after Ctrl-C: long enough for a launch in progress to end
 
 
 class PlacementFailed(Stopped):
-    """A stage that was to run elsewhere did not end well there."""
+    """A placed stage failed on its machine."""
 
 
 class Placeable(AsyncConnectorExecutorMixin):
-    """Goes before PythonFunctionTask among a task's bases. Its input `how`, JSON, may have a `placement`."""
+    """A mixin before PythonFunctionTask. The input `how` (JSON) may have a `placement`.
 
-    placement: Placement | None = None  # of the copy that works through a connector in this process
+    Overrides internals of flytekit 1.16's AsyncConnectorExecutorMixin: `_get`, which shows nothing while a job runs,
+    and `connector_signal_handler`, which does not wait for the cancellation."""
+
+    placement: Placement | None = None  # set on the copy that uses a connector in this process
 
     def __call__(self, **inputs: Any) -> Any:
-        """A cluster is told by the task's type."""
+        """Select the task type that a cluster routes by."""
         task = self if placement_of(inputs) is None else self.placed
         return super(Placeable, task).__call__(**inputs)
 
     @cached_property
     def placed(self) -> Self:
-        """This task for a connector: of another type, and the same in all that its cache key is made of."""
-        placed = copy.copy(self)
-        placed._task_type = TASK_TYPE
-        return placed
+        """This task with a connector's type, and the same cache key."""
+        return with_task_type(copy.copy(self), TASK_TYPE)
 
     def execute(self, **inputs: Any) -> Any:
         placement = placement_of(inputs)
@@ -77,37 +78,37 @@ class Placeable(AsyncConnectorExecutorMixin):
         return task._elsewhere(**self.sent(placement, inputs))
 
     def sent(self, placement: Placement, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The inputs with their files where the job will find them."""
+        """The inputs, with their files uploaded to where the job will find them."""
         return inputs
 
     def received(self, outputs: LiteralMap) -> None:
-        """Told what a job of this execution has made."""
+        """Called with the outputs of a job that this execution started."""
 
     def get_custom(self, settings: SerializationSettings) -> dict[str, Any]:
-        """What is the same for all placements of a task; the connector has the placement itself from `how`."""
+        """What all placements of a task share; the connector gets the placement itself from `how`."""
         if self.task_type != TASK_TYPE:
             return {}
         return {"storage": storage_of(None), "execution": execution_id(), "code": code_version()}
 
     def get_image(self, settings: SerializationSettings) -> str:
-        """Of a placed task it may be NO_IMAGE: the machines have the environment then."""
+        """For a placed task it may be NO_IMAGE: then the machines provide the environment."""
         own: ImageSpec = self.container_image
         if self.task_type != TASK_TYPE or own.registry or settings.image_config.find_image(own.id):
             return str(super().get_image(settings))
         return NO_IMAGE
 
     def _in_job(self, **inputs: Any) -> Any:
-        """On the job's machine. What another machine may cure ends with an exit code that SkyPilot recovers from."""
+        """Run on the job's machine. If a restart may help, exit with a code that makes SkyPilot recover the job."""
         try:
             return super(AsyncConnectorExecutorMixin, self).execute(**inputs)
         except EngineFailed as error:
             if not error.curable or int(os.environ[RESTARTS_LEFT]) <= 0:
                 raise
-            say(f"{error}\nAnother start may cure this: the job is handed back to SkyPilot.")
+            say(f"{error}\nA restart may help: SkyPilot will restart the job.")
             raise SystemExit(MACHINE_FAULT) from error
 
     def _elsewhere(self, **inputs: Any) -> Any:
-        """Through the connector in this process; returns when the job is over."""
+        """Run through the connector in this process; returns when the job has ended."""
         import infra.placement.connector  # noqa: F401 - registers itself; imports SkyPilot
 
         assert self.placement is not None
@@ -129,25 +130,25 @@ class Placeable(AsyncConnectorExecutorMixin):
 
     def connector_signal_handler(self, resource_meta: Any, *signal_and_frame: Any) -> None:
         """Ctrl-C."""
-        say(f"cancelling job {resource_meta.name}; the same command goes on from its newest checkpoint")
+        say(f"cancelling job {resource_meta.name}; the same command continues from its newest checkpoint")
         self._connector.wait_for_cancellation(resource_meta, CANCEL_S)
         self._clean_up_task = True
 
     async def _get(self, resource_meta: Any) -> Resource:
-        """Ask until the job is over; show what changes, and the engine's progress. Raises PlacementFailed."""
-        title, said, asked = self.name.rpartition(".")[2], "", -POLL_S
+        """Poll until the job has ended; show its state and the engine's progress. Raises PlacementFailed."""
+        title, reported, polled = self.name.rpartition(".")[2], "", -POLL_S
         bar, execution, succeeded = None, current_execution(title), False
         storage = storage_of(self.placement.storage if self.placement else None)
         try:
             while True:
-                if time.monotonic() - asked >= POLL_S:
-                    asked = time.monotonic()
+                if time.monotonic() - polled >= POLL_S:
+                    polled = time.monotonic()
                     resource = await self._connector.get(resource_meta)
                     mirror(storage, execution, resource_meta.name)
-                    if resource.message != said:
-                        said = resource.message
-                        say(f"{title}: {said}")
-                    if resource.custom_info and note_placed(execution, resource_meta.name, resource.custom_info):
+                    if resource.message != reported:
+                        reported = resource.message
+                        say(f"{title}: {reported}")
+                    if resource.custom_info and add_placement(execution, resource_meta.name, resource.custom_info):
                         wake()
                     if is_terminal_phase(resource.phase):
                         break
@@ -166,20 +167,20 @@ class Placeable(AsyncConnectorExecutorMixin):
 
 
 def placement_of(inputs: dict[str, Any]) -> Placement | None:
-    """Of one call of a task."""
+    """The placement of one call of a task."""
     words = json.loads(inputs["how"]).get("placement")
     return words and Placement.model_validate(words)
 
 
 class _NoHistory(StandardIgnore):
-    """Git's own files, beside what git ignores."""
+    """Ignores .git, in addition to what git ignores."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root, [".git", ".git/*"])
 
 
 def _code(access: FileAccessProvider, storage: str) -> str:
-    """This project's files in storage, by their digest, as Flyte's fast registration has them."""
+    """Upload this project's files, named by their digest, as Flyte's fast registration does; returns the address."""
     with TemporaryDirectory() as folder:
         options = FastPackageOptions([_NoHistory], copy_style=CopyFileDetection.ALL)
         archive = Path(fast_package(PROJECT, folder, options=options))
@@ -191,11 +192,10 @@ def _code(access: FileAccessProvider, storage: str) -> str:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """SIGTERM is like Ctrl-C, which cancels the job; and Flyte's handlers of jobs that are over are forgotten."""
-    handlers: list[Callable[..., Any]] = FlyteContextManager.signal_handlers
-    others, before = len(handlers), signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    """SIGTERM cancels the job, like Ctrl-C."""
+    before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     try:
-        yield
+        with job_signal_handlers():
+            yield
     finally:
         signal.signal(signal.SIGTERM, before)
-        del handlers[others:]

@@ -1,15 +1,15 @@
-"""What was run, with what, and what came of it: spooled to disk first, then pushed to MLflow.
+"""Track runs: records are spooled to disk first, then uploaded to MLflow.
 
-Training never waits for MLflow and never fails because of it. A stage writes its record into the
-spool (`spool.py`); a thread pushes what is new (`forwarder.py`, `push.py`); what could not be
-delivered stays in the spool until the next run, `python -m infra.lineage`, or `python -m infra.tracking sync`.
-An SQLite store is made by the first run of all and never by a reader (`sqlite.py`, `sqlite_file.py`).
+Training never waits for MLflow and never fails because of it. A stage writes its record into the spool (`spool.py`); a
+thread uploads what is new (`uploader.py`, `push.py`); what could not be delivered stays in the spool until the next
+run, `python -m infra.lineage`, or `python -m infra.tracking sync`. An SQLite store is created by the very first run and
+never by a reader (`sqlite.py`, `sqlite_file.py`).
 
     BATON_HOME/executions/<execution-id>/
         execution.json            one `pyflyte run`: name, recipe, code version, status
-        alive.lock                held by every process that is at work in it; its time is the last sign of life
-        pushed.json               the MLflow run it became, and what of it is there
-        delivered                 there once MLflow has all of it
+        alive.lock                held by every process that works on it; its mtime is the last sign of life
+        pushed.json               its MLflow run, and what has been uploaded
+        delivered                 exists once MLflow has everything
         <stage>/run.json          one stage: params, digests, facts, status, versions
-        <stage>/pushed.json       its MLflow run, and how far its metrics.jsonl is pushed
+        <stage>/pushed.json       its MLflow run, and the uploaded part of its metrics.jsonl
 """

@@ -1,5 +1,5 @@
-"""`python -m infra.tracking status` says what waits in the spool; `… sync` delivers it, `… sync --all` everything
-that is in the spool, into a new store if need be."""
+"""`python -m infra.tracking status` lists undelivered executions in the spool; `… sync` delivers them, `… sync --all`
+every execution in the spool, to a new store if necessary."""
 
 from pathlib import Path
 
@@ -18,28 +18,28 @@ def main() -> None:
 
 @main.command()
 def status() -> None:
-    """Print where the runs are and which executions wait."""
+    """Print where the runs are stored and which executions are undelivered."""
     print(f"store    {shown_uri()}\nlook     {tracking_hint()}")
     waiting = undelivered()
     print(f"waiting  {len(waiting)} of {len(executions())} executions")
     for folder in waiting:
         execution = read_execution(folder)
-        state = "at work" if is_alive(folder) else execution.status
+        state = "running" if is_alive(folder) else execution.status
         print(f"  {execution.id}  {execution.name}  {state}")
 
 
 @main.command()
-@click.option("--all", "everything", is_flag=True, help="What was delivered before too: the store is a new one.")
+@click.option("--all", "everything", is_flag=True, help="Also what was delivered before, for a new store.")
 def sync(everything: bool) -> None:
-    """Deliver every execution that waits; those at work deliver themselves. Executions of a Flyte cluster that are
-    over and that nobody closed are closed. Exit code 1 when some still wait."""
-    if failures := deliver(executions() if everything else undelivered(), anew=everything):
-        raise click.ClickException(f"{failures} executions still wait for {shown_uri()}")
-    close_what_is_over()
+    """Deliver every undelivered execution; running ones deliver themselves. Then close executions of a Flyte cluster
+    that have ended without being closed. Exit code 1 if some could not be delivered."""
+    if failures := deliver(executions() if everything else undelivered(), resend=everything):
+        raise click.ClickException(f"{failures} executions could not be delivered to {shown_uri()}")
+    close_ended_executions()
 
 
-def close_what_is_over() -> None:
-    """See flyte.py; a file is no cluster's store. Raises TrackingUnreachable."""
+def close_ended_executions() -> None:
+    """See flyte.py; not for a file, which no cluster uses. Raises TrackingUnreachable."""
     if store_file(tracking_uri()):
         return
     prepare_client()
@@ -51,34 +51,34 @@ def close_what_is_over() -> None:
     check_reachable()
     try:
         for id in close_ended(connect(tracking_uri())):
-            click.echo(f"{id}: over, and closed")
+            click.echo(f"{id}: has ended; closed")
     except MlflowException as error:
         raise click.ClickException(f"{shown_uri()}: {redact_text(str(error))[:300]}") from error
 
 
 def undelivered() -> list[Path]:
-    """The folders of the executions of which MLflow does not have all."""
+    """The folders of executions that are not completely in MLflow."""
     return [folder for folder in executions() if not is_delivered(folder)]
 
 
-def deliver(folders: list[Path], anew: bool = False) -> int:
-    """Push executions, a line each; returns how many failed. `anew`: all of them again, and a store that is gone is
-    made. Raises TrackingUnreachable."""
+def deliver(folders: list[Path], resend: bool = False) -> int:
+    """Upload executions and print a line for each; returns how many failed. `resend`: upload everything again, and
+    create a missing store. Raises TrackingUnreachable."""
     prepare_client()
     from infra.tracking.push import push_execution  # imports MLflow
 
-    if anew:
+    if resend:
         from infra.tracking.sqlite import make_tables
 
-        make_tables(tracking_uri(), anew=True)
+        make_tables(tracking_uri(), recreate=True)
     check_reachable()
     failures = 0
     for folder in folders:
         try:
             if not settle(folder):
-                click.echo(f"{folder.name}: at work; it delivers itself")
+                click.echo(f"{folder.name}: running; it delivers itself")
                 continue
-            delivered = push_execution(folder, anew)
+            delivered = push_execution(folder, resend)
         except (PushFailed, RecordDamaged, OSError) as error:
             click.echo(f"{folder.name}: {error}", err=True)
             failures += 1

@@ -1,7 +1,7 @@
-"""What a stage read and made, in the words that MLflow's own pages show: dataset inputs and logged models.
+"""Record a stage's inputs and outputs for MLflow's own pages, as dataset inputs and logged models.
 
-The graph itself is in the tags `baton.input.<name>` and `baton.output`, whole digests; MLflow cuts a
-dataset's digest at 36 characters, so these are for its pages alone.
+The lineage graph itself is in the tags `baton.input.<name>` and `baton.output`, with whole digests: MLflow cuts a
+dataset's digest at 36 characters.
 """
 
 import json
@@ -11,24 +11,24 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModel, LoggedModelOutput, Metric
 
-from infra.tracking.words import Words, mlflow_name
+from infra.tracking.mlflow_records import MlflowRecord, mlflow_name
 
 DIGEST_CHARACTERS = 36
 MODEL_KIND = "hf_model"
 DIGEST_TAG = "baton.artifact"
 
 
-def send_lineage(client: MlflowClient, experiment: str, run_id: str, words: Words) -> None:
-    """Dataset inputs of a stage; a logged model of what it made; and an evaluation's scores on the model that
-    it was about. Sending again changes nothing."""
-    if words.inputs:
-        client.log_inputs(run_id, datasets=[_dataset(name, digest) for name, digest in words.inputs.items()])
-    if words.output is None:
+def send_lineage(client: MlflowClient, experiment: str, run_id: str, record: MlflowRecord) -> None:
+    """Log a stage's dataset inputs, the model that it made, or an evaluation's scores on the evaluated model.
+    Idempotent."""
+    if record.inputs:
+        client.log_inputs(run_id, datasets=[_dataset(name, digest) for name, digest in record.inputs.items()])
+    if record.output is None:
         return
-    if words.output["kind"] == MODEL_KIND:
-        _log_model(client, experiment, run_id, words.output)
-    elif about := words.output["facts"].get("model_digest"):
-        _score(client, experiment, run_id, words, about)
+    if record.output["kind"] == MODEL_KIND:
+        _log_model(client, experiment, run_id, record.output)
+    elif about := record.output["facts"].get("model_digest"):
+        _score(client, experiment, run_id, record, about)
 
 
 def _dataset(name: str, digest: str) -> DatasetInput:
@@ -43,16 +43,16 @@ def _log_model(client: MlflowClient, experiment: str, run_id: str, output: dict[
         label = re.sub(r"[^\w-]", "-", str(output["facts"].get("label") or "model"))
         tags = {DIGEST_TAG: output["digest"]}
         model = client.create_logged_model(experiment, label, source_run_id=run_id, tags=tags)
-    if str(model.status) != "READY":  # new, or of a push that was killed here
+    if str(model.status) != "READY":  # new, or left by an upload that was killed here
         client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
         client.finalize_logged_model(model.model_id, "READY")
 
 
-def _score(client: MlflowClient, experiment: str, run_id: str, words: Words, about: str) -> None:
+def _score(client: MlflowClient, experiment: str, run_id: str, record: MlflowRecord, about: str) -> None:
     model = _model(client, experiment, about)
     if model is not None:
-        when = int((words.ended or words.started) * 1000)
-        scores = [Metric(mlflow_name(name), value, when, 0, model.model_id) for name, value in words.metrics.items()]
+        when = int((record.ended or record.started) * 1000)
+        scores = [Metric(mlflow_name(name), value, when, 0, model.model_id) for name, value in record.metrics.items()]
         client.log_batch(run_id, metrics=scores)
 
 

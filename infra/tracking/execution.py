@@ -4,8 +4,8 @@
     ...                                        # stages, each in record.tracked(...)
     end_execution("FINISHED", metrics={"sums.right": 0.61})
 
-A stage that is run alone has an execution of its own, opened when it starts and closed when the
-process ends. BATON_EXECUTION carries the execution's id to other processes.
+A stage that runs alone gets its own execution, opened when it starts and closed when the process ends. BATON_EXECUTION
+passes the execution's id to other processes.
 """
 
 import atexit
@@ -15,21 +15,22 @@ import shlex
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from infra.commands import command
 from infra.errors import disk_errors_named
-from infra.home import baton_home
+from infra.paths import baton_home
 from infra.pod import this_pod
 from infra.progress import say
-from infra.tracking.away import patiently, recoverable
-from infra.tracking.code import code_version, package_versions
+from infra.tracking.code import code_version
 from infra.tracking.flatten import flatten
-from infra.tracking.forwarder import Forwarder
 from infra.tracking.machine import links, machine
-from infra.tracking.placed import own_place
+from infra.tracking.outage import recoverable, retry_while_unreachable
 from infra.tracking.redact import redact, redact_command
+from infra.tracking.remote_run import remote_place
 from infra.tracking.spool import (
     FAILED,
     FINISHED,
@@ -37,9 +38,9 @@ from infra.tracking.spool import (
     RUNNING,
     Execution,
     StageRun,
-    alone,
     execution_folder,
     hold,
+    is_only_holder,
     read_execution,
     read_stage,
     stage_folder,
@@ -49,20 +50,22 @@ from infra.tracking.spool import (
 )
 from infra.tracking.sqlite_file import store_file
 from infra.tracking.store import check_reachable, tracking_uri
+from infra.tracking.uploader import Uploader
+from infra.versions import package_versions
 
-# How long the end of a process may wait for the store: a tenth of its own time, within these bounds
+# How long an exiting process may wait for the store: a tenth of its runtime, within these bounds
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 1.5, 5.0
-POD_WAIT_S = 240.0  # in a pod, whose disk goes with it
-LOCAL_STALL_S = 60.0  # a file of this machine is waited for as long as it takes a record in this time
+POD_WAIT_S = 240.0  # in a pod, whose disk is lost with it
+LOCAL_STALL_S = 60.0  # for a local file: wait on as long as a record was stored within this time
 
 
 @dataclass(frozen=True)
 class _Open:
-    """The execution that this process is at work in."""
+    """The execution that this process works on."""
 
     folder: Path
     lock: int  # file descriptor
-    forwarder: Forwarder
+    uploader: Uploader
     named_here: bool  # this process chose the id
     opened: float  # seconds since the epoch
 
@@ -73,8 +76,8 @@ _opening = threading.Lock()
 
 
 def execution_id() -> str:
-    """The id of this process's execution: BATON_EXECUTION, or in a pod Flyte's, or a new one, put there. New ids sort
-    by time (UTC)."""
+    """The id of this process's execution: BATON_EXECUTION, in a pod Flyte's, or a new one, which is then set in
+    BATON_EXECUTION. New ids sort by time (UTC)."""
     found = os.environ.get("BATON_EXECUTION")
     if not found and (pod := this_pod()):
         return pod.execution_name
@@ -85,33 +88,36 @@ def execution_id() -> str:
     return found
 
 
-def begin_execution(name: str, recipe: dict[str, Any]) -> str:
-    """Open an execution and start to track it; returns its id. Raises TrackingUnreachable when the store cannot
-    be had (in a pod FlyteRecoverableException, after a while), DiskRefused."""
+def begin_execution(
+    name: str, recipe: dict[str, Any], settings: dict[str, Any] | None = None, plan: Sequence[str] = ()
+) -> str:
+    """Open an execution and start tracking it; returns its id. `settings` are the recipe's fields that differ from
+    their defaults, `plan` the titles of the stages that will run. Raises DiskRefused, and TrackingUnreachable if the
+    store is unreachable (in a pod FlyteRecoverableException, after retries)."""
     with recoverable():
-        patiently(check_reachable)
+        retry_while_unreachable(check_reachable)
     close_execution()
     with disk_errors_named():
-        current_execution(name, recipe)
+        current_execution(name, recipe, settings, plan)
     return execution_id()
 
 
 def end_execution(status: str = FINISHED, metrics: dict[str, float] | None = None) -> bool:
-    """Close the execution with its final status (FINISHED, FAILED, KILLED) and summary, and wait a
-    little for MLflow to have it all. Returns whether it has; if not, the spool keeps the rest."""
+    """Close the execution with its final status (FINISHED, FAILED, KILLED) and summary metrics, and wait briefly for
+    the upload. Returns whether MLflow has everything; if not, the rest stays in the spool."""
     folder = current_execution("execution")
     ended = replace(read_execution(folder), status=status, ended=time.time(), metrics=metrics or {})
     write_execution(folder, ended)
     return close_execution()
 
 
-def is_last() -> None:
-    """The execution is over when this process has ended well: on a Flyte cluster nobody else would say so, since each
-    pod knows of itself alone."""
+def mark_last() -> None:
+    """Mark this process as the execution's last: it ends with this process's success. On a Flyte cluster no other pod
+    could tell."""
     global _last  # noqa: PLW0603 - of this process
     _last = True
     if this_pod():
-        current_execution("execution")  # a pod without a stage of its own has not opened it
+        current_execution("execution")  # not open yet in a pod without a stage
 
 
 def note_cached(
@@ -124,11 +130,10 @@ def note_cached(
     inputs: dict[str, str] | None = None,
     job_dir: Path | None = None,
 ) -> None:
-    """Record a stage whose artifact Flyte served from its cache; spec, inputs and job directory are those
-    that made it."""
+    """Record a stage whose artifact came from Flyte's cache, with the spec, inputs and job directory that made it."""
     folder = stage_folder(current_execution(title), title, None if job_dir is None else str(job_dir))
     if (folder / "run.json").exists() and read_stage(folder).status == FINISHED:
-        return  # this execution made it itself, and was taken up again
+        return  # made by this execution, before it was resumed
     now = time.time()
     run = StageRun(
         title=title,
@@ -148,9 +153,14 @@ def note_cached(
     write_stage(folder, run)
 
 
-def current_execution(name: str, recipe: dict[str, Any] | None = None) -> Path:
-    """The folder of this process's execution, opened as `name` if it is not open."""
-    global _open  # noqa: PLW0603 - a process is at work in one execution
+def current_execution(
+    name: str,
+    recipe: dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
+    plan: Sequence[str] = (),
+) -> Path:
+    """The folder of this process's execution, which is opened as `name` if necessary."""
+    global _open  # noqa: PLW0603 - a process works on one execution
     with _opening:
         folder = execution_folder(execution_id())
         if _open is not None and _open.folder == folder:
@@ -166,60 +176,63 @@ def current_execution(name: str, recipe: dict[str, Any] | None = None) -> Path:
                 shlex.join(redact_command(sys.argv)),
                 time.time(),
                 links=links(),
-                joined=recipe is None and bool(this_pod() or own_place()),
+                joined=recipe is None and bool(this_pod() or remote_place()),
                 flyte="/".join((pod.project, pod.domain, pod.execution)) if (pod := this_pod()) else "",
+                settings=redact(settings or {}),
+                plan=list(plan),
             )
-        else:  # another process began it, or it is taken up again
+        else:  # begun by another process, or resumed
             found = replace(read_execution(folder), status=RUNNING, ended=None)
         (folder / "delivered").unlink(missing_ok=True)
         write_execution(folder, found)
-        _open = _Open(folder, lock, Forwarder(folder), named_here, time.time())
+        _open = _Open(folder, lock, Uploader(folder), named_here, time.time())
         return folder
 
 
 def wake() -> None:
-    """There is something new in the spool: push it soon."""
+    """Upload soon: there is something new in the spool."""
     if _open is not None:
-        _open.forwarder.wake()
+        _open.uploader.wake()
 
 
 def flush(timeout_s: float = LONGEST_WAIT_S) -> bool:
-    """Wait, but not long, until MLflow has what is spooled now. Returns whether it has."""
-    return _open is None or _open.forwarder.flush(timeout_s)
+    """Wait briefly until what is spooled now is uploaded. Returns whether it is."""
+    return _open is None or _open.uploader.flush(timeout_s)
 
 
 def close_execution() -> bool:
-    """Leave the execution, closed or not; returns whether MLflow has all of it."""
+    """Leave the execution; returns whether MLflow has all of it."""
     global _open
     if _open is None:
         return True
-    left, _open = _open, None
+    opened, _open = _open, None
     status = FINISHED
     try:
-        found = read_execution(left.folder)
-        status = _status_of_stages(left.folder) if found.status == RUNNING else found.status
+        found = read_execution(opened.folder)
+        status = _status_of_stages(opened.folder) if found.status == RUNNING else found.status
         is_over = (_last or status != FINISHED) if found.flyte else not found.joined
-        if alone(left.lock) and found.status == RUNNING and is_over:
-            write_execution(left.folder, replace(found, status=status, ended=time.time()))
-    except OSError as error:  # the disk is full: the next run will find that this one has ended
-        say(f"tracking: {left.folder}: how the run ended could not be written ({error})")
-    os.close(left.lock)
-    patience = min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, (time.time() - left.opened) / 10))
+        if is_only_holder(opened.lock) and found.status == RUNNING and is_over:
+            write_execution(opened.folder, replace(found, status=status, ended=time.time()))
+    except OSError as error:  # the disk is full: the next run will settle this one
+        say(f"tracking: {opened.folder}: the run's final status could not be written ({error})")
+    os.close(opened.lock)
+    patience = min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, (time.time() - opened.opened) / 10))
     if this_pod() and status != KILLED:
         patience = POD_WAIT_S
     stall = LOCAL_STALL_S if store_file(tracking_uri()) else 0
-    delivered = left.forwarder.finish(patience, stall, persist=bool(this_pod()))
-    left.forwarder.stop()
+    delivered = opened.uploader.finish(patience, stall, persist=bool(this_pod()))
+    opened.uploader.stop()
     if not delivered:
         where = baton_home() / "executions"
-        say(f"tracking: some records wait in {where}; the next run or `python -m infra.tracking sync` sends them")
-    if left.named_here:
+        sync = command("python -m infra.tracking sync")
+        say(f"tracking: some records remain in {where}; the next run or `{sync}` uploads them")
+    if opened.named_here:
         os.environ.pop("BATON_EXECUTION", None)
     return delivered
 
 
 def _status_of_stages(folder: Path) -> str:
-    """What an execution came to that nobody ended: the worst of its stages."""
+    """The status of an execution without an explicit end: the worst of its stages."""
     statuses = {read_stage(stage).status for stage in stage_folders(folder)}
     return next((status for status in (KILLED, FAILED) if status in statuses), FINISHED)
 
@@ -229,4 +242,4 @@ def _at_exit() -> None:
     try:
         close_execution()
     except KeyboardInterrupt:
-        pass  # asked a second time not to wait
+        pass  # interrupted again: don't wait

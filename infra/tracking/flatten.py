@@ -1,11 +1,11 @@
-"""Nested specs as MLflow's flat parameters."""
+"""Flatten nested specs to MLflow's parameters."""
 
 import json
 from typing import Any
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, str]:
-    """Dotted names to text: {"model": {"heads": 4}} becomes {"model.heads": "4"}. Lists stay whole, as JSON."""
+    """Map dotted names to strings: {"model": {"heads": 4}} becomes {"model.heads": "4"}. Lists become JSON."""
     if isinstance(value, dict) and (value or not prefix):
         found: dict[str, str] = {}
         for key, item in value.items():

@@ -1,6 +1,5 @@
-"""Executions of a Flyte cluster that nobody has closed, closed by a reader: as Flyte says they ended, or, where no
-Flyte is configured, when nothing has been heard of them for long. A pod knows of itself alone, and one that was killed
-says nothing."""
+"""Close executions of a Flyte cluster that have ended without being closed, since a killed pod can't report its end:
+with the status that Flyte has, or, if no Flyte is configured, after a long time without a sign of life."""
 
 import os
 import time
@@ -10,28 +9,28 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from infra.tracking.mlflow_records import FLYTE_TAG, SEEN_TAG
 from infra.tracking.push import runs_with
 from infra.tracking.spool import FAILED, FINISHED, KILLED, RUNNING
-from infra.tracking.words import FLYTE_TAG, SEEN_TAG
 
 EXECUTION_TAG = "baton.execution"
-LOST_S = 6 * 3600.0  # without a word of any pod; one may wait for its machine for hours
+LOST_S = 6 * 3600.0  # without a sign of life of any pod; one may wait for a machine for hours
 PHASES = {"SUCCEEDED": FINISHED, "FAILED": FAILED, "ABORTED": KILLED, "TIMED_OUT": FAILED}
 End = tuple[str, float]  # status, seconds since the epoch
 
 
 def close_ended(client: MlflowClient) -> list[str]:
-    """Close what is over; returns the ids of those executions. Raises MlflowException."""
+    """Close executions that have ended; returns their ids. Raises MlflowException."""
     closed = []
-    asked = _flyte()
+    find_end = _end_finder()
     for execution in runs_with(client, {"baton.role": "execution"}, f"attributes.status = '{RUNNING}'"):
         if FLYTE_TAG not in execution.data.tags:
             continue
-        if EXECUTION_TAG not in execution.data.tags:  # merged into another pod's run, and set to running by its maker
+        if EXECUTION_TAG not in execution.data.tags:  # merged into another pod's run, later set to running again
             client.set_terminated(execution.info.run_id)
             continue
         stages = runs_with(client, {EXECUTION_TAG: execution.data.tags[EXECUTION_TAG], "baton.role": "stage"})
-        if end := asked(execution, stages):
+        if end := find_end(execution, stages):
             for stage in stages:
                 if stage.info.status == RUNNING:
                     client.set_terminated(stage.info.run_id, KILLED, int(min(last_seen(stage), end[1]) * 1000))
@@ -40,8 +39,8 @@ def close_ended(client: MlflowClient) -> list[str]:
     return closed
 
 
-def _flyte() -> Callable[[Run, list[Run]], End | None]:
-    """How to learn whether an execution is over."""
+def _end_finder() -> Callable[[Run, list[Run]], End | None]:
+    """A function that returns how an execution ended; None: it is still running."""
     configured = "FLYTECTL_CONFIG" in os.environ or "FLYTE_PLATFORM_URL" in os.environ
     if not configured and not (Path.home() / ".flyte/config.yaml").exists():
         return _by_silence
@@ -53,16 +52,16 @@ def _flyte() -> Callable[[Run, list[Run]], End | None]:
 
     client = SynchronousFlyteClient(Config.auto().platform)
 
-    def ask(execution: Run, stages: list[Run]) -> End | None:
+    def by_flyte(execution: Run, stages: list[Run]) -> End | None:
         try:
             found = client.get_execution(WorkflowExecutionIdentifier(*execution.data.tags[FLYTE_TAG].split("/")))
-        except FlyteException:  # it is not that cluster's, or that cluster does not answer
+        except FlyteException:  # another cluster's execution, or the cluster is unreachable
             return _by_silence(execution, stages)
-        ended = (found.closure.started_at + found.closure.duration).timestamp()  # 1970: it was over before it started
+        ended = (found.closure.started_at + found.closure.duration).timestamp()  # 1970: it ended before it started
         phase = WorkflowExecution.Phase.Name(found.closure.phase)
         return (PHASES[phase], max(ended, last_seen(execution))) if phase in PHASES else None
 
-    return ask
+    return by_flyte
 
 
 def _by_silence(execution: Run, stages: list[Run]) -> End | None:
@@ -74,5 +73,5 @@ def _by_silence(execution: Run, stages: list[Run]) -> End | None:
 
 
 def last_seen(run: Run) -> float:
-    """The last sign of life."""
+    """The time of a run's last sign of life."""
     return max(float(run.data.tags.get(SEEN_TAG, 0)), float(run.info.end_time or run.info.start_time) / 1000)

@@ -1,4 +1,4 @@
-"""An engine's metrics.jsonl, read from where the last push ended: {"step", "time", name: number, …} a line."""
+"""Read an engine's metrics.jsonl from where the last upload ended: {"step", "time", name: number, …} per line."""
 
 import json
 from collections.abc import Iterator
@@ -15,12 +15,11 @@ class Point:
 
 
 def points_after(path: Path, offset: int, batch: int) -> Iterator[tuple[list[Point], int]]:
-    """The points of the whole lines from byte `offset` on, in batches of at most `batch`, each with the
-    offset that it reaches. No file, or nothing new: no batches.
+    """The points of the complete lines from byte `offset` on, in batches of at most `batch`, each with its end offset.
+    No file, or nothing new: no batches.
 
-    A resumed engine may repeat the steps after its last checkpoint: of what is read here, only the last
-    point of a name and a step counts. A line that was cut short by a kill is passed over: its step is
-    repeated by the resume, or was never reached.
+    A resumed engine may repeat the steps after its last checkpoint: only the last point per name and step is returned.
+    A line that was truncated by a kill is skipped: its step is repeated by the resume, or was never completed.
     """
     lines = _whole_lines(path, offset)
     points = [_points(line) for line, _ in lines]
@@ -32,7 +31,7 @@ def points_after(path: Path, offset: int, batch: int) -> Iterator[tuple[list[Poi
         if collected and len(collected) + len(kept) > batch:
             yield collected, reached
             collected = []
-        while len(kept) > batch:  # one line with more names than a batch takes
+        while len(kept) > batch:  # one line with more names than fit into a batch
             yield kept[:batch], reached
             kept = kept[batch:]
         collected += kept
@@ -46,10 +45,10 @@ def _whole_lines(path: Path, offset: int) -> list[tuple[bytes, int]]:
     try:
         with path.open("rb") as stream:
             if stream.seek(0, 2) < offset:
-                offset = 0  # the job was begun anew
+                offset = 0  # the job was restarted from scratch
             stream.seek(offset)
-            # a power cut leaves zeros where a line was lost. What is behind them is taken again by a resumed run; sent
-            # now, its steps would pass for the newest, and the lost ones be left out
+            # After a power cut, lost lines are zeros. A resumed run repeats what follows them; if it were uploaded now,
+            # its steps would count as the newest, and the lost ones would be skipped
             content = stream.read().partition(b"\0")[0]
     except FileNotFoundError:
         return []

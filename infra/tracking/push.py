@@ -1,7 +1,7 @@
-"""Push one spooled execution to MLflow. Pushing again changes nothing: runs are found by their tags, parameters and
-tags are set to what they are, and of a metric only the points after the newest one that MLflow has are sent.
+"""Upload one spooled execution to MLflow. This is idempotent: runs are found by their tags, parameters and tags are set
+to the same values, and of a metric only points after MLflow's newest are sent.
 
-So the steps that a resumed engine takes again are there once, as they were first."""
+So steps that a resumed engine repeats are recorded once, with their first values."""
 
 import json
 import sys
@@ -20,6 +20,17 @@ from mlflow.exceptions import MlflowException
 
 from infra.tracking.datasets import send_lineage
 from infra.tracking.metrics import Point, points_after
+from infra.tracking.mlflow_records import (
+    FLYTE_TAG,
+    NAME_TAG,
+    PARENT_TAG,
+    POD_TAG,
+    SEEN_TAG,
+    MlflowRecord,
+    execution_record,
+    mlflow_name,
+    stage_record,
+)
 from infra.tracking.redact import redact_text
 from infra.tracking.spool import (
     FINISHED,
@@ -43,17 +54,6 @@ from infra.tracking.store import (
     store_digest,
     tracking_uri,
 )
-from infra.tracking.words import (
-    FLYTE_TAG,
-    NAME_TAG,
-    PARENT_TAG,
-    POD_TAG,
-    SEEN_TAG,
-    Words,
-    execution_words,
-    mlflow_name,
-    stage_words,
-)
 
 METRICS_A_BATCH = 1000  # MLflow's limits
 OTHERS_A_BATCH = 100
@@ -61,28 +61,28 @@ LONGEST_PARAM = 6000
 LONGEST_TAG = 5000
 LONGEST_NAME = 250
 SEEN_EVERY_S = 60.0
-FILE_CLOCK_S = 0.1  # a killed run ended when its files last changed, by a coarser clock
+FILE_CLOCK_S = 0.1  # a killed run's end is its files' mtime, whose clock is coarser
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """What of one spooled record is in MLflow already (pushed.json)."""
+    """What of one spooled record is already in MLflow (pushed.json)."""
 
-    store: str  # digest of the store's address: another store has none of it
+    store: str  # digest of the store's address: nothing is in another store
     run_id: str
-    sent: str = ""  # digest of the record as it was last sent
-    progress: str = ""  # as it was last sent
-    first: list[float] = field(default_factory=list)  # how far it was when it was first looked at, and when
+    sent: str = ""  # digest of the record as last sent
+    progress: str = ""  # as last sent
+    first: list[float] = field(default_factory=list)  # the first progress seen, and its time
     seen: float = 0.0  # when its last sign of life was sent
-    offset: int = 0  # bytes of metrics.jsonl that are sent
-    file: int = 0  # its inode: a resumed engine replaces the file, to drop the steps it takes again
+    offset: int = 0  # bytes of metrics.jsonl already sent
+    file: int = 0  # inode of metrics.jsonl: a resumed engine replaces the file, to drop steps it repeats
 
 
 @cache
 def connect(uri: str) -> MlflowClient:
-    """The client of a store; a new SQLite file gets its tables first."""
+    """The client of a store; a new SQLite file is created first."""
     if store_file(uri):
-        from infra.tracking.sqlite import make_tables  # SQLAlchemy: a pod, whose store is a server, does without
+        from infra.tracking.sqlite import make_tables  # imports SQLAlchemy, which pods lack: their store is a server
 
         make_tables(uri)
     return MlflowClient(uri)
@@ -90,120 +90,122 @@ def connect(uri: str) -> MlflowClient:
 
 @cache
 def newest_steps(uri: str, run_id: str) -> dict[str, int]:
-    """The newest step of each metric that a run of a store has; kept up to date by whoever sends more. Asked for once
-    a process: a note of it would be wrong after a kill between a push and its note."""
+    """The newest step of each metric of a run, updated by the caller with what it sends. Queried once per process: a
+    saved copy would be wrong after a kill between sending and saving."""
     data = MlflowClient(uri).get_run(run_id).data
     return {metric.key: metric.step for metric in data.to_proto().metrics}
 
 
-def push_execution(folder: Path, anew: bool = False, progressed: Callable[[], None] = lambda: None) -> bool:
-    """Bring MLflow up to what the spool has, or send all of it again (`anew`); `progressed` is called after every
-    record. Returns whether the execution is over and delivered whole (`delivered` marks it). Raises PushFailed, after
-    which it may be called again at any time."""
-    with pushing(folder) as mine:
-        if not mine:
-            return False  # another process is at it
+def push_execution(folder: Path, resend: bool = False, progressed: Callable[[], None] = lambda: None) -> bool:
+    """Bring MLflow up to date with the spool, or send everything again (`resend`); `progressed` is called after every
+    record. Returns whether the execution has ended and is completely delivered (marked by `delivered`). Raises
+    PushFailed; it can be called again at any time."""
+    with pushing(folder) as acquired:
+        if not acquired:
+            return False  # another process is uploading it
         try:
-            if anew:
+            if resend:
                 forget_notes(folder)
             over = _push(folder, progressed)
             if over:
                 (folder / "delivered").touch()
-        except (MlflowException, *_of_a_database(), OSError, TrackingUnreachable) as error:
+        except (MlflowException, *_database_errors(), OSError, TrackingUnreachable) as error:
             connect.cache_clear()
             newest_steps.cache_clear()
             _experiment.cache_clear()
-            raise PushFailed(_said(error)) from error
+            raise PushFailed(_reason(error)) from error
         return over
 
 
-def _of_a_database() -> tuple[type[Exception], ...]:
-    """The errors of MLflow's own databases, whose library it loads when the store is one."""
+def _database_errors() -> tuple[type[Exception], ...]:
+    """SQLAlchemy's errors, if MLflow has loaded it because the store is a database."""
     loaded = sys.modules.get("sqlalchemy.exc")
     return (loaded.SQLAlchemyError,) if loaded else ()
 
 
 def _push(folder: Path, progressed: Callable[[], None]) -> bool:
     client = connect(tracking_uri())
-    _experiment.cache_clear()  # it may have been deleted since
+    _experiment.cache_clear()  # it may have been deleted meanwhile
     try:
         return _push_records(client, folder, progressed)
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
     _experiment.cache_clear()
-    forget_notes(folder)  # the store was emptied: nothing of it is there
+    forget_notes(folder)  # the store was emptied
     return _push_records(client, folder, progressed)
 
 
 def _push_records(client: MlflowClient, folder: Path, progressed: Callable[[], None]) -> bool:
-    """Push the parent and its children. Returns whether all of them have ended."""
+    """Upload the execution and its stages. Returns whether all of them have ended."""
     execution = read_execution(folder)
     found = {stage: read_stage(stage) for stage in stage_folders(folder)}
-    stages = dict(sorted(found.items(), key=lambda each: each[1].started))  # a model before what was found about it
-    parent = _push_record(client, folder, execution_words(execution), None)
+    stages = dict(sorted(found.items(), key=lambda item: item[1].started))  # a model before its evaluations
+    parent = _push_record(client, folder, execution_record(execution), None)
     name = _name_of(tracking_uri(), parent) if execution.joined else ""
     new = execution.flyte and any(_read_pushed(stage) is None for stage in stages)
     known = runs_with(client, {"baton.execution": execution.id, "baton.role": "stage"}) if new else []
     progressed()
     for stage, run in stages.items():
-        job = Path(run.job_dir) if run.job_dir and not run.cached else None  # the maker's curves are there once
-        words = stage_words(execution, stage.name, run, parent, name)
+        job = Path(run.job_dir) if run.job_dir and not run.cached else None  # a cached stage's curves are its maker's
+        record = stage_record(execution, stage.name, run, parent, name)
         if execution.flyte and run.cached and _read_pushed(stage) is None and _is_made(known, run):
             continue
-        _push_record(client, stage, words, job, known)
+        _push_record(client, stage, record, job, known)
         progressed()
         if (now := read_execution(folder)) != execution:
-            _push_record(client, folder, execution_words(now), None)  # how it ended: as soon as it has
-    if execution.flyte and _merged(client, execution_words(execution)) != parent:
-        return _push_records(client, folder, progressed)  # another pod made the execution's run at the same moment
+            _push_record(client, folder, execution_record(now), None)  # upload its final status without delay
+    if execution.flyte and _merged(client, execution_record(execution)) != parent:
+        return _push_records(client, folder, progressed)  # another pod created the execution's run at the same time
     return RUNNING not in (execution.status, *(run.status for run in stages.values()))
 
 
-def _push_record(client: MlflowClient, folder: Path, words: Words, job: Path | None, known: Sequence[Run] = ()) -> str:
-    """Push one record and what is new of its metrics; returns its MLflow run id. `known`: the runs of stages that the
-    execution had before, on a cluster."""
+def _push_record(
+    client: MlflowClient, folder: Path, record: MlflowRecord, job: Path | None, known: Sequence[Run] = ()
+) -> str:
+    """Upload one record and its new metrics; returns its MLflow run id. `known`: on a cluster, the execution's existing
+    stage runs."""
     pushed = _read_pushed(folder)
     if pushed is None:
-        pushed = Pushed(store_digest(tracking_uri()), _find_or_create(client, words, known))
+        pushed = Pushed(store_digest(tracking_uri()), _find_or_create(client, record, known))
         _write_pushed(folder, pushed)
-        if POD_TAG in words.key:
-            _end_lost_attempts(client, words.key, known)
-    elif FLYTE_TAG in words.tags and (first := _merged(client, words)) != pushed.run_id:
+        if POD_TAG in record.key:
+            _end_lost_attempts(client, record.key, known)
+    elif FLYTE_TAG in record.tags and (first := _merged(client, record)) != pushed.run_id:
         pushed = Pushed(pushed.store, first)
-    digest = blake3(json.dumps(asdict(words), sort_keys=True).encode()).hexdigest()
+    digest = blake3(json.dumps(asdict(record), sort_keys=True).encode()).hexdigest()
     changed = digest != pushed.sent
     if changed:
-        if pushed.sent or words.ended is None or PARENT_TAG not in words.tags:
-            name = words.name[:LONGEST_NAME] or None
-            client.update_run(pushed.run_id, status=RUNNING, name=name)  # a stage may be tried again
-        _send_words(client, pushed.run_id, words)
-        send_lineage(client, _experiment(tracking_uri(), experiment_name()), pushed.run_id, words)
+        if pushed.sent or record.ended is None or PARENT_TAG not in record.tags:
+            name = record.name[:LONGEST_NAME] or None
+            client.update_run(pushed.run_id, status=RUNNING, name=name)  # a stage may be retried
+        _send_record(client, pushed.run_id, record)
+        send_lineage(client, _experiment(tracking_uri(), experiment_name()), pushed.run_id, record)
         pushed = replace(pushed, first=[])
-    if POD_TAG in words.key and words.ended is None and time.time() - pushed.seen > SEEN_EVERY_S:
+    if POD_TAG in record.key and record.ended is None and time.time() - pushed.seen > SEEN_EVERY_S:
         pushed = replace(pushed, seen=time.time())
         client.set_tag(pushed.run_id, SEEN_TAG, str(pushed.seen))
         _write_pushed(folder, pushed)
-    if job is not None and words.ended is None:
+    if job is not None and record.ended is None:
         pushed = _push_progress(client, folder, pushed, job)
-    if job is not None and (changed or words.ended is None):
-        pushed = _push_metrics(client, folder, pushed, words, job / "metrics.jsonl")
+    if job is not None and (changed or record.ended is None):
+        pushed = _push_metrics(client, folder, pushed, record, job / "metrics.jsonl")
     if changed:
-        if words.ended is not None:  # last, so that a run that has ended is whole
-            client.set_terminated(pushed.run_id, words.status, int(words.ended * 1000))
+        if record.ended is not None:  # last, so that an ended run is complete
+            client.set_terminated(pushed.run_id, record.status, int(record.ended * 1000))
         _write_pushed(folder, replace(pushed, sent=digest))
     return pushed.run_id
 
 
-def _push_metrics(client: MlflowClient, folder: Path, pushed: Pushed, words: Words, path: Path) -> Pushed:
-    """Send the points that are new in metrics.jsonl and that MLflow does not have."""
+def _push_metrics(client: MlflowClient, folder: Path, pushed: Pushed, record: MlflowRecord, path: Path) -> Pushed:
+    """Send new points of metrics.jsonl that MLflow does not have yet."""
     if not path.exists():
         return pushed
     if pushed.file != (file := path.stat().st_ino):
         pushed = replace(pushed, offset=0, file=file)
     for batch, offset in points_after(path, pushed.offset, METRICS_A_BATCH):
         newest = newest_steps(tracking_uri(), pushed.run_id)
-        metrics = [_metric(point) for point in batch if _belongs(point, words)]
+        metrics = [_metric(point) for point in batch if _belongs(point, record)]
         if metrics := [metric for metric in metrics if metric.step > newest.get(metric.key, -1)]:
             client.log_batch(pushed.run_id, metrics=metrics)
             newest |= {metric.key: metric.step for metric in metrics}
@@ -213,28 +215,28 @@ def _push_metrics(client: MlflowClient, folder: Path, pushed: Pushed, words: Wor
 
 
 def _push_progress(client: MlflowClient, folder: Path, pushed: Pushed, job: Path) -> Pushed:
-    """How far a running engine is (its progress.json), as one tag, with how far it was at first and when."""
+    """Send a running engine's progress.json as one tag, with its first progress and that one's time."""
     try:
         progress = json.loads((job / "progress.json").read_text())
-    except (FileNotFoundError, ValueError):  # not synced: a power cut can leave it empty until it is written again
+    except (FileNotFoundError, ValueError):  # not synced: empty after a power cut until it is written again
         return pushed
     first = pushed.first or [progress["done"], time.time()]
-    told = json.dumps(progress)
-    if told != pushed.progress:
+    state = json.dumps(progress)
+    if state != pushed.progress:
         text = json.dumps(progress | {"first": first, "time": time.time()})
         client.set_tag(pushed.run_id, "baton.progress", redact_text(text)[:LONGEST_TAG])
-        pushed = replace(pushed, progress=told, first=first)
+        pushed = replace(pushed, progress=state, first=first)
         _write_pushed(folder, pushed)
     return pushed
 
 
-def _send_words(client: MlflowClient, run_id: str, words: Words) -> None:
-    when = int((words.ended or words.started) * 1000)
-    metrics = [Metric(mlflow_name(key), value, when, 0) for key, value in words.metrics.items()]
-    params = [Param(mlflow_name(key), value[:LONGEST_PARAM]) for key, value in words.params.items()]
-    tags = [RunTag(mlflow_name(key), value[:LONGEST_TAG]) for key, value in words.tags.items()]
+def _send_record(client: MlflowClient, run_id: str, record: MlflowRecord) -> None:
+    when = int((record.ended or record.started) * 1000)
+    metrics = [Metric(mlflow_name(key), value, when, 0) for key, value in record.metrics.items()]
+    params = [Param(mlflow_name(key), value[:LONGEST_PARAM]) for key, value in record.params.items()]
+    tags = [RunTag(mlflow_name(key), value[:LONGEST_TAG]) for key, value in record.tags.items()]
     batches = zip_longest(
-        _batches(metrics, METRICS_A_BATCH - 2 * OTHERS_A_BATCH),  # METRICS_A_BATCH is the limit of all three together
+        _batches(metrics, METRICS_A_BATCH - 2 * OTHERS_A_BATCH),  # METRICS_A_BATCH limits all three together
         _batches(params, OTHERS_A_BATCH),
         _batches(tags, OTHERS_A_BATCH),
         fillvalue=(),
@@ -243,39 +245,39 @@ def _send_words(client: MlflowClient, run_id: str, words: Words) -> None:
         client.log_batch(run_id, *some)
 
 
-def _find_or_create(client: MlflowClient, words: Words, known: Sequence[Run] = ()) -> str:
-    """The run with these tags. Where two processes made it at once, on two machines, both take the first. A pod's own
-    is among `known` or nowhere: nobody else writes of it."""
-    own = POD_TAG in words.key
-    if first := [run.info.run_id for run in known if _has(run, words.key)] if own else _found(client, words.key):
+def _find_or_create(client: MlflowClient, record: MlflowRecord, known: Sequence[Run] = ()) -> str:
+    """The id of the run with these tags. If two machines create it at once, both use the first. A pod's own run is in
+    `known` or does not exist, since no other process writes it."""
+    own = POD_TAG in record.key
+    if first := [run.info.run_id for run in known if _has(run, record.key)] if own else _found(client, record.key):
         return str(first[0])
-    tags = {mlflow_name(key): value[:LONGEST_TAG] for key, value in (words.key | words.tags).items()}
-    name = words.name or words.key["baton.execution"]
+    tags = {mlflow_name(key): value[:LONGEST_TAG] for key, value in (record.key | record.tags).items()}
+    name = record.name or record.key["baton.execution"]
     experiment = _experiment(tracking_uri(), experiment_name())
-    made = str(client.create_run(experiment, int(words.started * 1000), tags, name[:LONGEST_NAME]).info.run_id)
-    if FLYTE_TAG in words.tags:
-        return _merged(client, words)
+    made = str(client.create_run(experiment, int(record.started * 1000), tags, name[:LONGEST_NAME]).info.run_id)
+    if FLYTE_TAG in record.tags:
+        return _merged(client, record)
     if own:
         return made
-    first_of_all = _found(client, words.key)[0]
+    first_of_all = _found(client, record.key)[0]
     if first_of_all != made:
         client.delete_run(made)
     return first_of_all
 
 
-def _merged(client: MlflowClient, words: Words) -> str:
-    """The one run of an execution. One that another pod made at the same moment gives its stages to the first and is
-    no execution any more, by whoever sees both: each looks after it has made its own, and again after it has sent its
-    stages. It is not deleted: MLflow would delete the stages with it that are coming just now."""
-    first, *others = _found(client, words.key) or [_find_or_create(client, words)]
+def _merged(client: MlflowClient, record: MlflowRecord) -> str:
+    """The one run of an execution. If pods created several at the same time, whichever pod sees them moves the others'
+    stages to the first and strips their execution tag: each pod checks after creating its own and after sending its
+    stages. The others are not deleted, because MLflow would delete stages that are being added to them."""
+    first, *others = _found(client, record.key) or [_find_or_create(client, record)]
     for other in others:
         try:
             client.delete_tag(other, "baton.execution")
         except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # somebody else was faster
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # another pod was faster
                 raise
         client.set_tag(other, PARENT_TAG, first)
-        client.update_run(other, name="empty: two pods began the execution at one moment")
+        client.update_run(other, name="empty: two pods began the execution at the same time")
         client.set_terminated(other)
         for stage in _found(client, {"baton.role": "stage", PARENT_TAG: other}):
             client.set_tag(stage, PARENT_TAG, first)
@@ -287,7 +289,7 @@ def _found(client: MlflowClient, key: dict[str, str]) -> list[str]:
 
 
 def runs_with(client: MlflowClient, key: dict[str, str], more: str = "") -> list[Run]:
-    """The runs with these tags, oldest first. `more`: what else is asked of them, in MLflow's words."""
+    """The runs with these tags, oldest first. `more`: a further condition in MLflow's query language."""
     query = " and ".join([*([more] if more else []), *(f"tags.`{name}` = '{value}'" for name, value in key.items())])
     order = ["attributes.start_time ASC", "attributes.run_id ASC"]
     return list(client.search_runs([_experiment(tracking_uri(), experiment_name())], query, order_by=order))
@@ -298,17 +300,17 @@ def _has(run: Run, key: dict[str, str]) -> bool:
 
 
 def _end_lost_attempts(client: MlflowClient, key: dict[str, str], known: Sequence[Run]) -> None:
-    """Another pod has this stage now: what earlier pods left as running was killed."""
+    """Mark runs that earlier pods of this stage left as running: they were killed, since another pod has it now."""
     stage = {name: value for name, value in key.items() if name != POD_TAG}
     for run in known:
         if run.info.status == RUNNING and _has(run, stage) and run.data.tags.get(POD_TAG) != key[POD_TAG]:
-            client.set_tag(run.info.run_id, "baton.error", f"the pod ended without a word; {key[POD_TAG]} went on")
+            client.set_tag(run.info.run_id, "baton.error", f"the pod was killed; {key[POD_TAG]} continued")
             seen = float(run.data.tags.get(SEEN_TAG, time.time()))
             client.set_terminated(run.info.run_id, KILLED, int(seen * 1000))
 
 
 def _is_made(known: Sequence[Run], run: StageRun) -> bool:
-    """Whether another pod of the execution has made what this one takes for cached."""
+    """Whether another pod of the execution made what is cached for this one."""
     return run.output is not None and any(_has(other, {"baton.output": run.output["digest"]}) for other in known)
 
 
@@ -316,7 +318,7 @@ _names: dict[tuple[str, str], str] = {}
 
 
 def _name_of(uri: str, parent: str) -> str:
-    """An execution's name; empty until whoever began it has said it."""
+    """An execution's name; empty until the process that began it has recorded it."""
     if (uri, parent) not in _names and (name := MlflowClient(uri).get_run(parent).data.tags.get(NAME_TAG)):
         _names[uri, parent] = name
     return _names.get((uri, parent), "")
@@ -324,7 +326,7 @@ def _name_of(uri: str, parent: str) -> str:
 
 @cache
 def _experiment(uri: str, name: str) -> str:
-    """The id of the experiment, which is made when it is not there; asked for once a push."""
+    """The id of the experiment, created if missing; queried once per upload."""
     client = connect(uri)
     found = client.get_experiment_by_name(name)
     if found is None:
@@ -339,9 +341,9 @@ def _experiment(uri: str, name: str) -> str:
     return str(found.experiment_id)
 
 
-def _belongs(point: Point, words: Words) -> bool:
-    """Not what another execution added after it took up the job that this one did not finish."""
-    return words.ended is None or words.status == FINISHED or point.time <= words.ended + FILE_CLOCK_S
+def _belongs(point: Point, record: MlflowRecord) -> bool:
+    """Not a point that another execution added after it resumed the job that this one did not finish."""
+    return record.ended is None or record.status == FINISHED or point.time <= record.ended + FILE_CLOCK_S
 
 
 def _metric(point: Point) -> Metric:
@@ -354,7 +356,7 @@ def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _read_pushed(folder: Path) -> Pushed | None:
-    """What was pushed to the store that is in use now."""
+    """What was uploaded to the current store."""
     note = read_note(folder)
     return Pushed(**note) if note.get("store") == store_digest(tracking_uri()) else None
 
@@ -363,7 +365,7 @@ def _write_pushed(folder: Path, pushed: Pushed) -> None:
     write_note(folder, asdict(pushed))
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, TrackingUnreachable):
         return str(error)
     reason = redact_text(str(error)).partition("\n")[0][:300]

@@ -1,4 +1,4 @@
-"""The record of one stage, from its first to its last second."""
+"""Record one stage from its start to its end."""
 
 import time
 from collections.abc import Iterator
@@ -9,25 +9,26 @@ from typing import Any
 
 from infra.pod import this_pod
 from infra.progress import say
-from infra.tracking.code import code_version, package_versions
+from infra.tracking.code import code_version
 from infra.tracking.execution import current_execution, wake
 from infra.tracking.flatten import flatten
 from infra.tracking.machine import machine
-from infra.tracking.placed import own_place
 from infra.tracking.redact import redact, redact_text
+from infra.tracking.remote_run import remote_place
 from infra.tracking.spool import FAILED, FINISHED, KILLED, StageRun, stage_folder, write_stage
+from infra.versions import package_versions
 
-ERROR_LINES = 5  # of a failure's message; the whole of it is in the log
+ERROR_LINES = 5  # of a failure's message; the log has all of it
 
 
 @dataclass
 class Record:
-    """What the stage has to say before it ends."""
+    """What the stage adds to its record."""
 
     output: dict[str, Any] | None = None
 
     def made(self, kind: str, digest: str, facts: dict[str, Any]) -> None:
-        """Note the artifact that the stage made."""
+        """Record the stage's artifact."""
         self.output = {"kind": kind, "digest": digest, "facts": redact(facts)}
 
 
@@ -35,10 +36,9 @@ class Record:
 def tracked(
     title: str, job_dir: Path, *, spec: dict[str, Any], inputs: dict[str, str], command: str = ""
 ) -> Iterator[Record]:
-    """Track a stage while the body runs: its parameters (`spec`, flattened), its inputs' digests, the
-    metrics that its engine appends to JOB_DIR/metrics.jsonl, the `command` that makes it again, where it
-    ran, and how it ended. What the body raises passes through: Ctrl-C and SIGTERM end as KILLED, errors
-    as FAILED."""
+    """Track a stage while the body runs: its parameters (`spec`, flattened), its inputs' digests, the metrics that its
+    engine appends to JOB_DIR/metrics.jsonl, the `command` that reproduces it, where it ran, and its final status.
+    Exceptions pass through: Ctrl-C and SIGTERM are recorded as KILLED, errors as FAILED."""
     folder = stage_folder(current_execution(title), title, str(job_dir))
     run = StageRun(
         title=title,
@@ -50,7 +50,7 @@ def tracked(
         started=time.time(),
         command=redact_text(command),
         machine=machine(),
-        placed=own_place(),
+        placed=remote_place(),
         pod=pod.name if (pod := this_pod()) else "",
     )
     write_stage(folder, run)
@@ -71,7 +71,7 @@ def tracked(
         except OSError as error:  # the disk is full
             if status == FINISHED:
                 raise
-            say(f"tracking: the record of {title} could not be written ({error})")  # what failed before is what counts
+            say(f"tracking: the record of {title} could not be written ({error})")  # the first error is raised
         wake()
 
 

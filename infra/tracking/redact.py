@@ -1,8 +1,8 @@
-"""Secrets never reach the spool, MLflow or a log: redaction of specs, command lines and messages.
+"""Redact secrets from specs, command lines and messages, before they reach the spool, MLflow or a log.
 
-Covered: fields, options and variables whose name says that they are secret, user info and signatures in URLs,
-`Authorization` headers, private keys, and the well-known shapes of tokens; of a placement's `setup` a digest alone is
-kept. Not covered: a secret in free text that looks like nothing.
+Covered: fields, options and variables with a secret's name, user info and signatures in URLs, `Authorization` headers,
+private keys, and well-known token formats; a placement's `setup` is replaced by its digest. Not covered: a secret in
+free text without a recognizable format.
 """
 
 import json
@@ -11,16 +11,16 @@ from hashlib import blake2b
 from typing import Any
 
 HIDDEN = "[redacted]"
-SETUP_DIGEST = "setup_digest"  # of a placement, in place of its setup
+SETUP_DIGEST = "setup_digest"  # replaces a placement's setup
 
 _SECRET = (
     r"token|secret|password|passwd|passphrase|pwd|credential|authorization"
     r"|(api|access|account|secret|private|ssh|signing|encryption|master|auth|license)[_-]?key"
 )
 _SECRET_NAME = re.compile(rf"(^|[_\-.])({_SECRET})s?$", re.IGNORECASE)
-_SECRET_VARIABLE = re.compile(r"[A-Z0-9_]+_(KEY|PASS|PAT|AUTH|DSN)")  # of the environment; a field `sort_key` is none
+_SECRET_VARIABLE = re.compile(r"[A-Z0-9_]+_(KEY|PASS|PAT|AUTH|DSN)")  # upper case only: `sort_key` is no secret
 _CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-# tokens of text, not of access; only text is ever hidden, so `tokens: 1000` stays
+# text tokens, not access tokens; numbers are never hidden, so `tokens: 1000` stays
 _TEXT_TOKEN = re.compile(r"(eos|bos|pad|unk|sep|cls|mask|special|stop|image|end|start|additional_special)_tokens?$")
 _USERINFO = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.\-]{0,30}://)(?!git@)[^/\s'\"]+@")
 _QUERY = re.compile(
@@ -33,14 +33,14 @@ _SHAPES = re.compile(
     r"|eyJ[\w\-]{10,}\.[\w\-]{10,}\.[\w\-]+)"
 )
 _PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----).*?(-----END|\Z)", re.DOTALL)
-# a value that is written out: `$NAME` and `$(command)` are where a secret is, and not the secret
+# a literal value: `$NAME` and `$(command)` only refer to a secret
 _VALUE = r"(?P<value>\"(?!\$)[^\"\n]+\"|'[^'\n]+'|(?![$\"'])[^\s\"'&;,|)}]+)"
 _HEADER = re.compile(
     r"(?P<name>\bauthorization[\"']?\s?[:=]\s{0,3}[\"']?[A-Za-z]+[^\S\n]{1,3})(?P<value>(?!\$)[^\s\"']+)", re.IGNORECASE
 )
 _SCHEME = re.compile(r"(?P<name>\b(?:bearer|basic)\s+)(?P<value>(?!\$)[\w.~+/=\-]{8,})", re.IGNORECASE)
 _ASSIGNED = re.compile(rf"(?<![\w.\-])(?P<name>-{{0,2}}[\"']?(?P<word>[A-Za-z_][\w.\-]{{0,60}})[\"']?\s?=\s?){_VALUE}")
-# `password: x` is one, and `unexpected token: x` is none
+# `password: x` is a secret, `unexpected token: x` is not
 _SAID = re.compile(rf"(?<![\w.\-])(?P<name>[\"']?(?P<word>[A-Za-z_][\w.\-]{{0,60}})[\"']?:\s{{0,3}}){_VALUE}")
 _OPTION = re.compile(rf"(?<!\S)(?P<name>--(?P<word>[A-Za-z][\w\-]{{0,60}})\s{{1,3}})(?!-){_VALUE}")
 _USER = re.compile(r"(?<!\S)(?P<name>(?:-u|--user)[ =][\"']?(?!\d+:\d+\b)[^\s:\"'$]{1,60}:)(?P<value>(?!\$)[^\s\"']+)")
@@ -49,7 +49,7 @@ _NO_SECRETS = ("bearer", "basic", "none", "null", "true", "false")
 
 
 def redact_text(text: str) -> str:
-    """The text with what is secret in it hidden."""
+    """The text with its secrets hidden."""
     text = _PRIVATE_KEY.sub(rf"\1{HIDDEN}\2", text)
     text = _USERINFO.sub(rf"\g<scheme>{HIDDEN}@", text)
     text = _QUERY.sub(rf"\g<name>{HIDDEN}", text)
@@ -61,7 +61,7 @@ def redact_text(text: str) -> str:
 
 
 def _hidden(found: re.Match[str]) -> str:
-    """`NAME=value` without the value, if the name is a secret's; its quotes stay."""
+    """`NAME=value` with the value hidden if the name is a secret's; quotes stay."""
     word, value = found["word"], found["value"].strip("\"'")
     of_text = "token" in word.lower() and value.replace(".", "").isdigit()  # num_tokens=100
     of_text |= found.re is _SAID and word.lower() in ("token", "tokens")  # unexpected token: x
@@ -72,7 +72,7 @@ def _hidden(found: re.Match[str]) -> str:
 
 
 def redact(value: Any, name: str = "") -> Any:
-    """A JSON-like value of the same shape without secrets. `name` is the field it was found under."""
+    """A JSON-like value with its secrets hidden. `name`: the field that holds it."""
     if isinstance(value, dict):
         if name == "placement" and isinstance(value.get("setup"), str):
             digest = blake2b(value["setup"].encode(errors="surrogatepass"), digest_size=16).hexdigest()
@@ -86,7 +86,7 @@ def redact(value: Any, name: str = "") -> Any:
 
 
 def redact_command(words: list[str]) -> list[str]:
-    """A command line without secrets: `--token X`, `--token=X`, `TOKEN=X` and secrets in URLs."""
+    """A command line with secrets hidden: `--token X`, `--token=X`, `TOKEN=X` and secrets in URLs."""
     shown: list[str] = []
     hide_next = False
     for word in words:
@@ -104,7 +104,7 @@ def redact_command(words: list[str]) -> list[str]:
 
 
 def _redact_json(word: str) -> str:
-    """A recipe that stands on the command line. One that cannot be read is not shown."""
+    """An inline recipe; hidden if it can't be parsed."""
     try:
         return json.dumps(redact(json.loads(word)))
     except (ValueError, RecursionError):

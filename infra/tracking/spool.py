@@ -1,4 +1,4 @@
-"""The spool: one folder an execution, one folder a stage in it, plain JSON. Nothing here knows MLflow."""
+"""The spool: a folder per execution with a folder per stage, in plain JSON. Does not depend on MLflow."""
 
 import fcntl
 import json
@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 from infra.durable import make_folder, write_json
 from infra.errors import Stopped
-from infra.home import baton_home
+from infra.paths import baton_home
 from infra.pod import this_pod
 
 LONGEST_NAME = 80  # of a stage's folder
 R = TypeVar("R", "Execution", "StageRun")
 
-RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"  # MLflow's own words
+RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"  # as in MLflow
 
 
 class RecordDamaged(Stopped):
@@ -38,10 +38,12 @@ class Execution:
     started: float  # seconds since the epoch
     ended: float | None = None
     status: str = RUNNING
-    metrics: dict[str, float] = field(default_factory=dict)  # its summary
-    links: dict[str, str] = field(default_factory=dict)  # name -> address of a page about it
-    joined: bool = False  # this process works for an execution that another one, elsewhere, has begun
-    flyte: str = ""  # project/domain/id of the execution on a Flyte cluster that it is
+    metrics: dict[str, float] = field(default_factory=dict)  # summary
+    links: dict[str, str] = field(default_factory=dict)  # name -> URL
+    joined: bool = False  # begun by another process, on another machine
+    flyte: str = ""  # project/domain/id, on a Flyte cluster
+    settings: dict[str, Any] = field(default_factory=dict)  # the recipe's fields that differ from their defaults
+    plan: list[str] = field(default_factory=list)  # titles of the stages that it will run
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,10 @@ class StageRun:
     error: str | None = None
     cached: bool = False
     output: dict[str, Any] | None = None  # kind, digest, facts
-    command: str = ""  # that makes it again from its job directory
+    command: str = ""  # that reproduces it from its job directory
     machine: dict[str, str] = field(default_factory=dict)  # see machine.py
-    placed: dict[str, Any] = field(default_factory=dict)  # where it ran, if not here: see placed.py
-    pod: str = ""  # on a Flyte cluster: each attempt at a node has one
+    placed: dict[str, Any] = field(default_factory=dict)  # where it ran, if on another machine: see remote_run.py
+    pod: str = ""  # on a Flyte cluster, of this attempt
 
 
 def executions() -> list[Path]:
@@ -76,8 +78,8 @@ def execution_folder(execution_id: str) -> Path:
 
 
 def stage_folder(execution: Path, title: str, job_dir: str | None) -> Path:
-    """The folder for a stage: the one of its earlier attempt at the same job, or a new one. Pods do not see each
-    other's folders: there the job's name is in it."""
+    """The folder of a stage: that of an earlier attempt at the same job, or a new one. In a pod, which can't see other
+    pods' folders, its name includes the job's."""
     slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:LONGEST_NAME] or "stage"
     if job_dir and this_pod():
         slug += f"-{Path(job_dir).name[-8:]}"
@@ -112,18 +114,18 @@ def _read(kind: type[R], path: Path) -> R:
     try:
         return kind(**json.loads(path.read_text()))
     except (ValueError, TypeError) as error:
-        raise RecordDamaged(f"{path}: not a record that can be read ({error}); move {path.parent} away") from error
+        raise RecordDamaged(f"{path}: the record cannot be read ({error}); move {path.parent} away") from error
 
 
 def _write(path: Path, record: Execution | StageRun) -> None:
-    """Returns when it is on the disk: a record may say that something has ended."""
+    """Write and sync a record."""
     make_folder(path.parent)
     write_json(path, asdict(record))
 
 
 def read_note(folder: Path) -> dict[str, Any]:
-    """What of a record is in MLflow (pushed.json). Empty: not known, because nothing is, or because a power cut took
-    the note, and then it is pushed again, which changes nothing."""
+    """What of a record is in MLflow (pushed.json). Empty: nothing, or the note was lost in a power cut, and uploading
+    again changes nothing."""
     try:
         return dict(json.loads((folder / "pushed.json").read_text()))
     except (FileNotFoundError, ValueError):
@@ -131,35 +133,34 @@ def read_note(folder: Path) -> dict[str, Any]:
 
 
 def write_note(folder: Path, note: dict[str, Any]) -> None:
-    """Not synced: there are several a second, and one that is lost does no harm."""
+    """Not synced: it is written several times a second, and losing one is harmless."""
     partial = folder / "pushed.json.partial"
     partial.write_text(json.dumps(note))
     partial.replace(folder / "pushed.json")
 
 
 def forget_notes(execution: Path) -> None:
-    """Nothing of an execution is known to be in MLflow."""
+    """Delete the notes of an execution, so that all of it is uploaded again."""
     for note in (execution / "delivered", execution / "pushed.json", *execution.glob("*/pushed.json")):
         note.unlink(missing_ok=True)
 
 
 def has_pushed_to(store: str) -> bool:
-    """Whether anything of this machine's executions was pushed to a store, by the beginning of its digest."""
+    """Whether any of this machine's executions was uploaded to a store, by a prefix of its digest."""
     return any(read_note(path.parent).get("store", "").startswith(store) for path in _root().glob("*/pushed.json"))
 
 
 def hold(execution: Path) -> int:
-    """Say that this process is at work in an execution, for as long as it lives or until the returned
-    file descriptor is closed. The kernel lets go for a process that is killed."""
+    """Mark this process as working on an execution until it ends or the returned file descriptor is closed. The kernel
+    releases the lock of a killed process."""
     make_folder(execution)
     descriptor = os.open(execution / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
 
 
-def alone(descriptor: int) -> bool:
-    """Whether the holder of this descriptor is the only process at work. Ask it last: the answer may
-    cost the hold."""
+def is_only_holder(descriptor: int) -> bool:
+    """Whether no other process works on the execution. Call it last: it may lose the hold."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -168,7 +169,7 @@ def alone(descriptor: int) -> bool:
 
 
 def is_alive(execution: Path) -> bool:
-    """Whether any process is at work in an execution."""
+    """Whether any process works on an execution."""
     with (execution / "alive.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -178,14 +179,14 @@ def is_alive(execution: Path) -> bool:
 
 
 def beat(execution: Path) -> None:
-    """Leave a sign of life: the time of alive.lock."""
-    with suppress(OSError):  # the disk is away: without signs of life the run goes on all the same
+    """Update the sign of life, alive.lock's mtime."""
+    with suppress(OSError):  # the disk is unavailable: the run continues without signs of life
         os.utime(execution / "alive.lock")
 
 
 def settle(execution: Path) -> bool:
-    """Whether nobody is at work in an execution. Then what it left as running was killed, at its last sign of life,
-    and is noted so."""
+    """Whether no process works on an execution. If so, records still marked as running are set to killed, at the last
+    sign of life."""
     if is_alive(execution):
         return False
     found = read_execution(execution)
@@ -195,17 +196,17 @@ def settle(execution: Path) -> bool:
         if run.status == RUNNING:
             job = Path(run.job_dir or execution)
             ended = max(seen, _modified(job / "metrics.jsonl", job / "progress.json", folder / "run.json"))
-            error = run.error or "the process ended without a word (killed, or the machine went down)"
+            error = run.error or "the process was killed, or the machine went down"
             stages[folder] = replace(run, status=KILLED, ended=ended, error=error)
             write_stage(folder, stages[folder])
-    if found.status == RUNNING and not found.flyte:  # other pods may go on with it
+    if found.status == RUNNING and not found.flyte:  # other pods may still work on it
         ended = max([seen, *(run.ended for run in stages.values() if run.ended)])
         write_execution(execution, replace(found, status=KILLED, ended=ended))
     return True
 
 
 def _modified(*paths: Path) -> float:
-    """When the newest of some files was changed."""
+    """The newest mtime of some files."""
     return max((path.stat().st_mtime for path in paths if path.is_file()), default=0.0)
 
 
@@ -215,7 +216,7 @@ def is_delivered(execution: Path) -> bool:
 
 @contextmanager
 def pushing(execution: Path) -> Iterator[bool]:
-    """Whether this process may push an execution now: one at a time, or runs would be made twice."""
+    """Whether this process may upload an execution now: one at a time, or runs would be created twice."""
     with (execution / "push.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""MLflow's SQLite store: its file made whole or not at all, never written over, never made by a reader.
+"""Create MLflow's SQLite store: atomically, never over an existing file, never by a reader.
 
-MLflow makes its tables by some fifty migrations, each a transaction of its own: a process killed in
-between leaves a file that no later MLflow can open. So they are made beside it, and then get its name.
+MLflow creates its tables by some fifty migrations, each its own transaction: a process killed in between leaves a file
+that no later MLflow can open. So they are created in a temporary file, which is then linked to the final name.
 """
 
 import fcntl
@@ -20,27 +20,27 @@ from infra.tracking.sqlite_file import away, check_file, left_behind, store_file
 from infra.tracking.store import tracking_uri, was_used
 
 PREFIX = "sqlite:///"
-_migrating = threading.Lock()  # Alembic, which MLflow migrates with, has one global context
+_migrating = threading.Lock()  # Alembic, MLflow's migration tool, has a global context
 
 
-def make_tables(uri: str, anew: bool = False) -> None:
-    """Make the store of an `sqlite:///` address if this machine never had one (or in any case, if `anew`); 1-2 s.
-    Raises StoreAway, StoreDamaged."""
+def make_tables(uri: str, recreate: bool = False) -> None:
+    """Create the store of an `sqlite:///` address if it is missing and this machine never used it (or, with `recreate`,
+    even if it did); 1-2 s. Raises StoreAway, StoreDamaged."""
     path = store_file(uri)
     if path is None:
         return
     if not path.exists():
         with _migrating, path.with_name(f"{path.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # two executions at once: one makes it
+            fcntl.flock(lock, fcntl.LOCK_EX)  # of two executions at once, one creates it
             if not path.exists():
-                if left_behind(path) or (was_used(uri) and not anew):
+                if left_behind(path) or (was_used(uri) and not recreate):
                     raise away(path)
                 _make(path)
     check_file(path, was_used=True)
 
 
 def require_store(uri: str) -> None:
-    """For readers: raises NoStore, StoreAway or StoreDamaged where there is nothing to read from."""
+    """For readers: raise NoStore, StoreAway or StoreDamaged if there is no readable store."""
     path = store_file(uri)
     if path is not None:
         check_file(path, was_used(uri))
@@ -49,21 +49,21 @@ def require_store(uri: str) -> None:
 def _make(path: Path) -> None:
     new = path.with_name(f"{path.name}.new")
     for left in path.parent.glob(f"{new.name}*"):
-        left.unlink()  # of one that was killed here
+        left.unlink()  # left by a process killed here
     store = SqlAlchemyStore(f"{PREFIX}{new}", (path.parent / "mlartifacts").absolute().as_uri())
     store.engine.dispose()
     sync(new)
     try:
-        os.link(new, path)  # unlike a rename, it fails where a store has come back meanwhile
+        os.link(new, path)  # unlike a rename, it fails if a store has reappeared meanwhile
     except FileExistsError:
-        pass  # that one counts
+        pass  # use that one
     new.unlink()
     sync(path.parent)
 
 
 @event.listens_for(Engine, "do_connect")
 def _open_only(dialect: Any, record: Any, words: list[Any], options: dict[str, Any]) -> None:
-    """SQLite makes a file that it is to open and that is not there. Not the store's: it is away."""
+    """Keep SQLite from creating the store's file when it is missing."""
     path = store_file(tracking_uri())
     if dialect.name == "sqlite" and path and words and Path(str(words[0])) == path:
         words[0] = f"file:{quote(str(path))}?mode=rw"
@@ -72,8 +72,7 @@ def _open_only(dialect: Any, record: Any, words: list[Any], options: dict[str, A
 
 @event.listens_for(Engine, "connect")
 def _keep_what_was_committed(connection: Any, record: Any) -> None:
-    """SQLite's default syncs a transaction, but not the removal of its journal: after a power cut the journal can
-    be back, and undoes a transaction that was committed, and noted as sent (sqlite.org/pragma.html#pragma_synchronous).
-    """
+    """SQLite's default syncs a transaction but not the removal of its journal: after a power cut the journal can
+    reappear and undo a committed transaction that is noted as sent (sqlite.org/pragma.html#pragma_synchronous)."""
     if isinstance(connection, sqlite3.Connection):
         connection.execute("PRAGMA synchronous=EXTRA")

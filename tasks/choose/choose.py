@@ -2,8 +2,8 @@
 
     python -m tasks.choose.choose JOB_DIR        inputs: models.0 …, reports.0 …
 
-Out: the model's files as they are. Each model counts by itself: of several seeds the best single one is taken, and not
-a mean. Of equal values the earliest model is taken.
+Out: the model's files, unchanged. Seeds are not averaged: each model counts by itself. Of models with equal values the
+first is chosen.
 """
 
 from infra.progress import say
@@ -17,14 +17,16 @@ from tasks.publish.copy import copy_model
 
 def work(job: Job) -> None:
     spec = job.spec(ChooseSpec)
-    evaluations = [read_results(job.input(name)) for name in job.inputs if name.startswith("reports.")]
-    measured = {each.model_digest: metric_of(each, spec.metric) for each in evaluations}
-    digests = {name: entry["digest"] for name, entry in job.inputs.items() if name.startswith("models.")}
+    evaluations = [read_results(path) for path in job.input_list("reports")]
+    measured = {evaluation.model_digest: metric_of(evaluation, spec.metric) for evaluation in evaluations}
+    digests = {name: job.inputs[name]["digest"] for name in job.names("models")}
     found = {name: measured[digest] for name, digest in digests.items() if digest in measured}
     if not found:
-        raise StageError(f"{spec.metric}: none of the {len(digests)} models was evaluated; add `evaluate:`")
-    for each in evaluations:
-        say(f"{each.label}: {spec.metric} {measured[each.model_digest]}")
+        raise StageError(
+            f"{spec.metric}: none of the {len(digests)} models was evaluated; add `evaluate:` to the recipe"
+        )
+    for evaluation in evaluations:
+        say(f"{evaluation.label}: {spec.metric} {measured[evaluation.model_digest]}")
     best = job.input(max(found, key=lambda name: found[name].worth()))
     copy_model(best, job.output)
     job.finish(**read_manifest(best).facts)
@@ -33,7 +35,7 @@ def work(job: Job) -> None:
 def metric_of(evaluation: Results, name: str) -> Metric:
     """Raises StageError."""
     if name not in evaluation.metrics:
-        raise StageError(f"{name!r} is no metric of the evaluation; it has {', '.join(evaluation.metrics)}")
+        raise StageError(f"{name!r} is not a metric of the evaluation; it has {', '.join(evaluation.metrics)}")
     return evaluation.metrics[name]
 
 

@@ -1,4 +1,4 @@
-"""Which of a run's models is the best."""
+"""The spec of choosing a run's best model."""
 
 from pydantic import Field
 

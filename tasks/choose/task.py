@@ -11,5 +11,5 @@ ENGINE = Engine("choose", "tasks.choose.choose", version="1")
 
 @stage(ENGINE, image=images.DATA)
 def choose(spec: ChooseSpec, models: list[HFModel], reports: list[EvalReport]) -> HFModel:
-    """The model whose evaluation has the best value of the metric."""
+    """Return the model whose evaluation has the best value of the metric."""
     return run(ENGINE, HFModel, spec, models=models, reports=reports)

@@ -1,11 +1,11 @@
-"""Conversion for people:
+"""Convert checkpoints and audit conversions from the command line:
 
     python -m tasks.convert export MEGATRON HUGGING_FACE
     python -m tasks.convert import HUGGING_FACE MEGATRON
     python -m tasks.convert audit ONE OTHER
 
-`--preflight` with the first two prints what would be read and written, and the problems that can be known, and writes
-nothing. Exit code 0; 1 when it cannot be done, or an audit finds a difference; 2 for wrong arguments.
+With `--preflight`, export and import only print what they would read and write, and the problems found. Exit code 0;
+1 if a conversion is impossible or an audit finds a difference; 2 for usage errors.
 """
 
 import json
@@ -22,7 +22,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from infra.home import quiet
+from infra.paths import quiet
 from tasks.job import StageError
 from tasks.manifest import MANIFEST, ArtifactError, verify
 
@@ -33,36 +33,36 @@ if TYPE_CHECKING:
 DTYPES = click.Choice(["bf16", "fp16", "fp32"])
 FOLDER = click.Path(path_type=Path)
 WORKING = click.Path(exists=True, file_okay=False, path_type=Path)
-SEQUENCE = 128  # tokens of an audit that run as one text
+SEQUENCE = 128  # an audit's sequence length, tokens
 
 
 @click.group()
 def main() -> None:
-    """Between Megatron's torch_dist checkpoints and Hugging Face's safetensors, in both directions."""
+    """Convert between Megatron's torch_dist checkpoints and Hugging Face's safetensors."""
     quiet()
-    os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here is fetched
+    os.environ["HF_HUB_OFFLINE"] = "1"  # all inputs are local
 
 
-def _preflight(function: Callable[..., Any]) -> Callable[..., Any]:
-    words = "Print what would be read and written, and its problems; write nothing. Exit code 1 if there is a problem."
-    return click.option("--preflight", is_flag=True, help=words)(function)
-
-
-def _verified(function: Callable[..., Any]) -> Callable[..., Any]:
-    words = "Do not check the source's files against its manifest.json, where there is one."
-    return click.option("--no-verify", is_flag=True, help=words)(function)
+_preflight = click.option(
+    "--preflight",
+    is_flag=True,
+    help="Print what would be read and written, and any problems; write nothing. Exit code 1 if there is a problem.",
+)
+_no_verify = click.option(
+    "--no-verify", is_flag=True, help="Do not check the source's files against its manifest.json, if it has one."
+)
 
 
 @main.command("export")
 @click.argument("source", type=WORKING)
 @click.argument("target", type=FOLDER)
-@click.option("--config", type=FOLDER, help="config.json, or a folder with one, of a checkpoint made elsewhere.")
-@click.option("--tokenizer", type=WORKING, help="Folder whose files are put beside the weights.")
-@click.option("--dtype", type=DTYPES, help="Type of the weights; default: as they are.")
+@click.option("--config", type=FOLDER, help="config.json, or a folder with one, for a checkpoint made elsewhere.")
+@click.option("--tokenizer", type=WORKING, help="Folder with tokenizer files to copy next to the weights.")
+@click.option("--dtype", type=DTYPES, help="Type of the exported weights; default: unchanged.")
 @click.option("--max-shard-gb", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True)
-@click.option("--replace", is_flag=True, help="Replace what is at TARGET.")
+@click.option("--replace", is_flag=True, help="Replace an existing TARGET.")
 @_preflight
-@_verified
+@_no_verify
 def export_command(
     source: Path,
     target: Path,
@@ -74,25 +74,25 @@ def export_command(
     preflight: bool,
     no_verify: bool,
 ) -> None:
-    """Megatron's torch_dist checkpoint SOURCE to a Hugging Face folder TARGET."""
+    """Export the torch_dist checkpoint SOURCE to a Hugging Face folder TARGET."""
     from tasks.convert.export_model import ExportOptions, export_model, export_notes
     from tasks.convert.megatron_model import open_megatron
     from tasks.convert.preflight import export_preflight
     from tasks.convert.target import check_target, normalized
 
     options = ExportOptions(dtype, int(max_shard_gb * 1e9), replace)
-    inputs = [given for given in (source, config, tokenizer) if given]
+    inputs = [path for path in (source, config, tokenizer) if path]
     checks = [lambda: check_target(normalized(target), replace, inputs), lambda: _verify(source, no_verify)]
 
-    def opening() -> "MegatronModel":
+    def open_model() -> "MegatronModel":
         return _with_tokens(open_megatron(source, config), tokenizer)
 
     if preflight:
-        _report(export_preflight(checks, opening, target, options, tokenizer))
-    with _errors_in_a_line():
+        _report(export_preflight(checks, open_model, target, options, tokenizer))
+    with _one_line_errors():
         for check in checks:
             check()
-        opened = opening()
+        opened = open_model()
         _notes(export_notes(opened, options))
         with _bar("export") as progress:
             account = export_model(opened, target, options, tokenizer, progress)
@@ -102,14 +102,14 @@ def export_command(
 @main.command("import")
 @click.argument("source", type=WORKING)
 @click.argument("target", type=FOLDER)
-@click.option("--dtype", type=DTYPES, help="Type of the weights; default: as they are.")
-@click.option("--replace", is_flag=True, help="Replace what is at TARGET.")
+@click.option("--dtype", type=DTYPES, help="Type of the imported weights; default: unchanged.")
+@click.option("--replace", is_flag=True, help="Replace an existing TARGET.")
 @_preflight
-@_verified
+@_no_verify
 def import_command(
     source: Path, target: Path, dtype: str | None, replace: bool, preflight: bool, no_verify: bool
 ) -> None:
-    """Hugging Face folder SOURCE to a checkpoint TARGET that Megatron loads under any layout."""
+    """Import the Hugging Face folder SOURCE to a checkpoint TARGET that Megatron loads under any layout."""
     from tasks.convert.import_model import ImportOptions, import_model, import_notes, open_hugging_face
     from tasks.convert.preflight import import_preflight
     from tasks.convert.target import check_target, normalized
@@ -118,7 +118,7 @@ def import_command(
     checks = [lambda: check_target(normalized(target), replace, [source]), lambda: _verify(source, no_verify)]
     if preflight:
         _report(import_preflight(checks, partial(open_hugging_face, source), target, options))
-    with _errors_in_a_line():
+    with _one_line_errors():
         for check in checks:
             check()
         opened = open_hugging_face(source)
@@ -131,13 +131,17 @@ def import_command(
 @main.command("audit")
 @click.argument("one", type=WORKING)
 @click.argument("other", type=WORKING)
-@click.option("--config", type=FOLDER, help="config.json, or a folder with one, of a checkpoint made elsewhere.")
-@click.option("--tokens", type=click.IntRange(8), default=512, show_default=True, help="On which both models run.")
-@click.option("--bound", type=click.FloatRange(0), default=1e-4, show_default=True, help="Of a logit's difference.")
-@click.option("--text", type=click.Path(exists=True, path_type=Path), help="A text to run on; default: random tokens.")
-@click.option("--tokenizer", type=WORKING, help="The folder that `export` was given, if any.")
-@click.option("--json", "to", type=FOLDER, help="A file for all that was compared.")
-@_verified
+@click.option("--config", type=FOLDER, help="config.json, or a folder with one, for a checkpoint made elsewhere.")
+@click.option("--tokens", type=click.IntRange(8), default=512, show_default=True, help="Tokens to run both models on.")
+@click.option("--bound", type=click.FloatRange(0), default=1e-4, show_default=True, help="Largest logit difference.")
+@click.option(
+    "--text",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Text to run on; default: random tokens.",
+)
+@click.option("--tokenizer", type=WORKING, help="The --tokenizer that was passed to `export`, if any.")
+@click.option("--json", "to", type=FOLDER, help="File to write the full comparison to.")
+@_no_verify
 def audit_command(
     one: Path,
     other: Path,
@@ -149,7 +153,7 @@ def audit_command(
     to: Path | None,
     no_verify: bool,
 ) -> None:
-    """Are a Megatron checkpoint and a Hugging Face folder, in either order, the same model?"""
+    """Check that a Megatron checkpoint and a Hugging Face folder, in either order, are the same model."""
     from transformers.utils.logging import disable_progress_bar
 
     from tasks.convert.audit import audit
@@ -158,23 +162,23 @@ def audit_command(
 
     disable_progress_bar()
     megatron, hugging_face = (one, other) if is_megatron(one) else (other, one)
-    with _errors_in_a_line():
+    with _one_line_errors():
         _verify(one, no_verify)
         _verify(other, no_verify)
         ours, theirs = open_megatron(megatron, config), open_hugging_face(hugging_face)
         if ours.beside is None:
             ours = _with_tokens(ours, tokenizer)
         with _counts() as progress:
-            words = _tokens(tokens, ours.architecture.vocab, text, hugging_face)
-            found = audit(ours, theirs, words, bound, progress, tokenizer)
+            batch = _tokens(tokens, ours.architecture.vocab, text, hugging_face)
+            result = audit(ours, theirs, batch, bound, progress, tokenizer)
     if to:
-        to.write_text(json.dumps(asdict(found), indent=1))
-    click.echo(found.verdict())
-    sys.exit(1 if found.problems() else 0)
+        to.write_text(json.dumps(asdict(result), indent=1))
+    click.echo(result.verdict())
+    sys.exit(1 if result.problems() else 0)
 
 
 def _with_tokens(model: "MegatronModel", tokenizer: Path | None) -> "MegatronModel":
-    """A model that does not know where a text ends learns it from its tokenizer."""
+    """Take eos_token_id and pad_token_id from the tokenizer where the config has none."""
     if tokenizer is None or model.fields.get("eos_token_id") is not None:
         return model
     from transformers import AutoTokenizer
@@ -184,15 +188,15 @@ def _with_tokens(model: "MegatronModel", tokenizer: Path | None) -> "MegatronMod
 
     check_beside(tokenizer)
     try:
-        words = AutoTokenizer.from_pretrained(tokenizer)
-    except Exception as error:  # tokenizers raises plain Exception for what it cannot read
+        loaded = AutoTokenizer.from_pretrained(tokenizer)
+    except Exception as error:  # the tokenizers library raises plain Exception
         raise ConversionError(f"{tokenizer}: transformers cannot load this tokenizer ({error})") from error
-    found = {"eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id}
-    return replace(model, fields=model.fields | found)
+    ids = {"eos_token_id": loaded.eos_token_id, "pad_token_id": loaded.pad_token_id}
+    return replace(model, fields=model.fields | ids)
 
 
 def _tokens(count: int, vocabulary: int, text: Path | None, model: Path) -> Any:
-    """(sequences, length): of a text by the model's tokenizer, or at random, the same each time."""
+    """Token ids, (sequences, length): of a text, by the model's tokenizer, or random with a fixed seed."""
     import torch
 
     if text is None:
@@ -200,7 +204,10 @@ def _tokens(count: int, vocabulary: int, text: Path | None, model: Path) -> Any:
     else:
         from transformers import AutoTokenizer
 
-        flat = torch.tensor(AutoTokenizer.from_pretrained(model)(text.read_text())["input_ids"][:count])
+        content = text.read_text(encoding="utf-8", errors="replace")
+        flat = torch.tensor(AutoTokenizer.from_pretrained(model)(content)["input_ids"][:count])
+        if not len(flat):
+            raise StageError(f"{text}: has no tokens; give a text with some, or leave --text out")
     length = min(SEQUENCE, len(flat))
     return flat[: len(flat) // length * length].view(-1, length)
 
@@ -215,17 +222,17 @@ def _notes(notes: list[str]) -> None:
         click.echo(f"note: {note}", err=True)
 
 
-def _report(found: "Preflight") -> NoReturn:
-    for line in found.lines:
+def _report(preflight: "Preflight") -> NoReturn:
+    for line in preflight.lines:
         click.echo(line)
-    _notes(found.notes)
-    for problem in found.problems:
+    _notes(preflight.notes)
+    for problem in preflight.problems:
         click.echo(f"error: {problem}", err=True)
-    sys.exit(1 if found.problems else 0)
+    sys.exit(1 if preflight.problems else 0)
 
 
 @contextmanager
-def _errors_in_a_line() -> Iterator[None]:
+def _one_line_errors() -> Iterator[None]:
     try:
         yield
     except (StageError, ArtifactError, OSError) as error:
@@ -236,17 +243,17 @@ def _errors_in_a_line() -> Iterator[None]:
 @contextmanager
 def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
     columns = (BarColumn(bar_width=28), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(TextColumn(title), *columns, console=Console(stderr=True)) as shown:
-        task = shown.add_task(title, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total)
+    with Progress(TextColumn(title), *columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager
 def _counts() -> Iterator[Callable[[str, int, int], None]]:
     columns = (TextColumn("{task.description:<8}"), BarColumn(bar_width=28), TextColumn("{task.percentage:>3.0f} %"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as shown:
-        tasks = {what: shown.add_task(what, total=None) for what in ("weights", "layers")}
-        yield lambda what, done, total: shown.update(tasks[what], completed=done, total=total)
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
+        tasks = {what: bars.add_task(what, total=None) for what in ("weights", "layers")}
+        yield lambda what, done, total: bars.update(tasks[what], completed=done, total=total)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a model is, in numbers: all that its weights' shapes and its forward pass depend on."""
+"""A model's architecture: every number that its weights' shapes and its forward pass depend on."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,51 +6,51 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary position embedding (Su et al. 2021), and how its frequencies are scaled for long texts."""
+    """Rotary position embedding (Su et al. 2021), and its frequency scaling for long contexts."""
 
     theta: float
     scaling: Literal["default", "linear", "llama3", "yarn"] = "default"
     factor: float = 1.0
-    original_positions: int = 0  # llama3 and yarn: the positions trained before the scaling
+    original_positions: int = 0  # llama3 and yarn: context length before scaling
     low_frequency: float = 1.0  # llama3
     high_frequency: float = 4.0  # llama3
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
-    attention_factor: float = 1.0  # yarn: of cosines and sines
-    truncate: bool = True  # yarn: the range of dimensions in whole numbers
+    attention_factor: float = 1.0  # yarn: scales cosines and sines
+    truncate: bool = True  # yarn: round the range of dimensions to whole numbers
 
 
 @dataclass(frozen=True)
 class Experts:
-    """A mixture of experts in place of the feed-forward of each layer from `first` on."""
+    """A mixture of experts that replaces the feed-forward of every layer from `first` on."""
 
     count: int
     top_k: int
     ffn: int
     shared_ffn: int = 0  # the expert that sees every token; 0: none
     scores: Literal["softmax", "sigmoid"] = "softmax"
-    normalized: bool = True  # the chosen experts' weights add up to 1
-    bias: bool = False  # a bias on the scores, for the choice alone (DeepSeek-V3)
+    normalized: bool = True  # the chosen experts' weights sum to 1
+    bias: bool = False  # a bias on the scores that affects only which experts are chosen (DeepSeek-V3)
     groups: int = 1  # of experts
-    top_groups: int = 1  # from which the choice is made
+    top_groups: int = 1  # groups that experts are chosen from
     scale: float = 1.0  # of the chosen experts' weights
-    first: int = 0  # layers before it are dense
+    first: int = 0  # earlier layers are dense
 
 
 @dataclass(frozen=True)
 class Latent:
-    """Multi-head latent attention (DeepSeek-V2): queries, keys and values come out of narrow projections."""
+    """Multi-head latent attention (DeepSeek-V2): queries, keys and values come from low-rank projections."""
 
-    q_rank: int | None  # None: queries straight from the hidden state
+    q_rank: int | None  # None: queries directly from the hidden state
     kv_rank: int
-    nope: int  # of a head's query and key: the part without positions
-    rope: int  # and the part with
-    value: int  # size of a head's value
+    nope: int  # dimensions of a head's query and key without rotary embedding
+    rope: int  # and with it
+    value: int  # dimensions of a head's value
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A decoder. Sizes are of the whole model, whatever its layout."""
+    """A decoder. Sizes are of the whole model, independent of its parallel layout."""
 
     vocab: int
     layers: int
@@ -63,15 +63,15 @@ class Architecture:
     norm_eps: float
     tied: bool  # the output projection is the embedding
     rope: Rope
-    local_rope: Rope | None = None  # of layers with a window, where it is another (Gemma 3)
-    windows: tuple[int | None, ...] = ()  # by layer: tokens that a token can look back on, itself included
+    local_rope: Rope | None = None  # of layers with a sliding window, if different (Gemma 3)
+    windows: tuple[int | None, ...] = ()  # sliding window of each layer in tokens, the current one included
     activation: Literal["silu", "gelu_tanh"] = "silu"
     qkv_bias: bool = False
-    qk_norm: Literal["none", "head", "whole"] = "none"  # over each head, or over all heads at once (OLMo 2)
-    norms: Literal["before", "after", "both"] = "before"  # of attention and feed-forward
-    unit_norms: bool = False  # a norm's weight is stored less one (Gemma)
+    qk_norm: Literal["none", "head", "whole"] = "none"  # over each head, or over all heads together (OLMo 2)
+    norms: Literal["before", "after", "both"] = "before"  # attention and feed-forward
+    unit_norms: bool = False  # norm weights are stored minus one (Gemma)
     embedding_scale: float = 1.0
-    attention_scale: float | None = None  # of queries' products with keys; default: head_dim ** -0.5
+    attention_scale: float | None = None  # of the scores; default: head_dim ** -0.5
     attention_cap: float | None = None  # cap * tanh(score / cap)
     logit_cap: float | None = None
     experts: Experts | None = None
@@ -85,11 +85,11 @@ class Architecture:
 
     @property
     def uniform(self) -> bool:
-        """Whether all layers have the same weights: Megatron then stacks them along a first axis."""
+        """Whether all layers have the same weights, which Megatron then stacks along a first axis."""
         return self.experts is None or self.experts.first == 0
 
     def size(self, name: str) -> int:
-        """A weight's dimension by its name in the families' tables."""
+        """A dimension by its name in the families' tables."""
         experts, latent = self.experts, self.latent
         sizes = {
             "vocab": self.vocab,

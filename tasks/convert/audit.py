@@ -1,9 +1,8 @@
-"""Proof that two folders hold the same model: Megatron's checkpoint and Hugging Face's safetensors, as written.
+"""Check that a Megatron checkpoint and a Hugging Face folder, as stored on disk, are the same model.
 
-Four questions, each with bounded memory: are the configs the same, field by field; are the weights the
-same numbers, every one; are the files beside them the same (audit_files.py); and do both compute the same,
-layer after layer up to the logits, one side by a forward pass over Megatron's tensors (forward.py), the
-other by transformers (reference.py). What cannot be compared is named in the verdict.
+Compares, each in bounded memory: the configs, field by field; the weights, bit by bit; the other files
+(audit_files.py); and the hidden states after each layer and the logits, computed from Megatron's tensors by
+megatron_forward.py and by transformers (hf_forward.py). The verdict lists what cannot be compared.
 """
 
 from collections.abc import Callable
@@ -18,19 +17,19 @@ from torch import Tensor
 from tasks.convert.audit_files import compare_beside, free_fields
 from tasks.convert.config import FREE
 from tasks.convert.files import raw
-from tasks.convert.forward import Decoder
+from tasks.convert.hf_forward import Reference
 from tasks.convert.import_model import HuggingFaceModel
 from tasks.convert.mapping import Weight
-from tasks.convert.megatron_model import PADDED, MegatronModel, several
-from tasks.convert.reference import Reference
-from tasks.convert.transfer import Entry, blocks, each, entry
+from tasks.convert.megatron_forward import Decoder
+from tasks.convert.megatron_model import PADDED, MegatronModel, join_problems
+from tasks.convert.transfer import Entry, blocks, entry, map_weights
 
-Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
+Progress = Callable[[str, int, int], None]  # phase, done, total
 
 
 @dataclass(frozen=True)
 class FieldDifference:
-    """A field of config.json."""
+    """A field of config.json that differs."""
 
     field: str
     megatron: Any
@@ -39,7 +38,7 @@ class FieldDifference:
 
 @dataclass(frozen=True)
 class WeightDifference:
-    """A part whose numbers are not those of the Megatron weight, rounded to the part's type."""
+    """A Hugging Face tensor that is not the Megatron weight rounded to the tensor's type."""
 
     name: str
     megatron: str
@@ -50,57 +49,53 @@ class WeightDifference:
 
 @dataclass(frozen=True)
 class Audit:
-    """What was compared, and everything that is not the same."""
+    """What was compared, and every difference."""
 
     parameters: int
     weights: list[Entry]
-    padding_rows: int  # of Megatron's vocabulary, beyond the model's
-    dropped: list[str]  # Hugging Face's tensors that repeat others
+    padding_rows: int  # of Megatron's embedding, beyond the vocabulary
+    dropped: list[str]  # Hugging Face tensors that repeat others
     config_differences: list[FieldDifference]
     weight_differences: list[WeightDifference]
-    file_differences: list[str]  # of model.json, the tokenizer and all else beside the weights
-    not_compared: list[str]  # what one side says nothing about
-    tokens: int  # on which both models ran
+    file_differences: list[str]  # model.json, the tokenizer and all other files
+    not_compared: list[str]  # what only one side describes
+    tokens: int  # that both models ran on
     layer_max_abs_diff: list[float]  # of the hidden state after each layer
     logits_max_abs_diff: float
     logits_mean_abs_diff: float
-    argmax_agreement: float  # share of positions with the same most likely token
-    bound: float  # of the logits' largest difference
+    argmax_agreement: float  # fraction of positions with the same most likely token
+    bound: float  # allowed logits_max_abs_diff
 
     def problems(self) -> list[str]:
-        """Why these are not the same model; empty when they are."""
-        found = [
-            f"config.json: {each.field} is {each.hugging_face!r}, and {each.megatron!r} in the checkpoint"
-            for each in self.config_differences
+        """Why these are not the same model; empty if they are."""
+        problems = [
+            f"config.json: {item.field} is {item.hugging_face!r}, but {item.megatron!r} in the checkpoint"
+            for item in self.config_differences
         ]
-        found += [
-            f"{each.name}: {each.different} of {each.elements} numbers are not those of {each.megatron} (largest "
-            f"difference {each.max_abs_diff:.3g})"
-            for each in self.weight_differences
+        problems += [
+            f"{item.name}: {item.different} of {item.elements} elements differ from {item.megatron} (largest "
+            f"difference {item.max_abs_diff:.3g})"
+            for item in self.weight_differences
         ]
-        found += self.file_differences
+        problems += self.file_differences
         # NaN is within no bound
         if not (self.logits_max_abs_diff <= self.bound and self.argmax_agreement == 1.0):
-            found.append(
+            problems.append(
                 f"on {self.tokens} tokens the logits differ by up to {self.logits_max_abs_diff:.3g} (allowed "
                 f"{self.bound:.3g}), and the most likely token agrees on {self.argmax_agreement:.2%} (100 % required)"
             )
-        return found
+        return problems
 
     def verdict(self) -> str:
-        """In one sentence."""
-        problems = self.problems()
-        if problems:
-            return f"not the same model: {several(problems)}"
+        """The result in one sentence."""
+        if problems := self.problems():
+            return f"not the same model: {join_problems(problems)}"
+        skipped = ", ".join(self.not_compared)
         return (
-            f"the same model: {len(self.weights)} weights, {self.parameters} numbers, all equal; on {self.tokens} "
-            f"tokens the logits differ by at most {self.logits_max_abs_diff:.2g}; {self._coverage()}"
+            f"the same model: {len(self.weights)} weights, {self.parameters} parameters, all equal; on {self.tokens} "
+            f"tokens the logits differ by at most {self.logits_max_abs_diff:.2g}; "
+            + (f"not compared: {skipped}" if skipped else "the other files are the same")
         )
-
-    def _coverage(self) -> str:
-        if not self.not_compared:
-            return "the files beside the weights are the same"
-        return f"not compared: {', '.join(self.not_compared)}"
 
 
 @torch.no_grad()
@@ -112,8 +107,8 @@ def audit(
     progress: Progress,
     tokenizer: Path | None = None,
 ) -> Audit:
-    """Compare two opened models on `tokens`, (sequences, length). `tokenizer`: the folder that the export was given.
-    Raises ConversionError when one cannot be read."""
+    """Compare two opened models; run them on `tokens`, (sequences, length). `tokenizer`: the folder passed to the
+    export, if any. Raises ConversionError if one cannot be read."""
     entries, differences = _weights(ours, theirs, progress)
     beside = compare_beside(ours, theirs, tokenizer, entries)
     _, unknown = free_fields(ours, theirs)
@@ -128,7 +123,7 @@ def audit(
         config_differences=_fields(ours, theirs),
         weight_differences=differences,
         file_differences=beside.differences,
-        not_compared=[f"config.json's {name} (the checkpoint does not say)" for name in unknown] + beside.not_compared,
+        not_compared=[f"config.json's {name} (not in the checkpoint)" for name in unknown] + beside.not_compared,
         tokens=tokens.numel(),
         layer_max_abs_diff=layers,
         logits_max_abs_diff=largest,
@@ -163,21 +158,21 @@ def _weights(
         done += weight.elements
         progress("weights", done, total)
 
-    there = [weight for weight in ours.weights if all(name in theirs.files.tensors for name, _ in weight.parts)]
-    entries = each(compared, there, count)
+    shared = [weight for weight in ours.weights if all(name in theirs.files.tensors for name, _ in weight.parts)]
+    entries = map_weights(compared, shared, count)
     return entries, sorted(found, key=lambda difference: difference.name)
 
 
 def _compare(ours: MegatronModel, theirs: HuggingFaceModel, weight: Weight) -> tuple[Entry, list[WeightDifference]]:
-    """One weight with its parts, block by block."""
+    """Compare one weight with its parts, block by block."""
     dtypes = {theirs.files.tensors[name].dtype for name, _ in weight.parts}
     dtype = dtypes.pop()
     whole, digests = blake3(), [blake3() for _ in weight.parts]
     wrong, largest = [0] * len(weight.parts), [0.0] * len(weight.parts)
-    stored = dtype
+    source_dtype = dtype
     for start, stop, pieces in blocks(weight, dtype.itemsize):
         rows = ours.checkpoint.rows(ours.keys[weight.key], weight.index, start, stop)
-        stored = rows.dtype
+        source_dtype = rows.dtype
         whole.update(raw(rows))
         rows = rows.to(dtype)
         for piece in pieces:
@@ -194,11 +189,11 @@ def _compare(ours: MegatronModel, theirs: HuggingFaceModel, weight: Weight) -> t
         for part, (name, shape) in enumerate(weight.parts)
         if wrong[part]
     ]
-    return entry(weight, str(stored), whole, str(dtype), digests), differences
+    return entry(weight, str(source_dtype), whole, str(dtype), digests), differences
 
 
 def _elements(rows: Tensor) -> Tensor:
-    """Each element's bytes: two NaNs are the same number here if their bits are."""
+    """Each element's bytes, so that equal NaNs compare equal."""
     return rows.reshape(-1, 1).view(torch.uint8)
 
 
@@ -209,12 +204,12 @@ def _count(shape: tuple[int, ...]) -> int:
 def _forward(
     ours: MegatronModel, theirs: HuggingFaceModel, tokens: Tensor, progress: Progress
 ) -> tuple[list[float], float, float, float]:
-    """Both models on the same text: the largest difference after each layer; and of the logits the largest, the
-    mean, and how often the most likely token is the same."""
+    """Run both models on the same tokens. Returns the largest difference after each layer, the logits' largest and
+    mean difference, and the fraction of positions with the same most likely token."""
     names = {(weight.rule, weight.layer, weight.expert): weight for weight in ours.weights}
 
     def read(rule: str, layer: int | None, expert: int | None) -> Tensor:
-        """A weight as it was written: rounded to Hugging Face's type."""
+        """A weight as exported: rounded to Hugging Face's type."""
         weight = names[rule, layer, expert]
         rows = ours.checkpoint.rows(ours.keys[weight.key], weight.index, 0, weight.shape[0])
         return rows.to(theirs.files.tensors[weight.parts[0][0]].dtype)
@@ -228,7 +223,7 @@ def _forward(
         layers.append(_largest(mine - other))
         progress("layers", number + 1, count + 1)
     largest, total, agreed, elements = 0.0, 0.0, 0, 0
-    for left, right in zip(mine.split(1), other.split(1), strict=True):  # a sequence at a time: bounded memory
+    for left, right in zip(mine.split(1), other.split(1), strict=True):  # one sequence at a time, to bound memory
         a, b = decoder.logits(left), reference.logits(right)
         largest = max(largest, _largest(a - b))
         total += float((a - b).abs().sum(dtype=torch.float64))
@@ -239,5 +234,5 @@ def _forward(
 
 
 def _largest(difference: Tensor) -> float:
-    """Infinity where there is a NaN: it is within no bound."""
+    """The largest |difference|; infinity if any is NaN, so that it exceeds every bound."""
     return float(difference.abs().nan_to_num(float("inf"), float("inf")).max())

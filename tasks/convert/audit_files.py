@@ -1,8 +1,8 @@
-"""The part of an audit that is about files beside the weights, on both sides.
+"""Compare the files other than weights on both sides of an audit.
 
-Of a checkpoint that was imported: model.json, all of huggingface/, the checkpoint's own small files and the account in
-record/ are compared with what an import of this model writes. Of one that was trained here there is less to compare
-with; `Beside.not_compared` says what was not.
+For an imported checkpoint: model.json, all of huggingface/, the checkpoint's small files and the conversion record are
+compared with what an import of this model writes. For one trained here there is less to compare with;
+`Beside.not_compared` lists what was not.
 """
 
 from dataclasses import dataclass, field
@@ -24,8 +24,8 @@ from tasks.convert.transfer import Entry
 from tasks.manifest import RECORD
 from tasks.pretrain.model_spec import ModelSpec
 
-_SMALL = 1 << 16  # bytes: the checkpoint's files without weights are some hundreds
-_VERSIONS = ("transformers_version", "_name_or_path")  # by which program and from where a config.json was written
+_SMALL = 1 << 16  # bytes; the checkpoint's files without weights have a few hundred
+_VERSIONS = ("transformers_version", "_name_or_path")  # which program wrote a config.json, and from where
 _DTYPE = ("dtype", "torch_dtype")
 _TOKENS = ("eos_token_id", "pad_token_id")
 
@@ -33,13 +33,13 @@ _TOKENS = ("eos_token_id", "pad_token_id")
 @dataclass
 class Beside:
     differences: list[str] = field(default_factory=list)
-    not_compared: list[str] = field(default_factory=list)  # what neither side says enough about
+    not_compared: list[str] = field(default_factory=list)
 
 
 def compare_beside(
     ours: MegatronModel, theirs: HuggingFaceModel, tokenizer: Path | None, entries: list[Entry]
 ) -> Beside:
-    """`tokenizer`: the folder that an export was given in place of the imported tokenizer."""
+    """`tokenizer`: the folder passed to the export to replace the imported tokenizer."""
     found = Beside()
     _account(found, ours, theirs, entries)
     if ours.beside:
@@ -51,14 +51,14 @@ def compare_beside(
         _described(found, ours, theirs)
         _small_files(found, ours)
     else:
-        found.not_compared.append("the checkpoint's common.pt and optimizer (no part of the exported model)")
+        found.not_compared.append("the checkpoint's common.pt and optimizer (not part of the exported model)")
         if (ours.folder / "model.json").exists():
-            found.not_compared.append("of model.json what only training uses (precision, the experts' losses)")
+            found.not_compared.append("training-only fields of model.json (precision, the experts' losses)")
     return found
 
 
 def free_fields(ours: MegatronModel, theirs: HuggingFaceModel) -> tuple[list[str], list[str]]:
-    """config.json's fields that touch neither weights nor forward pass: those to compare, and those that cannot be."""
+    """config.json's fields that affect neither weights nor forward pass: (to compare, cannot be compared)."""
     skipped = {*_VERSIONS, *_DTYPE} if _dtype_is_rewritten(ours, theirs) else set(_VERSIONS)
     if ours.beside is None:
         skipped |= {name for name in _TOKENS if ours.fields.get(name) is None}
@@ -71,12 +71,12 @@ def _dtypes(model: MegatronModel | HuggingFaceModel) -> set[torch.dtype]:
 
 
 def _dtype_is_rewritten(ours: MegatronModel, theirs: HuggingFaceModel) -> bool:
-    """Whether an export writes config.json's dtype: of a checkpoint that was not imported, or of a cast."""
+    """Whether an export rewrites config.json's dtype: for a checkpoint that was not imported, or a cast."""
     return not ours.imported or _dtypes(ours) != _dtypes(theirs)
 
 
 def _copied(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel, tokenizer: Path | None) -> None:
-    """The files that are copied in either direction, byte for byte."""
+    """Compare the files that both directions copy byte for byte."""
     assert ours.beside is not None
     mine = {path.name: path for path in files_beside(ours.beside)}
     if tokenizer:
@@ -87,44 +87,44 @@ def _copied(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel, tokeni
         }
     other = {path.name: path for path in files_beside(theirs.folder)}
     for name in sorted(mine.keys() | other.keys()):
-        if name == "generation_config.json" and name not in mine:  # an export makes one
+        if name == "generation_config.json" and name not in mine:  # an export creates one
             if other[name].read_text() != generation_config(read_json(theirs.folder / "config.json")):
-                found.differences.append(f"{name}: the checkpoint has none, and it is not what an export writes")
+                found.differences.append(f"{name}: the checkpoint has none, and this is not what an export writes")
         elif name not in mine or name not in other:
             where = ours.beside if name not in mine else theirs.folder
             found.differences.append(f"{name}: is missing in {where}")
         elif mine[name].read_bytes() != other[name].read_bytes():
             if name != "config.json":
-                found.differences.append(f"{name}: {other[name]} is not the same file as {mine[name]}")
+                found.differences.append(f"{name}: {other[name]} differs from {mine[name]}")
             else:
                 _config(found, ours, theirs)
 
 
 def _config(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel) -> None:
-    """Two config.json that are not byte for byte the same: a cast changes the word for the type, and no more."""
+    """Compare two config.json files that are not identical: a cast changes the dtype field and nothing else."""
     assert ours.beside is not None
     mine, other = (read_json(folder / "config.json") for folder in (ours.beside, theirs.folder))
     names = sorted(name for name in mine.keys() | other.keys() if mine.get(name) != other.get(name))
     for name in names:
         if name in _DTYPE and _dtype_is_rewritten(ours, theirs):
             if other.get(name) not in (None, dtype_name(_dtypes(theirs))):
-                found.differences.append(f"config.json: {name} is {other[name]!r}, and the weights are not")
-        elif name in _DTYPE or name in _VERSIONS:  # the other fields are compared with their defaults filled in
+                found.differences.append(f"config.json: {name} is {other[name]!r}, which the weights are not")
+        elif name in _DTYPE or name in _VERSIONS:  # audit.py compares the other fields, with defaults filled in
             found.differences.append(
-                f"config.json: {name} is {other.get(name)!r}, and {mine.get(name)!r} in {ours.beside}"
+                f"config.json: {name} is {other.get(name)!r}, but {mine.get(name)!r} in {ours.beside}"
             )
     if not names and _dtypes(ours) == _dtypes(theirs):
-        found.differences.append(f"config.json: has the fields of {ours.beside / 'config.json'}, but not byte for byte")
+        found.differences.append(f"config.json: has the same fields as {ours.beside / 'config.json'}, but other bytes")
 
 
 def _described(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel) -> None:
-    """model.json against what an import of this model writes."""
+    """Compare model.json with what an import of this model writes."""
     path = ours.folder / "model.json"
     try:
         wanted = description(theirs, None)
     except Untrainable as error:
         if path.exists():
-            found.differences.append(f"{path}: is there, and `pretrain` has no spec for this model ({error})")
+            found.differences.append(f"{path}: exists, but `pretrain` has no spec for this model ({error})")
         return
     first = ours.checkpoint.tensors[ours.keys[ours.weights[0].key]].dtype
     wanted["precision"] = precision(first)
@@ -134,23 +134,23 @@ def _described(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel) -> 
     except (ConversionError, ValueError, KeyError) as error:
         found.differences.append(f"{path}: cannot be read ({' '.join(str(error).split())[:300]})")
         return
-    found.differences += [f"{path}: {words}" for words in _unlike(wanted, about, "")]
+    found.differences += [f"{path}: {difference}" for difference in _differences(wanted, about, "")]
 
 
-def _unlike(wanted: Any, got: Any, name: str) -> list[str]:
-    """The values that are not the same, by the path to them."""
+def _differences(wanted: Any, got: Any, name: str) -> list[str]:
+    """The values that differ, by their path."""
     if isinstance(wanted, dict) and isinstance(got, dict):
         return [
-            words
+            difference
             for key in sorted(wanted.keys() | got.keys())
-            for words in _unlike(wanted.get(key), got.get(key), f"{name}.{key}" if name else key)
+            for difference in _differences(wanted.get(key), got.get(key), f"{name}.{key}" if name else key)
         ]
     same = type(wanted) is type(got) and wanted == got
     return [] if same else [f"{name} is {got!r}; an import of this model writes {wanted!r}"]
 
 
 def _small_files(found: Beside, ours: MegatronModel) -> None:
-    """What an import writes beside the weights into checkpoint/."""
+    """Compare the small files in checkpoint/ with what an import writes."""
     folder = ours.checkpoint.folder
     try:
         about = read_json(folder / "metadata.json")
@@ -162,22 +162,22 @@ def _small_files(found: Beside, ours: MegatronModel) -> None:
         path = folder / name
         try:
             if path.stat().st_size > _SMALL:
-                raise ValueError(f"{path.stat().st_size} bytes, and some hundreds are expected")
+                raise ValueError(f"{path.stat().st_size} bytes, a few hundred are expected")
             same = torch.load(path, weights_only=True) == content
-        except Exception as error:  # torch raises many kinds for what is no archive of its own
+        except Exception as error:  # torch.load raises many types for a damaged archive
             found.differences.append(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})")
             continue
         if not same:
-            found.differences.append(f"{path}: does not hold {content!r}, which an import writes")
+            found.differences.append(f"{path}: does not contain {content!r}, as an import writes")
     known = {*ours.checkpoint.files(), *SMALL}
     extra = sorted(path.name for path in folder.iterdir() if path.name not in known)
     found.differences += [f"{folder / name}: does not belong to the checkpoint" for name in extra]
 
 
 def _account(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel, entries: list[Entry]) -> None:
-    """record/conversion.json. Of a cast, each side's account describes the other side as it was before the cast."""
-    weights = {entry.megatron: [entry.shape, entry.dtype, entry.digest] for entry in entries}
-    parts = {part.name: [part.shape, part.dtype, part.digest] for entry in entries for part in entry.parts}
+    """Compare record/conversion.json. After a cast, each side's record describes the other side before the cast."""
+    weights = {item.megatron: [item.shape, item.dtype, item.digest] for item in entries}
+    parts = {part.name: [part.shape, part.dtype, part.digest] for item in entries for part in item.parts}
     whole = _dtypes(ours) == _dtypes(theirs)
     for folder, weights_too, parts_too in ((ours.folder, True, whole), (theirs.folder, whole, True)):
         path = folder / RECORD / ACCOUNT
@@ -186,13 +186,13 @@ def _account(found: Beside, ours: MegatronModel, theirs: HuggingFaceModel, entri
         wanted = (weights if weights_too else {}) | (parts if parts_too else {})
         got = {}
         try:
-            for each in read_json(path)["weights"]:
+            for entry in read_json(path)["weights"]:
                 if weights_too:
-                    got[each["megatron"]] = [each["shape"], each["dtype"], each["digest"]]
+                    got[entry["megatron"]] = [entry["shape"], entry["dtype"], entry["digest"]]
                 if parts_too:
-                    got |= {part["name"]: [part["shape"], part["dtype"], part["digest"]] for part in each["parts"]}
+                    got |= {part["name"]: [part["shape"], part["dtype"], part["digest"]] for part in entry["parts"]}
         except (ConversionError, KeyError, TypeError) as error:
             found.differences.append(f"{path}: cannot be read ({error!r})")
             continue
         wrong = sorted(name for name in wanted.keys() | got.keys() if wanted.get(name) != got.get(name))
-        found.differences += [f"{path}: {name} is not as it says" for name in wrong]
+        found.differences += [f"{path}: does not match {name}" for name in wrong]

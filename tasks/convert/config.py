@@ -1,8 +1,7 @@
-"""Read a Hugging Face config so that nothing in it is passed over.
+"""Read a Hugging Face config without ignoring any field.
 
-A family's `read` asks for each field by name. What it has not asked for, and what says nothing about
-weights or forward pass, is an error: such a field may change the model in a way that Megatron would
-not know of.
+A family's `read` looks up each field by name. A field that was not looked up, and that may affect weights or forward
+pass, is an error: it could change the model in a way that Megatron does not implement.
 """
 
 import math
@@ -12,7 +11,7 @@ from tasks.convert.architecture import Rope
 from tasks.convert.errors import ConversionError
 from tasks.convert.fields import shown
 
-# Fields of transformers' base class and of its configs that touch neither weights nor forward pass
+# Fields of transformers' configs that affect neither weights nor forward pass
 FREE = frozenset({
     "architectures", "model_type", "transformers_version", "dtype", "torch_dtype", "_name_or_path",
     "bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "initializer_range", "attention_dropout",
@@ -24,58 +23,58 @@ _REQUIRED = object()
 
 
 class Config:
-    """A config.json that remembers which of its fields were asked for."""
+    """A config.json that keeps track of which fields were read."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self.fields = fields
-        self._asked = set(FREE)
+        self._read = set(FREE)
         for name, value in _MUST_BE.items():
             self.only(name, value)
 
     def get(self, name: str, default: Any = _REQUIRED) -> Any:
-        """A field's value; `default` when it is not there, or null."""
-        self._asked.add(name)
+        """A field's value; `default` if it is missing or null."""
+        self._read.add(name)
         value = self.fields.get(name)
         if value is not None:
             return value
         if default is _REQUIRED:
             raise ConversionError(
-                f"config.json: {name} is missing; model_type {self.fields.get('model_type')} needs it"
+                f"config.json: {name} is missing; model_type {self.fields.get('model_type')} requires it"
             )
         return default
 
     def only(self, name: str, *allowed: Any) -> None:
-        """A field that must have one of these values, if it is there at all."""
-        self._asked.add(name)
+        """Require one of these values if the field is present. Raises ConversionError."""
+        self._read.add(name)
         value = self.fields.get(name)
-        if value is not None and not any(value == each and type(value) is type(each) for each in allowed):
-            words = " or ".join(repr(each) for each in allowed)
-            raise ConversionError(f"config.json: {name} is {shown(value)}; the converter supports only {words}")
+        if value is not None and not any(value == item and type(value) is type(item) for item in allowed):
+            supported = " or ".join(map(repr, allowed))
+            raise ConversionError(f"config.json: {name} is {shown(value)}; the converter supports only {supported}")
 
     def ignore(self, *names: str) -> None:
-        """Fields that matter only in training, or repeat others."""
-        self._asked |= set(names)
+        """Ignore fields that only affect training or repeat others."""
+        self._read |= set(names)
 
     def rope(self, name: str | None = None) -> Rope:
-        """The rotary embedding: of the whole model, or of the layers of one type."""
+        """The rotary embedding of the model, or of one type of layers."""
         fields = self.get("rope_parameters")
         if name is None:
             return rope(fields)
         if not isinstance(fields.get(name), dict):
             raise ConversionError(
-                f"config.json: rope_parameters.{name} is {shown(fields.get(name))}; this family needs rope_parameters "
-                f"of its own for full_attention and for sliding_attention"
+                f"config.json: rope_parameters.{name} is {shown(fields.get(name))}; this family requires separate "
+                f"rope_parameters for full_attention and sliding_attention"
             )
         return rope(fields[name])
 
     def finish(self) -> None:
-        """Raises ConversionError for every field that nobody has asked for."""
-        unknown = {name: value for name, value in self.fields.items() if name not in self._asked}
+        """Raises ConversionError if any field was not read."""
+        unknown = {name: value for name, value in self.fields.items() if name not in self._read}
         if unknown:
-            words = ", ".join(f"{name} = {shown(value)}" for name, value in sorted(unknown.items()))
+            fields = ", ".join(f"{name} = {shown(value)}" for name, value in sorted(unknown.items()))
             raise ConversionError(
-                f"config.json: the converter does not know {words}. A field that it dropped could change the model: "
-                f"teach tasks/convert/families/ what it means, or take it out if it means nothing"
+                f"config.json: the converter does not know {fields}. Ignoring a field could change the model: "
+                f"implement it in tasks/convert/families/, or remove it if it has no effect"
             )
 
 
@@ -103,10 +102,10 @@ _ROPE_OPTIONAL = ("beta_fast", "beta_slow", "attention_factor", "truncate")
 
 
 def rope(fields: dict[str, Any]) -> Rope:
-    """transformers' rope_parameters as a Rope; types and bounds are checked already."""
+    """transformers' rope_parameters, with types and bounds already checked, as a Rope."""
     fields = {name: value for name, value in fields.items() if value is not None}
     kind = fields.pop("rope_type", "default")
-    fields.pop("type", None)  # its older name
+    fields.pop("type", None)  # rope_type's older name
     if kind not in _ROPE_FIELDS:
         raise ConversionError(
             f"config.json: rope_type is {shown(kind)}; the converter supports {', '.join(_ROPE_FIELDS)}"
@@ -115,33 +114,33 @@ def rope(fields: dict[str, Any]) -> Rope:
     missing = [name for name in ("rope_theta", *known) if name not in fields and name not in _ROPE_OPTIONAL]
     if missing:
         raise ConversionError(
-            f"config.json: rope_parameters of rope_type {kind} lack {', '.join(missing)} (or have null); a number is "
-            f"needed"
+            f"config.json: rope_parameters of rope_type {kind} lack {', '.join(missing)} (or they are null); a number "
+            f"is required"
         )
     theta = fields.pop("rope_theta")
     if kind == "yarn":
         fields["attention_factor"] = _attention_factor(fields)
     unknown = fields.keys() - known
     if unknown:
-        words = ", ".join(f"{name} = {shown(fields[name])}" for name in sorted(unknown))
-        raise ConversionError(f"config.json: the converter does not know what {words} means to rope_type {kind}")
-    found = Rope(theta=theta, scaling=kind, **{known[name]: value for name, value in fields.items()})
-    if kind == "llama3" and found.high_frequency <= found.low_frequency:
+        listed = ", ".join(f"{name} = {shown(fields[name])}" for name in sorted(unknown))
+        raise ConversionError(f"config.json: the converter does not know what {listed} means for rope_type {kind}")
+    result = Rope(theta=theta, scaling=kind, **{known[name]: value for name, value in fields.items()})
+    if kind == "llama3" and result.high_frequency <= result.low_frequency:
         raise ConversionError(
-            f"config.json: rope_parameters.high_freq_factor is {found.high_frequency}; it should be greater than "
-            f"low_freq_factor ({found.low_frequency})"
+            f"config.json: rope_parameters.high_freq_factor is {result.high_frequency}; it must be greater than "
+            f"low_freq_factor ({result.low_frequency})"
         )
-    return found
+    return result
 
 
 def mscale(factor: float, weight: float = 1.0) -> float:
-    """YaRN's factor of the scores (Peng et al. 2023, section 3.4); the weight is DeepSeek's."""
+    """YaRN's scale of the attention scores (Peng et al. 2023, section 3.4); `weight` is DeepSeek's extension."""
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _attention_factor(fields: dict[str, Any]) -> float:
-    """YaRN's factor of cosines and sines, as transformers works it out; takes out the fields that say it in
-    another way."""
+    """YaRN's scale of cosines and sines, as transformers computes it. Removes mscale and mscale_all_dim, which
+    express it in another way, from `fields`."""
     one, all_dims = fields.pop("mscale", None), fields.pop("mscale_all_dim", None)
     if "attention_factor" in fields:
         return float(fields["attention_factor"])

@@ -1,8 +1,8 @@
-"""What a conversion says when it cannot be done."""
+"""The error of the conversion stages."""
 
 from tasks.job import StageError
 
 
 class ConversionError(StageError):
-    """A checkpoint, model or config that cannot be converted without loss, or a target that cannot be written;
-    the message says which file, tensor or field, what it is and what was expected."""
+    """A checkpoint, model or config cannot be converted without loss, or the target cannot be written. The message
+    names the file, tensor or field, its value and what was expected."""

@@ -1,10 +1,10 @@
-"""Megatron checkpoint → Hugging Face safetensors, as a stage.
+"""The stage that exports a Megatron checkpoint to Hugging Face safetensors.
 
     python -m tasks.convert.export JOB_DIR
 
-In: `checkpoint` and `tokenizer`. Out: config, generation config, safetensors, tokenizer;
-record/conversion.json has the account of every weight. One process, no GPU, and no room for the
-model in memory. `python -m tasks.convert` does the same to folders.
+In: `checkpoint` and `tokenizer`. Out: config, generation config, safetensors, tokenizer; record/conversion.json lists
+every weight. Runs in one process without a GPU and never holds the model in memory. `python -m tasks.convert export`
+converts plain folders.
 """
 
 import json
@@ -24,11 +24,11 @@ from tasks.pretrain.model_spec import ModelSpec
 def work(job: Job) -> None:
     spec = job.spec(ConvertSpec)
     source, tokenizer = job.input("checkpoint"), job.input("tokenizer")
-    _same_tokenizer(job, source)
-    words = read_manifest(tokenizer).facts
+    _check_tokenizer(job, source)
+    facts = read_manifest(tokenizer).facts
     description = json.loads((source / "model.json").read_text())
     model, vocab_size = ModelSpec.model_validate(description["model"]), description["vocab_size"]
-    tokens = {"eos_token_id": int(words["eos_id"]), "pad_token_id": int(words["pad_id"])}
+    tokens = {"eos_token_id": int(facts["eos_id"]), "pad_token_id": int(facts["pad_id"])}
     opened = replace(open_megatron(source), fields=config_fields(model, vocab_size, **tokens))
     options = ExportOptions(spec.dtype, int(spec.max_shard_gb * 1e9), replace=True)
     export_model(opened, job.output, options, tokenizer, lambda done, total: job.progress(done, total, "bytes"))
@@ -42,7 +42,7 @@ def work(job: Job) -> None:
     )
 
 
-def _same_tokenizer(job: Job, source: Path) -> None:
+def _check_tokenizer(job: Job, source: Path) -> None:
     trained_with = read_manifest(source).facts["tokenizer_digest"]
     given = job.inputs["tokenizer"]["digest"]
     if trained_with != given:
@@ -50,5 +50,5 @@ def _same_tokenizer(job: Job, source: Path) -> None:
 
 
 if __name__ == "__main__":
-    os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here is fetched
+    os.environ["HF_HUB_OFFLINE"] = "1"  # all inputs are local
     main(work)

@@ -1,4 +1,4 @@
-"""Megatron → Hugging Face: shard after shard of safetensors, and all else that transformers wants beside them."""
+"""Export a Megatron model to a Hugging Face folder: safetensors shards, config, tokenizer, generation config."""
 
 import json
 import shutil
@@ -13,31 +13,31 @@ from typing import Any
 import torch
 
 from tasks.convert.errors import ConversionError
-from tasks.convert.left_out import WEIGHTS, adapter_problem
 from tasks.convert.mapping import Weight
 from tasks.convert.megatron_model import MegatronModel
-from tasks.convert.partial import Files, Partial, states
+from tasks.convert.resumable_dir import Files, Partial, states
 from tasks.convert.safetensors_files import INDEX, SINGLE, Shard, write_index
 from tasks.convert.target import ACCOUNT
 from tasks.convert.torch_dist import METADATA
-from tasks.convert.transfer import Entry, cast, each, export_weight, size
+from tasks.convert.transfer import Entry, cast, export_weight, map_weights, size
+from tasks.convert.unconverted_files import WEIGHTS, adapter_problem
 from tasks.manifest import MANIFEST, RECORD, file_digest
 
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
+Progress = Callable[[int, int], None]  # bytes done, bytes total
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    dtype: str | None = None  # of DTYPES; None: as in the checkpoint
+    dtype: str | None = None  # one of DTYPES; None: unchanged
     max_shard_bytes: int = 5_000_000_000
-    replace: bool = False  # what is at the target
+    replace: bool = False  # an existing target
 
 
 def export_partial(
     source: MegatronModel, target: Path, options: ExportOptions, tokenizer: Path | None, files: int
 ) -> Partial:
-    """The conversion, before anything is written, into so many safetensors files. Raises ConversionError when `target`
-    may not be written, or one of the files beside the weights is damaged."""
+    """The export into `files` safetensors files, before anything is written. Raises ConversionError if `target` may
+    not be written, or a file that would be copied is damaged."""
     places = [place for place in (source.beside, tokenizer) if place]
     for place in places:
         if problem := adapter_problem(place):
@@ -60,17 +60,17 @@ def export_partial(
 def export_model(
     source: MegatronModel, target: Path, options: ExportOptions, tokenizer: Path | None, progress: Progress
 ) -> list[Entry]:
-    """Write `target`; returns the account of its weights, which is also in record/conversion.json. Raises
-    ConversionError, and OSError; then what was written is in `target`.partial, and the next call goes on there."""
+    """Write `target`; returns an entry for each weight, as in record/conversion.json. Raises ConversionError and
+    OSError; `target`.partial then has what was written, and the next call continues there."""
     dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in source.dtypes().items()}
     shards = shards_of(source.weights, dtypes, options)
     total, written = size(source.weights, dtypes), 0
     with export_partial(source, target, options, tokenizer, len(shards)) as making:
-        making.room(total)
+        making.check_space(total)
         progress(written, total)
         sizes: dict[str, dict[str, int]] = {}
         with ExitStack() as open_files:
-            # all files at once: the kernel lets one thread at a time write to a file
+            # all files at once: the kernel serializes writes to one file
             files: dict[str, Shard] = {}
             for file, mine in zip(_names(len(shards)), shards, strict=True):
                 tensors = {name: (shape, dtypes[weight.name]) for weight in mine for name, shape in weight.parts}
@@ -80,12 +80,12 @@ def export_model(
                 files |= {weight.name: shard for weight in mine}
 
             def move(weight: Weight) -> Entry:
-                known = making.written.get(weight.name)
-                if known and all(files[weight.name].digest(part.name) == part.digest for part in known.parts):
-                    return known
+                done = making.written.get(weight.name)
+                if done and all(files[weight.name].digest(part.name) == part.digest for part in done.parts):
+                    return done
                 read = partial(source.checkpoint.rows, source.keys[weight.key], weight.index)
                 entry = export_weight(weight, dtypes[weight.name], read, files[weight.name].write)
-                making.wrote(entry)
+                making.record(entry)
                 return entry
 
             def moved(weight: Weight) -> None:
@@ -93,7 +93,7 @@ def export_model(
                 written += size([weight], dtypes)
                 progress(written, total)
 
-            made = {entry.megatron: entry for entry in each(move, _in_turn(shards), moved)}
+            made = {entry.megatron: entry for entry in map_weights(move, _interleaved(shards), moved)}
         if len(shards) > 1:
             write_index(making.folder, sizes)
         _write_beside(source, making.folder, tokenizer, set(dtypes.values()), options.dtype is not None)
@@ -110,7 +110,7 @@ def write_account(folder: Path, account: list[Entry], **more: Any) -> None:
 
 
 def shards_of(weights: list[Weight], dtypes: dict[str, torch.dtype], options: ExportOptions) -> list[list[Weight]]:
-    """The weights of each safetensors file, in their order. One that is larger than a file may be has its own."""
+    """The weights of each safetensors file, in order. A weight larger than a shard gets its own file."""
     shards: list[list[Weight]] = [[]]
     filled = 0
     for weight in weights:
@@ -123,14 +123,14 @@ def shards_of(weights: list[Weight], dtypes: dict[str, torch.dtype], options: Ex
     return shards
 
 
-def _in_turn(shards: list[list[Weight]]) -> list[Weight]:
-    """From every file at the same pace, so that they end together."""
+def _interleaved(shards: list[list[Weight]]) -> list[Weight]:
+    """Weights from all files at the same pace, so that the files finish together."""
     placed = [(number / len(mine), weight) for mine in shards for number, weight in enumerate(mine)]
     return [weight for _, weight in sorted(placed, key=lambda item: item[0])]
 
 
 def _names(count: int) -> list[str]:
-    """As transformers calls them."""
+    """File names as transformers writes them."""
     if count == 1:
         return [SINGLE]
     return [f"model-{number + 1:05d}-of-{count:05d}.safetensors" for number in range(count)]
@@ -139,11 +139,11 @@ def _names(count: int) -> list[str]:
 def _write_beside(
     source: MegatronModel, folder: Path, tokenizer: Path | None, dtypes: set[torch.dtype], cast: bool
 ) -> None:
-    """config.json, generation_config.json, the tokenizer. The config.json of an imported model stays as it was,
-    byte for byte, unless its weights are cast."""
+    """Write config.json, generation_config.json and the tokenizer. An imported model's config.json is copied byte for
+    byte unless its weights are cast."""
     if source.beside:
         copy_beside(source.beside, folder)
-    if tokenizer:  # which may be another model's folder
+    if tokenizer:  # may be another model's folder
         copy_beside(tokenizer, folder, without=("config.json", "generation_config.json"))
     config = folder / "config.json"
     if source.beside is None or not config.exists():
@@ -156,28 +156,26 @@ def _write_beside(
 
 
 def generation_config(fields: dict[str, Any]) -> str:
-    """generation_config.json of a model that came without one."""
-    words = {name: fields[name] for name in ("eos_token_id", "pad_token_id") if fields.get(name) is not None}
-    return json.dumps({"do_sample": True, **words}, indent=2) + "\n"
+    """generation_config.json for a model without one."""
+    tokens = {name: fields[name] for name in ("eos_token_id", "pad_token_id") if fields.get(name) is not None}
+    return json.dumps({"do_sample": True, **tokens}, indent=2) + "\n"
 
 
 def export_notes(source: MegatronModel, options: ExportOptions) -> list[str]:
-    """What a person should know of an export that can be done."""
-    name = dtype_name(set(source.dtypes().values()))
-    if source.imported and options.dtype is None and source.fields.get("dtype") != name:
-        said = source.fields.get("dtype")
-        return [f"config.json says dtype {said!r}, and the weights are {name}; it stays as the imported model had it"]
+    """What the user should know about an export that is possible."""
+    name, configured = dtype_name(set(source.dtypes().values())), source.fields.get("dtype")
+    if source.imported and options.dtype is None and configured != name:
+        return [f"config.json says dtype {configured!r}, but the weights are {name}; it is left as imported"]
     return []
 
 
 def dtype_name(dtypes: set[torch.dtype]) -> str:
-    """config.json's word for a model's type: of several the narrow one, as the wide ones are those few weights that
-    need it."""
+    """config.json's dtype for a model: the narrowest of several, since only a few weights need a wider one."""
     return str(min(dtypes, key=lambda dtype: dtype.itemsize)).removeprefix("torch.")
 
 
 def set_dtype(config: Path, dtypes: set[torch.dtype]) -> None:
-    """Make a config.json say the type of the weights, and change nothing else. One that does already is not touched."""
+    """Set the dtype in a config.json, leaving the rest, and a file that already has it, unchanged."""
     fields = json.loads(config.read_text())
     key = "torch_dtype" if "torch_dtype" in fields else "dtype"
     if fields.get(key) != dtype_name(dtypes):
@@ -186,7 +184,7 @@ def set_dtype(config: Path, dtypes: set[torch.dtype]) -> None:
 
 
 def files_beside(source: Path) -> list[Path]:
-    """All that a Hugging Face folder holds but weights: config, generation config, tokenizer, templates."""
+    """The files of a Hugging Face folder other than weights: config, generation config, tokenizer, templates."""
     return [
         path
         for path in sorted(source.iterdir())
@@ -195,7 +193,7 @@ def files_beside(source: Path) -> list[Path]:
 
 
 def check_beside(folder: Path) -> None:
-    """Raises ConversionError for files that will be copied and are not what their names say."""
+    """Raises ConversionError for files to be copied that are unreadable or not valid JSON."""
     wrong = []
     for path in files_beside(folder):
         try:

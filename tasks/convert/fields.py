@@ -1,7 +1,7 @@
-"""The types and bounds of config.json's fields, checked before transformers or a family sees them.
+"""Check the types and bounds of config.json's fields before transformers or a family reads them.
 
-A field that is not named here has no number that anything is computed from: `Config.only` or transformers
-checks it, or `Config.finish` refuses it.
+Fields not listed here have no numbers to compute with: `Config.only` or transformers checks them, or `Config.finish`
+rejects them.
 """
 
 import json
@@ -28,7 +28,7 @@ class _Typed(BaseModel):
 
 
 class _Fields(_Typed):
-    """Of all families together: one name has one meaning."""
+    """The fields of all families: a name means the same in each."""
 
     architectures: list[str] | None = None
     bos_token_id: Token | None = None
@@ -83,7 +83,7 @@ class _Fields(_Typed):
 
 
 class _Rope(_Typed):
-    """Of rope_parameters, or its older name rope_scaling."""
+    """The fields of rope_parameters, or rope_scaling, its older name."""
 
     rope_type: str | None = None
     type: str | None = None
@@ -101,14 +101,14 @@ class _Rope(_Typed):
 
 
 def check_types(fields: dict[str, Any]) -> None:
-    """Raises ConversionError with every field that is of a wrong type, or out of its bounds."""
+    """Raises ConversionError with every field that has the wrong type or is out of bounds."""
     found = _problems(_Fields, fields, "")
     for name in ("rope_parameters", "rope_scaling"):
         rope = fields.get(name)
         if isinstance(rope, dict):
             found += _problems(_Rope, rope, f"{name}.")
-            for kind, each in rope.items():  # of layers of several kinds
-                found += _problems(_Rope, each, f"{name}.{kind}.") if isinstance(each, dict) else []
+            for kind, value in rope.items():  # one dict for each type of layer
+                found += _problems(_Rope, value, f"{name}.{kind}.") if isinstance(value, dict) else []
     if found:
         raise ConversionError(f"config.json: {'; '.join(found)}")
 
@@ -118,27 +118,27 @@ def _problems(model: type[BaseModel], fields: dict[str, Any], prefix: str) -> li
         model.model_validate(fields)
     except ValidationError as error:
         found: dict[str, str] = {}
-        for each in error.errors(include_url=False):
-            name, *place = each["loc"]
-            index = "".join(f"[{step}]" for step in place if isinstance(step, int))  # other steps: a union's branches
-            allowed = each["msg"].replace("Input should", "it should")
-            found.setdefault(f"{prefix}{name}{index}", f"is {shown(each['input'])}; {allowed}")
-        return [f"{name} {words}" for name, words in found.items()]
+        for detail in error.errors(include_url=False):
+            name, *path = detail["loc"]
+            index = "".join(f"[{step}]" for step in path if isinstance(step, int))  # other steps are union branches
+            allowed = detail["msg"].replace("Input should", "it should")
+            found.setdefault(f"{prefix}{name}{index}", f"is {shown(detail['input'])}; {allowed}")
+        return [f"{name} {problem}" for name, problem in found.items()]
     return []
 
 
 def shown(value: object) -> str:
-    """A value in a message, however large it is."""
+    """A value for an error message, truncated to 80 characters."""
     try:
-        words = repr(value)
+        text = repr(value)
     except ValueError:  # Python does not print integers of more than 4,300 digits
-        words = f"a {type(value).__name__} of many digits"
-    return words if len(words) <= 80 else f"{words[:77]}..."
+        text = f"a {type(value).__name__} of many digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A file with one JSON object. Raises ConversionError; also for what Python's parser lets through: NaN, and a
-    name that is given twice."""
+    """Read a file with one JSON object. Raises ConversionError, also for NaN and duplicate keys, which Python's parser
+    accepts."""
     try:
         fields = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
         if not isinstance(fields, dict):
@@ -153,7 +153,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(f"{', '.join(twice)} given twice")
+        raise ValueError(f"duplicate key {', '.join(twice)}")
     return found
 
 

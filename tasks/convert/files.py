@@ -1,4 +1,4 @@
-"""Tensors' bytes in files: read and written in place, by any thread."""
+"""Read and write tensors' bytes at offsets in files, from any thread."""
 
 import os
 import threading
@@ -12,7 +12,7 @@ from tasks.convert.errors import ConversionError
 
 
 class OpenFiles:
-    """A folder's files, each opened once for reading."""
+    """Caches file descriptors of a folder's files, opened for reading."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -25,29 +25,24 @@ class OpenFiles:
                 self._open[name] = os.open(self._folder / name, os.O_RDONLY)
             return self._open[name]
 
-    def close(self) -> None:
-        for descriptor in self._open.values():
-            os.close(descriptor)
-        self._open.clear()
-
 
 def raw(tensor: Tensor) -> memoryview:
-    """A contiguous tensor's bytes, shared with it."""
+    """A view of a contiguous tensor's bytes."""
     return tensor.view(-1).view(torch.uint8).numpy().data
 
 
 def read_into(descriptor: int, tensor: Tensor, offset: int, path: Path) -> None:
-    """Fill a contiguous tensor from a file. Raises ConversionError when it ends too early."""
+    """Fill a contiguous tensor from a file. Raises ConversionError if the file is too short."""
     rest = raw(tensor)
     while rest:
         count = os.preadv(descriptor, [rest], offset)
         if not count:
-            raise ConversionError(f"{path}: ends at byte {offset}, {len(rest)} bytes too early; it is cut off")
+            raise ConversionError(f"{path}: ends at byte {offset}, {len(rest)} bytes too early; it is truncated")
         rest, offset = rest[count:], offset + count
 
 
 def digest(descriptor: int, offset: int, size: int) -> str:
-    """BLAKE3 of a part of a file, or of what there is of it."""
+    """BLAKE3 of a range of a file, or of as much of it as exists."""
     found = blake3()
     while size and (content := os.pread(descriptor, min(size, 1 << 20), offset)):
         found.update(content)
@@ -56,7 +51,7 @@ def digest(descriptor: int, offset: int, size: int) -> str:
 
 
 def allocate(path: Path, size: int) -> int:
-    """Open a file of `size` bytes for writing, with room for all of them; what is in it stays. Raises OSError."""
+    """Open a file for writing with `size` bytes allocated, keeping its content. Raises OSError."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         os.posix_fallocate(descriptor, 0, size)
@@ -68,7 +63,7 @@ def allocate(path: Path, size: int) -> int:
 
 
 def write(descriptor: int, content: memoryview, offset: int) -> None:
-    """Write all of it. Raises OSError, as when the disk is full."""
+    """Write all of `content`. Raises OSError, for example if the disk is full."""
     while content:
         count = os.pwrite(descriptor, content, offset)
         content, offset = content[count:], offset + count

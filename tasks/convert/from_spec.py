@@ -1,4 +1,4 @@
-"""A model that was trained here, in Hugging Face's words, and a model from there as one that can be trained here."""
+"""Convert a pretrain ModelSpec to a Hugging Face config, and an imported architecture to a ModelSpec."""
 
 import dataclasses
 from typing import Any
@@ -14,13 +14,13 @@ from tasks.convert.spec import unexportable
 from tasks.pretrain.model_spec import FAMILIES as SHAPES
 from tasks.pretrain.model_spec import ModelSpec
 
-LLAMA3_POSITIONS = 8192  # Megatron-Core scales rotary frequencies from there, with these two:
+LLAMA3_POSITIONS = 8192  # Megatron-Core hard-codes these for its Llama 3 rotary scaling
 LLAMA3_FREQUENCIES = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
 def config_fields(model: ModelSpec, vocab_size: int, **tokens: int | None) -> dict[str, Any]:
-    """config.json of a model that was trained here, with all of its family's defaults. `tokens`: the tokenizer's
-    eos_token_id and such. Raises ConversionError."""
+    """config.json of a model trained here, with all of its family's defaults. `tokens`: eos_token_id and other ids of
+    the tokenizer. Raises ConversionError."""
     problems = unexportable(model)
     if problems:
         raise ConversionError("; ".join(map(str, problems)))
@@ -58,8 +58,8 @@ def config_fields(model: ModelSpec, vocab_size: int, **tokens: int | None) -> di
             "intermediate_size": model.experts.ffn_hidden,
         }
     config = AutoConfig.for_model(model.family, architectures=[FAMILIES[model.family].architecture], **fields)
-    filled: dict[str, Any] = config.to_dict()
-    return filled
+    result: dict[str, Any] = config.to_dict()
+    return result
 
 
 def _rope(model: ModelSpec) -> dict[str, Any]:
@@ -75,11 +75,11 @@ def _rope(model: ModelSpec) -> dict[str, Any]:
 
 
 class Untrainable(ConversionError):
-    """A model that the converter carries and `pretrain` has no spec for: it gets no model.json."""
+    """The converter supports the model, but `pretrain` has no spec for it, so it gets no model.json."""
 
 
 def model_spec(family: str, model: Architecture) -> ModelSpec:
-    """The same model as a spec of `pretrain`. Raises Untrainable, with all that the spec cannot describe."""
+    """The model as a `pretrain` spec. Raises Untrainable with everything that a spec cannot describe."""
     experts = model.experts and {
         "count": model.experts.count,
         "top_k": model.experts.top_k,
@@ -108,14 +108,14 @@ def model_spec(family: str, model: Architecture) -> ModelSpec:
             "tied_embeddings": model.tied,
         })  # fmt: skip
     except ValidationError as error:
-        found = [f"{'.'.join(map(str, each['loc']))} is {each['input']!r}: {each['msg']}" for each in error.errors()]
+        found = [f"{'.'.join(map(str, item['loc']))} is {item['input']!r}: {item['msg']}" for item in error.errors()]
         raise Untrainable("; ".join(found)) from error
     problems = spec.problems() + unexportable(spec)
     if problems:
         raise Untrainable("; ".join(map(str, problems)))
     described = read(config_fields(spec, model.vocab))
     different = [
-        f"{field.name} is {getattr(model, field.name)!r}, and a spec can only say {getattr(described, field.name)!r}"
+        f"{field.name} is {getattr(model, field.name)!r}, but a spec can only be {getattr(described, field.name)!r}"
         for field in dataclasses.fields(model)
         if field.name != "windows" and getattr(model, field.name) != getattr(described, field.name)
     ]

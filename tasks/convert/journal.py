@@ -1,8 +1,8 @@
-"""What an unfinished conversion says about itself: a header, then a line for each weight that was written.
+"""The journal of an unfinished conversion: a header, then a line for each weight that was written.
 
-Each line carries a digest of its content. A line that is damaged counts for nothing, and its weight is written again;
-without its header a journal is not one. The header is on the disk before anything that it lists is written. The lines
-are not synced one by one: they are claims, which a resumed conversion checks against the files.
+Each line has a digest of its content. A damaged line is ignored and its weight written again; a journal without a
+valid header is invalid. The header is synced to disk before any file that it lists is written. Lines are not synced
+one by one: a resumed conversion checks them against the files.
 """
 
 import json
@@ -21,12 +21,12 @@ _VERSION = 1
 
 
 def header(plan: dict[str, Any], files: list[str]) -> dict[str, Any]:
-    """`plan`: what is converted and how; `files`: all that will be written."""
+    """`plan`: what is converted and how; `files`: every file that will be written."""
     return {"baton": _TITLE, "version": _VERSION, "files": sorted(files), "plan": plan}
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Entry]] | None:
-    """The header, and the weights that are said to be written, by name; None when there is no valid journal."""
+    """The header and the weights listed as written, by name; None if there is no valid journal."""
     try:
         first, *rest = path.read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -48,7 +48,7 @@ def append(descriptor: int, entry: Entry) -> None:
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two headers are of the same conversion."""
+    """Whether two headers describe the same conversion."""
     return _line(one) == _line(other)
 
 
@@ -61,7 +61,7 @@ def _content(line: bytes) -> dict[str, Any] | None:
     try:
         outer = json.loads(line)
         content, digest = outer["content"], outer["digest"]
-    except (ValueError, KeyError, TypeError, RecursionError):  # what is no line of a journal
+    except (ValueError, KeyError, TypeError, RecursionError):  # not a line of a journal
         return None
     return content if isinstance(content, dict) and text_digest(json.dumps(content)) == digest else None
 

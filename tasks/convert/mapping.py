@@ -1,8 +1,7 @@
-"""How Megatron's weights and Hugging Face's are the same numbers: a table of names, and for each name the rows.
+"""The mapping between Megatron's and Hugging Face's weights: a table of names, and the order of rows for each name.
 
-Every map between the two is a reordering of whole rows: a Megatron weight is rows of one or more
-Hugging Face weights, its *parts*, one segment after the other. So both directions come from one
-table, are each other's inverse, and need no arithmetic.
+Every mapping reorders whole rows: a Megatron weight consists of segments of rows of one or more Hugging Face weights,
+its *parts*. So one table gives both directions, which are inverse to each other and need no arithmetic.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +17,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Segment:
-    """Rows `start` to `stop` of the part number `part`."""
+    """Rows [start, stop) of the part with index `part`."""
 
     part: int
     start: int
@@ -27,7 +26,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Rule:
-    """A Megatron weight's parts, as a family's table says them. Names have {layer} and {expert} in them."""
+    """A Megatron weight's parts in a family's table. Names may contain {layer} and {expert}."""
 
     parts: tuple[str, ...]
     shapes: Callable[[Architecture], tuple[Shape, ...]]  # of the parts
@@ -36,26 +35,26 @@ class Rule:
     when: Callable[[Architecture], bool] = lambda model: True
 
 
-Table = Mapping[str, Rule]  # by the Megatron weight's name in a dist_checkpoint, "*" for the layer
+Table = Mapping[str, Rule]  # by the Megatron weight's name in a dist_checkpoint, with "*" for the layer
 
 
 def same(name: str, *sizes: str, **rest: object) -> Rule:
-    """One weight under another name; its `sizes` are names of Architecture.size."""
-    return Rule((name,), lambda model: (tuple(map(model.size, sizes)),), _one_after_the_other, **rest)  # type: ignore[arg-type]
+    """A weight with another name. `sizes`: its dimensions, as names for Architecture.size."""
+    return Rule((name,), lambda model: (tuple(map(model.size, sizes)),), _concatenated, **rest)  # type: ignore[arg-type]
 
 
 def gate_up(gate: str, up: str, ffn: str = "ffn", **rest: object) -> Rule:
-    """Megatron's gated feed-forward stacks the gate on the up projection."""
+    """Megatron's gated feed-forward concatenates the gate and the up projection."""
     return Rule(
         (gate, up),
         lambda model: ((model.size(ffn), model.hidden),) * 2,
-        _one_after_the_other,
+        _concatenated,
         **rest,  # type: ignore[arg-type]
     )
 
 
 def qkv(name: str, bias: bool = False, **rest: object) -> Rule:
-    """Megatron interleaves by group: heads / kv_heads queries, a key, a value. `name` has a {} for q, k, v."""
+    """Megatron interleaves by group: heads / kv_heads queries, a key, a value. `name` has {} in place of q, k, v."""
 
     def shapes(model: Architecture) -> tuple[Shape, ...]:
         columns = () if bias else (model.hidden,)
@@ -65,7 +64,7 @@ def qkv(name: str, bias: bool = False, **rest: object) -> Rule:
     return Rule(parts, shapes, _by_group, **rest)  # type: ignore[arg-type]
 
 
-def _one_after_the_other(model: Architecture, shapes: tuple[Shape, ...]) -> Iterator[Segment]:
+def _concatenated(model: Architecture, shapes: tuple[Shape, ...]) -> Iterator[Segment]:
     for part, shape in enumerate(shapes):
         yield Segment(part, 0, shape[0])
 
@@ -79,21 +78,21 @@ def _by_group(model: Architecture, shapes: tuple[Shape, ...]) -> Iterator[Segmen
 
 @dataclass(frozen=True)
 class Weight:
-    """One Megatron weight and its parts, in full: what is read, and what is written."""
+    """One Megatron weight and its parts, with all names and shapes."""
 
-    rule: str  # its name in the family's table
+    rule: str  # name in the family's table
     layer: int | None
     expert: int | None
-    key: str  # its name in the checkpoint
-    index: tuple[int, ...]  # its place along the checkpoint's leading axes: layer, expert
-    leading: tuple[int, ...]  # those axes' sizes
-    shape: Shape  # without them
-    parts: tuple[tuple[str, Shape], ...]  # of Hugging Face: name and shape
+    key: str  # name in the checkpoint
+    index: tuple[int, ...]  # along the checkpoint tensor's leading axes: layer, expert
+    leading: tuple[int, ...]  # sizes of the leading axes
+    shape: Shape  # without the leading axes
+    parts: tuple[tuple[str, Shape], ...]  # Hugging Face names and shapes
     segments: tuple[Segment, ...]
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The key and index, for messages and the conversion record."""
         return self.key + "".join(f"[{number}]" for number in self.index)
 
     @property
@@ -101,9 +100,9 @@ class Weight:
         return prod(self.shape)
 
 
-def refuse_far_off(model: Architecture, elements: int) -> None:
-    """Raises ConversionError for a config whose model is many times as large as the stored weights, before its weights
-    are listed one by one."""
+def check_total_size(model: Architecture, elements: int) -> None:
+    """Raises ConversionError for a config whose model is many times larger than the stored weights, before its weights
+    are enumerated."""
     experts = model.experts
     dense = min(experts.first, model.layers) if experts else model.layers
     least = model.hidden * (model.vocab + dense * model.ffn)
@@ -111,14 +110,14 @@ def refuse_far_off(model: Architecture, elements: int) -> None:
         least += model.hidden * (model.layers - dense) * experts.count * experts.ffn
     if least > 100 * elements:
         raise ConversionError(
-            f"config.json: describes a model of at least {least} numbers ({model.layers} layers, hidden_size "
+            f"config.json: describes a model of at least {least} parameters ({model.layers} layers, hidden_size "
             f"{model.hidden}, vocab_size {model.vocab}); the files have {elements}"
         )
 
 
 def weights(table: Table, model: Architecture, stacked: bool = True) -> Iterator[Weight]:
-    """Every weight of a model, in Megatron's order: embedding, layer by layer, the output. `stacked`: where all
-    layers have the same weights, those are one tensor in the checkpoint, with the layers along its first axis."""
+    """Every weight of a model, in Megatron's order: embedding, layers, output. `stacked`: if all layers have the same
+    weights, the checkpoint has one tensor for each, with the layers along its first axis."""
     stacked = stacked and model.uniform
     ahead = {key: rule for key, rule in table.items() if "*" not in key and key.startswith("embedding")}
     behind = {key: rule for key, rule in table.items() if "*" not in key and key not in ahead}
@@ -134,7 +133,7 @@ def weights(table: Table, model: Architecture, stacked: bool = True) -> Iterator
 
 
 def _expand(key: str, rule: Rule, model: Architecture, layer: int | None, stacked: bool) -> Iterator[Weight]:
-    """The weight, or one for each expert."""
+    """Yield the weight, or one for each expert."""
     if not rule.when(model):
         return
     shapes = rule.shapes(model)

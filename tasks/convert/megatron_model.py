@@ -1,10 +1,10 @@
-"""A model on Megatron's side: a dist_checkpoint, and the words in which Hugging Face would describe it.
+"""Open a Megatron model: a dist_checkpoint and a Hugging Face config that describes it.
 
     FOLDER/checkpoint/      the dist_checkpoint
-    FOLDER/model.json       the model's spec, of one that was trained here
-    FOLDER/huggingface/     config.json and all else beside the weights, of one that came from Hugging Face
+    FOLDER/model.json       the model's spec, if it was trained here
+    FOLDER/huggingface/     config.json and the other files, if it was imported from Hugging Face
 
-A checkpoint made elsewhere has no such words: they must be given.
+For a checkpoint made elsewhere the config must be given.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from tasks.convert.errors import ConversionError
 from tasks.convert.families import family_of, read
 from tasks.convert.fields import check_types, read_json, shown
 from tasks.convert.from_spec import config_fields
-from tasks.convert.mapping import Weight, refuse_far_off, weights
-from tasks.convert.reference import check_runs
+from tasks.convert.hf_forward import check_runs
+from tasks.convert.mapping import Weight, check_total_size, weights
 from tasks.convert.torch_dist import METADATA, Checkpoint
 from tasks.pretrain.model_spec import ModelSpec
 
@@ -29,7 +29,7 @@ HUGGINGFACE = "huggingface"
 CHECKPOINT = "checkpoint"
 LATEST = "latest_checkpointed_iteration.txt"  # Megatron-LM's
 PADDED = ("embedding.word_embeddings.weight", "output_layer.weight")  # may have more rows than the vocabulary
-# names for the same weight: Megatron's own layers and Transformer Engine's
+# names of the same weight in Megatron's local layers and in Transformer Engine's
 ALIASES = {
     "self_attention.linear_qkv.layer_norm_weight": "input_layernorm.weight",
     "input_layernorm.weight": "self_attention.linear_qkv.layer_norm_weight",
@@ -42,19 +42,19 @@ ALIASES = {
 
 @dataclass(frozen=True)
 class MegatronModel:
-    """Opened and checked: every weight is there, in its shape, and none is left over."""
+    """An opened model, checked: every weight exists with its shape, and there are no others."""
 
     folder: Path
     fields: dict[str, Any]  # config.json
     architecture: Architecture
     checkpoint: Checkpoint
     weights: list[Weight]
-    keys: dict[str, str]  # a weight's key: its name in this checkpoint
-    beside: Path | None  # a folder with what else Hugging Face's side has
+    keys: dict[str, str]  # a weight's key → its name in this checkpoint
+    beside: Path | None  # folder with the Hugging Face files other than weights
 
     @property
     def imported(self) -> bool:
-        """Whether it came from Hugging Face by `import`, so that what is beside it stays as it was."""
+        """Whether it was imported from Hugging Face, so that the other files are kept unchanged."""
         return self.beside == self.folder / HUGGINGFACE
 
     def dtypes(self) -> dict[str, torch.dtype]:
@@ -63,7 +63,7 @@ class MegatronModel:
 
 
 def open_megatron(folder: Path, config: Path | None = None) -> MegatronModel:
-    """`config`: a config.json, or a folder with one, for a checkpoint that was made elsewhere. Raises
+    """Open a checkpoint. `config`: a config.json, or a folder with one, for a checkpoint made elsewhere. Raises
     ConversionError."""
     where = _checkpoint(folder)
     fields, beside = _described(folder, config)
@@ -71,24 +71,24 @@ def open_megatron(folder: Path, config: Path | None = None) -> MegatronModel:
     checkpoint = Checkpoint(where)
     # Megatron writes layer by layer for models whose layers may differ
     stacked = not any(name.startswith("decoder.layers.0.") for name in checkpoint.tensors)
-    refuse_far_off(architecture, sum(prod(stored.shape) for stored in checkpoint.tensors.values()))
+    check_total_size(architecture, sum(prod(tensor.shape) for tensor in checkpoint.tensors.values()))
     wanted = list(weights(family_of(fields).table, architecture, stacked))
     keys = _matched(checkpoint, wanted)
-    if config or beside:  # a config that was not made here
+    if config or beside:  # a config that Baton did not write
         check_runs(fields)
     return MegatronModel(folder, fields, architecture, checkpoint, wanted, keys, beside)
 
 
 def is_megatron(folder: Path) -> bool:
-    """Whether a folder looks like a checkpoint of Megatron's."""
+    """Whether a folder looks like a Megatron checkpoint."""
     return (folder / LATEST).is_file() or any((place / METADATA).is_file() for place in (folder, folder / CHECKPOINT))
 
 
 def _checkpoint(folder: Path) -> Path:
-    """Where the dist_checkpoint is; of Megatron-LM's folder of many, the latest."""
+    """The dist_checkpoint's folder; for a Megatron-LM folder with several, the latest."""
     if (folder / LATEST).is_file():
-        words = (folder / LATEST).read_text().strip()
-        folder = folder / (f"iter_{int(words):07d}" if words.isdigit() else words)
+        latest = (folder / LATEST).read_text().strip()
+        folder = folder / (f"iter_{int(latest):07d}" if latest.isdigit() else latest)
     for found in (folder / CHECKPOINT, folder):
         if (found / METADATA).is_file():
             return found
@@ -100,12 +100,12 @@ def _described(folder: Path, config: Path | None) -> tuple[dict[str, Any], Path 
     if beside.exists():
         return full_config(beside), beside if beside.is_dir() else None
     if config:
-        raise ConversionError(f"{config}: is not there; a config.json is wanted, or a folder with one")
+        raise ConversionError(f"{config}: does not exist; give a config.json, or a folder with one")
     described = folder / "model.json"
     if not described.exists():
         raise ConversionError(
-            f"{folder}: nothing says what the model is: it has no model.json (trained here) and no {HUGGINGFACE}/ "
-            f"(imported). Give --config FOLDER, with the config.json that describes it"
+            f"{folder}: has neither model.json (trained here) nor {HUGGINGFACE}/ (imported), which describe the model. "
+            f"Give --config FOLDER, with a config.json that describes it"
         )
     about = read_json(described)
     try:
@@ -116,7 +116,7 @@ def _described(folder: Path, config: Path | None) -> tuple[dict[str, Any], Path 
     if problems:
         raise ConversionError(f"{described}: {'; '.join(map(str, problems))}")
     if type(vocab_size) is not int or not 1 <= vocab_size <= 10_000_000:
-        raise ConversionError(f"{described}: vocab_size is {shown(vocab_size)}; a whole number from 1 is needed")
+        raise ConversionError(f"{described}: vocab_size is {shown(vocab_size)}; an integer of at least 1 is required")
     return config_fields(model, vocab_size), None
 
 
@@ -128,13 +128,13 @@ def full_config(place: Path) -> dict[str, Any]:
     check_types(fields)
     try:
         filled: dict[str, Any] = AutoConfig.for_model(**fields).to_dict()
-    except Exception as error:  # transformers' and huggingface_hub's validation raise several kinds
-        raise ConversionError(f"{path}: transformers refuses it ({' '.join(str(error).split())[:500]})") from error
+    except Exception as error:  # transformers' and huggingface_hub's validation raise various types
+        raise ConversionError(f"{path}: transformers rejects it ({' '.join(str(error).split())[:500]})") from error
     return filled
 
 
 def _matched(checkpoint: Checkpoint, wanted: list[Weight]) -> dict[str, str]:
-    """By which name each weight is found. Raises ConversionError with all that is wrong."""
+    """The name of each weight in the checkpoint. Raises ConversionError with everything that is wrong."""
     present = checkpoint.weights()
     keys: dict[str, str] = {}
     wrong = []
@@ -152,11 +152,11 @@ def _matched(checkpoint: Checkpoint, wanted: list[Weight]) -> dict[str, str]:
     left = sorted(present - set(keys.values()))
     wrong += [f"{name} {list(checkpoint.tensors[name].shape)} has no place in the model" for name in left]
     if wrong:
-        raise ConversionError(f"{checkpoint.folder}: {several(wrong)}")
+        raise ConversionError(f"{checkpoint.folder}: {join_problems(wrong)}")
     return keys
 
 
-def several(wrong: list[str], most: int = 10) -> str:
-    """All that is wrong, or the first of it and how much more there is."""
-    more = f"; and {len(wrong) - most} more" if len(wrong) > most else ""
-    return "; ".join(wrong[:most]) + more
+def join_problems(problems: list[str], most: int = 10) -> str:
+    """The first `most` problems, and the number of the others."""
+    more = f"; and {len(problems) - most} more" if len(problems) > most else ""
+    return "; ".join(problems[:most]) + more

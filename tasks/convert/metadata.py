@@ -1,8 +1,7 @@
-"""A checkpoint's `.metadata`, read by a child process (tasks/convert/read_metadata.py) under limits.
+"""Read a checkpoint's `.metadata` in a child process (tasks/convert/read_metadata.py) with resource limits.
 
-The child interprets the pickle without running it; what it prints is plain JSON. It starts in 50 ms, without torch,
-once per checkpoint. Its limits grow with the file: what torch writes takes about 25 bytes of memory and
-0.5 µs per byte.
+The child parses the pickle without executing it and prints JSON. It runs once per checkpoint and starts in 50 ms,
+without torch. Its limits grow with the file: files that torch writes take about 25 bytes of memory and 0.5 µs per byte.
 """
 
 import json
@@ -23,7 +22,7 @@ _ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Chunk:
-    """One rectangle of a tensor, and where its archive is stored."""
+    """One rectangular part of a tensor, and where its archive is stored."""
 
     start: tuple[int, ...]
     shape: tuple[int, ...]
@@ -33,7 +32,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Stored:
+class CheckpointTensor:
     """A tensor of the checkpoint."""
 
     shape: tuple[int, ...]
@@ -41,37 +40,39 @@ class Stored:
     chunks: tuple[Chunk, ...] = field(repr=False)
 
 
-def read_metadata(path: Path) -> dict[str, Stored]:
+def read_metadata(path: Path) -> dict[str, CheckpointTensor]:
     """The tensors that a `.metadata` describes. Raises ConversionError, and OSError when it cannot be opened."""
     with path.open("rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > MOST_BYTES:
             raise ConversionError(f"{path}: has {size} bytes; a checkpoint's metadata may have up to {MOST_BYTES}")
         seconds, memory = 30 + 10 * (size >> 20), (256 << 20) + 48 * size
-        words = [sys.executable, "-S", "-E", "-m", "tasks.convert.read_metadata", str(seconds), str(memory)]
-        ended = _run(path, words, stream, 60 + 5 * seconds)
-    if ended.returncode == 1 and len(said := ended.stderr.splitlines()) == 1:
-        raise ConversionError(f"{path} {said[0]}")
-    if ended.returncode:
+        command = [sys.executable, "-S", "-E", "-m", "tasks.convert.read_metadata", str(seconds), str(memory)]
+        child = _run(path, command, stream, 60 + 5 * seconds)
+    if child.returncode == 1 and len(lines := child.stderr.splitlines()) == 1:
+        raise ConversionError(f"{path} {lines[0]}")
+    if child.returncode:
         raise ConversionError(
             f"{path}: cannot be read within {seconds} s of CPU time and {memory >> 20} MiB (exit code "
-            f"{ended.returncode}: {' '.join(ended.stderr.split()[-20:])}); the file is damaged"
+            f"{child.returncode}: {' '.join(child.stderr.split()[-20:])}); the file is damaged"
         )
-    return dict(_stored(path, *json.loads(line)) for line in ended.stdout.splitlines())
+    return dict(_tensor(path, *json.loads(line)) for line in child.stdout.splitlines())
 
 
-def _run(path: Path, words: list[str], stream: BinaryIO, patience_s: float) -> "subprocess.CompletedProcess[str]":
+def _run(path: Path, command: list[str], stream: BinaryIO, timeout_s: float) -> "subprocess.CompletedProcess[str]":
     try:
         return subprocess.run(
-            words, cwd=_ROOT, stdin=stream, capture_output=True, text=True, timeout=patience_s, check=False
+            command, cwd=_ROOT, stdin=stream, capture_output=True, text=True, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired:
-        raise ConversionError(f"{path}: cannot be read in {patience_s} s; the file is damaged") from None
+        raise ConversionError(f"{path}: cannot be read in {timeout_s} s; the file is damaged") from None
 
 
-def _stored(path: Path, name: str, dtype: str, shape: list[int], chunks: list[list[object]]) -> tuple[str, Stored]:
+def _tensor(
+    path: Path, name: str, dtype: str, shape: list[int], chunks: list[list[object]]
+) -> tuple[str, CheckpointTensor]:
     kind = getattr(torch, dtype, None)
     if not isinstance(kind, torch.dtype):
-        raise ConversionError(f"{path}: {name} is of {dtype}, which this version of torch does not have")
+        raise ConversionError(f"{path}: {name} has dtype {dtype}, which this version of torch does not have")
     found = tuple(Chunk(tuple(start), tuple(size), *place) for start, size, *place in chunks)  # type: ignore
-    return name, Stored(tuple(shape), kind, found)
+    return name, CheckpointTensor(tuple(shape), kind, found)

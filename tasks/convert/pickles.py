@@ -1,12 +1,11 @@
-"""Read a pickle as plain data, without importing, calling or building anything that it names.
+"""Parse a pickle as plain data, without importing, calling or constructing anything that it names.
 
-A pickle is a program for a stack machine. This is that machine with its effects left out: a name
-stays a `Name`, a call stays a `Call`, a dictionary is the list of its `Pairs` (so nothing is ever
-hashed or compared), and nothing here walks a value, so depth and sharing cost nothing. Every opcode does work
-in proportion to the bytes it takes up; the bound on the size of the pickle is therefore the bound on
-time and memory. Opcodes that pickle protocol 2 and later do not write for a checkpoint are refused.
+A pickle is a program for a stack machine. This is that machine without side effects: a name stays a `Name`, a call a
+`Call`, a dictionary a list of `Pairs` (so nothing is hashed or compared), and no value is traversed, so depth and
+sharing cost nothing. Each opcode's work is proportional to its size in bytes, so the pickle's size bounds time and
+memory. Opcodes that pickle protocol 2 and later do not emit for checkpoints are rejected.
 
-Standard library only: a child process without site-packages runs this (tasks/convert/read_metadata.py).
+Standard library only: runs in a child process without site-packages (tasks/convert/read_metadata.py).
 """
 
 import pickletools
@@ -21,26 +20,26 @@ MOST_SHOWN = 80  # characters of a name in a message
 
 
 class PickleError(ValueError):
-    """A pickle that is damaged, or that holds what a checkpoint has no use for."""
+    """A pickle is damaged, or contains what no checkpoint needs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Name:
-    """A function or class: "torch.Size"."""
+    """The name of a function or class, such as "torch.Size"."""
 
     name: str
 
 
 @dataclass(slots=True, eq=False)
 class Pairs:
-    """A dictionary's keys and values, in their order."""
+    """A dictionary's keys and values, in order."""
 
     items: list[tuple[Value, Value]] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """An object as the call that would make it, and the state that it would be given."""
+    """An object as the call that would construct it, and the state that it would be given."""
 
     name: str
     arguments: tuple[Value, ...]
@@ -49,13 +48,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Persistent:
-    """What the writer keeps outside of the pickle: of torch.save, a tensor's storage."""
+    """A persistent id: refers to data outside of the pickle. For torch.save, a tensor's storage."""
 
     value: Value
 
 
 def load(content: bytes, allowed: Callable[[str], bool]) -> Value:
-    """The value that a pickle holds; `allowed` says of each name whether it may occur. Raises PickleError."""
+    """The value of a pickle. `allowed`: whether a name may occur. Raises PickleError."""
     machine = _Machine(allowed)
     try:
         for opcode, argument, _ in pickletools.genops(content):
@@ -68,19 +67,19 @@ def load(content: bytes, allowed: Callable[[str], bool]) -> Value:
     except PickleError:
         raise
     except (ValueError, IndexError, KeyError, RecursionError) as error:
-        # genops' ValueError; IndexError: an empty stack; KeyError: no such memo
-        raise PickleError(f"is damaged or cut off ({type(error).__name__}: {shown(str(error))})") from error
-    raise PickleError("is cut off: its end is missing")
+        # ValueError: from genops; IndexError: an empty stack; KeyError: an unknown memo
+        raise PickleError(f"is damaged or truncated ({type(error).__name__}: {shown(str(error))})") from error
+    raise PickleError("is truncated: its end is missing")
 
 
 def shown(text: str) -> str:
-    """Text from a file as a message may have it: printable, on one line, and short."""
+    """Text from a file for a message: printable, on one line, and truncated."""
     text = text if text.isprintable() else ascii(text)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
 def kind(value: Value) -> str:
-    """What a value is, for a message."""
+    """A value's type, for a message."""
     match value:
         case Call(name):
             return shown(name)
@@ -124,17 +123,17 @@ class _Machine:
     def recall(self, key: int) -> None:
         self._stack.append(self._memo[key])
 
-    def name(self, words: str) -> None:
-        if words not in self._names:
-            if not self._allowed(words):
-                raise PickleError(f"is a pickle that asks for {shown(words)}; it was not run")
-            self._names[words] = Name(words)
-        self._stack.append(self._names[words])
+    def name(self, name: str) -> None:
+        if name not in self._names:
+            if not self._allowed(name):
+                raise PickleError(f"is a pickle that imports {shown(name)}; it was not executed")
+            self._names[name] = Name(name)
+        self._stack.append(self._names[name])
 
     def stack_name(self) -> None:
         name, module = self.pop(), self.pop()
         if not (isinstance(name, str) and isinstance(module, str)):
-            raise PickleError(f"asks for a name of {kind(module)} and {kind(name)}")
+            raise PickleError(f"imports a name made of {kind(module)} and {kind(name)}")
         self.name(f"{module}.{name}")
 
     def tuple(self, count: int) -> None:
@@ -152,7 +151,7 @@ class _Machine:
     def build(self) -> None:
         state, made = self.pop(), self._stack[-1]
         if not isinstance(made, Call) or made.state is not None:
-            raise PickleError(f"sets the attributes of {kind(made)}, which is no new object")
+            raise PickleError(f"sets the attributes of {kind(made)}, which is not a new object")
         made.state = state
 
     def extend(self, more: list[Value]) -> None:
@@ -170,9 +169,6 @@ class _Machine:
     def pair(self) -> None:
         value, key = self.pop(), self.pop()
         self.update([key, value])
-
-
-_Step: TypeAlias = Callable[[_Machine, object], None]
 
 
 def _value(machine: _Machine, argument: object) -> None:
@@ -212,7 +208,7 @@ _STEPS: dict[str, Callable[..., None]] = {
     "MEMOIZE": lambda machine, _: machine.remember(None),
     "BINGET": lambda machine, key: machine.recall(key),
     "LONG_BINGET": lambda machine, key: machine.recall(key),
-    "GLOBAL": lambda machine, words: machine.name(words.replace(" ", ".", 1)),
+    "GLOBAL": lambda machine, name: machine.name(name.replace(" ", ".", 1)),
     "STACK_GLOBAL": lambda machine, _: machine.stack_name(),
     "REDUCE": lambda machine, _: machine.call(),
     "NEWOBJ": lambda machine, _: machine.call(),

@@ -1,4 +1,4 @@
-"""What a conversion would read and write, and the problems that can be known before: nothing is written."""
+"""Report what a conversion would read and write, and the problems that are known in advance, without writing."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from tasks.convert.import_model import (
     refuse_mixed,
 )
 from tasks.convert.megatron_model import CHECKPOINT, HUGGINGFACE, MegatronModel
-from tasks.convert.partial import Partial
+from tasks.convert.resumable_dir import Partial
 from tasks.convert.transfer import cast, size
 from tasks.job import StageError
 from tasks.manifest import ArtifactError
@@ -36,7 +36,7 @@ class Preflight:
     problems: list[str] = field(default_factory=list)
 
     def attempt(self, work: Callable[[], T]) -> T | None:
-        """What `work` returns; None, and one more problem, when it cannot be done."""
+        """What `work` returns; None if it fails, with the error added to the problems."""
         try:
             return work()
         except (StageError, ArtifactError, OSError) as error:
@@ -44,77 +44,79 @@ class Preflight:
                 self.problems.append(str(error))
             return None
 
-    def opened(self, checks: list[Callable[[], None]], opening: Callable[[], S]) -> S | None:
+    def opened(self, checks: list[Callable[[], None]], open_model: Callable[[], S]) -> S | None:
         for check in checks:
             self.attempt(check)
-        return self.attempt(opening)
+        return self.attempt(open_model)
 
 
 def import_preflight(
     checks: list[Callable[[], None]],
-    opening: Callable[[], HuggingFaceModel],
+    open_model: Callable[[], HuggingFaceModel],
     target: Path,
     options: ImportOptions,
 ) -> Preflight:
     found = Preflight()
-    source = found.opened(checks, opening)
+    source = found.opened(checks, open_model)
     if source is None:
         return found
-    stored = source.dtypes()
-    written = {name: cast(name, dtype, options.dtype) for name, dtype in stored.items()}
-    _describe(found, source, source.folder, stored)
+    source_dtypes = source.dtypes()
+    written = {name: cast(name, dtype, options.dtype) for name, dtype in source_dtypes.items()}
+    _describe(found, source, source.folder, source_dtypes)
     found.attempt(lambda: refuse_mixed(source.weights, written))
-    files = f"{len(layers(source))} files .distcp"
+    files = f"{len(layers(source))} .distcp files"
     _weights(found, target / CHECKPOINT, source, written, files, lambda: import_partial(source, target, options))
     _beside(found, source.folder, target / HUGGINGFACE)
     try:
         description(source, options.dtype)
         found.lines.append(f"writes {target / 'model.json'}")
     except Untrainable:
-        pass  # among the notes
+        pass  # import_notes says why
     found.notes = import_notes(source, options)
     return found
 
 
 def export_preflight(
     checks: list[Callable[[], None]],
-    opening: Callable[[], MegatronModel],
+    open_model: Callable[[], MegatronModel],
     target: Path,
     options: ExportOptions,
     tokenizer: Path | None,
 ) -> Preflight:
     found = Preflight()
-    source = found.opened(checks, opening)
+    source = found.opened(checks, open_model)
     if source is None:
         return found
-    stored = source.dtypes()
-    written = {name: cast(name, dtype, options.dtype) for name, dtype in stored.items()}
+    source_dtypes = source.dtypes()
+    written = {name: cast(name, dtype, options.dtype) for name, dtype in source_dtypes.items()}
     files = len(shards_of(source.weights, written, options))
-    _describe(found, source, source.checkpoint.folder, stored)
+    _describe(found, source, source.checkpoint.folder, source_dtypes)
 
-    def making() -> Partial:
+    def partial() -> Partial:
         return export_partial(source, target, options, tokenizer, files)
 
-    _weights(found, target, source, written, f"{files} files .safetensors", making)
+    _weights(found, target, source, written, f"{files} .safetensors files", partial)
     for place in (source.beside, tokenizer):
         if place:
             _beside(found, place, target)
     if source.beside is None:
-        found.lines.append(f"writes {target / 'config.json'}, made from the checkpoint's description")
+        found.lines.append(f"writes {target / 'config.json'}, created from the checkpoint's description")
     found.notes = export_notes(source, options)
     return found
 
 
 def _describe(
-    found: Preflight, source: HuggingFaceModel | MegatronModel, folder: Path, stored: dict[str, torch.dtype]
+    found: Preflight, source: HuggingFaceModel | MegatronModel, folder: Path, source_dtypes: dict[str, torch.dtype]
 ) -> None:
     model, fields = source.architecture, source.fields
     tensors = sum(len(weight.parts) for weight in source.weights)
-    dtypes = ", ".join(f"{str(dtype).removeprefix('torch.')} {n}" for dtype, n in Counter(stored.values()).items())
+    dtypes = ", ".join(
+        f"{str(dtype).removeprefix('torch.')} {n}" for dtype, n in Counter(source_dtypes.values()).items()
+    )
     found.lines.append(
         f"reads {folder}: family {fields['model_type']}, {model.layers} layers, hidden size {model.hidden}, "
-        f"vocabulary {model.vocab}; {sum(weight.elements for weight in source.weights)} numbers in "
-        f"{len(source.weights)} weights of Megatron ({tensors} tensors of Hugging Face); by dtype: {dtypes}"
+        f"vocabulary {model.vocab}; {sum(weight.elements for weight in source.weights)} parameters in "
+        f"{len(source.weights)} Megatron weights ({tensors} Hugging Face tensors); by dtype: {dtypes}"
     )
 
 
@@ -124,15 +126,15 @@ def _weights(
     source: HuggingFaceModel | MegatronModel,
     written: dict[str, torch.dtype],
     files: str,
-    making: Callable[[], Partial],
+    partial: Callable[[], Partial],
 ) -> None:
-    """`making`: the conversion, which is not begun; its own checks of target and room are made."""
+    """`partial`: the conversion, of which only the checks of target and disk space run."""
     needed = size(source.weights, written)
     names = ", ".join(sorted({str(dtype).removeprefix("torch.") for dtype in written.values()}))
     found.lines.append(f"writes {folder}: {files}, {needed} bytes of weights as {names}")
-    found.attempt(lambda: making().room(needed))
+    found.attempt(lambda: partial().check_space(needed))
 
 
 def _beside(found: Preflight, source: Path, target: Path) -> None:
     files = ", ".join(f"{path.name} ({path.stat().st_size} bytes)" for path in files_beside(source))
-    found.lines.append(f"copies from {source} to {target}: {files or 'no files beside the weights'}")
+    found.lines.append(f"copies from {source} to {target}: {files or 'no other files'}")

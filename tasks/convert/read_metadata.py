@@ -1,9 +1,9 @@
-"""What a checkpoint's `.metadata` says of its tensors, as one line of JSON.
+"""Print a checkpoint's `.metadata` as JSON, one line per tensor.
 
     python -m tasks.convert.read_metadata CPU_SECONDS MEMORY_BYTES < .metadata
 
-A process of its own, started by tasks/convert/metadata.py, that may take no more than so much time and
-address space. Exit code 0, or 1 with the reason on stderr. Standard library only.
+Runs as a child process of tasks/convert/metadata.py with limited CPU time and address space. Exit code 0, or 1 with
+the reason on stderr. Standard library only.
 """
 
 import gc
@@ -17,7 +17,7 @@ from tasks.convert.pickles import Call, Name, Pairs, PickleError, Value, kind, l
 
 LARGEST = 2**63 - 1  # a size, in elements or bytes
 MOST_AXES = 16
-LONGEST = 1000  # characters of a tensor's or a file's name
+LONGEST = 1000  # characters in the name of a tensor or file
 
 _METADATA = "torch.distributed.checkpoint.metadata."
 _PLANNER = "torch.distributed.checkpoint.planner."
@@ -45,7 +45,7 @@ Place = tuple[str, int, int]  # file, offset and length in bytes
 
 
 def allowed(name: str) -> bool:
-    """Whether a `.metadata` may name it. Nothing is called; but what names anything else was not written by torch."""
+    """Whether a `.metadata` may contain the name. Names are never called, but torch writes no others."""
     return name in _NAMES or _DTYPE.fullmatch(name) is not None
 
 
@@ -54,7 +54,7 @@ def tensors(content: bytes) -> Iterator[tuple[str, str, list[int], list[list[obj
     PickleError."""
     found = load(content, allowed)
     if not (isinstance(found, Call) and found.name == f"{_METADATA}Metadata"):
-        raise PickleError(f"has a {kind(found)} in it, not a checkpoint's metadata")
+        raise PickleError(f"contains a {kind(found)}, not a checkpoint's metadata")
     fields = _state(found, "Metadata")
     places = {}
     for index, info in _pairs(fields.get("storage_data"), "storage_data"):
@@ -62,7 +62,7 @@ def tensors(content: bytes) -> Iterator[tuple[str, str, list[int], list[list[obj
         if key in places:
             raise PickleError(f"has two places for {key[0]} at {key[1]}")
         places[key] = _place(info, key[0])
-    left = len(places)  # each chunk has a place of its own; a list of chunks may not be many tensors'
+    left = len(places)  # each chunk has its own place: tensors may not share a list of chunks
     for name, about in _named(fields.get("state_dict_metadata"), "state_dict_metadata").items():
         if isinstance(about, Call) and about.name == f"{_METADATA}BytesStorageMetadata":
             continue
@@ -94,7 +94,7 @@ def _index(index: Value) -> tuple[str, tuple[int, ...] | None]:
 def _place(info: Value, name: str) -> Place:
     fields = _state(info, _STORAGE)
     if fields.get("transform_descriptors"):
-        raise PickleError(f"says that {name} is stored transformed (compressed or encrypted), which cannot be read")
+        raise PickleError(f"stores {name} transformed (compressed or encrypted), which cannot be read")
     file = _text(fields.get("relative_path"), f"the file of {name}")
     return (
         file,
@@ -104,19 +104,19 @@ def _place(info: Value, name: str) -> Place:
 
 
 def _dtype(properties: Value, name: str) -> str:
-    """TensorProperties has a tuple for its state, the dtype first."""
+    """The dtype, which is the first item of TensorProperties' state."""
     match properties:
         case Call(name=f, state=(Name(name=dtype), *_)) if f == f"{_METADATA}TensorProperties":
             if _DTYPE.fullmatch(dtype):
                 return dtype.removeprefix("torch.")
-    raise PickleError(f"says no dtype for {name}: {kind(properties)}")
+    raise PickleError(f"has no dtype for {name}: {kind(properties)}")
 
 
 def _state(value: Value, wanted: str) -> dict[str, Value]:
     """An object's attributes."""
     full = wanted if "." in wanted else _METADATA + wanted
     if not (isinstance(value, Call) and value.name == full):
-        raise PickleError(f"has {kind(value)} where a {wanted.rpartition('.')[2]} is wanted")
+        raise PickleError(f"has {kind(value)} where a {wanted.rpartition('.')[2]} is expected")
     return _named(value.state, f"the attributes of a {wanted.rpartition('.')[2]}")
 
 
@@ -162,19 +162,19 @@ def _size(value: Value, what: str) -> list[int]:
         value = value.arguments[0]
     if not isinstance(value, (tuple, list)) or len(value) > MOST_AXES:
         raise PickleError(f"has {kind(value)} for {what}, not a torch.Size of up to {MOST_AXES} axes")
-    return [_int(each, what) for each in value]
+    return [_int(item, what) for item in value]
 
 
 def main() -> None:
     seconds, memory = int(sys.argv[1]), int(sys.argv[2])
     for what, most in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0)):
-        hard = resource.getrlimit(what)[1]  # it may be lowered, never raised
+        hard = resource.getrlimit(what)[1]  # may be lowered, never raised
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(what, (most, most))
-    gc.disable()  # every object is kept until the end, so a collection would find nothing
+    gc.disable()  # all objects live until the end
     try:
         content = sys.stdin.buffer.read()
-        room = 2 * len(content) + 1000  # what is said of tensors is no longer than the pickle that says it
+        room = 2 * len(content) + 1000  # the output is not much longer than the pickle
         for tensor in tensors(content):
             line = json.dumps(tensor)
             room -= len(line)

@@ -1,7 +1,7 @@
-"""Rotary position embedding in plain torch: its frequencies from the papers' formulas, and the turning.
+"""Rotary position embedding in plain torch: frequencies, from the papers' formulas, and rotation.
 
-All in fp32, as Megatron-Core and transformers have it: at position 100,000 an angle that was rounded
-elsewhere is another angle.
+In fp32 throughout, as in Megatron-Core and transformers: at position 100,000, rounding at another point gives a
+different angle.
 """
 
 import math
@@ -21,51 +21,51 @@ def frequencies(rope: Rope, size: int) -> Tensor:
         case "linear":  # Chen et al. 2023, "Extending Context Window": positions are divided
             return plain / rope.factor
         case "llama3":
-            return _mixed(plain, rope.factor, _llama3_kept(rope, plain))
+            return _interpolated(plain, rope.factor, _llama3_ramp(rope, plain))
         case "yarn":
-            return _mixed(plain, rope.factor, _yarn_kept(rope, size))
+            return _interpolated(plain, rope.factor, _yarn_ramp(rope, size))
 
 
-def _mixed(plain: Tensor, factor: float, kept: Tensor) -> Tensor:
-    """Frequencies of which `kept`, 0 to 1, stays as it was; the rest is divided by `factor`."""
-    return plain / factor * (1 - kept) + plain * kept
+def _interpolated(plain: Tensor, factor: float, ramp: Tensor) -> Tensor:
+    """Interpolate between frequencies divided by `factor` (ramp 0) and unchanged ones (ramp 1)."""
+    return plain / factor * (1 - ramp) + plain * ramp
 
 
-def _llama3_kept(rope: Rope, plain: Tensor) -> Tensor:
-    """Llama 3.1 (Grattafiori et al. 2024; the formula is in its released code): by turns in the original positions."""
-    turns = rope.original_positions * plain / (2 * math.pi)
-    return ((turns - rope.low_frequency) / (rope.high_frequency - rope.low_frequency)).clamp(0, 1)
+def _llama3_ramp(rope: Rope, plain: Tensor) -> Tensor:
+    """Llama 3.1 (Grattafiori et al. 2024; formula from its released code): by rotations in the original context."""
+    rotations = rope.original_positions * plain / (2 * math.pi)
+    return ((rotations - rope.low_frequency) / (rope.high_frequency - rope.low_frequency)).clamp(0, 1)
 
 
-def _yarn_kept(rope: Rope, size: int) -> Tensor:
+def _yarn_ramp(rope: Rope, size: int) -> Tensor:
     """YaRN (Peng et al. 2023), section 3.2, as in its released code: a ramp over the dimensions, from the one
-    that makes beta_fast turns in the original positions to the one that makes beta_slow."""
-    first, last = (_dimension_with(turns, rope, size) for turns in (rope.beta_fast, rope.beta_slow))
+    with beta_fast rotations in the original context to the one with beta_slow."""
+    first, last = (_dimension_with(rotations, rope, size) for rotations in (rope.beta_fast, rope.beta_slow))
     if rope.truncate:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, size - 1)
-    width = last - first or 0.001  # its released code's guard against a division by zero
+    width = last - first or 0.001  # the released code's guard against division by zero
     return 1 - ((torch.arange(size // 2, dtype=torch.float32) - first) / width).clamp(0, 1)
 
 
-def _dimension_with(turns: float, rope: Rope, size: int) -> float:
-    """The dimension, not a whole number, that makes so many turns: YaRN's r(d) solved for d."""
-    return size * math.log(rope.original_positions / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+def _dimension_with(rotations: float, rope: Rope, size: int) -> float:
+    """The fractional dimension that has so many rotations: YaRN's r(d) solved for d."""
+    return size * math.log(rope.original_positions / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
 
 
 def cosines_sines(rope: Rope, size: int, length: int) -> tuple[Tensor, Tensor]:
-    """Of positions 0 to length - 1, each (length, 1, size / 2): the 1 is for the heads."""
+    """For positions 0 to length - 1, each (length, 1, size / 2), to broadcast over heads."""
     angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies(rope, size)).unsqueeze(1)
     return angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
 
 
-def turn(x: Tensor, rope: Rope, paired: bool = False) -> Tensor:
-    """Queries or keys (batch, length, heads, size), turned by their positions.
+def rotate(x: Tensor, rope: Rope, interleaved: bool = False) -> Tensor:
+    """Queries or keys (batch, length, heads, size), rotated by their positions.
 
-    A pair is a dimension and the one half a head further, or, `paired`, the one beside it. Then too the
-    result has all first ones before all second ones, as Megatron and transformers leave it: queries and
-    keys alike, so their products are the same.
+    Pairs are a dimension and the one half a head further or, `interleaved`, the adjacent one. In both cases the result
+    has the first elements of all pairs before the second ones, as in Megatron and transformers; queries and keys have
+    the same order, so their products do not change.
     """
-    first, second = (x[..., 0::2], x[..., 1::2]) if paired else x.chunk(2, dim=-1)
+    first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else x.chunk(2, dim=-1)
     cosines, sines = cosines_sines(rope, x.size(-1), x.size(1))
     return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)

@@ -1,11 +1,11 @@
-"""Hugging Face's weights: safetensors, one file or several with an index, read and written row by row.
+"""Read and write Hugging Face's safetensors row by row, in one file or several with an index.
 
     8 bytes     length of the header, little endian
     header      JSON: {name: {"dtype", "shape", "data_offsets": [start, stop]}, "__metadata__": {…}}
     data        tensor after tensor, without gaps
 
-The library's own writer wants a whole file's tensors in memory, so the header is written here
-(https://github.com/huggingface/safetensors#format); the library checks every file that is read.
+The safetensors library's writer needs all tensors of a file in memory, so the header is written here
+(https://github.com/huggingface/safetensors#format). Files to be read are validated by the library.
 """
 
 import json
@@ -32,50 +32,47 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A tensor, and where its bytes are."""
+class StoredTensor:
+    """A tensor and the location of its bytes."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     file: str
-    offset: int  # bytes, from the file's beginning
+    offset: int  # bytes from the start of the file
 
 
 class Model:
-    """A folder's tensors by name. Raises ConversionError when files are missing, damaged or contradict the index."""
+    """A folder's tensors by name. Raises ConversionError if files are missing, damaged or contradict the index."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files = OpenFiles(folder)
-        self.tensors: dict[str, Stored] = {}
+        self.tensors: dict[str, StoredTensor] = {}
         listed = _listed(folder)
-        self.names = {*listed, *([] if SINGLE in listed else [INDEX])}  # of the files that are read
+        self.names = {*listed, *([] if SINGLE in listed else [INDEX])}  # the files that are read
         for file, names in listed.items():
             found = _tensors(folder / file)
             if names is not None and names != found.keys():
-                words = ", ".join(sorted(names ^ found.keys())[:5])
-                raise ConversionError(f"{folder / file}: has other tensors than {INDEX} says: {words}")
+                listing = ", ".join(sorted(names ^ found.keys())[:5])
+                raise ConversionError(f"{folder / file}: does not have the tensors that {INDEX} lists: {listing}")
             self.tensors |= found
-
-    def close(self) -> None:
-        self._files.close()
 
     def digest(self, name: str) -> str:
         """BLAKE3 of a tensor's bytes."""
-        stored = self.tensors[name]
-        size = prod(stored.shape) * stored.dtype.itemsize
-        return digest(self._files.descriptor(stored.file), stored.offset, size)
+        tensor = self.tensors[name]
+        size = prod(tensor.shape) * tensor.dtype.itemsize
+        return digest(self._files.descriptor(tensor.file), tensor.offset, size)
 
     def rows_into(self, name: str, start: int, rows: Tensor) -> None:
-        """Fill `rows`, contiguous, from row `start` of a tensor on."""
-        stored = self.tensors[name]
-        offset = stored.offset + start * prod(stored.shape[1:]) * stored.dtype.itemsize
-        read_into(self._files.descriptor(stored.file), rows, offset, self.folder / stored.file)
+        """Fill `rows`, contiguous, with a tensor's rows from `start` on."""
+        tensor = self.tensors[name]
+        offset = tensor.offset + start * prod(tensor.shape[1:]) * tensor.dtype.itemsize
+        read_into(self._files.descriptor(tensor.file), rows, offset, self.folder / tensor.file)
 
 
 def _listed(folder: Path) -> dict[str, set[str] | None]:
-    """The folder's weight files, and the tensors that the index says are in each."""
-    if (folder / SINGLE).exists():  # transformers prefers it to an index, too
+    """The folder's weight files, and the tensors in each according to the index."""
+    if (folder / SINGLE).exists():  # transformers also prefers it to an index
         return {SINGLE: None}
     index = folder / INDEX
     if not index.exists():
@@ -83,25 +80,25 @@ def _listed(folder: Path) -> dict[str, set[str] | None]:
     try:
         weight_map: dict[str, str] = dict(read_json(index)["weight_map"])
         if not all(isinstance(place, str) for place in weight_map.values()):
-            raise ValueError("weight_map names a file by something else than words")
+            raise ValueError("a file name in weight_map is not a string")
     except (ConversionError, ValueError, KeyError, TypeError) as error:
         raise ConversionError(f"{index}: cannot be read ({error})") from error
     found: dict[str, set[str] | None] = {}
     for file in sorted(set(weight_map.values())):
         if Path(file).name != file:
-            raise ConversionError(f"{index}: names the file {file}, outside of the folder")
+            raise ConversionError(f"{index}: lists the file {file}, outside of the folder")
         if not (folder / file).exists():
-            raise ConversionError(f"{folder / file}: is missing, and {INDEX} names it")
+            raise ConversionError(f"{folder / file}: is missing, but {INDEX} lists it")
         found[file] = {name for name, place in weight_map.items() if place == file}
     return found
 
 
-def _tensors(path: Path) -> dict[str, Stored]:
+def _tensors(path: Path) -> dict[str, StoredTensor]:
     try:
-        with safe_open(path, "pt"):  # it checks lengths, offsets and shapes
+        with safe_open(path, "pt"):  # checks lengths, offsets and shapes
             pass
     except (SafetensorError, OSError) as error:
-        raise ConversionError(f"{path}: is no whole safetensors file ({error})") from error
+        raise ConversionError(f"{path}: is not a valid safetensors file ({error})") from error
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         header = json.loads(stream.read(length))
@@ -109,39 +106,39 @@ def _tensors(path: Path) -> dict[str, Stored]:
     found = {}
     for name, about in header.items():
         if about["dtype"] not in DTYPES:
-            raise ConversionError(f"{path}: {name} is {about['dtype']}; known are {', '.join(DTYPES)}")
+            raise ConversionError(f"{path}: {name} has dtype {about['dtype']}; supported are {', '.join(DTYPES)}")
         start, _ = about["data_offsets"]
-        found[name] = Stored(tuple(about["shape"]), DTYPES[about["dtype"]], path.name, 8 + length + start)
+        found[name] = StoredTensor(tuple(about["shape"]), DTYPES[about["dtype"]], path.name, 8 + length + start)
     return found
 
 
 class Shard:
-    """A file to be, its tensors' rows written in any order, or before, by one that was killed."""
+    """A safetensors file being written. Rows may be written in any order; those of a killed writer are kept."""
 
     def __init__(self, path: Path, tensors: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
-        """Raises OSError when there is no room for the whole file."""
+        """Raises OSError if there is no disk space for the whole file."""
         header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-        self._place: dict[str, tuple[int, int, int]] = {}  # first byte, bytes in a row, bytes
+        self._place: dict[str, tuple[int, int, int]] = {}  # offset, bytes per row, bytes
         size = 0
-        # wide types first, as the library does: then every tensor is aligned
+        # wide types first, as in the library, so that every tensor is aligned
         for name, (shape, dtype) in sorted(tensors.items(), key=lambda item: -item[1][1].itemsize):
             stop = size + prod(shape) * dtype.itemsize
             header[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [size, stop]}
             self._place[name] = (size, prod(shape[1:]) * dtype.itemsize, stop - size)
             size = stop
-        words = json.dumps(header, separators=(",", ":")).encode()
-        words += b" " * (-len(words) % 8)
-        self._data = 8 + len(words)
+        encoded = json.dumps(header, separators=(",", ":")).encode()
+        encoded += b" " * (-len(encoded) % 8)
+        self._data = 8 + len(encoded)
         self._descriptor = allocate(path, self._data + size)
-        write(self._descriptor, memoryview(len(words).to_bytes(8, "little") + words), 0)
+        write(self._descriptor, memoryview(len(encoded).to_bytes(8, "little") + encoded), 0)
 
     def write(self, name: str, start: int, content: memoryview) -> None:
-        """A tensor's rows from `start` on."""
+        """Write a tensor's rows from `start` on."""
         first, row, _ = self._place[name]
         write(self._descriptor, content, self._data + first + start * row)
 
     def digest(self, name: str) -> str:
-        """BLAKE3 of a tensor's bytes, as they are in the file now."""
+        """BLAKE3 of a tensor's bytes in the file."""
         first, _, size = self._place[name]
         return digest(self._descriptor, self._data + first, size)
 
@@ -150,7 +147,7 @@ class Shard:
 
 
 def write_index(folder: Path, shards: dict[str, dict[str, int]]) -> None:
-    """`shards`: by file name, each tensor's bytes."""
+    """Write the index. `shards`: each tensor's size in bytes, by file name."""
     total = sum(size for sizes in shards.values() for size in sizes.values())
     weight_map = {name: file for file, sizes in shards.items() for name in sizes}
     content = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}

@@ -1,11 +1,11 @@
-"""One tensor as torch.save writes it, somewhere in a file: a zip archive whose records are not compressed.
+"""Locate the data of a tensor that torch.save wrote into part of a file: a zip archive with uncompressed records.
 
-    <top>/data.pkl      how the tensor is made of its storage: a pickle, of which no part is run
-    <top>/data/<key>    the storage's numbers
+    <top>/data.pkl      how the tensor is built from its storage; a pickle that is parsed but never executed
+    <top>/data/<key>    the storage's bytes
     <top>/byteorder     "little"
 
-The archive's directory, its records' own headers and data.pkl must agree with each other. The numbers
-themselves are read later, in parts, so their CRC is not checked: manifest.json has the files' digests.
+The archive's central directory, its records' local headers and data.pkl must be consistent. The data is read later, in
+parts, so its CRC is not checked: manifest.json has the files' digests.
 """
 
 import io
@@ -21,11 +21,11 @@ import torch
 from tasks.convert.errors import ConversionError
 from tasks.convert.pickles import Call, Name, Pairs, Persistent, PickleError, Value, kind, load, shown
 
-MOST_BYTES = 1 << 16  # of a record that is read whole, and of an archive's directory: torch writes a few hundred
-_LOCAL = struct.Struct("<4s5H3I2H")  # a record's own header (APPNOTE.TXT 4.3.7)
+MOST_BYTES = 1 << 16  # of a record that is read at once, and of an archive's directory; torch writes a few hundred
+_LOCAL = struct.Struct("<4s5H3I2H")  # a record's local header (APPNOTE.TXT 4.3.7)
 _DESCRIPTORS = {struct.calcsize(layout): struct.Struct(layout) for layout in ("<4s3I", "<4sI2Q")}  # 4.3.9
 _STREAMED, _UTF8 = 0x8, 0x800  # flags (4.4.4)
-# What zipfile raises on bytes that are not an archive
+# What zipfile raises for damaged archives; NotImplementedError: for zip versions and methods that it does not support
 _DAMAGED = (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, LookupError, ValueError, OverflowError,
             EOFError, struct.error)  # fmt: skip
 
@@ -34,8 +34,12 @@ _STORAGES = {
     "DoubleStorage": torch.float64, "ByteStorage": torch.uint8, "CharStorage": torch.int8,
     "ShortStorage": torch.int16, "IntStorage": torch.int32, "LongStorage": torch.int64, "BoolStorage": torch.bool,
 }  # fmt: skip
-_TENSOR, _PARAMETER = "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_parameter"
-_NAMES = {_TENSOR, _PARAMETER, "collections.OrderedDict", *(f"torch.{name}" for name in _STORAGES)}
+_NAMES = {
+    "torch._utils._rebuild_tensor_v2",
+    "torch._utils._rebuild_parameter",
+    "collections.OrderedDict",
+    *(f"torch.{name}" for name in _STORAGES),
+}
 
 
 @dataclass(frozen=True)
@@ -43,16 +47,16 @@ class Described:
     """A tensor as torch.save describes it."""
 
     dtype: torch.dtype
-    record: str  # of the zip archive: data/<record>
-    elements: int  # of the record
-    offset: int  # in elements, within the record
+    record: str  # in the zip archive: data/<record>
+    elements: int  # in the record
+    offset: int  # in the record, elements
     shape: tuple[int, ...]
     stride: tuple[int, ...]
 
 
 def data_start(descriptor: int, offset: int, length: int, where: str) -> tuple[Described, int]:
-    """What a saved tensor is, and where its numbers begin in the file. Raises ConversionError unless they lie
-    there row by row."""
+    """A saved tensor's description, and the offset of its data in the file. Raises ConversionError unless the data is
+    contiguous."""
     try:
         part = _Part(descriptor, offset, length)
         archive = zipfile.ZipFile(part)
@@ -63,32 +67,32 @@ def data_start(descriptor: int, offset: int, length: int, where: str) -> tuple[D
         start = _data(part, archive, records, record)
         order = f"{top}/byteorder"
         if order in records and _content(part, archive, records, order) != b"little":
-            raise zipfile.BadZipFile("its numbers are not little-endian")
+            raise zipfile.BadZipFile("its data is not little-endian")
     except PickleError as error:
         raise ConversionError(f"{where}: its data.pkl {error}") from error
     except _DAMAGED as error:
-        words = shown(str(error) or type(error).__name__)
-        raise ConversionError(f"{where}: cannot be read ({words}); the file is damaged or cut off") from error
+        reason = shown(str(error) or type(error).__name__)
+        raise ConversionError(f"{where}: cannot be read ({reason}); the file is damaged or truncated") from error
     size = records[record].file_size
     whole = size == saved.elements * saved.dtype.itemsize and saved.offset + prod(saved.shape) <= saved.elements
-    if not (whole and saved.stride == _row_by_row(saved.shape)):
+    if not (whole and saved.stride == _contiguous_strides(saved.shape)):
         raise ConversionError(
             f"{where}: a tensor {list(saved.shape)} of {saved.dtype} from element {saved.offset} on, with strides "
-            f"{list(saved.stride)}, of {saved.elements} elements in {size} bytes; only whole, contiguous, "
+            f"{list(saved.stride)}, of {saved.elements} elements in {size} bytes; only complete, contiguous, "
             f"uncompressed tensors can be read"
         )
     return saved, offset + start + saved.offset * saved.dtype.itemsize
 
 
 def _records(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """By name. Raises BadZipFile unless all are stored as they are, each under a name of its own."""
+    """The records by name. Raises BadZipFile unless all are uncompressed and have unique names."""
     found: dict[str, zipfile.ZipInfo] = {}
     for record in archive.infolist():
         name = shown(record.filename)
         if record.filename in found or record.orig_filename != record.filename:
-            raise zipfile.BadZipFile(f"it has two records {name}, or one whose name is cut off")
+            raise zipfile.BadZipFile(f"it has two records {name}, or one with a truncated name")
         if record.flag_bits & ~(_STREAMED | _UTF8):
-            raise zipfile.BadZipFile(f"the flags of {name} are {record.flag_bits:#x}: encrypted, or of another kind")
+            raise zipfile.BadZipFile(f"the flags of {name} are {record.flag_bits:#x}: encrypted, or unsupported")
         if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
             raise zipfile.BadZipFile(f"{name} is compressed; only uncompressed tensors can be read")
         found[record.filename] = record
@@ -96,30 +100,30 @@ def _records(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 
 def _data(part: "_Part", archive: zipfile.ZipFile, records: dict[str, zipfile.ZipInfo], name: str) -> int:
-    """Where a record's data begin in the archive. Its own header, its size and where the next record begins must
-    leave no choice. Raises BadZipFile, KeyError."""
+    """The offset of a record's data in the archive. Its local header, its size and the start of the next record must
+    agree. Raises BadZipFile, KeyError."""
     record = records[name]
     header = part.at(record.header_offset, _LOCAL.size)
-    signature, _, flags, method, _, _, crc, stored, size, name_length, extra_length = _LOCAL.unpack(header)
+    signature, _, flags, method, _, _, crc, compressed, size, name_length, extra_length = _LOCAL.unpack(header)
     start: int = record.header_offset + _LOCAL.size + name_length + extra_length
     written = part.at(record.header_offset + _LOCAL.size, name_length)
     if (signature, flags, method, written) != (b"PK\x03\x04", record.flag_bits, 0, name.encode()):
-        raise zipfile.BadZipFile(f"no record {shown(name)} where the archive's directory says there is one")
-    limits = sorted({archive.start_dir, *(each.header_offset for each in records.values())})
+        raise zipfile.BadZipFile(f"no record {shown(name)} where the archive's directory lists it")
+    limits = sorted({archive.start_dir, *(other.header_offset for other in records.values())})
     end = next((limit for limit in limits if limit > record.header_offset), -1)
     after = end - start - record.file_size
     if flags & _STREAMED and after in _DESCRIPTORS:
-        signature, crc, stored, size = _DESCRIPTORS[after].unpack(part.at(start + record.file_size, after))
+        signature, crc, compressed, size = _DESCRIPTORS[after].unpack(part.at(start + record.file_size, after))
         right = signature == b"PK\x07\x08"
     else:
         right = after == 0 and not flags & _STREAMED
-    if not right or (crc, stored, size) != (record.CRC, record.file_size, record.file_size):
-        raise zipfile.BadZipFile(f"{shown(name)} is not as long as it should be, or overlaps another record")
+    if not right or (crc, compressed, size) != (record.CRC, record.file_size, record.file_size):
+        raise zipfile.BadZipFile(f"{shown(name)} does not have the expected length, or overlaps another record")
     return start
 
 
 def _content(part: "_Part", archive: zipfile.ZipFile, records: dict[str, zipfile.ZipInfo], name: str) -> bytes:
-    """A small record, whose CRC zipfile checks."""
+    """A small record's content. zipfile checks its CRC."""
     _data(part, archive, records, name)
     return archive.read(name)
 
@@ -144,20 +148,20 @@ def _described(content: bytes) -> Described:
             ),
             state=None,
         ) if storage.removeprefix("torch.") in _STORAGES:
-            # what else may follow says that the numbers are to be conjugated or negated
-            if any(each is not None and not (isinstance(each, Pairs) and not each.items) for each in more):
-                raise PickleError("describes a tensor whose numbers are to be changed when they are read")
+            # further arguments mark a lazily conjugated or negated tensor
+            if any(item is not None and not (isinstance(item, Pairs) and not item.items) for item in more):
+                raise PickleError("describes a tensor that is conjugated or negated when it is read")
             if not re.fullmatch(r"\d+", record):
                 raise PickleError(f"names the record {shown(record)}, which is not a number")
             dtype = _STORAGES[storage.removeprefix("torch.")]
             numbers = (_count(elements), _count(offset), _counts(shape), _counts(stride))
             return Described(dtype, record, *numbers)
-    raise PickleError(f"has a {kind(found)} in it, not a tensor as torch.save describes it")
+    raise PickleError(f"contains a {kind(found)}, not a tensor as torch.save describes it")
 
 
 def _count(value: Value) -> int:
     if type(value) is not int or not 0 <= value < 2**63:
-        raise PickleError(f"has a {kind(value)} among its sizes that is no size")
+        raise PickleError(f"has a {kind(value)} among its sizes that is not a size")
     return value
 
 
@@ -165,13 +169,13 @@ def _counts(values: tuple[Value, ...]) -> tuple[int, ...]:
     return tuple(map(_count, values))
 
 
-def _row_by_row(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """A contiguous tensor's strides, in elements."""
     return tuple(prod(max(size, 1) for size in shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 class _Part(io.RawIOBase):
-    """Part of a file as a file, for zipfile; only small pieces of it can be read."""
+    """Part of a file as a file object for zipfile. Only small reads are allowed."""
 
     def __init__(self, descriptor: int, start: int, length: int) -> None:
         self._descriptor, self._start, self._length, self._at = descriptor, start, length, 0
@@ -185,7 +189,7 @@ class _Part(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         place = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._length}[whence] + offset
         if place < 0:
-            raise zipfile.BadZipFile("it refers to what is before its beginning")
+            raise zipfile.BadZipFile("it refers to an offset before its start")
         self._at = place
         return place
 
@@ -195,16 +199,16 @@ class _Part(io.RawIOBase):
     def read(self, size: int | None = -1) -> bytes:
         left = max(0, self._length - self._at)
         size = left if size is None or size < 0 else min(size, left)
-        if size > 2 * MOST_BYTES:  # zipfile looks for the directory in the last 64 KiB and a little more
+        if size > 2 * MOST_BYTES:  # zipfile searches for the directory in the last 64 KiB and a little more
             raise zipfile.BadZipFile(f"its directory or its data.pkl has {size} bytes")
         content = os.pread(self._descriptor, size, self._start + self._at)
         self._at += len(content)
         return content
 
     def at(self, offset: int, size: int) -> bytes:
-        """Raises BadZipFile when the file ends too early."""
+        """The bytes at an offset. Raises BadZipFile if the part is too short."""
         self.seek(offset)
         content = self.read(size)
         if len(content) != size:
-            raise zipfile.BadZipFile("it ends too early")
+            raise zipfile.BadZipFile("it is truncated")
         return content

@@ -1,4 +1,4 @@
-"""What the conversion from Megatron to Hugging Face is."""
+"""The spec of the export from Megatron to Hugging Face."""
 
 from typing import Literal
 
@@ -9,14 +9,14 @@ from tasks.spec import Problem, StageSpec
 
 
 class ConvertSpec(StageSpec):
-    """A Hugging Face model of a Megatron checkpoint."""
+    """Export of a Megatron checkpoint to a Hugging Face model."""
 
     dtype: Literal["bf16", "fp32"] = Field("bf16", description="Storage type of the exported weights")
     max_shard_gb: float = Field(5.0, gt=0, le=100, description="Size of one safetensors file, in GB")
 
 
 def unexportable(model: ModelSpec) -> list[Problem]:
-    """What Megatron can train and the family's Hugging Face model cannot say."""
+    """What Megatron can train but the family's Hugging Face model cannot represent."""
     found = []
     if model.experts and model.experts.shared_ffn_hidden:
         allowed = f"0: Hugging Face's {model.family} has no shared expert, so `convert` could not export the model"

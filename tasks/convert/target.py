@@ -1,5 +1,5 @@
-"""Where a conversion may write: never through a symbolic link, never over or into what it reads, and over something
-that exists only where --replace was given and that is a model or a checkpoint."""
+"""Check where a conversion may write: never through a symbolic link, never over or into its inputs, and over an
+existing folder only with --replace and if it is a model or checkpoint."""
 
 import os
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ ACCOUNT = "conversion.json"  # under record/
 
 
 def normalized(target: Path) -> Path:
-    """`target` as an absolute path with a name of its own; its last component is not resolved."""
+    """`target` as an absolute path that has a name; its last component is not resolved."""
     found = target.resolve() if target.name in ("", "..") else target.parent.resolve() / target.name
     if not found.name:
         raise ConversionError(f"{target}: is the root folder; choose another target")
@@ -40,17 +40,16 @@ def check_target(target: Path, replace: bool, inputs: Iterable[Path]) -> None:
 
 
 def check_existing(target: Path, replace: bool) -> None:
-    """Raises ConversionError when something is at `target` that may not be replaced."""
+    """Raises ConversionError if `target` exists and may not be replaced."""
     _refuse_link(target)
     if not os.path.lexists(target):
         return
     if not replace:
-        raise ConversionError(f"{target}: exists; choose another target, or say --replace")
+        raise ConversionError(f"{target}: exists; choose another target, or pass --replace")
     if not _replaceable(target):
         raise ConversionError(
             f"{target}: is not a model or a checkpoint (it has neither a config.json with a model_type, a {METADATA} "
-            f"nor a {RECORD}/{ACCOUNT}), so --replace does not delete it; choose another target, or delete "
-            f"it yourself"
+            f"nor a {RECORD}/{ACCOUNT}), so --replace does not delete it; choose another target, or delete it yourself"
         )
 
 
@@ -60,13 +59,13 @@ def _refuse_link(place: Path) -> None:
 
 
 def _inside(path: Path, folder: Path) -> bool:
-    """Whether `path` is `folder`, or in it, by whatever name."""
+    """Whether `path` is `folder` or inside of it, under any name."""
     path = path.resolve()
-    return folder.exists() and any(each.exists() and each.samefile(folder) for each in (path, *path.parents))
+    return folder.exists() and any(place.exists() and place.samefile(folder) for place in (path, *path.parents))
 
 
 def _with_linked_files(folder: Path) -> list[Path]:
-    """A folder, and where its links lead: in the hub's cache all of its files are elsewhere."""
+    """A folder and the symbolic links in it: in the hub's cache all files are links."""
     return [folder, *(path for path in folder.iterdir() if path.is_symlink())] if folder.is_dir() else [folder]
 
 

@@ -1,13 +1,12 @@
-"""Megatron's dist_checkpointing in its torch_dist format, read straight from its files.
+"""Read Megatron's torch_dist checkpoints directly from their files.
 
-    .metadata             a pickle: each tensor's whole shape and dtype, its chunks' places in it, and each
-                          chunk's file, offset and length
-    __<rank>_<n>.distcp   one zip archive after the other, each a chunk as torch.save writes it
-    common.pt, metadata.json, …   what is no tensor
+    .metadata             a pickle: each tensor's global shape and dtype, and each chunk's position in the tensor,
+                          file, offset and length
+    __<rank>_<n>.distcp   concatenated zip archives, each a chunk as torch.save writes it
+    common.pt, metadata.json, …   everything that is not a tensor
 
-The chunks are those of the layout that saved: a tensor parallel rank's rows or columns, a pipeline
-stage's layers, an expert parallel rank's experts. Here rows are put together from whichever chunks
-there are, without process groups and without Megatron.
+The chunks depend on the layout that saved the checkpoint: a tensor parallel rank's rows or columns, a pipeline stage's
+layers, an expert parallel rank's experts. Rows are assembled from the chunks, without process groups or Megatron.
 """
 
 import stat
@@ -23,16 +22,16 @@ from torch import Tensor
 
 from tasks.convert.errors import ConversionError
 from tasks.convert.files import OpenFiles, read_into
-from tasks.convert.metadata import Chunk, Stored, read_metadata
+from tasks.convert.metadata import CheckpointTensor, Chunk, read_metadata
 from tasks.convert.saved_tensor import data_start
 
 METADATA = ".metadata"
-_MOST_AXES = 4  # of a weight: its layer, its expert, rows and columns
-_NO_WEIGHTS = ("optimizer.", "chained_", "rng")  # how the names of a checkpoint's other tensors begin
+_MOST_AXES = 4  # of a weight: layer, expert, rows and columns
+_NO_WEIGHTS = ("optimizer.", "chained_", "rng")  # prefixes of a checkpoint's other tensors
 
 
 class Checkpoint:
-    """A checkpoint's tensors by name. Raises ConversionError when it is damaged, or none."""
+    """A checkpoint's tensors by name. Raises ConversionError if it is damaged or not a checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,21 +42,18 @@ class Checkpoint:
         self._lock = threading.Lock()
 
     def weights(self) -> set[str]:
-        """The names that are not the optimizer's or the random states'."""
+        """The names of the weights, without optimizer state and RNG states."""
         return {name for name in self.tensors if not name.startswith(_NO_WEIGHTS)}
 
     def files(self) -> set[str]:
-        """The names of all files that its tensors are in."""
-        return {chunk.file for stored in self.tensors.values() for chunk in stored.chunks}
-
-    def close(self) -> None:
-        self._files.close()
+        """The names of all files with tensors."""
+        return {chunk.file for tensor in self.tensors.values() for chunk in tensor.chunks}
 
     def rows(self, name: str, index: tuple[int, ...], start: int, stop: int) -> Tensor:
-        """Rows `start` to `stop` of a tensor, or of one with leading axes of its part at `index`."""
-        stored = self.tensors[name]
+        """Rows [start, stop) of a tensor, or of its part at `index` along the leading axes."""
+        tensor = self.tensors[name]
         axes = len(index)
-        wanted = (stop - start, *stored.shape[axes + 1 :])
+        wanted = (stop - start, *tensor.shape[axes + 1 :])
         found: Tensor | None = None
         filled = 0
         for chunk in self._chunks_of(name, index):
@@ -65,11 +61,11 @@ class Checkpoint:
             low, high = max(start, first), min(stop, first + height)
             if low >= high:
                 continue
-            here = self._rows_of(chunk, stored.dtype, index, low - first, high - first)
+            here = self._rows_of(chunk, tensor.dtype, index, low - first, high - first)
             if here.shape == wanted:
                 found = here
             else:
-                found = torch.empty(wanted, dtype=stored.dtype) if found is None else found
+                found = torch.empty(wanted, dtype=tensor.dtype) if found is None else found
                 columns = tuple(
                     slice(at, at + size) for at, size in zip(chunk.start[axes + 1 :], here.shape[1:], strict=True)
                 )
@@ -83,8 +79,8 @@ class Checkpoint:
         return found
 
     def _chunks_of(self, name: str, index: tuple[int, ...]) -> list[Chunk]:
-        """Those that have anything of the part at `index`. A stack of experts has thousands, so they are looked
-        through once, and not for each block of rows."""
+        """The chunks that overlap the part at `index`. Cached: a stack of experts has thousands, too many to search for
+        each block of rows."""
         key = name, len(index)
         with self._lock:
             if key not in self._parts:
@@ -103,7 +99,7 @@ class Checkpoint:
         return rows
 
     def _data_start(self, chunk: Chunk, dtype: torch.dtype) -> int:
-        """Where a chunk's numbers begin in its file, once its archive has been checked."""
+        """The offset of a chunk's data in its file. Checks the archive on first use."""
         with self._lock:
             if chunk not in self._data:
                 self._data[chunk] = self._checked(chunk, dtype)
@@ -120,44 +116,44 @@ class Checkpoint:
         return start
 
 
-def _by_part(stored: Stored, axes: int) -> dict[tuple[int, ...], list[Chunk]]:
-    """For each place along the first axes, the chunks that have anything there."""
+def _by_part(tensor: CheckpointTensor, axes: int) -> dict[tuple[int, ...], list[Chunk]]:
+    """The chunks that overlap each index along the first `axes` axes."""
     found: dict[tuple[int, ...], list[Chunk]] = {}
-    for chunk in stored.chunks:
-        spans = zip(chunk.start[:axes], chunk.shape[:axes], stored.shape[:axes], strict=True)
+    for chunk in tensor.chunks:
+        spans = zip(chunk.start[:axes], chunk.shape[:axes], tensor.shape[:axes], strict=True)
         for index in product(*(range(at, min(at + size, end)) for at, size, end in spans)):
             found.setdefault(index, []).append(chunk)
     return found
 
 
-def _tensors(folder: Path) -> dict[str, Stored]:
+def _tensors(folder: Path) -> dict[str, CheckpointTensor]:
     path = folder / METADATA
     if not path.is_file():
-        raise ConversionError(f"{folder}: has no {METADATA}, so it is no torch_dist checkpoint of Megatron's")
+        raise ConversionError(f"{folder}: has no {METADATA}, so it is not a torch_dist checkpoint")
     found = read_metadata(path)
     sizes: dict[str, int] = {}
-    for name, stored in found.items():
-        for chunk in stored.chunks:
+    for name, tensor in found.items():
+        for chunk in tensor.chunks:
             end = chunk.offset + chunk.length
             if chunk.file not in sizes:
                 if Path(chunk.file).name != chunk.file:
-                    raise ConversionError(f"{path}: {name} is said to be in {chunk.file}, outside of the checkpoint")
+                    raise ConversionError(f"{path}: puts {name} in {chunk.file}, outside of the checkpoint")
                 sizes[chunk.file] = _size(folder / chunk.file)
             if end > sizes[chunk.file]:
                 raise ConversionError(
-                    f"{folder / chunk.file}: has {sizes[chunk.file]} bytes, and {name} should end at {end}: the file "
-                    f"is cut off"
+                    f"{folder / chunk.file}: has {sizes[chunk.file]} bytes, but {name} should end at {end}: the file "
+                    f"is truncated"
                 )
-    weights = {name: stored for name, stored in found.items() if not name.startswith(_NO_WEIGHTS)}
-    for name, stored in weights.items():
-        if len(stored.shape) > _MOST_AXES:  # `tiles` takes 2^axes steps for a chunk
-            raise ConversionError(f"{path}: {name} has {len(stored.shape)} axes; a weight has at most {_MOST_AXES}")
-        if not tiles(stored.shape, [(chunk.start, chunk.shape) for chunk in stored.chunks]):
-            raise ConversionError(f"{path}: the chunks of {name} {list(stored.shape)} overlap, or leave some of it out")
-        for chunk in stored.chunks:
-            if prod(chunk.shape) * stored.dtype.itemsize > chunk.length:
+    weights = {name: tensor for name, tensor in found.items() if not name.startswith(_NO_WEIGHTS)}
+    for name, tensor in weights.items():
+        if len(tensor.shape) > _MOST_AXES:  # `tiles` takes 2^axes steps per chunk
+            raise ConversionError(f"{path}: {name} has {len(tensor.shape)} axes; a weight has at most {_MOST_AXES}")
+        if not tiles(tensor.shape, [(chunk.start, chunk.shape) for chunk in tensor.chunks]):
+            raise ConversionError(f"{path}: the chunks of {name} {list(tensor.shape)} overlap or leave gaps")
+        for chunk in tensor.chunks:
+            if prod(chunk.shape) * tensor.dtype.itemsize > chunk.length:
                 raise ConversionError(
-                    f"{path}: a chunk {list(chunk.shape)} of {name} in {stored.dtype} cannot be stored in "
+                    f"{path}: a chunk {list(chunk.shape)} of {name} in {tensor.dtype} cannot be stored in "
                     f"{chunk.length} bytes"
                 )
     _refuse_shared_bytes(path, weights)
@@ -165,11 +161,11 @@ def _tensors(folder: Path) -> dict[str, Stored]:
 
 
 def tiles(shape: tuple[int, ...], chunks: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
-    """Whether the chunks (start, shape) cover a tensor exactly: nothing twice, nothing left out, nothing outside.
+    """Whether the chunks (start, shape) cover a tensor exactly, without overlaps, gaps or elements outside of it.
 
-    The corners of a box, with alternating signs, are the differences of its indicator function along
-    every axis. They determine the function; so the chunks' sum is the tensor's box exactly when their
-    corners add up to its corners. Linear in the number of chunks.
+    The corners of a box, with alternating signs, are the differences of its indicator function along every axis and
+    determine it. So the chunks' indicator functions sum to the tensor's exactly if their corners sum to its corners.
+    Linear in the number of chunks.
     """
     if any(len(start) != len(shape) or len(size) != len(shape) or 0 in size for start, size in chunks):
         return False
@@ -181,25 +177,25 @@ def tiles(shape: tuple[int, ...], chunks: Sequence[tuple[tuple[int, ...], tuple[
     return not any(corners.values())
 
 
-def _refuse_shared_bytes(path: Path, weights: dict[str, Stored]) -> None:
-    """Every chunk has bytes of its own: torch writes each once."""
+def _refuse_shared_bytes(path: Path, weights: dict[str, CheckpointTensor]) -> None:
+    """Raises ConversionError if two chunks overlap in a file, which torch never writes."""
     places = sorted(
         (chunk.file, chunk.offset, chunk.offset + chunk.length, name)
-        for name, stored in weights.items()
-        for chunk in stored.chunks
+        for name, tensor in weights.items()
+        for chunk in tensor.chunks
     )
     for (file, _, end, name), (other_file, start, _, other) in pairwise(places):
         if file == other_file and start < end:
-            raise ConversionError(f"{path}: {name} and {other} are both said to be at byte {start} of {file}")
+            raise ConversionError(f"{path}: puts both {name} and {other} at byte {start} of {file}")
 
 
 def _size(path: Path) -> int:
     try:
         about = path.stat()
     except FileNotFoundError:
-        raise ConversionError(f"{path}: is missing, and {METADATA} names it") from None
+        raise ConversionError(f"{path}: is missing, but {METADATA} lists it") from None
     except OSError as error:
-        raise ConversionError(f"{path}: cannot be read ({error.strerror}), and {METADATA} names it") from error
+        raise ConversionError(f"{path}: cannot be read ({error.strerror}), but {METADATA} lists it") from error
     if not stat.S_ISREG(about.st_mode):
-        raise ConversionError(f"{path}: is not a regular file, and {METADATA} names it")
+        raise ConversionError(f"{path}: is not a regular file, but {METADATA} lists it")
     return about.st_size

@@ -1,8 +1,7 @@
 """Write Megatron's torch_dist format a few rows at a time.
 
-torch itself says what a saved tensor looks like: torch.save under skip_data writes an archive whose
-numbers are left out. What comes before and after them is copied around each tensor's rows. So any
-version of torch, and Megatron through it, reads what it would have written.
+torch.save under skip_data writes an archive without the tensor's data. What comes before and after the data is copied
+around each tensor's rows. So every version of torch, and so Megatron, reads what it would have written itself.
 """
 
 import json
@@ -33,19 +32,19 @@ from tasks.convert.mapping import Weight
 from tasks.convert.saved_tensor import data_start
 from tasks.convert.torch_dist import METADATA
 
-# Megatron's dist_checkpointing: which writers made it
+# Megatron's dist_checkpointing: the backends that wrote the checkpoint
 ABOUT = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch",
          "common_backend_version": 1}  # fmt: skip
-# Besides its weights a module of Megatron's has a state: of its fp8 scaling, and otherwise none. It wants that too
+# Megatron's modules also load an extra state, which is None without fp8
 NO_STATE = "no_state.distcp"
 _COMMON, _ABOUT = "common.pt", "metadata.json"
 SMALL = (NO_STATE, _COMMON, _ABOUT, METADATA)  # what `write_metadata` writes
-STATELESS = ("embedding.word_embeddings", "output_layer", "mlp.router")  # have not even none
+STATELESS = ("embedding.word_embeddings", "output_layer", "mlp.router")  # modules without extra state
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A saved tensor without its numbers."""
+    """A saved tensor's archive without its data."""
 
     head: bytes
     tail: bytes
@@ -53,22 +52,22 @@ class Archive:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one weight's archive is."""
+    """The location of one weight's archive, in bytes."""
 
     file: str
     offset: int
     length: int
-    data: int  # where its numbers begin, in the file
-    row: int  # bytes
+    data: int  # offset of the weight's data in the file
+    row: int
 
 
 @cache
 def archive(shape: tuple[int, ...], dtype: torch.dtype) -> Archive:
-    """A tensor's archive as this torch writes it."""
+    """A tensor's archive as the installed torch writes it."""
     with tempfile.TemporaryDirectory(prefix="baton-") as folder:
         path = Path(folder) / "tensor.pt"
         with skip_data():
-            torch.save(torch.empty(shape, dtype=dtype), path)  # its memory is never touched
+            torch.save(torch.empty(shape, dtype=dtype), path)  # the tensor's memory is never touched
         with path.open("rb") as stream:
             start = data_start(stream.fileno(), 0, path.stat().st_size, str(path))[1]
             head = stream.read(start)
@@ -77,15 +76,15 @@ def archive(shape: tuple[int, ...], dtype: torch.dtype) -> Archive:
 
 
 def chunk_shape(weight: Weight) -> tuple[int, ...]:
-    """A weight as a part of its stacked tensor."""
+    """A weight's shape as a chunk of its stacked tensor."""
     return (*[1] * len(weight.index), *weight.shape)
 
 
 class DistFile:
-    """One .distcp file to be, with all of `weights`; written in any order, or before, by one that was killed."""
+    """A .distcp file being written. Rows may be written in any order; those of a killed writer are kept."""
 
     def __init__(self, path: Path, weights: Iterable[tuple[Weight, torch.dtype]]) -> None:
-        """Raises OSError when there is no room for it."""
+        """Raises OSError if there is no disk space for the whole file."""
         self.places: dict[str, Place] = {}
         pieces = []
         offset = 0
@@ -102,12 +101,12 @@ class DistFile:
             write(self._descriptor, memoryview(content), at)
 
     def write(self, weight: Weight, start: int, content: memoryview) -> None:
-        """A weight's rows from `start` on."""
+        """Write a weight's rows from `start` on."""
         place = self.places[weight.name]
         write(self._descriptor, content, place.data + start * place.row)
 
     def digest(self, weight: Weight) -> str:
-        """BLAKE3 of a weight's bytes, as they are in the file now."""
+        """BLAKE3 of a weight's bytes in the file."""
         place = self.places[weight.name]
         return digest(self._descriptor, place.data, weight.shape[0] * place.row)
 
@@ -116,14 +115,14 @@ class DistFile:
 
 
 def extra_states(weights: Iterable[Weight]) -> Iterator[str]:
-    """The names under which Megatron looks for its modules' states, its own layers and Transformer Engine's."""
+    """The names of the extra states that Megatron's local and Transformer Engine layers load."""
     for weight in weights:
         module = weight.key.rpartition(".")[0]
         if module.endswith(STATELESS):
             continue
         place = ".".join(map(str, weight.index or (0,))) + "_" + ".".join(map(str, weight.leading or (1,)))
         yield f"{module}._extra_state/shard_{place}"
-        if module.endswith("self_attention.linear_proj"):  # beside it, without weights
+        if module.endswith("self_attention.linear_proj"):  # core_attention has no weights
             yield f"{module.removesuffix('linear_proj')}core_attention._extra_state/shard_{place}"
 
 
@@ -132,7 +131,7 @@ def weights_file(number: int) -> str:
 
 
 def write_metadata(folder: Path, weights: Iterable[tuple[Weight, torch.dtype]], places: dict[str, Place]) -> None:
-    """What makes a folder of .distcp files a checkpoint; last."""
+    """Write the files that make a folder of .distcp files a checkpoint; call it last."""
     weights = list(weights)
     tensors: dict[str, STORAGE_TYPES] = {}
     chunks: dict[str, list[ChunkStorageMetadata]] = {}

@@ -1,7 +1,7 @@
-"""Move weights between the two formats, a block of rows at a time, on a few threads.
+"""Move weights between the two formats, one block of rows at a time, on a few threads.
 
-Neither a weight nor a file is ever whole in memory: a block is read, cast, digested and written
-while it is in the processor's cache, so that the pace is that of copying a file.
+Neither a weight nor a file is ever entirely in memory: a block is read, cast, digested and written while it is in the
+CPU's cache, so the conversion is about as fast as copying the files.
 """
 
 import os
@@ -22,13 +22,13 @@ from tasks.convert.mapping import Weight
 BLOCK = 1 << 20  # bytes
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 THREADS = min(4, os.cpu_count() or 1)
-AHEAD = 4 * THREADS  # weights in hand
+AHEAD = 4 * THREADS  # weights queued
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One weight in the account: what it is in Megatron's checkpoint, and what its parts are in Hugging Face's
-    files. A digest is BLAKE3 of the tensor's bytes, row by row."""
+    """One weight in the conversion record, as stored in Megatron's checkpoint and, in parts, in Hugging Face's files.
+    Digests are BLAKE3 of the tensor's bytes."""
 
     megatron: str
     shape: list[int]
@@ -45,47 +45,47 @@ class Part:
     digest: str
 
 
-def cast(name: str, stored: torch.dtype, wanted: str | None) -> torch.dtype:
-    """The type that a weight is written in; `wanted`: one of DTYPES, or None for the type it has."""
-    # the bias that decides between close experts stays as exact as it is: DeepSeek-V3 keeps it in fp32
-    return stored if wanted is None or "expert_bias" in name else DTYPES[wanted]
+def cast(name: str, source_dtype: torch.dtype, wanted: str | None) -> torch.dtype:
+    """The type that a weight is written in. `wanted`: one of DTYPES; None: unchanged."""
+    # the bias that decides between experts with close scores is never cast: DeepSeek-V3 keeps it in fp32
+    return source_dtype if wanted is None or "expert_bias" in name else DTYPES[wanted]
 
 
 def size(weights: Iterable[Weight], dtypes: dict[str, torch.dtype]) -> int:
-    """Bytes of all weights; `dtypes`: each one's, by its name."""
+    """Size of all weights in bytes. `dtypes`: by the weight's name."""
     return sum(weight.elements * dtypes[weight.name].itemsize for weight in weights)
 
 
 def _rounded(rows: Tensor, dtype: torch.dtype, weight: Weight) -> Tensor:
-    """`rows` as `dtype`; infinities and NaNs stay. Raises ConversionError where a finite number would be infinite."""
-    found = rows.to(dtype)
+    """`rows` as `dtype`; infinities and NaNs are kept. Raises ConversionError if a finite number would overflow."""
+    result = rows.to(dtype)
     if rows.dtype != dtype:
-        lost = found.isinf() & rows.isfinite()
-        if lost.any():
+        overflow = result.isinf() & rows.isfinite()
+        if overflow.any():
             raise ConversionError(
-                f"{weight.name} has {float(rows[lost][0]):.6g}, and {str(dtype).removeprefix('torch.')} ends at "
-                f"{torch.finfo(dtype).max:.6g}; choose a wider --dtype, or leave the type as it is"
+                f"{weight.name} has {float(rows[overflow][0]):.6g}, and {str(dtype).removeprefix('torch.')} goes up to "
+                f"{torch.finfo(dtype).max:.6g}; choose a wider --dtype, or leave the type unchanged"
             )
-    return found
+    return result
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows of a block that are rows of a part."""
+    """Consecutive rows of a block that come from one part."""
 
     part: int
-    row: int  # the first, in the part
+    row: int  # first row in the part
     start: int  # in the block
     stop: int
 
 
 def blocks(weight: Weight, itemsize: int, most: int = BLOCK) -> Iterator[tuple[int, int, list[Piece]]]:
-    """A weight's rows, `start` to `stop`, in blocks of about `most` bytes, and each block's pieces."""
+    """A weight's rows [start, stop) in blocks of about `most` bytes, with each block's pieces."""
     height = _height(weight, itemsize, most)
     ends, end = [], 0
     for segment in weight.segments:
         ends.append(end := end + segment.stop - segment.start)
-    first = 0  # of the segments that are not behind us
+    first = 0  # the first segment that has not been passed
     for start in range(0, weight.shape[0], height):
         stop = min(start + height, weight.shape[0])
         pieces = []
@@ -106,7 +106,7 @@ def _height(weight: Weight, itemsize: int, most: int = BLOCK) -> int:
 
 
 def _same_bytes(weight: Weight, ours: torch.dtype | None, theirs: torch.dtype) -> bool:
-    """Whether a weight's bytes are those of its one part: then one digest serves both."""
+    """Whether a weight has the same bytes as its only part, so that one digest serves both."""
     return len(weight.segments) == 1 and ours == theirs
 
 
@@ -116,37 +116,38 @@ def export_weight(
     read: Callable[[int, int], Tensor],
     write: Callable[[str, int, memoryview], None],
 ) -> Entry:
-    """`read(start, stop)` gives Megatron's rows; `write(name, row, bytes)` takes a part's, as `dtype`."""
+    """Export one weight. `read(start, stop)` returns Megatron's rows; `write(name, row, bytes)` writes a part's, as
+    `dtype`."""
     whole, parts = blake3(), [blake3() for _ in weight.parts]
-    stored: torch.dtype | None = None
+    source_dtype: torch.dtype | None = None
     for start, stop, pieces in blocks(weight, dtype.itemsize):
         rows = read(start, stop)
-        stored = rows.dtype
-        if not _same_bytes(weight, stored, dtype):
+        source_dtype = rows.dtype
+        if not _same_bytes(weight, source_dtype, dtype):
             whole.update(raw(rows))
         rows = _rounded(rows, dtype, weight)
         for piece in pieces:
             content = raw(rows[piece.start : piece.stop])
             parts[piece.part].update(content)
             write(weight.parts[piece.part][0], piece.row, content)
-    if _same_bytes(weight, stored, dtype):
+    if _same_bytes(weight, source_dtype, dtype):
         whole = parts[0]
-    return entry(weight, str(stored), whole, str(dtype), parts)
+    return entry(weight, str(source_dtype), whole, str(dtype), parts)
 
 
 def import_weight(
     weight: Weight,
-    stored: torch.dtype,
+    source_dtype: torch.dtype,
     dtype: torch.dtype,
     read: Callable[[str, int, Tensor], None],
     write: Callable[[int, memoryview], None],
 ) -> Entry:
-    """`read(name, row, rows)` fills `rows`, of type `stored`, from a part; `write(row, bytes)` takes Megatron's,
-    as `dtype`."""
+    """Import one weight. `read(name, row, rows)` fills `rows`, of type `source_dtype`, from a part; `write(row, bytes)`
+    writes Megatron's, as `dtype`."""
     whole, parts = blake3(), [blake3() for _ in weight.parts]
-    same = _same_bytes(weight, dtype, stored)
-    # one block's memory for all of them: fresh memory would be cleared by the kernel each time
-    room = torch.empty((min(_height(weight, dtype.itemsize), weight.shape[0]), *weight.shape[1:]), dtype=stored)
+    same = _same_bytes(weight, dtype, source_dtype)
+    # reuse one block's memory: the kernel would clear fresh memory each time
+    room = torch.empty((min(_height(weight, dtype.itemsize), weight.shape[0]), *weight.shape[1:]), dtype=source_dtype)
     for start, stop, pieces in blocks(weight, dtype.itemsize):
         rows = room[: stop - start]
         for piece in pieces:
@@ -157,7 +158,7 @@ def import_weight(
         if not same:
             whole.update(content)
         write(start, content)
-    return entry(weight, str(dtype), parts[0] if same else whole, str(stored), parts)
+    return entry(weight, str(dtype), parts[0] if same else whole, str(source_dtype), parts)
 
 
 def entry(weight: Weight, ours: str, whole: blake3, theirs: str, parts: list[blake3]) -> Entry:
@@ -168,8 +169,8 @@ def entry(weight: Weight, ours: str, whole: blake3, theirs: str, parts: list[bla
     return Entry(weight.name, list(weight.shape), ours.removeprefix("torch."), whole.hexdigest(), found)
 
 
-def each(work: Callable[[Weight], Entry], weights: list[Weight], done: Callable[[Weight], None]) -> list[Entry]:
-    """`work` on every weight, on THREADS threads; results in the weights' order. The first error ends it."""
+def map_weights(work: Callable[[Weight], Entry], weights: list[Weight], done: Callable[[Weight], None]) -> list[Entry]:
+    """Run `work` on every weight, on THREADS threads; results in the weights' order. Stops at the first error."""
     found: dict[str, Entry] = {}
     pending: dict[Future[Entry], Weight] = {}
 

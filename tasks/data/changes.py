@@ -1,19 +1,18 @@
-"""What became of a source since it was last looked at, told by its documents' names and ids.
+"""Detect how a source has changed since the known corpora were made, from its documents' names and ids.
 
-A document *is* its text (its id); a name is where it stood. Of a name that stands in several corpora the
-newest counts, and each increment's `changes.json` says what was renamed and deleted beside it, so the
-corpora in their order tell what the source looked like when the last of them was made.
+A document is identified by its text (its id); a name is where the text was found. If a name is in several corpora the
+newest counts, and each increment's `changes.json` also lists what was renamed and deleted. So the corpora in order
+describe the source at the time of the last one.
 
-    new        text never seen before, under a name that tells nothing of it
-    edited     a name whose earlier text is nowhere in the source any more, and the text that it has now
-    renamed    known text that left its name and stands under another
-    returned   known text that was gone
-    deleted    a name that is gone, or was taken over by a renamed document, and its text with it
-    gone       every known text that is not in the source, whenever it went
+    new        unknown text under an unknown name
+    edited     a name whose previous text is no longer in the source, and its current text
+    renamed    known text that moved to another name
+    returned   known text that had been deleted
+    deleted    a name that no longer exists, or that a renamed document took over, and its text
+    gone       every known text that is not in the source now
 
-Not an edit: new text under the name of a document that lives on under another one. Who rotates files, or
-puts a line before all others, writes new documents. And nobody can tell a text that was both renamed and
-edited from a new one.
+New text under the name of a document that was renamed is not an edit. Rotating files, or inserting a line before all
+others, therefore creates new documents. Text that was both renamed and edited cannot be told from new text.
 """
 
 from collections.abc import Mapping
@@ -60,49 +59,49 @@ class Changes(BaseModel):
 
     @classmethod
     def read(cls, corpus: Path) -> "Changes":
-        """Those that an increment came with. Raises StageError when the corpus is not one."""
+        """The changes of an increment. Raises StageError if the corpus is not one."""
         if not (corpus / CHANGES).exists():
-            raise StageError(f"{corpus}: no {CHANGES}, so it does not say what is gone; give a corpus of `find_new`")
+            raise StageError(f"{corpus}: has no {CHANGES}, so it is not an increment; give a corpus made by `find_new`")
         return cls.model_validate_json((corpus / CHANGES).read_bytes())
 
 
 @dataclass
 class Known:
-    """Every document of some corpora, and the source as the last of them left it: some 500 bytes a document."""
+    """Every document of some corpora, and the source's state at the last of them. About 500 bytes per document."""
 
     splits: dict[str, Split] = field(default_factory=dict)  # by id
-    names: dict[str, str] = field(default_factory=dict)  # name -> id; no two names have the same
-    lost: dict[str, str] = field(default_factory=dict)  # name -> id, of names that were deleted
+    names: dict[str, str] = field(default_factory=dict)  # name -> id, one to one
+    lost: dict[str, str] = field(default_factory=dict)  # name -> id, of deleted names
     _name_of: dict[str, str] = field(default_factory=dict)  # id -> name
 
     def add(self, corpus: Path) -> None:
-        """Take in the next corpus."""
+        """Add the next corpus."""
         for split in SPLITS:
             for document_id, name in read_names(corpus, split):
-                self.learn(name, document_id, split)
+                self.add_document(name, document_id, split)
         if (corpus / CHANGES).exists():
-            self.follow(Changes.read(corpus))
+            self.apply(Changes.read(corpus))
 
-    def learn(self, name: str, document_id: str, split: Split) -> None:
-        """A document that is in a corpus."""
+    def add_document(self, name: str, document_id: str, split: Split) -> None:
+        """Add a document of a corpus."""
         self.splits.setdefault(document_id, split)
         self._put(name, document_id)
 
-    def follow(self, changes: Changes) -> None:
-        """What else had happened when a corpus was made."""
-        for each in changes.deleted:
-            self.lost[each.source] = each.id
-            if self.names.get(each.source) == each.id:
-                del self.names[each.source], self._name_of[each.id]
-        moves = [(each.after, each.id) for each in changes.renamed]
-        moves += [(each.source, each.after) for each in changes.edited]
-        moves += [(each.source, each.id) for each in changes.returned]
+    def apply(self, changes: Changes) -> None:
+        """Apply the other changes of the source that were found with a corpus."""
+        for item in changes.deleted:
+            self.lost[item.source] = item.id
+            if self.names.get(item.source) == item.id:
+                del self.names[item.source], self._name_of[item.id]
+        moves = [(item.after, item.id) for item in changes.renamed]
+        moves += [(item.source, item.after) for item in changes.edited]
+        moves += [(item.source, item.id) for item in changes.returned]
         for name, document_id in moves:
             if document_id in self.splits:
                 self._put(name, document_id)
 
     def _put(self, name: str, document_id: str) -> None:
-        """The name has this document now, and the document no other name."""
+        """Give a document a name, and remove its other name and the name's other document."""
         if (before := self.names.pop(name, None)) is not None:
             del self._name_of[before]
         if (elsewhere := self._name_of.get(document_id)) is not None:
@@ -111,31 +110,31 @@ class Known:
         self.lost.pop(name, None)
 
     def compare(self, unmoved: set[str], found: Mapping[str, str]) -> Changes:
-        """What is in the source now: `unmoved`, the ids that stand where they stood, and `found`, name -> id
-        of all else in the source's order."""
+        """The changes from the known state to the source's current state, which is `unmoved`, the ids found under their
+        known names, and `found`, name -> id of all other documents, in the source's order."""
         present = unmoved | (self.splits.keys() & set(found.values()))
-        left = {name: each for name, each in (self.lost | self.names).items() if each not in present}
+        absent = {name: key for name, key in (self.lost | self.names).items() if key not in present}
         changes = Changes(
             edited=[
-                Edited(source=name, before=left[name], after=each)
-                for name, each in found.items()
-                if name in left and each not in unmoved and each not in self._name_of
+                Edited(source=name, before=absent[name], after=key)
+                for name, key in found.items()
+                if name in absent and key not in unmoved and key not in self._name_of
             ],
-            gone=[each for each in self.splits if each not in present],
+            gone=[key for key in self.splits if key not in present],
         )
-        told = unmoved | {each.after for each in changes.edited}
-        for name, each in found.items():
-            if each in told:
+        reported = unmoved | {item.after for item in changes.edited}
+        for name, key in found.items():
+            if key in reported:
                 continue  # a copy
-            told.add(each)
-            if (before := self._name_of.get(each)) is not None:
-                changes.renamed.append(Renamed(id=each, before=before, after=name))
-            elif each in self.splits:
-                changes.returned.append(Named(source=name, id=each))
+            reported.add(key)
+            if (before := self._name_of.get(key)) is not None:
+                changes.renamed.append(Renamed(id=key, before=before, after=name))
+            elif key in self.splits:
+                changes.returned.append(Named(source=name, id=key))
             else:
-                changes.new.append(Named(source=name, id=each))
-        edited = {each.source for each in changes.edited}
+                changes.new.append(Named(source=name, id=key))
+        edited = {item.source for item in changes.edited}
         changes.deleted.extend(
-            Named(source=name, id=each) for name, each in left.items() if name in self.names and name not in edited
+            Named(source=name, id=key) for name, key in absent.items() if name in self.names and name not in edited
         )
         return changes

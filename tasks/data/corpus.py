@@ -1,11 +1,11 @@
-"""The engine that turns a source into a corpus.
+"""The engine that reads a source into a corpus.
 
-One pass, one document in memory at a time. What is not UTF-8 or has nothing but white space is
-counted and left out; of equal documents the first is kept. Deduplication remembers 16 bytes a
-document (some 70 in memory: 10 million documents take 0.7 GB).
+One pass, with one document in memory at a time. Documents that are not UTF-8 or only white space are counted and
+skipped; of duplicates the first is kept. Deduplication stores 16 bytes per document (about 70 in memory: 10 million
+documents take 0.7 GB).
 
-Facts: `documents`, `bytes` are the train split's; `held_out_documents`, `held_out_bytes` the
-held-out split's; `duplicates`, `empty`, `invalid_utf8` count what was left out.
+Facts: `documents` and `bytes` are the train split's; `held_out_documents` and `held_out_bytes` the held-out split's;
+`duplicates`, `empty` and `invalid_utf8` count the skipped documents.
 """
 
 import time
@@ -26,7 +26,7 @@ SAMPLE_CHARACTERS = 600
 
 @dataclass
 class Counts:
-    """What was left out."""
+    """Numbers of skipped documents."""
 
     duplicates: int = 0
     empty: int = 0
@@ -38,7 +38,7 @@ def work(job: Job) -> None:
     job.empty_output()
     counts = Counts()
     writers = {split: SplitWriter(job.output, split) for split in SPLITS}
-    for item in _kept(job, spec, counts):
+    for item in _documents(job, spec, counts):
         writers[split_of(item.id, spec.held_out)].add(item)
     for writer in writers.values():
         writer.close()
@@ -47,7 +47,7 @@ def work(job: Job) -> None:
 
 
 def finish(job: Job, writers: dict[Split, SplitWriter], counts: Counts, **more: int) -> None:
-    """Seal a corpus that is written, with the facts that every corpus has and some `more`."""
+    """Seal a corpus that is written, with the facts of every corpus and some `more`."""
     train, held_out = writers["train"], writers["held_out"]
     write_samples(job)
     job.finish(
@@ -60,11 +60,11 @@ def finish(job: Job, writers: dict[Split, SplitWriter], counts: Counts, **more: 
     )
 
 
-def _kept(job: Job, spec: CorpusSpec, counts: Counts) -> Iterator[Document]:
-    """The source's documents but for the invalid, the empty and the repeated, which are counted."""
+def _documents(job: Job, spec: CorpusSpec, counts: Counts) -> Iterator[Document]:
+    """The source's documents, without invalid, empty and duplicate ones, which are counted."""
     seen: set[bytes] = set()
-    for raw in reading(job, spec):
-        item = sound_document(raw, counts)
+    for raw in read_with_progress(job, spec):
+        item = valid_document(raw, counts)
         if item is None:
             continue
         key = bytes.fromhex(item.id[:32])
@@ -75,8 +75,8 @@ def _kept(job: Job, spec: CorpusSpec, counts: Counts) -> Iterator[Document]:
         yield item
 
 
-def reading(job: Job, spec: CorpusSpec) -> Iterator[Raw]:
-    """The source from its first document to its last, told on the terminal."""
+def read_with_progress(job: Job, spec: CorpusSpec) -> Iterator[Raw]:
+    """The source's documents; reports progress."""
     shown = time.monotonic()
     for number, raw in enumerate(read_source(spec.source), start=1):
         if time.monotonic() - shown > PROGRESS_INTERVAL_S:
@@ -85,8 +85,8 @@ def reading(job: Job, spec: CorpusSpec) -> Iterator[Raw]:
         yield raw
 
 
-def sound_document(raw: Raw, counts: Counts) -> Document | None:
-    """What was found as a document; None, and counted, when it is not UTF-8 or has nothing but white space."""
+def valid_document(raw: Raw, counts: Counts) -> Document | None:
+    """The document; None, and counted, if it is not UTF-8 or only white space."""
     try:
         item = document(raw.source, raw.text.decode("utf-8-sig"))
     except UnicodeDecodeError:
@@ -105,20 +105,20 @@ def _refuse_empty(spec: CorpusSpec, counts: Counts, train: SplitWriter, held_out
     for split, writer in (("held-out", held_out), ("train", train)):
         if not writer.documents:
             raise StageError(
-                f"with held_out={spec.held_out}, none of the {found} documents falls into the {split} split; "
-                f"give more documents or a {'larger' if writer is held_out else 'smaller'} held_out"
+                f"with held_out={spec.held_out}, none of the {found} documents is in the {split} split; "
+                f"add documents or use a {'larger' if writer is held_out else 'smaller'} held_out"
             )
 
 
 def no_documents(spec: CorpusSpec, counts: Counts, more: str = "") -> StageError:
     return StageError(
-        f"the {spec.source.kind} source gave no document ({counts.empty} empty, {counts.invalid_utf8} not UTF-8); "
+        f"the {spec.source.kind} source has no documents ({counts.empty} empty, {counts.invalid_utf8} not UTF-8); "
         f"choose another path or text_field{more}"
     )
 
 
 def write_samples(job: Job) -> None:
-    """The beginnings of a few held-out documents, for the report."""
+    """Write the first characters of a few held-out documents, for the report."""
     samples = [
         {"source": item.source, "text": item.text[:SAMPLE_CHARACTERS]}
         for item in islice(read_documents(job.output, "held_out"), SAMPLES)

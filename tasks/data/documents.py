@@ -1,9 +1,9 @@
-"""A corpus on disk: documents in Parquet, split into train and held-out by their content.
+"""Read and write a corpus: documents in Parquet files, split into train and held-out by their content.
 
     train-00000.parquet …, held_out-00000.parquet …    columns id, source, text (strings)
 
-A row group holds about 1 MiB of text, so it is also the unit of parallel work downstream. The same
-documents in the same order give the same bytes, whatever machine writes them.
+A row group has about 1 MiB of text and is the unit of parallel work downstream. The same documents in the same order
+give the same bytes on every machine.
 """
 
 from codecs import BOM_UTF8
@@ -25,56 +25,56 @@ Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 ROW_GROUP_BYTES = 1 << 20  # of text
-_ROWS = 1024  # in memory at a time, where documents are not read as such
-FILE_BYTES = 1 << 29  # of text: some 150 MB compressed
+_ROWS = 1024  # in memory at a time when reading single columns
+FILE_BYTES = 1 << 29  # of text; about 150 MB compressed
 _SCHEMA = pa.schema([("id", pa.string()), ("source", pa.string()), ("text", pa.string())])
 
 
 @dataclass(frozen=True)
 class Document:
-    id: str  # BLAKE3 of the text's UTF-8, hex: also what the split and the deduplication go by
-    source: str  # where it came from, for people: "asyncio/tasks.py", "pages.jsonl#17"
+    id: str  # BLAKE3 of the text in UTF-8, hex; also determines the split and duplicates
+    source: str  # where it was found: "asyncio/tasks.py", "pages.jsonl#17"
     text: str
 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Where ~1 MiB of documents stands."""
+    """The location of ~1 MiB of documents."""
 
     path: Path
     index: int
 
 
 def document_id(text: bytes) -> str:
-    """The id that a document of these bytes has, without looking whether they are UTF-8."""
+    """The id of a document with these bytes, without checking that they are UTF-8."""
     return blake3(text.removeprefix(BOM_UTF8)).hexdigest()
 
 
 def document(source: str, text: str) -> Document:
-    """Raises UnicodeEncodeError when the text holds lone surrogates, which no file can hold as UTF-8."""
+    """Raises UnicodeEncodeError if the text has lone surrogates, which UTF-8 cannot encode."""
     return Document(text_digest(text), source, text)
 
 
 def split_of(document_id: str, held_out: float) -> Split:
-    """A document's split depends on its text alone: other documents may come and go, and a larger
-    fraction keeps every document that a smaller one held out."""
+    """A document's split. Depends only on its text: it does not change with other documents, and a larger fraction
+    still holds out every document that a smaller one did."""
     return "held_out" if int(document_id[:16], 16) < held_out * 2**64 else "train"
 
 
 def read_documents(corpus_dir: Path, split: Split) -> Iterator[Document]:
-    """A split's documents in the corpus's order; about 1 MiB of text in memory at a time."""
+    """A split's documents, in order, with about 1 MiB of text in memory at a time."""
     for group in row_groups(corpus_dir, split):
         yield from read_row_group(group)
 
 
 def read_names(corpus_dir: Path, split: Split) -> Iterator[tuple[str, str]]:
-    """(id, source) of a split's documents in the corpus's order, without their text."""
+    """(id, source) of a split's documents, in order, without reading their text."""
     for batch in _columns(corpus_dir, split, ["id", "source"]):
         yield from zip(batch["id"].to_pylist(), batch["source"].to_pylist(), strict=True)
 
 
 def text_sizes(corpus_dir: Path, split: Split) -> npt.NDArray[np.int64]:
-    """The UTF-8 size of each of a split's documents, in the corpus's order."""
+    """The UTF-8 size of each of a split's documents, in order."""
     sizes = [pc.binary_length(batch["text"]).to_numpy() for batch in _columns(corpus_dir, split, ["text"])]
     return np.concatenate([np.empty(0, np.int64), *sizes])
 
@@ -90,7 +90,7 @@ def _files(corpus_dir: Path, split: Split) -> list[Path]:
 
 
 def row_groups(corpus_dir: Path, split: Split) -> list[RowGroup]:
-    """The places of a split's documents, in order. Reads the files' footers only."""
+    """A split's row groups, in order. Only reads the files' footers."""
     paths = _files(corpus_dir, split)
     return [RowGroup(path, index) for path in paths for index in range(pq.read_metadata(path).num_row_groups)]
 

@@ -1,8 +1,8 @@
-"""Encode a corpus on all cores, in the corpus's order.
+"""Tokenize a corpus on all cores, in the corpus's order.
 
-Worker processes, one a core, each take a row group (~1 MiB), encode it on one thread and send back
-the ids. Processes rather than the tokenizer's own threads: reading, decompressing and turning ids
-into an array run in parallel too. Memory is bounded by the row groups that are under way.
+Worker processes, one per core, each take a row group (~1 MiB), tokenize it on one thread and return the ids. Processes
+are used instead of the tokenizer's threads so that reading, decompressing and array conversion also run in parallel.
+Memory is bounded by the number of row groups in flight.
 """
 
 import multiprocessing
@@ -24,22 +24,22 @@ from tasks.data.documents import RowGroup, read_row_group
 from tasks.data.indexed_dataset import TokenDtype
 from tasks.job import StageError
 
-AHEAD = 3  # row groups under way for each worker
+AHEAD = 3  # row groups in flight per worker
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """One row group's documents as they go into the files."""
+    """One row group's documents in the files' format."""
 
-    ids: bytes  # all documents' token ids, each document's followed by the end-of-text token
-    lengths: bytes  # tokens in each document, the end-of-text token included; int32
+    ids: bytes  # token ids of all documents, each followed by the end-of-text token
+    lengths: bytes  # tokens per document, end-of-text included; int32
     text_bytes: int  # UTF-8
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """What turns documents into token ids. Special tokens that a document spells out are only text:
-    they get their letters' tokens, since what a page says must not end a document or start a chat."""
+    """Tokenizes documents. Special tokens in a document's text are encoded as plain text, since text must not be able
+    to end a document or start a chat turn."""
 
     tokenizer: FastTokenizer
     eos_id: int
@@ -57,19 +57,19 @@ class Encoder:
 def open_encoder(tokenizer_dir: Path, eos_id: int, dtype: TokenDtype) -> Encoder:
     tokenizer = FastTokenizer.from_file(str(tokenizer_dir / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
-    tokenizer.no_truncation()  # an existing tokenizer.json may ask for either
+    tokenizer.no_truncation()  # an existing tokenizer.json may enable either
     tokenizer.no_padding()
     return Encoder(tokenizer, eos_id, dtype)
 
 
 def cores() -> int:
-    """The cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 @contextmanager
 def worker_pool(tokenizer_dir: Path, eos_id: int, dtype: TokenDtype) -> Iterator[ProcessPoolExecutor]:
-    """Worker processes that end with this one, however it ends."""
+    """Worker processes that exit with this process, however it exits."""
     context = multiprocessing.get_context("spawn")  # tokenizers' threads do not survive a fork
     pool = ProcessPoolExecutor(cores(), context, initializer=_start, initargs=(tokenizer_dir, eos_id, dtype))
     try:
@@ -79,31 +79,31 @@ def worker_pool(tokenizer_dir: Path, eos_id: int, dtype: TokenDtype) -> Iterator
 
 
 def encode_in_order(pool: ProcessPoolExecutor, groups: list[RowGroup]) -> Iterator[Encoded]:
-    """Each row group encoded, in the order given. Raises StageError when a worker dies."""
-    waiting: deque[Future[Encoded]] = deque()
+    """Each row group tokenized, in the given order. Raises StageError if a worker dies."""
+    pending: deque[Future[Encoded]] = deque()
     upcoming = iter(groups)
     try:
         while True:
-            while len(waiting) < AHEAD * cores() and (group := next(upcoming, None)) is not None:
-                waiting.append(pool.submit(_encode, group))
-            if not waiting:
+            while len(pending) < AHEAD * cores() and (group := next(upcoming, None)) is not None:
+                pending.append(pool.submit(_encode, group))
+            if not pending:
                 return
-            yield waiting.popleft().result()
+            yield pending.popleft().result()
     except BrokenProcessPool as error:
-        raise StageError("a tokenizing worker was killed (out of memory?); run again to go on from here") from error
+        raise StageError("a tokenizer worker was killed (out of memory?); run again to continue from here") from error
 
 
 _encoder: Encoder | None = None  # this worker's
 
 
 def _start(tokenizer_dir: Path, eos_id: int, dtype: TokenDtype) -> None:
-    global _encoder  # noqa: PLW0603  a pool's initializer can leave its work nowhere else
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a core is one worker's
+    global _encoder  # noqa: PLW0603  a pool's initializer cannot return anything
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per worker
     _encoder = open_encoder(tokenizer_dir, eos_id, dtype)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -1,10 +1,10 @@
-"""The engine that makes one corpus of what is left of several.
+"""The engine that merges several corpora, without the documents that were deleted from the source.
 
-In: "corpora.0", "corpora.1", … and "newest", an increment whose `changes.json` says which documents are
-gone from the source. The documents keep their order and their split; of equal ones the first is kept.
-With `train: false` the held-out split alone is taken.
+In: "corpora.0", "corpora.1", … and "newest", an increment whose `changes.json` lists the documents that are gone from
+the source. Documents keep their order and split; of duplicates the first is kept. With `train: false` only the held-out
+split is merged.
 
-Facts: those of the corpus engine; `deleted` counts what was left out because it is gone.
+Facts: those of the corpus engine; `deleted` counts the documents skipped because they are gone.
 """
 
 from tasks.data.changes import Changes

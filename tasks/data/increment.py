@@ -1,22 +1,21 @@
-"""The engine that finds what is new in a source, after the corpora that are known.
+"""The engine that finds the documents of a source that no known corpus has.
 
-In: "known.0", "known.1", …, oldest first. Out: a corpus of the documents that none of them has, and
-`changes.json`, what became of the others (tasks/data/changes.py). Nothing new is a result too: a
-corpus without documents.
+In: "known.0", "known.1", …, oldest first. Out: a corpus of the new documents, and `changes.json` with the changes to
+the others (tasks/data/changes.py). If nothing is new, the corpus is empty.
 
-An edited document stays in the split of its earlier text, so that nobody is examined on what they
-learned; others are split by content as ever. What is known is read and hashed, no more. New documents
-wait on disk until the whole source was seen, since only then is it clear which of them are edits.
+An edited document stays in the split of its previous text, so that a model is never evaluated on text it was trained
+on; others are split by content as usual. Known documents are only read and hashed. New documents are kept on disk until
+the whole source was read, since only then it is known which of them are edits.
 
-Facts: those of the corpus engine, of the new documents alone (`empty`, `invalid_utf8`: of the whole
-source); `edited` counts those of them that are edits; `renamed`, `deleted` count what happened to known
-ones since the newest of the known corpora.
+Facts: those of the corpus engine, for the new documents only (`empty` and `invalid_utf8`: of the whole source);
+`edited` counts the edits among them; `renamed` and `deleted` count the changes to known documents since the newest
+known corpus.
 """
 
 import shutil
 
 from tasks.data.changes import Changes, Known
-from tasks.data.corpus import Counts, finish, no_documents, reading, sound_document
+from tasks.data.corpus import Counts, finish, no_documents, read_with_progress, valid_document
 from tasks.data.documents import SPLITS, SplitWriter, document_id, read_documents, split_of
 from tasks.data.spec import CorpusSpec
 from tasks.job import Job, main
@@ -29,12 +28,12 @@ def work(job: Job) -> None:
     for index in range(len(job.inputs)):
         known.add(job.input(f"known.{index}"))
     for directory in (job.output, job.work):
-        remove(directory)  # half of an earlier attempt is worth nothing
+        remove(directory)  # a partial earlier attempt cannot be continued
     job.output.mkdir(parents=True)
     counts = Counts()
     changes = _compare(job, spec, known, counts)
-    # the first of its names tells; an edit that was taken back is no new document
-    predecessor = {each.after: each.before for each in reversed(changes.edited) if each.after not in known.splits}
+    # of several names the first counts; an edit that was reverted is not a new document
+    predecessor = {item.after: item.before for item in reversed(changes.edited) if item.after not in known.splits}
     writers = {split: SplitWriter(job.output, split) for split in SPLITS}
     for item in read_documents(job.work, "train"):
         before = predecessor.get(item.id)
@@ -54,12 +53,12 @@ def work(job: Job) -> None:
 
 
 def _compare(job: Job, spec: CorpusSpec, known: Known, counts: Counts) -> Changes:
-    """Read the source through, and keep what is new in work/. Raises StageError when there is nothing at all."""
+    """Read the whole source and write new documents to work/. Raises StageError if the source is empty."""
     unmoved: set[str] = set()
     found: dict[str, str] = {}
     added: set[str] = set()
-    waiting = SplitWriter(job.work, "train")
-    for raw in reading(job, spec):
+    pending = SplitWriter(job.work, "train")
+    for raw in read_with_progress(job, spec):
         identity = document_id(raw.text)
         if known.names.get(raw.source) == identity:
             unmoved.add(identity)
@@ -67,15 +66,15 @@ def _compare(job: Job, spec: CorpusSpec, known: Known, counts: Counts) -> Change
         if identity in added:
             counts.duplicates += 1
         elif identity not in known.splits:
-            item = sound_document(raw, counts)
+            item = valid_document(raw, counts)
             if item is None:
                 continue
             added.add(identity)
-            waiting.add(item)
+            pending.add(item)
         found[raw.source] = identity
-    waiting.close()
+    pending.close()
     if not unmoved and not found:
-        more = f". {len(known.splits)} documents of it are known: is its folder mounted?" if known.splits else ""
+        more = f". {len(known.splits)} of its documents are known: is its folder mounted?" if known.splits else ""
         raise no_documents(spec, counts, more)
     return known.compare(unmoved, found)
 

@@ -1,19 +1,19 @@
-"""Megatron's indexed dataset, `<prefix>.bin` and `<prefix>.idx`, written without Megatron.
+"""Write Megatron's indexed dataset, `<prefix>.bin` and `<prefix>.idx`, without Megatron.
 
-`.bin` holds the token ids of all documents one after the other, nothing else. `.idx`, little-endian:
+`.bin` has the concatenated token ids of all documents and nothing else. `.idx`, little-endian:
 
     offset  size      content
     0       9         the magic, b"MMIDIDX\\0\\0"
     9       8         version, uint64 = 1
-    17      1         what a token id is, uint8: 8 = uint16, 4 = int32
+    17      1         token type, uint8: 8 = uint16, 4 = int32
     18      8         n, the number of sequences, uint64
-    26      8         d, the number of document indices, uint64 = n + 1 (here a document is a sequence)
+    26      8         d, the number of document indices, uint64 = n + 1 (here each document is one sequence)
     34      4 n       length of each sequence in tokens, int32
-    34+4n   8 n       where each sequence starts in .bin, in bytes, int64
+    34+4n   8 n       byte offset of each sequence in .bin, int64
     34+12n  8 d       index of the first sequence of each document, and n at the end, int64
 
-Source: megatron.core.datasets.indexed_dataset (0.16.1), with which the tests read it back. The
-lengths stay on disk until the end, so that memory does not grow with the corpus.
+Source: megatron.core.datasets.indexed_dataset (0.16.1), with which the tests read the files. Lengths are kept in a file
+until the end, so that memory does not grow with the corpus.
 """
 
 import struct
@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
-SMALL_VOCABULARY = 65_500  # below it ids fit into uint16: Megatron's own limit
+SMALL_VOCABULARY = 65_500  # uint16 below this size: Megatron's limit
 TokenDtype = np.dtype[np.uint16] | np.dtype[np.int32]
 _CODES = {np.dtype(np.uint16): 8, np.dtype(np.int32): 4}
 _HEADER = 34  # bytes
@@ -37,7 +37,7 @@ def token_dtype(vocab_size: int) -> TokenDtype:
 
 
 def write_index(path: Path, lengths: Path, dtype: TokenDtype) -> None:
-    """Write an `.idx` for sequences whose lengths (int32, in tokens) stand in the file `lengths`."""
+    """Write an `.idx` for sequences whose lengths (int32, in tokens) are in the file `lengths`."""
     count = lengths.stat().st_size // 4
     with path.open("wb") as index:
         index.write(MAGIC + struct.pack("<QBQQ", VERSION, _CODES[dtype], count, count + 1))
@@ -53,7 +53,7 @@ def write_index(path: Path, lengths: Path, dtype: TokenDtype) -> None:
 
 
 def read_lengths(index: Path) -> npt.NDArray[np.int32]:
-    """How many tokens each sequence has, from an `.idx` that `write_index` wrote."""
+    """The length of each sequence in tokens, from an `.idx` that `write_index` wrote."""
     with index.open("rb") as stream:
         _, _, count, _ = struct.unpack("<QBQQ", stream.read(_HEADER)[len(MAGIC) :])
         return np.frombuffer(stream.read(4 * count), "<i4")

@@ -1,8 +1,7 @@
-"""The engine that takes documents out of shards: those that are gone from the source.
+"""The engine that removes documents from tokenized shards that were deleted from the source.
 
-In: "data", the shards of "corpus", and "newest", an increment whose `changes.json` says what is gone. The
-sequences of shards are the corpus's documents in its order, so what stays is copied as it is, and
-nothing is tokenized.
+In: "data", the shards of "corpus", and "newest", an increment whose `changes.json` lists what is gone. The shards'
+sequences are the corpus's documents in the same order, so the remaining ones are copied and nothing is tokenized again.
 
 Facts: those of the shards engine.
 """
@@ -30,37 +29,37 @@ def work(job: Job) -> None:
     facts = read_manifest(data).facts
     dtype = token_dtype(facts["vocab_size"])
     job.empty_output()
-    stays = {split: np.array([each not in gone for each, _ in read_names(corpus, split)], bool) for split in SPLITS}
+    keep = {split: np.array([key not in gone for key, _ in read_names(corpus, split)], bool) for split in SPLITS}
     for split in SPLITS:
-        _copy(data, job, split, stays[split], dtype)
+        _copy(data, job, split, keep[split], dtype)
     tokens = {split: (job.output / f"{split}.bin").stat().st_size // dtype.itemsize for split in SPLITS}
-    held_out_bytes = int(text_sizes(corpus, "held_out")[stays["held_out"]].sum())
+    held_out_bytes = int(text_sizes(corpus, "held_out")[keep["held_out"]].sum())
     job.finish(
         **facts | {"tokens": tokens["train"], "held_out_tokens": tokens["held_out"], "held_out_bytes": held_out_bytes}
     )
     shutil.rmtree(job.work)
 
 
-def _copy(data: Path, job: Job, split: Split, stays: Mask, dtype: TokenDtype) -> None:
-    """One split's ids and index, of the documents that stay. Raises StageError."""
+def _copy(data: Path, job: Job, split: Split, keep: Mask, dtype: TokenDtype) -> None:
+    """Copy one split's ids of the documents to keep, and write their index. Raises StageError."""
     lengths = read_lengths(data / f"{split}.idx")
-    if len(lengths) != len(stays):
+    if len(lengths) != len(keep):
         raise StageError(
-            f"the shards have {len(lengths)} {split} documents and the corpus {len(stays)}: they were not made of it; "
-            "give the corpus that they were tokenized from"
+            f"the shards have {len(lengths)} {split} documents, but the corpus has {len(keep)}; give the corpus that "
+            "they were tokenized from"
         )
     ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))) * dtype.itemsize
-    with (job.output / f"{split}.bin").open("wb") as kept:
-        for first, last in _runs(stays):
-            np.memmap(data / f"{split}.bin", np.uint8, "r")[ends[first] : ends[last]].tofile(kept)
-    left = job.work / f"{split}.lengths"
-    left.write_bytes(lengths[stays].tobytes())
-    write_index(job.output / f"{split}.idx", left, dtype)
+    with (job.output / f"{split}.bin").open("wb") as ids:
+        for first, last in _runs(keep):
+            np.memmap(data / f"{split}.bin", np.uint8, "r")[ends[first] : ends[last]].tofile(ids)
+    kept_lengths = job.work / f"{split}.lengths"
+    kept_lengths.write_bytes(lengths[keep].tobytes())
+    write_index(job.output / f"{split}.idx", kept_lengths, dtype)
 
 
-def _runs(stays: Mask) -> list[tuple[int, int]]:
-    """Where neighbours stay: (first, last + 1) of each run."""
-    steps = np.flatnonzero(np.diff(stays, prepend=False, append=False))
+def _runs(keep: Mask) -> list[tuple[int, int]]:
+    """Runs of adjacent documents to keep: (first, last + 1) of each."""
+    steps = np.flatnonzero(np.diff(keep, prepend=False, append=False))
     return [(int(first), int(last)) for first, last in steps.reshape(-1, 2)]
 
 

@@ -1,12 +1,11 @@
 """The engine that tokenizes a corpus into Megatron's `.bin/.idx`: `train` and `held_out`.
 
-A document is a sequence and ends in the end-of-text token. The documents keep the corpus's order,
-so the result is the same with any number of workers. Twice a second the engine notes how far its
-files are good (after an fsync), with their digests; a killed run checks them, cuts them to there and goes on.
+Each document is one sequence that ends with the end-of-text token. Documents keep the corpus's order, so the result
+does not depend on the number of workers. Twice a second the engine syncs its files and records their sizes and
+digests; a restarted run verifies the files, truncates them to the recorded sizes and continues.
 
-Facts: `tokens` (train) and `held_out_tokens` count the end-of-text tokens; `held_out_bytes` is the
-UTF-8 size of the held-out documents; `vocab_size`, `eos_id` (the end-of-text token) and
-`tokenizer_digest` are the tokenizer's.
+Facts: `tokens` (train) and `held_out_tokens` include end-of-text tokens; `held_out_bytes` is the UTF-8 size of the
+held-out documents; `vocab_size`, `eos_id` (the end-of-text token) and `tokenizer_digest` are the tokenizer's.
 """
 
 import json
@@ -27,13 +26,13 @@ from tasks.data.spec import ShardsSpec
 from tasks.job import Job, main
 from tasks.manifest import read_manifest, remove
 
-NOTE_INTERVAL_S = 0.5  # between notes of how far the files are good
-PIECE = 64 << 20  # bytes that are read and hashed at once
+NOTE_INTERVAL_S = 0.5  # between records of the files' sizes and digests
+PIECE = 64 << 20  # bytes hashed at a time
 
 
 @dataclass(frozen=True)
 class Written:
-    """How much of a split is in its files."""
+    """How much of a split has been written."""
 
     groups: int = 0
     documents: int = 0
@@ -51,7 +50,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Shard:
-    """One split in the making: its ids, its documents' lengths, and the note that a resume goes by."""
+    """One split being written: its ids, its documents' lengths, and the progress record (`note`) for resuming."""
 
     ids: Path
     index: Path
@@ -59,8 +58,7 @@ class Shard:
     note: Path
 
     def written(self) -> Written:
-        """What the last note vouches for; nothing when there is none, or when the files are not what was written
-        then."""
+        """What the last progress record covers; nothing if there is none or the files do not match it."""
         if not self.note.exists():
             return Written()
         try:
@@ -71,11 +69,11 @@ class Shard:
         except (ValueError, TypeError, KeyError):
             damaged = [self.note]
         if damaged:
-            print(f"{damaged[0]} is not what was written; the split is rebuilt", flush=True)
+            print(f"{damaged[0]} does not match its record; rebuilding the split", flush=True)
         return Written() if damaged else noted
 
     def append(self, start: Written, more: Iterator[Encoded]) -> Iterator[Written]:
-        """Cut the files to `start` and append to them; yields how much is written after each."""
+        """Truncate the files to `start` and append to them; yields the total after each item."""
         done, noted = start, time.monotonic()
         with self.ids.open("ab") as ids, self.lengths.open("ab") as lengths:
             ids.truncate(start.id_bytes)
@@ -130,7 +128,7 @@ def work(job: Job) -> None:
 
 
 def _hasher(path: Path, size: int) -> blake3:
-    """Of the first bytes of a file, or of all if it has fewer."""
+    """BLAKE3 of the first `size` bytes of a file, or of all if it has fewer."""
     hasher = blake3()
     if path.exists():
         with path.open("rb") as stream:

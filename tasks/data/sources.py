@@ -1,7 +1,7 @@
-"""Read the six kinds of source, one document at a time, as the bytes that stand there.
+"""Read the six kinds of source, one document at a time, as raw bytes.
 
-Bytes, because whether they are UTF-8 is the corpus's business. Text that came through JSON may hold
-lone surrogates; it is handed on with "surrogatepass", which makes of them the invalid UTF-8 they are.
+Bytes, because the corpus engine checks whether they are UTF-8. Text from JSON may have lone surrogates; it is encoded
+with "surrogatepass", which yields invalid UTF-8.
 """
 
 import io
@@ -31,19 +31,19 @@ from tasks.data.source_spec import (
 from tasks.job import StageError
 from tasks.load_function import described
 
-ROWS = 32  # of Parquet in memory at a time
-PAGES_BYTES = 1 << 20  # of a column, read at a time
+ROWS = 32  # Parquet rows in memory at a time
+PAGES_BYTES = 1 << 20  # of a column read at a time
 
 AnySource = StdlibSource | FilesSource | JsonlSource | ParquetSource | HuggingFaceSource | FunctionSource
 
 
 @dataclass(frozen=True)
 class Raw:
-    """One document as it was found."""
+    """One document as found in the source."""
 
     source: str
     text: bytes
-    done: float  # how much of the source has been read, 0 … 1; 0 where nobody can know
+    done: float  # fraction of the source that has been read; 0 if unknown
 
 
 def read_source(source: AnySource) -> Iterator[Raw]:
@@ -64,7 +64,7 @@ def read_source(source: AnySource) -> Iterator[Raw]:
 
 
 def _read_function(source: FunctionSource) -> Iterator[Raw]:
-    """What a function of the user's gives. It runs in this process, which is the engine's own."""
+    """The documents of a user's function, which runs in this process."""
     name, number = source.function.name, 0
     with TemporaryDirectory() as folder:
         function = source.function.load(Path(folder))
@@ -76,41 +76,40 @@ def _read_function(source: FunctionSource) -> Iterator[Raw]:
                 yield Raw(where, found, 0.0)
         except StageError:
             raise
-        except Exception as error:  # whatever it is, it is the user's to correct
-            said = described(error, Path(folder))
-            raise StageError(f"{name}, after document {number}: {said}") from error
+        except Exception as error:  # user code can raise anything
+            raise StageError(f"{name}, after document {number}: {described(error, Path(folder))}") from error
 
 
 def first_jsonl_record(source: File, most: int) -> dict[str, Any]:
-    """The first record of a .jsonl(.gz|.zst) file that is UTF-8. Raises StageError when it cannot be read as one, or
-    its line has more than `most` bytes."""
+    """The first record of a .jsonl(.gz|.zst) file that is UTF-8. Raises StageError if there is none, or its line has
+    more than `most` bytes."""
     with source.open() as file:
         for number, line in _lines(source.place, file, most):
             try:
                 return _record(source.place, number, line)
             except UnicodeDecodeError:
-                continue  # the corpus will count it and go on, too
-    raise StageError(f"{source.place}: no JSON object in it; leave the file out")
+                continue  # the corpus engine counts and skips it
+    raise StageError(f"{source.place}: has no JSON object; remove the file")
 
 
 def _read_files(files: list[File], most: int) -> Iterator[Raw]:
     total = sum(file.size for file in files) or 1
     done = 0
-    for each in files:
-        with each.open() as file:
+    for source in files:
+        with source.open() as file:
             text = file.read(most + 1)
-        _refuse_large(len(text), most, each.place)
+        _refuse_large(len(text), most, source.place)
         done += len(text)
-        yield Raw(each.name, text, min(1.0, done / total))
+        yield Raw(source.name, text, min(1.0, done / total))
 
 
 def _read_jsonl(source: JsonlSource) -> Iterator[Raw]:
     files = source.files()
     total = sum(file.size for file in files) or 1
     before = 0
-    for each in files:
-        name, path = each.name, each.place
-        with each.open() as file:
+    for item in files:
+        name, path = item.name, item.place
+        with item.open() as file:
             for number, line in _lines(path, file, source.max_bytes()):
                 done = min(1.0, (before + file.tell()) / total)
                 try:
@@ -121,15 +120,15 @@ def _read_jsonl(source: JsonlSource) -> Iterator[Raw]:
                 if source.text_field not in record:
                     raise StageError(
                         f"{path}, line {number}: no field {source.text_field!r}; it has {listed(list(record))}. "
-                        "Set text_field, or leave the file out."
+                        "Set text_field, or remove the file."
                     )
                 yield Raw(f"{name}#{number}", _encoded(record[source.text_field], f"{path}, line {number}"), done)
-        before += each.size
+        before += item.size
 
 
 def _lines(path: str, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]:
-    """The numbered lines with anything on them, decompressed as the name says. Of a line that has more than `most`
-    bytes no more is read."""
+    """The nonblank lines with their numbers, decompressed by the file's suffix. Reads at most `most` bytes of a line,
+    plus its end."""
     compression = {".gz": "gzip", ".zst": "zstd"}.get(path[path.rfind(".") :])
     stream: IO[bytes] = file
     if compression is not None:
@@ -137,10 +136,10 @@ def _lines(path: str, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]
     number = 0
     while True:
         try:
-            line = stream.readline(most + 2)  # the end of the line does not count
+            line = stream.readline(most + 2)  # the line's end does not count
         except (OSError, pa.ArrowException) as error:
             raise StageError(
-                f"{path}, after line {number}: damaged or cut short ({error}); download it again"
+                f"{path}, after line {number}: damaged or truncated ({error}); download it again"
             ) from error
         if not line:
             return
@@ -151,28 +150,28 @@ def _lines(path: str, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]
 
 
 def _record(path: str, number: int, line: bytes) -> dict[str, Any]:
-    """Raises StageError when the line is not a JSON object, UnicodeDecodeError when it is not UTF-8."""
+    """Parse a line. Raises StageError if it is not a JSON object, UnicodeDecodeError if it is not UTF-8."""
     try:
         record = json.loads(line.decode())
     except UnicodeDecodeError:
         raise
-    except (ValueError, RecursionError) as error:  # ValueError: also an integer of more digits than Python converts
-        raise StageError(f"{path}, line {number}: not JSON ({error}); correct it or leave the file out") from error
+    except (ValueError, RecursionError) as error:  # ValueError: also integers with too many digits
+        raise StageError(f"{path}, line {number}: not JSON ({error}); fix it or remove the file") from error
     if not isinstance(record, dict):
-        raise StageError(f"{path}, line {number}: a JSON object is needed, not {type(record).__name__}")
+        raise StageError(f"{path}, line {number}: must be a JSON object, not {type(record).__name__}")
     return record
 
 
 def _refuse_large(size: int, most: int, where: str) -> None:
     if size > most:
         raise StageError(
-            f"{where}: larger than max_document_mb = {most / 1e6:g} MB. Raise it (memory grows with it), split the "
-            "document, or leave the file out."
+            f"{where}: larger than max_document_mb = {most / 1e6:g} MB. Raise it (takes more memory), split the "
+            "document, or remove it."
         )
 
 
 def _encoded(text: Any, where: str) -> bytes:
-    """Nothing at all is an empty document; anything else but text is an error."""
+    """A document's bytes; None is an empty document. Raises StageError for other types."""
     if text is None:
         return b""
     if isinstance(text, bytes):
@@ -187,27 +186,27 @@ def _read_parquet(source: ParquetSource) -> Iterator[Raw]:
     total = sum(file.size for file in files) or 1
     before = 0
     try:
-        for each in files:
-            texts = _parquet_texts(each, source.text_field, source.max_bytes())
+        for item in files:
+            texts = _parquet_texts(item, source.text_field, source.max_bytes())
             for row, (text, done) in enumerate(texts):
-                yield Raw(f"{each.name}#{row}", text, min(1.0, (before + done * each.size) / total))
-            before += each.size
+                yield Raw(f"{item.name}#{row}", text, min(1.0, (before + done * item.size) / total))
+            before += item.size
     except pa.ArrowInvalid as error:
-        raise StageError(f"{source.path}: not readable as Parquet ({error}); get the file anew") from error
+        raise StageError(f"{source.path}: not readable as Parquet ({error}); download the file again") from error
 
 
 def _parquet_texts(source: File, column: str, most: int) -> Iterator[tuple[bytes, float]]:
-    """One column's values, in binary, since Parquet does not check that its strings are UTF-8; and how much of the file
-    that is."""
+    """One column's values and the fraction of the file read. Values are binary, since Parquet strings may not be valid
+    UTF-8."""
     path = source.place
-    # the two words together: either alone has a whole row group in memory
+    # both options are needed: with either default, a whole row group is in memory
     with source.open() as opened, pq.ParquetFile(opened, buffer_size=PAGES_BYTES, pre_buffer=False) as file:
         names = file.schema_arrow.names
         if column not in names:
             raise StageError(f"{path}: no column {column!r}; it has {listed(names)}. Set text_field.")
         kind = file.schema_arrow.field(column).type
         if not _is_text(kind):
-            raise StageError(f"{path}: column {column!r} is {kind}, not text; set text_field to one that is")
+            raise StageError(f"{path}: column {column!r} is {kind}, not text; set text_field to a text column")
         row = 0
         for batch in file.iter_batches(batch_size=ROWS, columns=[column]):
             values = batch.column(0)
@@ -256,34 +255,34 @@ def _is_at_an_address(source: HuggingFaceSource) -> bool:
 
 
 def _saved(source: HuggingFaceSource) -> tuple[Iterator[dict[str, Any]], int | None]:
-    """The rows of a dataset that `save_to_disk` wrote, read as they come: the datasets library would download all of it
-    first. And their number."""
+    """The rows and row count of a dataset that `save_to_disk` wrote. Streamed: the datasets library would download it
+    first."""
     place = source.name.rstrip("/")
     if json_at(f"{place}/dataset_dict.json") is not None:
         place = f"{place}/{source.split}"
     files = {file.name: file for file in find(place)}
     try:
-        wanted = [files[each["filename"]] for each in json_at(f"{place}/state.json")["_data_files"]]
+        wanted = [files[item["filename"]] for item in json_at(f"{place}/state.json")["_data_files"]]
         about = json_at(f"{place}/dataset_info.json")
     except (KeyError, TypeError, ValueError) as error:
-        raise StageError(f"dataset {source.name!r}: not what save_to_disk writes: {error!r:.200}") from error
+        raise StageError(f"dataset {source.name!r}: not in save_to_disk's format: {error!r:.200}") from error
     split = (about.get("splits") or {}).get(source.split) or {}
     return _arrow_rows(wanted), split.get("num_examples")
 
 
 def _arrow_rows(files: list[File]) -> Iterator[dict[str, Any]]:
-    for each in files:
+    for item in files:
         try:
-            with each.open() as opened, pa.ipc.open_stream(opened) as stream:
+            with item.open() as opened, pa.ipc.open_stream(opened) as stream:
                 for batch in stream:
                     for start in range(0, len(batch), ROWS):
                         yield from batch.slice(start, ROWS).to_pylist()
         except pa.ArrowInvalid as error:
-            raise StageError(f"{each.place}: not readable as Arrow ({error}); save the dataset again") from error
+            raise StageError(f"{item.place}: not readable as Arrow ({error}); save the dataset again") from error
 
 
 def open_hugging_face(source: HuggingFaceSource) -> tuple[Any, int | None]:
-    """The dataset's rows and, where it is known, their number."""
+    """The dataset's rows and, if known, their number."""
     import datasets
 
     folder = source.folder()
@@ -297,7 +296,7 @@ def open_hugging_face(source: HuggingFaceSource) -> tuple[Any, int | None]:
     except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
         raise StageError(
             f"dataset {source.name!r}, config {source.config!r}, split {source.split!r}: {error}. "
-            "Check the three words; a hub name needs a network (and HF_HUB_OFFLINE unset)."
+            "Check name, config and split; a hub name needs a network (and HF_HUB_OFFLINE unset)."
         ) from error
     if not isinstance(rows, datasets.IterableDataset):
         return rows, len(rows)

@@ -1,7 +1,4 @@
-"""What the data stages make: a corpus of documents, a tokenizer, tokenized shards.
-
-Nothing here says on what machine or with how many workers.
-"""
+"""The specs of the data stages: corpus, tokenizer, tokenized shards."""
 
 import json
 from pathlib import Path
@@ -25,7 +22,7 @@ from tasks.spec import NotSeen, PathText, Problem, StageSpec
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>")
 TOKENIZER_FILES = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")
-SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte, so that any text can be said
+SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte, so that any text can be encoded
 
 Source = Annotated[
     StdlibSource | FilesSource | JsonlSource | ParquetSource | HuggingFaceSource | FunctionSource,
@@ -34,24 +31,24 @@ Source = Annotated[
 
 
 class CorpusSpec(StageSpec):
-    """Documents from one source, exact duplicates dropped, split by content."""
+    """Documents from one source, without exact duplicates, split by content."""
 
-    source: Source = Field(StdlibSource(), description="where the documents come from; `kind` says which of the six")
+    source: Source = Field(StdlibSource(), description="where the documents come from; `kind` selects one of six types")
     held_out: float = Field(
-        0.05, gt=0, lt=0.5, description="share of the documents held out for evaluation, chosen by content hash"
+        0.05, gt=0, lt=0.5, description="fraction of documents held out for evaluation, chosen by content hash"
     )
     state: str | None = Field(
-        None, description="what the source looked like at the start; filled in by Baton, see `as_found`"
+        None, description="state of the source at the start of the run; filled in by Baton, see `as_found`"
     )
 
     def missing(self) -> list[Problem]:
-        """What the source lacks on this machine, looked up cheaply."""
+        """What the source lacks on this machine, from a cheap check."""
         return [problem.under("source") for problem in self.source.missing()]
 
     def as_found(self, *, ask_hub: bool = False) -> "CorpusSpec":
-        """This spec with the source's present state in it: its files' names, sizes and times, or the
-        interpreter's version. With it, changed files make a new corpus instead of a stale cache hit. A dataset
-        of the hub has its newest commit for that, when it is asked for. Raises Stopped."""
+        """This spec with the source's current state: its files' names, sizes and modification times, or the
+        interpreter's version. So changed files give a new corpus instead of a stale cache hit. With `ask_hub`, a hub
+        dataset's state is its newest commit. Raises Stopped."""
         state = self.source.state()
         if ask_hub and not state and isinstance(self.source, HuggingFaceSource) and not is_bucket(self.source.name):
             state = self.source.commit()
@@ -65,20 +62,20 @@ class TokenizerSpec(StageSpec):
         None,
         ge=SMALLEST_VOCABULARY,
         le=1_000_000,
-        description="entries of the vocabulary to train, the special tokens included",
+        description="size of the vocabulary to train, special tokens included",
     )
     existing: PathText | None = Field(
         None,
         min_length=1,
-        description="instead of training: the folder, its address, or the hub name of a Hugging Face tokenizer",
+        description="use an existing Hugging Face tokenizer instead: its folder, address, or hub name",
     )
-    min_frequency: int = Field(2, ge=1, description="how often a pair must occur to be merged (training only)")
+    min_frequency: int = Field(2, ge=1, description="number of occurrences a pair needs to be merged (training only)")
     state: str | None = Field(
-        None, description="what an existing folder looked like at the start; filled in by Baton, see `as_found`"
+        None, description="state of an existing folder at the start of the run; filled in by Baton, see `as_found`"
     )
 
     def folder(self) -> Path | None:
-        """The existing tokenizer's folder: on this machine, or brought there. None: it is the hub's. Raises
+        """The existing tokenizer's local folder, downloaded first if it is at an address. None: a hub name. Raises
         StorageError."""
         if self.existing is None:
             return None
@@ -87,13 +84,13 @@ class TokenizerSpec(StageSpec):
         return expanded(self.existing) if is_path(self.existing) else None
 
     def local_files(self) -> list[File]:
-        """Those of this machine that it names."""
+        """The files of this machine that the spec refers to."""
         if self.existing is None or is_bucket(self.existing) or not is_path(self.existing):
             return []
         return selected(files_in(expanded(self.existing)), TOKENIZER_FILES)
 
     def as_found(self) -> "TokenizerSpec":
-        """This spec with the existing tokenizer's present state, so that changed files are not a cache hit. Raises
+        """This spec with the existing tokenizer's current state, so that changed files are not a cache hit. Raises
         StorageError."""
         if self.existing is None or digest_of(self.existing):
             return self
@@ -106,13 +103,13 @@ class TokenizerSpec(StageSpec):
         return self.model_copy(update={"state": state})
 
     def size(self) -> int | None:
-        """Entries of the vocabulary, where this is known before the stage has run."""
+        """The size of the vocabulary, if known before the stage has run."""
         if self.existing is None:
             return self.vocab_size
         try:
             folder = self.folder()
         except StorageError:
-            return None  # missing() says why
+            return None  # missing() reports why
         content = _read_json(folder / "tokenizer.json") if folder else None
         if not content:
             return None
@@ -133,29 +130,29 @@ class TokenizerSpec(StageSpec):
             return [NotSeen("existing", self.existing, f"the address of a tokenizer's folder: {error.message}")]
         if folder is None or _read_json(folder / "tokenizer.json"):
             return []
-        allowed = f"a folder with tokenizer.json, as save_pretrained writes; {folder} has none, or it is damaged"
+        allowed = f"a folder with tokenizer.json, as save_pretrained writes; in {folder} it is missing or damaged"
         return [Problem("existing", self.existing, allowed)]
 
 
 class ShardsSpec(StageSpec):
-    """Megatron `.bin/.idx` of both splits; it has no choices (yet)."""
+    """Megatron `.bin/.idx` of both splits. No options (yet)."""
 
 
 class GatherSpec(StageSpec):
-    """One corpus of several."""
+    """Several corpora merged into one."""
 
-    train: bool = Field(True, description="the documents to train on too, not the held-out ones alone")
+    train: bool = Field(True, description="include the train split, not only the held-out one")
 
 
 def _ids(vocabulary: dict[str, int] | list[object]) -> list[int]:
-    """The ids in tokenizer.json's vocabulary: a map for BPE, a list for Unigram."""
+    """The ids in tokenizer.json's vocabulary, which is a map for BPE and a list for Unigram."""
     return list(vocabulary.values()) if isinstance(vocabulary, dict) else list(range(len(vocabulary)))
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object, or None when it is not there or not whole."""
+    """A JSON object, or None if it is missing or damaged."""
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):  # the last of a thousand levels of nesting
+    except (OSError, ValueError, RecursionError):  # RecursionError: deep nesting
         return None
     return content if isinstance(content, dict) else None

@@ -1,5 +1,5 @@
-"""The data stages: a source → corpus → tokenizer → tokenized shards; and what a source that changes needs:
-what is new in it, what is left of what was there before."""
+"""The data stages as Flyte tasks: source → corpus → tokenizer → tokenized shards; and, for a source that changes, new
+documents, merged corpora and pruned shards."""
 
 import images
 from infra.launch import Engine
@@ -17,7 +17,7 @@ PRUNE = Engine("prune", "tasks.data.prune", version="1")
 
 @stage(CORPUS, image=images.DATA)
 def prepare_corpus(spec: CorpusSpec) -> Corpus:
-    """Read a source; drop duplicates; split it by content."""
+    """Read a source, drop duplicates, and split it by content."""
     return run(CORPUS, Corpus, spec)
 
 
@@ -35,18 +35,18 @@ def tokenize(spec: ShardsSpec, corpus: Corpus, tokenizer: Tokenizer) -> Tokenize
 
 @stage(INCREMENT, image=images.DATA)
 def find_new(spec: CorpusSpec, known: list[Corpus]) -> Corpus:
-    """The source's documents that are in none of the known corpora (oldest first), perhaps none; `changes.json`
-    says what became of the others."""
+    """The source's documents that are in none of the known corpora (oldest first), possibly none; `changes.json` lists
+    the changes to the others."""
     return run(INCREMENT, Corpus, spec, known=known)
 
 
 @stage(GATHER, image=images.DATA)
 def gather(spec: GatherSpec, corpora: list[Corpus], newest: Corpus) -> Corpus:
-    """What is left of some corpora, in their order, when `newest` was found."""
+    """Merge some corpora, in order, without the documents that were gone when `newest` was found."""
     return run(GATHER, Corpus, spec, corpora=corpora, newest=newest)
 
 
 @stage(PRUNE, image=images.DATA)
 def prune(spec: ShardsSpec, data: TokenizedCorpus, corpus: Corpus, newest: Corpus) -> TokenizedCorpus:
-    """The shards of a corpus without the documents that were gone when `newest` was found."""
+    """Remove the documents that were gone when `newest` was found from the shards of a corpus."""
     return run(PRUNE, TokenizedCorpus, spec, data=data, corpus=corpus, newest=newest)

@@ -1,9 +1,9 @@
-"""The engine that makes the tokenizer: a byte-level BPE trained on the train split, or a copy of an
-existing one. Either way the output loads with `transformers.AutoTokenizer.from_pretrained`.
+"""The engine that creates the tokenizer: a byte-level BPE trained on the train split, or a copy of an existing one. The
+output loads with `transformers.AutoTokenizer.from_pretrained`.
 
-The pattern below decides what a token can never span. Lines and indentation stand apart from words,
-so that a prompt that ends in a newline and a line's whole indentation encodes to an exact prefix of
-the same prompt with its completion: the model never meets a boundary that it has not seen.
+Tokens never span the boundaries of the pattern below. Line ends and indentation are separate from words, so that the
+tokens of a prompt that ends after a newline and the line's indentation are a prefix of the tokens of prompt and
+completion: the model never encounters a token boundary that training did not have.
 """
 
 from collections.abc import Iterator
@@ -25,10 +25,10 @@ PATTERN = "|".join(
     (
         r"[\r\n]+",  # line ends, blank lines together
         r"(?<=[\r\n])[ \t]+",  # a line's whole indentation
-        r"[ _]?\p{L}+",  # a word with the space or underscore before it: snake_case falls into its words
-        r" ?\p{N}{1,3}",  # digits by threes
+        r"[ _]?\p{L}+",  # a word with the preceding space or underscore, so that snake_case is split into words
+        r" ?\p{N}{1,3}",  # groups of up to three digits
         r" ?[^\s\p{L}\p{N}]+",  # a run of punctuation
-        r"[^\S\r\n]+(?!\S)|[^\S\r\n]+",  # other white space, but for the last, which goes with the next word
+        r"[^\S\r\n]+(?!\S)|[^\S\r\n]+",  # other white space, except the last one, which belongs to the next word
     )
 )
 
@@ -40,14 +40,14 @@ CHAT_TEMPLATE = (
 SAMPLE_CHARACTERS = 600
 
 
-# What Transformers reads beside tokenizer.json; written here, since importing it takes longer than the training.
+# tokenizer_config.json; written directly, since importing transformers takes longer than training
 CONFIG = {
     "tokenizer_class": "PreTrainedTokenizerFast",
     "eos_token": END_OF_TEXT,
     "pad_token": PAD,
     "additional_special_tokens": CHAT_TOKENS,
     "clean_up_tokenization_spaces": False,
-    "model_max_length": 10**30,  # Transformers' word for "no limit": the model has one, the tokenizer none
+    "model_max_length": 10**30,  # transformers' value for "no limit"
 }
 
 
@@ -60,19 +60,19 @@ def work(job: Job) -> None:
     if spec.existing is not None:
         eos_id, pad_id = _copy(spec.existing, str(spec.folder() or spec.existing), job.output)
     else:
-        assert spec.vocab_size is not None  # by problems(): one of the two
+        assert spec.vocab_size is not None  # problems() requires one of the two
         eos_id, pad_id = _train(job, spec.vocab_size, spec.min_frequency, corpus)
     tokenizer = FastTokenizer.from_file(str(job.output / "tokenizer.json"))
     _write_sample(job, tokenizer, corpus)
-    # an embedding needs a row for the highest id, whatever ids are left out below it
+    # the embedding needs a row for the highest id, even if lower ids are unused
     job.finish(vocab_size=max(tokenizer.get_vocab().values()) + 1, eos_id=eos_id, pad_id=pad_id)
 
 
 def _train(job: Job, vocab_size: int, min_frequency: int, corpus: Path) -> tuple[int, int]:
-    """Train on the train split and write the folder; returns the ids of end-of-text and padding.
-    Raises StageError."""
+    """Train on the train split and write the folder; returns the ids of the end-of-text and padding tokens. Raises
+    StageError."""
     if not read_manifest(corpus).facts["documents"]:
-        raise StageError("the corpus has no documents to train a tokenizer on; give one that has, or an existing one")
+        raise StageError("the corpus has no documents to train a tokenizer on; add some, or use an existing tokenizer")
     bpe = untrained()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -84,17 +84,17 @@ def _train(job: Job, vocab_size: int, min_frequency: int, corpus: Path) -> tuple
     bpe.train_from_iterator(_texts(job, corpus), trainer)
     if bpe.get_vocab_size() < vocab_size:
         raise StageError(
-            f"vocab_size={vocab_size}: the corpus has pairs for {bpe.get_vocab_size()} entries only; "
-            f"ask for that many, give more text, or lower min_frequency ({min_frequency})"
+            f"vocab_size={vocab_size}: the corpus only has pairs for {bpe.get_vocab_size()} entries; "
+            f"use that size, add text, or lower min_frequency ({min_frequency})"
         )
     bpe.save(str(job.output / "tokenizer.json"))
     write_json(job.output / "tokenizer_config.json", CONFIG)
     (job.output / "chat_template.jinja").write_text(CHAT_TEMPLATE)
-    return SPECIAL_TOKENS.index(END_OF_TEXT), SPECIAL_TOKENS.index(PAD)  # the trainer numbers them first
+    return SPECIAL_TOKENS.index(END_OF_TEXT), SPECIAL_TOKENS.index(PAD)  # the trainer assigns their ids first
 
 
 def untrained() -> FastTokenizer:
-    """The empty BPE with Baton's pattern. It has no normalizer: decode(encode(text)) == text."""
+    """An untrained BPE with Baton's pattern and no normalizer, so that decode(encode(text)) == text."""
     bpe = FastTokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -116,28 +116,28 @@ def _texts(job: Job, corpus: Path) -> Iterator[str]:
 
 
 def _copy(name: str, where: str, output: Path) -> tuple[int, int]:
-    """Copy an existing tokenizer, checked for what the stages need; returns the ids of end-of-text and
-    padding. Raises StageError."""
+    """Copy an existing tokenizer and check it; returns the ids of the end-of-text and padding tokens. Raises
+    StageError."""
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise StageError(f"existing={name!r}: {error}") from error
-    for how_it_was_found in ("is_local", "local_files_only"):
-        tokenizer.init_kwargs.pop(how_it_was_found, None)  # Transformers would save it: no part of a result
+    for key in ("is_local", "local_files_only"):  # where it was loaded from, which transformers would save
+        tokenizer.init_kwargs.pop(key, None)
     if not tokenizer.is_fast:
-        raise StageError(f"existing={name!r}: has no tokenizer.json (the fast form), which the shards need")
+        raise StageError(f"existing={name!r}: has no tokenizer.json (fast tokenizer), which the shards need")
     if tokenizer.eos_token_id is None:
         raise StageError(f"existing={name!r}: has no end-of-text token, which ends every document; set its eos_token")
     if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token  # the usual choice: padding is masked in every loss here
+        tokenizer.pad_token = tokenizer.eos_token  # as usual: padding is masked in every loss
     tokenizer.save_pretrained(output)
     return tokenizer.eos_token_id, tokenizer.pad_token_id
 
 
 def _write_sample(job: Job, tokenizer: FastTokenizer, corpus: Path) -> None:
-    """A held-out text cut into tokens, and how many bytes a token holds there."""
+    """Write the tokens of a held-out text and the number of bytes per token, for the report."""
     texts = [item.text for item in islice(read_documents(corpus, "held_out"), 32)]
     if not texts:
         return  # nothing is held out

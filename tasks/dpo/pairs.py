@@ -1,8 +1,9 @@
-"""Preference pairs of a model's own completions: a better one, and the worst, as the rewards have it."""
+"""Make preference pairs from a model's completions: a better one and the worst one, by their rewards."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from pathlib import Path
 
 from infra.durable import write_json
@@ -15,7 +16,7 @@ KIND, FILE = "preference_pairs", "pairs.json"
 class Pair:
     prompt_ids: Sequence[int]
     chosen_ids: Sequence[int]
-    rejected_ids: Sequence[int]  # the tokens as they were sampled
+    rejected_ids: Sequence[int]  # the tokens as sampled
 
     @property
     def length(self) -> int:
@@ -25,47 +26,42 @@ class Pair:
 
 @dataclass(frozen=True)
 class Answer:
-    """A completion, and the weighted sum of its rewards; None where no reward applies."""
+    """A completion and the weighted sum of its rewards; None if no reward applies."""
 
     ids: Sequence[int]
-    worth: float | None
+    reward: float | None
 
 
 @dataclass(frozen=True)
 class Pairs:
     pairs: list[Pair]
-    sampled: int  # prompts
-    rewards: dict[str, float]  # of all samples, by name: means
+    sampled: int  # number of prompts
+    rewards: dict[str, float]  # reward -> mean over all samples
 
     @property
     def no_pair(self) -> int:
-        """Prompts of which no completion is better than another."""
+        """Number of prompts without a pair."""
         return self.sampled - len(self.pairs)
 
     def save(self, folder: Path) -> None:
-        """Into a new folder, sealed by its manifest."""
+        """Write to a new folder, sealed by its manifest."""
         folder.mkdir()
         write_json(folder / FILE, asdict(self))
-        write_manifest(folder, KIND, {}, {}, {})
+        write_manifest(folder, KIND, {})
 
     @classmethod
     def load(cls, folder: Path) -> "Pairs":
-        """Raises ArtifactError when the folder is not whole."""
+        """Raises ArtifactError if the folder is incomplete or damaged."""
         verify(folder)
         raw = json.loads((folder / FILE).read_text())
         return cls([Pair(**pair) for pair in raw.pop("pairs")], **raw)
 
 
 def pair(prompt: Sequence[int], answers: Sequence[Answer], gold: Answer | None) -> Pair | None:
-    """The row's own completion or else the model's best, with the model's worst; None when that is no worse."""
-    known = [answer for answer in answers if answer.worth is not None]
-    better = gold or max(known, key=_worth, default=None)
-    worst = min(known, key=_worth, default=None)
-    if better is None or better.worth is None or worst is None or _worth(worst) >= better.worth:
+    """Pair the row's own completion, or else the model's best, with the model's worst; None if that is no worse."""
+    scored = [(answer.reward, answer) for answer in answers if answer.reward is not None]
+    reward, better = (gold.reward, gold) if gold else max(scored, key=itemgetter(0), default=(None, None))
+    lowest, worst = min(scored, key=itemgetter(0), default=(None, None))
+    if better is None or reward is None or worst is None or lowest is None or lowest >= reward:
         return None
     return Pair(prompt, better.ids, worst.ids)
-
-
-def _worth(answer: Answer) -> float:
-    assert answer.worth is not None
-    return answer.worth

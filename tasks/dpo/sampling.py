@@ -1,4 +1,4 @@
-"""Preference pairs that a model makes itself: vLLM samples it on the rows' prompts, the rewards score what it says."""
+"""Sample preference pairs from a model: vLLM completes the rows' prompts, and rewards score the completions."""
 
 import gc
 from collections.abc import Sequence
@@ -8,95 +8,97 @@ from typing import Any
 from tasks.dpo.pairs import Answer, Pair, Pairs, pair
 from tasks.dpo.spec import DPOSpec, PairsSpec
 from tasks.job import Job, StageError
+from tasks.metric import known_mean
 from tasks.posttrain.encode import Encoder, prompted
 from tasks.posttrain.rows import Chosen, choose, kind_of
-from tasks.posttrain.score import mean, score, try_on_gold
+from tasks.posttrain.score import score, try_on_gold
 from tasks.posttrain.spec import PROMPTED, Limits
 from tasks.posttrain.trainer import ends
 from tasks.rewards.scorer import Scorer
 from tasks.rows.stored import Row, reward_columns
 from tasks.serve.engine import open_engine, sample
 
-PROMPTS_A_CALL = 256  # what is sampled and scored together
+PROMPTS_A_CALL = 256  # prompts sampled and scored together
 
 
 @dataclass(frozen=True)
-class Asked:
+class Prompt:
     row: Row
-    prompt_ids: list[int]
-    gold_ids: list[int]  # the row's own completion, where that is the chosen one
+    ids: list[int]
+    gold_ids: list[int]  # the row's own completion, if that is the chosen one
 
 
-def rows_to_ask(job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder, limits: Limits) -> Chosen[Asked]:
-    """The rows whose prompts are sampled. Raises StageError."""
+def choose_prompts(job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder, limits: Limits) -> Chosen[Prompt]:
+    """Select the prompts to sample. Raises StageError."""
     gold = how.chosen == "gold"
     if kind_of(job, *PROMPTED) == "prompt" and gold:
         raise StageError(
-            "pairs.chosen: gold needs rows with a completion, and the rows of this set have a prompt alone; "
-            "say chosen: best, with 2 or more samples"
+            "pairs.chosen: gold needs rows with a completion, but the rows of this set have only a prompt; "
+            "use chosen: best, with 2 or more samples"
         )
 
-    def encode(row: Row) -> Asked:
+    def encode(row: Row) -> Prompt:
         row = prompted(row)
-        return Asked(row, *encoder.completion(row)) if gold else Asked(row, encoder.prompt(row), [])
+        return Prompt(row, *encoder.completion(row)) if gold else Prompt(row, encoder.prompt(row), [])
 
-    def tokens(asked: Asked) -> tuple[int, int]:
-        return len(asked.prompt_ids), len(asked.gold_ids)
+    def tokens(prompt: Prompt) -> tuple[int, int]:
+        return len(prompt.ids), len(prompt.gold_ids)
 
     return choose(job, spec.seed, limits, encode, tokens, how.prompts)
 
 
 def make_pairs(
-    job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder, limits: Limits, asked: Sequence[Asked], model: Any
+    job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder, limits: Limits, prompts: Sequence[Prompt], model: Any
 ) -> Pairs:
-    """Raises StageError when there is none."""
-    try_on_gold(how.rewards, [each.row for each in asked], encoder.ended)
-    found: list[Pair] = []
+    """Sample and score completions, and pair them. Raises StageError if there is no pair."""
+    try_on_gold(how.rewards, [prompt.row for prompt in prompts], encoder.ended)
+    pairs: list[Pair] = []
     rewards: dict[str, list[float | None]] = {}
     with Scorer(how.rewards) as scorer:
         llm = open_engine(
             job.input("model"), max_model_len=limits.total, seed=spec.seed, gpu_memory_share=how.gpu_memory_share
         )
-        for begin in range(0, len(asked), PROMPTS_A_CALL):
-            job.progress(begin, len(asked), "prompts")
-            some = asked[begin : begin + PROMPTS_A_CALL]
-            answers = sample(
+        for begin in range(0, len(prompts), PROMPTS_A_CALL):
+            job.progress(begin, len(prompts), "prompts")
+            batch = prompts[begin : begin + PROMPTS_A_CALL]
+            completions = sample(
                 llm,
-                [each.prompt_ids for each in some],
+                [prompt.ids for prompt in batch],
                 temperature=how.temperature,
                 max_tokens=limits.new,
                 n=how.samples,
                 stop_token_ids=ends(model, encoder.tokenizer, encoder.chat),
             )
-            rows = [each.row for each in some for _ in range(how.samples)]
-            ids = [answer.token_ids for answer in answers]
-            scores = score(scorer, rows, list(map(encoder.said, ids)), ids)
+            rows = [prompt.row for prompt in batch for _ in range(how.samples)]
+            ids = [completion.token_ids for completion in completions]
+            scores = score(scorer, rows, list(map(encoder.decoded, ids)), ids)
             for name, values in scores.rewards.items():
                 rewards.setdefault(name, []).extend(values)
-            own = [Answer(list(each.token_ids), worth) for each, worth in zip(answers, scores.total, strict=True)]
-            golds = _golds(scorer, some) if how.chosen == "gold" else [None] * len(some)
-            for number, (each, gold) in enumerate(zip(some, golds, strict=True)):
-                made = pair(each.prompt_ids, own[number * how.samples : (number + 1) * how.samples], gold)
-                found += [made] if made else []
+            answers = [Answer(list(tokens), total) for tokens, total in zip(ids, scores.total, strict=True)]
+            golds = _golds(scorer, batch) if how.chosen == "gold" else [None] * len(batch)
+            for number, (prompt, gold) in enumerate(zip(batch, golds, strict=True)):
+                made = pair(prompt.ids, answers[number * how.samples : (number + 1) * how.samples], gold)
+                pairs += [made] if made else []
     del llm
-    gc.collect()  # the engine's memory is wanted for training
-    if not found:
+    gc.collect()  # training needs the engine's memory
+    if not pairs:
         other = "the row's own" if how.chosen == "gold" else "another"
         raise StageError(
-            f"by these rewards no completion of the {len(asked)} prompts is worse than {other}: there is nothing to "
-            f"prefer. Give other rewards or more samples (now {how.samples}), or leave DPO out"
+            f"by these rewards no completion of the {len(prompts)} prompts is worse than {other}: there is nothing to "
+            f"prefer. Use other rewards or more samples (now {how.samples}), or leave DPO out"
         )
-    means = {name: value for name, values in rewards.items() if (value := mean(values)) is not None}
-    return Pairs(found, sampled=len(asked), rewards=means)
+    means = {name: value for name, values in rewards.items() if (value := known_mean(values)) is not None}
+    return Pairs(pairs, sampled=len(prompts), rewards=means)
 
 
-def _golds(scorer: Scorer, asked: Sequence[Asked]) -> list[Answer | None]:
-    """The rows' own completions and what they are worth."""
-    rows = [each.row for each in asked]
+def _golds(scorer: Scorer, prompts: Sequence[Prompt]) -> list[Answer | None]:
+    """The rows' own completions with their rewards."""
+    rows = [prompt.row for prompt in prompts]
+    ids = [prompt.gold_ids for prompt in prompts]
     scores = scorer.score(
         [row["prompt"] for row in rows],
         [row["completion"] for row in rows],
         reward_columns(rows),
-        completion_ids=[each.gold_ids for each in asked],
+        completion_ids=ids,
     )
-    return [Answer(each.gold_ids, worth) for each, worth in zip(asked, scores.total, strict=True)]
+    return [Answer(tokens, total) for tokens, total in zip(ids, scores.total, strict=True)]

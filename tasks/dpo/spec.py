@@ -1,4 +1,4 @@
-"""What a DPO run is."""
+"""Spec of a DPO run."""
 
 from typing import Literal
 
@@ -11,16 +11,16 @@ from tasks.spec import Problem, Spec
 
 
 class PairsSpec(Spec):
-    """Preference pairs from the model that is tuned: its completions of the rows' prompts, scored by rewards."""
+    """Preference pairs of the tuned model's completions of the rows' prompts, scored by rewards."""
 
-    rewards: list[RewardSpec] = Field(min_length=1, max_length=MOST, description="what the completions are scored by")
-    prompts: int = Field(1200, ge=1, le=10_000_000, description="rows whose prompts are sampled, at most")
-    samples: int = Field(1, ge=1, le=1000, description="completions of each prompt")
-    temperature: float = Field(1.0, gt=0, le=2, description="of sampling; 1: the model's own distribution")
+    rewards: list[RewardSpec] = Field(min_length=1, max_length=MOST, description="rewards that score the completions")
+    prompts: int = Field(1200, ge=1, le=10_000_000, description="maximum number of prompts to sample")
+    samples: int = Field(1, ge=1, le=1000, description="completions per prompt")
+    temperature: float = Field(1.0, gt=0, le=2, description="sampling temperature")
     chosen: Literal["gold", "best"] = Field(
         "gold", description="the row's own completion, or the model's best; the rejected one is the model's worst"
     )
-    gpu_memory_share: float = vllm_share(0.85, "which is closed before the training")
+    gpu_memory_share: float = vllm_share(0.85, "which is closed before training")
 
     def problems(self) -> list[Problem]:
         found = [problem.under("rewards") for problem in rewards_problems(self.rewards)]
@@ -30,20 +30,20 @@ class PairsSpec(Spec):
 
 
 class DPOSpec(PostTrainSpec):
-    """Direct preference optimization, on rows of kind preference or on pairs that the model makes itself."""
+    """Direct preference optimization, on rows of kind preference or on pairs sampled from the model."""
 
-    engine: Literal["trl"] = Field("trl", description="the program that tunes")
-    pairs: PairsSpec | None = Field(None, description="make the pairs by sampling the model; null: the rows are pairs")
+    engine: Literal["trl"] = Field("trl", description="training library")
+    pairs: PairsSpec | None = Field(None, description="sample the pairs from the model; null: the rows are pairs")
     steps: int = Field(30, ge=1, le=1_000_000, description="optimizer steps")
     batch_size: int = Field(32, ge=1, le=65_536, description="pairs per optimizer step")
     micro_batch_size: int = Field(32, ge=1, le=65_536, description="pairs in one forward and backward pass")
-    learning_rate: float = Field(3e-4, gt=0, le=0.1, description="peak of AdamW's learning rate")
-    beta: float = Field(0.1, gt=0, le=10, description="how strongly the preference holds to the reference model")
+    learning_rate: float = Field(3e-4, gt=0, le=0.1, description="AdamW's peak learning rate")
+    beta: float = Field(0.1, gt=0, le=10, description="DPO's beta; higher: closer to the reference model")
     sft_weight: float = Field(
         0.2,
         ge=0,
         le=10,
-        description="weight of the chosen completions' own loss, which keeps them from becoming unlikely",
+        description="weight of the SFT loss of the chosen completions, which keeps them from becoming unlikely",
     )
 
     def samples_model(self) -> bool:
@@ -55,4 +55,5 @@ class DPOSpec(PostTrainSpec):
         return PROMPTED if self.pairs.chosen == "best" else tuple(kind for kind in PROMPTED if kind != "prompt")
 
     def problems(self) -> list[Problem]:
-        return super().problems() + [each.under("pairs") for each in (self.pairs.problems() if self.pairs else ())]
+        of_pairs = self.pairs.problems() if self.pairs else []
+        return super().problems() + [problem.under("pairs") for problem in of_pairs]

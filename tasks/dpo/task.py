@@ -1,4 +1,4 @@
-"""DPO as a stage."""
+"""DPO as a typed Flyte task."""
 
 import images
 from infra.launch import Engine
@@ -7,10 +7,10 @@ from tasks.artifacts import HFModel, Rows
 from tasks.dpo.spec import DPOSpec
 from tasks.stage import run, stage
 
-ENGINES = {"trl": Engine("dpo", "tasks.dpo.dpo", version="2")}
+ENGINES = {"trl": Engine("dpo", "tasks.dpo.dpo", version="3")}
 
 
 @stage(ENGINES["trl"], image=images.POST_TRAIN, pod=SAVES)
 def dpo(spec: DPOSpec, model: HFModel, rows: Rows) -> HFModel:
-    """A model that prefers the better of two answers."""
+    """Tune a model to prefer the better of two answers."""
     return run(ENGINES[spec.engine], HFModel, spec, model=model, rows=rows)

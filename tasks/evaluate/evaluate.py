@@ -1,23 +1,23 @@
 """Evaluate one model: bits per byte of held-out text, rewards of its completions, tasks of lm-eval.
 
-In: "model" (a Hugging Face directory), "corpora.0", … (the first set and the others) and "rows.0", … (in the order of
-`spec.sets()`). Out:
+Inputs: "model" (a Hugging Face directory), "corpora.0", … (the first set and the others) and "rows.0", … (in the order
+of `spec.sets()`). Outputs:
 
-    report.json             label, model_digest, headline (the metric that says most)
+    report.json             label, model_digest, headline (name of the primary metric)
                             metrics      name -> value, standard_error, count, unit, higher_is_better
-                            ceiling      name -> value: the rewards of the rows' own completions
+                            ceiling      name -> value: rewards of the rows' own completions
                             sets         bits per byte by corpus: "corpus", "more.0", …
-                            questions    of each evaluator, how many were asked and left out
+                            questions    per evaluator: numbers of prompts asked and left out
                             spec
-    documents.jsonl         a line for each scored document: set, id, bytes (UTF-8), bits
-    completions.jsonl       a line for each completion: evaluator, id, prompt, reference, completion, ended, rewards
+    documents.jsonl         one line per scored document: set, id, bytes (UTF-8), bits
+    completions.jsonl       one line per completion: evaluator, id, prompt, reference, completion, ended, rewards
     lm_eval/<name>.json     lm-eval's own results of an evaluator
-    lm_eval.jsonl           a line for each document of its tasks: evaluator, id, rewards (its metrics)
+    lm_eval.jsonl           one line per document of lm-eval's tasks: evaluator, id, rewards (its metrics)
     record/samples.json     the first few completions, for the report
 
-The metrics: `bits_per_byte` (of the first corpus); `<evaluator>.<reward>`, `<evaluator>.pass@<k>`,
+Metrics: `bits_per_byte` (of the first corpus); `<evaluator>.<reward>`, `<evaluator>.pass@<k>`,
 `<evaluator>.distinct`; `<evaluator>.<task>.<metric>`. Every model gets the same rows, and its completions are scored
-as they are. An evaluator's metrics do not depend on the other evaluators.
+unmodified. An evaluator's metrics don't depend on the other evaluators.
 """
 
 import json
@@ -30,10 +30,10 @@ from infra.progress import say
 from tasks.evaluate import questions
 from tasks.evaluate.bits import bits_per_byte
 from tasks.evaluate.held_out import FIRST, HeldOut, choose
-from tasks.evaluate.kept import Kept
-from tasks.evaluate.rewarded import Rewarded, rewarded
-from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
-from tasks.evaluate.subject import Subject, open_subject
+from tasks.evaluate.model_info import ModelInfo, read_model_info
+from tasks.evaluate.rewarded import rewarded
+from tasks.evaluate.saved_answers import SavedAnswers
+from tasks.evaluate.spec import EvaluateSpec
 from tasks.job import Job, StageError, main
 from tasks.metric import Metric
 
@@ -46,121 +46,114 @@ SAMPLES = 12
 
 def work(job: Job) -> None:
     spec = job.spec(EvaluateSpec)
-    subject = open_subject(job.input("model"))
+    info = read_model_info(job.input("model"))
     texts = _texts(job)
     if spec.bits_per_byte is None:
         sets = []
     else:
-        sets = [choose(name, path, subject, spec.bits_per_byte.held_out_bytes) for name, path in texts.items()]
+        sets = [choose(name, path, info, spec.bits_per_byte.held_out_bytes) for name, path in texts.items()]
         _check_text(sets)
-    rows = {name: job.input(f"rows.{number}") for number, name in enumerate(spec.sets())}
+    rows = dict(zip(spec.sets(), job.input_list("rows"), strict=True))
     asked = {
-        name: questions.choose(name, rows[each.data], each, subject, spec.seed)
-        for name, each in spec.evaluators().items()
-        if each.data is not None
+        name: questions.choose(name, rows[evaluator.data], evaluator, info, spec.seed)
+        for name, evaluator in spec.evaluators().items()
+        if evaluator.data is not None
     }
 
-    from tasks.evaluate.answer import EvaluatedModel  # imports vLLM: some seconds that bad input should not cost
+    from tasks.evaluate.answer import EvaluatedModel  # imports vLLM (seconds): only once the input is checked
 
     tasks = _load_tasks(job, spec)
-    kept = Kept(job)
-    model = EvaluatedModel(job, subject, kept, spec)
-    documents = [line for each in sets for line in each.lines(model.bits(each.windows))]
-    scores = {each.name: _scores(each, documents) for each in sets}
+    saved = SavedAnswers(job)
+    model = EvaluatedModel(job, info, saved, spec)
+    documents = [line for held_out in sets for line in held_out.lines(model.bits(held_out.windows))]
+    scores = {held_out.name: _scores(held_out, documents) for held_out in sets}
     metrics = {"bits_per_byte": _bits(FIRST, documents)} if sets else {}
     ceiling: dict[str, float] = {}
-    told: dict[str, dict[str, Any]] = {}
+    counts: dict[str, dict[str, Any]] = {}
     lines: list[dict[str, Any]] = []
     results: dict[str, dict[str, Any]] = {}
     items: list[dict[str, Any]] = []
-    for name, each in spec.evaluators().items():
+    for name, evaluator in spec.evaluators().items():
         if name in asked:
-            found = _rewarded(job, name, each, asked[name].questions, subject, model)
-            metrics |= {f"{name}.{key}": metric for key, metric in found.metrics(each).items()}
-            ceiling |= {f"{name}.{key}": value for key, value in found.ceiling.items()}
-            lines += found.lines(name)
-            told[name] = {"asked": len(asked[name].questions), "too_long": asked[name].too_long, "ended": found.ended}
+            chosen = asked[name].questions
+            answers = model.completions(name, [question.tokens for question in chosen], evaluator)
+            scored = rewarded(job, name, evaluator, chosen, answers, info, saved)
+            metrics |= {f"{name}.{key}": metric for key, metric in scored.metrics(evaluator).items()}
+            ceiling |= {f"{name}.{key}": value for key, value in scored.ceiling.items()}
+            lines += scored.lines(name)
+            counts[name] = {"asked": len(chosen), "too_long": asked[name].too_long, "ended": scored.ended}
         else:
-            harnessed = _harnessed(job, name, tasks[name], subject, model)
+            harnessed = _harnessed(job, name, tasks[name], info, model)
             metrics |= {f"{name}.{key}": metric for key, metric in harnessed.metrics.items()}
             results[name] = harnessed.results
             items += [{"evaluator": name} | item for item in harnessed.items]
     _print(metrics, ceiling)
 
     facts = {
-        "label": subject.label,
+        "label": info.label,
         "model_digest": job.inputs["model"]["digest"],
         "metrics": {name: asdict(metric) for name, metric in metrics.items()},
         "headline": next((name for name in metrics if name != "bits_per_byte"), next(iter(metrics), "")),
     }
     job.empty_output()
-    report = facts | {"ceiling": ceiling, "sets": scores, "questions": told, "spec": spec.identity()}
+    report = facts | {"ceiling": ceiling, "sets": scores, "questions": counts, "spec": spec.identity()}
     write_json(job.output / "report.json", report)
     _write_lines(job.output / "documents.jsonl", documents)
     _write_lines(job.output / "completions.jsonl", lines)
     _write_lines(job.output / "lm_eval.jsonl", items)
-    for name, of_lm_eval in results.items():
+    for name, result in results.items():
         (job.output / "lm_eval").mkdir(exist_ok=True)
-        write_json(job.output / "lm_eval" / f"{name}.json", of_lm_eval)
+        write_json(job.output / "lm_eval" / f"{name}.json", result)
     write_json(job.record / "samples.json", lines[:SAMPLES])
     job.metric(0, **{name: metric.value for name, metric in metrics.items()})
     job.finish(**facts)
-    kept.remove()
+    saved.remove()
 
 
 def _texts(job: Job) -> dict[str, Path]:
-    """The corpora by the names of their sets."""
-    names = sorted((name for name in job.inputs if name.startswith("corpora.")), key=lambda name: int(name[8:]))
-    return {f"more.{number - 1}" if number else FIRST: job.input(name) for number, name in enumerate(names)}
+    """The corpora by set name."""
+    paths = enumerate(job.input_list("corpora"))
+    return {f"more.{number - 1}" if number else FIRST: path for number, path in paths}
 
 
 def _check_text(sets: list[HeldOut]) -> None:
-    """Raises StageError when the first set has no text."""
+    """Raises StageError if the first set has no text."""
     if not sets or not sets[0].documents:
-        lack = "its corpus has no held-out text: hold out some of it (corpus.held_out)" if sets else "it has no corpus"
-        raise StageError(
-            f"evaluate.bits_per_byte: {lack}; or leave the measure out with `bits_per_byte: null` under `evaluate`"
-        )
+        reason = "the corpus has no held-out text: hold out some (corpus.held_out)" if sets else "there is no corpus"
+        raise StageError(f"evaluate.bits_per_byte: {reason}; or set `bits_per_byte: null` under `evaluate` to skip it")
 
 
-def _rewarded(
-    job: Job, name: str, spec: EvaluatorSpec, asked: list[questions.Question], subject: Subject, model: "EvaluatedModel"
-) -> Rewarded:
-    answers = model.completions(name, [each.tokens for each in asked], spec)
-    return rewarded(job, name, spec, asked, answers, subject, model.kept)
-
-
-def _harnessed(job: Job, name: str, tasks: "Tasks", subject: Subject, model: "EvaluatedModel") -> "Harnessed":
+def _harnessed(job: Job, name: str, tasks: "Tasks", info: ModelInfo, model: "EvaluatedModel") -> "Harnessed":
     from tasks.evaluate.harness import run_tasks
     from tasks.evaluate.language_model import VLLMModel
 
-    of_lm_eval = VLLMModel(
+    lm = VLLMModel(
         model.engine,
-        subject.chat,
-        end_of_text=subject.end_of_text,
-        positions=subject.positions,
+        info.chat,
+        end_of_text=info.end_of_text,
+        positions=info.positions,
         seed=model.seed,
-        answers=model.kept.answer,
+        answers=model.saved.answer,
         progress=lambda done, total: job.progress(done, total, "requests", now=name),
     )
-    return run_tasks(tasks, of_lm_eval, model.seed)
+    return run_tasks(tasks, lm, model.seed)
 
 
 def _load_tasks(job: Job, spec: EvaluateSpec) -> dict[str, "Tasks"]:
-    """lm-eval's tasks, of each evaluator that has any."""
-    names = [name for name, each in spec.evaluators().items() if each.lm_eval]
-    if not names:
+    """lm-eval's tasks by evaluator; only evaluators that have any."""
+    evaluators = {name: evaluator for name, evaluator in spec.evaluators().items() if evaluator.lm_eval}
+    if not evaluators:
         return {}
     from tasks.evaluate.harness import load_tasks
 
-    return {name: load_tasks(name, spec.evaluators()[name], job.work / "tasks" / name) for name in names}
+    return {name: load_tasks(name, evaluator, job.work / "tasks" / name) for name, evaluator in evaluators.items()}
 
 
 def _print(metrics: dict[str, Metric], ceiling: dict[str, float]) -> None:
-    """A line for each metric, into the log and onto the terminal."""
+    """One line per metric, to the log and the terminal."""
     for name, metric in metrics.items():
-        best = f", the rows' own completions {ceiling[name]:.4g}" if name in ceiling else ""
-        say(f"{name}: {metric}, of {metric.count}{best}")
+        reference = f", the rows' own completions {ceiling[name]:.4g}" if name in ceiling else ""
+        say(f"{name}: {metric}, n = {metric.count}{reference}")
 
 
 def _bits(name: str, documents: list[dict[str, Any]]) -> Metric:
@@ -168,13 +161,13 @@ def _bits(name: str, documents: list[dict[str, Any]]) -> Metric:
 
 
 def _scores(held_out: HeldOut, documents: list[dict[str, Any]]) -> dict[str, float]:
-    """What was counted of a set, and its bits per byte; those of nothing are left out."""
-    found = {
+    """Counts of a set, and its bits per byte unless it is empty."""
+    counts = {
         "documents": len(held_out.documents),
-        "bytes": sum(each.bytes for each in held_out.documents),
-        "tokens": sum(len(each.tokens) for each in held_out.documents),
+        "bytes": sum(document.bytes for document in held_out.documents),
+        "tokens": sum(len(document.tokens) for document in held_out.documents),
     }
-    return found | ({"bits_per_byte": _bits(held_out.name, documents).value} if held_out.documents else {})
+    return counts | ({"bits_per_byte": _bits(held_out.name, documents).value} if held_out.documents else {})
 
 
 def _write_lines(path: Path, lines: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""A held-out set of text: what of one corpus's held-out documents is scored."""
+"""Select the held-out text of a corpus to score."""
 
 import math
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from typing import Any
 
 from tasks.data.documents import Document, read_documents
 from tasks.evaluate.bits import held_out_texts, windows
-from tasks.evaluate.subject import Subject
+from tasks.evaluate.model_info import ModelInfo
 
-FIRST = "corpus"  # the set that must have text; the others have what they have
+FIRST = "corpus"  # the set that must have text; the others may be empty
 
 
 @dataclass(frozen=True)
 class Scored:
-    """One document, the last of a set perhaps not to its end."""
+    """One document; the last of a set may be truncated."""
 
     document: Document
     tokens: list[int]
@@ -33,27 +33,27 @@ class HeldOut:
 
     @property
     def windows(self) -> list[list[int]]:
-        return [window for each in self.documents for window in each.windows]
+        return [window for document in self.documents for window in document.windows]
 
     def lines(self, bits: Sequence[float]) -> list[dict[str, Any]]:
-        """The documents with their bits, of the bits of the windows."""
-        of_windows = iter(bits)
+        """One line per document, given the bits of each window."""
+        window_bits = iter(bits)
         return [
             {
                 "set": self.name,
-                "id": each.document.id,
-                "bytes": each.bytes,
-                "bits": math.fsum(next(of_windows) for _ in each.windows),
+                "id": scored.document.id,
+                "bytes": scored.bytes,
+                "bits": math.fsum(next(window_bits) for _ in scored.windows),
             }
-            for each in self.documents
+            for scored in self.documents
         ]
 
 
-def choose(name: str, corpus: Path, subject: Subject, held_out_bytes: int) -> HeldOut:
-    """Up to `held_out_bytes` of text."""
+def choose(name: str, corpus: Path, info: ModelInfo, held_out_bytes: int) -> HeldOut:
+    """Select up to `held_out_bytes` of text."""
     scored = []
-    for text in held_out_texts(list(read_documents(corpus, "held_out")), held_out_bytes):
-        tokens = subject.tokens(text.text)
-        # one position is kept for the token that vLLM has to be asked for
-        scored.append(Scored(text, tokens, list(windows(tokens, subject.end_of_text, subject.positions - 1))))
+    for document in held_out_texts(read_documents(corpus, "held_out"), held_out_bytes):
+        tokens = info.tokens(document.text)
+        # one position is reserved for the token that vLLM always generates
+        scored.append(Scored(document, tokens, list(windows(tokens, info.end_of_text, info.positions - 1))))
     return HeldOut(name, scored)

@@ -1,8 +1,8 @@
-"""lm-eval's view of a vLLM engine: log-likelihoods, rolling log-likelihoods, generation.
+"""lm-eval model backed by a vLLM engine: log-likelihoods, rolling log-likelihoods, generation.
 
-lm-eval's own vLLM model asks for the distribution "vllm", which the CPU build is not, and starts an engine of its own.
-This one is handed the engine that the other evaluators use, and agrees with lm-eval's `hf` model (tested, to 1e-3)
-where that is given the same `max_length`: vLLM wants a position for the token that it has to be asked for.
+lm-eval's own vLLM model requires the distribution "vllm", which the CPU build isn't, and starts its own engine. This
+one shares the engine with the other evaluators, and agrees with lm-eval's `hf` model (tested, to 1e-3) for the same
+`max_length`: vLLM needs one position for the token that it always generates.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,14 +21,14 @@ from tasks.job import StageError
 from tasks.serve.engine import sample
 
 REQUESTS_A_CALL = 256
-NEW_TOKENS = 256  # at most, where a task does not say: lm-eval's own default
+NEW_TOKENS = 256  # max_gen_toks of a task that has none: lm-eval's default
 
-Answers = Callable[[Callable[[], list[Any]]], list[Any]]  # calls what it is given, or has its answer already
-Scored = tuple[Any, list[int], list[int]]  # what lm-eval calls it by; the context's tokens, the continuation's
+Answers = Callable[[Callable[[], list[Any]]], list[Any]]  # calls its argument, or returns the saved answer
+Scored = tuple[Any, list[int], list[int]]  # lm-eval's key, tokens of the context, tokens of the continuation
 
 
 class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
-    """A model under evaluation. `engine` is called when there is something to ask."""
+    """The model under evaluation. `engine` is called at the first request without a saved answer."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
     ) -> None:
         super().__init__()
         self.engine, self.tokenizer, self.end_of_text, self.seed = engine, tokenizer, end_of_text, seed
-        self.max_length = positions - 2  # tokens that are predicted at most: one stands before them, one is drawn
+        self.max_length = positions - 2  # tokens that can be scored: less one of context and one generated
         self.answers, self.progress = answers, progress
 
     @property
@@ -76,22 +76,22 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         )
 
     def _loglikelihood_tokens(self, requests: Sequence[Scored], **kwargs: Any) -> list[tuple[float, bool]]:
-        """Of each continuation: its log-probability, and whether each of its tokens is the likeliest."""
-        found: list[tuple[float, bool]] = []
+        """(log-probability in nats, whether greedy decoding gives it) of each continuation."""
+        scored: list[tuple[float, bool]] = []
         for begin in range(0, len(requests), REQUESTS_A_CALL):
             self.progress(begin, len(requests))
             ask = partial(self._score, requests[begin : begin + REQUESTS_A_CALL])
-            found += [(logprob, greedy) for logprob, greedy in self.answers(ask)]
-        return found
+            scored += [(logprob, greedy) for logprob, greedy in self.answers(ask)]
+        return scored
 
     def _score(self, requests: Sequence[Scored]) -> list[tuple[float, bool]]:
-        # a context that is too long loses its beginning
+        # a context that is too long is truncated on the left
         windows = [[*context, *continuation][-(self.max_length + 1) :] for _, context, continuation in requests]
-        found = []
+        scored = []
         for (_, _, continuation), steps in zip(requests, scores(self.engine(), windows), strict=True):
             last = steps[-len(continuation) :] if continuation else []
-            found.append((sum(logprob for logprob, _ in last), all(rank == 1 for _, rank in last)))
-        return found
+            scored.append((sum(logprob for logprob, _ in last), all(rank == 1 for _, rank in last)))
+        return scored
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         windows: list[Scored] = []
@@ -105,47 +105,47 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
             )
             windows += [(None, *make_disjoint_window(pair)) for pair in pairs]
             ends.append(len(windows))
-        found = [logprob for logprob, _ in self._loglikelihood_tokens(windows)]
-        return [sum(found[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
+        logprobs = [logprob for logprob, _ in self._loglikelihood_tokens(windows)]
+        return [sum(logprobs[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         texts: list[str] = []
         calls = _calls([request.args for request in requests])
-        for begin, (contexts, told) in calls:
+        for begin, (contexts, kwargs) in calls:
             self.progress(begin, len(requests))
-            texts += self.answers(partial(self._generate, contexts, told, self.seed + begin))
+            texts += self.answers(partial(self._generate, contexts, kwargs, self.seed + begin))
         return texts
 
-    def _generate(self, contexts: Sequence[str], told: dict[str, Any], seed: int) -> list[str]:
-        asked: dict[str, Any] = dict(normalize_gen_kwargs(told, NEW_TOKENS))
-        stop = handle_stop_sequences(asked.pop("until", None), eos=self.tokenizer.decode(self.end_of_text))
-        new_tokens, _ = int(asked.pop("max_gen_toks")), asked.pop("do_sample", None)
+    def _generate(self, contexts: Sequence[str], gen_kwargs: dict[str, Any], seed: int) -> list[str]:
+        kwargs: dict[str, Any] = dict(normalize_gen_kwargs(gen_kwargs, NEW_TOKENS))
+        stop = handle_stop_sequences(kwargs.pop("until", None), eos=self.tokenizer.decode(self.end_of_text))
+        new_tokens, _ = int(kwargs.pop("max_gen_toks")), kwargs.pop("do_sample", None)
         room = self.max_length - new_tokens
         if room <= 0:
             raise StageError(
-                f"evaluate: an lm-eval task asks for {new_tokens} new tokens, and the model has {self.max_length} "
-                "positions for prompt and completion: give `max_gen_toks` in the task's generation_kwargs"
+                f"evaluate: an lm-eval task generates {new_tokens} tokens, but the model has {self.max_length} "
+                "positions for prompt and completion: set a smaller `max_gen_toks` in the task's generation_kwargs"
             )
-        how: dict[str, Any] = {"skip_special_tokens": True, "stop": [each for each in stop if each]} | asked
+        params: dict[str, Any] = {"skip_special_tokens": True, "stop": [text for text in stop if text]} | kwargs
         completions = sample(
             self.engine(),
             [self.tok_encode(context)[-room:] for context in contexts],
             max_tokens=new_tokens,
             seed=seed,
-            **how,
+            **params,
         )
-        # decoded whole: vLLM's own text leaves out a character that is not complete yet
-        texts = [self.tokenizer.decode(each.token_ids, skip_special_tokens=True) for each in completions]
+        # decoded here, since vLLM's text omits an incomplete character at the end
+        texts = [self.tokenizer.decode(one.token_ids, skip_special_tokens=True) for one in completions]
         return [str(postprocess_generated_text(text, stop, None)) for text in texts]
 
 
 def _calls(requests: Sequence[tuple[str, dict[str, Any]]]) -> list[tuple[int, tuple[list[str], dict[str, Any]]]]:
-    """Neighbours that are asked the same way, in calls of a bounded size: (number of the first, contexts, how)."""
+    """Batch consecutive requests with equal generation kwargs: (index of the first, (contexts, kwargs))."""
     calls: list[tuple[int, tuple[list[str], dict[str, Any]]]] = []
-    for number, (context, told) in enumerate(requests):
+    for number, (context, kwargs) in enumerate(requests):
         contexts, last = calls[-1][1] if calls else ([], None)
-        if told == last and len(contexts) < REQUESTS_A_CALL:
+        if kwargs == last and len(contexts) < REQUESTS_A_CALL:
             contexts.append(context)
         else:
-            calls.append((number, ([context], told)))
+            calls.append((number, ([context], kwargs)))
     return calls

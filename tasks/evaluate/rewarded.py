@@ -1,14 +1,14 @@
-"""An evaluator's rewards of a model's completions, and of the rows' own completions (the ceiling)."""
+"""Score a model's completions with an evaluator's rewards, and the rows' own completions (the ceiling)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tasks.evaluate.estimates import distinct, mean_reward, pass_at
-from tasks.evaluate.kept import Kept
+from tasks.evaluate.model_info import ModelInfo
 from tasks.evaluate.questions import Messages, Question
+from tasks.evaluate.saved_answers import SavedAnswers
 from tasks.evaluate.spec import EvaluatorSpec
-from tasks.evaluate.subject import Subject
 from tasks.job import Job
 from tasks.metric import Metric
 from tasks.rewards.call import text_of
@@ -19,14 +19,14 @@ from tasks.rows.stored import reward_columns
 if TYPE_CHECKING:
     from tasks.evaluate.answer import Answer
 
-COMPLETIONS_A_CALL = 256  # of the rewards: their time limits are for a call
+COMPLETIONS_A_CALL = 256  # a reward's time limit is per call
 
-Rewards = dict[str, list[list[float | None]]]  # by reward: of each prompt, of each of its completions
+Rewards = dict[str, list[list[float | None]]]  # reward -> (prompts, completions)
 
 
 @dataclass(frozen=True)
 class Completion:
-    """A completion that is to be scored."""
+    """A completion to score."""
 
     question: Question
     completion: str | Messages
@@ -38,22 +38,22 @@ class Rewarded:
     questions: Sequence[Question]
     answers: Sequence[Sequence["Answer"]]
     rewards: Rewards
-    ceiling: dict[str, float]  # of the metrics that the rows' own completions have
+    ceiling: dict[str, float]  # metric -> value for the rows' own completions
 
     def metrics(self, spec: EvaluatorSpec) -> dict[str, Metric]:
-        """pass@k is of the first reward."""
-        found = _metrics(self.rewards, [answer.text for each in self.answers for answer in each])
+        """Mean rewards, `distinct`, and pass@k of the first reward."""
+        means = _metrics(self.rewards, [answer.text for answers in self.answers for answer in answers])
         first = next(iter(self.rewards.values()))
-        return found | {f"pass@{k}": pass_at(k, first) for k in spec.pass_at}
+        return means | {f"pass@{k}": pass_at(k, first) for k in spec.pass_at}
 
     @property
     def ended(self) -> float:
-        """The share of completions that ended before the length limit."""
-        ended = [answer.ended for each in self.answers for answer in each]
+        """Fraction of completions that ended before the length limit."""
+        ended = [answer.ended for answers in self.answers for answer in answers]
         return sum(ended) / len(ended)
 
     def lines(self, evaluator: str) -> list[dict[str, Any]]:
-        """A line for each completion."""
+        """One line per completion."""
         return [
             {
                 "evaluator": evaluator,
@@ -75,24 +75,24 @@ def rewarded(
     spec: EvaluatorSpec,
     questions: Sequence[Question],
     answers: Sequence[Sequence["Answer"]],
-    subject: Subject,
-    kept: Kept,
+    info: ModelInfo,
+    saved: SavedAnswers,
 ) -> Rewarded:
     """Run the rewards on the answers, and on the references of the questions that have one."""
-    said = [
+    sampled = [
         Completion(question, question.answer(answer.text), answer.tokens)
-        for question, of in zip(questions, answers, strict=True)
-        for answer in of
+        for question, samples in zip(questions, answers, strict=True)
+        for answer in samples
     ]
     gold = [
-        Completion(each, each.reference, subject.tokens(text_of(each.reference)))
-        for each in questions
-        if each.reference is not None
+        Completion(question, question.reference, info.tokens(text_of(question.reference)))
+        for question in questions
+        if question.reference is not None
     ]
-    (of_model,) = kept.answer(lambda: [_score(job, name, spec.rewards, said, spec.samples)])
-    (of_gold,) = kept.answer(lambda: [_score(job, name, spec.rewards, gold, 1)])
-    found = _metrics(of_gold, [text_of(each.completion) for each in gold]) if gold else {}
-    return Rewarded(questions, answers, of_model, {metric: each.value for metric, each in found.items()})
+    (rewards,) = saved.answer(lambda: [_score(job, name, spec.rewards, sampled, spec.samples)])
+    (gold_rewards,) = saved.answer(lambda: [_score(job, name, spec.rewards, gold, 1)])
+    ceiling = _metrics(gold_rewards, [text_of(one.completion) for one in gold]) if gold else {}
+    return Rewarded(questions, answers, rewards, {key: metric.value for key, metric in ceiling.items()})
 
 
 def _metrics(rewards: Rewards, texts: Sequence[str]) -> dict[str, Metric]:
@@ -100,20 +100,24 @@ def _metrics(rewards: Rewards, texts: Sequence[str]) -> dict[str, Metric]:
     return {name: mean for name, mean in means.items() if mean is not None} | {"distinct": distinct(texts)}
 
 
-def _score(job: Job, name: str, specs: list[RewardSpec], said: Sequence[Completion], each: int) -> Rewards:
-    """Of completions, `each` of one question next to each other."""
-    found: dict[str, list[float | None]] = {spec.label: [] for spec in specs}
-    columns = reward_columns([one.question.scored for one in said])
+def _score(job: Job, name: str, specs: list[RewardSpec], completions: Sequence[Completion], samples: int) -> Rewards:
+    """Score completions, of which every `samples` consecutive ones answer the same question."""
+    rewards: dict[str, list[float | None]] = {spec.label: [] for spec in specs}
+    columns = reward_columns([one.question.scored for one in completions])
     with Scorer(specs) as scorer:
-        for begin in range(0, len(said), COMPLETIONS_A_CALL):
-            job.progress(begin, len(said), "completions", now=f"rewards of {name}")
+        for begin in range(0, len(completions), COMPLETIONS_A_CALL):
+            job.progress(begin, len(completions), "completions", now=f"rewards of {name}")
             end = begin + COMPLETIONS_A_CALL
+            batch = completions[begin:end]
             scores = scorer.score(
-                [one.question.prompt for one in said[begin:end]],
-                [one.completion for one in said[begin:end]],
+                [one.question.prompt for one in batch],
+                [one.completion for one in batch],
                 {column: values[begin:end] for column, values in columns.items()},
-                completion_ids=[one.tokens for one in said[begin:end]],
+                completion_ids=[one.tokens for one in batch],
             )
             for reward, values in scores.rewards.items():
-                found[reward] += values
-    return {reward: [values[at : at + each] for at in range(0, len(values), each)] for reward, values in found.items()}
+                rewards[reward] += values
+    return {
+        reward: [values[at : at + samples] for at in range(0, len(values), samples)]
+        for reward, values in rewards.items()
+    }

@@ -1,7 +1,6 @@
-"""What an evaluation measures. The measure is the same for every model that is compared."""
+"""Spec of an evaluation. It is the same for every model compared."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -17,31 +16,31 @@ from tasks.spec import Problem, Spec, StageSpec
 class BitsSpec(Spec):
     """Bits per byte on the corpora's held-out documents."""
 
-    held_out_bytes: int = Field(400_000, ge=1, description="Held-out text of each corpus at most; bytes")
+    held_out_bytes: int = Field(400_000, ge=1, description="Maximum held-out text per corpus; bytes")
 
 
 class EvaluatorSpec(Spec):
     """An evaluator: rows with rewards, or tasks of lm-eval."""
 
-    data: str | None = Field(None, description="Set of rows (under the recipe's `data`) whose held-out rows are asked")
+    data: str | None = Field(None, description="Set of rows (under the recipe's `data`) whose held-out rows are used")
     rewards: list[RewardSpec] = Field(
         [], max_length=MOST, description="Each is a metric: its mean over the completions"
     )
-    prompts: int = Field(600, ge=1, le=100_000, description="Held-out rows that are asked, at most; count")
-    samples: int = Field(1, ge=1, le=1000, description="Completions of each prompt; count")
+    prompts: int = Field(600, ge=1, le=100_000, description="Maximum number of held-out rows; count")
+    samples: int = Field(1, ge=1, le=1000, description="Completions per prompt; count")
     pass_at: list[int] = Field([], description="k of pass@k, each at most `samples`; a reward of 1 passes")
-    temperature: float = Field(1.0, ge=0, le=2, description="Of sampling; 1: the model's own distribution, 0: greedy")
-    top_p: float = Field(1.0, gt=0, le=1, description="Share of probability that is sampled from; 1 is all of it")
-    max_new_tokens: int = Field(64, ge=1, le=131_072, description="Length of a completion at most; tokens")
-    lm_eval: list[str] = Field([], description="Tasks of lm-eval, by name or as a YAML file, in place of `data`")
+    temperature: float = Field(1.0, ge=0, le=2, description="Sampling temperature; 0: greedy")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling: probability mass sampled from")
+    max_new_tokens: int = Field(64, ge=1, le=131_072, description="Maximum length of a completion; tokens")
+    lm_eval: list[str] = Field([], description="lm-eval tasks, by name or as YAML files, instead of `data`")
     task_files: dict[str, str] | None = Field(
-        None, repr=False, description="Text of the YAML files and of those that they name; filled in by Baton"
+        None, repr=False, description="Text of the YAML files and of the files they name; filled in by Baton"
     )
     chat_template: bool = Field(
-        False, description="lm-eval's apply_chat_template: its tasks are asked as a user's turn"
+        False, description="lm-eval's apply_chat_template: send each task's prompt as a user turn"
     )
-    few_shot: int | None = Field(None, ge=0, le=100, description="lm-eval's num_fewshot; null: as each task says")
-    limit: int | None = Field(None, ge=1, description="Documents of each lm-eval task, at most; null: all")
+    few_shot: int | None = Field(None, ge=0, le=100, description="lm-eval's num_fewshot; null: each task's own")
+    limit: int | None = Field(None, ge=1, description="Maximum number of documents per lm-eval task; null: all")
 
     def problems(self) -> list[Problem]:
         if (self.data is None) == (not self.lm_eval):
@@ -51,16 +50,14 @@ class EvaluatorSpec(Spec):
         found = [problem.under("rewards") for problem in rewards_problems(self.rewards)]
         if self.data is not None and not self.rewards:
             found.append(Problem("rewards", [], "at least one reward, whose mean is the metric"))
-        if any(each.is_one() and each.label == "distinct" for each in self.rewards):
+        if any(reward.is_one() and reward.label == "distinct" for reward in self.rewards):
             found.append(
-                Problem("rewards", "distinct", "another `name`: the share of distinct completions is called so")
+                Problem("rewards", "distinct", "another `name`: this one is the share of distinct completions")
             )
         if self.lm_eval and self.rewards:
-            found.append(
-                Problem("rewards", len(self.rewards), "none with lm_eval, whose tasks have metrics of their own")
-            )
+            found.append(Problem("rewards", len(self.rewards), "none with lm_eval, whose tasks define their metrics"))
         found += [
-            Problem("lm_eval", task, "a file that is there, or a task of lm-eval by its name")
+            Problem("lm_eval", task, "an existing file, or the name of an lm-eval task")
             for task in self.lm_eval
             if self.task_files is None and is_file_name(task) and not Path(task).expanduser().is_file()
         ]
@@ -70,40 +67,39 @@ class EvaluatorSpec(Spec):
         return found
 
     def as_found(self) -> Self:
-        """This with the source text of its rewards and of its tasks' files as they are now. Raises Stopped."""
+        """A copy with the current source of its rewards and of its tasks' files. Raises Stopped."""
         if self.task_files is not None or not self.lm_eval:
-            return self.model_copy(update={"rewards": [each.as_found() for each in self.rewards]})
+            return self.model_copy(update={"rewards": [reward.as_found() for reward in self.rewards]})
         tasks, files = gathered(self.lm_eval)
         return self.model_copy(update={"lm_eval": tasks, "task_files": files})
 
 
 class EvaluateSpec(StageSpec):
-    """Evaluators by their names: `bits_per_byte`, and any number of others."""
+    """Evaluators by name: `bits_per_byte`, and any number of others."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, EvaluatorSpec] = Field(init=False)
 
     bits_per_byte: BitsSpec | None = Field(None, description="Bits per byte of the corpora's held-out text; null: none")
-    seed: int = Field(0, ge=0, lt=2**31, description="Of the choice of rows and of the sampling")
+    seed: int = Field(0, ge=0, lt=2**31, description="Seed of the choice of rows and of sampling")
     gpu_memory_share: float = vllm_share(0.85, "for weights and KV cache")
 
     def evaluators(self) -> dict[str, EvaluatorSpec]:
-        """All but `bits_per_byte`, by name, in the recipe's order."""
+        """All evaluators except `bits_per_byte`, in the recipe's order."""
         return dict(self.__pydantic_extra__)
 
     def sets(self) -> list[str]:
-        """The sets of rows that are asked: names under the recipe's `data`, sorted. The stage's input `rows` is in
-        this order."""
-        return sorted({each.data for each in self.evaluators().values() if each.data is not None})
+        """The sets of rows used: names under the recipe's `data`, sorted. The stage's input `rows` has this order."""
+        return sorted({evaluator.data for evaluator in self.evaluators().values() if evaluator.data is not None})
 
     def as_found(self) -> Self:
-        """This with all that its evaluators name by file. Raises Stopped."""
-        return self.model_copy(update={name: each.as_found() for name, each in self.evaluators().items()})
+        """A copy with the current content of the files its evaluators name. Raises Stopped."""
+        return self.model_copy(update={name: evaluator.as_found() for name, evaluator in self.evaluators().items()})
 
     def problems(self) -> list[Problem]:
-        found = [problem.under(name) for name, each in self.evaluators().items() for problem in each.problems()]
+        found = [problem.under(name) for name, one in self.evaluators().items() for problem in one.problems()]
         found += [
-            Problem(name, name, f"an evaluator's name of letters, digits, _ and -, and none of {', '.join(SETS)}")
+            Problem(name, name, f"a name of letters, digits, _ and -, other than {', '.join(SETS)}")
             for name in self.evaluators()
             if name in SETS or not re.fullmatch(r"[A-Za-z0-9][\w-]*", name, re.ASCII)
         ]
@@ -112,23 +108,22 @@ class EvaluateSpec(StageSpec):
         return found
 
     def metrics(self) -> list[str]:
-        """The names of its metrics, as far as they are known before it has run: those of lm-eval's tasks are not."""
-        found = ["bits_per_byte"] if self.bits_per_byte else []
-        for name, each in self.evaluators().items():
-            if each.data is not None:
+        """Names of the metrics known before it runs: all but those of lm-eval's tasks."""
+        names = ["bits_per_byte"] if self.bits_per_byte else []
+        for name, evaluator in self.evaluators().items():
+            if evaluator.data is not None:
                 measures = [
-                    *(reward.label for reward in each.rewards if reward.is_one()),
+                    *(reward.label for reward in evaluator.rewards if reward.is_one()),
                     "distinct",
-                    *(f"pass@{k}" for k in each.pass_at),
+                    *(f"pass@{k}" for k in evaluator.pass_at),
                 ]
-                found += [f"{name}.{measure}" for measure in measures]
-        return found
+                names += [f"{name}.{measure}" for measure in measures]
+        return names
 
     def sequence_lengths(self) -> dict[str, int]:
-        """The longest sequences that the stage makes, in tokens, by the field that sets them."""
-        return dict(self._lengths())
-
-    def _lengths(self) -> Iterator[tuple[str, int]]:
-        for name, each in self.evaluators().items():
-            if each.data is not None:
-                yield f"{name}.max_new_tokens", each.max_new_tokens
+        """Maximum sequence lengths in tokens, by the field that sets them."""
+        return {
+            f"{name}.max_new_tokens": evaluator.max_new_tokens
+            for name, evaluator in self.evaluators().items()
+            if evaluator.data is not None
+        }

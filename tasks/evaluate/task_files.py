@@ -1,8 +1,8 @@
-"""lm-eval tasks that are YAML files: their text travels in the spec, with the files beside them that they name.
+"""Embed lm-eval tasks given as YAML files in the spec, together with the files they refer to.
 
-So it is in the cache key, reaches every pod without an upload, and is recorded. A file is named by a scalar of the YAML
-(`include: base.yaml`, `data_files: {test: test.jsonl}`) or by a function (`!function utils.score`), and stands beside
-the YAML or below its folder.
+Thus they are part of the cache key, reach every pod without an upload, and are recorded. A YAML refers to a file by a
+scalar (`include: base.yaml`, `data_files: {test: test.jsonl}`) or a function (`!function utils.score`); the file is in
+the YAML's folder or below it.
 """
 
 import os
@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from infra.errors import Stopped
+from tasks.functions import LARGEST_BYTES
 
-LARGEST_BYTES = 1_000_000  # of all files together: they are part of every message that holds the spec
 SUFFIXES = (".yaml", ".yml")
 
 
@@ -23,8 +23,8 @@ def is_file_name(task: str) -> bool:
 
 
 def gathered(tasks: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The tasks, those in files by their names below a common folder; and the text of all files, by such names. Raises
-    Stopped."""
+    """Return the tasks, with files named relative to their common folder, and the text of all files by such names.
+    Raises Stopped."""
     paths = {task: Path(task).expanduser().absolute() for task in tasks if is_file_name(task)}
     found: dict[Path, str] = {}
     for path in paths.values():
@@ -38,30 +38,20 @@ def gathered(tasks: list[str]) -> tuple[list[str], dict[str, str]]:
     }
 
 
-def write(files: dict[str, str], folder: Path) -> None:
-    """The files, below the folder."""
-    for name, text in files.items():
-        path = folder / name
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise Stopped(f"evaluate: {name}: a task's file is not below a folder")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-
-
 def with_absolute_data(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A task's config whose `data_files` are found from anywhere: those that stand beside the YAML."""
-    told = config.get("dataset_kwargs") or {}
-    if "data_files" not in told:
+    """A task's config with absolute paths for those of its `data_files` that exist below the YAML's folder."""
+    kwargs = config.get("dataset_kwargs") or {}
+    if "data_files" not in kwargs:
         return config
-    return config | {"dataset_kwargs": told | {"data_files": _absolute(told["data_files"], folder)}}
+    return config | {"dataset_kwargs": kwargs | {"data_files": _absolute(kwargs["data_files"], folder)}}
 
 
-def _absolute(named: Any, folder: Path) -> Any:
-    if isinstance(named, dict):
-        return {key: _absolute(value, folder) for key, value in named.items()}
-    if isinstance(named, list):
-        return [_absolute(value, folder) for value in named]
-    return str(folder / named) if (folder / named).is_file() else named
+def _absolute(data_files: Any, folder: Path) -> Any:
+    if isinstance(data_files, dict):
+        return {key: _absolute(value, folder) for key, value in data_files.items()}
+    if isinstance(data_files, list):
+        return [_absolute(value, folder) for value in data_files]
+    return str(folder / data_files) if (folder / data_files).is_file() else data_files
 
 
 def _add(path: Path, found: dict[Path, str]) -> None:
@@ -72,8 +62,8 @@ def _add(path: Path, found: dict[Path, str]) -> None:
         size = sum(len(text.encode()) for text in found.values())
         if size > LARGEST_BYTES:
             raise Stopped(
-                f"evaluate: {path}: the lm-eval tasks' files have more than {LARGEST_BYTES / 1e6:g} MB together: name "
-                "a set on the Hugging Face hub as their data, or a smaller file"
+                f"evaluate: {path}: the lm-eval tasks' files exceed {LARGEST_BYTES / 1e6:g} MB in total: use a data "
+                "set on the Hugging Face Hub, or a smaller file"
             )
         if path.suffix in SUFFIXES:
             for other in _named(yaml.compose(found[path])):
@@ -81,20 +71,20 @@ def _add(path: Path, found: dict[Path, str]) -> None:
                 if beside.is_file():
                     _add(beside, found)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
-        raise Stopped(f"evaluate: {path}: a YAML file of an lm-eval task, and the files it names: {why}") from error
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise Stopped(f"evaluate: {path}: cannot read this file of an lm-eval task: {reason}") from error
 
 
 def _named(node: yaml.Node | None) -> Iterator[str]:
-    """Every file that a scalar of the YAML may name."""
+    """Every scalar of the YAML that may be a file name."""
     if isinstance(node, yaml.ScalarNode):
         if node.tag == "!function":
             yield node.value.rpartition(".")[0].replace(".", "/") + ".py"
         elif 0 < len(node.value) < 256 and "\n" not in node.value and ".." not in node.value:
             yield node.value
     elif isinstance(node, yaml.SequenceNode):
-        for each in node.value:
-            yield from _named(each)
+        for item in node.value:
+            yield from _named(item)
     elif isinstance(node, yaml.MappingNode):
         for _, value in node.value:
             yield from _named(value)

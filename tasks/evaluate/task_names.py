@@ -1,7 +1,7 @@
-"""Which tasks lm-eval has: `unknown(["gsm8k", "gms8k"])` is {"gms8k": ["gsm8k", …]}, with names like it.
+"""Find names that lm-eval has no task of: `unknown(["gsm8k", "gms8k"])` is {"gms8k": ["gsm8k", …]}, with similar names.
 
-Most tasks have a file of their name. Only where one has none is lm-eval itself asked, in a process of its own:
-importing it and reading its 14,000 tasks takes some ten seconds.
+Most tasks have a file of the same name. Only for the others is lm-eval queried, in a subprocess: importing it and
+reading its 14,000 tasks takes about ten seconds.
 """
 
 import importlib.util
@@ -13,22 +13,18 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
-ASK = "import json; from lm_eval.tasks import TaskManager; print(json.dumps(TaskManager().all_tasks))"
-PATIENCE_S = 300.0
+QUERY = "import json; from lm_eval.tasks import TaskManager; print(json.dumps(TaskManager().all_tasks))"
+TIMEOUT_S = 300.0
 
 
 def unknown(names: Iterable[str]) -> dict[str, list[str]]:
-    """Empty where lm-eval is not installed: then nothing is known of its tasks."""
+    """Unknown names with similar existing ones. Empty if lm-eval is not installed: then its tasks are not known."""
     found = importlib.util.find_spec("lm_eval")
     if found is None or found.origin is None:
         return {}
     files = _files(Path(found.origin).parent / "tasks")
-    doubtful = [name for name in names if name not in files]
-    return {
-        name: get_close_matches(name, all_tasks(), n=3)
-        for name in doubtful
-        if name not in all_tasks()  # a group, a tag, or one of many in a file
-    }
+    without_file = [name for name in names if name not in files]  # a group, a tag, one of many in a file, or unknown
+    return {name: get_close_matches(name, all_tasks(), n=3) for name in without_file if name not in all_tasks()}
 
 
 @cache
@@ -38,8 +34,8 @@ def _files(folder: Path) -> frozenset[str]:
 
 @cache
 def all_tasks() -> tuple[str, ...]:
-    """Tasks, groups and tags."""
-    asked = subprocess.run(
-        [sys.executable, "-c", ASK], check=True, timeout=PATIENCE_S, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    """Names of all tasks, groups and tags."""
+    query = subprocess.run(
+        [sys.executable, "-c", QUERY], check=True, timeout=TIMEOUT_S, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
-    return tuple(json.loads(asked.stdout.splitlines()[-1]))
+    return tuple(json.loads(query.stdout.splitlines()[-1]))

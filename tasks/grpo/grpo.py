@@ -1,36 +1,34 @@
-"""GRPO with TRL, its rollouts from a live vLLM engine.
+"""GRPO with TRL, with rollouts from a live vLLM engine.
 
     python -m tasks.grpo.grpo JOB_DIR        inputs: model (HFModel), rows (Rows)
 
-Each step: vLLM gets the newest weights and answers some rows' prompts several times; the rewards score what it says,
-in a process of their own; TRL makes the update. On-policy: one update per rollout.
+In each step vLLM loads the newest weights and samples several completions per prompt, the rewards score them in a
+subprocess, and TRL updates the model. On-policy: one update per rollout.
 """
 
 import tasks.posttrain.one_gpu  # noqa: F401 - before torch looks for GPUs
 
 # isort: split
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import cycle, islice
 from typing import Any
 
 import torch
-import trl.trainer.grpo_trainer
 from datasets import Dataset
-from torch.nn.functional import pad
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig
 
-from tasks.grpo.rollouts import LiveRollouts
 from tasks.grpo.spec import GRPOSpec
 from tasks.job import Job, StageError, main
+from tasks.metric import known_mean
 from tasks.posttrain.encode import Encoder, prompted
 from tasks.posttrain.rows import choose, kind_of, say_repeats
-from tasks.posttrain.score import mean, score, try_on_gold
+from tasks.posttrain.score import reserved, score, try_on_gold
 from tasks.posttrain.trainer import LOGGED, arguments, ends, finish, fit, limits_of, load_model
+from tasks.posttrain.trl_hooks.grpo import TokenTrainer, generate_on_cpu
+from tasks.posttrain.trl_hooks.shared_prompts import share_prompts
 from tasks.rewards.scorer import Scorer
 from tasks.rows.stored import Row
 
-ROWS = 32  # of like lengths that are computed together
 METRICS = {
     "reward": "reward",
     "reward_std": "reward_std",
@@ -44,82 +42,34 @@ METRICS = {
     "rollout_mismatch": "rollout_mismatch",
 }
 
-Prompt = tuple[Row, list[int]]  # a row, and what the model is asked with
-
-
-class Trainer(GRPOTrainer):
-    """TRL's, on prompts that are token ids already (its column `prompt` is a number in `asked`). It also says how far
-    vLLM's probabilities are from its own, and works on less padding."""
-
-    def __init__(self, asked: Sequence[Prompt], **arguments: Any) -> None:
-        self.asked = asked
-        super().__init__(**arguments)
-
-    def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
-        return [self.asked[int(number)][1] for number in prompts], None, {}
-
-    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        mask = output["completion_mask"].bool()
-        apart = (output["old_per_token_logps"] - output["sampling_per_token_logps"]).abs()[mask]
-        self._metrics["train"]["rollout_mismatch"].append(apart.exp().mean().item())
-        return output
-
-    def _get_per_token_logps_and_entropies(
-        self,
-        model: Any,
-        input_ids: torch.Tensor,  # (rows, prompt padded on the left + completion padded on the right)
-        attention_mask: torch.Tensor,
-        logits_to_keep: int,  # the completion's part
-        batch_size: int | None = None,
-        compute_entropy: bool = False,
-        **other: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None, None]:
-        """The same numbers from less work: TRL pads every row to the step's longest prompt and longest
-        completion, which is half of all positions; here rows of like lengths go together, cut to size."""
-        start = input_ids.size(1) - logits_to_keep
-        prompts, completions = attention_mask[:, :start].sum(1), attention_mask[:, start:].sum(1)
-        order = (prompts * input_ids.size(1) + completions).argsort(stable=True)
-        parts: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for rows in order.split(ROWS):
-            keep = int(completions[rows].max())
-            span = slice(start - int(prompts[rows].max()), start + keep)
-            logps, entropies, _ = super()._get_per_token_logps_and_entropies(
-                model, input_ids[rows, span], attention_mask[rows, span], keep, None, compute_entropy, **other
-            )
-            cut = (0, logits_to_keep - keep)  # TRL has zeros where there is no token
-            parts.append((pad(logps, cut), pad(logps if entropies is None else entropies, cut)))
-        back = order.argsort()
-        all_logps, all_entropies = (torch.cat(part)[back] for part in zip(*parts, strict=True))
-        return all_logps, all_entropies if compute_entropy else None, None
-
 
 def work(job: Job) -> None:
     spec, source = job.spec(GRPOSpec), job.input("model")
     model, tokenizer = load_model(source)
     limits = limits_of(model, spec)
     kind_of(job, *spec.row_kinds())
-    if taken := {each.label for each in spec.rewards} & set(METRICS.values()):
-        raise StageError(f"reward {', '.join(sorted(taken))}: a metric of the training has this name; give it another")
+    if taken := reserved((reward.label for reward in spec.rewards), METRICS):
+        raise StageError(f"reward {taken}: training has a metric of this name; set another `name`")
     encoder = Encoder(tokenizer)
     prompts = spec.steps * spec.batch_size // spec.generations
     chosen = choose(
         job,
         spec.seed,
         limits,
-        encode=lambda row: (asked := prompted(row), encoder.prompt(asked)),
+        encode=lambda row: (with_prompt := prompted(row), encoder.prompt(with_prompt)),
         tokens=lambda prompt: (len(prompt[1]), 0),
         enough=prompts,
     )
     say_repeats("prompts", len(chosen.rows), prompts)
-    try_on_gold(spec.rewards, [row for row, _ in chosen.rows], encoder.ended)
+    rows, prompt_ids = [row for row, _ in chosen.rows], [ids for _, ids in chosen.rows]
+    try_on_gold(spec.rewards, rows, encoder.ended)
     if not torch.cuda.is_available():
-        trl.trainer.grpo_trainer.VLLMGeneration = partial(LiveRollouts, seed=spec.seed)
+        generate_on_cpu(spec.seed)
     with Scorer(spec.rewards) as scorer:
-        trainer = Trainer(
-            chosen.rows,
+        trainer = TokenTrainer(
+            prompt_ids,
             model=model,
-            reward_funcs=reward_function(scorer, [row for row, _ in chosen.rows]),
+            reward_funcs=reward_function(scorer, rows),
             args=GRPOConfig(
                 **arguments(job, spec),
                 num_generations=spec.generations,
@@ -135,17 +85,16 @@ def work(job: Job) -> None:
                 scale_rewards="batch",
                 lr_scheduler_type="constant_with_warmup",
             ),
-            train_dataset=Dataset.from_dict(
-                {"prompt": list(map(str, islice(cycle(range(len(chosen.rows))), prompts)))}
-            ),
+            train_dataset=Dataset.from_dict({"prompt": list(map(str, islice(cycle(range(len(rows))), prompts)))}),
             processing_class=tokenizer,
         )
-        fit(trainer, job, METRICS, memory=scorer, beginning=chosen.counts())
+        share_prompts(trainer.model, trainer.ref_model)
+        fit(trainer, job, METRICS, stateful=scorer, initial=chosen.counts())
     finish(job, model, source, spec.label, encoder.chat)
 
 
 def reward_function(scorer: Scorer, rows: Sequence[Row]) -> Callable[..., list[float | None]]:
-    """The weighted sum of the rewards, as TRL calls a reward; each of them is a metric of its own."""
+    """A reward function with TRL's signature: the weighted sum of the rewards. Each reward is logged as a metric."""
 
     def reward(
         prompts: list[str],
@@ -155,19 +104,17 @@ def reward_function(scorer: Scorer, rows: Sequence[Row]) -> Callable[..., list[f
         log_metric: Callable[[str, float], None],
         **_: Any,
     ) -> list[float | None]:
-        asked = [rows[int(number)] for number in prompts]
+        prompt_rows = [rows[int(index)] for index in prompts]
         state = {name: float(getattr(trainer_state, name) or 0) for name in ("global_step", "max_steps", "epoch")}
-        scores = score(scorer, asked, completions, completion_ids, state)
-        if all(worth is None for worth in scores.total):
+        scores = score(scorer, prompt_rows, completions, completion_ids, state)
+        if all(total is None for total in scores.total):
             raise StageError(
                 f"step {trainer_state.global_step + 1}: no reward applies to any of {len(completions)} completions "
-                "(each is None); give a reward that applies to these rows"
+                "(all returned None); add a reward that applies to these rows"
             )
-        if taken := scores.metrics.keys() & set(METRICS.values()):
-            raise StageError(
-                f"log_metric({', '.join(sorted(taken))}): a metric of the training has this name; give it another"
-            )
-        means = {name: mean(values) for name, values in scores.rewards.items()}
+        if taken := reserved(scores.metrics, METRICS):
+            raise StageError(f"log_metric({taken}): training has a metric of this name; use another")
+        means = {name: known_mean(values) for name, values in scores.rewards.items()}
         for name, value in (scores.metrics | means).items():
             if value is not None:
                 log_metric(LOGGED + name, value)

@@ -1,4 +1,4 @@
-"""GRPO as a stage."""
+"""GRPO as a typed Flyte task."""
 
 import images
 from infra.launch import Engine
@@ -7,10 +7,10 @@ from tasks.artifacts import HFModel, Rows
 from tasks.grpo.spec import GRPOSpec
 from tasks.stage import run, stage
 
-ENGINES = {"trl": Engine("grpo", "tasks.grpo.grpo", version="2")}
+ENGINES = {"trl": Engine("grpo", "tasks.grpo.grpo", version="3")}
 
 
 @stage(ENGINES["trl"], image=images.POST_TRAIN, pod=SAVES)
 def grpo(spec: GRPOSpec, model: HFModel, rows: Rows) -> HFModel:
-    """A model that was rewarded for what it says."""
+    """Tune a model by rewards of its completions."""
     return run(ENGINES[spec.engine], HFModel, spec, model=model, rows=rows)

@@ -1,11 +1,11 @@
-"""How much memory a post-training process needs: what TRL and Transformers hold, in one process.
+"""Estimate the memory of a post-training process: TRL and Transformers, in one process.
 
-Weights, gradients and AdamW's two moments are in fp32, and the model is used in bf16 (autocast), which copies the
-weights; DPO and GRPO with a KL have a reference model in fp32 beside them; GRPO has its vLLM engine. Activations are
-those of Transformers' decoder layers in eager mode (modeling_qwen3.py of 5.17: what autograd saves, counted there and
-held against measurements in tests/posttrain/test_memory.py), of rows as long as they may be. On a GPU only each layer's
-input is kept (gradient checkpointing). The logits are TRL's, made in tiles (trl/kernels/chunked_logprob.py of 1.16).
-Not counted, as in tasks/pretrain/memory.py: CUDA's context and the allocator's gaps.
+Weights, gradients and AdamW's two moments are in fp32, and autocast copies the weights to bf16. DPO, and GRPO with a KL
+term, add a reference model in fp32; GRPO adds its vLLM engine. Activations are what autograd saves of Transformers'
+decoder layers in eager mode (modeling_qwen3.py of 5.17; compared with measurements in tests/posttrain/test_memory.py),
+for rows of the maximum length. On a GPU only each layer's input is saved (gradient checkpointing). Logits are computed
+in tiles (trl/kernels/chunked_logprob.py of 1.16). Not counted, as in tasks/pretrain/memory.py: CUDA's context and
+fragmentation.
 """
 
 from dataclasses import dataclass
@@ -15,35 +15,35 @@ from tasks.pretrain.memory import GB, GPU, Kernels, Memory
 from tasks.pretrain.model_spec import ModelSpec
 
 FP32, BF16 = 4, 2  # bytes
-TILE_TOKENS, TILE_WORDS = 4096, 32_768  # of TRL's logits at a time
-CPU_CACHE = 2**30  # of vLLM's KV cache where there is no GPU (tasks/serve/engine.py)
+TILE_TOKENS, TILE_WORDS = 4096, 32_768  # tile of TRL's logits
+CPU_CACHE = 2**30  # vLLM's KV cache on CPU, bytes (tasks/serve/engine.py)
 
 
 @dataclass(frozen=True)
 class TuningMemory(Memory):
-    """Bytes of the process. `activations`: those of one forward and backward pass, and the weights in bf16."""
+    """Bytes of the process. `activations` are those of one forward and backward pass, with the bf16 weights."""
 
     reference: int = 0
-    vllm: int = 0  # beside the training
+    vllm: int = 0  # while training
 
     @property
     def total(self) -> int:
         return super().total + self.reference + self.vllm
 
-    def words(self) -> str:
+    def breakdown(self) -> str:
         more = {"reference model": self.reference, "vLLM": self.vllm}
-        return ", ".join([super().words(), *(f"{name} {size / GB:.3g} GB" for name, size in more.items() if size)])
+        return ", ".join([super().breakdown(), *(f"{name} {size / GB:.3g} GB" for name, size in more.items() if size)])
 
 
 @dataclass(frozen=True)
 class Held:
-    """What the kind of stage adds to an optimizer's step."""
+    """What a kind of stage adds to an optimizer step."""
 
-    rows: int = 1  # sequences of each example
-    completions_alone: bool = False  # have a loss, and so logits
-    reference: bool = False  # a second model
+    rows: int = 1  # sequences per example
+    completions_alone: bool = False  # only completions have a loss, and so logits
+    reference: bool = False  # there is a reference model
     reference_in_step: bool = False  # it runs between the forward and the backward pass
-    vllm_share: float | None = None  # of a GPU, beside the training; None: no engine
+    vllm_share: float | None = None  # vLLM's fraction of the GPU while training; None: no engine
 
 
 def estimate(
@@ -55,13 +55,13 @@ def estimate(
     kernels: Kernels = GPU,
     capacity: float | None = None,
 ) -> TuningMemory:
-    """`vocabulary`: rows of the embedding; `positions`: the model's; `capacity`: of the GPU, in bytes. None: not
-    known, and then vLLM's part is its weights."""
+    """Estimate from the rows of the embedding, the model's positions, and the GPU's capacity in bytes; if that is
+    unknown (None), vLLM is counted with its weights alone."""
     weights = model.parameters(vocabulary)
     vllm = 0
     if held.vllm_share is not None:
-        beside = int(held.vllm_share * capacity) if capacity else 0
-        vllm = max(BF16 * weights, beside) if kernels == GPU else BF16 * weights + CPU_CACHE
+        share = int(held.vllm_share * capacity) if capacity else 0
+        vllm = max(BF16 * weights, share) if kernels == GPU else BF16 * weights + CPU_CACHE
     return TuningMemory(
         weights=FP32 * weights,
         gradients=FP32 * weights,
@@ -81,34 +81,34 @@ def _activations(
     learned = spec.micro_batch_size * held.rows * (limits.new if held.completions_alone else limits.total)
     weights = model.parameters(vocabulary)
     layer = tokens * _of_a_token(model, limits.total)
-    copies = BF16 * weights  # autocast keeps them as long as the forward pass, and autograd what it has saved
+    copies = BF16 * weights  # autocast caches them during the forward pass, and autograd saves them
     if not checkpointing:
         copies += BF16 * weights * held.reference_in_step
         head = _head(learned, vocabulary, model.hidden, 8 * FP32)  # torch's softmax, step by step
         return model.layers * layer + copies + head
-    kept = model.layers * tokens * FP32 * model.hidden
+    saved = model.layers * tokens * FP32 * model.hidden
     accumulates = spec.batch_size > spec.micro_batch_size
-    forward = copies - (0 if accumulates else FP32 * weights)  # the gradients, which are not there yet
-    work = layer + BF16 * weights // model.layers  # a layer that is computed again
-    return kept + max(0, forward, work, _head(learned, vocabulary, model.hidden, 0))
+    forward = copies - (0 if accumulates else FP32 * weights)  # the gradients don't exist yet
+    work = layer + BF16 * weights // model.layers  # recomputation of a layer
+    return saved + max(0, forward, work, _head(learned, vocabulary, model.hidden, 0))
 
 
 def _of_a_token(model: ModelSpec, length: int) -> int:
-    """What autograd saves of a token in a layer: bytes."""
+    """Bytes that autograd saves per token and layer."""
     hidden, queries, keys = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
     feed_forward = model.ffn_hidden
     if model.experts:
         feed_forward = model.experts.top_k * model.experts.ffn_hidden + model.experts.shared_ffn_hidden
-    norms = 4 * FP32 * hidden  # two norms: the residual stream, and it normed
-    inputs = 5 * BF16 * hidden  # of queries, keys, values, gate and up: a copy for each
-    attention = 4 * BF16 * queries + BF16 * length  # queries, keys and values of as many heads, the result; the mask
+    norms = 4 * FP32 * hidden  # two norms: the residual stream, and its normalized value
+    inputs = 5 * BF16 * hidden  # a copy each for queries, keys, values, gate and up
+    attention = 4 * BF16 * queries + BF16 * length  # queries, repeated keys and values, the output; the mask
     if model.shape().qk_norm:
         attention += (FP32 + BF16) * (queries + keys)
     return norms + inputs + attention + 4 * BF16 * feed_forward
 
 
-def _head(tokens: int, vocabulary: int, hidden: int, of_a_logit: int) -> int:
-    """TRL's logits, of which a tile is there at a time (bf16, as wide for a small vocabulary; `of_a_logit`: bytes
-    beside that), and the gradients of the projection."""
-    tile = min(tokens, TILE_TOKENS) * (BF16 * TILE_WORDS + of_a_logit * min(vocabulary, TILE_WORDS))
+def _head(tokens: int, vocabulary: int, hidden: int, extra: int) -> int:
+    """Bytes of one tile of TRL's logits (bf16, of full width even for a small vocabulary; `extra`: further bytes per
+    logit), and of the projection's gradients."""
+    tile = min(tokens, TILE_TOKENS) * (BF16 * TILE_WORDS + extra * min(vocabulary, TILE_WORDS))
     return tile + FP32 * vocabulary * hidden + 2 * FP32 * tokens * hidden

@@ -1,7 +1,7 @@
-"""Imported first by each post-training engine: its one process sees one GPU.
+"""Restrict the process to one GPU; each post-training engine imports this first.
 
-TRL refuses to start where a process sees several (Transformers' Trainer would use torch's DataParallel). CUDA reads
-CUDA_VISIBLE_DEVICES once, as it is initialized, which some libraries do when they are imported.
+TRL doesn't start in a process that sees several (Transformers' Trainer would use DataParallel). CUDA reads
+CUDA_VISIBLE_DEVICES once, when it is initialized, which some libraries do on import.
 """
 
 import os
@@ -17,7 +17,7 @@ def see_one_gpu(gpus: int, environment: MutableMapping[str, str]) -> None:
         return
     first = environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     environment["CUDA_VISIBLE_DEVICES"] = first
-    say(f"post-training runs in one process and uses one GPU: {first} of the {gpus} that are visible")
+    say(f"post-training runs in one process and uses one GPU: {first} of the {gpus} visible ones")
 
 
 see_one_gpu(len(this_machine().gpus), os.environ)

@@ -1,7 +1,7 @@
-"""The rows that a run takes: which, in what order, and what is left out.
+"""Select the rows of a run.
 
-Rows stand in the order of the hash of the seed and the row: a set with more rows has the others in the same order, and
-the same seed takes the same rows. A row that is longer than the limits is passed over and counted.
+Rows are ordered by a hash of seed and row: adding rows doesn't reorder the others, and the same seed selects the same
+rows. Rows longer than the limits are skipped and counted.
 """
 
 import json
@@ -20,26 +20,26 @@ from tasks.posttrain.spec import Limits
 from tasks.rows.stored import Row
 
 T = TypeVar("T")
-KIND_FACT = "row_kind"  # of a set's manifest
+KIND_FACT = "row_kind"  # in a set's manifest
 
 
 @dataclass(frozen=True)
 class Chosen(Generic[T]):
     rows: list[T]
-    amount: float  # of all of them, as their sizes are measured
-    too_long: int  # that were met on the way
+    amount: float  # total size of the rows
+    too_long: int  # rows skipped
 
     def counts(self) -> dict[str, float]:
-        """What is recorded as step 0."""
+        """Metrics to record as step 0."""
         return {"rows": len(self.rows), "rows_too_long": self.too_long}
 
 
 def kind_of(job: Job, *allowed: str) -> str:
-    """The kind of the set's rows. Raises StageError when the stage cannot use it."""
-    found = str(read_manifest(Path(job.inputs["rows"]["path"])).facts[KIND_FACT])
-    if found not in allowed:
-        raise StageError(f"{job.stage} takes rows of kind {' or '.join(allowed)}; the rows of this set are {found}")
-    return found
+    """The kind of the set's rows. Raises StageError if it is not allowed."""
+    kind = str(read_manifest(Path(job.inputs["rows"]["path"])).facts[KIND_FACT])
+    if kind not in allowed:
+        raise StageError(f"{job.stage} takes rows of kind {' or '.join(allowed)}; the rows of this set are {kind}")
+    return kind
 
 
 def choose(
@@ -51,8 +51,8 @@ def choose(
     enough: float,
     size: Callable[[T], float] = lambda row: 1,
 ) -> Chosen[T]:
-    """Encoded rows whose sizes make `enough`; all that fit where there are no more. `tokens`: see `Limits.fit`. Raises
-    StageError when none fit."""
+    """Select encoded rows until their sizes add up to `enough`, or all that fit the limits. `tokens` returns the
+    arguments of `Limits.fit`. Raises StageError if none fit."""
     chosen: list[T] = []
     total, too_long, longest = 0.0, 0, 0
     for row in in_order(job.input("rows") / "train.jsonl", seed):
@@ -67,13 +67,13 @@ def choose(
             break
     if not chosen:
         raise StageError(
-            f"none of the {too_long} rows for training is within {limits.said}; raise these, or give shorter rows"
+            f"none of the {too_long} training rows is within {limits.shown}; raise these, or use shorter rows"
             if too_long
-            else "the set has no rows for training; give it more rows, or a smaller held_out"
+            else "the set has no training rows; add rows, or lower held_out"
         )
     if too_long:
         print(
-            f"{too_long} of {too_long + len(chosen)} rows are longer than {limits.said}: left out (the longest has "
+            f"{too_long} of {too_long + len(chosen)} rows are longer than {limits.shown} and left out (the longest has "
             f"{longest} tokens)",
             flush=True,
         )
@@ -81,13 +81,13 @@ def choose(
 
 
 def say_repeats(what: str, have: float, taken: float) -> None:
-    """Where a run takes more than there is."""
+    """Log if a run takes more rows than there are."""
     if have < taken:
-        print(f"the run takes each of the {what} {taken / have:.1f} times: there are no more", flush=True)
+        print(f"the run repeats each of the {what} {taken / have:.1f} times: there are no more", flush=True)
 
 
 def in_order(path: Path, seed: int) -> Iterator[Row]:
-    """The rows of a JSONL file, as the seed has them. 16 bytes of memory a row."""
+    """Yield the rows of a JSONL file in the seed's order. Uses 16 bytes of memory per row."""
     keys, places, place = array("Q"), array("Q"), 0
     with path.open("rb") as lines:
         for line in lines:

@@ -1,6 +1,6 @@
-"""What the rewards say of completions, called with the rows that these answer."""
+"""Score completions of rows with rewards."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tasks.rewards.gold import check_gold, table
 from tasks.rewards.scorer import Scorer, Scores
@@ -8,9 +8,14 @@ from tasks.rewards.spec import RewardSpec
 from tasks.rows.stored import Row, reward_columns
 
 
+def reserved(names: Iterable[str], metrics: Mapping[str, str]) -> str:
+    """Those of the names that training's `metrics` (TRL's name -> ours) or metrics.jsonl's own fields have, listed."""
+    return ", ".join(sorted(set(names) & {*metrics.values(), "step", "time", "memory_gb"}))
+
+
 def try_on_gold(rewards: Sequence[RewardSpec], rows: Sequence[Row], encode: Callable[[str], list[int]]) -> None:
-    """Before anything is sampled: the rows' own answers must be worth more than those of other rows. `encode` makes
-    the tokens of an answer. Raises StageError."""
+    """Check, before sampling, that the rows' own answers score higher than those of other rows. `encode` tokenizes an
+    answer. Raises StageError."""
     if lines := check_gold(rewards, rows, encode):
         print(table(lines), flush=True)
 
@@ -22,8 +27,8 @@ def score(
     completion_ids: Sequence[Sequence[int]],
     state: Mapping[str, float] | None = None,
 ) -> Scores:
-    """`rows` and `texts` have one item for each completion. As in TRL, a completion of a prompt that is a list of
-    messages is one too."""
+    """Score completions; `rows` and `texts` have one item per completion. As in TRL, the completion of a prompt of
+    messages is a list of messages."""
     completions = [
         [{"role": "assistant", "content": text}] if isinstance(row["prompt"], list) else text
         for row, text in zip(rows, texts, strict=True)
@@ -31,9 +36,3 @@ def score(
     return scorer.score(
         [row["prompt"] for row in rows], completions, reward_columns(rows), completion_ids=completion_ids, state=state
     )
-
-
-def mean(values: Sequence[float | None]) -> float | None:
-    """Of those that there are."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

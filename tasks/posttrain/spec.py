@@ -1,4 +1,4 @@
-"""What the three post-training specs have in common."""
+"""Base of the three post-training specs."""
 
 from dataclasses import dataclass
 
@@ -6,23 +6,23 @@ from pydantic import Field
 
 from tasks.spec import Problem, StageSpec
 
-PROMPTED = ("prompt", "prompt_completion", "messages")  # kinds of rows that ask something
-LENGTH, SAMPLED = 2048, 256  # tokens of a sequence, and of a completion that is sampled, where the spec says none
+PROMPTED = ("prompt", "prompt_completion", "messages")  # kinds of rows with a prompt
+LENGTH, SAMPLED = 2048, 256  # default tokens of a sequence, and of a sampled completion
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a row may be; tokens."""
+    """Length limits of a row, in tokens."""
 
     prompt: int
     new: int
     total: int
-    said: str  # the fields that say so, for messages
+    shown: str  # the fields that set them, for messages
 
     def fit(self, *tokens: int) -> bool:
-        """`tokens` are those of a prompt and of its completion, or those of a row in one piece."""
-        apart = len(tokens) == 1 or (tokens[0] <= self.prompt and tokens[1] <= self.new)
-        return apart and sum(tokens) <= self.total
+        """Whether a row of so many tokens fits: those of prompt and completion, or of the whole row."""
+        parts_fit = len(tokens) == 1 or (tokens[0] <= self.prompt and tokens[1] <= self.new)
+        return parts_fit and sum(tokens) <= self.total
 
 
 class PostTrainSpec(StageSpec):
@@ -33,56 +33,58 @@ class PostTrainSpec(StageSpec):
         description="set of rows, by its name under the recipe's `data` (required)",
         json_schema_extra={"identity": False},
     )
-    label: str = Field("", description="name of the model that is made; filled in by Baton from the stage's name")
+    label: str = Field("", description="name of the tuned model; filled in by Baton from the stage's name")
     steps: int = Field(100, ge=1, le=1_000_000, description="optimizer steps")
     batch_size: int = Field(64, ge=1, le=65_536, description="sequences per optimizer step")
     micro_batch_size: int = Field(64, ge=1, le=65_536, description="sequences in one forward and backward pass")
-    learning_rate: float = Field(1e-4, gt=0, le=0.1, description="peak of AdamW's learning rate")
-    warmup_steps: int = Field(5, ge=0, le=100_000, description="steps of linear warm-up")
+    learning_rate: float = Field(1e-4, gt=0, le=0.1, description="AdamW's peak learning rate")
+    warmup_steps: int = Field(5, ge=0, le=100_000, description="steps of linear warmup")
     weight_decay: float = Field(0.0, ge=0, le=1, description="AdamW's decoupled weight decay")
     max_prompt_tokens: int | None = Field(
         None,
         ge=8,
         le=131_072,
-        description="rows with a longer prompt are not used; tokens. With max_new_tokens this is the longest sequence; "
-        f"null: {LENGTH} tokens beside the other, or as many as the model has positions",
+        description="rows with a longer prompt are skipped; tokens. The longest sequence is this plus max_new_tokens; "
+        f"null: {LENGTH} tokens plus the other limit, or the model's positions",
     )
     max_new_tokens: int | None = Field(
         None,
         ge=4,
         le=131_072,
-        description="rows with a longer completion are not used, and no longer one is sampled; tokens. null: as with "
+        description="rows with a longer completion are skipped, and sampling stops here; tokens. null: as with "
         f"max_prompt_tokens, and {SAMPLED} are sampled (or half of the positions)",
     )
-    checkpoint_every: int = Field(50, ge=1, le=100_000, description="steps between two checkpoints")
-    seed: int = Field(0, ge=0, lt=2**31, description="of the choice of rows, their order and the sampling")
+    checkpoint_every: int = Field(50, ge=1, le=100_000, description="steps between checkpoints")
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of the choice of rows, their order, and sampling")
 
     def row_kinds(self) -> tuple[str, ...]:
-        """The kinds of rows that the stage can use."""
+        """Kinds of rows that the stage accepts."""
         return PROMPTED
 
     def samples_model(self) -> bool:
-        """Whether completions are sampled from the model, and not the rows' own."""
+        """Whether completions are sampled from the model instead of taken from the rows."""
         return False
 
     def sequence_lengths(self) -> dict[str, int]:
-        """The longest sequences that the stage makes, in tokens, by the field that sets them."""
+        """Maximum sequence lengths in tokens, by the field that sets them."""
         given = {"max_prompt_tokens": self.max_prompt_tokens, "max_new_tokens": self.max_new_tokens}
         lengths = {name: value for name, value in given.items() if value is not None}
         return {next(iter(lengths)): sum(lengths.values())} if lengths else {}
 
     def limits(self, positions: int) -> Limits:
-        """How long a row may be for a model with so many positions, of which the spec may ask for more."""
+        """Length limits for a model with so many positions; they may exceed the positions."""
         prompt, new = self.max_prompt_tokens, self.max_new_tokens
         if new is None and self.samples_model():
             new = min(SAMPLED, positions // 2)
         total = min(positions, LENGTH + (prompt or new or 0)) if prompt is None or new is None else prompt + new
-        said = [f"{name} {value}" for name, value in (("max_prompt_tokens", prompt), ("max_new_tokens", new)) if value]
+        fields = [
+            f"{name} {value}" for name, value in (("max_prompt_tokens", prompt), ("max_new_tokens", new)) if value
+        ]
         return Limits(
             prompt=total - (new or 0) if prompt is None else prompt,
             new=total - (prompt or 0) if new is None else new,
             total=total,
-            said=" and ".join(said if len(said) == 2 else [*said, f"{total} tokens in all"]),
+            shown=" and ".join(fields if len(fields) == 2 else [*fields, f"{total} tokens in all"]),
         )
 
     def problems(self) -> list[Problem]:

@@ -1,7 +1,7 @@
-"""What the three TRL engines share: loading and saving the model, checkpoints, metrics, the way to end.
+"""Shared by the three TRL engines: load and save the model, checkpoint, record metrics, handle SIGTERM.
 
-Weights are held and updated in fp32 and used in bf16 (autocast): small updates are not lost, and a
-CPU with AMX or a GPU works at its full speed.
+Weights are stored and updated in fp32 and used in bf16 (autocast): small updates are not lost, and GPUs and CPUs with
+AMX run at full speed.
 """
 
 import errno
@@ -17,20 +17,18 @@ from types import FrameType
 from typing import Any, Protocol
 
 import torch
-import trl.trainer.utils
 from safetensors import SafetensorError, safe_open
-from torch.utils.data import Sampler
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from tasks.checkpoints import KIND, CheckpointFolder
 from tasks.job import Job, StageError
-from tasks.manifest import RECORD, read_manifest, remove, seal
+from tasks.manifest import RECORD, read_manifest, remove, write_manifest
 from tasks.posttrain.chat import Chat, with_end
 from tasks.posttrain.spec import Limits, PostTrainSpec
+from tasks.posttrain.trl_hooks.trainer import load_checkpoint, order_by_epoch, score_completions_only
 
 KEEP = 2  # checkpoints
-LOGGED = "logged/"  # begins the names of metrics that are recorded whatever they are called: those of rewards
+LOGGED = "logged/"  # prefix of metrics that are recorded under any name: those of rewards
 SIGTERM_EXIT = 128 + signal.SIGTERM
 
 log = logging.getLogger(__name__)
@@ -39,44 +37,38 @@ log = logging.getLogger(__name__)
 def load_model(path: Path) -> tuple[Any, Any]:
     """(model in fp32, tokenizer) of a Hugging Face directory."""
     if not torch.cuda.is_available():
-        _score_completions_only()
+        score_completions_only()
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     return model, tokenizer
 
 
-def _score_completions_only() -> None:
-    """TRL's fused LM head projects only the labelled positions to the vocabulary where it has Triton,
-    and every position elsewhere (for the sake of devices that compile each shape anew). Prompts are
-    most of our tokens and a CPU compiles nothing, so it may skip them too."""
-    trl.trainer.utils._use_triton = lambda device: True
-
-
 def limits_of(model: Any, spec: PostTrainSpec) -> Limits:
-    """How long a row may be. Raises StageError when a prompt and its completion may not fit the model."""
+    """Length limits of a row. Raises StageError if they exceed the model's positions."""
     positions = model.config.max_position_embeddings
     limits = spec.limits(positions)
     if max(limits.total, limits.prompt, limits.new) > positions or min(limits.prompt, limits.new) < 1:
-        raise StageError(f"{limits.said}: the model has {positions} positions for both together; lower one of them")
+        raise StageError(f"{limits.shown}: the model has {positions} positions for both together; lower one of them")
     return limits
 
 
 def ends(model: Any, tokenizer: Any, chat: Chat | None) -> list[int]:
-    """The tokens that end generation, of which the model is told: the end of a turn among them where it chats."""
+    """The tokens that end generation, set in the model's generation config: with the end of a turn if it is tuned on
+    chat."""
     end = chat.end if chat else tokenizer.eos_token_id
     model.generation_config.eos_token_id = with_end(model.generation_config.eos_token_id, end)
     return list(model.generation_config.eos_token_id)
 
 
 def finish(job: Job, model: Any, source: Path, label: str, chat: Chat | None) -> None:
-    """Seal the output: `source` with this model's weights, in the number format that `source` has on
-    disk, and what chat takes where it was tuned on chat. The checkpoints are deleted when the result is on the disk."""
+    """Write the output: `source` with this model's weights, in `source`'s dtype, and the chat template if it was tuned
+    on chat. Then delete the checkpoints."""
     with _full_disk_as_stage_error(job.output, "the run continues from its last checkpoint"):
         for old in job.output.iterdir() if job.output.exists() else ():
-            if old.name != RECORD:  # what a killed engine left
+            if old.name != RECORD:  # left by a killed engine
                 shutil.rmtree(old) if old.is_dir() else old.unlink()
         model.to(storage_dtype(source)).save_pretrained(job.output)
-        for path in source.iterdir():  # config, generation config, tokenizer: as they were
+        for path in source.iterdir():  # config, generation config and tokenizer, unchanged
             if path.suffix in (".json", ".jinja", ".txt", ".model") and not _about_weights(path.name):
                 shutil.copy(path, job.output / path.name)
         if chat:
@@ -87,7 +79,7 @@ def finish(job: Job, model: Any, source: Path, label: str, chat: Chat | None) ->
 
 @contextmanager
 def _full_disk_as_stage_error(folder: Path, continues: str) -> Iterator[None]:
-    """torch and safetensors have exceptions of their own for a write that failed."""
+    """Turn the various exceptions of torch and safetensors for a failed write into StageError."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
@@ -105,19 +97,19 @@ def _about_weights(name: str) -> bool:
 
 
 def storage_dtype(directory: Path) -> torch.dtype:
-    """The number format of the weights on disk."""
+    """The dtype of the weights on disk. Raises StageError if it is not a single float type."""
     names = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
     with safe_open(min(directory.glob("*.safetensors")), "pt") as weights:
         found = {weights.get_slice(key).get_dtype() for key in weights.keys()}  # noqa: SIM118 (not a dict)
     if len(found) != 1 or not found <= names.keys():
         raise StageError(
-            f"{directory}: the weights are in {', '.join(sorted(found))}; one of {', '.join(names)} is needed"
+            f"{directory}: the weights are in {', '.join(sorted(found))}; exactly one of {', '.join(names)} is allowed"
         )
     return names[found.pop()]
 
 
 def arguments(job: Job, spec: PostTrainSpec) -> dict[str, Any]:
-    """What SFTConfig, DPOConfig and GRPOConfig are all given."""
+    """Arguments common to SFTConfig, DPOConfig and GRPOConfig."""
     gpu = torch.cuda.is_available()
     return {
         "output_dir": str(checkpoints(job).path),
@@ -130,11 +122,11 @@ def arguments(job: Job, spec: PostTrainSpec) -> dict[str, Any]:
         "seed": spec.seed,
         "bf16": True,
         "use_cpu": not gpu,
-        "gradient_checkpointing": gpu,  # saves memory, which is scarce there only
+        "gradient_checkpointing": gpu,  # memory is scarce on GPUs only
         "dataloader_pin_memory": gpu,
         "save_strategy": "steps",
         "save_steps": spec.checkpoint_every,
-        "save_total_limit": None,  # the Trainer would delete old ones before the new one is on the disk
+        "save_total_limit": None,  # the Trainer would delete old checkpoints before the new one is on disk
         "logging_steps": 1,
         "logging_nan_inf_filter": False,
         "report_to": "none",
@@ -142,36 +134,8 @@ def arguments(job: Job, spec: PostTrainSpec) -> dict[str, Any]:
     }
 
 
-class PerEpoch(Sampler[int]):
-    """The Trainer's sampler by length, each epoch's order by the seed and the epoch. The Trainer draws it from torch's
-    random state, which a resumed run only has again when the order is drawn."""
-
-    def __init__(self, usual: LengthGroupedSampler, trainer: Any) -> None:
-        self.usual, self.trainer = usual, trainer
-
-    def __len__(self) -> int:
-        return len(self.usual)
-
-    def __iter__(self) -> Iterator[int]:
-        epoch = int(self.trainer.state.epoch or 0)
-        self.usual.generator = torch.Generator().manual_seed(self.trainer.args.seed + epoch)
-        return iter(self.usual)
-
-
-def order_by_epoch(trainer: Any) -> None:
-    """A private hook into transformers 5.17 (`_get_train_sampler`). It can go when the Trainer draws an epoch's order
-    after it has restored the random state, as it does not when it continues in a later epoch."""
-    usual = trainer._get_train_sampler
-
-    def sampler(*dataset: Any) -> Any:
-        found = usual(*dataset)
-        return PerEpoch(found, trainer) if isinstance(found, LengthGroupedSampler) else found
-
-    trainer._get_train_sampler = sampler
-
-
-class Memory(Protocol):
-    """What a checkpoint must hold besides TRL's own state."""
+class Stateful(Protocol):
+    """State that a checkpoint contains beside TRL's own."""
 
     def save(self, checkpoint: Path) -> None: ...
 
@@ -182,26 +146,26 @@ def fit(
     trainer: Any,
     job: Job,
     metrics: Mapping[str, str],
-    memory: Memory | None = None,
-    beginning: Mapping[str, float] | None = None,
+    stateful: Stateful | None = None,
+    initial: Mapping[str, float] | None = None,
 ) -> None:
-    """Train from the newest good checkpoint, if any, to the last step.
+    """Train from the newest valid checkpoint, if any, to the last step.
 
-    `metrics` names what is recorded: TRL's name -> ours, beside what begins with LOGGED; `beginning` is recorded as
-    step 0. On SIGTERM: a checkpoint, then SystemExit(143).
+    `metrics` maps the names of the metrics to record from TRL's to ours, beside those that begin with LOGGED; `initial`
+    is recorded as step 0. On SIGTERM, checkpoints and raises SystemExit(143).
     """
     order_by_epoch(trainer)
-    reporter = Reporter(job, metrics, memory)
+    reporter = Reporter(job, metrics, stateful)
     trainer.add_callback(reporter)
     checkpoint = reporter.checkpoints.newest()
     step = reporter.checkpoints.step(checkpoint) if checkpoint else None
     job.forget_after(-1 if step is None else step)
-    if step is None and beginning:
-        job.metric(0, **beginning)
-    if checkpoint and memory:
-        memory.load(checkpoint)
-    if step is not None and step >= trainer.args.max_steps:
-        trainer._load_from_checkpoint(str(checkpoint))  # killed after the last step: nothing left to train
+    if step is None and initial:
+        job.metric(0, **initial)
+    if checkpoint and stateful:
+        stateful.load(checkpoint)
+    if checkpoint and reporter.checkpoints.step(checkpoint) >= trainer.args.max_steps:
+        load_checkpoint(trainer, checkpoint)  # killed after the last step
         return
     if checkpoint:
         log.warning("continuing from %s", checkpoint)
@@ -219,16 +183,16 @@ def checkpoints(job: Job) -> CheckpointFolder:
 
 
 class Reporter(TrainerCallback):
-    """Metrics and progress out of the trainer; checkpoints sealed and old ones deleted; SIGTERM heeded."""
+    """Records metrics and progress, seals checkpoints and deletes old ones, and stops on SIGTERM."""
 
-    def __init__(self, job: Job, metrics: Mapping[str, str], memory: Memory | None) -> None:
-        self.job, self.metrics, self.memory = job, metrics, memory
+    def __init__(self, job: Job, metrics: Mapping[str, str], stateful: Stateful | None) -> None:
+        self.job, self.metrics, self.stateful = job, metrics, stateful
         self.checkpoints = checkpoints(job)
         self.stopping = False
 
     @contextmanager
     def until_sigterm(self) -> Iterator[None]:
-        """While this lasts, SIGTERM ends the training after the step under way, with a checkpoint."""
+        """In this context SIGTERM stops the training after the current step, with a checkpoint."""
 
         def stop(signum: int, frame: FrameType | None) -> None:
             self.stopping = True
@@ -248,15 +212,15 @@ class Reporter(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
         if "loss" not in logs:
-            return  # the Trainer's closing summary
+            return  # the Trainer's final summary
         values = {ours: float(logs[name]) for name, ours in self.metrics.items() if logs.get(name) is not None}
         values |= {name.removeprefix(LOGGED): float(logs[name]) for name in logs if name.startswith(LOGGED)}
         if torch.cuda.is_available():
-            values["memory_gb"] = torch.cuda.max_memory_allocated() / 1e9  # the most until now, vLLM's in this process
+            values["memory_gb"] = torch.cuda.max_memory_allocated() / 1e9  # peak so far, including vLLM's
         bad = [f"{name} = {value}" for name, value in values.items() if not math.isfinite(value)]
         if bad:
             raise StageError(
-                f"step {state.global_step}: {', '.join(bad)}; the training has diverged, a lower learning_rate helps"
+                f"step {state.global_step}: {', '.join(bad)}; the training has diverged, try a lower learning_rate"
             )
         self.job.metric(state.global_step, **values)
         shown = {name: value for name, value in values.items() if name in ("loss", "reward", "margin")}
@@ -264,9 +228,9 @@ class Reporter(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         checkpoint = Path(args.output_dir) / f"{self.checkpoints.prefix}{state.global_step}"
-        if self.memory:
-            self.memory.save(checkpoint)
+        if self.stateful:
+            self.stateful.save(checkpoint)
         self.job.sync_metrics()
-        seal(checkpoint, KIND, {"step": state.global_step}, {}, {}, {})
+        write_manifest(checkpoint, KIND, {"step": state.global_step})
         for old in self.checkpoints.complete()[:-KEEP]:
             remove(old)

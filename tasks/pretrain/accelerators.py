@@ -1,5 +1,5 @@
-"""What each accelerator can do at best, and how much it can hold: dense figures from the makers'
-data sheets. Theirs for tensor cores are often with sparsity, which is twice as much and not for training.
+"""Accelerators' peak throughput and memory: dense figures from the vendors' data sheets, which often state tensor-core
+figures with sparsity, twice as high and irrelevant for training.
 """
 
 import re
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Accelerator:
-    """`tflops`: peak in 10^12 FLOP/s with fp32 accumulation. fp32 is what the plain cores do; matrix products
-    of fp32 tensors reach tf32's figure only where torch is allowed to round them."""
+    """`tflops`: peak in 10^12 FLOP/s with fp32 accumulation. fp32 is without tensor cores; matrix products of fp32
+    tensors reach the tf32 figure only if torch is allowed to use it."""
 
-    name: str  # as recipes and SkyPilot have it
-    reported: str  # words that its torch.cuda.get_device_name() has
+    name: str  # in recipes and SkyPilot
+    reported: str  # words contained in torch.cuda.get_device_name()
     memory_gb: float
     tflops: dict[str, float]
 
     def peak(self, precision: str) -> float | None:
-        """FLOP/s; None: it has no such arithmetic."""
+        """FLOP/s; None: the precision is not supported."""
         return self.tflops[precision] * 1e12 if precision in self.tflops else None
 
 
-# The first one matches whose words are all in a device's name, so the narrower stands before the wider.
+# The first entry whose words are all in a device's name matches, so specific entries come before general ones.
 ACCELERATORS = (
-    # NVIDIA GB200 NVL72 data sheet, a 72nd of the rack: FP8 720, BF16 360, TF32 180 PF with sparsity, FP32 5,760 TF
+    # NVIDIA GB200 NVL72 data sheet, 1/72 of the rack: FP8 720, BF16 360, TF32 180 PF with sparsity, FP32 5,760 TF
     Accelerator("GB200", "GB200", 186, {"bf16": 2500, "fp8": 5000, "tf32": 1250, "fp32": 80}),
-    # NVIDIA HGX B200 data sheet, an 8th of the board: FP8 72, BF16 36, TF32 18 PF with sparsity, FP32 600 TF
+    # NVIDIA HGX B200 data sheet, 1/8 of the board: FP8 72, BF16 36, TF32 18 PF with sparsity, FP32 600 TF
     Accelerator("B200", "B200", 180, {"bf16": 2250, "fp8": 4500, "tf32": 1125, "fp32": 75}),
-    # NVIDIA GH200 data sheet: an H100 SXM's arithmetic; the name has the size of the CPU's memory, not the GPU's
+    # NVIDIA GH200 data sheet: throughput of an H100 SXM; the name has the size of the CPU's memory, not the GPU's
     Accelerator("GH200", "GH200 480GB", 96, {"bf16": 989.4, "fp8": 1978.9, "tf32": 494.7, "fp32": 66.9}),
     # NVIDIA H200 data sheet: NVL 3,341 / 1,671 / 835 and SXM 3,958 / 1,979 / 989 with sparsity; FP32 60 and 67
     Accelerator("H200-NVL", "H200 NVL", 141, {"bf16": 835.5, "fp8": 1670.5, "tf32": 417.5, "fp32": 60}),
@@ -53,11 +53,11 @@ ACCELERATORS = (
     Accelerator("MI300X", "MI300X", 192, {"bf16": 1307.4, "fp8": 2614.9, "tf32": 653.7, "fp32": 163.4}),
 )
 BY_NAME = {accelerator.name: accelerator for accelerator in ACCELERATORS}
-ANOTHER_CHIP = {"MIG", "Laptop", "D", "Ti"}  # a slice or a lesser variant: these figures are not its
+ANOTHER_CHIP = {"MIG", "Laptop", "D", "Ti"}  # a slice or another variant, to which these figures do not apply
 
 
 def accelerator(reported: str) -> Accelerator | None:
-    """The accelerator that torch.cuda.get_device_name() means; None: it is not in the table."""
+    """The accelerator with this torch.cuda.get_device_name(); None: it is not in the table."""
     words = set(re.split(r"[ -]", reported))
     if words & ANOTHER_CHIP:
         return None

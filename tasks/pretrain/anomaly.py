@@ -1,13 +1,13 @@
-"""Steps that go wrong: what is one, whose batch it was, and the book that is kept of them.
+"""Detect anomalous training steps, identify their batches, and log them.
 
-A step is judged by its loss and gradient norm before the optimizer uses them. Going back to a
-checkpoint and on behind the batches around a spike is PaLM's cure (Chowdhery et al. 2022, section 5.1).
+A step is judged by its loss and gradient norm before the optimizer uses them. Rolling back to a checkpoint and skipping
+the batches around a spike follows PaLM (Chowdhery et al. 2022, section 5.1).
 
     JOB_DIR/anomalies.jsonl    one object a line: {"step", "kind", "why", "loss", "grad_norm", "reaction",
                                "first", "count", "samples": [{"data", "documents"}, …]}
 
-"first" and "count" are the batch's place in the shuffled order. Each of its samples has its data set's
-path and the numbers of its documents, counted from 0 in that data set.
+"first" and "count" are the batch's position in the shuffled order. Each sample has its data set's path and the indices
+of its documents in that data set.
 """
 
 import json
@@ -24,15 +24,15 @@ from tasks.job import json_lines
 from tasks.pretrain.spec import AnomalySpec, Reaction
 
 FILE = "anomalies.jsonl"
-FEWEST_LOSSES = 8  # a mean and a deviation of fewer say little
-COUNTED = ("skip", "roll_back")  # the reactions that `limit` is about
+FEWEST_LOSSES = 8  # needed for a meaningful mean and deviation
+COUNTED = ("skip", "roll_back")  # reactions that count towards `limit`
 
 
 @dataclass(frozen=True)
 class Anomaly:
     """What is wrong with a step."""
 
-    kind: Literal["nan", "spike"]  # a NaN or an Inf; or too high a loss
+    kind: Literal["nan", "spike"]  # NaN or Inf; or too high a loss
     why: str
     loss: float
     grad_norm: float
@@ -40,14 +40,13 @@ class Anomaly:
 
 @dataclass(frozen=True)
 class Watch:
-    """Judges steps. It keeps nothing: the losses that it compares with are part of the training's state."""
+    """Judges steps. Stateless: the losses that it compares with are part of the training state."""
 
     spec: AnomalySpec
 
     def judge(self, loss: float, grad_norm: float, losses: Sequence[float]) -> Anomaly | None:
-        """What is wrong with a step, if anything. `losses` are those of the last steps that the optimizer
-        took, the newest last; a spike is above their mean by more than `spike_deviations` times their
-        standard deviation (that of a sample, over n - 1)."""
+        """What is wrong with a step, if anything. `losses`: of the last optimizer steps, newest last. A spike exceeds
+        their mean by more than `spike_deviations` sample standard deviations (n - 1)."""
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             return Anomaly("nan", f"loss {loss}, gradient norm {grad_norm}", loss, grad_norm)
         if len(losses) < FEWEST_LOSSES:
@@ -66,25 +65,25 @@ class Watch:
         return "roll_back" in (self.spec.on_nan, self.spec.on_spike)
 
     def remember(self, losses: Sequence[float], loss: float) -> list[float]:
-        """The losses that the next step is compared with, after one that the optimizer took."""
+        """The losses to compare the next step with, after an optimizer step with this loss."""
         return [*losses, loss][-self.spec.window :]
 
 
-class Book:
-    """The anomalies of a job. Every process reads it at the start and counts for itself; one writes.
+class AnomalyLog:
+    """The anomalies of a job. Every process reads the log at the start and counts by itself; one process writes.
 
-    A run that was killed and takes a step again finds its anomaly again: that is the same entry."""
+    A run that was killed and repeats a step finds the same anomaly again, which is not logged twice."""
 
     def __init__(self, folder: Path, watch: Watch, writer: bool) -> None:
         self.path, self.watch, self.writer = folder / FILE, watch, writer
         known = json_lines(self.path) if self.path.exists() else []
         self._known = {(entry["first"], entry["reaction"]) for entry in known}
-        if writer and self.path.exists():  # the last writer may have been killed within a line
+        if writer and self.path.exists():  # the previous writer may have been killed in the middle of a line
             write_text(self.path, "".join(json.dumps(entry) + "\n" for entry in known))
 
-    def enter(self, step: int, anomaly: Anomaly, span: range, dataset: Any) -> Reaction:
-        """Enter what went wrong in the `step`-th step, on the samples `span`; returns what is to be done:
-        what the spec says, or to stop once `limit` steps were skipped or rolled back."""
+    def add(self, step: int, anomaly: Anomaly, span: range, dataset: Any) -> Reaction:
+        """Log an anomaly in step `step` on the samples `span`. Returns the reaction: the spec's, or "stop" once `limit`
+        steps were skipped or rolled back."""
         reaction = self.watch.reaction(anomaly)
         counted = {first for first, earlier in self._known if earlier in COUNTED}
         if reaction in COUNTED and span.start not in counted and len(counted) >= self.watch.spec.limit:
@@ -100,13 +99,13 @@ class Book:
             print(f"step {step}: {anomaly.why}: {reaction} ({where})", flush=True)
         return reaction
 
-    def last_words(self, step: int, anomaly: Anomaly, span: range) -> str:
-        """Why the run stops, where to look, and ways out."""
+    def stop_message(self, step: int, anomaly: Anomaly, span: range) -> str:
+        """Why the run stops, where to look, and what to change."""
         way_out = f"set anomalies.on_{anomaly.kind} to skip or roll_back"
         if self.watch.reaction(anomaly) in COUNTED:
-            way_out = f"{self.watch.spec.limit} batches were passed over already (anomalies.limit)"
-        where = f"the samples {span.start} to {span.stop - 1} of the shuffled order; their documents are in {self.path}"
-        return f"step {step}: {anomaly.why}. Its batch is {where}. Lower optimizer.lr or look at the data; {way_out}"
+            way_out = f"{self.watch.spec.limit} batches were already skipped or rolled back (anomalies.limit)"
+        where = f"samples {span.start} to {span.stop - 1} of the shuffled order; their documents are in {self.path}"
+        return f"step {step}: {anomaly.why}. Its batch is {where}. Lower optimizer.lr or check the data; {way_out}"
 
     def copy_to(self, folder: Path) -> None:
         if self.path.exists():
@@ -119,7 +118,7 @@ def identity(dataset: Any, span: range) -> list[dict[str, Any]]:
 
 
 def _origin(dataset: Any, index: int) -> dict[str, Any]:
-    if hasattr(dataset, "dataset_sample_index"):  # a blend: which of its data sets, and where in it
+    if hasattr(dataset, "dataset_sample_index"):  # a blend: which data set, and which sample of it
         part, index = dataset.dataset_index[index], dataset.dataset_sample_index[index]
         return _origin(dataset.datasets[part], index)
     place = dataset.shuffle_index[index]
@@ -128,5 +127,5 @@ def _origin(dataset: Any, index: int) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no NaN."""
+    """A value for JSON, which has no NaN."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,11 +1,11 @@
-"""Megatron's core attention through torch's scaled_dot_product_attention, with context parallelism.
+"""Core attention for Megatron with torch's scaled_dot_product_attention, with context parallelism.
 
-On a GPU it reaches the flash kernels without Transformer Engine; on a CPU plain products are faster.
+On a GPU it uses the flash kernels without Transformer Engine; on a CPU plain matrix products are faster.
 
-Context parallel: each rank holds two of 2 x context equal chunks of the sequence, the r-th from the
-front and the r-th from the back, so that the causal work is shared out evenly (Megatron's order).
-Keys and values are gathered, queries stay (Llama 3, section 3.3.2: with grouped queries, keys and
-values are small beside them). It needs no ring kernel, so it runs wherever torch does.
+Context parallel: each rank holds two of 2 x context equal chunks of the sequence, the r-th from the front and the r-th
+from the back, which balances the causal work (Megatron's order). Keys and values are gathered, queries are not
+(Llama 3, section 3.3.2: with grouped queries, keys and values are small). It needs no ring kernel, so it runs wherever
+torch does.
 """
 
 from typing import Any
@@ -27,12 +27,12 @@ from torch import Tensor
 
 
 def chunks_of_rank(rank: int, ranks: int) -> tuple[int, ...]:
-    """Which of the 2 x `ranks` chunks of a sequence a context parallel rank holds; all of it when alone."""
+    """Which of the 2 x `ranks` chunks of a sequence a context parallel rank holds; with one rank, all."""
     return (rank, 2 * ranks - 1 - rank) if ranks > 1 else (0,)
 
 
 class SDPAttention(torch.nn.Module):
-    """Takes the constructor and call of megatron.core's DotProductAttention; causal only."""
+    """A replacement for megatron.core's DotProductAttention; causal only."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class SDPAttention(torch.nn.Module):
         query: Tensor,  # (local sequence, batch, heads, head size)
         key: Tensor,  # (local sequence, batch, query groups, head size)
         value: Tensor,
-        attention_mask: Tensor | None,  # bool, True: hidden; (batch, 1, local sequence, sequence); beside causality
+        attention_mask: Tensor | None,  # (batch, 1, local sequence, sequence), True: masked, in addition to causality
         attn_mask_type: AttnMaskType | None = None,
         attention_bias: Tensor | None = None,
         packed_seq_params: PackedSeqParams | None = None,
@@ -75,7 +75,7 @@ class SDPAttention(torch.nn.Module):
         parts = []
         for place, chunk in enumerate(chunks):
             rows = slice(place * length, (place + 1) * length)
-            end = (chunk + 1) * length  # the last query of a chunk stands beside the chunk's last key
+            end = (chunk + 1) * length  # a chunk's last query is at the position of its last key
             hidden = None if attention_mask is None else attention_mask[:, :, rows, :end]
             parts.append(self._attend(query[:, :, rows], key[:, :, :end], value[:, :, :end], hidden))
         out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
@@ -97,7 +97,7 @@ def fused(
     scale: float | None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """As cpu_attention.attend, by torch's fused kernels."""
+    """As cpu_attention.attend, with torch's fused kernels."""
     rows, columns = query.size(2), key.size(2)
     window = window if window and window < columns else None
     mask = None
@@ -107,9 +107,9 @@ def fused(
         mask = mask & ~hidden if hidden is not None else mask
     grouped = key.size(1) != query.size(1)
     if grouped and (mask is not None or query.dtype == torch.float32):
-        # Grouped queries are for torch's flash kernel, which takes neither a mask nor fp32. The memory-efficient
-        # one takes both, but one key for each query; asked otherwise, torch holds all scores, without a word
-        # (tasks/pretrain/memory.py counts the copies)
+        # Only torch's flash kernel supports grouped queries, and it supports neither masks nor fp32. The
+        # memory-efficient kernel supports both but not grouped queries; otherwise torch silently materializes all
+        # scores (tasks/pretrain/memory.py counts the copies made here)
         key, value = (tensor.repeat_interleave(query.size(1) // key.size(1), dim=1) for tensor in (key, value))
         grouped = False
     return F.scaled_dot_product_attention(
@@ -125,7 +125,7 @@ def fused(
 
 
 class _WholeSequence(torch.autograd.Function):
-    """The ranks' chunks as one sequence; backward, each chunk's gradient summed over the ranks."""
+    """Gather the ranks' chunks into the whole sequence; in the backward pass, reduce-scatter the gradient."""
 
     @staticmethod
     def forward(ctx: Any, local: Tensor, group: dist.ProcessGroup) -> Tensor:

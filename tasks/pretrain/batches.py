@@ -1,9 +1,8 @@
-"""Megatron's data path: the .bin/.idx through GPTDataset, one global batch a step.
+"""Batches from Megatron's data path: .bin/.idx files read by GPTDataset, one global batch per step.
 
-Which sequences a step sees depends on the seed and the position in the data alone: GPTDataset
-shuffles with the seed, BlendedDataset draws from several of them in their proportion, and a step
-takes the samples [first, first + batch). A data parallel rank takes its share of them, a context
-parallel rank its chunks of each sequence.
+Which sequences a step sees depends only on the seed and the position in the data: GPTDataset shuffles with the seed,
+BlendedDataset samples from several data sets by weight, and a step takes the samples [first, first + batch). A data
+parallel rank takes its share of them, a context parallel rank its chunks of each sequence.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +33,7 @@ from tasks.pretrain.attention import chunks_of_rank
 
 
 class Samples(Protocol):
-    """What GPTDataset and BlendedDataset have in common: (sequence) tensors by name."""
+    """The common interface of GPTDataset and BlendedDataset: (sequence) tensors by name."""
 
     def __len__(self) -> int: ...
 
@@ -43,10 +42,10 @@ class Samples(Protocol):
 
 @dataclass(frozen=True)
 class _TokenizerFacts:
-    """What GPTDataset asks of a tokenizer when the data is tokenized already."""
+    """What GPTDataset requires of a tokenizer for data that is already tokenized."""
 
     vocab_size: int
-    eod: int = -2  # only needed to reset Megatron's own masks; `Batch.documents` does it for less
+    eod: int = -2  # only used for Megatron's document masks; `Batch.documents` is cheaper
     pad: int = -1  # nothing is padded
 
     @property
@@ -56,24 +55,24 @@ class _TokenizerFacts:
 
 @dataclass(frozen=True)
 class Batch:
-    """One micro batch: (micro batch, local sequence) each, but for `documents`."""
+    """One micro batch. Tensors are (micro batch, local sequence), except `documents`."""
 
     tokens: Tensor
     labels: Tensor
     loss_mask: Tensor
     position_ids: Tensor
-    documents: Tensor | None = None  # (micro batch, sequence): which of its documents a token is of
+    documents: Tensor | None = None  # (micro batch, sequence): index of each token's document in its sequence
 
     @property
     def attention_mask(self) -> Tensor | None:
-        """What attention must not see beside the future: the tokens of other documents. Bool, True: hidden;
-        (micro batch, 1, local sequence, sequence). Made anew each time: it is large, the documents are not."""
+        """Masks the tokens of other documents, in addition to causality: (micro batch, 1, local sequence, sequence),
+        bool, True: masked. Not cached, since it is much larger than `documents`."""
         if self.documents is None:
             return None
         return _chunks(self.documents)[:, None, :, None] != self.documents[:, None, None, :]
 
     def on_device(self) -> "Batch":
-        """The same on this process's device; the copy runs beside what the device is doing."""
+        """The batch on this process's device, copied asynchronously."""
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
         return Batch(
             **{name: column.to(DEVICE, non_blocking=True) for name, column in columns.items() if column is not None}
@@ -81,10 +80,10 @@ class Batch:
 
 
 @contextmanager
-def kept_index(folder: Path) -> Iterator[Path]:
-    """The folder in which Megatron keeps a shuffled index, for `build_datasets` within the block; every rank calls
-    it. Megatron takes a file of it for complete if it is there: what a kill or a power cut has left of one must not
-    be read, so the folder is sealed by a manifest, and emptied if it is not what that says."""
+def index_cache(folder: Path) -> Iterator[Path]:
+    """The folder where Megatron caches the shuffled index, for `build_datasets` in the `with` block. Collective.
+    Megatron assumes that existing files are complete; one that a kill or power failure truncated must not be read. So
+    the folder is sealed with a manifest, and deleted if it does not match."""
     writer = dist.get_rank() == 0
     if writer and folder.exists():
         try:
@@ -95,15 +94,15 @@ def kept_index(folder: Path) -> Iterator[Path]:
     yield folder
     dist.barrier()
     if writer:
-        write_manifest(folder, "index", {}, {}, {})
+        write_manifest(folder, "index", {})
 
 
 def build_datasets(spec: PretrainSpec, data: list[Path], vocab_size: int, cache: Path) -> tuple[Samples, Samples]:
-    """(train, held-out) of tokenized data sets. Training blends all of them; the held-out sequences are of
-    the first alone, so that runs with other blends compare. The shuffled index is kept in `cache`.
-    Raises StageError when the data sets cannot be read by one model."""
+    """(train, held-out) of tokenized data sets. Training blends all of them; held-out sequences are from the first
+    only, so that runs with different blends are comparable. The shuffled index is cached in `cache`. Raises StageError
+    if the data sets are empty or were tokenized differently."""
     facts = [read_manifest(folder).facts for folder in data]
-    weights = spec.data_weights or [float(each["tokens"]) for each in facts]
+    weights = spec.data_weights or [float(fact["tokens"]) for fact in facts]
     _check(weights, data, facts)
     read = partial(
         _gpt_dataset,
@@ -124,35 +123,35 @@ def build_datasets(spec: PretrainSpec, data: list[Path], vocab_size: int, cache:
 
 def _check(weights: list[float], data: list[Path], facts: list[dict[str, Any]]) -> None:
     if len(weights) != len(data):
-        raise StageError(f"data_weights {weights}: there are {len(data)} data sets; one weight for each")
-    if not any(each["tokens"] for each in facts):
+        raise StageError(f"data_weights {weights}: there are {len(data)} data sets; give one weight for each")
+    if not any(fact["tokens"] for fact in facts):
         raise StageError(f"there is no text to train on: {', '.join(map(str, data))} have 0 training tokens")
-    for folder, weight, each in zip(data, weights, facts, strict=True):
-        if weight and not each["tokens"]:
-            raise StageError(f"data_weights {weights}: {folder} has 0 training tokens; give it the weight 0")
+    for folder, weight, fact in zip(data, weights, facts, strict=True):
+        if weight and not fact["tokens"]:
+            raise StageError(f"data_weights {weights}: {folder} has 0 training tokens; set its weight to 0")
     if not facts[0]["held_out_tokens"]:
         raise StageError(f"there is no text to validate on: {data[0]} has 0 held-out tokens; hold out more of it")
-    tokenizers = [str(each["tokenizer_digest"]) for each in facts]
+    tokenizers = [str(fact["tokenizer_digest"]) for fact in facts]
     if len(set(tokenizers)) > 1:
-        told = ", ".join(f"{folder} by {digest[:12]}" for folder, digest in zip(data, tokenizers, strict=True))
+        listing = ", ".join(f"{folder} by {digest[:12]}" for folder, digest in zip(data, tokenizers, strict=True))
         raise StageError(
-            f"the data sets were tokenized by different tokenizers: {told}; tokenize them with the same one"
+            f"the data sets were tokenized by different tokenizers: {listing}; tokenize them with the same one"
         )
 
 
 def _gpt_dataset(prefix: Path, samples: int, **settings: Any) -> Samples:
-    """One data set's documents, cut into sequences and shuffled, epoch after epoch to at least `samples`."""
+    """One data set's documents, cut into sequences and shuffled, for as many epochs as `samples` takes."""
     config = GPTDatasetConfig(blend_per_split=[([str(prefix)], None), None, None], **settings)
     dataset: Samples = BlendedMegatronDatasetBuilder(GPTDataset, [samples, 0, 0], lambda: True, config).build()[0]
     return dataset
 
 
 def _blended(blend: list[tuple[Path, float]], samples: int, read: Callable[[Path, int], Samples]) -> Samples:
-    """`samples` sequences of several data sets, in proportion to their weights at any point.
+    """`samples` sequences of several data sets, in proportion to their weights at every point.
 
-    The builder's own blend asks each data set for more than is drawn from it, and still too few where the
-    numbers are small; asked for more than an epoch, GPTDataset mixes the next one in. So we count first."""
-    drawn = np.zeros(samples, np.int16), np.zeros(samples, np.int64)  # the data set, and the sample in it
+    Megatron's builder requests more samples of each data set than it uses, yet too few for small numbers; and for more
+    than one epoch, GPTDataset mixes in the next one. So the samples are counted first."""
+    drawn = np.zeros(samples, np.int16), np.zeros(samples, np.int64)  # data set, sample in it
     total = sum(weight for _, weight in blend)
     shares = [weight / total for _, weight in blend]
     helpers.build_blending_indices(*drawn, shares, len(shares), samples, False)
@@ -165,32 +164,31 @@ def _blended(blend: list[tuple[Path, float]], samples: int, read: Callable[[Path
 
 
 def share_of_rank(first: int, count: int, micro_batch: int) -> list[range]:
-    """This data parallel rank's micro batches of the samples [first, first + count): equally many on
-    each rank, the last of them short or empty where the samples do not go round."""
+    """This data parallel rank's micro batches of the samples [first, first + count): the same number on each rank, the
+    last ones short or empty if the samples do not divide evenly."""
     ranks, rank = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
-    each = -(-count // (ranks * micro_batch)) * micro_batch
-    mine = range(first + min(rank * each, count), first + min((rank + 1) * each, count))
-    return [mine[start : start + micro_batch] for start in range(0, each, micro_batch)]
+    share = -(-count // (ranks * micro_batch)) * micro_batch
+    mine = range(first + min(rank * share, count), first + min((rank + 1) * share, count))
+    return [mine[start : start + micro_batch] for start in range(0, share, micro_batch)]
 
 
 def micro_batches(
     dataset: Samples, first: int, count: int, micro_batch: int, end_of_text: int | None = None
 ) -> list[Batch]:
-    """This rank's part of the samples [first, first + count), in host memory. Samples that are only there
-    to fill a micro batch have a loss mask of 0. With `end_of_text`, the token that ends a document,
-    attention stops at documents' boundaries."""
+    """This rank's part of the samples [first, first + count), in host memory. Samples that only pad a micro batch have
+    a loss mask of 0. With `end_of_text`, the token that ends a document, attention is masked at document boundaries."""
     shares = share_of_rank(first, count, micro_batch)
     return [_batch(dataset, samples, micro_batch, end_of_text) for samples in shares]
 
 
 def _batch(dataset: Samples, samples: range, size: int, end_of_text: int | None) -> Batch:
-    # a run that rolled back needs more than was asked for: it begins again
+    # a run that rolled back needs more samples than were built: wrap around
     rows = [dataset[index % len(dataset)] for index in samples]
-    filling = size - len(rows)
-    rows += [dataset[0]] * filling
+    padding = size - len(rows)
+    rows += [dataset[0]] * padding
     columns = {name: torch.stack([row[name] for row in rows]) for name in _COLUMNS}
-    if filling:
-        columns["loss_mask"][-filling:] = 0
+    if padding:
+        columns["loss_mask"][-padding:] = 0
     documents = None if end_of_text is None else _pinned(document_numbers(columns["tokens"], end_of_text))
     return Batch(**{name: _pinned(_chunks(column)) for name, column in columns.items()}, documents=documents)
 
@@ -199,13 +197,14 @@ _COLUMNS = ("tokens", "labels", "loss_mask", "position_ids")
 
 
 def document_numbers(tokens: Tensor, end_of_text: int) -> Tensor:
-    """How many documents ended before each token, (batch, sequence): the end of text is its document's last."""
+    """How many documents end before each token, (batch, sequence). An end-of-text token belongs to the document that it
+    ends."""
     ends = (tokens == end_of_text).int()
     return ends.cumsum(dim=1, dtype=torch.int32) - ends
 
 
 def _pinned(column: Tensor) -> Tensor:
-    """In memory that a GPU can copy from by itself."""
+    """In pinned memory if there is a GPU."""
     return column.pin_memory() if CUDA else column
 
 

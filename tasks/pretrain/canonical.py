@@ -1,5 +1,5 @@
-"""A checkpoint's content without what chance and this run alone put into it: the artifact's digest must
-not depend on them. Two runs that end in the same state, on the same layout, have the same content."""
+"""Copy a checkpoint without the parts that are random or specific to a run, so that the artifact's digest is
+reproducible: two runs that end in the same state, on the same layout, have the same content."""
 
 import os
 import pickle
@@ -14,9 +14,9 @@ from tasks.manifest import MANIFEST
 
 
 def copy_content(path: Path, target: Path) -> None:
-    """Copy a checkpoint's files without its manifest and, in .metadata, the path, a random id, and the
-    order in which the ranks' writers happened to end. The files must have been checked, or be ours."""
-    # linked, not copied: the checkpoint stays whole should we be killed now
+    """Copy a checkpoint's files without its manifest and, in .metadata, without the path, a random id, and the order in
+    which the ranks' writers finished. Unpickles .metadata: the files must be verified or our own."""
+    # linked, not moved: the checkpoint stays complete if the process is killed now
     shutil.copytree(
         path, target, copy_function=os.link, ignore=shutil.ignore_patterns(MANIFEST, ".metadata", "common.pt")
     )
@@ -27,13 +27,13 @@ def copy_content(path: Path, target: Path) -> None:
     metadata.storage_data = dict(sorted(metadata.storage_data.items(), key=lambda item: repr(item[0])))
     with (target / ".metadata").open("wb") as stream:
         pickler = pickle.Pickler(stream)
-        pickler.fast = True  # no references to equal objects: which are one object is chance as well
+        pickler.fast = True  # no memo: which equal objects are identical is also random
         pickler.dump(metadata)
 
 
 def _rebuilt(value: Any) -> Any:
-    """The same value of new objects: a pickle also says which equal objects are one, and a resumed run
-    shares others than an undisturbed one."""
+    """The same value made of new objects. A pickle records which equal objects are identical, which differs between a
+    resumed run and an uninterrupted one."""
     if isinstance(value, dict):
         return {_rebuilt(key): _rebuilt(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,10 +1,10 @@
-"""Checkpoints: Megatron's dist_checkpointing, each complete only once its manifest is written.
+"""Save and load training checkpoints with Megatron's dist_checkpointing.
 
     work/checkpoints/step-00000100/   *.distcp, .metadata, common.pt, metadata.json, manifest.json
 
-A killed save leaves a directory without a manifest; it is never loaded. Megatron's common.pt and
-.metadata are pickles: a checkpoint is read only after its files' digests match its manifest.
-It is read under any layout. On the layout that wrote it the training goes on bit for bit.
+A checkpoint is complete once its manifest is written; a killed save leaves a directory without one, which is never
+loaded. Megatron's common.pt and .metadata are pickles, so a checkpoint is only read after its files' digests were
+verified. It loads under any layout; on the layout that wrote it, training resumes bit for bit.
 """
 
 import shutil
@@ -20,7 +20,7 @@ import torch.distributed as dist
 from infra.durable import make_folder, sync
 from tasks.checkpoints import KIND, CheckpointFolder, check_files
 from tasks.job import StageError
-from tasks.manifest import ArtifactError, FileEntry, read_manifest, remove, seal, wrong_files
+from tasks.manifest import ArtifactError, FileEntry, read_manifest, remove, write_manifest, wrong_files
 from tasks.pretrain.background import ThreadStrategy, in_background
 from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.optimizer_state import prepare, sharded_state, updates
@@ -38,22 +38,22 @@ from megatron.core.tensor_parallel import get_cuda_rng_tracker
 
 @dataclass
 class TrainingState:
-    """Everything that a step changes. The plain fields, from `step` on, are the same on every rank."""
+    """Everything that a step changes. The plain fields, `step` and below, are the same on every rank."""
 
-    chunks: list[GPTModel]  # of this rank: one, or several of an interleaved pipeline
+    chunks: list[GPTModel]  # of this rank: one, or several with an interleaved pipeline
     optimizer: MegatronOptimizer
     scheduler: OptimizerParamScheduler
     step: int = 0
     samples: int = 0  # sequences consumed: the position in the data
     tokens: int = 0  # consumed
-    losses: list[float] = field(default_factory=list)  # the last ones, by which a spike is known
+    losses: list[float] = field(default_factory=list)  # the last ones, to detect spikes
 
     def plain(self) -> dict[str, Any]:
         values = {item.name: getattr(self, item.name) for item in PLAIN}
         return values | {"updates": updates(self.optimizer), "schedule": self.scheduler.num_steps}
 
     def sharded(self, with_rng: bool) -> dict[str, Any]:
-        """What is saved, in Megatron's words; the tensors are the training's own."""
+        """The sharded state dict to save or to load into; tensors are not copied."""
         models = {f"model{number}": chunk.sharded_state_dict() for number, chunk in enumerate(self.chunks)}
         state = {**models, "optimizer": sharded_state(self.optimizer, models.values())}
         return state | ({"rng": _sharded_rng()} if with_rng else {})
@@ -63,7 +63,7 @@ PLAIN = fields(TrainingState)[3:]
 
 
 def grid() -> dict[str, int]:
-    """Which part each rank has."""
+    """The parallel sizes, which determine each rank's part."""
     return {
         "processes": dist.get_world_size(),
         "tensor": parallel_state.get_tensor_model_parallel_world_size(),
@@ -76,10 +76,10 @@ def grid() -> dict[str, int]:
 
 
 class Checkpoints:
-    """A folder of them. Every rank makes one, and calls its methods at the same points.
+    """A folder of checkpoints. All methods are collective.
 
-    `logs` are files that the run appends to: what they have of the steps before a checkpoint is on the disk when
-    the checkpoint is complete, since those steps are not taken again."""
+    `logs`: files that the run appends to. They are synced to disk before a checkpoint completes, since the steps before
+    it are not repeated."""
 
     def __init__(self, folder: Path, policy: CheckpointPolicy, logs: Sequence[Path] = ()) -> None:
         self.folder, self.policy, self.logs = folder, policy, logs
@@ -91,8 +91,8 @@ class Checkpoints:
     # -- writing ---------------------------------------------------------------------------------
 
     def save(self, state: TrainingState) -> None:
-        """Begin a checkpoint; the training may go on at once when the policy is asynchronous. Waits for
-        the one before. Raises StageError when that one could not be written."""
+        """Start a checkpoint; with an asynchronous policy, training may continue at once. Waits for the previous one.
+        Raises StageError if that one could not be written."""
         self.finish()
         path = self.folder / f"step-{state.step:08d}"
         if dist.get_rank() == 0:
@@ -108,12 +108,12 @@ class Checkpoints:
                 str(path),
                 self._strategy,
                 async_sharded_save=True,
-                validate_access_integrity=False,  # torch's plan is validated in any case
+                validate_access_integrity=False,  # torch validates its plan anyway
             )
             if dist.get_rank() == 0:
-                # Every version of Megatron-Core reads this file; 0.19 no longer writes it
+                # every version of Megatron-Core reads this file, but 0.19 no longer writes it
                 torch.save({"plain": state.plain()}, path / "common.pt")
-        except (OSError, RuntimeError) as error:  # torch.save says RuntimeError when the disk is full
+        except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError if the disk is full
             if shutil.disk_usage(path).free > 1 << 20:
                 raise
             raise StageError(_not_written(path, error)) from error
@@ -123,7 +123,7 @@ class Checkpoints:
             self.finish()
 
     def poll(self) -> None:
-        """Complete the checkpoint in progress if every rank has written its part; after each step."""
+        """Complete the checkpoint in progress if every rank has written its part; call it after each step."""
         if self._saving is None:
             return
         writing = torch.tensor([not self._saving.written.done()], dtype=torch.int32, device=DEVICE)
@@ -132,10 +132,10 @@ class Checkpoints:
             self._complete(self._saving)
 
     def finish(self) -> None:
-        """Wait until the checkpoint in progress is complete; before the run ends, in whichever way."""
+        """Wait until the checkpoint in progress is complete; call it before the process exits."""
         if self._saving is not None:
             self._complete(self._saving)
-            dist.barrier()  # no rank may end while the first one seals it
+            dist.barrier()  # no rank may exit while rank 0 seals it
         if self._removal is not None:
             self._removal.result()
 
@@ -145,7 +145,7 @@ class Checkpoints:
         mine = (f"rank {dist.get_rank()}: {error}" if error else None, {} if error else saving.written.result())
         everyone: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everyone, mine)
-        errors = [words for words, _ in everyone if words]
+        errors = [message for message, _ in everyone if message]
         if errors:
             raise StageError(_not_written(saving.path, "; ".join(errors))) from error
         for finalize in saving.request.finalize_fns:
@@ -156,7 +156,7 @@ class Checkpoints:
                 if log.exists():
                     sync(log)
                     sync(log.parent)
-            seal(saving.path, KIND, saving.facts, {}, {}, files)
+            write_manifest(saving.path, KIND, saving.facts, known=files)
             self._removal = in_background(self._remove_old)
 
     def _remove_old(self) -> None:
@@ -167,13 +167,13 @@ class Checkpoints:
     # -- reading ---------------------------------------------------------------------------------
 
     def complete(self) -> list[Path]:
-        """The checkpoints that were written to the end, oldest first."""
+        """The complete checkpoints, oldest first."""
         return self._found.complete()
 
     def resume(self, state: TrainingState) -> Path | None:
-        """Continue from the newest complete checkpoint; returns None when there is none. One whose files
-        are not what was written is set aside, with a word, for the one before it. Raises ArtifactError
-        when none is left: a run never starts anew by itself where there was something to continue."""
+        """Resume from the newest complete checkpoint and return its path; None if there is none. A damaged checkpoint
+        is set aside, with a message, and the previous one used. Raises ArtifactError if all are damaged: a run never
+        silently starts over."""
         self.finish()
         dist.barrier()
         found = self.complete()
@@ -193,8 +193,8 @@ class Checkpoints:
         return None
 
     def load(self, state: TrainingState, path: Path) -> None:
-        """Continue from a checkpoint. Raises ArtifactError when its files are not what was written."""
-        same_grid = _verify(path)["grid"] == grid()  # otherwise a rank's random state is no other rank's
+        """Resume from a checkpoint. Raises ArtifactError if its files do not match its manifest."""
+        same_grid = _verify(path)["grid"] == grid()  # RNG states cannot be redistributed to other ranks
         plain, rng = _read(state, path, with_rng=same_grid)
         state.scheduler.num_steps = plain["schedule"]
         state.scheduler.step(increment=0)
@@ -205,7 +205,7 @@ class Checkpoints:
 
 
 def superfluous(steps: list[int], policy: CheckpointPolicy) -> list[int]:
-    """Of the complete checkpoints' steps, oldest first, those that need not be kept."""
+    """The steps, of complete checkpoints from oldest to newest, that the policy does not keep."""
     return [step for step in steps[: -policy.keep_last] if not policy.keep_every or step % policy.keep_every]
 
 
@@ -219,17 +219,16 @@ class _Saving:
     written: "Future[dict[str, FileEntry]]"  # this rank's files
 
 
-def take_over(state: TrainingState, path: Path) -> None:
-    """Begin a run with the weights of another's checkpoint and with what AdamW knows of them: its moments, and
-    how often it has updated them. The tokens seen are counted on from there; steps, schedule, place in the data
-    and random state are the new run's. Every rank calls it, under any layout. The files must have been checked
-    against their digests before."""
+def continue_run(state: TrainingState, path: Path) -> None:
+    """Start a run from another run's checkpoint: its weights, AdamW's moments and update count, and the number of
+    tokens seen. Steps, schedule, data position and RNG state are the new run's. Collective; works under any layout. The
+    files must have been verified."""
     plain, _ = _read(state, path, with_rng=False)
     state.tokens = plain["tokens"]
 
 
 def _read(state: TrainingState, path: Path, with_rng: bool) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Fill the weights and the optimizer's state; returns the plain fields and, `with_rng`, the random state."""
+    """Load weights and optimizer state; returns the plain fields and, `with_rng`, the RNG state."""
     plain = dist_checkpointing.load_common_state_dict(str(path))["plain"]
     prepare(state.optimizer, plain["updates"])
     loaded = dist_checkpointing.load(state.sharded(with_rng), str(path))
@@ -238,36 +237,27 @@ def _read(state: TrainingState, path: Path, with_rng: bool) -> tuple[dict[str, A
     return plain, loaded.get("rng", {})
 
 
-def fill(chunks: list[GPTModel], path: Path) -> None:
-    """Fill a model, this rank's part of it, from a checkpoint's weights alone; every rank calls it. The files
-    must have been checked against their digests before."""
+def load_chunks(chunks: list[GPTModel], path: Path) -> None:
+    """Load only the weights of a checkpoint into this rank's chunks. Collective. The files must have been verified."""
     wanted = {f"model{number}": chunk.sharded_state_dict() for number, chunk in enumerate(chunks)}
     loaded = dist_checkpointing.load(wanted, str(path))
     for number, chunk in enumerate(chunks):
         chunk.load_state_dict(loaded[f"model{number}"])
 
 
-def load_weights(model: GPTModel, path: Path) -> set[str]:
-    """Fill `model` from a checkpoint's weights alone; returns the names of the weights that the
-    checkpoint has. The files must have been checked against their digests before."""
-    fill([model], path)
-    names = dist_checkpointing.load_tensors_metadata(str(path))
-    return {name for name in names if not name.startswith(("optimizer.", "rng."))}
-
-
 def _verify(path: Path) -> dict[str, Any]:
-    """Check the files against the manifest, shared out over the ranks; returns its facts."""
+    """Verify the files against the manifest, divided among the ranks; returns its facts."""
     manifest = read_manifest(path)
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, wrong_files(path, manifest, dist.get_rank(), dist.get_world_size()))
-    wrong = sorted({words for rank in everyone for words in rank})
+    wrong = sorted({message for rank in everyone for message in rank})
     check_files(path, wrong)
     return manifest.facts
 
 
 def _rng() -> dict[str, torch.Tensor]:
-    """The random states of this rank: torch's, and Megatron's for regions of tensor parallelism. Python's
-    and NumPy's global ones are used by nothing in a step."""
+    """This rank's RNG states: torch's, and Megatron's for tensor-parallel regions. A step uses neither Python's nor
+    NumPy's global state."""
     states = {"cpu": torch.get_rng_state()}
     if CUDA:
         states["cuda"] = torch.cuda.get_rng_state()
@@ -291,6 +281,6 @@ def _set_rng(states: dict[str, torch.Tensor]) -> None:
 
 def _not_written(path: Path, error: object) -> str:
     return (
-        f"checkpoint {path} could not be written: {error}. Make room there, or lower checkpoints.keep_last, "
-        f"and start again: the run continues from the checkpoint before it"
+        f"checkpoint {path} could not be written: {error}. Free disk space, or lower checkpoints.keep_last, and start "
+        f"again: the run continues from the previous checkpoint"
     )

@@ -1,9 +1,9 @@
-"""Causal attention in plain batched matrix products, a block of queries at a time, for CPUs.
+"""Causal attention for CPUs with batched matrix products, one block of queries at a time.
 
-torch's flash attention multiplies small tiles; on a CPU without AMX they run at a fraction of what
-oneDNN makes of large bf16 products. Here a block of queries of all heads meets its keys in one
-batched product. Scores are rounded to the model's precision as in Megatron's own DotProductAttention,
-and computed again for the backward pass: memory grows with the sequence, not with its square.
+torch's flash attention multiplies small tiles, which on a CPU without AMX run at a fraction of oneDNN's speed for
+large bf16 products. Here one batched product multiplies a block of all heads' queries with its keys. Scores are rounded
+to the model's precision as in Megatron's DotProductAttention and recomputed in the backward pass, so memory is linear
+in the sequence length.
 """
 
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ from torch import Tensor
 
 from tasks.pretrain.memory import CPU
 
-ROWS = CPU.attention_rows  # in a block. More: larger products. Fewer: less above the diagonal, more in the cache
+ROWS = CPU.attention_rows  # per block. More: larger products. Fewer: less work above the diagonal, better cache use
 
 
 def attend(
     query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None, window: int | None, scale: float | None
 ) -> Tensor:
-    """Attention of (batch, heads, rows, head size) to (batch, groups, columns, head size); the last row is
-    that of the last column.
+    """Attention of (batch, heads, rows, head size) to (batch, groups, columns, head size); the last row is at the
+    position of the last column.
 
-    hidden: (batch, 1, rows, columns), bool: what is not seen beside the future. window: columns that a row
-    looks back on, its own included. scale: default 1 / sqrt(head size)."""
+    hidden: (batch, 1, rows, columns), bool, True: masked, in addition to causality. window: columns that a row attends
+    to, its own included. scale: default 1 / sqrt(head size)."""
     scale = query.size(-1) ** -0.5 if scale is None else scale
     result: Tensor = _Attend.apply(query, key, value, hidden, window, scale)
     return result
@@ -72,7 +72,7 @@ class _Attend(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class _Block:
-    """Some rows, and the columns that any of them sees."""
+    """Some rows, and the columns that any of them attends to."""
 
     rows: slice
     columns: slice
@@ -84,12 +84,12 @@ class _Block:
         return block
 
     def put(self, block: Tensor, heads: Tensor) -> None:
-        """The way back."""
+        """The inverse of `cut`: write a block into its rows of `heads`."""
         place = heads[:, :, self.rows].unflatten(1, (self.groups, -1))
         place.copy_(block.view(place.shape))
 
     def weights(self, queries: Tensor, keys: Tensor, hidden: Tensor | None, window: int | None, scale: float) -> Tensor:
-        """(batch x groups, a group's heads x rows, columns): softmax of the scores."""
+        """Softmax of the scores, (batch x groups, a group's heads x rows, columns)."""
         rows, columns = self.rows.stop - self.rows.start, self.columns.stop - self.columns.start
         unseen = queries.new_full((rows, columns), float("-inf"))
         future = unseen.triu(columns - rows + 1)
@@ -108,18 +108,17 @@ def _blocks(query: Tensor, key: Tensor, window: int | None) -> Iterator[_Block]:
     rows, columns = query.size(2), key.size(2)
     for start in range(0, rows, ROWS):
         stop = min(start + ROWS, rows)
-        before = columns - rows  # of the first row's column
+        before = columns - rows  # columns before the first row's
         first = max(0, before + start - window + 1) if window is not None else 0
         yield _Block(slice(start, stop), slice(first, before + stop), key.size(1))
 
 
 def _by_group(heads: Tensor) -> Tensor:
-    """(batch x groups, columns, head size), each group's columns side by side in memory: at the stride that
-    they come with, products take twice the time."""
+    """(batch x groups, columns, head size), contiguous: with the input's strides, products take twice as long."""
     return heads.flatten(0, 1).contiguous()
 
 
 def _empty_like(heads: Tensor) -> Tensor:
-    """(batch, heads, rows, head size) that lies in memory as Megatron has it, by row."""
+    """An empty (batch, heads, rows, head size) tensor in Megatron's memory layout, rows first."""
     batch, count, rows, size = heads.shape
     return heads.new_empty(rows, batch, count, size).permute(1, 2, 0, 3)

@@ -1,8 +1,8 @@
-"""What stands between a layer's matrix products, for CPUs: norm, SwiGLU and rotary embedding in few passes.
+"""RMSNorm, SwiGLU and rotary embedding for CPUs, with few passes over memory.
 
-On a CPU each elementwise operation is a pass over memory and autograd's own backward passes take several
-to one of these. The results are those of torch's and Megatron's own operations: fp32 within, rounded
-once. They keep little for the backward pass: what they were given, and the gate after silu.
+On a CPU each elementwise operation is a pass over memory, and autograd's backward needs several where these need one.
+Results match torch's and Megatron's operations: computed in fp32, rounded once. They save little for the backward pass:
+the inputs, and the gate after silu.
 """
 
 from typing import Any
@@ -35,14 +35,14 @@ class _RMSNorm(torch.autograd.Function):
         whole = gradient.float().reshape(-1, width)
         products = whole * rows
         weight_gradient = torch.mv(products.t(), scale.view(-1))
-        along = torch.mv(products, weight.float()).view(-1, 1)  # of the row itself: it does not change the norm
+        along = torch.mv(products, weight.float()).view(-1, 1)  # component along the row, which the norm removes
         along.mul_(scale.pow(3)).div_(-width)
         result = (whole * weight.float()).mul_(scale).addcmul_(rows, along)
         return result.view(gradient.shape).to(rows_dtype), weight_gradient.to(weight.dtype), None
 
 
 def swiglu(gate_and_up: Tensor) -> Tensor:
-    """silu(gate) x up, of the halves of the last dimension."""
+    """silu(gate) x up; gate and up are the halves of the last dimension."""
     result: Tensor = _SwiGLU.apply(gate_and_up)
     return result
 
@@ -67,10 +67,10 @@ class _SwiGLU(torch.autograd.Function):
 
 
 def rotate(heads: Tensor, angles: Tensor, interleaved: bool = False) -> Tensor:
-    """Rotary embedding of (sequence, batch, heads, head size) by (sequence, 1, 1, head size), whose halves are
-    alike. It has the place of Transformer Engine's fused kernel, and its arguments."""
+    """Rotary embedding of (sequence, batch, heads, head size) by (sequence, 1, 1, head size), whose halves are equal.
+    Has the signature of Transformer Engine's fused kernel, which it replaces."""
     if interleaved or angles.size(-1) != heads.size(-1):
-        raise ValueError("only whole heads are turned, and by halves")
+        raise ValueError("rotary embedding must cover whole heads and must not be interleaved")
     result: Tensor = _Rotate.apply(heads, angles)
     return result
 

@@ -1,4 +1,4 @@
-"""Whether a run fits into memory, and the nearest layout that does."""
+"""Check whether a run fits into memory, and find the nearest layout that does."""
 
 import itertools
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from tasks.pretrain.layout import Layout, layouts
 from tasks.pretrain.memory import CPU, GB, GPU, Kernels, Memory, estimate
 from tasks.pretrain.spec import PretrainSpec
 
-USABLE = 0.95  # of the memory: the rest is the driver's context, the collectives' buffers and gaps
+USABLE = 0.95  # fraction of memory; the rest is for CUDA's context, NCCL's buffers and fragmentation
 RECOMPUTE = ("none", "selective", "full")
-MORE_NODES = (1, 2, 4, 8)  # times as many, tried in turn when nothing else helps
+MORE_NODES = (1, 2, 4, 8)  # multiples of the nodes to try, in order
 
 
 @dataclass(frozen=True)
 class Place:
-    """What one process may use, and where."""
+    """The device of one process, and its memory."""
 
     name: str
     capacity: float  # bytes
@@ -28,8 +28,8 @@ class Place:
 
 
 def place_of(layout: Layout, machine: Machine) -> Place | None:
-    """Where a process of the layout runs: on the accelerator that it names, or on this machine. None: on one
-    whose memory is not known."""
+    """The device that a process of the layout runs on: the accelerator it names, or this machine's. None: its memory is
+    not known."""
     if layout.device is None and not machine.gpus:
         return Place("process of this machine", machine.memory_bytes / layout.processes, CPU)
     known = BY_NAME.get(layout.device) if layout.device else accelerator(machine.gpus[0])
@@ -37,7 +37,7 @@ def place_of(layout: Layout, machine: Machine) -> Place | None:
 
 
 def fitting(spec: PretrainSpec, vocab_size: int, place: Place) -> Layout | None:
-    """The layout that differs least and fits, on as many nodes or else on a multiple of them. None: there is none."""
+    """The layout that fits and differs least, on the same number of nodes or a multiple of it. None: there is none."""
     wrong_with = spec.layout_check(vocab_size)
     for times in MORE_NODES:
         like = spec.layout.model_copy(update={"nodes": times * spec.layout.nodes})
@@ -50,8 +50,8 @@ def fitting(spec: PretrainSpec, vocab_size: int, place: Place) -> Layout | None:
 
 
 def _candidates(like: Layout, spec: PretrainSpec) -> Iterator[Layout]:
-    """Other layouts for as many processes that take less memory, those that cost the least time first among equally
-    near ones. A matrix is never split over more than one node."""
+    """Layouts with the same number of processes that take less memory; among equally near ones, the fastest first. A
+    matrix is never split across nodes."""
     spreads = [
         spread
         for spread in layouts(like, spec.model)

@@ -1,9 +1,8 @@
-"""How much arithmetic a token costs, and how much the machine could do: their ratio is MFU.
+"""FLOPs per token and the device's peak FLOP/s, whose ratio at a given throughput is MFU.
 
-FLOPs are counted as in PaLM (Chowdhery et al. 2022, appendix B): matrix products only, two per
-multiply-add, the backward pass twice the forward, recomputation not counted. Attention is counted
-for the keys that causality and a sliding window leave; that documents are masked from each other,
-which depends on the data, is not subtracted. Of a mixture, the experts that a token goes to.
+FLOPs are counted as in PaLM (Chowdhery et al. 2022, appendix B): matrix products only, two per multiply-add, the
+backward pass twice the forward pass, no recomputation. Attention counts only keys within causality and the sliding
+window; document masks, which depend on the data, are not subtracted. For a mixture, only a token's experts count.
 """
 
 import time
@@ -17,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def flops_per_token(model: ModelSpec, vocab_size: int, sequence_length: int) -> float:
-    """FLOPs of training on one token, forward and backward."""
+    """FLOPs of the forward and backward pass of one token."""
     projections = model.hidden * model.head_dim * (2 * model.heads + 2 * model.kv_heads)
     keys = keys_per_query(sequence_length, model.sliding_window)
-    attention = 2 * model.heads * model.head_dim * keys  # scores, and their sum of values
+    attention = 2 * model.heads * model.head_dim * keys  # scores, and the weighted sum of values
     layer = projections + attention + _feed_forward(model)
     return 3 * 2 * (model.layers * layer + model.hidden * vocab_size)
 
 
 def _feed_forward(model: ModelSpec) -> int:
-    """Multiply-adds of a layer's SwiGLU, or of a mixture's router, chosen experts and shared expert."""
+    """Multiply-adds of a layer's SwiGLU, or of the router, chosen experts and shared expert."""
     experts = model.experts
     if experts is None:
         return 3 * model.hidden * model.ffn_hidden
@@ -35,15 +34,15 @@ def _feed_forward(model: ModelSpec) -> int:
 
 
 def keys_per_query(sequence_length: int, window: int | None) -> float:
-    """How many keys a token looks at, itself included, on average over a causal sequence."""
-    full = min(window or sequence_length, sequence_length)  # as soon as a token has so many
+    """The mean number of keys that a token attends to in a causal sequence, itself included."""
+    full = min(window or sequence_length, sequence_length)  # the most that any token attends to
     return full * (sequence_length - (full - 1) / 2) / sequence_length
 
 
 def peak_flops(precision: str) -> float | None:
-    """The device's peak in FLOP/s: from the table on a GPU (None when it is not in it, or has no such
-    arithmetic), measured with a large matrix product on a CPU."""
-    import torch  # here: the count above is wanted where nothing is computed
+    """The device's peak in FLOP/s: on a GPU from the table (None: not in it, or precision not supported), on a CPU
+    measured with a large matrix product."""
+    import torch  # here, since flops_per_token must not need it
 
     if not torch.cuda.is_available():
         return _measured_gemm(torch.float32 if precision == "fp32" else torch.bfloat16)
@@ -56,7 +55,7 @@ def peak_flops(precision: str) -> float | None:
 def _measured_gemm(dtype: "torch.dtype", size: int = 2048, repeats: int = 5) -> float:
     import torch
 
-    random = torch.Generator()  # its own: the training's random state is part of its checkpoints
+    random = torch.Generator()  # not torch's default RNG state, which checkpoints save
     left, right = (torch.randn(size, size, dtype=dtype, generator=random) for _ in range(2))
     best = 0.0
     for _ in range(repeats):

@@ -1,16 +1,16 @@
-"""What this machine has to compute with, learned without a heavy library."""
+"""Detect this machine's GPUs and memory without importing torch."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-DRIVER = Path("/proc/driver/nvidia/gpus")  # NVIDIA's driver: a folder for each GPU
+DRIVER = Path("/proc/driver/nvidia/gpus")  # one folder per GPU
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True)
 class Machine:
-    gpus: tuple[str, ...]  # their names, as torch.cuda.get_device_name() has them; AMD's are not seen
+    gpus: tuple[str, ...]  # names as in torch.cuda.get_device_name(); AMD GPUs are not detected
     memory_bytes: int  # of the host
 
 
@@ -19,7 +19,7 @@ def this_machine() -> Machine:
 
 
 def _gpus(driver: Path, visible: str | None) -> tuple[str, ...]:
-    """The GPUs that the driver lists; `visible`: as many of them as CUDA_VISIBLE_DEVICES names."""
+    """The GPUs that the driver lists, limited to the number in CUDA_VISIBLE_DEVICES (`visible`)."""
     names = [
         line.split(":", 1)[1].strip()
         for file in sorted(driver.glob("*/information"))
@@ -32,7 +32,7 @@ def _gpus(driver: Path, visible: str | None) -> tuple[str, ...]:
 
 
 def _memory(limit: Path) -> int:
-    """The host's memory in bytes, or what a container may use of it."""
+    """The host's memory in bytes, or the container's limit."""
     host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     allowed = limit.read_text().strip() if limit.exists() else "max"
     return host if allowed == "max" else min(host, int(allowed))

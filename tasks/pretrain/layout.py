@@ -1,5 +1,5 @@
-"""How a training run is spread over processes: Megatron's parallel sizes, what they allow, and the
-nearest ones that work. A layout never enters a result's identity: a run may change it and go on.
+"""A training run's parallel layout: Megatron's parallel sizes, their constraints, and a search for the nearest valid
+layout. The layout is not part of a result's identity: a run may be resumed with another one.
 """
 
 import itertools
@@ -14,26 +14,26 @@ from tasks.spec import Problem, Spec
 
 
 class Layout(Spec):
-    """nodes x processes = tensor x context x pipeline x data; `data` is what is left over."""
+    """nodes x processes = tensor x context x pipeline x data; `data` follows from the others."""
 
     nodes: int = Field(1, ge=1, le=4096, description="Machines")
-    processes: int = Field(1, ge=1, le=256, description="Processes on each machine: one for each GPU")
-    tensor: int = Field(1, ge=1, le=256, description="Tensor parallel size: each matrix in so many parts")
-    pipeline: int = Field(1, ge=1, le=256, description="Pipeline parallel size: the layers in so many stages")
-    virtual_pipeline: int = Field(1, ge=1, le=64, description="Interleaved parts of a pipeline stage; 1: none")
-    context: int = Field(1, ge=1, le=256, description="Context parallel size: each sequence in so many parts")
-    expert: int = Field(1, ge=1, le=1024, description="Expert parallel size: the experts in so many groups")
+    processes: int = Field(1, ge=1, le=256, description="Processes on each machine: one per GPU")
+    tensor: int = Field(1, ge=1, le=256, description="Tensor parallel size: parts that each matrix is split into")
+    pipeline: int = Field(1, ge=1, le=256, description="Pipeline parallel size: stages that the layers are split into")
+    virtual_pipeline: int = Field(1, ge=1, le=64, description="Interleaved parts of each pipeline stage; 1: none")
+    context: int = Field(1, ge=1, le=256, description="Context parallel size: parts that each sequence is split into")
+    expert: int = Field(1, ge=1, le=1024, description="Expert parallel size: groups that the experts are split into")
     expert_tensor: int = Field(1, ge=1, le=256, description="Tensor parallel size within an expert")
     sequence_parallel: bool = Field(False, description="Split norms and residuals along the sequence, with tensor > 1")
-    distributed_optimizer: bool = Field(False, description="Share out the optimizer's state over data parallel ranks")
+    distributed_optimizer: bool = Field(False, description="Shard the optimizer state over data parallel ranks")
     micro_batch: int = Field(16, ge=1, le=65536, description="Sequences in one forward pass")
     recompute: Literal["none", "selective", "full"] = Field(
-        "none", description="What the backward pass computes again: nothing, the attention, or whole layers"
+        "none", description="What the backward pass recomputes: nothing, the attention, or whole layers"
     )
     device: str | None = Field(
         None,
         min_length=1,
-        description="Accelerator that the layout is meant for, such as H100 or A100-80GB; default: this machine's",
+        description="Accelerator that the layout is for, such as H100 or A100-80GB; default: this machine's",
     )
 
     @property
@@ -46,7 +46,7 @@ class Layout(Spec):
         return self.world // (self.tensor * self.pipeline * self.context)
 
     def name(self) -> str:
-        """Short and unambiguous, as in TP2-PP2x2-DP2-SP-DO."""
+        """A short, unambiguous name such as TP2-PP2x2-DP2-SP-DO."""
         sizes = {"TP": self.tensor, "CP": self.context, "EP": self.expert, "ETP": self.expert_tensor}
         words = [f"{word}{size}" for word, size in sizes.items() if size > 1]
         if self.pipeline > 1:
@@ -60,7 +60,7 @@ class Layout(Spec):
     def problems_with(
         self, model: ModelSpec, vocab_size: int | None, sequence: int, batches: set[int]
     ) -> list[Problem]:
-        """What Megatron could not do with this model, sequence length and these global batch sizes."""
+        """Why Megatron cannot run this model with this sequence length and these global batch sizes, if it cannot."""
         grid = self.tensor * self.pipeline * self.context
         if self.world % grid:
             allowed = f"nodes x processes ({self.world}) must be a multiple of tensor x pipeline x context ({grid})"
@@ -76,24 +76,22 @@ class Layout(Spec):
         return found + self._batch_problems(batches)
 
     def _batch_problems(self, batches: set[int]) -> list[Problem]:
-        """Of the first batch that cannot be shared out: the others have the same cause."""
+        """The problem of the first batch that cannot be divided; the others have the same cause."""
         per_step = self.micro_batch * self.data
         for batch in sorted(batches):
             micro_batches = batch // per_step
             if batch % per_step:
-                allowed = f"times data parallel size ({self.data}) must divide the global batch ({batch})"
+                allowed = f"times the data parallel size ({self.data}), must divide the global batch ({batch})"
                 return [Problem("micro_batch", self.micro_batch, allowed)]
             if self.virtual_pipeline > 1 and micro_batches % self.pipeline:
-                allowed = (
-                    f"with pipeline {self.pipeline} the number of micro batches ({micro_batches}) must divide by it"
-                )
+                allowed = f"the number of micro batches ({micro_batches}) must divide by pipeline ({self.pipeline})"
                 return [Problem("virtual_pipeline", self.virtual_pipeline, allowed)]
         return []
 
     def _divisions(
         self, model: ModelSpec, vocab_size: int | None, sequence: int
     ) -> Iterator[tuple[str, int, str, int]]:
-        """(field, its size, what it divides, that one's size)"""
+        """(field, its size, what it must divide, the size of that)"""
         yield "tensor", self.tensor, "model.heads", model.heads
         yield "tensor", self.tensor, "model.kv_heads", model.kv_heads
         yield "tensor", self.tensor, "model.vocab_size", vocab_size or 0
@@ -112,35 +110,35 @@ class Layout(Spec):
             return
         yield "expert", self.expert, "model.experts.count", model.experts.count
         yield "expert_tensor", self.expert_tensor, "model.experts.ffn_hidden", model.experts.ffn_hidden
-        yield "expert_tensor", self.expert_tensor, "tensor", self.tensor  # no other is in the parity matrix
+        yield "expert_tensor", self.expert_tensor, "tensor", self.tensor  # other ratios are not in the parity tests
         yield "tensor", self.tensor, "model.experts.shared_ffn_hidden", model.experts.shared_ffn_hidden
         shared = self.world // self.pipeline
         yield "expert", self.expert * self.expert_tensor, "tensor x context x data, by expert x expert_tensor", shared
 
     def _rules(self, model: ModelSpec) -> Iterator[tuple[str, str, bool]]:
-        """(field, what is allowed, whether it is not so)"""
+        """(field, what is allowed, whether that is violated)"""
         experts = model.experts is not None
         yield "expert", "only with model.experts", self.expert > 1 and not experts
         yield "expert_tensor", "only with model.experts", self.expert_tensor > 1 and not experts
         yield "virtual_pipeline", "only with pipeline > 1", self.virtual_pipeline > 1 and self.pipeline == 1
         yield "sequence_parallel", "only with tensor > 1", self.sequence_parallel and self.tensor == 1
-        needs = "needed with experts and tensor > 1: each rank routes its own part of the sequence"
-        # Megatron 0.16 then takes an expert for a dense weight and reduces its gradient over data parallel
-        # ranks alone, while tensor parallel ranks have copies of it: they would come apart, silently
-        allowed = f"as tensor ({self.tensor}), or expert > 1"
-        apart = experts and self.expert == 1 and self.expert_tensor != self.tensor
-        yield "expert_tensor", allowed, apart
+        needs = "required with experts and tensor > 1: each rank routes its own part of the sequence"
+        # Megatron 0.16 then treats an expert as a dense weight and reduces its gradient only over data parallel ranks,
+        # although tensor parallel ranks have copies of it, which would silently diverge
+        allowed = f"the same as tensor ({self.tensor}), or expert > 1"
+        diverging = experts and self.expert == 1 and self.expert_tensor != self.tensor
+        yield "expert_tensor", allowed, diverging
         yield "sequence_parallel", needs, experts and self.tensor > 1 and not self.sequence_parallel
 
-    def words(self) -> str:
-        """The fields that are not as by default, as a recipe has them."""
+    def as_yaml(self) -> str:
+        """The fields that differ from the defaults, as in a recipe."""
         default = Layout()
         fields = {field: getattr(self, field) for field in Layout.model_fields}
         changed = [f"{field}: {value}" for field, value in fields.items() if value != getattr(default, field)]
         return "layout: {" + ", ".join(changed).replace("True", "true") + "}"
 
     def distance(self, other: "Layout") -> float:
-        """How far apart two layouts are: doublings of sizes, a half for each switch."""
+        """The distance between two layouts: the number of doublings of sizes, plus 1/2 for each switch that differs."""
         doublings: float = sum(abs(math.log2(getattr(self, name) / getattr(other, name))) for name in SIZES)
         switched: int = sum(getattr(self, name) != getattr(other, name) for name in SWITCHES)
         return doublings + switched / 2
@@ -151,8 +149,7 @@ SWITCHES = ("sequence_parallel", "distributed_optimizer", "recompute")
 
 
 def layouts(like: Layout, model: ModelSpec) -> Iterator[Layout]:
-    """Every way to spread a model over as many processes as `like` has, its other fields kept; not all
-    of them are legal."""
+    """Every way to split a model over as many processes as `like` has, with its other fields; not all are valid."""
     world = like.world
     expert_sizes = _divisors(model.experts.count) if model.experts else [1]
     sizes = (math.gcd(world, model.heads, model.kv_heads), math.gcd(world, model.layers), world)
@@ -179,7 +176,8 @@ def layouts(like: Layout, model: ModelSpec) -> Iterator[Layout]:
 
 
 def nearest(layout: Layout, model: ModelSpec, works: Callable[[Layout], bool]) -> Layout | None:
-    """The layout on as many processes that differs least and works, with smaller micro batches if need be."""
+    """The layout with the same number of processes that works and differs least, with smaller micro batches if
+    necessary."""
     smaller = _divisors(layout.micro_batch)
     candidates = (
         candidate.model_copy(update={"micro_batch": size}) for candidate in layouts(layout, model) for size in smaller

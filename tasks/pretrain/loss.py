@@ -1,12 +1,12 @@
-"""The output projection and its cross-entropy as one, a few tokens at a time.
+"""Fused output projection and cross-entropy, a few tokens at a time.
 
-All tokens' logits are the largest tensor of a small model's step, and only a way to the loss. Here a
-piece of them is made, turned in place into the gradient of its losses, and used up in the two
-products of the backward pass. So gradients are ready after the forward pass but for one factor,
-the same for all tokens (Liger Kernel does so too), and nothing is computed twice.
+All tokens' logits are the largest tensor of a small model's step. Here a piece of the logits is computed, turned in
+place into the gradient of its losses, and consumed by the two matrix products of the backward pass. So after the
+forward pass the gradients are complete up to one factor common to all tokens (as in Liger Kernel), and nothing is
+recomputed.
 
-The numbers are those of tensor_parallel.vocab_parallel_cross_entropy: logits in the model's
-precision, the softmax in fp32, its gradient in the model's precision again.
+Numerically the same as tensor_parallel.vocab_parallel_cross_entropy: logits in the model's precision, softmax in fp32,
+its gradient in the model's precision.
 """
 
 from typing import Any
@@ -18,47 +18,23 @@ from torch import Tensor
 from tasks.pretrain.megatron import CUDA
 from tasks.pretrain.memory import CPU, GPU
 
-# isort: split
-from megatron.core.models.gpt.gpt_model import GPTModel
-from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region, gather_from_sequence_parallel_region
-
 KERNELS = GPU if CUDA else CPU
-# Logits held at a time, bytes: enough for large matrix products; few pieces, for each of them adds to the
-# whole gradient of the weight.
+# Bytes of logits held at a time: enough for large matrix products, in few pieces, since each adds to the whole weight
+# gradient
 PIECE_BYTES = KERNELS.logits
-# Of them in fp32 at a time, bytes. On a CPU they stay in its cache.
+# Bytes of them in fp32 at a time, so that they stay in a CPU's cache
 TILE_BYTES = KERNELS.logits_in_fp32
-
-
-class FusedLossGPTModel(GPTModel):
-    """GPTModel that goes from hidden states to losses by `linear_cross_entropy`; without labels, GPTModel."""
-
-    def _postprocess(self, **arguments: Any) -> Tensor:
-        labels, mask, hidden = (arguments[name] for name in ("labels", "loss_mask", "hidden_states"))
-        if labels is None or not self.post_process or self.config.mtp_num_layers is not None:
-            return super()._postprocess(**arguments)  # type: ignore[no-any-return]
-        shared = self.share_embeddings_and_output_weights
-        weight = self.shared_embedding_or_output_weight() if shared else self.output_layer.weight
-        group = self.pg_collection.tp
-        # backward, each of them adds up what the ranks' parts of the vocabulary say
-        if self.config.sequence_parallel:
-            hidden = gather_from_sequence_parallel_region(hidden, group=group)
-        else:
-            hidden = copy_to_tensor_model_parallel_region(hidden, group)
-        mask = torch.ones_like(labels) if mask is None else mask
-        # Megatron's hidden states are (sequence, batch, width)
-        return linear_cross_entropy(hidden, weight, labels.t(), mask.t(), group).t().contiguous()
 
 
 def linear_cross_entropy(
     hidden: Tensor, weight: Tensor, labels: Tensor, mask: Tensor, group: dist.ProcessGroup | None = None
 ) -> Tensor:
-    """Each token's cross-entropy in nats, fp32, in the shape of `labels`.
+    """Each token's cross-entropy in nats, fp32, with the shape of `labels`.
 
-    hidden: (*labels.shape, width). weight: (vocabulary, width), or with a `group` this rank's equal part
-    of it; the other arguments are then the same on all its ranks, and so is the result.
-    mask: how much each token counts. The gradient that comes back for the losses must be a multiple
-    of it, as after a masked sum or mean; RuntimeError when it is not.
+    hidden: (*labels.shape, width). weight: (vocabulary, width), or with a `group` this rank's equal part of it; the
+    other arguments, and the result, are then the same on all its ranks.
+    mask: each token's weight. The incoming gradient of the losses must be a multiple of it, as after a masked sum or
+    mean; otherwise raises RuntimeError.
     """
     needed = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     flat = hidden.flatten(0, -2), weight, labels.flatten(), mask.flatten().float()
@@ -79,7 +55,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         part = weight.size(0)
         labels = labels - (part * group.rank() if group is not None else 0)
-        share = mask / _total(mask)  # the factor that is left is then 1 / (micro batches): mostly an exact one
+        share = mask / _total(mask)  # the remaining factor is then 1 / (micro batches), which is mostly exact
         rows = max(1, PIECE_BYTES // (part * weight.element_size()))
         tokens = hidden.size(0)
         losses = torch.empty_like(mask)
@@ -105,24 +81,24 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         hidden_gradient, weight_gradient, mask = ctx.saved_tensors
         factor = gradient.sum()
-        apart = (gradient - factor * (mask / _total(mask))).abs().amax()
-        # what is not a number passes: the gradient's norm will tell
-        follows = ~(apart > 1e-5 * gradient.abs().amax())
-        torch._assert_async(follows, "the gradient of the losses is not a multiple of the mask they were made with")
+        deviation = (gradient - factor * (mask / _total(mask))).abs().amax()
+        # NaN passes: it is detected by the gradient norm
+        proportional = ~(deviation > 1e-5 * gradient.abs().amax())
+        torch._assert_async(proportional, "the gradient of the losses is not a multiple of their mask")
         return hidden_gradient * factor, weight_gradient * factor, None, None, None, None
 
 
 def _total(mask: Tensor) -> Tensor:
-    """The mask's sum; 1 for a micro batch that does not count at all."""
+    """The mask's sum; 1 for a micro batch that is entirely masked."""
     total = mask.sum()
     return torch.where(total == 0, torch.ones_like(total), total)
 
 
 def _losses(logits: Tensor, labels: Tensor, share: Tensor, group: dist.ProcessGroup | None, gradient: bool) -> Tensor:
-    """The tokens' losses. With `gradient`, `logits` then hold d(sum of share x loss) / d(logits).
+    """The tokens' losses. With `gradient`, `logits` is overwritten with d(sum of share x loss) / d(logits).
 
-    logits: (tokens, part of the vocabulary). labels: counted from the part's first token, outside of
-    it where another rank has the token."""
+    logits: (tokens, part of the vocabulary). labels: relative to the part's first token; out of range if another rank
+    has the token."""
     losses = []
     rows = max(1, TILE_BYTES // (logits.size(1) * 4))
     for tile, label, part in zip(logits.split(rows), labels.split(rows), share.split(rows), strict=True):

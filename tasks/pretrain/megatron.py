@@ -1,4 +1,4 @@
-"""Megatron-Core, ready for this machine. Import Megatron's names from nowhere before this module."""
+"""Prepare Megatron-Core for this machine. Import this module before anything from megatron.core."""
 
 import torch
 

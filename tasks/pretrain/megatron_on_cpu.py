@@ -1,10 +1,9 @@
-"""Lets Megatron-Core run where there is no GPU. Call `install()` before megatron.core is imported.
+"""Make Megatron-Core run without a GPU. Call `install()` before megatron.core is imported.
 
-Megatron-Core (0.16 and 0.19) names CUDA in some forty places. This hook rewrites those words in megatron.core's
-own sources as they load, in this process only; nothing outside of megatron.core is patched but the
-three torch.cuda random-state functions that it calls. (Patching torch.zeros or torch.arange instead
-would silently break the rotary frequencies of a Hugging Face model in the same process.)
-It can go when Megatron-Core asks the accelerator API for its device.
+Megatron-Core (0.16 and 0.19) hard-codes CUDA in many places. This import hook rewrites them in megatron.core's source
+as it is loaded, in this process only. Outside of megatron.core it patches only two torch.cuda RNG functions that
+Megatron calls. (Patching torch.zeros or torch.arange instead would silently break the rotary frequencies of a Hugging
+Face model in the same process.) It can be removed when Megatron-Core uses torch's accelerator API.
 """
 
 import importlib.abc
@@ -31,7 +30,7 @@ _REWRITES = [
 
 class _CpuLoader(importlib.machinery.SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
-        # from the source each time: a cached .pyc would hold the CUDA calls
+        # always from source: a cached .pyc would have the CUDA calls
         source = self.get_data(self.path).decode()
         for pattern, replacement in _REWRITES:
             source = pattern.sub(replacement, source)
@@ -51,7 +50,7 @@ class _CpuFinder(importlib.abc.MetaPathFinder):
 
 
 def install() -> None:
-    """Make `import megatron.core` yield a Megatron that computes on the CPU."""
+    """Make `import megatron.core` load a Megatron that runs on the CPU."""
     if any(isinstance(finder, _CpuFinder) for finder in sys.meta_path):
         return
     if "megatron.core" in sys.modules:
@@ -62,7 +61,7 @@ def install() -> None:
         return torch.get_rng_state()
 
     def manual_seed(seed: int) -> torch.Generator:
-        # not torch.manual_seed: that one calls torch.cuda.manual_seed_all
+        # not torch.manual_seed, which calls torch.cuda.manual_seed_all
         return torch.default_generator.manual_seed(int(seed))
 
     torch.cuda.get_rng_state = get_rng_state
@@ -77,8 +76,8 @@ def install() -> None:
 
 
 def _splits_as_numbers(dispatcher: Any, point: str, tokens_per_expert: torch.Tensor | None = None) -> Any:
-    """In place of the copies from a GPU on a stream of their own: the sizes that all-to-all is called with
-    are here already, and are wanted as numbers."""
+    """Replaces the device-to-host copies on a side stream: the split sizes for all-to-all are already on the host, but
+    are needed as NumPy arrays."""
     if point == dispatcher.cuda_dtoh_point:
         for name in ("input_splits", "output_splits", "output_splits_tp"):
             if torch.is_tensor(getattr(dispatcher, name)):

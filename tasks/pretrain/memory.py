@@ -1,26 +1,25 @@
-"""How much memory a process of a training run needs: weights, gradients, optimizer, activations.
+"""Estimate the memory of a training process: weights, gradients, optimizer, activations.
 
-What is counted is what torch allocates for tensors at the worst moment of a step, on the worst rank of
-the pipeline. Not counted: CUDA's context, NCCL's buffers, the allocator's gaps. A mixture's tokens are
-taken to be shared out evenly over its experts.
+Counts the peak of torch's tensor allocations during a step, on the pipeline stage that needs the most. Does not count
+CUDA's context, NCCL's buffers or fragmentation. Assumes that tokens are evenly distributed over experts.
 
-Activations are what a forward pass leaves for the backward pass (micro batches in flight x layers),
-and the largest of what comes and goes beside it: the logits, the work of one layer's backward pass.
-They depend on the kernels, hence `Kernels`. No kernel holds all scores of attention or all logits.
+Activations are what the forward pass saves for the backward pass (micro batches in flight x layers), plus the largest
+temporary: the logits, or one layer's backward pass. They depend on the kernels, see `Kernels`. No kernel materializes
+all attention scores or all logits.
 """
 
 from dataclasses import dataclass
 
 from tasks.pretrain.spec import PretrainSpec
 
-INDEX = 8  # bytes of a token id or a place
-FLOAT = 4  # of what is always in fp32: gradients, the optimizer's state, softmax
+INDEX = 8  # bytes of a token id or an index
+FLOAT = 4  # bytes of what is always fp32: gradients, optimizer state, softmax
 GB = 1e9
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one process."""
+    """Bytes in one process."""
 
     weights: int
     gradients: int
@@ -31,19 +30,20 @@ class Memory:
     def total(self) -> int:
         return self.weights + self.gradients + self.optimizer + self.activations
 
-    def words(self) -> str:
+    def breakdown(self) -> str:
+        """weights 1.2 GB, gradients 2.4 GB, …"""
         parts = {name: getattr(self, name) / GB for name in ("weights", "gradients", "optimizer", "activations")}
         return ", ".join(f"{name} {size:.3g} GB" for name, size in parts.items())
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """What a device's kernels keep for the backward pass, and hold while they work."""
+    """What a device's kernels save for the backward pass, and their temporaries."""
 
-    fused_swiglu: bool  # keeps its input alone; otherwise the gate behind its silu, too
-    attention_rows: int  # queries whose scores are held at a time; 0: they never leave the chip
-    logits: int  # bytes of them that are held at a time
-    logits_in_fp32: int  # bytes of these, beside 16-bit ones
+    fused_swiglu: bool  # saves only its input; otherwise also silu(gate)
+    attention_rows: int  # queries whose scores are in memory at a time; 0: scores stay on the chip
+    logits: int  # bytes in memory at a time
+    logits_in_fp32: int  # bytes of them in fp32, in addition to 16-bit ones
 
 
 GPU = Kernels(fused_swiglu=True, attention_rows=0, logits=2**30, logits_in_fp32=2**31)
@@ -51,7 +51,7 @@ CPU = Kernels(fused_swiglu=False, attention_rows=128, logits=2**26, logits_in_fp
 
 
 def estimate(spec: PretrainSpec, vocab_size: int, kernels: Kernels = GPU) -> Memory:
-    """What the process needs that needs the most."""
+    """The memory of the process that needs the most."""
     stages = (_Stage(spec, vocab_size, kernels, number).memory() for number in range(spec.layout.pipeline))
     return max(stages, key=lambda memory: memory.total)
 
@@ -83,7 +83,7 @@ class _Stage:
     # -- weights ---------------------------------------------------------------------------------
 
     def parameters(self) -> tuple[int, int]:
-        """On this rank: (those of all but the experts, those of the experts)."""
+        """The number of parameters on this rank: (without experts, of the experts)."""
         model, layout = self.model, self.layout
         qkv = self.queries + 2 * self.keys
         attention = model.hidden * (qkv + self.queries)
@@ -95,21 +95,21 @@ class _Stage:
         else:
             layer += model.hidden * model.experts.count
             layer += 3 * model.hidden * model.experts.shared_ffn_hidden // layout.tensor
-            each = 3 * model.hidden * model.experts.ffn_hidden // layout.expert_tensor
-            experts = each * model.experts.count // layout.expert
+            expert = 3 * model.hidden * model.experts.ffn_hidden // layout.expert_tensor
+            experts = expert * model.experts.count // layout.expert
         layers = model.layers // layout.pipeline
         table = self.vocabulary * model.hidden
         tables = self.first + self.last if layout.pipeline > 1 or not model.tied_embeddings else 1
         return layers * layer + tables * table + (model.hidden if self.last else 0), layers * experts
 
     def optimizer(self, dense: int, experts: int) -> int:
-        """Adam's two moments, and master weights beside 16-bit ones."""
-        each = 2 * FLOAT if self.spec.precision == "fp32" else 3 * FLOAT
+        """Adam's two moments, and fp32 master weights for 16-bit ones."""
+        size = 2 * FLOAT if self.spec.precision == "fp32" else 3 * FLOAT
         if not self.layout.distributed_optimizer:
-            return each * (dense + experts)
+            return size * (dense + experts)
         layout = self.layout
         expert_ranks = layout.world // (layout.pipeline * layout.expert * layout.expert_tensor)
-        return each * (dense // (layout.data * layout.context) + experts // expert_ranks)
+        return size * (dense // (layout.data * layout.context) + experts // expert_ranks)
 
     # -- activations -----------------------------------------------------------------------------
 
@@ -120,21 +120,21 @@ class _Stage:
         layers = self.model.layers // (self.layout.pipeline * self.layout.virtual_pipeline)
         chunk = layers * kept
         if self.layout.pipeline > 1:
-            chunk += 2 * residual  # what came from the stage before and went to the next
+            chunk += 2 * residual  # received from the previous stage and sent to the next
         held = self.in_flight() * chunk
         work = self.backward_work() + (whole if self.layout.recompute == "full" else 0)
         if self.first:
             held += self.in_flight() * INDEX * self.tokens
-        if self.spec.mask_documents and self.kernels.attention_rows:  # which tokens are of the same document
+        if self.spec.mask_documents and self.kernels.attention_rows:  # the document mask
             held += self.in_flight() * self.tokens * self.spec.sequence_length
         if not self.last:
             return held + work
-        if self.layout.pipeline == 1 and self.model.tied_embeddings:  # waits for the embedding's share of it
+        if self.layout.pipeline == 1 and self.model.tied_embeddings:  # gradient kept until the embedding's is added
             work += self.element * self.vocabulary * self.model.hidden
         return held + max(work, self.output())
 
     def in_flight(self) -> int:
-        """Forward passes of a chunk that wait for their backward pass, at most."""
+        """The largest number of a chunk's forward passes whose backward pass is pending."""
         layout = self.layout
         micro_batches = self.spec.global_batch // (layout.micro_batch * layout.data)
         ahead = layout.pipeline - self.number - 1
@@ -143,9 +143,9 @@ class _Stage:
         return min(ahead + 1, micro_batches * layout.virtual_pipeline)
 
     def layer(self, recompute_attention: bool = False) -> int:
-        """What one layer's forward pass keeps for its backward pass."""
+        """What one layer's forward pass saves for its backward pass."""
         norms = 2 * self.norm(self.model.hidden, self.kept_tokens)
-        inputs = 2 * self.element * self.model.hidden * self.kept_tokens  # of the matrices after the norms
+        inputs = 2 * self.element * self.model.hidden * self.kept_tokens  # of the matrix products after the norms
         return norms + inputs + self.attention(recompute_attention) + self.feed_forward()
 
     def norm(self, width: int, rows: int) -> int:
@@ -155,92 +155,90 @@ class _Stage:
         model, ranks = self.model, self.layout.context
         grouped = model.heads != model.kv_heads
         copied = self.keys_copied() and not recompute
-        own_values = recompute or (ranks == 1 and not copied)  # not copies of them
+        own_values = recompute or (ranks == 1 and not copied)  # views, not copies
         head_norm = model.shape().qk_norm
-        kept = 2 * self.queries  # turned, and the result
+        kept = 2 * self.queries  # after rotary embedding, and the result
         if recompute:
             kept += self.keys
-        elif copied:  # for each chunk of queries, the keys and values up to its end
+        elif copied:  # for each chunk of queries: the keys and values up to its end
             kept += self.queries * (2 if ranks == 1 else 2 * ranks + 1)
         else:  # gathered over the context parallel ranks
             kept += ranks * self.keys * (1 if own_values else 2)
         if own_values or head_norm:
-            kept += self.queries + 2 * self.keys  # the matrix that values, or the input of keys' norm, are a part of
+            kept += self.queries + 2 * self.keys  # QKV, which the values, or the input of the keys' norm, are views of
         size = kept * self.element + (self.head_norms(grouped) if head_norm else 0)
         if not recompute:
             size += self.queries // model.head_dim * FLOAT  # the softmax's sums
-        turning = 4 * self.element * model.head_dim * self.spec.sequence_length // ranks
-        return self.tokens * size + turning + (0 if recompute else self.mask())
+        rotary = 4 * self.element * model.head_dim * self.spec.sequence_length // ranks
+        return self.tokens * size + rotary + (0 if recompute else self.mask())
 
     def head_norms(self, grouped: bool) -> int:
-        """Of one token's queries and keys."""
-        copied = self.queries if grouped else 0  # grouped queries do not lie side by side
+        """What the norms of one token's queries and keys save."""
+        copied = self.queries if grouped else 0  # grouped queries are not contiguous
         sums = (self.queries + self.keys) // self.model.head_dim * FLOAT
         return copied * self.element + sums
 
     def masked(self) -> bool:
-        """Whether causality alone is not enough."""
+        """Whether attention needs a mask beyond causality."""
         window = self.model.sliding_window
         return (
             self.layout.context > 1 or self.spec.mask_documents or bool(window and window < self.spec.sequence_length)
         )
 
     def keys_copied(self) -> bool:
-        """Whether attention makes a key and a value for each query head of grouped ones (attention.fused)."""
+        """Whether attention repeats grouped keys and values for each query head (attention.fused)."""
         grouped = self.model.heads != self.model.kv_heads
         return not self.kernels.attention_rows and grouped and (self.masked() or self.spec.precision == "fp32")
 
     def mask(self) -> int:
-        """Attention's mask as numbers to add to the scores."""
+        """The attention mask as a bias that is added to the scores."""
         spec, ranks = self.spec, self.layout.context
-        if self.kernels.attention_rows:
-            return 0  # made anew for each block
-        if not self.masked():
+        if self.kernels.attention_rows or not self.masked():  # with rows it is recomputed for each block
             return 0
         if ranks == 1:
             cells = spec.sequence_length**2
-        else:  # two chunks of queries; the keys before the one end where those before the other begin
+        else:  # two chunks of queries, with 2 x ranks + 1 chunks of keys in total
             cells = (spec.sequence_length // (2 * ranks)) ** 2 * (2 * ranks + 1)
         return self.element * cells * (self.layout.micro_batch if spec.mask_documents else 1)
 
     def feed_forward(self) -> int:
         experts = self.model.experts
-        width = 3 if self.kernels.fused_swiglu else 4  # gate and up together, and what becomes of them
+        width = 3 if self.kernels.fused_swiglu else 4  # gate and up, their product, and silu(gate)
         if experts is None:
             return self.tokens * width * self.element * self.model.ffn_hidden // self.layout.tensor
         routed = self.kept_tokens * (experts.count * (2 * FLOAT + 1) + experts.top_k * (3 * INDEX + FLOAT))
-        each = self.model.hidden * self.element + INDEX + FLOAT
+        slot = self.model.hidden * self.element + INDEX + FLOAT
         scaled = 0 if self.kernels.fused_swiglu else 1  # by the router's weight
-        each += (width + scaled) * self.element * experts.ffn_hidden // self.layout.expert_tensor
+        slot += (width + scaled) * self.element * experts.ffn_hidden // self.layout.expert_tensor
         shared = self.tokens * width * self.element * experts.shared_ffn_hidden // self.layout.tensor
-        return routed + self.slots() * each + shared
+        return routed + self.slots() * slot + shared
 
     def slots(self) -> int:
-        """Tokens that come to this rank's experts from all ranks."""
+        """Tokens that all ranks send to this rank's experts."""
         experts = self.model.experts
         return self.kept_tokens * experts.top_k * self.layout.expert_tensor if experts else 0
 
     def backward_work(self) -> int:
-        """What comes and goes in a layer: gradients of the feed-forward, the experts' results, or attention's
+        """Temporaries of a layer's backward pass: the feed-forward's gradients, the experts' results, or attention
         scores."""
         spec, experts = self.spec, self.model.experts
-        columns = spec.sequence_length  # scores, weights and their gradient, of some rows
+        columns = spec.sequence_length  # scores, weights and their gradient, for some rows
         chunk = columns // (2 * self.layout.context) if self.layout.context > 1 else columns
         rows = min(self.kernels.attention_rows, chunk)
         scores = 3 * self.element * self.layout.micro_batch * rows * columns * self.queries // self.model.head_dim
         keys = 2 * FLOAT * self.tokens * self.keys * self.layout.context if rows else 0  # and values: gradients
         if experts is None:
             return max(3 * self.element * self.tokens * self.model.ffn_hidden // self.layout.tensor, scores + keys)
-        copies = 5 if self.layout.expert > 1 else 3  # of the experts' results: put in order, sent, put in order
+        copies = 5 if self.layout.expert > 1 else 3  # of the experts' results: permuted, sent, permuted
         work = self.element * self.model.hidden * (copies * self.slots() + 2 * self.kept_tokens)
         return max(work, scores + keys)
 
     def output(self) -> int:
-        """The last norm, some logits, and the gradients that are made of them."""
+        """The last norm, a piece of the logits, and their gradients."""
         width, kernels = self.model.hidden, self.kernels
         hidden = self.norm(width, self.kept_tokens) + self.element * width * (self.kept_tokens + self.tokens)
         logits = self.element * self.tokens * self.vocabulary
         in_fp32 = 0 if self.element == FLOAT else min(FLOAT * self.tokens * self.vocabulary, kernels.logits_in_fp32)
         gradient = self.vocabulary * width
-        several = FLOAT * gradient if logits > kernels.logits else 0  # added up
-        return hidden + min(logits, kernels.logits) + several + max(in_fp32, self.element * gradient)
+        total = FLOAT * gradient if logits > kernels.logits else 0  # sum over pieces
+        return hidden + min(logits, kernels.logits) + total + max(in_fp32, self.element * gradient)

@@ -1,21 +1,19 @@
-"""The model: Megatron-Core's GPTModel in the shape of a ModelSpec, spread as a Layout says."""
+"""Build Megatron-Core's GPTModel from a ModelSpec, parallelized by a Layout."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tasks.pretrain.attention import SDPAttention
-from tasks.pretrain.cpu_ops import rms_norm, rotate, swiglu
+from tasks.pretrain.cpu_ops import rms_norm, swiglu
 from tasks.pretrain.initialization import initialize
 from tasks.pretrain.layout import Layout
-from tasks.pretrain.loss import FusedLossGPTModel
 from tasks.pretrain.megatron import CUDA, DEVICE
-from tasks.pretrain.megatron_versions import submodules
+from tasks.pretrain.megatron_hooks import FusedLossGPTModel, submodules
 from tasks.pretrain.model_spec import ModelSpec
 
 # isort: split
 from megatron.core import parallel_state
-from megatron.core.models.common.embeddings import rope_utils
 from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
@@ -26,14 +24,11 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-if not CUDA:
-    rope_utils.fused_apply_rotary_pos_emb = rotate
-
 
 class RMSNorm(torch.nn.RMSNorm):
-    """torch's RMSNorm with the constructor that Megatron calls. Unlike Megatron's own wrapper it marks its
-    weight for sequence parallelism: each rank then norms a part of the sequence, and
-    finalize_model_grads adds up the parts' gradients."""
+    """torch's RMSNorm with the constructor that Megatron calls. Unlike Megatron's wrapper it marks its weight for
+    sequence parallelism, where each rank normalizes a part of the sequence and finalize_model_grads sums the
+    gradients."""
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **unused: object) -> None:
         super().__init__(hidden_size, eps)
@@ -45,7 +40,7 @@ class RMSNorm(torch.nn.RMSNorm):
 
 
 class SwiGLU(MegatronModule):
-    """The activation of cpu_ops in the place that Megatron has for Transformer Engine's."""
+    """cpu_ops.swiglu as a module, used in place of Transformer Engine's activation."""
 
     def forward(self, gate_and_up: Tensor) -> Tensor:
         return swiglu(gate_and_up)
@@ -76,12 +71,12 @@ def transformer_config(spec: ModelSpec, precision: str, layout: Layout | None = 
         fp8="hybrid" if precision == "fp8" else None,
         params_dtype=dtype,
         pipeline_dtype=dtype,
-        # tasks.pretrain.initialization fills the weights anew, but Megatron's own initialization also marks
-        # those that are split over tensor parallel ranks: without it the gradient norm would leave parts out
+        # tasks.pretrain.initialization overwrites the weights, but Megatron's initialization also marks those that are
+        # split over tensor parallel ranks; without it the gradient norm would miss parts of them
         perform_initialization=True,
         use_cpu_initialization=not CUDA,
-        # the fusions are jit-compiled for CUDA; on a CPU they cost more than they save, and there are cpu_ops,
-        # in the places that Megatron has for Transformer Engine's
+        # the fusions are jit-compiled for CUDA; on a CPU they are slower, and cpu_ops replace Transformer Engine's
+        # operations
         bias_activation_fusion=CUDA,
         use_te_activation_func=not CUDA,
         apply_rope_fusion=not CUDA,
@@ -90,8 +85,8 @@ def transformer_config(spec: ModelSpec, precision: str, layout: Layout | None = 
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
         virtual_pipeline_model_parallel_size=layout.virtual_pipeline if layout.virtual_pipeline > 1 else None,
-        # An interleaved pipeline of two stages sends activations and gradients between the same two ranks at
-        # the same time; sent in one batch they are taken for each other, silently.
+        # An interleaved pipeline with two stages sends activations and gradients between the same two ranks at the
+        # same time; in one batch they would silently be mistaken for each other.
         batch_p2p_comm=layout.virtual_pipeline == 1,
         overlap_p2p_comm=layout.virtual_pipeline > 1,
         context_parallel_size=layout.context,
@@ -116,14 +111,14 @@ def _experts(spec: ModelSpec, layout: Layout) -> dict[str, object]:
         "moe_router_topk": spec.experts.top_k,
         "moe_ffn_hidden_size": spec.experts.ffn_hidden,
         "moe_shared_expert_intermediate_size": spec.experts.shared_ffn_hidden or None,
-        # softmax over the chosen ones, or over all of them
+        # softmax over the chosen experts, or over all
         "moe_router_pre_softmax": not spec.experts.normalize_top_k,
-        # by sequence: the loss of a batch must not depend on how it is cut into micro batches
+        # per sequence: a batch's loss must not depend on how it is split into micro batches
         "moe_router_load_balancing_type": "seq_aux_loss" if spec.experts.aux_loss else "none",
         "moe_aux_loss_coeff": spec.experts.aux_loss,
         "moe_z_loss_coeff": spec.experts.z_loss or None,
         "moe_router_dtype": "fp32",
-        # all-to-all then gathers parts of different sizes from tensor parallel ranks, which gloo cannot
+        # all-to-all would then gather parts of different sizes from tensor parallel ranks, which gloo does not support
         "moe_token_dispatcher_type": "allgather"
         if layout.expert > 1 and layout.expert_tensor > 1 and not CUDA
         else "alltoall",
@@ -133,7 +128,8 @@ def _experts(spec: ModelSpec, layout: Layout) -> dict[str, object]:
 
 
 def block_spec(config: TransformerConfig, chunk: int | None) -> TransformerBlockSubmodules | ModuleSpec:
-    """The layers' modules: Transformer Engine's for fp8, otherwise Megatron's own with torch's attention and norm."""
+    """The layers' modules: Transformer Engine's for fp8, otherwise Megatron's local ones with torch's attention and
+    norm."""
     if config.fp8:
         return get_gpt_layer_with_transformer_engine_spec(config.num_moe_experts, qk_layernorm=config.qk_layernorm)
     layer = get_gpt_layer_local_spec(config.num_moe_experts, qk_layernorm=config.qk_layernorm, normalization="RMSNorm")
@@ -141,7 +137,7 @@ def block_spec(config: TransformerConfig, chunk: int | None) -> TransformerBlock
     attention.core_attention = SDPAttention
     parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
     if config.num_moe_experts:
-        # before experts the norm is a module of its own: in a checkpoint, too, and with Transformer Engine
+        # before experts the norm is a separate module, also in checkpoints and with Transformer Engine
         parts.sharded_state_dict_keys_map = {
             name: key for name, key in parts.sharded_state_dict_keys_map.items() if name != "pre_mlp_layernorm."
         }
@@ -164,8 +160,8 @@ def build_model(
     last: bool = True,
     chunk: int | None = None,
 ) -> GPTModel:
-    """A model with fresh weights on the CPU or this process's GPU; of a pipeline, the part with the `first`
-    or `last` stage, and of an interleaved one the `chunk`-th of this rank."""
+    """A newly initialized model on the CPU or this process's GPU. With a pipeline: this rank's stage, which is the
+    `first` or `last` or neither; with an interleaved one, the rank's `chunk`-th part."""
     model = FusedLossGPTModel(
         config,
         block_spec(config, chunk),
@@ -185,7 +181,7 @@ def build_model(
 
 
 def build_chunks(spec: ModelSpec, config: TransformerConfig, vocab_size: int, seed: int) -> list[GPTModel]:
-    """This rank's part of the model: one chunk, or several of an interleaved pipeline."""
+    """This rank's part of the model: one chunk, or several with an interleaved pipeline."""
     chunks: list[int | None] = [None]
     if config.virtual_pipeline_model_parallel_size:
         chunks = list(range(config.virtual_pipeline_model_parallel_size))

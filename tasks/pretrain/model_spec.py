@@ -1,5 +1,5 @@
-"""The model's shape: a decoder of one of the families that share RMSNorm, SwiGLU, RoPE and
-grouped-query attention, dense or with a mixture of experts."""
+"""The spec of a model: a decoder of one of the families with RMSNorm, SwiGLU, RoPE and grouped-query attention, dense
+or with a mixture of experts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from tasks.spec import Problem, Spec
 
 @dataclass(frozen=True)
 class Family:
-    """What tells one family's layer from another's."""
+    """How a family's layers differ from the others'."""
 
     qk_norm: bool = False  # RMSNorm on each head's query and key
     qkv_bias: bool = False
-    sliding_window: bool = False  # may have one
+    sliding_window: bool = False  # whether it supports one
     experts: bool = False
 
 
@@ -31,25 +31,23 @@ FAMILIES = {
 
 
 class ExpertsSpec(Spec):
-    """A mixture of experts in place of each layer's feed-forward: a softmax router, the best k of n."""
+    """A mixture of experts that replaces each layer's feed-forward: a softmax router, top k of n."""
 
     count: int = Field(8, ge=2, le=4096, description="Experts in each layer")
     top_k: int = Field(2, ge=1, le=64, description="Experts that each token goes to")
     ffn_hidden: int = Field(256, ge=8, le=262144, description="Width of one expert's SwiGLU")
     shared_ffn_hidden: int = Field(0, ge=0, le=262144, description="Width of the expert that sees every token; 0: none")
-    normalize_top_k: bool = Field(True, description="The chosen experts' weights add up to 1")
-    aux_loss: float = Field(
-        1e-3, ge=0, le=1, description="Weight of the load-balancing loss, taken sequence by sequence"
-    )
+    normalize_top_k: bool = Field(True, description="Normalize the chosen experts' weights to sum to 1")
+    aux_loss: float = Field(1e-3, ge=0, le=1, description="Weight of the load-balancing loss, computed per sequence")
     z_loss: float = Field(0.0, ge=0, le=1, description="Weight of the router's z-loss")
 
 
 class ModelSpec(Spec):
-    """A decoder: RMSNorm, SwiGLU, RoPE, grouped-query attention; the rest is the family's."""
+    """A decoder: RMSNorm, SwiGLU, RoPE, grouped-query attention; the rest depends on the family."""
 
     family: Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral"] = Field(
         "qwen3",
-        description="Whose layers: qwen2 has QKV biases, qwen3 and qwen3_moe qk-norm, *_moe and mixtral experts",
+        description="Model family: qwen2 has QKV biases, qwen3 and qwen3_moe QK-norm, qwen3_moe and mixtral experts",
     )
     layers: int = Field(6, ge=1, le=256, description="Transformer layers")
     hidden: int = Field(256, ge=8, le=65536, description="Width of the residual stream")
@@ -58,8 +56,8 @@ class ModelSpec(Spec):
     head_dim: int = Field(64, ge=2, le=1024, description="Size of one head; even, for RoPE")
     ffn_hidden: int = Field(768, ge=8, le=262144, description="Width of the SwiGLU feed-forward layer (not of experts)")
     experts: ExpertsSpec | None = Field(None, description="Mixture of experts; for qwen3_moe and mixtral")
-    max_positions: int = Field(512, ge=8, le=16777216, description="Longest sequence the model can take, in tokens")
-    sliding_window: int | None = Field(None, ge=1, description="Tokens that a token can look back on, itself included")
+    max_positions: int = Field(512, ge=8, le=16777216, description="Longest sequence the model supports, in tokens")
+    sliding_window: int | None = Field(None, ge=1, description="Tokens that a token attends to, itself included")
     rope_theta: float = Field(10000.0, ge=1.0, description="Base of the rotary frequencies")
     rope_scaling_factor: float | None = Field(
         None, gt=1, le=1024, description="Llama 3.1's scaling of the rotary frequencies, from 8,192 positions"
@@ -67,7 +65,10 @@ class ModelSpec(Spec):
     norm_eps: float = Field(1e-6, gt=0, lt=1e-2, description="Epsilon of RMSNorm")
     init_std: float = Field(0.02, gt=0, lt=1, description="Standard deviation of the initial weights")
     vocab_size: int | None = Field(
-        None, ge=8, le=10_000_000, description="Rows of the embedding, at least the tokenizer's; default: exactly those"
+        None,
+        ge=8,
+        le=10_000_000,
+        description="Rows of the embedding, at least the tokenizer's size (default)",
     )
     tied_embeddings: bool = Field(True, description="Output projection shares the embedding's weights")
 
@@ -79,9 +80,9 @@ class ModelSpec(Spec):
         if self.heads % self.kv_heads:
             found.append(Problem("kv_heads", self.kv_heads, f"must divide heads ({self.heads}) without remainder"))
         if self.head_dim % 2:
-            found.append(Problem("head_dim", self.head_dim, "must be even: RoPE turns pairs of dimensions"))
+            found.append(Problem("head_dim", self.head_dim, "must be even: RoPE rotates pairs of dimensions"))
         if self.shape().experts and self.experts is None:
-            found.append(Problem("experts", None, f"needed by family: {self.family}"))
+            found.append(Problem("experts", None, f"required by family: {self.family}"))
         if self.experts and not self.shape().experts:
             allowed = f"only with {_families(lambda family: family.experts)}; family is {self.family}"
             found.append(Problem("experts", "on", allowed))
@@ -99,16 +100,16 @@ class ModelSpec(Spec):
         """The exact number of weights."""
         feed_forward = 3 * self.hidden * self.ffn_hidden
         if self.experts:
-            each = self.experts.count * self.experts.ffn_hidden + self.experts.shared_ffn_hidden
-            feed_forward = 3 * self.hidden * each + self.hidden * self.experts.count
+            width = self.experts.count * self.experts.ffn_hidden + self.experts.shared_ffn_hidden
+            feed_forward = 3 * self.hidden * width + self.hidden * self.experts.count
         return self._parameters(feed_forward, vocab_size)
 
     def active_parameters(self, vocab_size: int) -> int:
-        """The weights that one token meets: all of a dense model's, the chosen experts' of a mixture."""
+        """The number of weights used per token: all of a dense model's, only the chosen experts' of a mixture."""
         if not self.experts:
             return self.parameters(vocab_size)
-        each = self.experts.top_k * self.experts.ffn_hidden + self.experts.shared_ffn_hidden
-        return self._parameters(3 * self.hidden * each + self.hidden * self.experts.count, vocab_size)
+        width = self.experts.top_k * self.experts.ffn_hidden + self.experts.shared_ffn_hidden
+        return self._parameters(3 * self.hidden * width + self.hidden * self.experts.count, vocab_size)
 
     def _parameters(self, feed_forward: int, vocab_size: int) -> int:
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)

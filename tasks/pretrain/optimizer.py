@@ -1,4 +1,4 @@
-"""Megatron's AdamW over the chunks of a model, and its learning-rate schedule."""
+"""Build Megatron's AdamW and learning-rate schedule for the chunks of a model."""
 
 import torch
 
@@ -33,7 +33,7 @@ def build_optimizer(
         chunks,
     )
     for group in optimizer.param_groups:
-        group["fused"] = True  # torch's AdamW in one pass over the weights; Megatron has no word for it
+        group["fused"] = True  # torch's fused AdamW, for which Megatron has no option
     scheduler = OptimizerParamScheduler(
         optimizer,
         init_lr=wanted.warmup_from,
@@ -53,9 +53,9 @@ def build_optimizer(
 
 
 def clip_gradients(optimizer: MegatronOptimizer, grad_norm: float) -> None:
-    """Scale the gradients down to OptimizerSpec.clip_grad; `grad_norm` is their norm over all ranks.
+    """Clip the gradients to OptimizerSpec.clip_grad; `grad_norm` is their norm over all ranks.
 
-    It is ChainedOptimizer.step() taken apart, so that a step can be judged before it is made."""
+    A part of ChainedOptimizer.step(), separated so that a step can be judged before the update."""
     for part in getattr(optimizer, "chained_optimizers", [optimizer]):
         if not getattr(part, "is_stub_optimizer", False) and part.get_parameters():
             clip_grad_by_total_norm_fp32(part.get_parameters(), part.config.clip_grad, grad_norm)

@@ -1,4 +1,4 @@
-"""AdamW and its learning-rate schedule."""
+"""The spec of AdamW and its learning-rate schedule."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from tasks.spec import Problem, Spec
 
 
 class OptimizerSpec(Spec):
-    """AdamW and its learning-rate schedule, as Megatron-Core has them."""
+    """AdamW and its learning-rate schedule, as in Megatron-Core."""
 
     lr: float = Field(3e-3, gt=0, le=1, description="Peak learning rate")
     min_lr: float = Field(3e-4, ge=0, le=1, description="Learning rate at the end of the decay")
@@ -17,16 +17,16 @@ class OptimizerSpec(Spec):
         0.0,
         ge=0,
         le=1,
-        description="Learning rate that the warm-up starts at: a run that continues another is re-warmed from the "
-        "min_lr that it ended with",
+        description="Learning rate at the start of the warm-up; for a run that continues another, the min_lr that "
+        "the other ended with",
     )
     decay: Literal["cosine", "linear", "WSD"] = Field("cosine", description="Shape of the decay")
     wsd_decay_steps: int = Field(0, ge=0, description="With WSD: steps of the final decay")
     beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's first-moment decay")
     beta2: float = Field(0.95, ge=0, lt=1, description="AdamW's second-moment decay")
     eps: float = Field(1e-8, gt=0, lt=1, description="AdamW's epsilon")
-    weight_decay: float = Field(0.1, ge=0, le=1, description="Decoupled weight decay; not on norms")
-    clip_grad: float = Field(1.0, gt=0, description="Largest global gradient norm")
+    weight_decay: float = Field(0.1, ge=0, le=1, description="Decoupled weight decay; not applied to norms")
+    clip_grad: float = Field(1.0, gt=0, description="Global gradient norm to clip to")
 
     def problems(self) -> list[Problem]:
         found = []

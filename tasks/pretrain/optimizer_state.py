@@ -1,19 +1,18 @@
-"""AdamW's state as parts of whole tensors, alike for each of Megatron's optimizers and under any layout.
+"""Express AdamW's state as shards of global tensors, for all of Megatron's optimizers and layouts.
 
-A rank holds the elements [start, stop) of a weight's state: all of the weight, or, with the distributed
-optimizer, its share of them. Such a range is a few boxes of the weight, and boxes are what torch's
-distributed checkpoint writes and reads. So nothing is gathered for a save, every data parallel rank
-writes its own share, and what was saved under one layout is read under any other, with and without
-the distributed optimizer.
+A rank holds the elements [start, stop) of a weight's state: all of them or, with the distributed optimizer, its share.
+Such a range consists of a few boxes of the weight, which torch's distributed checkpoint can write and read. So a save
+gathers nothing, every data parallel rank writes its own share, and state saved under one layout loads under any other,
+with and without the distributed optimizer.
 
-It is done here and not with Megatron's `optimizer.sharded_state_dict` because in 0.16.1
-- the distributed optimizer gathers the whole state on every data parallel rank for each save
-  (`fully_reshardable`), and when it loads over torch's AdamW it gives all parameters one and the same
-  `step` tensor, which then advances once for each of them: wrong losses, and no error;
-- the parameter groups, which it saves too, are others with expert parallel size 1 than with 2.
-This module can go when both are mended; tests/pretrain/test_reshard.py says whether they are.
+Megatron's `optimizer.sharded_state_dict` is not used, because in 0.16.1
+- the distributed optimizer gathers the whole state on every data parallel rank for each save (`fully_reshardable`), and
+  when loading into torch's AdamW it gives all parameters the same `step` tensor, which then advances once per
+  parameter: wrong losses without an error;
+- the parameter groups, which it also saves, differ between expert parallel size 1 and 2.
+This module can be removed when both are fixed; tests/pretrain/test_reshard.py checks whether they are.
 
-The parameter groups are not saved at all: they follow from the spec and the schedule.
+Parameter groups are not saved: they follow from the spec and the schedule.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 
 from tasks.job import StageError
-from tasks.pretrain import megatron  # noqa: F401  before megatron.core
+from tasks.pretrain.megatron_hooks import owned_range
 
 # isort: split
 from megatron.core.dist_checkpointing.dict_utils import nested_values
@@ -39,17 +38,17 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True)
 class Share:
-    """What this rank holds of one weight's state: that of its elements [start, stop), flattened."""
+    """This rank's state of one weight: that of its elements [start, stop), flattened."""
 
-    weight: Tensor  # the model's
-    main: Tensor  # what AdamW updates: the weight itself, a view of it, or a copy in fp32
+    weight: Tensor  # of the model
+    main: Tensor  # what AdamW updates: the weight itself, a view of it, or an fp32 copy
     start: int
     stop: int
     adamw: torch.optim.Optimizer
     distributed: bool  # over the data parallel ranks
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state by name, flat. In AdamW's own memory: what is loaded into it is in effect."""
+        """The state by name, flattened. Views of AdamW's own tensors, so loading into them takes effect."""
         found = {name: self.adamw.state[self.main][name] for name in MOMENTS}
         if self.main.dtype != self.weight.dtype:
             found["fp32_param"] = self.main.detach()
@@ -60,13 +59,12 @@ def shares(optimizer: MegatronOptimizer) -> Iterator[Share]:
     for part in optimizer.chained_optimizers if isinstance(optimizer, ChainedOptimizer) else [optimizer]:
         distributed = isinstance(part, DistributedOptimizer)
         for weight, main in _weights(part):
-            owned = part._get_model_param_range_map(weight)["param"] if distributed else None
-            start, stop = (owned.start, owned.end) if owned else (0, weight.numel())
+            start, stop = owned_range(part, weight) if distributed else (0, weight.numel())
             yield Share(weight, main, start, stop, part.optimizer, distributed)
 
 
 def _weights(part: MegatronOptimizer) -> Iterator[tuple[Tensor, Tensor]]:
-    """(the model's weight, what AdamW updates)"""
+    """Pairs of the model's weight and the tensor that AdamW updates."""
     if isinstance(part, DistributedOptimizer):
         groups = [
             (part.model_float16_groups, part.shard_fp32_from_float16_groups),
@@ -85,7 +83,7 @@ def _weights(part: MegatronOptimizer) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def updates(optimizer: MegatronOptimizer) -> int:
-    """How often AdamW has updated the weights."""
+    """The number of AdamW updates so far."""
     for share in shares(optimizer):
         group = share.adamw.param_groups[0]
         return int(group["step"] if "step" in group else share.adamw.state[share.main].get("step", 0))
@@ -93,24 +91,24 @@ def updates(optimizer: MegatronOptimizer) -> int:
 
 
 def prepare(optimizer: MegatronOptimizer, count: int) -> None:
-    """Make AdamW's state where there is none yet, and set how often it has updated the weights."""
+    """Create AdamW's state where it does not exist yet, and set the number of updates."""
     for share in shares(optimizer):
         state = share.adamw.state[share.main]
         for name in MOMENTS:
             if name not in state:
                 state[name] = torch.zeros_like(share.main)
-        if not isinstance(share.adamw, torch.optim.Adam):  # Transformer Engine's counts by group
+        if not isinstance(share.adamw, torch.optim.Adam):  # Transformer Engine's, which counts per group
             for group in share.adamw.param_groups:
                 group["step"] = count
             continue
         group = share.adamw.param_groups[0]
         device = share.main.device if group["fused"] or group["capturable"] else torch.device("cpu")
-        # of its own for each parameter: AdamW advances it in place
+        # a separate tensor for each parameter: AdamW increments it in place
         state["step"] = torch.tensor(float(count), device=device)
 
 
 def sharded_state(optimizer: MegatronOptimizer, models: Iterable[dict[str, Any]]) -> dict[str, list[ShardedTensor]]:
-    """The state in terms of the whole weights; `models` are the sharded state dicts of the model's chunks."""
+    """The state as shards of the global weights. `models`: the sharded state dicts of the model's chunks."""
     wholes = {
         id(item.data): item
         for model in models
@@ -129,24 +127,24 @@ def sharded_state(optimizer: MegatronOptimizer, models: Iterable[dict[str, Any]]
 
 
 def regular(whole: ShardedTensor | ShardedTensorFactory) -> Iterator[ShardedTensor]:
-    """A weight's parts, each a view of it: one, or two for SwiGLU's, which holds gate and up. That is so for every
-    family here. Raises StageError for one that Megatron stores in another order: its moments would be misplaced."""
+    """A weight's parts, each a view of it: one, or two for SwiGLU's gate and up. Raises StageError for a weight that
+    Megatron stores in another order, whose moments would be misplaced; no supported family has one."""
     for part in nested_values(whole.build()) if isinstance(whole, ShardedTensorFactory) else [whole]:
         if part.data.untyped_storage().data_ptr() != whole.data.untyped_storage().data_ptr():
             raise StageError(
-                f"{part.key}: Megatron stores this weight in another order than it holds it in, and the optimizer's "
-                "moments would be misplaced: it cannot be checkpointed; choose another pretrain.model.family"
+                f"{part.key}: Megatron stores this weight in another order than in memory, so its optimizer state "
+                "cannot be checkpointed; choose another pretrain.model.family"
             )
         yield part
 
 
 def _boxes(part: ShardedTensor, share: Share, prefix: str, tensor: Tensor) -> Iterator[ShardedTensor]:
-    """Where `tensor`, the flat state of the weight's elements [share.start, share.stop), is in `part`."""
-    first = part.data.storage_offset() - share.weight.storage_offset()  # of the part's elements in the weight
+    """`tensor`, the flattened state of the weight's elements [share.start, share.stop), as boxes of `part`."""
+    first = part.data.storage_offset() - share.weight.storage_offset()  # the part's first element in the weight
     start, stop = max(share.start, first), min(share.stop, first + part.data.numel())
     position = start - share.start
     shape = (1,) * part.prepend_axis_num + tuple(part.local_shape)
-    # each data parallel rank has a share of its own; the other coordinates say who has a copy of it
+    # each data parallel rank has its own share; the other coordinates identify copies
     replica = (*part.replica_id[:2], 0) if share.distributed else part.replica_id
     for offset, size in boxes(start - first, stop - first, shape):
         yield ShardedTensor(
@@ -163,7 +161,7 @@ def _boxes(part: ShardedTensor, share: Share, prefix: str, tensor: Tensor) -> It
 
 
 def boxes(start: int, stop: int, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The elements [start, stop) of a tensor in row-major order as boxes (offset, size), in that order."""
+    """The elements [start, stop) of a tensor in row-major order, as boxes (offset, size) in that order."""
     if start >= stop:
         return
     if not shape:

@@ -1,7 +1,7 @@
-"""Reads the next step's batches while the device works on this step's.
+"""Read the next step's batches while the device works on the current step.
 
-What a step reads is a span of the data, and the span alone says what it is. So a resume needs nothing
-of what was read ahead, and a run that turns elsewhere (it rolled back) reads there and then.
+A step's batches depend only on its span of the data. So nothing that was prefetched needs to be saved, and a run that
+rolled back just reads another span.
 """
 
 from collections.abc import Callable
@@ -15,28 +15,28 @@ T = TypeVar("T")
 
 
 class Prefetch(Generic[T]):
-    """One thread that is ahead by one span. A context: at its end the thread has ended."""
+    """A thread that reads one span ahead. A context manager that stops the thread at exit."""
 
     def __init__(self, read: Callable[[range], T]) -> None:
         self._read = read
         self._ahead: tuple[range, Future[T]] | None = None
-        # a thread's device is GPU 0 until it is told otherwise; what it pins is pinned for its device
+        # a new thread's current device is GPU 0; memory is pinned for the current device
         device = torch.cuda.current_device() if torch.cuda.is_available() else None
         self._thread = ThreadPoolExecutor(1, "prefetch", initializer=_use, initargs=(device,))
 
     def take(self, span: range, following: range | None) -> T:
-        """What is in `span`; from now on `following` is being read. Raises what `read` raised."""
+        """Return the data of `span` and start reading `following`. Raises what `read` raised."""
         span_ahead, result = self._ahead or (None, None)
         self._ahead = None
         if result is None or span_ahead != span:
-            result = self._thread.submit(self._read, span)  # behind what is being read in vain, if anything
+            result = self._thread.submit(self._read, span)  # queued after an unused read, if any
         found = result.result()
         if following is not None:
             self._ahead = following, self._thread.submit(self._read, following)
         return found
 
     def wait(self) -> None:
-        """Until nothing is being read: a process that forks must have no thread at work."""
+        """Wait until nothing is being read: no thread may be active when the process forks."""
         if self._ahead is not None:
             self._ahead[1].exception()
 

@@ -1,4 +1,4 @@
-"""One process among those that torchrun started: its device, its groups, its seeds."""
+"""Set up one process of a torchrun job: device, process groups, seeds."""
 
 import ctypes
 import os
@@ -11,18 +11,17 @@ import torch.distributed as dist
 
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.megatron import BACKEND, CUDA
-from tasks.pretrain.megatron_versions import forget_moe_losses
+from tasks.pretrain.megatron_hooks import reset_moe_state
 
 # isort: split
 from megatron.core import parallel_state, tensor_parallel
-from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # malloc.h
 
 
 @contextmanager
 def distributed(layout: Layout, seed: int) -> Iterator[None]:
-    """torch's and Megatron's process groups, for as long as the block runs. Reads torchrun's environment."""
+    """torch's and Megatron's process groups, within the `with` block. Reads torchrun's environment variables."""
     if CUDA:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     else:
@@ -36,18 +35,18 @@ def distributed(layout: Layout, seed: int) -> Iterator[None]:
 
 
 def _keep_freed_memory() -> None:
-    """What a step frees, the next one needs again. By default glibc gives large blocks back at once, and the
-    kernel clears every page of them anew: a twentieth of a step on one core, more on several."""
+    """Stop glibc from returning memory to the kernel. By default it unmaps large blocks at once, and the kernel has to
+    clear every page again in the next step: 5 % of a step on one core, more on several."""
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_MAX, 0)  # large blocks from the heap, too
+        libc.mallopt(_M_MMAP_MAX, 0)  # allocate large blocks from the heap as well
         libc.mallopt(_M_TRIM_THRESHOLD, -1)  # never shrink the heap
         libc.mallopt(_M_TOP_PAD, 64 << 20)
 
 
 @contextmanager
 def model_parallel(layout: Layout, seed: int) -> Iterator[None]:
-    """Megatron's process groups in a layout, among the processes that there are."""
+    """Megatron's process groups for a layout, within the `with` block."""
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
@@ -62,6 +61,4 @@ def model_parallel(layout: Layout, seed: int) -> Iterator[None]:
         yield
     finally:
         parallel_state.destroy_model_parallel()
-        # what belongs to the model that is gone: its layers and groups, the shape of its loss's scale
-        forget_moe_losses()
-        MoEAuxLossAutoScaler.main_loss_backward_scale = None
+        reset_moe_state()

@@ -1,11 +1,12 @@
-"""What a pretraining run is, and beside it how it is carried out.
+"""The spec of a pretraining run.
 
-The fields that make the result (model, data order, optimizer, schedule) are the run's identity.
-`layout`, `checkpoints` and `survival` say how the same result is reached: they may be changed
-between two starts, and the run goes on from its newest checkpoint.
+The fields that determine the result (model, data order, optimizer, schedule) are the run's identity. `layout`,
+`checkpoints` and `survival` do not affect the result: they may change when a run is restarted, and it continues from
+its newest checkpoint.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
@@ -19,61 +20,59 @@ Reaction = Literal["stop", "skip", "roll_back", "continue"]
 
 
 class BatchWarmup(Spec):
-    """The global batch grows from `start` by `increment` at equal intervals over `steps` steps."""
+    """Batch size warm-up: grows from `start` by `increment` at equal intervals over `steps` steps."""
 
     start: int = Field(16, ge=1, le=1048576, description="Sequences in the first steps")
-    increment: int = Field(16, ge=1, le=1048576, description="Sequences added at a time; divides global_batch - start")
+    increment: int = Field(16, ge=1, le=1048576, description="Sequences added each time; divides global_batch - start")
     steps: int = Field(100, ge=1, le=100_000, description="Steps until global_batch is reached")
 
 
 class AnomalySpec(Spec):
-    """What to do when a step goes wrong. The identity of its batch is logged in any case."""
+    """How to handle anomalous steps. The identity of their batches is always logged."""
 
     on_nan: Literal["stop", "skip", "roll_back"] = Field(
         "stop",
-        description="Loss or gradient is not finite: stop; skip the batch; or roll_back to the newest checkpoint "
-        "and go on behind the batch",
+        description="If loss or gradient is not finite: stop; skip the batch; or roll_back to the newest checkpoint "
+        "and continue after the batch",
     )
-    on_spike: Reaction = Field("continue", description="The loss jumps: the same, or continue as if nothing were")
+    on_spike: Reaction = Field("continue", description="If the loss spikes: the same, or continue with the step")
     spike_deviations: float = Field(
-        8.0, gt=0, description="A spike is so many standard deviations above the mean of the last losses"
+        8.0, gt=0, description="A spike exceeds the mean of the last losses by this many standard deviations"
     )
-    window: int = Field(64, ge=8, le=10_000, description="Losses that the mean and the deviation are taken over")
-    limit: int = Field(
-        10, ge=1, le=10_000, description="Steps skipped or rolled back before the run stops all the same"
-    )
+    window: int = Field(64, ge=8, le=10_000, description="Number of losses for the mean and standard deviation")
+    limit: int = Field(10, ge=1, le=10_000, description="Steps that may be skipped or rolled back before the run stops")
 
 
 class CheckpointPolicy(Spec):
-    """When checkpoints are written, and which are kept."""
+    """When checkpoints are written and which are kept."""
 
     every: int = Field(100, ge=1, description="Steps between checkpoints (the last step always has one)")
     keep_last: int = Field(2, ge=1, le=1000, description="Newest checkpoints kept while training")
-    keep_every: int | None = Field(None, ge=1, description="Checkpoints kept for good: each multiple of so many steps")
-    asynchronous: bool = Field(True, description="Write while training goes on")
+    keep_every: int | None = Field(None, ge=1, description="Also keep checkpoints at multiples of this many steps")
+    asynchronous: bool = Field(True, description="Write while training continues")
 
 
 class Survival(Spec):
-    """What is done when a process dies or hangs."""
+    """How dead or hung processes are handled."""
 
-    max_restarts: int = Field(3, ge=0, le=1000, description="Starts from the newest checkpoint before giving up")
+    max_restarts: int = Field(3, ge=0, le=1000, description="Restarts from the newest checkpoint before giving up")
     hang_timeout_s: float = Field(
         600.0,
         gt=0,
         le=86400,
-        description="A process that shows no sign of life for so long is taken for hanging, seconds",
+        description="Time without a heartbeat after which a process counts as hung; seconds",
     )
 
 
 class PretrainSpec(StageSpec):
-    """One pretraining run. `tokens()` tokens are seen."""
+    """One pretraining run, of `tokens()` tokens."""
 
-    engine: Literal["megatron"] = Field("megatron", description="What trains")
-    model: ModelSpec = Field(ModelSpec(), description="The model's shape")
+    engine: Literal["megatron"] = Field("megatron", description="Training engine")
+    model: ModelSpec = Field(ModelSpec(), description="Model architecture")
     optimizer: OptimizerSpec = Field(OptimizerSpec(), description="Optimizer and schedule")
     sequence_length: int = Field(256, ge=8, le=1048576, description="Tokens in one training sequence")
     global_batch: int = Field(16, ge=1, le=1048576, description="Sequences in one step")
-    batch_warmup: BatchWarmup | None = Field(None, description="Smaller batches at first; default: none")
+    batch_warmup: BatchWarmup | None = Field(None, description="Smaller batches at the start; default: none")
     steps: int = Field(600, ge=1, description="Optimizer steps")
     precision: Literal["bf16", "fp32", "fp8"] = Field(
         "bf16", description="Compute precision; master weights are fp32. fp8 needs Transformer Engine and Hopper"
@@ -81,20 +80,20 @@ class PretrainSpec(StageSpec):
     seed: int = Field(1234, ge=0, lt=2**31, description="Seed of the weights and of the data order")
     data_weights: list[float] | None = Field(
         None,
-        description="Shares of the data sets, each 0 or more: the corpus first, then more_corpora; default: by their "
-        "size in tokens. A data set that is too small for its share is read again",
+        description="Weights of the data sets, 0 or more each: the corpus first, then more_corpora; default: their "
+        "size in tokens. A data set that is too small for its weight is repeated",
     )
-    mask_documents: bool = Field(False, description="Attention stops at document boundaries; positions go on")
+    mask_documents: bool = Field(False, description="Mask attention at document boundaries; positions are not reset")
     anomalies: AnomalySpec = Field(AnomalySpec(), description="NaN, Inf and loss spikes")
     validate_every: int = Field(100, ge=1, description="Steps between validations (the last step always has one)")
     validation_sequences: int = Field(
         64,
         ge=1,
-        description="Held-out sequences in one validation, of the corpus and not of more_corpora: so blends compare",
+        description="Held-out sequences per validation, of the corpus only, so that different blends are comparable",
     )
-    layout: Layout = not_identity(Layout(), "How the run is spread over processes")
+    layout: Layout = not_identity(Layout(), "Parallel layout")
     checkpoints: CheckpointPolicy = not_identity(CheckpointPolicy(), "When checkpoints are written and kept")
-    survival: Survival = not_identity(Survival(), "What is done when a process dies or hangs")
+    survival: Survival = not_identity(Survival(), "How dead or hung processes are handled")
 
     def problems(self) -> list[Problem]:
         found = [problem.under("model") for problem in self.model.problems()]
@@ -105,7 +104,7 @@ class PretrainSpec(StageSpec):
             found.append(Problem("sequence_length", self.sequence_length, allowed))
         warm_and_cool = self.optimizer.warmup_steps + self.optimizer.wsd_decay_steps
         if warm_and_cool >= self.steps:
-            allowed = f"with optimizer.wsd_decay_steps, less than steps ({self.steps})"
+            allowed = f"plus optimizer.wsd_decay_steps, less than steps ({self.steps})"
             found.append(Problem("optimizer.warmup_steps", self.optimizer.warmup_steps, allowed))
         if self.data_weights is not None and not (
             all(weight >= 0 for weight in self.data_weights) and sum(self.data_weights) > 0
@@ -126,23 +125,25 @@ class PretrainSpec(StageSpec):
         return found
 
     def layout_problems(self, vocab_size: int | None, layout: Layout | None = None) -> list[Problem]:
-        """What keeps the layout (or another one) from working, and last the nearest one that works.
-        `vocab_size`: rows of the embedding, where they are known."""
+        """What is wrong with the layout (or another one), with the nearest one that works as a way out. `vocab_size`:
+        rows of the embedding, if known."""
         wrong_with = self.layout_check(vocab_size)
         found = wrong_with(layout or self.layout)
         if not found:
             return []
         better = nearest(layout or self.layout, self.model, lambda candidate: not wrong_with(candidate))
-        return [found[0].with_way_out(f"{better.words()} works" if better else ""), *found[1:]]
+        if better:
+            found[0] = replace(found[0], allowed=f"{found[0].allowed}; {better.as_yaml()} works")
+        return found
 
     def layout_check(self, vocab_size: int | None) -> Callable[[Layout], list[Problem]]:
-        """What is wrong with a layout for this run, as a function to ask about many."""
+        """A function that returns what is wrong with a layout for this run."""
         batches = {self.batch_at(step) for step in range(self.batch_warmup.steps if self.batch_warmup else 0)}
         batches.add(self.global_batch)
         return lambda layout: layout.problems_with(self.model, vocab_size, self.sequence_length, batches)
 
     def batch_at(self, step: int) -> int:
-        """The global batch of the step that follows `step` completed ones, in sequences."""
+        """The global batch of the step after `step` completed ones, in sequences."""
         warmup = self.batch_warmup
         if warmup is None or step >= warmup.steps:
             return self.global_batch

@@ -1,7 +1,7 @@
 """The pretraining stage as a Flyte task."""
 
 import images
-from infra.launch import Engine, Survival
+from infra.launch import Engine
 from infra.pod_spec import SAVES
 from tasks.artifacts import MegatronCheckpoint, MegatronWeights, TokenizedCorpus
 from tasks.pretrain.spec import PretrainSpec
@@ -18,15 +18,16 @@ def pretrain(
     start: list[MegatronWeights],
     resume: list[MegatronCheckpoint],
 ) -> MegatronCheckpoint:
-    """Train a model on tokenized text, `data` with `more` blended in: from nothing, from the weights in `start`, or
-    on from the run in `resume`, with its optimizer's state. One of the two at most, and one of it."""
+    """Train a model on tokenized text, `data` blended with `more`: from random weights, from the weights in `start`,
+    or continuing the run in `resume` with its optimizer state. At most one of the two, with at most one item."""
     return run(
         ENGINES[spec.engine],
         MegatronCheckpoint,
         spec,
         processes=spec.layout.processes,
         nodes=spec.layout.nodes,
-        survival=Survival(spec.survival.max_restarts, spec.survival.hang_timeout_s),
+        max_restarts=spec.survival.max_restarts,
+        hang_timeout_s=spec.survival.hang_timeout_s,
         data=data,
         more=more,
         start=start,

@@ -1,14 +1,13 @@
-"""Pretraining with Megatron-Core: the process that torchrun starts.
+"""Pretrain a model with Megatron-Core, under torchrun.
 
     torchrun --standalone --nproc-per-node 1 -m tasks.pretrain.train JOB_DIR
 
-In: `data`, a TokenizedCorpus, with `more.0`, … blended in, and what the run begins with, if not random
-weights (beginning.py). Out: output/checkpoint (dist_checkpointing: weights, optimizer, schedule, RNG,
-data position) and output/model.json (the model's spec). Started again in the same job directory it
-continues from the newest complete checkpoint, to the same loss, bit for bit.
-SIGTERM ends it after the present step, with a checkpoint.
+In: `data`, a TokenizedCorpus, blended with `more.0`, …, and optionally initial weights (init_from.py). Out:
+output/checkpoint (dist_checkpointing: weights, optimizer, schedule, RNG, data position) and output/model.json (the
+model's spec). When restarted in the same job directory it continues from the newest complete checkpoint, to the same
+loss, bit for bit. SIGTERM ends it after the current step, with a checkpoint.
 
-Any layout of processes may train it, and a resumed run may have another one than it began with.
+A run may be restarted with another layout.
 """
 
 import os
@@ -20,8 +19,8 @@ from tasks.pretrain.spec import PretrainSpec
 def work(job: Job) -> None:
     spec = job.spec(PretrainSpec)
     if spec.layout.tensor > 1:
-        # One queue: kernels start in the order of their calls. Megatron counts on that where it starts a tensor
-        # parallel collective before the product that is to hide it. CUDA reads it when it starts, so before torch
+        # One queue, so that kernels start in launch order. Megatron relies on it to overlap tensor parallel collectives
+        # with matrix products. CUDA reads the variable at initialization, so it must be set before importing torch
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     from tasks.pretrain.process import distributed
     from tasks.pretrain.trainer import Trainer

@@ -1,4 +1,4 @@
-"""One process's share of a pretraining run: the loop, its metrics, its checkpoints, the hand-over."""
+"""One process's part of a pretraining run: the training loop, metrics, checkpoints and the final artifact."""
 
 import json
 import math
@@ -14,41 +14,41 @@ import torch.distributed as dist
 from infra.heartbeat import Phase
 from tasks.job import Job, StageError
 from tasks.manifest import read_manifest, remove
-from tasks.pretrain.anomaly import Anomaly, Book, Watch
-from tasks.pretrain.batches import Batch, Samples, build_datasets, kept_index, micro_batches
-from tasks.pretrain.beginning import Beginning
+from tasks.pretrain.anomaly import Anomaly, AnomalyLog, Watch
+from tasks.pretrain.batches import Batch, Samples, build_datasets, index_cache, micro_batches
 from tasks.pretrain.canonical import copy_content
 from tasks.pretrain.checkpoint import Checkpoints, TrainingState
 from tasks.pretrain.flops import flops_per_token, peak_flops
+from tasks.pretrain.init_from import InitialWeights
 from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.prefetch import Prefetch
 from tasks.pretrain.spec import PretrainSpec, Reaction
-from tasks.pretrain.training import Training
+from tasks.pretrain.train_step import Training
 
 LAYOUT_FACTS = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor", "data")
 
 
 class Trainer:
-    """One process's share of a pretraining run."""
+    """One process's part of a pretraining run."""
 
     def __init__(self, job: Job, spec: PretrainSpec) -> None:
         self.job, self.spec = job, spec
-        # the corpus first, then what is blended in
-        data = [job.input(name) for name in job.inputs if name == "data" or name.startswith("more.")]
+        # the corpus first, then the data sets blended with it
+        data = [job.input("data"), *job.input_list("more")]
         self.data_facts = read_manifest(data[0]).facts
         self.vocab_size = spec.model.vocab_size or int(self.data_facts["vocab_size"])
-        self.beginning = Beginning(job, spec, self.vocab_size, self.data_facts["tokenizer_digest"])
+        self.initial = InitialWeights(job, spec, self.vocab_size, self.data_facts["tokenizer_digest"])
         self._check()
         self.writer = dist.get_rank() == 0
-        with kept_index(job.directory / "index") as index:  # made again where it is not: not in work
+        with index_cache(job.directory / "index") as index:  # rebuilt if missing, so not in work/
             self.train_data, self.held_out = build_datasets(spec, data, self.vocab_size, index)
         self.training = Training(spec, self.vocab_size)
         self.state = TrainingState(self.training.chunks, self.training.optimizer, self.training.scheduler)
         self.end_of_text = int(self.data_facts["eos_id"]) if spec.mask_documents else None
         self.prefetch = Prefetch(lambda span: self._batches(self.train_data, span))
         self.watch = Watch(spec.anomalies)
-        self.book = Book(job.directory, self.watch, self.writer)
-        self.checkpoints = Checkpoints(job.work / "checkpoints", spec.checkpoints, (job.metrics, self.book.path))
+        self.anomalies = AnomalyLog(job.directory, self.watch, self.writer)
+        self.checkpoints = Checkpoints(job.work / "checkpoints", spec.checkpoints, (job.metrics, self.anomalies.path))
         self.flops_per_token = flops_per_token(spec.model, self.vocab_size, spec.sequence_length)
         self.stop_requested = False
 
@@ -59,11 +59,11 @@ class Trainer:
             )
         if self.spec.layout.device and not CUDA:
             raise StageError(
-                f"layout.device is {self.spec.layout.device} and this machine has no GPU: start the run where there is "
-                "one, or leave device out to train here all the same"
+                f"layout.device is {self.spec.layout.device}, but this machine has no GPU: run where there is one, or "
+                "remove device to train here"
             )
         if dist.get_world_size() != self.spec.layout.world:
-            raise StageError(f"{dist.get_world_size()} processes are here; the layout is for {self.spec.layout.world}")
+            raise StageError(f"{dist.get_world_size()} processes are running; layout needs {self.spec.layout.world}")
         problems = self.spec.layout_problems(self.vocab_size)
         if problems:
             raise StageError("; ".join(str(problem.under("layout")) for problem in problems))
@@ -106,31 +106,31 @@ class Trainer:
             "tokens_per_s": speed,
             **training.balance(len(batches)),
             **clock.seconds,
-            **({"memory_gb": torch.cuda.max_memory_allocated() / 1e9} if CUDA else {}),  # the most until now
+            **({"memory_gb": torch.cuda.max_memory_allocated() / 1e9} if CUDA else {}),  # peak so far
         }
 
     def _at(self, phase: Phase) -> None:
-        """A sign of life: the launcher ends a run whose ranks give none, and says where they were."""
+        """Send a heartbeat: the launcher ends a run without heartbeats and reports each rank's phase."""
         self.job.heart.beat(self.state.step, phase)
 
     def _span(self, step: int, samples: int) -> range:
-        """What the step after `step` completed ones reads, from the position `samples`."""
+        """The samples that the step after `step` completed ones reads, from position `samples` on."""
         return range(samples, samples + self.spec.batch_at(step))
 
     def _batches(self, dataset: Samples, span: range) -> list[Batch]:
         return micro_batches(dataset, span.start, len(span), self.spec.layout.micro_batch, self.end_of_text)
 
     def _react(self, anomaly: Anomaly, span: range) -> Reaction:
-        """What to do about a step that went wrong; it is in the book. Raises StageError to stop."""
+        """Log an anomalous step; returns what to do. Raises StageError to stop."""
         step = self.state.step + 1
-        reaction = self.book.enter(step, anomaly, span, self.train_data)
+        reaction = self.anomalies.add(step, anomaly, span, self.train_data)
         if reaction == "stop":
-            self.checkpoints.finish()  # the one that the run is continued from
-            raise StageError(self.book.last_words(step, anomaly, span))
+            self.checkpoints.finish()  # to continue from
+            raise StageError(self.anomalies.stop_message(step, anomaly, span))
         return reaction
 
     def _roll_back(self, span: range) -> None:
-        """To the newest checkpoint, and from there on behind the samples `span`."""
+        """Return to the newest checkpoint and continue there with the samples after `span`."""
         self._at("checkpoint")
         self.checkpoints.resume(self.state)
         self.state.samples = span.stop
@@ -138,8 +138,7 @@ class Trainer:
             self.job.forget_after(self.state.step)
 
     def validate(self) -> float:
-        """Mean loss in nats per token on the first held-out sequences of the first data set, the same ones
-        each time."""
+        """Mean loss in nats per token on the first held-out sequences of the first data set, always the same ones."""
         self._at("validation")
         available = min(self.spec.validation_sequences, len(self.held_out))
         return self.training.evaluate(self._batches(self.held_out, range(available)))
@@ -147,18 +146,17 @@ class Trainer:
     # -- the run ---------------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Continue from the newest complete checkpoint of this run, if there is one; otherwise begin."""
+        """Continue from this run's newest complete checkpoint, if any; otherwise load the initial weights."""
         if self.checkpoints.resume(self.state):
             if self.writer:
                 print(f"continuing from step {self.state.step}", flush=True)
         else:
-            self.beginning.enter(self.state)
+            self.initial.load(self.state)
         if self.writer:
             self.job.forget_after(self.state.step)
 
     def run(self) -> float:
-        """Train to the last step; returns the last validation loss. Raises StageError when a step goes wrong
-        and the spec says to stop."""
+        """Train to the last step; returns the last validation loss. Raises StageError if an anomaly stops the run."""
         with self.prefetch:
             return self._loop()
 
@@ -190,7 +188,7 @@ class Trainer:
             if stopping and not last:
                 self.checkpoints.finish()
                 raise SystemExit(128 + signal.SIGTERM)
-        # a run that was killed while it handed over has no step left to take
+        # a run that was killed during hand_over has no steps left
         return self.validate() if math.isnan(validation) else validation
 
     def _any_rank_stopping(self) -> bool:
@@ -199,7 +197,7 @@ class Trainer:
         return bool(flag.item())
 
     def end_on_sigterm(self) -> None:
-        """From now on, SIGTERM ends the run after the present step, with a checkpoint."""
+        """Make SIGTERM end the run after the current step, with a checkpoint."""
 
         def request(signum: int, frame: FrameType | None) -> None:
             self.stop_requested = True
@@ -207,7 +205,7 @@ class Trainer:
         signal.signal(signal.SIGTERM, request)
 
     def hand_over(self, validation_loss: float) -> None:
-        """Make the artifact of the last checkpoint."""
+        """Create the artifact from the last checkpoint."""
         self._at("hand-over")
         self.checkpoints.finish()
         if not self.writer:
@@ -218,7 +216,7 @@ class Trainer:
         copy_content(self.checkpoints.complete()[-1], output / "checkpoint")
         description = {"model": spec.model.model_dump(), "vocab_size": self.vocab_size, "precision": spec.precision}
         (output / "model.json").write_text(json.dumps(description, indent=1))
-        self.book.copy_to(self.job.record)
+        self.anomalies.copy_to(self.job.record)
         self.job.finish(
             step=self.state.step,
             tokens_seen=self.state.tokens,
@@ -234,7 +232,7 @@ class Trainer:
 
 
 class _Clock:
-    """Seconds of wall time by phase. The device's queue is emptied before each reading."""
+    """Wall time by phase, in seconds. Synchronizes the device before each reading."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

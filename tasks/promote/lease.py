@@ -1,8 +1,8 @@
-"""Who is at work on a model: a lease in the model registry, which every machine and every pod sees.
+"""A lease on a model, in the model registry, which every machine and every pod can read.
 
-It is a tag of the registered model. An execution that has it renews it; on a Flyte cluster, where an execution is many
-pods one after the other, it also holds as long as its run in MLflow goes on and is heard of. Only a lease that has
-ended is taken over. Who writes the tag is alone meanwhile, as who moves the champion is (tasks/publish/champion.py).
+It is a tag of the registered model. The execution that holds it renews it; on a Flyte cluster, where an execution is a
+sequence of pods, it is also valid while the execution's run in MLflow is active. Only an expired lease is taken over.
+The tag is written under the claim that also guards the champion (tasks/publish/champion.py).
 """
 
 import json
@@ -13,23 +13,21 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from infra.tracking.flyte import LOST_S, last_seen
+from infra.tracking.mlflow_records import FLYTE_TAG
 from infra.tracking.push import runs_with
 from infra.tracking.spool import FINISHED, RUNNING
 from infra.tracking.sqlite import make_tables
-from infra.tracking.words import FLYTE_TAG
 from tasks.publish.aliases import find_model
 from tasks.publish.champion import CLAIM, claimed
-from tasks.publish.registry import PATIENCE_S, RegistryAway, ask
-
-__all__ = ["LEASE_S", "RegistryAway", "release", "take"]
+from tasks.publish.registry import PATIENCE_S, ask
 
 LEASE_TAG = "baton.lease"  # {"execution", "until"}: seconds since the epoch
-LEASE_S = 120.0  # after its last renewal
-RETRY_S = 300.0  # in which an execution that failed may be tried again by Flyte
+LEASE_S = 120.0  # validity after the last renewal
+RETRY_S = 300.0  # time in which Flyte may retry an execution that failed
 
 
 def take(name: str, execution: str, patience_s: float = PATIENCE_S) -> str | None:
-    """Take or renew the lease of a model. Returns the execution that has it instead, if one has. Raises StageError."""
+    """Acquire or renew the lease of a model. Returns the execution that holds it instead, if any. Raises StageError."""
 
     def attempt(client: MlflowClient) -> str | None:
         if find_model(client, name) is None:
@@ -50,7 +48,7 @@ def take(name: str, execution: str, patience_s: float = PATIENCE_S) -> str | Non
 
 
 def release(name: str, execution: str, patience_s: float = PATIENCE_S) -> None:
-    """Give the lease back, if this execution has it. Raises StageError."""
+    """Release the lease, if this execution holds it. Raises StageError."""
 
     def attempt(client: MlflowClient) -> None:
         with claimed(client, name, f"{CLAIM}{uuid4().hex}"):
@@ -66,11 +64,11 @@ def _holder(client: MlflowClient, name: str) -> str | None:
         return None
     lease = json.loads(model.tags[LEASE_TAG])
     execution = str(lease["execution"])
-    return execution if lease["until"] > time.time() or _goes_on(client, execution) else None
+    return execution if lease["until"] > time.time() or _is_active(client, execution) else None
 
 
-def _goes_on(client: MlflowClient, execution: str) -> bool:
-    """Whether an execution of a Flyte cluster, whose lease nobody has renewed, is still being worked on."""
+def _is_active(client: MlflowClient, execution: str) -> bool:
+    """Whether an execution of a Flyte cluster whose lease was not renewed is still active."""
     stages = runs_with(client, {"baton.execution": execution})
     parent = next((run for run in stages if FLYTE_TAG in run.data.tags), None)
     if parent is None or parent.info.status == FINISHED:

@@ -1,9 +1,8 @@
-"""Carry a decision into the model registry.
+"""Apply a promotion decision to the model registry.
 
-In: "decision" and "published". A promoted version becomes champion, if the champion is still the model
-that it was compared with. Then the decision is written to the version's tags, `baton.outcome` last: with
-it the version is a generation (see tasks/promote/ledger.py). All of it may be repeated. Out:
-promotion.json, how the aliases stand then.
+In: "decision" and "published". A promoted version becomes champion, if the champion is still the model that it was
+compared with. Then the decision is written to the version's tags, `baton.outcome` last: it makes the version a
+generation (see tasks/promote/ledger.py). Idempotent. Out: promotion.json, with the aliases afterwards.
 """
 
 import json
@@ -39,15 +38,19 @@ def work(job: Job) -> None:
     if outcome == PROMOTED and ROLLED_BACK_TAG not in version.tags:
         job.progress(0, 2, "steps", now="moving the champion")
         promote(name, version.version, _compared_with(version, decision))
-    job.progress(1, 2, "steps", now="writing it down")
+    job.progress(1, 2, "steps", now="writing the decision")
     tags = {DECISION_TAG: job.inputs["decision"]["digest"], f"{DECISION_TAG}.words": decision["words"]}
-    tags |= {f"{DECISION_TAG}.{each['name']}": _told(each) for each in decision["measures"] if each["met"] is not None}
+    tags |= {
+        f"{DECISION_TAG}.{measure['name']}": _format(measure)
+        for measure in decision["measures"]
+        if measure["met"] is not None
+    }
 
     def write(client: MlflowClient) -> None:
-        for key, value in (tags | {OUTCOME_TAG: outcome}).items():  # the outcome last: it is the commit
+        for key, value in (tags | {OUTCOME_TAG: outcome}).items():  # the outcome last: it commits the others
             client.set_model_version_tag(name, str(version.version), key, value)
 
-    ask(write, lambda waited: job.progress(waited, PATIENCE_S, "s of waiting for the model registry"))
+    ask(write, lambda waited: job.progress(waited, PATIENCE_S, "s waiting for the model registry"))
     at = {alias: version_at(name, alias) for alias in (CHAMPION, PREVIOUS)}
     facts = {
         "registry_name": name,
@@ -61,13 +64,13 @@ def work(job: Job) -> None:
 
 
 def _registered(job: Job, facts: dict[str, Any], decision: dict[str, Any]) -> Version:
-    """The published version, as the registry has it. Raises StageError when it is not the one decided about."""
+    """The published version in the registry. Raises StageError if it is not the one that was decided about."""
     name, number = facts["registry_name"], int(facts["registry_version"])
-    found = next((each for each in versions(name) if each.version == number), None)
+    found = next((version for version in versions(name) if version.version == number), None)
     if found is None or found.content != job.inputs["published"]["digest"]:
         raise StageError(
-            f"the model registry has no {name} version {number} with the published files: it is another registry than "
-            "they were published to, or it was emptied. Point MLFLOW_TRACKING_URI to the first, or publish again "
+            f"the model registry has no {name} version {number} with the published files: they were published to "
+            "another registry, or this one was emptied. Point MLFLOW_TRACKING_URI to the other, or publish again "
             f"(delete {job.inputs['published']['path']} and run the same command)"
         )
     if found.digest != decision["candidate"]:
@@ -82,7 +85,7 @@ def _compared_with(version: Version, decision: dict[str, Any]) -> int | None:
     """The champion, which is the model that the candidate was compared with. Raises ChampionChanged."""
     champion = version_at(version.name, CHAMPION)
     if champion and champion.version == version.version:
-        return champion.version  # moved by a try that was cut off later
+        return champion.version  # moved by an attempt that was interrupted after that
     if (champion.digest if champion else None) != decision["champion"]:
         raise ChampionChanged(
             f"the champion of {version.name} is {_model(champion.digest if champion else None)}, and version "
@@ -93,10 +96,10 @@ def _compared_with(version: Version, decision: dict[str, Any]) -> int | None:
 
 
 def _model(digest: str | None) -> str:
-    return f"the model {digest[:12]}" if digest else "nobody"
+    return f"the model {digest[:12]}" if digest else "none"
 
 
-def _told(measure: dict[str, Any]) -> str:
+def _format(measure: dict[str, Any]) -> str:
     """+0.0312 (at least +0.0280)"""
     return f"{measure['difference']:+.4f}" + (
         f" (at least {measure['low']:+.4f})" if measure["low"] is not None else ""

@@ -1,11 +1,9 @@
 """The rule: promoted, kept or rejected.
 
-    promoted   the main metric is better by more than the margin, with confidence, and no metric's
-               regression is beyond its bound
-    rejected   some metric's regression is beyond its bound, with confidence; or a figure is not a number
-    kept       anything else
-
-In doubt nothing changes: the champion goes on serving, and the training goes on from the candidate.
+promoted   the main metric is better by more than the margin, with confidence, and no metric's
+           regression is beyond its bound
+rejected   some metric's regression is beyond its bound, with confidence; or a metric is not a number
+kept       anything else: the champion keeps serving, and training continues from the candidate
 """
 
 import math
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 from infra.text import change
 from tasks.evaluate.results import BITS, SETS, Results
 from tasks.promote.bootstrap import Difference, fewer, items_needed, more
-from tasks.promote.measured import figures
+from tasks.promote.paired_scores import figures
 from tasks.promote.spec import PromotionSpec
 
 PROMOTED, KEPT, REJECTED = "promoted", "kept", "rejected"
@@ -22,8 +20,8 @@ PROMOTED, KEPT, REJECTED = "promoted", "kept", "rejected"
 
 @dataclass(frozen=True)
 class Measure:
-    """One metric of both models. A difference is positive where the candidate is better; its units are those
-    of PromotionSpec. The bounds are one-sided."""
+    """One metric of both models. A positive difference means that the candidate is better; its units are those of
+    PromotionSpec. The bounds are one-sided."""
 
     name: str
     unit: str
@@ -33,59 +31,59 @@ class Measure:
     difference: float | None = None
     low: float | None = None
     high: float | None = None
-    margin: float | None = None  # by which the main metric must be better
-    allowed: float | None = None  # the largest regression that is accepted
+    margin: float | None = None  # required improvement of the main metric
+    allowed: float | None = None  # the largest accepted regression
     met: bool | None = None  # whether margin and allowed hold; None: neither is set
 
 
 @dataclass(frozen=True)
 class Verdict:
     outcome: str
-    words: str
+    reason: str
     measures: list[Measure]
 
 
 def judge(spec: PromotionSpec, candidate: Results, champion: Results | None) -> Verdict:
-    """Compare item by item; `champion` None: there is none yet."""
+    """Compare item by item; `champion` is None if there is none yet."""
     names = list(dict.fromkeys([spec.metric, *spec.regressions, *candidate.names()]))
     measures = [_measure(name, spec, candidate, champion) for name in names]
-    broken = [each.name for each in measures if each.items and each.candidate is None]
+    broken = [measure.name for measure in measures if measure.items and measure.candidate is None]
     if broken:
         return Verdict(REJECTED, f"Rejected: {broken[0]} of the candidate is not a number.", measures)
     if champion is None:
         return Verdict(PROMOTED, "Promoted: the first model, there is no champion to compare it with.", measures)
-    main = next(each for each in measures if each.name == spec.metric)
-    beyond = [each for each in measures if _beyond(each, each.difference)]
-    surely = [each for each in beyond if _beyond(each, each.high)]
+    main = next(measure for measure in measures if measure.name == spec.metric)
+    beyond = [measure for measure in measures if _beyond(measure, measure.difference)]
+    surely = [measure for measure in beyond if _beyond(measure, measure.high)]
     sure = f"with {100 * spec.confidence:g} % confidence"
     if surely:
         (worst, *_) = surely
-        words = (
+        reason = (
             f"Rejected: {_name(worst)} is worse than the champion's by {_size(worst, worst.difference)}, by "
             f"{_size(worst, worst.high)} or more {sure} (allowed: {_size(worst, worst.allowed)})."
         )
-        return Verdict(REJECTED, words, measures)
+        return Verdict(REJECTED, reason, measures)
     if beyond:
         (worst, *_) = beyond
-        words = (
+        reason = (
             f"Kept: {_name(worst)} is worse than the champion's by {_size(worst, worst.difference)} (allowed: "
             f"{_size(worst, worst.allowed)}), which may be chance: the champion stays."
         )
-        return Verdict(KEPT, words, measures)
+        return Verdict(KEPT, reason, measures)
     if main.difference is None:
         return Verdict(KEPT, f"Kept: there is nothing to measure {_name(main)} on: the champion stays.", measures)
-    told = f"{_name(main)} is {'better' if main.difference > 0 else 'no better'} than the champion's"
+    main_text = f"{_name(main)} is {'better' if main.difference > 0 else 'no better'} than the champion's"
     if main.low is None:
         needed = f"{items_needed(spec.confidence)} are needed to be sure {sure}"
-        return Verdict(KEPT, f"Kept: {told}, on {main.items} items; {needed}: the champion stays.", measures)
-    told += f" by {_size(main, main.difference)}" if main.difference > 0 else ""
+        return Verdict(KEPT, f"Kept: {main_text}, on {main.items} items; {needed}: the champion stays.", measures)
+    main_text += f" by {_size(main, main.difference)}" if main.difference > 0 else ""
     if main.met:
-        told += f", by {_size(main, main.low)} or more {sure} (required: more than {_size(main, spec.margin)})"
-        return Verdict(PROMOTED, f"Promoted: {told}, and nothing regressed beyond its bound.", measures)
-    told += (
+        main_text += f", by {_size(main, main.low)} or more {sure} (required: more than {_size(main, spec.margin)})"
+        return Verdict(PROMOTED, f"Promoted: {main_text}, and nothing regressed beyond its bound.", measures)
+    main_text += (
         f"; {sure} its difference is {_signed(main, main.low)} or more, and {_signed(main, spec.margin)} is required"
     )
-    return Verdict(KEPT, f"Kept: {told}: the champion stays.", measures)
+    return Verdict(KEPT, f"Kept: {main_text}: the champion stays.", measures)
 
 
 def _measure(name: str, spec: PromotionSpec, candidate: Results, champion: Results | None) -> Measure:
@@ -119,9 +117,9 @@ def _measure(name: str, spec: PromotionSpec, candidate: Results, champion: Resul
 
 
 def _met(found: Difference, margin: float | None, allowed: float | None) -> bool | None:
-    asked = [found.low is not None and found.low > margin] if margin is not None else []
-    asked += [found.value >= -allowed] if allowed is not None else []
-    return all(asked) if asked else None
+    conditions = [found.low is not None and found.low > margin] if margin is not None else []
+    conditions += [found.value >= -allowed] if allowed is not None else []
+    return all(conditions) if conditions else None
 
 
 def _beyond(measure: Measure, difference: float | None) -> bool:
@@ -133,7 +131,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _is_relative(name: str) -> bool:
-    """Whether a difference is a share of the champion's value."""
+    """Whether a difference is relative to the champion's value."""
     which, _, measure = name.partition(".")
     return which in SETS and measure == BITS
 

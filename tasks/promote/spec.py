@@ -1,9 +1,9 @@
-"""When a candidate takes the champion's place.
+"""When a candidate replaces the champion.
 
 A metric is `<evaluator>.<metric>` as the evaluation names it, or `old.bits_per_byte`, `new.…`, `all.…`: `old` is
-held-out text of what was accepted before, `new` of what came since, `all` of both. The main metric is taken on `old` by
-default: a corrupted day brings corrupted held-out text as well, and a model that learnt it wins there. What is new and
-accepted today is old tomorrow, so a champion that does not keep up with the text is overtaken all the same.
+held-out text of the corpora accepted before, `new` of the later ones, `all` of both. By default the main metric is
+measured on `old`: a corrupted corpus has corrupted held-out text as well, on which a model that learned it wins. New
+text that is accepted counts as old in the next generation, so a champion that does not keep up is still overtaken.
 """
 
 from typing import Annotated
@@ -15,7 +15,7 @@ from tasks.spec import Problem, StageSpec
 
 NAME = rf"^({'|'.join(SETS)})\.{BITS}$|^[A-Za-z0-9][\w-]*(\.[\w@-]+)+$"
 UNITS = "relative to the champion's for bits per byte, difference of means for the others (0.03 of a share: 3 points)"
-TAIL = 10  # resamples beyond a bound, at least: fewer make it a matter of luck
+TAIL = 10  # minimum number of resamples beyond a bound: with fewer it is mostly chance
 
 
 class PromotionSpec(StageSpec):
@@ -31,25 +31,25 @@ class PromotionSpec(StageSpec):
         0.002, ge=0, lt=1, description=f"A promoted model is better on the main metric by more than this; {UNITS}"
     )
     confidence: float = Field(
-        0.95, ge=0.5, lt=1, description="Of each bound, one-sided; share of repetitions in which it would hold"
+        0.95, ge=0.5, lt=1, description="Confidence of each one-sided bound; share of repetitions in which it holds"
     )
-    resamples: int = Field(4_000, ge=100, le=1_000_000, description="Bootstrap resamples behind each bound; count")
+    resamples: int = Field(4_000, ge=100, le=1_000_000, description="Number of bootstrap resamples for each bound")
     regressions: dict[Annotated[str, Field(pattern=NAME)], Annotated[float, Field(ge=0)]] = Field(
         {"old.bits_per_byte": 0.01, "new.bits_per_byte": 0.01},
-        description=f"Largest regression that is accepted, by metric; {UNITS}. "
-        "Two draws of one model on 600 prompts differ by some 3 points",
+        description=f"Largest accepted regression, by metric; {UNITS}. "
+        "Two evaluations of one model on 600 sampled prompts differ by about 3 points",
     )
-    seed: int = Field(0, ge=0, lt=2**31, description="Of the bootstrap's draws")
+    seed: int = Field(0, ge=0, lt=2**31, description="Seed of the bootstrap")
 
     def problems(self) -> list[Problem]:
         needed = round(TAIL / (1 - self.confidence))
         if self.resamples < needed:
-            allowed = f"at least {needed} for a confidence of {self.confidence}: {TAIL} beyond the bound"
+            allowed = f"at least {needed} for a confidence of {self.confidence}: {TAIL} of them beyond the bound"
             return [Problem("resamples", self.resamples, allowed)]
         return []
 
 
 class PromoteSpec(StageSpec):
-    """One carrying out of a decision: the execution tells it from another, so that each one looks at the registry."""
+    """One application of a decision. It has the execution's id, so that each execution checks the registry."""
 
     execution: str = Field("", pattern=r"^(\w[\w.-]*)?$", max_length=200, description="Id of the execution")

@@ -1,4 +1,4 @@
-"""The typed tasks: is the candidate better than the champion, and who is champion from here on?"""
+"""Decide whether the candidate is better than the champion, and promote it, as Flyte tasks."""
 
 import images
 from infra.launch import Engine
@@ -12,11 +12,11 @@ PROMOTE = Engine("promote", "tasks.promote.promote", version="1")
 
 @stage(DECIDE, image=images.DATA)
 def decide(spec: PromotionSpec, reports: list[EvalReport]) -> Decision:
-    """The candidate's report comes first, then the champion's, if there is one."""
+    """Compare the candidate, whose report comes first, with the champion, if there is one."""
     return run(DECIDE, Decision, spec, reports=reports)
 
 
 @stage(PROMOTE, image=images.DATA, cached=False)
 def promote(spec: PromoteSpec, decision: Decision, published: PublishedModel) -> Promotion:
-    """Moves the alias `champion` to a promoted version, and writes the decision to the version's tags."""
+    """Move the alias `champion` to a promoted version, and write the decision to the version's tags."""
     return run(PROMOTE, Promotion, spec, decision=decision, published=published)

@@ -1,7 +1,7 @@
-"""The versions of a registered model: which one an alias names, and their files.
+"""The versions of a registered model, their aliases and their files.
 
-`champion` is the version that serves, `previous` the one before it (tasks/publish/champion.py moves them).
-The registry alone tells the history: the tag `baton.champion` of each version has the times when it was.
+`champion` is the version to serve, `previous` the one before it (tasks/publish/champion.py moves them). Their history
+is only in the registry: the tag `baton.champion` of each version has the periods in which it was champion.
 """
 
 import json
@@ -18,7 +18,7 @@ from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 from mlflow.exceptions import MlflowException
 
 from infra.durable import rename
-from infra.home import baton_home
+from infra.paths import baton_home
 from infra.tracking.store import tracking_uri
 from tasks.manifest import ArtifactError, verify, write_manifest
 from tasks.publish.registry import DIGEST_TAG, PATIENCE_S, ask
@@ -26,7 +26,7 @@ from tasks.publish.registry import DIGEST_TAG, PATIENCE_S, ask
 CHAMPION, PREVIOUS = "champion", "previous"
 MODEL_TAG = "baton.model"
 TERMS_TAG = "baton.champion"  # [{"since", "until", "why"}, …], oldest first
-ROLLED_BACK_TAG = "baton.rolled_back"  # when; the same on all versions that one rollback set aside
+ROLLED_BACK_TAG = "baton.rolled_back"  # when; the same for all versions that one rollback set aside
 OUTCOME_TAG = "baton.outcome"  # promoted, kept or rejected; a version without it is not (yet) a generation
 
 
@@ -44,8 +44,8 @@ class Version:
 
 
 def version_at(name: str, alias: str, patience_s: float = PATIENCE_S) -> Version | None:
-    """The version that has the alias; None where the model or the alias is not there. Raises StageError
-    when the registry does not answer for `patience_s`."""
+    """The version that has the alias; None if the model or the alias does not exist. Raises StageError
+    if the registry does not answer for `patience_s`."""
     return ask(lambda client: _at(client, find_model(client, name), alias), patience_s=patience_s)
 
 
@@ -55,7 +55,8 @@ def versions(name: str, patience_s: float = PATIENCE_S) -> list[Version]:
 
 
 def terms(version: Version) -> list[dict[str, Any]]:
-    """When it was champion: {"since", "until", "why"}, UTC, oldest first; `until` is None while it is."""
+    """The periods in which it was champion: {"since", "until", "why"}, UTC, oldest first; `until` is None for the
+    current one."""
     return list(json.loads(version.tags.get(TERMS_TAG, "[]")))
 
 
@@ -75,11 +76,11 @@ def fetch(version: Version) -> Path:
         ask(lambda _: _download(version, partial))
         facts = {"label": version.tags.get("baton.label", version.name)}
         facts |= {"registry_name": version.name, "registry_version": str(version.version)}
-        if (got := write_manifest(partial, "published_model", facts, {}, {}).digest) != version.content:
+        if (got := write_manifest(partial, "published_model", facts).digest) != version.content:
             raise ArtifactError(
-                f"{version.name} version {version.version}: the registry's files have digest {got[:12]}, not "
-                f"{version.content[:12]}, which they were registered with; they were changed on the server: publish "
-                "the model again under another name, or turn back to another version"
+                f"{version.name} version {version.version}: the registry's files have digest {got[:12]}, but were "
+                f"registered with {version.content[:12]}: they were changed on the server. Publish the model again "
+                "under another name, or roll back to another version"
             )
         if not place.exists():  # another process may have been faster
             rename(partial, place)
@@ -119,7 +120,7 @@ def all_versions(client: MlflowClient, name: str) -> list[Version]:
         page = client.search_model_versions(f"name = '{name}'", page_token=token or None)
         found += page
         token = page.token or None
-    return sorted(map(as_version, found), key=lambda each: each.version)
+    return sorted(map(as_version, found), key=lambda version: version.version)
 
 
 def as_version(found: ModelVersion) -> Version:

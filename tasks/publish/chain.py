@@ -1,4 +1,4 @@
-"""The chain that led to the published model, as far as the stage was given it."""
+"""The published model's ancestors among the stage's inputs."""
 
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -18,45 +18,45 @@ class Link:
 
 
 def chain(job: Job) -> list[Link]:
-    """The artifacts that were given, parents before children. Their files are not read, only their
-    manifests: the weights of an ancestor need not be checked to tell about it. Raises ArtifactError."""
-    links = [Link(_title(name, manifest), manifest) for name, manifest in _manifests(job) if not _is_report(name)]
+    """The inputs, parents before children. Only manifests are read: an ancestor's weights need not be verified to
+    describe it. Raises ArtifactError."""
+    names = ["model", *job.names("models"), *job.names("parts")]
+    manifests = {name: _manifest(job, name) for name in names}
+    links = [
+        Link(str(manifest.facts.get("label", name.removeprefix("parts."))), manifest)
+        for name, manifest in manifests.items()
+    ]
     digests = {link.manifest.digest for link in links}
     placed: list[Link] = []
     while links:
         done = {link.manifest.digest for link in placed}
         ready = [link for link in links if not (set(link.manifest.parents.values()) & digests) - done]
-        placed += ready or links  # equal contents could close a circle
+        placed += ready or links  # equal contents could form a cycle
         links = [link for link in links if link not in placed]
     return placed
 
 
 def reports(job: Job) -> list[Manifest]:
-    """The evaluations, in the order in which they were given. Raises ArtifactError."""
-    return [manifest for name, manifest in _manifests(job) if _is_report(name)]
+    """The evaluations, in input order. Raises ArtifactError."""
+    return [_manifest(job, name) for name in job.names("reports")]
+
+
+def label_of(job: Job, name: str) -> str:
+    """The label of a model among the inputs. Raises ArtifactError."""
+    return str(_manifest(job, name).facts["label"])
 
 
 def shown_spec(manifest: Manifest) -> dict[str, Any]:
-    """The spec as it may be shown to others: without secrets, and of local paths only the last name."""
+    """The spec as it can be published: without secrets, and local paths cut to their last name."""
     return dict(_without_paths(redact(manifest.spec)))
 
 
-def _manifests(job: Job) -> list[tuple[str, Manifest]]:
-    found = []
-    for name, entry in job.inputs.items():
-        manifest = read_manifest(Path(entry["path"]))
-        if manifest.digest != entry["digest"]:
-            raise ArtifactError(f"{name} in {entry['path']}: digest {entry['digest'][:12]} was expected")
-        found.append((name, manifest))
-    return found
-
-
-def _is_report(name: str) -> bool:
-    return name.startswith("eval_")
-
-
-def _title(name: str, manifest: Manifest) -> str:
-    return str(manifest.facts.get("label", {"checkpoint": "pretrain"}.get(name, name)))
+def _manifest(job: Job, name: str) -> Manifest:
+    entry = job.inputs[name]
+    manifest = read_manifest(Path(entry["path"]))
+    if manifest.digest != entry["digest"]:
+        raise ArtifactError(f"{name} in {entry['path']}: digest {entry['digest'][:12]} was expected")
+    return manifest
 
 
 def _without_paths(value: Any) -> Any:

@@ -1,8 +1,7 @@
-"""The champion changes: by promotion, and back by rollback.
+"""Move the champion: promotion and rollback.
 
-MLflow moves an alias without looking at where it was. So a mover first hangs a claim on the registered
-model (a tag of its own) and then looks for others': of two at once at least one sees the other, and who
-sees another steps back and tries again.
+MLflow has no compare-and-set for aliases. So a writer first sets a claim on the registered model (a tag of its own) and
+then looks for other claims: of two concurrent writers at least one sees the other, backs off and retries.
 """
 
 import json
@@ -32,22 +31,21 @@ from tasks.publish.aliases import (
 from tasks.publish.registry import ask
 
 CLAIM = "baton.claim."
-CLAIM_S = 60.0  # a claim that stands this long is of a mover that died
+CLAIM_S = 60.0  # an older claim belongs to a process that died
 TERMS_KEPT = 30  # MLflow takes 5,000 characters a tag
 
 
 class ChampionChanged(StageError):
-    """The champion is not the version that was expected: another was promoted or rolled back meanwhile."""
+    """The champion is not the expected version: it was promoted or rolled back in the meantime."""
 
 
 class NoSuchVersion(StageError):
-    """There is no version to turn to."""
+    """There is no such version to roll back to."""
 
 
 def promote(name: str, version: int, expected: int | None) -> None:
-    """Make `version` champion if `expected` (None: nobody) is; it becomes `previous`. Called again, it
-    completes what was cut off. Raises ChampionChanged, StageError."""
-
+    """Make `version` champion if `expected` (None: no version) is champion now; that one becomes `previous`.
+    Idempotent: calling it again completes an interrupted call. Raises ChampionChanged, StageError."""
     claim = f"{CLAIM}{uuid4().hex}"
 
     def attempt(client: MlflowClient) -> None:
@@ -56,7 +54,7 @@ def promote(name: str, version: int, expected: int | None) -> None:
             now = number_at(model, CHAMPION)
             if now not in (version, expected):
                 raise ChampionChanged(
-                    f"the champion of {name} is {_said(now)}, not {_said(expected)}, which version {version} was "
+                    f"the champion of {name} is {_name(now)}, not {_name(expected)}, which version {version} was "
                     "compared with; compare it with the current champion: run the same command again"
                 )
             was = number_at(model, PREVIOUS) if now == version else now  # `previous` moves first
@@ -66,10 +64,10 @@ def promote(name: str, version: int, expected: int | None) -> None:
 
 
 def roll_back(name: str, to: int | None = None) -> tuple[Version, Version]:
-    """Make `previous`, or the earlier champion `to`, champion again; returns what was and what is. What was
-    becomes `previous`, so that a second rollback undoes the first. The versions after the one that is
-    turned back to are marked as rolled back until then. Raises NoSuchVersion, ChampionChanged, StageError."""
-    was, now = ask(lambda client: _turn(client, name, to))  # decided once, then done however often it takes
+    """Make `previous`, or the earlier champion `to`, champion again; returns the former and the new champion. The
+    former becomes `previous`, so that a second rollback undoes the first. The versions after the new champion are
+    marked as rolled back. Raises NoSuchVersion, ChampionChanged, StageError."""
+    was, now = ask(lambda client: _choose(client, name, to))  # chosen once; the move may be retried
     when = _utc()
     claim = f"{CLAIM}{uuid4().hex}"
 
@@ -77,7 +75,7 @@ def roll_back(name: str, to: int | None = None) -> tuple[Version, Version]:
         with claimed(client, name, claim):
             champion = number_at(find_model(client, name), CHAMPION)
             if champion not in (was.version, now.version):
-                raise ChampionChanged(f"the champion of {name} has just become {_said(champion)}; look, and try again")
+                raise ChampionChanged(f"the champion of {name} has just become {_name(champion)}; check it, and retry")
             _mark(client, all_versions(client, name), was.version, now.version, when)
             why = f"{'rolled back' if now.version < was.version else 'turned'} to version {now.version}"
             _move(client, name, was.version, now.version, why)
@@ -88,8 +86,8 @@ def roll_back(name: str, to: int | None = None) -> tuple[Version, Version]:
 
 @contextmanager
 def claimed(client: MlflowClient, name: str, mine: str) -> Iterator[None]:
-    """Be the only one who moves this model's aliases, while the tag `mine` is on it."""
-    seen: dict[str, float] = {}  # others' claims, and since when: by this process's clock alone
+    """Hold the exclusive right to move this model's aliases, while it has the tag `mine`."""
+    seen: dict[str, float] = {}  # others' claims and when they were first seen, by this process's own clock
     while True:
         client.set_registered_model_tag(name, mine, "1")
         model = find_model(client, name)
@@ -100,7 +98,7 @@ def claimed(client: MlflowClient, name: str, mine: str) -> Iterator[None]:
         for tag in others:
             if time.monotonic() - seen.setdefault(tag, time.monotonic()) > CLAIM_S:
                 client.delete_registered_model_tag(name, tag)
-        time.sleep(random.uniform(0.05, 0.5))  # two that step back together must not come back together
+        time.sleep(random.uniform(0.05, 0.5))  # random, so that two writers do not retry together
     try:
         yield
     finally:
@@ -120,8 +118,8 @@ def _move(client: MlflowClient, name: str, was: int | None, now: int, why: str) 
 
 def _write_terms(client: MlflowClient, name: str, version: int, change: Callable[[list[Any]], list[Any]]) -> None:
     past = terms(as_version(client.get_model_version(name, str(version))))
-    if (told := change(past)) != past:
-        client.set_model_version_tag(name, str(version), TERMS_TAG, json.dumps(told[-TERMS_KEPT:]))
+    if (changed := change(past)) != past:
+        client.set_model_version_tag(name, str(version), TERMS_TAG, json.dumps(changed[-TERMS_KEPT:]))
 
 
 def _begun(past: list[Any], when: str) -> list[Any]:
@@ -136,42 +134,43 @@ def _ended(past: list[Any], when: str, why: str) -> list[Any]:
 
 
 def _mark(client: MlflowClient, found: list[Version], was: int, now: int, when: str) -> None:
-    """What was rolled back together with `now` is so no more; what is after it is, if this goes backwards."""
-    before = {each.version: each.tags.get(ROLLED_BACK_TAG) for each in found}
+    """Clear the mark of the versions that were rolled back together with `now`; when moving backwards, mark the
+    versions after it."""
+    before = {version.version: version.tags.get(ROLLED_BACK_TAG) for version in found}
     after = {number: None if mark == before[now] else mark for number, mark in before.items()}
     if now < was:
         after |= {number: mark or when for number, mark in after.items() if number > now}
-    for each in found:
-        number, mark = each.version, after[each.version]
+    for version in found:
+        number, mark = version.version, after[version.version]
         if mark and mark != before[number]:
-            client.set_model_version_tag(each.name, str(number), ROLLED_BACK_TAG, mark)
+            client.set_model_version_tag(version.name, str(number), ROLLED_BACK_TAG, mark)
         elif before[number] and not mark:
-            client.delete_model_version_tag(each.name, str(number), ROLLED_BACK_TAG)
+            client.delete_model_version_tag(version.name, str(number), ROLLED_BACK_TAG)
 
 
-def _turn(client: MlflowClient, name: str, to: int | None) -> tuple[Version, Version]:
-    """The champion, and the version to turn to. Raises NoSuchVersion."""
+def _choose(client: MlflowClient, name: str, to: int | None) -> tuple[Version, Version]:
+    """The champion, and the version to roll back to. Raises NoSuchVersion."""
     model = find_model(client, name)
     if model is None:
-        known = ", ".join(sorted(each.name for each in client.search_registered_models())) or "none"
+        known = ", ".join(sorted(model.name for model in client.search_registered_models())) or "none"
         raise NoSuchVersion(f"{name}: no such model in the registry; there are: {known}")
     was, now = number_at(model, CHAMPION), to or number_at(model, PREVIOUS)
     if was is None:
         raise NoSuchVersion(f"{name}: no version is champion, so there is nothing to roll back")
     if now is None:
-        raise NoSuchVersion(f"{name}: version {was} is champion and none was before it: there is nothing to turn to")
-    found = {each.version: each for each in all_versions(client, name)}
-    earlier = [number for number, each in found.items() if terms(each) and number != was]
+        raise NoSuchVersion(f"{name}: version {was} is the first champion, so there is none to roll back to")
+    found = {version.version: version for version in all_versions(client, name)}
+    earlier = [number for number, version in found.items() if terms(version) and number != was]
     if now not in earlier:
-        said = ", ".join(map(str, earlier)) or "none"
-        raise NoSuchVersion(f"{name}: version {now}: not an earlier champion; those are: {said} (champion: {was})")
+        known = ", ".join(map(str, earlier)) or "none"
+        raise NoSuchVersion(f"{name}: version {now}: not an earlier champion; those are: {known} (champion: {was})")
     return found[was], found[now]
 
 
-def _said(version: int | None) -> str:
-    return "nobody" if version is None else f"version {version}"
+def _name(version: int | None) -> str:
+    return "none" if version is None else f"version {version}"
 
 
 def _utc() -> str:
-    """In milliseconds: two moves within a second have an order."""
+    """With milliseconds, so that two moves within a second have an order."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,24 +1,31 @@
-"""Publish a model: its files with a card made from the run, and a version in the model registry.
+"""Publish a model: its files with a card about the run, and a version in the model registry.
 
-In: "model" (a Hugging Face directory); "eval_<label>", "from_<label>", "corpus", "checkpoint", "shards"
-and "tokenizer" are only told about: on the card, and where they are in the version's tags. Out: the
-model's directory with README.md. The registry's version is a fact of the artifact and not part of its
-content, so that a second registry does not make it another model.
+In: "model" (a Hugging Face directory). "models.0", … (those that it was tuned from), "reports.0", … (evaluations) and
+"parts.corpus", "parts.tokenizer", … are described on the card, and some of their locations are tags of the version.
+Out: the model's directory with README.md. The registry's version is a fact of the artifact and not part of its
+content, so that its digest is the same in a second registry.
 """
 
 import json
 
 from infra.durable import sync_tree
-from infra.tracking.words import mlflow_name
+from infra.tracking.mlflow_records import mlflow_name
 from tasks.job import Job, main
 from tasks.manifest import content_digest, read_manifest
 from tasks.publish.card import model_card
-from tasks.publish.chain import chain, reports
+from tasks.publish.chain import chain, label_of, reports
 from tasks.publish.copy import CARD, copy_model
 from tasks.publish.registry import PART_TAG, PATIENCE_S, Publication, register
 from tasks.publish.spec import PublishSpec
 
-PARTS = ("corpus", "shards", "checkpoint", "tokenizer", "from_base", "model")
+# what continuous training needs of its generations (tasks/promote/ledger.py): the name in the tag -> the input
+PARTS = {
+    "corpus": "parts.corpus",
+    "shards": "parts.shards",
+    "checkpoint": "parts.pretrain",
+    "tokenizer": "parts.tokenizer",
+    "model": "model",
+}
 
 
 def work(job: Job) -> None:
@@ -29,9 +36,9 @@ def work(job: Job) -> None:
 
     job.progress(0, 2, "steps", now="copying")
     copy_model(directory, job.output)
-    (job.output / CARD).write_text(model_card(spec, model, links, evaluations))
+    (job.output / CARD).write_text(model_card(spec, model, links, evaluations), encoding="utf-8")
 
-    sync_tree(job.output)  # before the registry vouches for it
+    sync_tree(job.output)  # before the registry refers to it
 
     job.progress(1, 2, "steps", now="registering")
     label = model.facts["label"]
@@ -43,9 +50,12 @@ def work(job: Job) -> None:
     }
     scores = {f"baton.eval.{name}": f"{metric['value']:.4f}" for name, metric in measured.items()}
     scores |= {f"baton.metric.{name}": json.dumps(metric) for name, metric in measured.items()}
-    parts = {name: job.inputs[name] for name in PARTS if name in job.inputs}
+    parts = {part: job.inputs[name] for part, name in PARTS.items() if name in job.inputs}
+    for name in job.names("models"):
+        if label_of(job, name) == "base":
+            parts["from_base"] = job.inputs[name]
     places = {
-        f"{PART_TAG}{name}": f"{each['digest']} {each.get('place', each['path'])}" for name, each in parts.items()
+        f"{PART_TAG}{part}": f"{entry['digest']} {entry.get('place', entry['path'])}" for part, entry in parts.items()
     }
     version = register(
         Publication(
@@ -56,7 +66,7 @@ def work(job: Job) -> None:
             description=spec.description or f"{label} model of {model.facts['parameters']:,} parameters, made by Baton",
             tags={"baton.label": label, "baton.model": model.digest, **places, **scores},
         ),
-        waiting=lambda waited: job.progress(waited, PATIENCE_S, "s of waiting for the model registry"),
+        waiting=lambda waited: job.progress(waited, PATIENCE_S, "s waiting for the model registry"),
     )
     job.finish(label=label, registry_name=spec.name, registry_version=version)
 

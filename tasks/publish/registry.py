@@ -1,8 +1,8 @@
-"""A version in MLflow's model registry, once for each content.
+"""Versions in MLflow's model registry, one for each content.
 
-The version carries the artifact's digest as a tag, by which it is found again: publishing the same
-files to the same registry gives the same version. A server gets the files (it takes no path of another
-machine); an embedded store points to the published directory.
+A version has the artifact's digest as a tag: publishing the same files to the same registry again returns the same
+version. The files are uploaded to a server, which accepts no paths; an embedded store refers to the published
+directory.
 """
 
 import os
@@ -21,9 +21,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from infra.tracking.redact import redact_text
 from infra.tracking.sqlite import make_tables, require_store
-from infra.tracking.sqlite_file import damage, store_file
+from infra.tracking.sqlite_file import StoreAway, damage, store_file
 from infra.tracking.store import (
-    StoreAway,
     TrackingUnreachable,
     artifact_location,
     experiment_name,
@@ -35,24 +34,24 @@ from tasks.job import StageError
 
 T = TypeVar("T")
 
-PATIENCE_S = 120.0  # how long a registry may be away
+PATIENCE_S = 120.0  # how long a registry may be unreachable
 PAUSE_S = 2.0
-UPLOAD_TIMEOUT_S = 120  # of one answer: a server that stores a large file takes its time
+UPLOAD_TIMEOUT_S = 120  # per response: a server that stores a large file is slow
 
 DIGEST_TAG = "baton.digest"
 PART_TAG = "baton.part."  # + name: "<digest> <place>" of an artifact that the model was made of
 
-# MLflow's words for: try again later
-_PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")
+# MLflow's error codes of transient errors
+_TRANSIENT = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")
 
 
 class RegistryAway(StageError):
-    """The model registry has not answered for long; later it may."""
+    """The model registry is unreachable for longer than the timeout; it may come back."""
 
 
 @dataclass(frozen=True)
 class Publication:
-    """What is to be in the registry."""
+    """A version to register."""
 
     name: str
     alias: str | None
@@ -63,8 +62,8 @@ class Publication:
 
 
 def register(what: Publication, waiting: Callable[[float], None], patience_s: float = PATIENCE_S) -> str:
-    """Make or find the version; returns its number. `waiting(seconds)` is called while the registry is
-    away. Raises StageError when it stays away for `patience_s`, or refuses."""
+    """Create or find the version; returns its number. `waiting(seconds)` is called while the registry is unreachable.
+    Raises StageError if it stays unreachable for `patience_s`, or refuses."""
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(UPLOAD_TIMEOUT_S)
 
     def attempt(client: MlflowClient) -> str:
@@ -72,7 +71,7 @@ def register(what: Publication, waiting: Callable[[float], None], patience_s: fl
         if version:
             _retag(client, what, version)
         else:
-            version = _make(client, what, tracking_uri())
+            version = _create(client, what, tracking_uri())
         if what.alias:
             client.set_registered_model_alias(what.name, what.alias, version)
         return version
@@ -86,9 +85,9 @@ def ask(
     patience_s: float = PATIENCE_S,
     prepare: Callable[[str], None] = require_store,
 ) -> T:
-    """Call `attempt` with the registry's client until it succeeds; what looks like it will pass is waited
-    for, and `waiting(seconds)` called. Raises StageError when it stays away for `patience_s`, or refuses.
-    An SQLite store is never made, unless by `prepare`."""
+    """Call `attempt` with the registry's client until it succeeds; transient errors are retried, and
+    `waiting(seconds)` is called. Raises StageError if the registry stays unreachable for `patience_s`, or refuses.
+    An SQLite store is created by `prepare` only."""
     prepare_client()
     uri = tracking_uri()
     started = time.monotonic()
@@ -96,24 +95,24 @@ def ask(
         try:
             prepare(uri)
             return attempt(MlflowClient(uri))
-        except StoreAway as error:  # a restore or a remount may be under way
-            reason, passing = str(error), True
+        except StoreAway as error:  # a restore or a remount may be in progress
+            reason, transient = str(error), True
         except TrackingUnreachable as error:
             raise StageError(str(error)) from error
         except (MlflowException, SQLAlchemyError) as error:
             reason = str(error).partition("\n")[0]
-            passing = not isinstance(error, MlflowException) or error.error_code in _PASSING
+            transient = not isinstance(error, MlflowException) or error.error_code in _TRANSIENT
             if (path := store_file(uri)) and (damaged := damage(path, reason)):
                 raise StageError(str(damaged)) from error
-        except RequestException as error:  # the connection broke while files were sent
-            reason, passing = str(error).partition("\n")[0], True
+        except RequestException as error:  # the connection broke during an upload
+            reason, transient = str(error).partition("\n")[0], True
         waited = time.monotonic() - started
-        if not passing:
+        if not transient:
             raise StageError(f"the model registry {shown_uri()} refuses: {redact_text(reason)[:500]}")
         if waited + PAUSE_S > patience_s:
             raise RegistryAway(
                 f"the model registry {shown_uri()} has not answered for {waited:.0f} s ({redact_text(reason)[:600]}). "
-                "Start it and run the same command again, which goes on from here."
+                "Start it and run the same command again to continue from here."
             )
         waiting(waited)
         time.sleep(PAUSE_S)
@@ -127,14 +126,14 @@ def _find(client: MlflowClient, what: Publication) -> str | None:
 
 
 def _retag(client: MlflowClient, what: Publication, version: str) -> None:
-    """Bring the tags up to what is said now: an artifact may have another place than at the first try."""
-    there = client.get_model_version(what.name, version).tags
+    """Update the tags: an artifact may have another location than at the first attempt."""
+    current = client.get_model_version(what.name, version).tags
     for key, value in what.tags.items():
-        if there.get(key) != value:
+        if current.get(key) != value:
             client.set_model_version_tag(what.name, version, key, value)
 
 
-def _make(client: MlflowClient, what: Publication, uri: str) -> str:
+def _create(client: MlflowClient, what: Publication, uri: str) -> str:
     try:
         client.create_registered_model(what.name)
     except MlflowException as error:
@@ -150,14 +149,14 @@ def _make(client: MlflowClient, what: Publication, uri: str) -> str:
         description=what.description,
     )
     first = _find(client, what) or made.version
-    if first != str(made.version):  # two at once: the first one counts
+    if first != str(made.version):  # concurrent publications: the first one wins
         client.delete_model_version(what.name, made.version)
     return str(first)
 
 
 def _upload(client: MlflowClient, what: Publication) -> str:
-    """The files as a model of MLflow's; returns its id. One that is there already is taken; one whose
-    upload was cut off is filled again."""
+    """Upload the files as an MLflow logged model; returns its id. An existing one is reused, an interrupted upload is
+    completed."""
     experiment = client.get_experiment_by_name(experiment_name())
     where = experiment.experiment_id if experiment else client.create_experiment(experiment_name(), artifact_location())
     found = client.search_logged_models([where], f"tags.`{DIGEST_TAG}` = '{what.digest}'")

@@ -1,4 +1,4 @@
-"""What a published model is called and what its card says about its use."""
+"""The spec of publishing: the model's name, alias, and what its card says."""
 
 import re
 

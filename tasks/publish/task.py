@@ -1,45 +1,23 @@
-"""The last model of a run, published, as a Flyte task."""
-
-from typing import Any
+"""Publish a model, as a Flyte task."""
 
 import images
 from infra.launch import Engine
-from tasks.artifacts import (
-    Corpus,
-    EvalReport,
-    HFModel,
-    MegatronCheckpoint,
-    PublishedModel,
-    TokenizedCorpus,
-    Tokenizer,
-)
+from tasks.artifacts import Artifact, EvalReport, HFModel, PublishedModel
 from tasks.publish.spec import PublishSpec
 from tasks.stage import run, stage
 
-ENGINE = Engine("publish", "tasks.publish.publish", version="2")
+ENGINE = Engine("publish", "tasks.publish.publish", version="3")
 
 
 @stage(ENGINE, image=images.DATA)
 def publish(
     spec: PublishSpec,
     model: HFModel,
-    reports: list[EvalReport],
     models: list[HFModel],
-    more_corpora: list[Corpus],
-    corpus: Corpus | None = None,
-    checkpoint: MegatronCheckpoint | None = None,
-    shards: TokenizedCorpus | None = None,
-    tokenizer: Tokenizer | None = None,
+    reports: list[EvalReport],
+    parts: dict[str, Artifact],
 ) -> PublishedModel:
-    """The model with a card made from the run, and its version in the model registry. `models` (those it
-    came from), the corpora, `checkpoint`, `shards` and `tokenizer` are only told about."""
-    told: dict[str, Any] = {
-        **{f"eval_{report.label}": report for report in reports},
-        **{f"from_{each.label}": each for each in models if each.digest != model.digest},
-        "corpus": corpus,
-        **{f"corpus_{number}": each for number, each in enumerate(more_corpora, 2)},
-        "checkpoint": checkpoint,
-        "shards": shards,
-        "tokenizer": tokenizer,
-    }
-    return run(ENGINE, PublishedModel, spec, model=model, **{name: item for name, item in told.items() if item})
+    """Publish the model with its card, as a version in the model registry. The card covers `models` (those it was
+    tuned from), their `reports`, and `parts` by name: corpus, tokenizer, …"""
+    before = [other for other in models if other.digest != model.digest]
+    return run(ENGINE, PublishedModel, spec, model=model, models=before, reports=reports, parts=parts)

@@ -1,15 +1,14 @@
-"""The run's artifacts as a graph: who was made of whom, by the parents' digests."""
+"""Draw an execution's artifacts as a graph, by their parents' digests."""
 
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from infra.charts import Figure
-from tasks.report.source import Source
+from tasks.pages.source import Source
 
 BOX_WIDTH, BOX_HEIGHT = 124, 44
 PITCH_X, PITCH_Y = 150, 72  # from one box to the next
-
 
 BOX = Markup(
     '<g class="node" transform="translate({} {})"><title>{} {}</title>'
@@ -21,7 +20,7 @@ BOX = Markup(
 @dataclass(frozen=True)
 class Node:
     source: Source
-    layer: int  # how many steps from a root
+    layer: int  # the longest path from a root
     lane: int
     parents: tuple[int, ...]  # indices of nodes
 
@@ -29,17 +28,17 @@ class Node:
 def lineage(sources: list[Source]) -> Figure:
     """Left to right on a wide screen, top to bottom on a phone."""
     nodes = layout(sources)
-    said = []
+    edges = []
     for node in nodes:
         made_of = " and ".join(nodes[parent].source.name for parent in node.parents)
-        said.append(f"{node.source.name} from {made_of}" if made_of else f"{node.source.name} from outside")
-    alt = "Lineage: " + "; ".join(said)
+        edges.append(f"{node.source.name} from {made_of}" if made_of else f"{node.source.name} from outside")
+    alt = "Lineage: " + "; ".join(edges)
     return Figure(_draw(nodes, alt, down=False), alt, narrow=_draw(nodes, alt, down=True))
 
 
 def layout(sources: list[Source]) -> list[Node]:
-    """One node a source, in layers, so that every arrow points to a later layer. Only arrows that
-    say something new are kept: a parent that is also a parent's ancestor is left out."""
+    """One node per source, in layers, so that every arrow points to a later layer. The graph is transitively reduced:
+    a parent that is also an ancestor of another parent gets no arrow."""
     at = {source.manifest.digest: index for index, source in enumerate(sources)}
     parents = [
         {at[digest] for digest in source.manifest.parents.values() if digest in at and at[digest] != index}
@@ -51,7 +50,7 @@ def layout(sources: list[Source]) -> list[Node]:
     def visit(index: int) -> None:
         if index in layers:
             return
-        ancestors[index], layers[index] = set(), 0  # set first: equal contents could close a circle
+        ancestors[index], layers[index] = set(), 0  # set first: equal contents could form a cycle
         for parent in parents[index]:
             visit(parent)
             ancestors[index] |= {parent} | ancestors[parent]
@@ -62,7 +61,7 @@ def layout(sources: list[Source]) -> list[Node]:
     direct = [{one for one in of if not any(one in ancestors[other] for other in of - {one})} for of in parents]
     has_children = set().union(*direct) if direct else set()
     lanes: dict[int, list[int]] = {}
-    # what others are made of comes first, so that the main chain is a straight line
+    # nodes with children come first, so that the main chain is a straight line
     for index in sorted(range(len(sources)), key=lambda i: (layers[i], i not in has_children, i)):
         lanes.setdefault(layers[index], []).append(index)
     return [

@@ -1,24 +1,26 @@
-"""The engine: one `report.html` and one `report.md` for an execution, from its artifacts.
+"""Write `report.html` and `report.md` for an execution, from its artifacts.
 
-Whatever stages the recipe had are shown; none is needed. The web page has everything, the Markdown
-is its beginning: the same blocks, so the same numbers.
+No stage is required: the report covers those that the recipe has. The web page has everything, the Markdown its first
+sections, from the same blocks.
 """
 
 from pathlib import Path
 
+from infra.commands import command
 from infra.tracking.store import tracking_hint
+from tasks.evaluate.results import read_results
 from tasks.job import Job, main
-from tasks.report.bar import verdict
-from tasks.report.blocks import Block, Cell, List, Mark, Section, Table, Title
-from tasks.report.decision import decision
-from tasks.report.html import page
+from tasks.pages.blocks import Block, Cell, List, Mark, Section, Table, Title
+from tasks.pages.decision import decision
+from tasks.pages.html import page
+from tasks.pages.markdown import markdown
+from tasks.pages.samples import SHOWN, samples
+from tasks.pages.scores import score_bars, score_table, seed_table, set_table
+from tasks.pages.source import Source, open_source
+from tasks.pages.stages import ORDER, about, heading
+from tasks.report.acceptance_gate import verdict
 from tasks.report.lineage import lineage
-from tasks.report.markdown import markdown
-from tasks.report.samples import SHOWN, samples
-from tasks.report.scores import score_bars, score_table, seed_table, set_table
-from tasks.report.source import Source, open_source
 from tasks.report.spec import ReportSpec
-from tasks.report.stages import about, heading
 from tasks.report.times import about_execution, times
 
 RUN = "pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl"
@@ -29,7 +31,8 @@ def work(job: Job) -> None:
     sources = []
     for done, name in enumerate(job.inputs):
         job.progress(done, len(job.inputs), "artifacts")
-        sources.append(open_source(job.input(name), name))
+        sources.append(open_source(job.input(name), name.removeprefix("parts.")))
+    sources.sort(key=lambda source: ORDER.index(source.manifest.kind) if source.manifest.kind in ORDER else len(ORDER))
     job.empty_output()
     html = job.output / "report.html"
     html.write_text(page(spec.title, whole(spec, sources)), encoding="utf-8")
@@ -40,62 +43,58 @@ def work(job: Job) -> None:
 
 def whole(spec: ReportSpec, sources: list[Source]) -> list[Block]:
     """The web page."""
-    evaluations = _of_kind(sources, "eval_report")
-    pages: list[Block] = [Section(heading(each), about(each)) for each in sources if each not in evaluations]
+    others = [source for source in sources if source.manifest.kind != "eval_report"]
+    pages: list[Block] = [Section(heading(source), about(source)) for source in others]
     return [*summary(spec, sources), *_section("Lineage", _lineage(sources)), *pages]
 
 
 def summary(spec: ReportSpec, sources: list[Source], shown: int = SHOWN) -> list[Block]:
-    """What a person wants to know first; `shown` sample prompts."""
-    evaluations = _of_kind(sources, "eval_report")
-    result = [block for each in _of_kind(sources, "decision") for block in decision(each)]
-    if evaluations:
+    """The first sections: results, `shown` sample prompts, times."""
+    results = [read_results(source.directory) for source in _of_kind(sources, "eval_report")]
+    result = [block for source in _of_kind(sources, "decision") for block in decision(source)]
+    if results:
         result += [
-            *verdict(_of_kind(sources, "hf_model"), evaluations),
-            score_table(evaluations),
-            *seed_table(evaluations),
-            *set_table(evaluations),
-            *score_bars(evaluations),
+            *verdict(_of_kind(sources, "hf_model"), results),
+            score_table(results),
+            *seed_table(results),
+            *set_table(results),
+            *score_bars(results),
         ]
     how_many = "1 artifact" if len(sources) == 1 else f"{len(sources)} artifacts"
     return [
         Title(spec.title, " · ".join([*about_execution(spec.execution), how_many])),
         *_section("Result", result),
-        *_section("What the models write", samples(evaluations, shown)),
+        *_section("What the models write", samples(results, shown)),
         *_section("Time", times(spec.execution)),
     ]
 
 
 def where_next(sources: list[Source], html: Path) -> Section:
-    """The last lines on the terminal."""
+    """The last section in the terminal."""
     items = [("Report:", str(html))]
-    items += [("Published model:", str(each.directory)) for each in _of_kind(sources, "published_model")]
-    items += [("Every number over time:", tracking_hint())]
+    items += [("Published model:", str(source.directory)) for source in _of_kind(sources, "published_model")]
+    items += [("All metrics over time:", tracking_hint())]
     if _of_kind(sources, "decision"):
-        names = {each.manifest.facts["registry_name"] for each in _of_kind(sources, "published_model")}
-        items += [("To turn the champion back:", f"python -m workflows.rollback {name}") for name in names]
-        return Section("Where to look next", [List(items)])
-    items += [
-        (
-            "To run a changed copy of the recipe (what it does not touch comes from the cache):",
-            f"{RUN} --recipe mine.yaml",
-        )
-    ]
+        names = {source.manifest.facts["registry_name"] for source in _of_kind(sources, "published_model")}
+        items += [("To roll the champion back:", command(f"python -m workflows.rollback {name}")) for name in names]
+    else:
+        label = "To run a changed copy of the recipe (unchanged stages come from the cache):"
+        items += [(label, command(f"{RUN} --recipe mine.yaml"))]
     return Section("Where to look next", [List(items)])
 
 
 def _lineage(sources: list[Source]) -> list[Block]:
     if not sources:
         return []
-    names = {each.manifest.digest: each.name for each in sources}
+    names = {source.manifest.digest: source.name for source in sources}
     rows: list[list[Cell]] = [
         [
-            each.name,
-            each.manifest.kind.replace("_", " "),
-            Mark(each.digest, "quiet"),
-            ", ".join(names.get(digest, digest[:12]) for digest in each.manifest.parents.values()) or "–",
+            source.name,
+            source.manifest.kind.replace("_", " "),
+            Mark(source.digest, "quiet"),
+            ", ".join(names.get(digest, digest[:12]) for digest in source.manifest.parents.values()) or "–",
         ]
-        for each in sources
+        for source in sources
     ]
     return [lineage(sources), Table("Artifacts", ["name", "kind", "digest", "made from"], rows, "llll")]
 
@@ -105,7 +104,7 @@ def _section(title: str, blocks: list[Block]) -> list[Block]:
 
 
 def _of_kind(sources: list[Source], kind: str) -> list[Source]:
-    return [each for each in sources if each.manifest.kind == kind]
+    return [source for source in sources if source.manifest.kind == kind]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a report is about."""
+"""The spec of a report."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from tasks.spec import StageSpec
 
 
 class ReportSpec(StageSpec):
-    """One report belongs to one execution: the execution's id is what tells it from another."""
+    """A report of one execution, identified by its id."""
 
     title: str = Field("Baton", min_length=1, max_length=200, description="the report's headline")
     execution: str = Field(

@@ -1,15 +1,15 @@
-"""When an execution was, of what code, and how long each of its stages took: by the tracking spool."""
+"""Start time, code version and stage durations of an execution, from the tracking spool."""
 
 import time
 
 from infra.text import duration
 from infra.tracking.spool import Execution, StageRun, execution_folder, read_execution, read_stage, stage_folders
-from tasks.report.blocks import Block, Cell, Mark, Table, Text
+from tasks.pages.blocks import Block, Cell, Mark, Table, Text
 from tasks.seeds import title_of
 
 
 def about_execution(execution_id: str) -> list[str]:
-    """A few words for the headline."""
+    """The parts of the report's subtitle."""
     execution = _find(execution_id)
     if execution is None:
         return []
@@ -23,7 +23,7 @@ def about_execution(execution_id: str) -> list[str]:
 
 
 def times(execution_id: str) -> list[Block]:
-    """A row a stage that has ended, in order of their beginnings; nothing without an execution."""
+    """A row per finished stage, by start time; empty without an execution."""
     if not execution_id:
         return []
     execution = _find(execution_id)
@@ -41,12 +41,12 @@ def times(execution_id: str) -> list[Block]:
     ]
     if ended:
         whole = duration(max(end for _, end in ended) - execution.started)
-        rows.append([Mark("from start to here", "best"), Mark(whole, "best"), ""])
-    return [Table("Stages of this execution", ["stage", "time", "how"], rows, "lrl")]
+        rows.append([Mark("total so far", "best"), Mark(whole, "best"), ""])
+    return [Table("Stages of this execution", ["stage", "time", "status"], rows, "lrl")]
 
 
 def _title(run: StageRun) -> str:
-    """Of a stage that tunes a model, with the model's name and seed; an evaluation's title has its model's label."""
+    """The title of a stage: with the model's name and seed if it tunes one."""
     label = run.params.get("label")
     return title_of(run.title, label) if label else run.title
 

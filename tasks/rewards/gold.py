@@ -1,11 +1,11 @@
-"""Before any training: does each reward score the rows' own answers higher than the answers of other rows?
+"""Check before training that each reward scores a row's own answer higher than other rows' answers.
 
-    for line in check_gold(rewards, rows): …      # raises StageError with the table when one does not
+    for line in check_gold(rewards, rows): …      # raises StageError with the table if one doesn't
 
 A row's own answer is its `completion`, else the first of `answer`, `solution`, `ground_truth` that is text or a number.
-A reward that compares with a column of the rows (it has a parameter of that name; `gold: true`) must score the own
-answers higher. Another, such as one for length or format, is shown in the table only, unless its score of the same
-text differs from row to row, and is lower for the own answers. `gold: false` takes a reward out.
+A reward that compares with a column of the rows (it has a parameter of that name, or `gold: true`) must score own
+answers higher. Others, such as length or format, are only listed in the table, unless their score of the same text
+differs between rows and is lower for own answers. `gold: false` excludes a reward.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,53 +20,53 @@ from tasks.rewards.call import text_of
 from tasks.rewards.scorer import Scorer
 from tasks.rewards.spec import RewardSpec
 
-ROWS = 64  # enough for a reward that tells right from wrong, and little for a judge
+ROWS = 64  # enough to tell right from wrong, and few requests for a judge
 _WAYS_OUT = (
-    "Correct the function (or its column), give the rows a `completion` with an answer as a model should write it, or "
-    "say `gold: false` for a reward that is not about the right answer."
+    "Fix the function (or its column), give the rows a `completion` written as a model should answer, or set "
+    "`gold: false` for a reward that doesn't measure correctness."
 )
 
 
 @dataclass(frozen=True)
 class GoldLine:
-    """What one reward says of the rows' own answers and of others', on average."""
+    """One reward's mean score of the rows' own answers and of other rows' answers."""
 
     reward: str
     own: float | None  # None: it applies to none of these rows
     others: float | None
-    rows: int  # that it applies to
+    rows: int  # number of rows that it applies to
     fault: str = ""
-    example: str = ""  # a row that it scores wrongly
+    example: str = ""  # a row scored wrongly
 
 
 def check_gold(
     rewards: Sequence[RewardSpec], rows: Iterable[Mapping[str, Any]], encode: Callable[[str], list[int]] | None = None
 ) -> list[GoldLine]:
-    """The table, a line for each reward; empty when the rows have no two answers. `encode` makes the tokens of a
-    text, for rewards that look at completion_ids; without it, those are left out. Raises StageError."""
+    """Score own and other answers; one line per reward, none if the rows have fewer than two distinct answers. `encode`
+    tokenizes text for rewards that need completion_ids; without it, those are skipped. Raises StageError."""
     known_rows = list(islice(rows, ROWS))
     known = [(row, answer) for row in known_rows if (answer := own_answer(row)) is not None and "prompt" in row]
     pairs = [(row, answer, other) for row, answer in known if (other := _other(row, known)) is not None]
-    asked = [reward for reward in rewards if reward.gold or (reward.gold is None and _may_compare(reward))]
-    if not pairs or not asked:
+    checked = [reward for reward in rewards if reward.gold or (reward.gold is None and _may_compare(reward))]
+    if not pairs or not checked:
         return []
     prompts = [row["prompt"] for row, _, _ in pairs]
     names = {name for row, _, _ in pairs for name in row} - {"prompt"}
     columns = {name: [row.get(name) for row, _, _ in pairs] for name in sorted(names)}
-    with Scorer(asked) as scorer:
-        seeing = [reward for reward in asked if encode or not scorer.columns[reward.label].get("completion_ids")]
-        if len(seeing) < len(asked):
-            return check_gold(seeing, known_rows)
+    with Scorer(checked) as scorer:
+        usable = [reward for reward in checked if encode or not scorer.columns[reward.label].get("completion_ids")]
+        if len(usable) < len(checked):
+            return check_gold(usable, known_rows)
 
         def score(answers: list[Any]) -> dict[str, list[float | None]]:
             ids = [encode(text_of(answer)) for answer in answers] if encode else None
             return scorer.score(prompts, answers, columns, completion_ids=ids).rewards
 
         own, others = score([answer for _, answer, _ in pairs]), score([other for _, _, other in pairs])
-        named = scorer.columns
+        parameters = scorer.columns
     lines = []
-    for reward in asked:
-        must = reward.gold or reward.builtin is not None or bool(names & named[reward.label].keys())
+    for reward in checked:
+        must = reward.gold or reward.builtin is not None or bool(names & parameters[reward.label].keys())
         lines.append(_line(reward.label, must, pairs, own[reward.label], others[reward.label]))
     if faults := [line for line in lines if line.fault]:
         raise StageError(f"{table(lines)}\n{faults[0].example}{_WAYS_OUT}")
@@ -74,7 +74,7 @@ def check_gold(
 
 
 def own_answer(row: Mapping[str, Any]) -> Any:
-    """A row's own answer as a completion: a list of messages where its prompt is one; None when it has none."""
+    """A row's own answer as a completion (messages if its prompt is messages); None if it has no answer."""
     for name in ("completion", *ANSWERS):
         value = row.get(name)
         if isinstance(value, list) and value and isinstance(value[0], dict):
@@ -86,7 +86,7 @@ def own_answer(row: Mapping[str, Any]) -> Any:
 
 
 def table(lines: Sequence[GoldLine]) -> str:
-    """For people."""
+    """Format the lines as a text table."""
     width = max(len(line.reward) for line in lines)
     shown = [f"{'reward':{width}}  {'own answers':>12}  {'of other rows':>13}  {'rows':>5}"]
     for line in lines:
@@ -100,8 +100,8 @@ def _may_compare(reward: RewardSpec) -> bool:
 
 
 def _other(row: Mapping[str, Any], known: Sequence[tuple[Mapping[str, Any], Any]]) -> Any:
-    """The answer of the next row that has another one."""
-    at = next(index for index, (each, _) in enumerate(known) if each is row)
+    """The answer of the next row whose answer differs."""
+    at = next(index for index, (one, _) in enumerate(known) if one is row)
     answer = known[at][1]
     return next((other for _, other in (*known[at + 1 :], *known[:at]) if other != answer), None)
 
@@ -124,7 +124,7 @@ def _line(
     by_text = {repr(pair[1]): mine for mine, _, pair in both}
     by_row = any(by_text.get(repr(pair[2]), other) != other for _, other, pair in both)
     fault = "not higher" if must and first <= second else "lower" if by_row and first < second else ""
-    wrong = min(both, key=lambda each: each[0] - each[1])
+    wrong = min(both, key=lambda scores: scores[0] - scores[1])
     example = (
         f"Reward {name} gives {wrong[0]:g} to {wrong[2][1]!r:.100} for the prompt {wrong[2][0]['prompt']!r:.100}.\n"
     )

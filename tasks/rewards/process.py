@@ -1,4 +1,4 @@
-"""A process that runs some rewards (worker.py), from its owner's side."""
+"""Start a subprocess that runs rewards (worker.py), and send it requests."""
 
 import json
 import os
@@ -10,22 +10,22 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from infra.home import QUIET
-from infra.watch import kill_group
+from infra.paths import QUIET
+from infra.supervisor import kill_group
 from tasks.job import StageError
 from tasks.rewards.worker import SOURCES, STACKS
 
-# Of the environment, what a function may need to run; nothing that may hold a key
+# environment variables that a function may need to run; none that may contain a key
 VISIBLE = (
     "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_NUM_THREADS",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "HF_HOME", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
 )  # fmt: skip
-GRACE_S = 10.0  # beyond its functions' own limits, for a process that its own watch does not end
+GRACE_S = 10.0  # beyond the functions' timeouts, until a worker that hasn't ended itself is killed
 _PLACE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
 
 
 class Process:
-    """Started when made. It sees no environment but VISIBLE and what `environment` names."""
+    """A running worker, whose environment has only VISIBLE and the variables named in `environment`."""
 
     def __init__(self, folder: Path, own: bool, environment: list[str]) -> None:
         self.folder = folder
@@ -39,7 +39,7 @@ class Process:
             stdout=subprocess.PIPE,
             text=True,
             cwd=folder / SOURCES,
-            start_new_session=True,  # a group of its own, so that its children end with it
+            start_new_session=True,  # a process group, so that its children end with it
             env=QUIET | {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"} | seen | {"PYTHONPATH": path},
         )
 
@@ -47,12 +47,12 @@ class Process:
         self._ends.start()
 
     def _end_children(self) -> None:
-        """A child that outlives the process would hold the other end of our pipe."""
+        """Kill children that outlive the process, since they hold the other end of the pipe."""
         self._process.wait()
         kill_group(self._process.pid, signal.SIGKILL)
 
     def ask(self, request: str, limit_s: float) -> dict[str, Any]:
-        """The answer to a request, one line of JSON. Raises StageError with what became of the function."""
+        """Send a request, one line of JSON, and return the answer. Raises StageError with the function's failure."""
         assert self._process.stdin and self._process.stdout
         last: dict[str, Any] = {"at": "functions"}
         timer = threading.Timer(limit_s + GRACE_S, self._kill)
@@ -67,38 +67,38 @@ class Process:
                 if "error" in last and "at" not in last:
                     break
         except (OSError, ValueError):
-            pass  # it has ended, perhaps earlier (its pipes are closed); how is said below
+            pass  # the process has ended (its pipes are closed); reported below
         finally:
             timer.cancel()
-        raise StageError(f"reward {last['error']}" if "error" in last else self._end(last))
+        raise StageError(f"reward {last['error']}" if "error" in last else self._failure(last))
 
     def close(self) -> None:
-        """End it, and its children."""
+        """Kill the process and its children."""
         self._kill()
         self._ends.join()
         for pipe in filter(None, (self._process.stdin, self._process.stdout)):
             try:
                 pipe.close()
             except OSError:
-                pass  # words that nobody has read
+                pass  # a request that was not read
 
     def _kill(self) -> None:
         if self._process.poll() is None:
             kill_group(self._process.pid, signal.SIGKILL)
 
-    def _end(self, last: dict[str, Any]) -> str:
-        """What became of a process that gives no answer, in words; `last` is what it was at."""
+    def _failure(self, last: dict[str, Any]) -> str:
+        """Format the failure of a process that sent no answer; `last` is its last message."""
         self.close()
         stacks = self.folder / STACKS
-        main = stacks.read_text(errors="replace").rpartition("Thread ")[2] if stacks.exists() else ""  # it stands last
-        places = list(_PLACE.finditer(main))
-        if places:
+        main = stacks.read_text(errors="replace").rpartition("Thread ")[2] if stacks.exists() else ""  # it comes last
+        frames = list(_PLACE.finditer(main))
+        if frames:
             sources = self.folder / SOURCES
-            theirs = [place for place in places if Path(place["file"]).is_relative_to(sources)]
-            place = (theirs or places)[0]
-            name = Path(place["file"]).relative_to(sources) if theirs else Path(place["file"]).name
-            where = f"it stands at {name}, line {place['line']}, in {place['function']}"
-            return f"reward {last['at']} was not done within {last['limit']}: {where}"
+            user_frames = [frame for frame in frames if Path(frame["file"]).is_relative_to(sources)]
+            frame = (user_frames or frames)[0]
+            name = Path(frame["file"]).relative_to(sources) if user_frames else Path(frame["file"]).name
+            where = f"stuck at {name}, line {frame['line']}, in {frame['function']}"
+            return f"reward {last['at']} did not finish within {last['limit']}: {where}"
         code = self._process.returncode
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return f"the process that runs reward {last['at']} {how}; what it printed stands in the log"
+        return f"the process of reward {last['at']} {how}; see the log for its output"

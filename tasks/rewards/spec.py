@@ -1,18 +1,18 @@
-"""What a completion is worth, said in a recipe: a function of the user's or a built-in reward, with a weight.
+"""Spec of a reward: a user's function or a built-in reward, with a weight.
 
     rewards:
       - sums.py:right                                    # the same as {function: sums.py:right}
       - {function: sums.py:short, weight: 0.1}
-      - math                                             # a built-in one with its defaults
+      - math                                             # a built-in reward with its defaults
       - {judge: {model: judge, rubric: …}, weight: 0.5, name: kind}
       - {diversity: {}, weight: 0.8}
 
-`rewards_problems(specs)` says what is wrong, without running any function; `spec.as_found()` has the source of the
-function's files in it. What a function needs of the rows is known once it is imported: `Scorer.needs`.
+`rewards_problems(specs)` validates without running any function; `spec.as_found()` embeds the source of the function's
+or program's files. The columns that a function needs are known once it is imported: `Scorer.needs`.
 """
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -20,6 +20,7 @@ from pydantic_core import CoreSchema
 
 from tasks.functions import FUNCTION, Function
 from tasks.rewards.builtin.builtin import Builtin
+from tasks.rewards.builtin.code_tests import CodeTests
 from tasks.rewards.builtin.diversity import Diversity
 from tasks.rewards.builtin.format import Format
 from tasks.rewards.builtin.json_schema import JsonSchema
@@ -27,50 +28,58 @@ from tasks.rewards.builtin.judge import Judge
 from tasks.rewards.builtin.length import Length
 from tasks.rewards.builtin.match import Match
 from tasks.rewards.builtin.math import Math
+from tasks.rewards.builtin.program import Verifier
+from tasks.rewards.builtin.python_output import PythonOutput
 from tasks.rewards.builtin.regex import Regex
 from tasks.rewards.builtin.similarity import Similarity
 from tasks.spec import Problem, Spec
 
-BUILTINS = ("math", "match", "regex", "json_schema", "length", "format", "similarity", "judge", "diversity")
-
-
+BUILTINS = (
+    "math", "match", "regex", "json_schema", "length", "format", "similarity", "judge", "diversity", "code_tests",
+    "python_output", "program",
+)  # fmt: skip
 MOST = 64  # rewards of one stage or evaluator: each is imported before any compute
 
 
 class RewardSpec(Spec):
-    """One reward: exactly one of `function` and the built-in ones."""
+    """One reward: `function`, or exactly one of the built-in ones."""
 
-    function: Function | None = Field(None, description=f"yours: {FUNCTION}")
+    function: Function | None = Field(None, description=f"your function: {FUNCTION}")
     math: Math | None = Field(None, description="the answer is mathematically equal to the row's")
-    match: Match | None = Field(None, description="the completion is the row's answer, to the letter")
-    regex: Regex | None = Field(None, description="a regular expression is found, and finds the row's answer")
-    json_schema: JsonSchema | None = Field(None, description="the completion is JSON that a schema allows")
-    length: Length | None = Field(None, description="the completion is as long as it should be")
-    format: Format | None = Field(None, description="the completion is made of tagged parts")
-    similarity: Similarity | None = Field(None, description="how much of the row's answer the completion has")
-    judge: Judge | None = Field(None, description="how good another model says that it is, by a rubric")
+    match: Match | None = Field(None, description="the completion equals the row's answer exactly")
+    regex: Regex | None = Field(None, description="a regular expression matches, and captures the row's answer")
+    json_schema: JsonSchema | None = Field(None, description="the completion is JSON that conforms to a schema")
+    length: Length | None = Field(None, description="the completion's length is within bounds")
+    format: Format | None = Field(None, description="the completion consists of tagged sections")
+    similarity: Similarity | None = Field(None, description="similarity to the row's answer")
+    judge: Judge | None = Field(None, description="score given by another model, by a rubric")
     diversity: Diversity | None = Field(
-        None, description="how much it is an answer of its own; it scales the sum of the other rewards"
+        None, description="how distinct the completion is; it scales the sum of the other rewards"
     )
+    code_tests: CodeTests | None = Field(None, description="the program in the completion passes the row's tests")
+    python_output: PythonOutput | None = Field(
+        None, description="the program in the completion prints the row's answer"
+    )
+    program: Verifier | None = Field(None, description="a program of yours scores the completion, in a sandbox")
     weight: float = Field(
-        1.0, ge=-1000, le=1000, description="in the sum of all rewards; of diversity: how much of the sum it can take"
+        1.0, ge=-1000, le=1000, description="weight in the sum of rewards; diversity: largest fraction it can take away"
     )
     name: str | None = Field(
         None,
         pattern=r"^[A-Za-z_][\w.-]*$",
-        description="of its metric; by default the function's or the built-in's name",
+        description="name of its metric; null: the function's or the built-in's name",
     )
     gold: bool | None = Field(
         None,
-        description="whether it must score the rows' own answers higher than shuffled ones; by default when it "
-        "compares with a column of the rows",
+        description="whether it must score the rows' own answers higher than shuffled ones; null: if it compares "
+        "with a column of the rows",
     )
     timeout_s: float = Field(
-        120.0, gt=0, le=86_400, description="longest time for one call with all completions of a step; seconds",
+        120.0, gt=0, le=86_400, description="time limit of one call with all completions of a step; seconds",
         json_schema_extra={"identity": False},
     )  # fmt: skip
     environment: list[str] = Field(
-        [], description="names of environment variables that the function may see, such as a key or HTTPS_PROXY",
+        [], description="environment variables visible to the function, such as an API key or HTTPS_PROXY",
         json_schema_extra={"identity": False},
     )  # fmt: skip
 
@@ -98,29 +107,24 @@ class RewardSpec(Spec):
 
     @property
     def label(self) -> str:
-        """The name of its metric."""
+        """Name of its metric."""
         return self.name or (self.function.attribute if self.function else self.kind)
-
-    def as_found(self) -> Self:
-        """This with its function's source in it. Raises Stopped."""
-        return self.model_copy(update={"function": self.function.as_found()}) if self.function else self
 
     def problems(self) -> list[Problem]:
         given = self._given()
         if not self.is_one():
-            allowed = f"exactly one of function, {', '.join(BUILTINS)}; this has {' and '.join(given) or 'none'}"
+            allowed = f"exactly one of function, {', '.join(BUILTINS)}; got {' and '.join(given) or 'none'}"
             return [Problem("", self.name, allowed)]
         found = [problem.under(self.kind) for problem in getattr(self, self.kind).problems()]
         if self.diversity and not 0 <= self.weight <= 1:
-            found.append(
-                Problem("weight", self.weight, "0 to 1: the part of the other rewards that diversity can take")
-            )
+            allowed = "0 to 1: the largest fraction of the other rewards that diversity can take away"
+            found.append(Problem("weight", self.weight, allowed))
         if self.diversity and self.gold:
-            found.append(Problem("gold", self.gold, "nothing: diversity is about many answers, not about right ones"))
+            found.append(Problem("gold", self.gold, "null: diversity does not measure correctness"))
         return found
 
     def is_one(self) -> bool:
-        """Whether it is exactly one of the kinds, and so has a name."""
+        """Whether it is exactly one kind of reward, and so has a label."""
         return len(self._given()) == 1
 
     def _given(self) -> list[str]:
@@ -128,15 +132,14 @@ class RewardSpec(Spec):
 
 
 def rewards_problems(rewards: Sequence[RewardSpec]) -> list[Problem]:
-    """What is wrong with each, and with all of them together; paths begin with the number of the reward."""
+    """Validate each reward and their combination; paths begin with the reward's index."""
     found = [problem.under(str(index)) for index, reward in enumerate(rewards) for problem in reward.problems()]
     first: dict[str, int] = {}
     for index, reward in enumerate(rewards):
         if reward.is_one() and (other := first.setdefault(reward.label, index)) != index:
-            allowed = f"a name of its own: rewards.{other} has the same one; give one of the two another `name:`"
+            allowed = f"a unique name: rewards.{other} has the same one; set `name:` of one of the two"
             found.append(Problem(f"{index}.name", reward.label, allowed))
     if rewards and all(reward.diversity for reward in rewards):
-        found.append(
-            Problem("", [each.label for each in rewards], "another reward beside diversity, which only scales")
-        )
+        labels = [reward.label for reward in rewards]
+        found.append(Problem("", labels, "another reward beside diversity, which only scales the others"))
     return found

@@ -1,8 +1,7 @@
-"""What is wrong with a row, in words that say what is wanted: roles and their order, types, what is empty, what JSON
-or UTF-8 cannot hold.
+"""Validate rows: roles and their order, types, empty text, and values that JSON or UTF-8 cannot represent.
 
-    problems(row, kind)            one after the other, none for a sound row
-    Columns().problems(row, place) what a row's columns differ in from those of the first row
+problems(row, kind)             messages, one per problem
+Columns().problems(row, place)  differences from the columns of the first row
 """
 
 import json
@@ -13,9 +12,9 @@ from typing import Any
 
 from tasks.rows.stored import OPTIONAL, Row
 
-DEEPEST = 100  # levels of a row: what reads rows recurses
+DEEPEST = 100  # levels of nesting; code that reads rows recurses
 ROLES = ("system", "developer", "user", "assistant", "tool")
-COLUMNS = {  # of each kind of row
+COLUMNS = {  # by kind of row
     "messages": ("messages",),
     "prompt_completion": ("prompt", "completion"),
     "text": ("text",),
@@ -24,7 +23,7 @@ COLUMNS = {  # of each kind of row
 }
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ANSWERS = ("completion", "chosen", "rejected")
-# whose turn it is: after the role on the left come those on the right; a tool's answer follows a call
+# roles that may follow a role; "call" is an assistant's turn that calls tools
 _NEXT = {
     "start": ("user",),
     "user": ("assistant",),
@@ -34,17 +33,17 @@ _NEXT = {
 }
 
 
-class Wrong(ValueError):
-    """A row that is not what it should be; each of `args` says what is wanted."""
+class RowError(ValueError):
+    """An invalid row; each of `args` is one problem."""
 
 
 def problems(row: Row, kind: str) -> Iterator[str]:
-    """What is wrong with a row of this kind."""
+    """Validate a row of this kind."""
     faults = list(_values(row))
     for name in COLUMNS[kind]:
         faults += _column(name, row.get(name), kind)
     if kind == "preference" and row.get("chosen") == row.get("rejected"):
-        faults.append("rejected: another answer than chosen is wanted")
+        faults.append("rejected: must differ from chosen")
     if "tools" in row:
         faults += _functions("tools", row["tools"])
     if not isinstance(options := row.get("chat_template_kwargs", {}), dict):
@@ -53,13 +52,13 @@ def problems(row: Row, kind: str) -> Iterator[str]:
 
 
 def type_name(value: Any) -> str:
-    """The type of a value, in JSON's words."""
+    """A value's type in JSON's terms."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
     return "null" if value is None else names.get(type(value), f"{type(value).__module__}.{type(value).__name__}")
 
 
 def decoded(text: str) -> Any:
-    """The value of JSON in text; the text itself where it is none."""
+    """Parse JSON; return the text itself if it isn't JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -67,12 +66,12 @@ def decoded(text: str) -> Any:
 
 
 class Columns:
-    """The columns of a set: in every row, and of one type."""
+    """The columns of a set: the same in every row, each of one type."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []  # but for the optional ones
-        self._types: dict[str, tuple[str, str]] = {}  # of each column, and the place of the row that said so
-        self._first = ""  # the place of the first row
+        self.names: list[str] = []  # without the optional ones
+        self._types: dict[str, tuple[str, str]] = {}  # by column: its type, and the place of the row that set it
+        self._first = ""  # place of the first row
 
     def problems(self, row: Row, place: str) -> Iterator[str]:
         names = [name for name in row if name not in OPTIONAL]
@@ -83,7 +82,7 @@ class Columns:
                 yield f"column {name!r}, which {self._first} does not have: every row has the same columns"
         for name in self.names:
             if name not in names:
-                yield f"no column {name!r}, which {self._first} has: every row has it, null where it does not apply"
+                yield f"no column {name!r}, which {self._first} has: every row needs it, null where it does not apply"
         for name, value in row.items():
             if value is not None:
                 kind, where = self._types.setdefault(name, (type_name(value), place))
@@ -95,28 +94,26 @@ def _column(name: str, value: Any, kind: str) -> Iterator[str]:
     conversational = name == "messages"
     if isinstance(value, str) and not conversational:
         if not value.strip():
-            yield f"{name}: text that is not empty is wanted"
+            yield f"{name}: non-empty text expected"
     elif isinstance(value, list) and kind != "text":
         yield from _conversation(name, value)
     else:
-        wanted = "a list of messages" if conversational else "text" if kind == "text" else "text or a list of messages"
-        held = (
-            " that holds JSON: decode it" if isinstance(value, str) and isinstance(decoded(value), list | dict) else ""
-        )
-        yield f"{name}: {wanted}, not {type_name(value)}{held}"
+        allowed = "a list of messages" if conversational else "text" if kind == "text" else "text or a list of messages"
+        is_json = isinstance(value, str) and isinstance(decoded(value), list | dict)
+        yield f"{name}: {allowed}, not {type_name(value)}{' that holds JSON: decode it' if is_json else ''}"
 
 
 def _conversation(name: str, messages: list[Any]) -> Iterator[str]:
-    """Each message by itself; then, if all are sound, whose turn it is."""
+    """Validate each message; then, if all are valid, the order of roles."""
     faults = [fault for place, message in enumerate(messages) for fault in _message(f"{name}[{place}]", message)]
     if faults:
         yield from faults
         return
     if name == "messages" and not any(message["role"] == "assistant" for message in messages):
-        yield f"{name}: at least one turn of the assistant is wanted"
+        yield f"{name}: at least one assistant turn expected"
         return
     if not messages:
-        yield f"{name}: at least one message is wanted"
+        yield f"{name}: at least one message expected"
         return
     last = "user" if name in _ANSWERS else "start"
     for place, message in enumerate(messages):
@@ -129,8 +126,8 @@ def _conversation(name: str, messages: list[Any]) -> Iterator[str]:
         last = "call" if message.get("tool_calls") else role
     closed = last in ("user", "tool") if name == "prompt" else last in ("assistant", "call")
     if not closed:
-        whose = "user's or tool's" if name == "prompt" else "the assistant's"
-        yield f"{name}[{len(messages) - 1}].role: the last turn is {whose}, not {messages[-1]['role']}"
+        allowed = "the user's or a tool's" if name == "prompt" else "the assistant's"
+        yield f"{name}[{len(messages) - 1}].role: the last turn must be {allowed}, not {messages[-1]['role']}"
 
 
 def _message(place: str, message: Any) -> Iterator[str]:
@@ -145,35 +142,35 @@ def _message(place: str, message: Any) -> Iterator[str]:
         kinds = f" of {', '.join(sorted({repr(kind) for kind in blocks}))}" if blocks else ""
         yield f"{place}.content: text, not {type_name(content)}{kinds}"
     elif not (content or "").strip() and not calls and role != "tool":
-        yield f"{place}.content: text that is not empty is wanted"
+        yield f"{place}.content: non-empty text expected"
     for name in message.keys() - {"role", "content", "tool_calls"}:
         if not isinstance(message[name], str):
             yield f"{place}.{name}: text, not {type_name(message[name])}"
     if calls is not None:
         yield from _functions(f"{place}.tool_calls", calls)
         if role != "assistant":
-            yield f"{place}.tool_calls: only the assistant calls"
+            yield f"{place}.tool_calls: only the assistant may call tools"
 
 
-def _functions(place: str, given: Any) -> Iterator[str]:
-    """Of calls and of tools: both have a function with a name; a call's arguments are an object."""
-    if not isinstance(given, list):
-        yield f"{place}: a list, not {type_name(given)}"
+def _functions(place: str, value: Any) -> Iterator[str]:
+    """Validate tools or tool calls: both have a function with a name; a call's arguments are an object."""
+    if not isinstance(value, list):
+        yield f"{place}: a list, not {type_name(value)}"
         return
-    for number, each in enumerate(given):
-        function = each.get("function", each) if isinstance(each, dict) else {}
+    for number, item in enumerate(value):
+        function = item.get("function", item) if isinstance(item, dict) else {}
         named = isinstance(function, dict) and isinstance(function.get("name"), str)
         if not named or not isinstance(function.get("arguments", {}), dict):
-            yield f"{place}[{number}]: a function's name, and a call's arguments as an object, are wanted"
+            yield f"{place}[{number}]: expected a function's name, with a call's arguments as an object"
 
 
 def _values(value: Any, place: str = "", depth: int = 0) -> Iterator[str]:
-    """What JSON or UTF-8 cannot hold, wherever it is."""
+    """Find values at any depth that JSON or UTF-8 cannot represent."""
     if depth > DEEPEST:
         yield f"{place[:40]}…: nested too deeply, more than {DEEPEST} levels"
     elif isinstance(value, str):
         if _SURROGATE.search(value):
-            yield f"{place}: a lone surrogate, which UTF-8 cannot hold; correct the text where it was cut"
+            yield f"{place}: a lone surrogate, which UTF-8 cannot represent; fix the text where it was cut"
     elif isinstance(value, dict):
         for name, inner in value.items():
             yield from _values(name, place, depth + 1)

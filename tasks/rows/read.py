@@ -1,15 +1,14 @@
-"""Read the rows of a source one at a time, each with the place where a person finds it.
+"""Read the rows of a source one at a time, each with its location.
 
-    for found in read(spec, folder): found.place, found.value
+    for row in read(spec, folder): row.place, row.value
 
-A row that cannot be read has a Wrong for its value, and the reading goes on after it. A file that is damaged ends it:
-StageError.
+The value of an unreadable row is a RowError, and reading continues. A damaged file raises StageError.
 """
 
 import inspect
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -24,53 +23,53 @@ from tasks.data.sources import open_hugging_face
 from tasks.functions import Function
 from tasks.job import StageError
 from tasks.load_function import described
-from tasks.rows.check import Wrong
+from tasks.rows.check import RowError
 from tasks.rows.spec import HuggingFaceRows, RowsSpec
 from tasks.rows.stored import Row
 
 BATCH = 64  # rows of Parquet in memory at a time
-LARGEST_JSON_MB = 500  # of a .json file, which is read as a whole
+LARGEST_JSON_MB = 500  # limit of a .json file, which is read as a whole
 
 
 @dataclass(frozen=True)
-class Found:
+class SourceRow:
     place: str  # "chat.jsonl, line 7": the file below the source's folder
-    value: Any  # what stands there, or a Wrong that says why it cannot be read
-    done: float = 0.0  # how much of the source has been read, 0 … 1; 0 where nobody can know
-    split: Split | None = None  # of the document that the row was made of
+    value: Any  # the row, or a RowError if it is unreadable
+    done: float = 0.0  # fraction of the source read so far; 0 if unknown
+    split: Split | None = None  # split of the document that the row was made from
 
 
-def read(spec: RowsSpec, folder: Path, corpus: Path | None = None) -> Iterator[Found]:
-    """The source's rows in a fixed order, the first `limit` of them. `folder` is where a function's files are
-    written; `corpus` has the documents that it reads. Raises StageError, OSError."""
+def read(spec: RowsSpec, folder: Path, corpus: Path | None = None) -> Iterator[SourceRow]:
+    """Yield the source's first `limit` rows in a fixed order. A function's files are written to `folder`, and `corpus`
+    contains the documents it reads. Raises StageError, OSError."""
     if spec.path is not None:
-        found = _files(spec)
+        rows = _files(spec)
     elif spec.huggingface is not None:
-        found = _hugging_face(spec.huggingface, spec.limit)
+        rows = _hugging_face(spec.huggingface, spec.limit)
     else:
         assert spec.function is not None  # by problems(): one of the three
-        known = {"seed": spec.seed, "limit": spec.limit, **spec.arguments}
+        arguments = {"seed": spec.seed, "limit": spec.limit, **spec.arguments}
         if spec.documents:
-            found = _of_documents(spec.function, folder, known, corpus)
+            rows = _of_documents(spec.function, folder, arguments, corpus)
         else:
-            found = _function(spec.function, folder, known)
-    return islice(found, spec.limit)
+            rows = _function(spec.function, folder, arguments)
+    return islice(rows, spec.limit)
 
 
-def _files(spec: RowsSpec) -> Iterator[Found]:
+def _files(spec: RowsSpec) -> Iterator[SourceRow]:
     files = spec.files().files()
-    total = sum(each.size for each in files) or 1
+    total = sum(file.size for file in files) or 1
     before = 0
-    for each in files:
-        read = _parquet if each.name.endswith(".parquet") else _list if _is_list(each) else _lines
-        for where, value, done in read(each, spec):
-            yield Found(f"{each.name}, {where}", value, min(1.0, (before + done) / total))
-        before += each.size
+    for file in files:
+        read = _parquet if file.name.endswith(".parquet") else _list if _is_list(file) else _lines
+        for where, value, done in read(file, spec):
+            yield SourceRow(f"{file.name}, {where}", value, min(1.0, (before + done) / total))
+        before += file.size
 
 
 def _lines(source: File, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
-    """(place, value, bytes of the file that were read) of each line with anything on it, decompressed as the
-    name says. Of a line that is too large no more is held."""
+    """Yield (place, value, bytes of the file read so far) of each non-blank line, decompressed by the file's suffix. At
+    most `max_row_mb` of a line is held in memory."""
     most = spec.max_bytes()
     compression = {"gz": "gzip", "zst": "zstd"}.get(source.name.rpartition(".")[2])
     with source.open() as file:
@@ -79,7 +78,7 @@ def _lines(source: File, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
             stream = io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(file), compression), 1 << 18)
         number = 0
         try:
-            while line := stream.readline(most + 2):  # the end of the line does not count
+            while line := stream.readline(most + 2):  # the line ending doesn't count
                 number += 1
                 value: Any = None
                 if len(line.rstrip(b"\r\n")) > most:
@@ -93,49 +92,49 @@ def _lines(source: File, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
                 yield f"line {number}", value, file.tell()
         except (OSError, pa.ArrowException) as error:
             raise StageError(
-                f"{source.place}, after line {number}: damaged or cut short ({error}); download it again"
+                f"{source.place}, after line {number}: damaged or truncated ({error}); download it again"
             ) from error
 
 
-def too_large(spec: RowsSpec) -> Wrong:
-    return Wrong(f"larger than max_row_mb = {spec.max_row_mb:g} MB: raise it, split the row, or leave it out")
+def too_large(spec: RowsSpec) -> RowError:
+    return RowError(f"larger than max_row_mb = {spec.max_row_mb:g} MB: raise it, split the row, or remove it")
 
 
 def _value(line: bytes) -> Any:
-    """A line's JSON value, or what is wrong with it."""
+    """Parse a line of JSON."""
     try:
         return _DECODER.decode(line.decode())
     except UnicodeDecodeError as error:
-        return Wrong(f"not UTF-8 (byte {error.object[error.start]:#04x} at {error.start}); save the file as UTF-8")
+        return RowError(f"not UTF-8 (byte {error.object[error.start]:#04x} at {error.start}); save the file as UTF-8")
     except (ValueError, RecursionError) as error:  # ValueError: also an integer of more digits than Python converts
         return _not_json(error)
 
 
-def _not_json(error: Exception) -> Wrong:
-    if isinstance(error, Wrong):
+def _not_json(error: Exception) -> RowError:
+    if isinstance(error, RowError):
         return error
     if isinstance(error, RecursionError):
-        return Wrong("nested too deeply; a row is an object with columns")
-    return Wrong(f"not JSON ({error}); one JSON object a row is wanted")
+        return RowError("nested too deeply; a row is an object with columns")
+    return RowError(f"not JSON ({error}); expected one JSON object per row")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> Row:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _unique(pairs: list[tuple[str, Any]]) -> Row:
+    row = dict(pairs)
+    if len(row) < len(pairs):
         names = [name for name, _ in pairs]
-        raise Wrong(f"column {next(name for name in names if names.count(name) > 1)!r} stands twice in one object")
-    return found
+        raise RowError(f"column {next(name for name in names if names.count(name) > 1)!r} occurs twice in one object")
+    return row
 
 
 def _no_constant(name: str) -> Any:
-    raise Wrong(f"{name} is not JSON; null is the word for no number")
+    raise RowError(f"{name} is not JSON; use null")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
 
 
 def _is_list(source: File) -> bool:
-    """Whether a .json file is one list of rows; many are a row a line."""
+    """Whether a .json file is one list of rows; many have one row per line."""
     if not source.name.endswith(".json"):
         return False
     with source.open() as file:
@@ -143,16 +142,16 @@ def _is_list(source: File) -> bool:
 
 
 def _list(source: File, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
-    """The rows of a JSON list, which is read as a whole."""
+    """Yield the rows of a JSON list, which is read as a whole."""
     if source.size > LARGEST_JSON_MB * 1e6:
         name = source.name.rpartition("/")[2]
         raise StageError(
-            f"{source.place}: a .json file is read as a whole, and this one is larger than {LARGEST_JSON_MB} MB. Make "
-            f"a row a line of it: jq -c '.[]' {name} > {name}l"
+            f"{source.place}: a .json file is read as a whole, and this one is larger than {LARGEST_JSON_MB} MB. "
+            f"Convert it to one row per line: jq -c '.[]' {name} > {name}l"
         )
     with source.open() as file:
         rows = _value(file.read().removeprefix(b"\xef\xbb\xbf"))
-    if isinstance(rows, Wrong):
+    if isinstance(rows, RowError):
         raise StageError(f"{source.place}: {rows}")
     for number, row in enumerate(rows, start=1):
         yield f"row {number}", row, 0
@@ -168,52 +167,52 @@ def _parquet(source: File, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
                     yield f"row {row}", value, round(size * row / file.metadata.num_rows)
     except (OSError, pa.ArrowException) as error:
         raise StageError(
-            f"{source.place}, after row {row}: not readable as Parquet ({error}); get the file anew"
+            f"{source.place}, after row {row}: not readable as Parquet ({error}); download the file again"
         ) from error
 
 
 def _batch(batch: pa.RecordBatch) -> Iterable[Any]:
     try:
-        found: list[Any] = batch.to_pylist()
-        return found
-    except UnicodeDecodeError:  # Parquet does not check that its strings are UTF-8
+        return list(batch.to_pylist())
+    except UnicodeDecodeError:  # Parquet doesn't check that strings are UTF-8
         if batch.num_rows == 1:
-            return [Wrong("not UTF-8; write the file anew with text that is")]
+            return [RowError("not UTF-8; rewrite the file with valid text")]
         return [value for row in range(batch.num_rows) for value in _batch(batch.slice(row, 1))]
 
 
-def _hugging_face(asked: HuggingFaceRows, limit: int | None) -> Iterator[Found]:
-    rows, count = open_hugging_face(asked.source())
+def _hugging_face(dataset: HuggingFaceRows, limit: int | None) -> Iterator[SourceRow]:
+    rows, count = open_hugging_face(dataset.source())
     total = min(count or limit or 0, limit or count or 0)
     for number, row in enumerate(rows, start=1):
-        yield Found(f"{asked.name}/{asked.split}, row {number}", row, min(1.0, number / total) if total else 0.0)
+        place = f"{dataset.name}/{dataset.split}, row {number}"
+        yield SourceRow(place, row, min(1.0, number / total) if total else 0.0)
 
 
-def _of_documents(asked: Function, folder: Path, known: dict[str, Any], corpus: Path | None) -> Iterator[Found]:
-    """The rows of each split's documents; held-out ones first, so that a limit takes from the others."""
+def _of_documents(
+    function: Function, folder: Path, arguments: dict[str, Any], corpus: Path | None
+) -> Iterator[SourceRow]:
+    """Yield the rows made from each split's documents: held-out ones first, so that a limit cuts training rows."""
     if corpus is None:
-        raise StageError(f"{asked.name}: `documents` needs a corpus; add `corpus:` to the recipe")
+        raise StageError(f"{function.name}: `documents` needs a corpus; add `corpus:` to the recipe")
     for split in reversed(SPLITS):
         documents = (
-            {"text": each.text, "source": each.source, "id": each.id} for each in read_documents(corpus, split)
+            {"text": document.text, "source": document.source, "id": document.id}
+            for document in read_documents(corpus, split)
         )
-        for found in _function(asked, folder, known | {"documents": documents}):
-            yield replace(found, split=split)
+        for row in _function(function, folder, arguments | {"documents": documents}):
+            yield replace(row, split=split)
 
 
-def _function(asked: Function, folder: Path, known: dict[str, Any]) -> Iterator[Found]:
-    """What a function of the user's gives. It runs in this process, which is the engine's own."""
-    function = asked.load(folder)
-    limit = known["limit"] or 0
+def _function(source: Function, folder: Path, arguments: dict[str, Any]) -> Iterator[SourceRow]:
+    """Yield the rows of a user's function. It runs in this process, the engine's own."""
+    function = source.load(folder)
+    limit = arguments["limit"] or 0
     number = 0
+    accepted = {name: arguments[name] for name in inspect.signature(function).parameters if name in arguments}
     try:
-        for number, row in enumerate(function(**_parameters(function, known)), start=1):
-            yield Found(f"{asked.name}, row {number}", row, min(1.0, number / limit) if limit else 0.0)
+        for number, row in enumerate(function(**accepted), start=1):
+            yield SourceRow(f"{source.name}, row {number}", row, min(1.0, number / limit) if limit else 0.0)
     except StageError:
         raise
-    except Exception as error:  # whatever it is, it is the user's to correct
-        raise StageError(f"{asked.name}, after row {number}: {described(error, folder)}") from error
-
-
-def _parameters(function: Callable[..., Any], known: dict[str, Any]) -> dict[str, Any]:
-    return {name: known[name] for name in inspect.signature(function).parameters if name in known}
+    except Exception as error:  # any error of the user's code is theirs to fix
+        raise StageError(f"{source.name}, after row {number}: {described(error, folder)}") from error

@@ -1,13 +1,13 @@
-"""The engine that makes a set of rows of a source: python -m tasks.rows.rows JOB_DIR
+"""Prepare a set of rows from a source: python -m tasks.rows.rows JOB_DIR
 
-One row in memory at a time: read, recognised and mapped to TRL's columns, checked, exact duplicates dropped (of equal
-rows the first is kept), split by a hash of the prompt. Then the rows to train on whose prompt stands in the held-out
-part are dropped (decontaminate.py). Held in memory: 16 bytes a row (some 100 as Python has them).
+Each row is read, converted to TRL's columns, validated, dropped if it is an exact duplicate (the first one is kept),
+and assigned to a split by a hash of its prompt. Then training rows whose prompt occurs in the held-out split are
+dropped (decontaminate.py). Memory: one row, and a digest of 16 bytes (about 100 as a Python object) for each.
 
-    first = peek(spec, folder)    the first rows, for a look before anything is spent
+    first = peek(spec, folder)    the first rows, to validate a source before running
 
-Facts: `row_kind` and `format` (recognise.py); `conversational`: lists of messages, not text; `columns`; `rows`,
-`held_out_rows`; `duplicates`, `faulty`, `contaminated` count what was left out.
+Facts: `row_kind` and `format` (formats.py); `conversational`: lists of messages, not text; `columns`; `rows`,
+`held_out_rows`; `duplicates`, `faulty`, `contaminated` count the rows left out.
 """
 
 import time
@@ -23,87 +23,88 @@ from blake3 import blake3
 from infra.durable import write_json
 from tasks.data.documents import SPLITS, Split, split_of
 from tasks.job import Job, StageError, main
-from tasks.rows.check import Columns, Wrong, problems, type_name
+from tasks.rows.check import Columns, RowError, problems, type_name
 from tasks.rows.decontaminate import count, drop_contaminated
-from tasks.rows.read import Found, read, too_large
-from tasks.rows.recognise import Recognised
+from tasks.rows.formats import FormatConverter
+from tasks.rows.read import SourceRow, read, too_large
 from tasks.rows.spec import RowsSpec
 from tasks.rows.stored import Row, encoded, is_conversational, read_lines, read_rows, split_key
 
-BAD_ROWS = 20  # told together; reading stops there
-PROBLEMS = 5  # of one row
+BAD_ROWS = 20  # faulty rows reported together; reading stops there
+PROBLEMS = 5  # reported per row
 SAMPLES = 8  # rows shown in the report
 PROGRESS_INTERVAL_S = 0.5
 
 
 class Reading:
-    """A source as it is read: its sound rows, and what was wrong with the others."""
+    """Yields a source's valid rows, and collects the problems of the others."""
 
     def __init__(self, spec: RowsSpec) -> None:
         self.spec = spec
-        self.recognised = Recognised(spec.columns, spec.format)
+        self.converter = FormatConverter(spec.columns, spec.format)
         self.columns = Columns()
         self.faulty = 0
-        self.told: list[str] = []  # "chat.jsonl, line 7: …", of the first bad rows
+        self.problems: list[str] = []  # "chat.jsonl, line 7: …", of the first faulty rows
 
-    def sound(self, found: Iterator[Found]) -> Iterator[tuple[Row, Split | None]]:
-        """The sound rows, and their splits where these are given. Raises StageError with all problems of the first bad
-        ones, unless they are to be dropped."""
+    def valid(self, rows: Iterator[SourceRow]) -> Iterator[tuple[Row, Split | None]]:
+        """Yield the valid rows, with their split if the source sets it. Unless faulty rows are to be dropped, raises
+        StageError with the problems of the first ones."""
         refuse = self.spec.faulty == "refuse"
-        for each in found:
+        for source_row in rows:
             try:
-                row = self._row(each)
-            except Wrong as wrong:
+                row = self._row(source_row)
+            except RowError as error:
                 self.faulty += 1
                 if self.faulty <= BAD_ROWS:
-                    more = [f"and {len(wrong.args) - PROBLEMS} more"] if len(wrong.args) > PROBLEMS else []
-                    self.told += [f"{each.place}: {problem}" for problem in [*wrong.args[:PROBLEMS], *more]]
+                    more = [f"and {len(error.args) - PROBLEMS} more"] if len(error.args) > PROBLEMS else []
+                    self.problems += [f"{source_row.place}: {problem}" for problem in [*error.args[:PROBLEMS], *more]]
                 if self.faulty == BAD_ROWS and refuse:
                     break
             else:
-                yield row, each.split
+                yield row, source_row.split
         if self.faulty and refuse:
             stopped = " (reading stopped there)" if self.faulty == BAD_ROWS else ""
             raise StageError(
                 f"{self.spec.place()}: faulty rows: {self.faulty}{stopped}{self.faults()}\n"
-                "Correct them; or say `faulty: drop`, and such rows are dropped, counted and told."
+                "Fix them, or set `faulty: drop` to drop, count and report such rows."
             )
 
     def faults(self) -> str:
-        return "".join(f"\n  {problem}" for problem in self.told)
+        return "".join(f"\n  {problem}" for problem in self.problems)
 
-    def _row(self, found: Found) -> Row:
-        if isinstance(found.value, Wrong):
-            raise found.value
-        if not isinstance(found.value, dict):
-            raise Wrong(f"a JSON object is wanted, not {type_name(found.value)}")
-        row = self.recognised.mapped(found.value, found.place)
-        assert self.recognised.format  # it is known by now
-        if wrong := [*problems(row, self.recognised.format.kind)] or [*self.columns.problems(row, found.place)]:
-            raise Wrong(*wrong)
+    def _row(self, source_row: SourceRow) -> Row:
+        value, place = source_row.value, source_row.place
+        if isinstance(value, RowError):
+            raise value
+        if not isinstance(value, dict):
+            raise RowError(f"expected a JSON object, not {type_name(value)}")
+        row = self.converter.mapped(value, place)
+        assert self.converter.format  # set by mapped()
+        if found := [*problems(row, self.converter.format.kind)] or [*self.columns.problems(row, place)]:
+            raise RowError(*found)
         if len(encoded(row).encode()) > self.spec.max_bytes():
             raise too_large(self.spec)
         return row
 
 
-MOST_SEEN = 64  # rows of a look at a source
+MOST_SEEN = 64  # rows that peek() reads
 
 
 @dataclass(frozen=True)
 class First:
     """A source's first rows."""
 
-    rows: list[Row]  # the sound ones, in TRL's columns
-    faults: list[str]  # what is wrong with the others
-    kind: str | None  # None: nothing was recognised
+    rows: list[Row]  # the valid ones, in TRL's columns
+    faults: list[str]  # problems of the others
+    kind: str | None  # None: no format was detected
 
 
 def peek(spec: RowsSpec, folder: Path, most: int = MOST_SEEN) -> First:
-    """A look at a source. A function of the user's runs in this process, from files below `folder`. Raises StageError
-    for a source that cannot be read."""
+    """Read a source's first rows. A user's function runs in this process, from files below `folder`. Raises StageError
+    for an unreadable source."""
     reading = Reading(spec.model_copy(update={"faulty": "drop"}))
-    rows = [row for row, _ in reading.sound(islice(read(spec, folder), most))]
-    return First(rows, reading.told, reading.recognised.format.kind if reading.recognised.format else None)
+    rows = [row for row, _ in reading.valid(islice(read(spec, folder), most))]
+    return First(rows, reading.problems, reading.converter.format.kind if reading.converter.format else None)
 
 
 def work(job: Job) -> None:
@@ -121,14 +122,14 @@ def work(job: Job) -> None:
             for split, path in paths.items()
         }
         corpus = job.input("corpora.0") if spec.documents else None
-        for row, given in reading.sound(_shown(job, read(spec, job.work / "code", corpus))):
+        for row, source_split in reading.valid(_with_progress(job, read(spec, job.work / "code", corpus))):
             line = encoded(row)
             digest = blake3(line.encode()).digest(16)
             if digest in seen:
                 duplicates += 1
                 continue
             seen.add(digest)
-            split = given or split_of(split_key(row, spec.seed), spec.held_out)
+            split = source_split or split_of(split_key(row, spec.seed), spec.held_out)
             files[split].write(f"{line}\n")
             numbers[split] += 1
             conversational = is_conversational(row)
@@ -138,10 +139,10 @@ def work(job: Job) -> None:
     _refuse_empty(spec, numbers, paths)
     dropped = drop_contaminated(paths["train"], [paths["held_out"]], job.output / "train.jsonl")
     paths["train"].unlink()
-    assert reading.recognised.format
+    assert reading.converter.format
     facts = {
-        "row_kind": reading.recognised.format.kind,
-        "format": reading.recognised.format.name,
+        "row_kind": reading.converter.format.kind,
+        "format": reading.converter.format.name,
         "conversational": conversational,
         "columns": reading.columns.names,
         "rows": numbers["train"] - count(dropped),
@@ -150,48 +151,48 @@ def work(job: Job) -> None:
         "faulty": reading.faulty,
         "contaminated": count(dropped),
     }
-    changes = dict(sorted(reading.recognised.changes.items()))
-    about = {"changes": changes, "first_faulty": reading.told, "first_contaminated": dropped["first"]}
-    write_json(job.output / "rows.json", facts | about)
+    changes = dict(sorted(reading.converter.changes.items()))
+    details = {"changes": changes, "first_faulty": reading.problems, "first_contaminated": dropped["first"]}
+    write_json(job.output / "rows.json", facts | details)
     shown: Split = "held_out" if numbers["held_out"] else "train"
     write_json(job.record / "samples.json", list(islice(read_rows(job.output, shown), SAMPLES)))
     _say(spec, facts, changes)
     job.finish(**facts)
 
 
-def _shown(job: Job, rows: Iterator[Found]) -> Iterator[Found]:
-    """The source from its first row to its last, told on the terminal."""
-    shown = time.monotonic()
-    for number, found in enumerate(rows, start=1):
-        if time.monotonic() - shown > PROGRESS_INTERVAL_S:
-            shown = time.monotonic()
-            job.progress(100 * found.done, 100, "%", rows=f"{number:,}")
-        yield found
+def _with_progress(job: Job, rows: Iterator[SourceRow]) -> Iterator[SourceRow]:
+    """Yield the rows, reporting progress."""
+    reported = time.monotonic()
+    for number, row in enumerate(rows, start=1):
+        if time.monotonic() - reported > PROGRESS_INTERVAL_S:
+            reported = time.monotonic()
+            job.progress(100 * row.done, 100, "%", rows=f"{number:,}")
+        yield row
 
 
 def _refuse_empty(spec: RowsSpec, numbers: dict[Split, int], paths: dict[Split, Path]) -> None:
     if spec.documents:
-        return  # the corpus may have one split alone
-    found = sum(numbers.values())
+        return  # the corpus may have a single split
+    total = sum(numbers.values())
     wanted: dict[Split, bool] = {"held_out": spec.held_out > 0, "train": spec.held_out < 1}
     for split, path in paths.items():
         if wanted[split] and not numbers[split]:
             other = next(path for name, path in paths.items() if name != split)
             prompts = len({split_key(row, spec.seed) for row in read_lines(other)})
             raise StageError(
-                f"{spec.place()}: with held_out={spec.held_out:g} the {split.replace('_', '-')} part is empty: {found} "
-                f"rows, different prompts: {prompts} (rows with the same prompt stay together). Add prompts or change "
-                "held_out; with 0 no row is held out, with 1 all are."
+                f"{spec.place()}: with held_out={spec.held_out:g} the {split.replace('_', '-')} split is empty: "
+                f"{total} rows, distinct prompts: {prompts} (rows with one prompt stay together). Add prompts or "
+                "change held_out: 0 holds out no rows, 1 all."
             )
 
 
 def _say(spec: RowsSpec, facts: dict[str, Any], changes: dict[str, int]) -> None:
-    """What became of the source, for its log."""
-    print(f"{spec.place()}: recognised as {facts['format']}, rows of the kind {facts['row_kind']}")
-    for what, number in changes.items():
-        print(f"  in {number:,} rows: {what}")
+    """Log a summary."""
+    print(f"{spec.place()}: format {facts['format']}, rows of kind {facts['row_kind']}")
+    for change, number in changes.items():
+        print(f"  in {number:,} rows: {change}")
     left_out = (f"{facts[name]:,} {name}" for name in ("faulty", "duplicates", "contaminated"))
-    print(f"  left out: {', '.join(left_out)}; {facts['rows']:,} to train on, {facts['held_out_rows']:,} held out")
+    print(f"  left out: {', '.join(left_out)}; {facts['rows']:,} for training, {facts['held_out_rows']:,} held out")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""What a set of rows is: where its rows come from, what their columns are called, and which of them are held out.
+"""Spec of a set of rows: their source, their columns, and which of them are held out.
 
     RowsSpec.model_validate({"path": "data/chat/*.jsonl"})
     RowsSpec.model_validate({"huggingface": {"name": "openai/gsm8k"}, "columns": {"prompt": "question"}})
     RowsSpec.model_validate({"function": "sums.py:rows", "held_out": 0.1})
 
-    spec.problems()       what is wrong across fields
-    spec.missing()        what its source lacks on this machine, looked up cheaply
-    spec = spec.as_found()  with the source's present state in it, so that changed files are not a cache hit
+    spec.problems()         problems across fields
+    spec.missing()          what is missing on this machine, by cheap checks
+    spec = spec.as_found()  with the source's current state, so that changed files are not a cache hit
 
-Which formats are recognised is said in recognise.py.
+See formats.py for the supported formats.
 """
 
 import glob
@@ -34,106 +34,104 @@ FormatName = Literal[Kind, "sharegpt", "sharegpt_preference", "openai_preference
 
 
 class RowFiles(FilesSource):
-    """The files that rows are read from; of the corpus's sources it has the finding of files. In a folder, .json is
-    what is about the data as often as it is data: such files are named, or found by a glob."""
+    """Files of rows, found as a corpus finds its files. The .json files of a folder are often metadata, so they are
+    read only if named or matched by a glob."""
 
-    suffixes = SUFFIXES  # type: ignore[assignment]  # a ClassVar, narrowed there by its own value
+    suffixes = SUFFIXES  # type: ignore[assignment]  # a ClassVar, narrowed in the base class
 
     def files(self) -> list[File]:
-        found = super().files()
-        names = {each.name for each in found}
+        files = super().files()
+        names = {file.name for file in files}
         named = glob.has_magic(self.path) or self.path.rstrip("/").rpartition("/")[2] in names
-        whole = named or digest_of(self.path)  # what was sent in an archive was chosen before
-        return [each for each in found if whole or not each.name.endswith(".json")]
+        with_json = named or digest_of(self.path)  # an uploaded archive contains only chosen files
+        return [file for file in files if with_json or not file.name.endswith(".json")]
 
 
 class HuggingFaceRows(Spec):
-    """A Hugging Face dataset by its hub name, or a folder that `save_to_disk` wrote."""
+    """A Hugging Face dataset by its Hub name, or a folder that `save_to_disk` wrote."""
 
-    name: PathText = Field(min_length=1, description="hub name (`owner/name`) or folder")
-    config: str | None = Field(None, description="the dataset's configuration, where it has several")
-    split: str = Field("train", min_length=1, description="which of the dataset's splits to read")
-    streaming: bool = Field(True, description="read over the network as it goes, without a download first")
+    name: PathText = Field(min_length=1, description="Hub name (`owner/name`) or folder")
+    config: str | None = Field(None, description="the dataset's configuration, if it has several")
+    split: str = Field("train", min_length=1, description="the dataset's split to read")
+    streaming: bool = Field(True, description="stream over the network instead of downloading first")
 
     def source(self) -> HuggingFaceSource:
         return HuggingFaceSource(name=self.name, config=self.config, split=self.split, streaming=self.streaming)
 
     def local_files(self) -> list[File]:
-        """Those of this machine that it names."""
+        """Local files that it refers to."""
         return self.source().local_files()
 
 
 class RowsSpec(StageSpec):
-    """A set of rows from one source: checked one by one, exact duplicates dropped, split by content."""
+    """A set of rows from one source: each validated, exact duplicates dropped, split by content."""
 
     path: PathText | None = Field(
         None,
         min_length=1,
-        description=f"a file, a folder (searched to the bottom) or a glob, of {', '.join(SUFFIXES)}; a folder's .json "
-        "files are left out",
+        description=f"a file, a folder (searched recursively) or a glob, of {', '.join(SUFFIXES)}; a folder's .json "
+        "files are skipped",
     )
-    huggingface: HuggingFaceRows | None = Field(None, description="a dataset of the hub, or a folder of one")
+    huggingface: HuggingFaceRows | None = Field(None, description="a dataset of the Hub, or a folder of one")
     function: Function | None = Field(
         None,
-        description="`file.py:function` or `package.module:function`, which gives the rows as dicts, one by one; its "
-        "parameters `seed` and `limit`, where it has them, are given this spec's",
+        description="`file.py:function` or `package.module:function`, which yields the rows as dicts; parameters "
+        "`seed` and `limit`, if it has them, get this spec's values",
     )
-    arguments: dict[str, Any] = Field(default_factory=dict, description="more of the function's, by name")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="further arguments of the function, by name")
     documents: bool = Field(
         False,
-        description="the function makes its rows of the corpus's documents: its parameter `documents` is an iterable "
-        "of {text, source, id}; rows of held-out documents are held out, whatever `held_out` says",
+        description="the function makes rows from the corpus's documents: its parameter `documents` is an iterable "
+        "of {text, source, id}; rows of held-out documents are held out, regardless of `held_out`",
     )
     columns: dict[str, str] = Field(
         default_factory=dict, description="columns to rename, new name: old name, such as {prompt: question}"
     )
     format: FormatName | None = Field(
-        None, description="what the rows are, where their columns fit several; else recognised by their columns"
+        None, description="format of the rows, if their columns match several; null: detected from the columns"
     )
     held_out: float = Field(
         0.05,
         ge=0,
         le=1,
-        description="share of the rows held out for evaluation, chosen by a hash of the prompt: rows with one prompt "
-        "stay together, and other rows may come and go",
+        description="fraction of the rows held out for evaluation, chosen by a hash of the prompt: rows with the same "
+        "prompt stay together, and adding or removing others changes nothing",
     )
-    limit: int | None = Field(None, ge=1, description="read no more than this many rows, the first")
-    seed: int = Field(0, ge=0, lt=2**31, description="of the choice of rows that are held out, and the function's")
+    limit: int | None = Field(None, ge=1, description="maximum number of rows to read, the first ones")
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of the choice of held-out rows, and of the function")
     max_row_mb: float = Field(
         2.0,
         gt=0,
         le=1000,
-        description="largest row as JSON, MB; a larger one is a faulty one. 2 MB are about 500,000 tokens of English",
+        description="largest row as JSON, MB; a larger one is faulty. 2 MB are about 500,000 tokens of English",
     )
     faulty: Literal["refuse", "drop"] = Field(
-        "refuse", description="whether a faulty row ends the stage, or is dropped, counted and told"
+        "refuse", description="refuse: a faulty row fails the stage; drop: it is dropped, counted and reported"
     )
-    state: str | None = Field(
-        None, description="what the source looked like at the start; filled in by Baton, see `as_found`"
-    )
+    state: str | None = Field(None, description="the source's state at the start; filled in by Baton, see `as_found`")
 
     def problems(self) -> list[Problem]:
         given = [name for name in SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
             value = " and ".join(given) or None
-            return [Problem("path", value, f"exactly one of {', '.join(SOURCES)}: where the rows come from")]
+            return [Problem("path", value, f"exactly one of {', '.join(SOURCES)}, the rows' source")]
         only = {"arguments": self.arguments, "documents": self.documents} if self.function is None else {}
-        found = [Problem(name, value, "is for a `function`; leave it out") for name, value in only.items() if value]
+        found = [Problem(name, value, "only with a `function`; leave it out") for name, value in only.items() if value]
         olds = list(self.columns.values())
         twice = sorted({old for old in olds if olds.count(old) > 1})
         return found + [Problem("columns", old, "each old column is renamed once") for old in twice]
 
     def missing(self) -> list[Problem]:
-        """What the source lacks on this machine, looked up cheaply."""
+        """What the source lacks on this machine, by cheap checks."""
         if self.path is not None:
             return self.files().missing() or self._faults()
         if self.huggingface is not None:
             found = self.huggingface.source().missing()
-            return [each.under("huggingface") for each in found if each.path != "text_field"]
-        return [each.under("function") for each in self.function.problems()] if self.function else []
+            return [problem.under("huggingface") for problem in found if problem.path != "text_field"]
+        return [problem.under("function") for problem in self.function.problems()] if self.function else []
 
     def first(self) -> "First | None":
-        """The first rows of files that can be looked at; None: of another source. Raises StageError."""
+        """The first rows of readable files; None for other sources. Raises StageError."""
         if self.path is None or digest_of(self.path):
             return None
         from tasks.rows.rows import peek  # pyarrow: not on the path of --help
@@ -141,20 +139,20 @@ class RowsSpec(StageSpec):
         return peek(self, Path())
 
     def _faults(self) -> list[Problem]:
-        """What is wrong with the first rows."""
+        """Problems of the first rows."""
         from tasks.job import StageError
 
         try:
             first = self.first()
         except (StageError, StorageError) as error:
-            return [Problem("path", self.path, f"files whose rows can be read: {error}")]
+            return [Problem("path", self.path, f"files with readable rows: {error}")]
         if first is None or not first.faults or (first.rows and self.faulty == "drop"):
             return []
         return [Problem("path", self.path, f"rows without faults, or `faulty: drop`. {'; '.join(first.faults[:3])}")]
 
     def as_found(self, *, ask_hub: bool = False) -> "RowsSpec":
-        """This spec with its source's present state: the files' names, sizes and times; the function's source; with
-        `ask_hub` the newest commit of a dataset of the hub. Raises Stopped."""
+        """A copy with the source's current state: the files' names, sizes and times; the function's source; with
+        `ask_hub` the newest commit of a Hub dataset. Raises Stopped."""
         if self.path is not None:
             return self.model_copy(update={"state": self.files().state()})
         if self.huggingface is not None:
@@ -164,11 +162,11 @@ class RowsSpec(StageSpec):
         return self.model_copy(update={"function": self.function.as_found()}) if self.function else self
 
     def local_files(self) -> list[File]:
-        """Those of this machine that `path` names."""
+        """Local files that `path` refers to."""
         return self.files().local_files() if self.path is not None else []
 
     def files(self) -> RowFiles:
-        """Of `path`."""
+        """The files of `path`, which must be set."""
         assert self.path is not None
         return RowFiles(path=self.path)
 
@@ -176,11 +174,11 @@ class RowsSpec(StageSpec):
         return int(self.max_row_mb * 1e6)
 
     def place(self) -> str:
-        """The source in a person's words, for messages."""
+        """The source's name, for messages."""
         if self.path is not None:
             return self.path if is_bucket(self.path) else str(expanded(self.path))
         return self.huggingface.name if self.huggingface else self.function.name if self.function else "nowhere"
 
 
 class DecontaminateSpec(StageSpec):
-    """A set of rows without those whose prompt stands in a held-out part of any of several sets."""
+    """Drop the rows of a set whose prompt occurs in the held-out split of any of several sets."""

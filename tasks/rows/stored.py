@@ -1,9 +1,9 @@
-"""A set of rows on disk.
+"""Read a set of rows on disk.
 
-    train.jsonl, held_out.jsonl    a row a line: JSON, UTF-8, TRL's columns first
-    rows.json                      what was recognised, changed and left out
+    train.jsonl, held_out.jsonl    one row per line: JSON, UTF-8, TRL's columns first
+    rows.json                      detected format, changes made, rows left out
 
-`read_rows(directory, "train")` gives the rows of one part, one at a time.
+`read_rows(directory, "train")` yields the rows of one split.
 """
 
 import json
@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.manifest import text_digest
 
-if TYPE_CHECKING:  # pyarrow: what reads rows is started up with, too
+if TYPE_CHECKING:  # pyarrow, which must not be imported at start-up
     from tasks.data.documents import Split
 
 Row = dict[str, Any]
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
-OPTIONAL = ("tools", "chat_template_kwargs")  # TRL's columns that a row of any kind may have
+OPTIONAL = ("tools", "chat_template_kwargs")  # TRL's columns allowed in any kind of row
 
 
 def read_rows(directory: Path, split: "Split") -> Iterator[Row]:
-    """The rows of one part, in their order."""
+    """Yield the rows of one split in order."""
     return read_lines(directory / f"{split}.jsonl")
 
 
@@ -35,37 +35,43 @@ def read_lines(path: Path) -> Iterator[Row]:
 
 
 def encoded(row: Row) -> str:
-    """A row as its line, without the end of it. Raises ValueError for what JSON has no word for."""
+    """Encode a row as a line, without the line ending. Raises ValueError for values that JSON cannot represent."""
     return _ENCODER.encode(row)
 
 
 def is_conversational(row: Row) -> bool:
-    """Whether a row has lists of messages, not text."""
+    """Whether a row consists of messages instead of text."""
     return isinstance(row.get("prompt", row.get("messages")), list)
 
 
 def reward_columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """What rewards are called with beside prompts and completions, a value for each row: the rows' own completions
-    among them."""
-    without = {True: ("prompt", *OPTIONAL), False: ("messages", "text", *OPTIONAL)}  # by whether there is a prompt
-    names = dict.fromkeys(name for row in rows for name in row if name not in without["prompt" in row])
+    """Columns that rewards are called with beside prompts and completions, including the rows' own completions: one
+    value per row."""
+    excluded = {True: ("prompt", *OPTIONAL), False: ("messages", "text", *OPTIONAL)}  # with, without a prompt
+    names = dict.fromkeys(name for row in rows for name in row if name not in excluded["prompt" in row])
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def asked(row: Row) -> list[str]:
-    """What a row asks of a model: each turn of the user, or the text of the prompt; of a row of text, all of it."""
-    said: str | list[Row] = row.get("prompt") or row.get("messages") or row["text"]
-    if isinstance(said, str):
-        return [said]
-    return [str(message.get("content") or "") for message in said if message["role"] == "user"]
+def prompt_turns(row: Row) -> list[str]:
+    """A row's user turns, its text prompt, or its whole plain text."""
+    prompt: str | list[Row] = row.get("prompt") or row.get("messages") or row["text"]
+    if isinstance(prompt, str):
+        return [prompt]
+    return [str(message.get("content") or "") for message in prompt if message["role"] == "user"]
+
+
+def common_prefix(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Length of the common prefix."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (first, second) in pairs if first != second), min(len(one), len(other)))
 
 
 def plain(text: str) -> str:
-    """Text without what makes no difference to a person: case, and how wide its spaces are."""
+    """Normalize case and white space."""
     return " ".join(text.lower().split())
 
 
 def split_key(row: Row, seed: int) -> str:
-    """What decides a row's part, for `tasks.data.documents.split_of`: the beginning of what it asks. So rows with one
-    prompt and different answers are never on both sides, and other rows may come and go."""
-    return text_digest(f"{seed}\0{plain(asked(row)[0])}")
+    """Key of a row's split for `tasks.data.documents.split_of`: a hash of its first prompt turn. Thus rows with the
+    same prompt get the same split, independent of all other rows."""
+    return text_digest(f"{seed}\0{plain(prompt_turns(row)[0])}")

@@ -1,4 +1,4 @@
-"""The stages of rows: a source -> a set of rows; a set without what stands in other sets' held-out parts."""
+"""Preparation and decontamination of rows as typed Flyte tasks."""
 
 import images
 from infra.launch import Engine
@@ -12,12 +12,12 @@ DECONTAMINATE = Engine("decontaminate", "tasks.rows.decontaminate", version="1")
 
 @stage(ROWS, image=images.DATA)
 def prepare_rows(spec: RowsSpec, corpora: list[Corpus]) -> Rows:
-    """Read a source; check its rows; drop duplicates; split it by content. `corpora`: the one whose documents a
-    function makes rows of, if it does."""
+    """Read a source, validate its rows, drop duplicates, and split it by content. `corpora` is the one a function makes
+    its rows from, or empty."""
     return run(ROWS, Rows, spec, corpora=corpora)
 
 
 @stage(DECONTAMINATE, image=images.DATA)
 def decontaminate(spec: DecontaminateSpec, rows: Rows, against: list[Rows]) -> Rows:
-    """The set without the rows to train on that stand in the held-out part of one of the others."""
+    """Drop the training rows whose prompt occurs in the held-out split of one of the other sets."""
     return run(DECONTAMINATE, Rows, spec, rows=rows, against=against)

@@ -1,59 +1,58 @@
-"""The active model: its server is watched, replaced when it dies or hangs, and handed over to a new version.
+"""Keep a server of the active model running: watch it, replace it when it dies or hangs, switch to a new version.
 
-None of this asks the registry: the model is known, and its files are on this disk.
+None of this needs the registry: the model's files are on this disk.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
-from typing import Any
 
 import httpx
 
 from infra.progress import say
 from tasks.job import StageError
 from tasks.manifest import ArtifactError
-from tasks.serve.server import Served, Server, ServerFailed, waiting
+from tasks.serve.server import Served, Server, ServerFailed, report_waiting
 from tasks.serve.smoke import smoke_test
 from tasks.serve.switch import Backend, Switch, now
 
-LOOK_S = 0.1  # between two looks at a server
-PROBES = 3  # of /health in a health interval
-AGAIN_S = 10.0  # from a replacement that failed to the next
+POLL_S = 0.1  # between two checks of a server
+PROBES = 3  # probes of /health per health interval
+RETRY_S = 10.0  # after a replacement that failed
 
 
 @dataclass
 class Active:
-    """Keeps the switch at a server of the active model."""
+    """Keeps the switch at a healthy server of the active model."""
 
     switch: Switch
     start: Callable[[Served], Server]
-    health_s: float  # a server that has not been healthy for so long is replaced
-    drain_s: float  # that an answer which was begun may still take when another version takes over
-    again_s: float = AGAIN_S
-    backend: Backend | None = None  # what is, or should be, at the switch
+    health_s: float  # a server unhealthy for so long is replaced
+    drain_s: float  # time to finish responses when another version takes over
+    retry_s: float = RETRY_S
+    backend: Backend | None = None  # the one at the switch, or to be restored
     server: Server | None = None
     _model: Callable[[], Served] | None = None
     _lock: Lock = field(default_factory=Lock)
     _leaving: list[Thread] = field(default_factory=list)
 
     def take_over(self, server: Server, backend: Backend, model: Callable[[], Served]) -> None:
-        """Give all requests from now on to `server`. `model()` checks the model's files again, for a replacement."""
+        """Send all new requests to `server`. `model()` verifies the model's files again, for a replacement."""
         with self._lock:
             before, leaving = self.switch.turn(backend), self.server
             self.server, self.backend, self._model = server, backend, model
-        if leaving and before:  # a server that is being replaced is ended by who does that
+        if leaving and before:  # a server that is being replaced is stopped by _replace
             thread = Thread(target=_drain, args=(before, leaving, self.drain_s), name="drain")
             thread.start()
-            self._leaving = [each for each in self._leaving if each.is_alive()] + [thread]
+            self._leaving = [running for running in self._leaving if running.is_alive()] + [thread]
 
-    def sound(self, model: Served, title: str, given_up: Callable[[], bool]) -> Server:
-        """A server of the model that is healthy and has passed the smoke test. Raises ServerFailed; then no process is
-        left."""
+    def start_healthy(self, model: Served, title: str, cancelled: Callable[[], bool]) -> Server:
+        """Start a server and wait until it is healthy and passes the smoke test. Raises ServerFailed, leaving no
+        process."""
         server = self.start(model)
         try:
-            server.wait_until_healthy(waiting(server, title), given_up)
+            server.wait_until_healthy(report_waiting(server, title), cancelled)
             smoke_test(server.url, model)
         except BaseException:
             server.stop()
@@ -61,21 +60,21 @@ class Active:
         return server
 
     def watch(self, stopping: Event) -> None:
-        """Until `stopping`: replace the server whenever it dies or hangs."""
-        self._tell(restarting=None)
-        while not stopping.wait(LOOK_S):
-            if (server := self.server) and (lost := self._lost(server, stopping)):
-                self._replace(server, lost, stopping)
+        """Replace the server whenever it dies or hangs, until `stopping`."""
+        self.switch.status |= {"restarting": None}
+        while not stopping.wait(POLL_S):
+            if (server := self.server) and (reason := self._failure(server, stopping)):
+                self._replace(server, reason, stopping)
 
-    def end(self) -> None:
-        """End every server."""
+    def stop(self) -> None:
+        """Stop every server."""
         for thread in self._leaving:
             thread.join()
         if self.server:
             self.server.stop()
 
-    def _lost(self, server: Server, stopping: Event) -> str | None:
-        """What is wrong with the server, as soon as something is; None when it is not the active one any more."""
+    def _failure(self, server: Server, stopping: Event) -> str | None:
+        """Wait until the server fails, and return how; None once it is no longer the active one."""
         healthy, probed = time.monotonic(), 0.0
         with httpx.Client(trust_env=False) as client:
             while server is self.server and not stopping.is_set():
@@ -83,53 +82,46 @@ class Active:
                     return "died"
                 if time.monotonic() - probed >= self.health_s / PROBES:
                     probed = time.monotonic()
-                    # asked before it is judged: this process may have been stopped for longer than health_s itself
+                    # probe first, then judge: this process itself may have been stopped for longer than health_s
                     left = self.health_s - (probed - healthy)
                     if _healthy(client, server, min(self.health_s / PROBES, left if left > 0 else self.health_s)):
                         healthy = time.monotonic()
                 if (silent := time.monotonic() - healthy) >= self.health_s:
                     return f"has not been healthy for {silent:.1f} s (--health)"
-                stopping.wait(LOOK_S)
+                stopping.wait(POLL_S)
         return None
 
-    def _replace(self, lost: Server, how: str, stopping: Event) -> None:
+    def _replace(self, failed: Server, reason: str, stopping: Event) -> None:
         with self._lock:
-            if self.server is not lost:
+            if self.server is not failed:
                 return
             self.switch.turn(None)
-        say(f"{lost.failed(how)}\nStarting it again.")
-        lost.stop(grace_s=0)
-        self._tell(restarting={"model": lost.model.digest, "why": how, "since": now()})
-        while self.server is lost and not stopping.is_set():
+        say(f"{failed.failed(reason)}\nRestarting it.")
+        failed.stop(grace_s=0)
+        self.switch.status |= {"restarting": {"model": failed.model.digest, "why": reason, "since": now()}}
+        while self.server is failed and not stopping.is_set():
             try:
-                self._start_again(lost, stopping)
-            except (
-                StageError,
-                ArtifactError,
-                OSError,
-            ) as error:  # OSError: no memory for a process, a disk that is away
-                if self.server is lost and not stopping.is_set():
-                    say(f"model {lost.model.digest[:12]} does not start; again in {self.again_s:g} s. {error}")
-                    stopping.wait(self.again_s)
-        self._tell(restarting=None)
+                self._restart(failed, stopping)
+            except (StageError, ArtifactError, OSError) as error:  # OSError: out of memory, an unavailable disk
+                if self.server is failed and not stopping.is_set():
+                    say(f"model {failed.model.digest[:12]} failed to start; retrying in {self.retry_s:g} s. {error}")
+                    stopping.wait(self.retry_s)
+        self.switch.status |= {"restarting": None}
 
-    def _start_again(self, lost: Server, stopping: Event) -> None:
-        """Raises ServerFailed, ArtifactError, StageError; then no process is left."""
+    def _restart(self, failed: Server, stopping: Event) -> None:
+        """Raises ServerFailed, ArtifactError, StageError, leaving no process."""
         assert self._model is not None and self.backend is not None
-        title = f"model {lost.model.digest[:12]}"
-        server = self.sound(self._model(), title, lambda: self.server is not lost or stopping.is_set())
+        title = f"model {failed.model.digest[:12]}"
+        server = self.start_healthy(self._model(), title, lambda: self.server is not failed or stopping.is_set())
         with self._lock:
-            if current := self.server is lost:
+            if current := self.server is failed:
                 self.backend = Backend(server.url, self.backend.digest, self.backend.version)
                 self.server = server
                 self.switch.turn(self.backend)
         if not current:
             server.stop()
             raise ServerFailed("another version has taken over")
-        say(f"✓ {title} serves again, after {server.age_s():.0f} s")
-
-    def _tell(self, **status: Any) -> None:
-        self.switch.status |= status
+        say(f"✓ {title} is serving again after {server.age_s():.0f} s")
 
 
 def _healthy(client: httpx.Client, server: Server, deadline_s: float) -> bool:
@@ -142,7 +134,7 @@ def _healthy(client: httpx.Client, server: Server, deadline_s: float) -> bool:
 def _drain(backend: Backend, server: Server, drain_s: float) -> None:
     deadline = time.monotonic() + drain_s
     while backend.requests and time.monotonic() < deadline and server.alive:
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     if backend.requests and server.alive:
-        say(f"model {backend.digest[:12]} is ended with {backend.requests} answers unfinished, after {drain_s:g} s")
+        say(f"model {backend.digest[:12]} is stopped with {backend.requests} unfinished responses after {drain_s:g} s")
     server.stop()

@@ -1,6 +1,6 @@
-"""The load benchmark: vLLM's own (`vllm bench serve`), all levels in one process.
+"""Run vLLM's load benchmark (`vllm bench serve`), all levels in one process.
 
-Importing this module imports vLLM (8 s on two cores): do so while the server loads.
+Importing this module imports vLLM (8 s on two cores): import it while the server loads.
 """
 
 import asyncio
@@ -16,30 +16,30 @@ from tasks.serve.smoke import api_key
 from tasks.serve.spec import LoadSpec
 
 PERCENTILES = (50, 95, 99)
-# Ours: vLLM's name. Between tokens: the mean of each request (tpot). Single gaps (itl) would say less: under load
-# several tokens arrive in one piece, and most gaps are then zero.
+# Our names: vLLM's. Inter-token latency is the mean per request (tpot). Single gaps (itl) are less informative: under
+# load several tokens arrive at once, and most gaps are zero.
 LATENCIES = {"first_token_ms": "ttft", "inter_token_ms": "tpot", "whole_ms": "e2el"}
 
 
 def measure(url: str, model: Served, load: LoadSpec) -> Iterator[dict[str, Any]]:
-    """What each level came to: {"concurrency", "requests", "failed", "errors", "seconds", "requests_per_s",
-    "tokens_per_s" (of answers), and of each latency in ms {"p50", "p95", "p99"}}."""
-    os.environ["OPENAI_API_KEY"] = api_key()  # vLLM's benchmark sends what is there: not a real key of OpenAI's
+    """Yield the result of each level: {"concurrency", "requests", "failed", "errors", "seconds", "requests_per_s",
+    "tokens_per_s" (generated), and for each latency in ms {"p50", "p95", "p99"}}."""
+    os.environ["OPENAI_API_KEY"] = api_key()  # or vLLM's benchmark would send the user's real OpenAI key
     parser = FlexibleArgumentParser()
     add_cli_args(parser)
     for clients in load.concurrency:
-        found = asyncio.run(main_async(parser.parse_args(_words(url, model, load, clients))))
-        errors = [error.strip().splitlines()[-1][:300] for error in found["errors"] if error.strip()]
+        result = asyncio.run(main_async(parser.parse_args(_arguments(url, model, load, clients))))
+        errors = [error.strip().splitlines()[-1][:300] for error in result["errors"] if error.strip()]
         yield {
             "concurrency": clients,
             "requests": requests(load, clients),
-            "failed": int(found["failed"]),
+            "failed": int(result["failed"]),
             "errors": sorted(set(errors))[:5],
-            "seconds": float(found["duration"]),
-            "requests_per_s": float(found["request_throughput"]),
-            "tokens_per_s": float(found["output_throughput"]),
+            "seconds": float(result["duration"]),
+            "requests_per_s": float(result["request_throughput"]),
+            "tokens_per_s": float(result["output_throughput"]),
             **{
-                ours: {f"p{share}": float(found[f"p{share}_{theirs}_ms"]) for share in PERCENTILES}
+                ours: {f"p{share}": float(result[f"p{share}_{theirs}_ms"]) for share in PERCENTILES}
                 for ours, theirs in LATENCIES.items()
             },
         }
@@ -49,8 +49,8 @@ def requests(load: LoadSpec, clients: int) -> int:
     return max(load.least_requests, clients * load.requests_per_client)
 
 
-def _words(url: str, model: Served, load: LoadSpec, clients: int) -> list[str]:
-    words = {
+def _arguments(url: str, model: Served, load: LoadSpec, clients: int) -> list[str]:
+    options = {
         "base-url": url,
         "model": model.directory,  # its tokenizer
         "served-model-name": model.digest,
@@ -59,12 +59,12 @@ def _words(url: str, model: Served, load: LoadSpec, clients: int) -> list[str]:
         "random-output-len": load.output_tokens,
         "num-prompts": requests(load, clients),
         "max-concurrency": clients,
-        "num-warmups": min(clients, 8),  # a level's first requests would pay for what is made once
-        "seed": load.seed * 10_000 + clients,  # other prompts each time: the server remembers prefixes
+        "num-warmups": min(clients, 8),  # exclude one-time costs from a level's first requests
+        "seed": load.seed * 10_000 + clients,  # different prompts per level: the server caches prefixes
         "temperature": 1,
         "percentile-metrics": ",".join(LATENCIES.values()),
         "metric-percentiles": ",".join(map(str, PERCENTILES)),
         "ready-check-timeout-sec": 0,
     }
-    flags = ["--disable-tqdm", "--save-detailed"]  # detailed: with what went wrong
-    return [word for name, value in words.items() for word in (f"--{name}", str(value))] + flags
+    flags = ["--disable-tqdm", "--save-detailed"]  # detailed: includes errors
+    return [argument for name, value in options.items() for argument in (f"--{name}", str(value))] + flags

@@ -1,11 +1,11 @@
-"""The proxy in front of the servers: each request goes to the active model, which answers it to its end.
+"""Reverse proxy in front of the servers: forwards each request to the active model, which finishes it.
 
-HTTP is aiohttp's (3.14), on both sides. Measured under raw-socket attacks: uvicorn waits for half-sent headers for ever
-(and took 60 MB of them with httptools), granian and hypercorn accept Content-Length beside Transfer-Encoding, HAProxy
-does all of it and is not installed by pip. httpx compared each header with each other: 10,000 of them took 11 s.
+Uses aiohttp (3.14) on both sides. Under raw-socket attacks, uvicorn waits forever for half-sent headers (and accepted
+60 MB of them with httptools), granian and hypercorn accept Content-Length beside Transfer-Encoding, and HAProxy, which
+passes, is not installed by pip. httpx compares headers pairwise: 10,000 of them took 11 s.
 
-A request begins when all of it has arrived: a slow client holds no backend. Answers are passed on as they come, with
-`x-baton-model`: the digest of the model that answered. /healthz and /baton are the proxy's own.
+A request is forwarded once it has arrived completely, so a slow client occupies no backend. Responses are streamed,
+with the model's digest in `x-baton-model`. The proxy itself answers /healthz and /baton.
 """
 
 import asyncio
@@ -23,26 +23,26 @@ from tasks.serve.limits import MIB, Limits
 from tasks.serve.switch import Backend, Switch
 
 MODEL_HEADER = "x-baton-model"
-RETRY_S = 5  # what a client is told while no model is active
-IDLE_S = 2.0  # a connection to a backend that is kept for the next request; vLLM closes its end after 5 s
-# between two neighbors, not end to end (RFC 9110, 7.6.1)
+RETRY_S = 5  # Retry-After while no model is active
+IDLE_S = 2.0  # keep-alive of connections to a backend; vLLM closes its end after 5 s
+# hop-by-hop headers (RFC 9110, 7.6.1)
 HOP = frozenset({
     "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 })  # fmt: skip
-OURS = frozenset({"host", "content-length", "expect"})  # of a request: written anew, or answered here
+OURS = frozenset({"host", "content-length", "expect"})  # request headers set or handled by the proxy
 NO_MODEL = "no model is served yet"
 ADDED_BY_AIOHTTP = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE, hdrs.USER_AGENT)
 
 
 class Refused(Exception):
-    """A request that gets an error of the proxy's own."""
+    """A request that the proxy itself answers with an error."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
 
     def response(self) -> web.Response:
-        """In OpenAI's form."""
+        """An error response in OpenAI's format."""
         ours = self.status >= 500
         error = {
             "message": str(self),
@@ -54,15 +54,15 @@ class Refused(Exception):
 
 
 class CutOff(Exception):
-    """An answer that has begun and does not end."""
+    """A response that began but cannot be completed."""
 
 
 class Proxy:
-    """The handlers, and what they share."""
+    """The request handlers and their shared state."""
 
     def __init__(self, switch: Switch, limits: Limits) -> None:
         self.switch, self.limits = switch, limits
-        self._held = 0  # bytes of bodies
+        self._held = 0  # bytes of request bodies in memory
 
     def application(self) -> web.Application:
         application = web.Application()
@@ -76,7 +76,7 @@ class Proxy:
         self._client = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.limits.connect_s),
-            cookie_jar=aiohttp.DummyCookieJar(),  # cookies are the clients' own
+            cookie_jar=aiohttp.DummyCookieJar(),  # cookies belong to the clients
             skip_auto_headers=ADDED_BY_AIOHTTP,
             auto_decompress=False,
         )
@@ -97,7 +97,7 @@ class Proxy:
             if not request.raw_path.startswith("/") or not request.raw_path.isascii():
                 raise Refused(400, "the path must begin with / and be ASCII")  # "http://host/" names another host
             if self.switch.current is None:
-                raise Refused(503, NO_MODEL)  # its body is not waited for
+                raise Refused(503, NO_MODEL)  # without waiting for the body
             async with self._body(request) as body:
                 if (backend := self.switch.take()) is None:
                     raise Refused(503, NO_MODEL)
@@ -110,7 +110,7 @@ class Proxy:
 
     @asynccontextmanager
     async def _body(self, request: web.Request) -> AsyncIterator[bytes]:
-        """All of it; how much of all bodies is in memory is counted while the request is answered."""
+        """Receive the whole body, and count it as held in memory until the response begins."""
         most, size = self.limits.body, 0
         too_large = Refused(413, f"the body is larger than {most / MIB:g} MiB (--body-mib)")
         if (request.content_length or 0) > most:
@@ -123,7 +123,7 @@ class Proxy:
                     if size > most:
                         raise too_large
                     if self._held > self.limits.bodies:
-                        raise Refused(503, f"other requests' bodies take {self.limits.bodies / MIB:g} MiB already")
+                        raise Refused(503, f"pending request bodies exceed {self.limits.bodies / MIB:g} MiB")
                     parts.append(part)
             yield b"".join(parts)
         except TimeoutError as error:
@@ -144,18 +144,17 @@ class Proxy:
             async with asyncio.timeout(limit):
                 answer = await self._ask(request, backend, body)
         except aiohttp.ClientError as error:
-            raise Refused(502, f"the model's server does not answer ({type(error).__name__})") from error
+            raise Refused(502, f"the model's server does not respond ({type(error).__name__})") from error
         except TimeoutError as error:
-            raise Refused(
-                504, f"the model's server has not begun to answer after {limit:g} s (--first-byte)"
-            ) from error
+            raise Refused(504, f"the model's server did not respond within {limit:g} s (--first-byte)") from error
         try:
             return await self._pass_on(request, backend, answer)
         finally:
             answer.close()
 
     async def _ask(self, request: web.Request, backend: Backend, body: bytes) -> aiohttp.ClientResponse:
-        """The beginning of the answer. A kept connection may have been closed just as it was used again: once more."""
+        """Send the request and receive the response's headers. Retries once, since a kept-alive connection may be
+        closed just as it is reused."""
         url = URL(f"{backend.url}{request.raw_path}", encoded=True)
         headers = _end_to_end(request.headers, HOP | OURS)
 
@@ -182,11 +181,11 @@ class Proxy:
                 await response.write(part)
             await response.write_eof()
         except CutOff as cut:
-            say(f"an answer of model {backend.digest[:12]} is cut off: {cut}")
+            say(f"a response of model {backend.digest[:12]} is cut off: {cut}")
             if request.transport:
-                request.transport.close()  # without the end that would make it look complete
+                request.transport.close()  # without the final chunk, which would make it look complete
         except ConnectionResetError:
-            pass  # the client is gone
+            pass  # the client disconnected
         return response
 
     async def _part_of_answer(self, answer: aiohttp.ClientResponse) -> bytes:
@@ -195,12 +194,12 @@ class Proxy:
             async with asyncio.timeout(limit):
                 return await answer.content.readany()
         except aiohttp.ClientError as error:
-            raise CutOff(f"the server hung up ({type(error).__name__})") from error
+            raise CutOff(f"the server closed the connection ({type(error).__name__})") from error
         except TimeoutError as error:
             raise CutOff(f"the server sent nothing for {limit:g} s (--between-bytes)") from error
 
 
 def _end_to_end(headers: Mapping[str, str], without: frozenset[str]) -> list[tuple[str, str]]:
-    """The headers but for those in `without` and those that Connection names (RFC 9110, 7.6.1)."""
+    """The headers except those in `without` and those named by Connection (RFC 9110, 7.6.1)."""
     named = {name.strip().lower() for name in headers.get(hdrs.CONNECTION, "").split(",")}
     return [(name, value) for name, value in headers.items() if name.lower() not in without | named]

@@ -1,6 +1,6 @@
-"""The stage: bring a server up, ask it a completion and a chat, measure it, end it.
+"""Start a server, request a completion and a chat, measure it under load, and stop it.
 
-Out: endpoint.json: how the model is served, what it answered, and what each level of the load came to.
+Output: endpoint.json with the server's arguments, its responses, and the results of each load level.
 `python -m tasks.serve ENDPOINT` starts a service from it.
 """
 
@@ -9,12 +9,12 @@ from typing import Any
 from infra.durable import write_json
 from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest
-from tasks.serve.server import Server, engine_words, open_served
+from tasks.serve.server import Server, engine_arguments, open_served
 from tasks.serve.smoke import smoke_test
 from tasks.serve.spec import ServeSpec
 
 ENDPOINT = "endpoint.json"
-MODEL = "model.json"  # in the record: where the model was, which is no part of the result
+MODEL = "model.json"  # in the record: the model's path, which is not part of the result
 
 
 def work(job: Job) -> None:
@@ -23,7 +23,7 @@ def work(job: Job) -> None:
     label = read_manifest(directory).facts["label"]
     model = open_served(directory)
     job.empty_output()
-    job.forget_after(0)  # a try that was killed measured some levels
+    job.forget_after(0)  # drop the metrics of a killed attempt
     server = Server(spec, model, job.directory / "server.txt")
     try:
         levels = _measured(job, spec, server)
@@ -43,7 +43,7 @@ def work(job: Job) -> None:
 def _measured(job: Job, spec: ServeSpec, server: Server) -> list[dict[str, Any]]:
     job.progress(0, 1, "steps", now="loading the model")
     if spec.load:
-        from tasks.serve.load import measure, requests  # vLLM, while the server imports it too
+        from tasks.serve.load import measure, requests  # imports vLLM while the server loads
     server.wait_until_healthy(lambda waited: job.progress(waited, spec.start_timeout_s, "s", now="loading the model"))
     started_s = server.age_s()
     answers = smoke_test(server.url, server.model)
@@ -53,19 +53,18 @@ def _measured(job: Job, spec: ServeSpec, server: Server) -> list[dict[str, Any]]
         job.progress(0, total, "requests")
         for level in measure(server.url, server.model, spec.load):
             if level["failed"] == level["requests"]:
-                raise StageError(f"no request of {level['concurrency']} clients was answered: {level['errors']}")
+                raise StageError(f"all requests of {level['concurrency']} clients failed: {level['errors']}")
             levels.append(level)
             job.metric(level["concurrency"], **_numbers(level))
-            job.progress(
-                sum(each["requests"] for each in levels), total, "requests", tokens_per_s=level["tokens_per_s"]
-            )
+            done = sum(measured["requests"] for measured in levels)
+            job.progress(done, total, "requests", tokens_per_s=level["tokens_per_s"])
     write_json(
         job.output / ENDPOINT,
         {
             "model_digest": server.model.digest,
             "name": server.model.name,
             "engine": "vllm",
-            "arguments": engine_words(spec),
+            "arguments": engine_arguments(spec),
             "started_s": started_s,
             "completion": answers.completion,
             "chat": answers.chat,
@@ -76,13 +75,13 @@ def _measured(job: Job, spec: ServeSpec, server: Server) -> list[dict[str, Any]]
 
 
 def _numbers(level: dict[str, Any]) -> dict[str, float]:
-    """A level for MLflow: its step is the number of clients."""
+    """A level's metrics; their step is the number of clients."""
     names = ("failed", "requests_per_s", "tokens_per_s")
     latencies = {
-        f"{name}_{share}": number
-        for name, each in level.items()
-        if isinstance(each, dict)
-        for share, number in each.items()
+        f"{name}_{percentile}": number
+        for name, value in level.items()
+        if isinstance(value, dict)
+        for percentile, number in value.items()
     }
     return {name: float(level[name]) for name in names} | latencies
 

@@ -1,4 +1,4 @@
-"""vLLM's OpenAI-compatible server as a process of ours: started, waited for, ended."""
+"""Start and stop vLLM's OpenAI server as a subprocess."""
 
 import json
 import os
@@ -15,9 +15,9 @@ from pathlib import Path
 import httpx
 
 from infra.launch import SHORT_WAITS
-from infra.lifeline import LAUNCHED
+from infra.parent_watchdog import LAUNCHED
 from infra.progress import say
-from infra.watch import kill_group
+from infra.supervisor import kill_group
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, verify
 from tasks.serve.spec import ServeSpec
@@ -25,21 +25,21 @@ from tasks.serve.spec import ServeSpec
 VLLM = "tasks.serve.vllm_server"
 LOOPBACK = "127.0.0.1"
 STOP_GRACE_S = 15.0  # from SIGTERM to SIGKILL
-LOOK_S = 0.25  # between two looks at a server that starts
-LAST_WORDS = 15  # lines of its log, where none of them is the end of a traceback
+POLL_S = 0.25  # between two health checks of a starting server
+LOG_LINES = 15  # lines of its log to show, if none of them ends a traceback
 ERROR = re.compile(r"(\(\w+ pid=\d+\) )?[\w.]+(Error|Exception): ")
 
 
 class ServerFailed(StageError):
-    """A server did not start, does not answer, or answers wrongly; the message has its last words."""
+    """A server didn't start, doesn't respond, or responds wrongly; the message has the end of its log."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """A model that is served, and the names that requests may call it by."""
+    """A served model, with the names that requests may use."""
 
     directory: Path
-    digest: str  # of the HFModel: the first name, which each answer bears
+    digest: str  # of the HFModel: the first name, contained in each response
     name: str
 
     @property
@@ -52,7 +52,7 @@ class Served:
 
 
 def open_served(directory: Path, name: str | None = None) -> Served:
-    """The model in an HFModel's or a PublishedModel's directory, every file checked. Raises ArtifactError."""
+    """Open the model in an HFModel's or a PublishedModel's directory, verifying every file. Raises ArtifactError."""
     manifest = verify(directory)
     if manifest.kind not in ("hf_model", "published_model"):
         raise ArtifactError(f"{directory}: a {manifest.kind}; only an hf_model or a published_model can be served")
@@ -60,35 +60,35 @@ def open_served(directory: Path, name: str | None = None) -> Served:
     return Served(directory, digest, name or manifest.facts.get("registry_name") or manifest.facts["label"])
 
 
-def engine_words(spec: ServeSpec) -> list[str]:
-    """vLLM's arguments for a spec. Remote code is never trusted: its default, which nothing here changes."""
-    words = ["--dtype", spec.dtype, "--max-num-seqs", str(spec.max_num_seqs)]
-    words += ["--tensor-parallel-size", str(spec.tensor_parallel)]
-    words += ["--gpu-memory-utilization", str(spec.gpu_memory_share)]  # on CPU VLLM_CPU_KVCACHE_SPACE counts
-    return words + (["--max-model-len", str(spec.max_model_len)] if spec.max_model_len else [])
+def engine_arguments(spec: ServeSpec) -> list[str]:
+    """vLLM's arguments for a spec. Remote code is never trusted, by vLLM's default."""
+    arguments = ["--dtype", spec.dtype, "--max-num-seqs", str(spec.max_num_seqs)]
+    arguments += ["--tensor-parallel-size", str(spec.tensor_parallel)]
+    arguments += ["--gpu-memory-utilization", str(spec.gpu_memory_share)]  # on CPU VLLM_CPU_KVCACHE_SPACE applies
+    return arguments + (["--max-model-len", str(spec.max_model_len)] if spec.max_model_len else [])
 
 
 class Server:
-    """One server process. It ends by `stop`, and with this process however that ends."""
+    """A server process. It ends by `stop`, or with this process, however that ends."""
 
     def __init__(self, spec: ServeSpec, model: Served, log: Path, module: str = VLLM) -> None:
-        """Start it on a free port of this machine's own address. Its output goes to `log`."""
+        """Start it on a free loopback port. Its output goes to `log`."""
         self.model, self.log, self.spec = model, log, spec
         self._reserved = reserve(LOOPBACK, 0)
         port = self._reserved.getsockname()[1]
         self.url = f"http://{LOOPBACK}:{port}"
         self.started = time.monotonic()
         self._stopped = False
-        words = ["--model", str(model.directory), "--served-model-name", model.digest, model.name]
-        words += ["--host", LOOPBACK, "--port", str(port), "--disable-uvicorn-access-log", *engine_words(spec)]
+        arguments = ["--model", str(model.directory), "--served-model-name", model.digest, model.name]
+        arguments += ["--host", LOOPBACK, "--port", str(port), "--disable-uvicorn-access-log", *engine_arguments(spec)]
         environment = SHORT_WAITS | os.environ | LAUNCHED | {"PYTHONUNBUFFERED": "1"}
         environment["VLLM_CPU_KVCACHE_SPACE"] = str(spec.cpu_cache_gib)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as stream:
-            self._begins = stream.tell()  # after what an earlier server of the model said
+            self._begins = stream.tell()  # after the output of the model's earlier servers
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, *words],
-                stdin=subprocess.PIPE,  # its lifeline
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.PIPE,  # closes when this process ends (parent_watchdog)
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -96,17 +96,17 @@ class Server:
             )
 
     def wait_until_healthy(
-        self, waiting: Callable[[float], None], given_up: Callable[[], bool] = lambda: False
+        self, waiting: Callable[[float], None], cancelled: Callable[[], bool] = lambda: False
     ) -> None:
-        """Return when /health says so; `waiting(seconds)` is called a few times a second. Raises ServerFailed when
-        the process ends, when it takes longer than the spec's start_timeout_s, or when `given_up`."""
+        """Wait until /health succeeds, calling `waiting(seconds)` a few times per second. Raises ServerFailed if the
+        process ends, exceeds the spec's start_timeout_s, or is `cancelled`."""
         with self._reserved, httpx.Client(timeout=5, trust_env=False) as client:
             while True:
                 waited = self.age_s()
                 if self.process.poll() is not None:
                     raise self.failed(f"ended with exit code {self.process.returncode} before it was healthy")
-                if given_up():
-                    raise ServerFailed("given up while it was starting")
+                if cancelled():
+                    raise ServerFailed("cancelled while it was starting")
                 try:
                     if client.get(f"{self.url}/health").status_code == httpx.codes.OK:
                         return
@@ -115,14 +115,14 @@ class Server:
                 if waited > self.spec.start_timeout_s:
                     raise self.failed(f"was not healthy after {waited:.0f} s (start_timeout_s)")
                 waiting(waited)
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
 
     def failed(self, how: str) -> ServerFailed:
-        """The error, with the server's last words."""
+        """The error of a failed server, with the end of its log."""
         lines = self.log.read_bytes()[self._begins :].decode(errors="replace").splitlines()
-        errors = [line for line in lines if ERROR.match(line)][-3:]  # several processes: the cause is not the last
-        said = "".join(f"\n    {line[:300]}" for line in errors or lines[-LAST_WORDS:])
-        return ServerFailed(f"the server of model {self.model.digest[:12]} {how}. Its last words ({self.log}):{said}")
+        errors = [line for line in lines if ERROR.match(line)][-3:]  # of several processes: the cause is not the last
+        shown = "".join(f"\n    {line[:300]}" for line in errors or lines[-LOG_LINES:])
+        return ServerFailed(f"the server of model {self.model.digest[:12]} {how}. End of its log ({self.log}):{shown}")
 
     def age_s(self) -> float:
         return time.monotonic() - self.started
@@ -132,8 +132,8 @@ class Server:
         return self.process.poll() is None
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
-        """End it; when this returns no process of it is left."""
-        if self._stopped:  # its process id may be another's by now
+        """Stop the server and all of its processes."""
+        if self._stopped:  # its process id may have been reused
             return
         self._stopped = True
         self._reserved.close()
@@ -141,30 +141,30 @@ class Server:
         try:
             self.process.wait(grace_s)
         except subprocess.TimeoutExpired:
-            pass  # it had its time
+            pass  # killed below
         kill_group(self.process.pid, signal.SIGKILL)
         self.process.wait()
         if self.process.stdin:
             self.process.stdin.close()
 
 
-def waiting(server: Server, title: str, every_s: float = 15.0) -> Callable[[float], None]:
-    """A line now and then while a server starts."""
-    told = 0.0
+def report_waiting(server: Server, title: str, every_s: float = 15.0) -> Callable[[float], None]:
+    """A callback that reports periodically while a server starts."""
+    reported = 0.0
     say(f"  {title}: starting its server (log: {server.log})")
 
-    def tell(waited: float) -> None:
-        nonlocal told
-        if waited - told > every_s:
-            told = waited
+    def report(waited: float) -> None:
+        nonlocal reported
+        if waited - reported > every_s:
+            reported = waited
             say(f"  {title}: {waited:.0f} s, loading")
 
-    return tell
+    return report
 
 
 def reserve(host: str, port: int) -> socket.socket:
-    """A socket that holds the port until the server, which needs seconds to get there, has bound it as well. Linux
-    lets both have it (SO_REUSEADDR, and this one does not listen). Raises ServerFailed when it is taken."""
+    """Bind a socket that reserves the port until the server, which takes seconds to start, has bound it too: Linux
+    allows both (SO_REUSEADDR, and this one doesn't listen). Raises ServerFailed if the port is taken."""
     held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -175,5 +175,6 @@ def reserve(host: str, port: int) -> socket.socket:
     return held
 
 
-def written(host: str) -> str:
+def url_host(host: str) -> str:
+    """The host as written in a URL: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host

@@ -1,7 +1,7 @@
-"""A service: the proxy on its port, and a keeper that keeps models behind it.
+"""Run the proxy on its port, and a keeper thread that runs the servers behind it.
 
-The port is open from the start; until a model is there, requests are told to come back. SIGTERM or Ctrl-C: nothing
-new is taken, what was begun is answered, and every server is ended. A second Ctrl-C does not wait for answers.
+The port is open from the start; requests get 503 until a model is active. On SIGTERM or Ctrl-C no new requests are
+accepted, responses are finished, and every server is stopped. A second Ctrl-C doesn't wait for responses.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from tasks.serve.proxy import RETRY_S, Proxy
 from tasks.serve.switch import Switch
 
 Keeper = Callable[[Event], None]
-OTHER_FILES = 256  # that the process has open beside its connections
+OTHER_FILES = 256  # open files of the process beside its connections
 BACKLOG = 1024
 FULL = f"HTTP/1.1 503 Service Unavailable\r\nRetry-After: {RETRY_S}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 def run_service(switch: Switch, bound: socket.socket, drain_s: float, keep: Keeper, limits: Limits) -> None:
-    """Answer on the socket until a signal comes, or until `keep` ends, whose error is raised. `keep(stopping)`
-    runs beside it, and has ended its servers when it returns; `stopping` is set when the last answer is given."""
+    """Serve on the socket until a signal, or until `keep` returns or raises; its error is raised here. `keep(stopping)`
+    runs in a thread and stops its servers before it returns; `stopping` is set after the last response."""
     allow_files(limits.connections)
     stopping = Event()
     failures: list[BaseException] = []
@@ -37,7 +37,7 @@ def run_service(switch: Switch, bound: socket.socket, drain_s: float, keep: Keep
     async def run() -> None:
         loop, leave = asyncio.get_running_loop(), asyncio.Event()
 
-        def beside() -> None:
+        def run_keeper() -> None:
             try:
                 keep(stopping)
             except BaseException as error:
@@ -51,7 +51,7 @@ def run_service(switch: Switch, bound: socket.socket, drain_s: float, keep: Keep
 
         loop.add_signal_handler(signal.SIGTERM, leave.set)
         loop.add_signal_handler(signal.SIGINT, interrupted)
-        keeper = Thread(target=beside, name="keeper")
+        keeper = Thread(target=run_keeper, name="keeper")
         keeper.start()
         try:
             await answer(switch, bound, drain_s, limits, leave)
@@ -65,13 +65,13 @@ def run_service(switch: Switch, bound: socket.socket, drain_s: float, keep: Keep
 
 
 async def answer(switch: Switch, bound: socket.socket, drain_s: float, limits: Limits, leave: asyncio.Event) -> None:
-    """Answer on the socket until `leave`; then no longer than `drain_s` for what was begun."""
+    """Serve on the socket until `leave`, then finish responses for at most `drain_s`."""
     runner = web.AppRunner(
         Proxy(switch, limits).application(),
         access_log=None,
         auto_decompress=False,
-        handler_cancellation=True,  # a client that goes away ends its request at the backend
-        keepalive_timeout=limits.header_s,  # from when a connection is open or idle to when a request's headers are in
+        handler_cancellation=True,  # a client that disconnects cancels its request at the backend
+        keepalive_timeout=limits.header_s,  # also limits the time to receive a request's headers
         lingering_time=limits.linger_s,
         logger=_logger(),
         max_field_size=limits.header_line,
@@ -82,7 +82,7 @@ async def answer(switch: Switch, bound: socket.socket, drain_s: float, limits: L
     await runner.setup()
     server = runner.server
     assert server is not None
-    # Clients that do not read. In the kernel, since a connection that is being closed has no handler any more.
+    # For clients that don't read. Set in the kernel, since a connection that is being closed has no handler.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.send_s * 1000))
 
     def protocol() -> asyncio.Protocol:
@@ -97,7 +97,7 @@ async def answer(switch: Switch, bound: socket.socket, drain_s: float, limits: L
 
 
 class Full(asyncio.Protocol):
-    """A connection for which there is no room."""
+    """Answers a connection beyond the limit with 503."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)
@@ -106,25 +106,25 @@ class Full(asyncio.Protocol):
 
 
 def allow_files(connections: int) -> None:
-    """Let this process have a file for each connection and one for its backend's. Raises StageError."""
+    """Raise the limit of open files to two per connection: the client's and the backend's. Raises StageError."""
     needed = 2 * connections + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise StageError(
-            f"{connections} connections need {needed} open files, and this process may have {hard} (ulimit -Hn); "
-            f"give --connections {max(1, (hard - OTHER_FILES) // 2)} or less, or raise the limit"
+            f"{connections} connections need {needed} open files, but the hard limit is {hard} (ulimit -Hn); "
+            f"use --connections {max(1, (hard - OTHER_FILES) // 2)} or less, or raise the limit"
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _logger() -> logging.Logger:
-    """aiohttp's, without what clients do wrong: malformed requests are answered, not logged with a traceback."""
+    """aiohttp's logger without clients' errors: malformed requests are answered, not logged with a traceback."""
     logger = logging.getLogger("aiohttp.server")
-    if _not_of_a_client not in logger.filters:
-        logger.addFilter(_not_of_a_client)
+    if _not_client_error not in logger.filters:
+        logger.addFilter(_not_client_error)
     return logger
 
 
-def _not_of_a_client(record: logging.LogRecord) -> bool:
+def _not_client_error(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))

@@ -1,4 +1,4 @@
-"""Is it the right model, and does it answer? A completion and a chat, through OpenAI's own client."""
+"""Smoke-test a server: is it the right model, and does it respond? Uses OpenAI's client."""
 
 import math
 import os
@@ -9,28 +9,28 @@ import openai
 from tasks.serve.server import Served, ServerFailed
 
 TOKENS = 8
-PATIENCE_S = 120.0  # the first request of a large model compiles
+TIMEOUT_S = 120.0  # the first request of a large model compiles
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What the model said; the chat is None where it has no chat template."""
+    """The model's responses; `chat` is None if it has no chat template."""
 
     completion: str
     chat: str | None
 
 
 def api_key() -> str:
-    """What vLLM's server asks of its clients when VLLM_API_KEY is set."""
+    """The API key that vLLM's server requires if VLLM_API_KEY is set."""
     return os.environ.get("VLLM_API_KEY") or "none"
 
 
 def smoke_test(url: str, model: Served) -> Answers:
-    """Raises ServerFailed unless the server lists the model's digest and name, and each answer bears the
-    digest, has as many tokens as were asked for, and probabilities that are numbers."""
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key=api_key(), max_retries=0, timeout=PATIENCE_S)
+    """Request a completion and a chat. Raises ServerFailed unless the server lists the model's digest and name, and
+    each response has the digest, the requested number of tokens, and finite log-probabilities."""
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=api_key(), max_retries=0, timeout=TIMEOUT_S)
     try:
-        listed = {each.id for each in client.models.list()}
+        listed = {listed_model.id for listed_model in client.models.list()}
         _check(url, {model.digest, model.name} <= listed, f"/v1/models lists {sorted(listed)}, not {model.digest}")
         completion = client.completions.create(
             model=model.digest, prompt="def", max_tokens=TOKENS, logprobs=1, extra_body={"ignore_eos": True}
@@ -38,10 +38,10 @@ def smoke_test(url: str, model: Served) -> Answers:
         _check_answer(url, model, completion.model, completion.usage)
         logprobs = completion.choices[0].logprobs
         numbers = (logprobs.token_logprobs if logprobs else None) or []
-        sound = len(numbers) == TOKENS and all(number is not None and math.isfinite(number) for number in numbers)
-        _check(url, sound, f"the log probabilities of a completion are {numbers}")
+        finite = len(numbers) == TOKENS and all(number is not None and math.isfinite(number) for number in numbers)
+        _check(url, finite, f"the log-probabilities of a completion are {numbers}")
         return Answers(completion.choices[0].text, _chat(client, url, model) if model.chats else None)
-    except openai.OpenAIError as error:  # httpx's errors and wrong status codes among them
+    except openai.OpenAIError as error:  # includes httpx's errors and error status codes
         raise ServerFailed(f"{url} fails its smoke test: {type(error).__name__}: {str(error)[:500]}") from error
 
 
@@ -56,12 +56,12 @@ def _chat(client: openai.OpenAI, url: str, model: Served) -> str:
     return answer.choices[0].message.content or ""
 
 
-def _check_answer(url: str, model: Served, answered: str, usage: object) -> None:
-    _check(url, answered == model.digest, f"an answer is of {answered}, not of {model.digest}")
+def _check_answer(url: str, model: Served, digest: str, usage: object) -> None:
+    _check(url, digest == model.digest, f"a response is from {digest}, not {model.digest}")
     tokens = getattr(usage, "completion_tokens", None)
-    _check(url, tokens == TOKENS, f"an answer has {tokens} tokens; {TOKENS} were asked for")
+    _check(url, tokens == TOKENS, f"a response has {tokens} tokens instead of {TOKENS}")
 
 
-def _check(url: str, met: bool, otherwise: str) -> None:
-    if not met:
-        raise ServerFailed(f"{url} fails its smoke test: {otherwise}")
+def _check(url: str, passed: bool, message: str) -> None:
+    if not passed:
+        raise ServerFailed(f"{url} fails its smoke test: {message}")

@@ -1,4 +1,4 @@
-"""Which backend gets the next request, and how many requests each one is answering."""
+"""Select the backend of the next request, and count the requests in flight at each."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,26 +12,26 @@ def now() -> str:
 
 @dataclass
 class Backend:
-    """A server that may get requests."""
+    """A server behind the proxy."""
 
     url: str
     digest: str  # of its model
     version: int | None = None  # in the registry
-    requests: int = 0  # that it is answering
+    requests: int = 0  # in flight
     since: str = field(default_factory=now)
 
 
 class Switch:
-    """A request takes its backend and is counted there in one step: a backend that is no longer current and has no
-    requests has had its last one."""
+    """Selecting a backend and counting the request is atomic: a backend that is no longer current and has no requests
+    will get no more."""
 
     def __init__(self) -> None:
         self.current: Backend | None = None
-        self.status: dict[str, Any] = {}  # what /baton says beside who serves
+        self.status: dict[str, Any] = {}  # further fields of /baton's response
         self._lock = Lock()
 
     def take(self) -> Backend | None:
-        """The backend of a request that begins now; the request is to be given back when it is answered."""
+        """Take the current backend for a new request, to be given back after its response."""
         with self._lock:
             if self.current:
                 self.current.requests += 1
@@ -42,7 +42,7 @@ class Switch:
             backend.requests -= 1
 
     def turn(self, backend: Backend | None) -> Backend | None:
-        """Send all requests from now on to `backend`; returns the one that had them."""
+        """Send all new requests to `backend`; returns the previous one."""
         with self._lock:
             before, self.current = self.current, backend
             return before

@@ -1,4 +1,4 @@
-"""The typed task: how is this model served, and what can it do so?"""
+"""Serving as a typed Flyte task."""
 
 import images
 from infra.launch import Engine
@@ -11,4 +11,5 @@ ENGINE = Engine("serve", "tasks.serve.serve", version="1")
 
 @stage(ENGINE, image=images.SERVE)
 def serve(spec: ServeSpec, model: HFModel) -> Endpoint:
+    """Start a server of the model, test and measure it."""
     return run(ENGINE, Endpoint, spec, model=model)

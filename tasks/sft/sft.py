@@ -1,4 +1,4 @@
-"""SFT with TRL, on rows of kind messages, prompt_completion or text.
+"""Supervised fine-tuning with TRL, on rows of kind messages, prompt_completion or text.
 
 python -m tasks.sft.sft JOB_DIR        inputs: model (HFModel), rows (Rows)
 """
@@ -25,10 +25,10 @@ METRICS = {
     "learning_rate": "learning_rate",
     "entropy": "entropy",
     "mean_token_accuracy": "token_accuracy",
-    "num_input_tokens_seen": "tokens",  # the Trainer's count is in its checkpoints, TRL's num_tokens is not
+    "num_input_tokens_seen": "tokens",  # unlike TRL's num_tokens, the Trainer's count is in its checkpoints
 }
 
-Learned = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]  # token ids, labels; 4 bytes a token each
+Learned = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]  # token ids, labels; 4 bytes per token each
 
 
 def work(job: Job) -> None:
@@ -73,7 +73,7 @@ def work(job: Job) -> None:
         ),
         processing_class=tokenizer,
     )
-    fit(trainer, job, METRICS, beginning=chosen.counts())
+    fit(trainer, job, METRICS, initial=chosen.counts())
     finish(job, model, source, spec.label, encoder.chat)
 
 

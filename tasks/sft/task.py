@@ -1,4 +1,4 @@
-"""SFT as a stage."""
+"""SFT as a typed Flyte task."""
 
 import images
 from infra.launch import Engine
@@ -12,5 +12,5 @@ ENGINES = {"trl": Engine("sft", "tasks.sft.sft", version="2")}
 
 @stage(ENGINES["trl"], image=images.POST_TRAIN, pod=SAVES)
 def sft(spec: SFTSpec, model: HFModel, rows: Rows) -> HFModel:
-    """A model that has learned the rows."""
+    """Fine-tune a model on rows."""
     return run(ENGINES[spec.engine], HFModel, spec, model=model, rows=rows)

@@ -25,7 +25,7 @@ def main(folder: Path) -> None:
     from tasks.pretrain.layout import Layout
     from tasks.pretrain.model_spec import ModelSpec
     from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
-    from tasks.pretrain.training import Training
+    from tasks.pretrain.train_step import Training
     from tests.pretrain.alone import alone
 
     # isort: split

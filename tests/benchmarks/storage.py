@@ -90,7 +90,7 @@ def _artifact(folder: Path, megabytes: int) -> str:
         (folder / f"small-{number}").write_bytes(chance.randbytes(50_000))
     for number in range(3):
         (folder / f"large-{number}").write_bytes(chance.randbytes(megabytes * 1_000_000 // 3 - SMALL * 50_000 // 3))
-    return write_manifest(folder, "tokenizer", {}, {}, {}).digest
+    return write_manifest(folder, "tokenizer", {}).digest
 
 
 if __name__ == "__main__":

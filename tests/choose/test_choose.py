@@ -44,5 +44,5 @@ def test_a_model_that_broke_is_never_the_best(tmp_path: Path) -> None:
 
 
 def test_a_metric_that_was_not_measured_is_refused_with_those_that_were(tmp_path: Path) -> None:
-    with pytest.raises(StageError, match=r"'sums\.left' is no metric of the evaluation; it has .*sums\.right"):
+    with pytest.raises(StageError, match=r"'sums\.left' is not a metric of the evaluation; it has .*sums\.right"):
         chosen(tmp_path, "sums.left", base=(0.5, 2.0))

@@ -1,4 +1,4 @@
-"""Flyte's admin and its data proxy, as far as registering and starting an execution needs them."""
+"""Flyte's admin and its data proxy, with what registering and starting an execution needs."""
 
 import secrets
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Baton's own chain for these tests: tiny, and its text is what every pod has, the interpreter's library."""
+"""Baton's chain for these tests: tiny, on text that every pod has, the interpreter's library."""
 
 import json
 import re

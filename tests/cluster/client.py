@@ -1,4 +1,4 @@
-"""A person with a checkout and no cluster of their own: `pyflyte`, as a process, against the tests' admin."""
+"""A client with a checkout: `pyflyte` as a process, against the tests' admin."""
 
 import os
 import subprocess

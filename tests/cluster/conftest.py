@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from infra.home import QUIET
+from infra.paths import QUIET
 from tests.cluster.admin import admin
 from tests.cluster.client import Client
 from tests.cluster.propeller import Cluster

@@ -13,7 +13,6 @@ from flyteidl.service import agent_pb2_grpc
 
 from tests.cluster.failure import Failed
 
-TASK_TYPE = "skypilot"
 POLL_S = 0.5
 UNFINISHED = (TaskExecution.UNDEFINED, TaskExecution.QUEUED, TaskExecution.INITIALIZING, TaskExecution.RUNNING)
 ASKED_AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
@@ -37,14 +36,14 @@ class Connector:
             try:
                 meta = service.CreateTask(create, timeout=self.deadline_s).resource_meta
             except grpc.RpcError as error:  # a user's error whatever it is, and not retried
-                raise Failed(f"failed to create the task: {_said(error)}", recoverable=False) from error
+                raise Failed(f"failed to create the task: {_message(error)}", recoverable=False) from error
             get = agent_pb2.GetTaskRequest(resource_meta=meta, task_type=task.type, task_category=category)
             while True:
                 try:
                     found = service.GetTask(get, timeout=self.deadline_s).resource
                 except grpc.RpcError as error:
                     if error.code() not in ASKED_AGAIN:
-                        raise Failed(_said(error), recoverable=False) from error
+                        raise Failed(_message(error), recoverable=False) from error
                     found = agent_pb2.Resource(phase=TaskExecution.RUNNING)
                 if found.phase == TaskExecution.SUCCEEDED:
                     return found.outputs if found.HasField("outputs") else None
@@ -58,5 +57,5 @@ class Connector:
                     raise Failed("aborted", recoverable=False)
 
 
-def _said(error: Any) -> str:
+def _message(error: Any) -> str:
     return f"{error.code().name}: {error.details()}"

@@ -1,4 +1,4 @@
-"""How an attempt at a node failed, and whether Flyte tries again."""
+"""The failure of a node's attempt, and whether Flyte retries it."""
 
 MOST_SYSTEM_FAILURES = 3  # max-node-retries-system-failures
 

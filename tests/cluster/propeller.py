@@ -15,11 +15,12 @@ from typing import Any
 from flyteidl.core.dynamic_job_pb2 import DynamicJobSpec
 from flyteidl.core.literals_pb2 import LiteralMap
 
+from infra.placement.config import TASK_TYPE
 from tests.cluster.admin import Admin, Id, id_of
 from tests.cluster.attempt import Asked, Attempt, asked
 from tests.cluster.bind import START, bind, upstream
 from tests.cluster.catalog import Catalog
-from tests.cluster.connector import TASK_TYPE, Connector
+from tests.cluster.connector import Connector
 from tests.cluster.failure import Failed, Retries
 from tests.cluster.network import Network
 from tests.cluster.pod import Pod

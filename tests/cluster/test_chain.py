@@ -1,4 +1,4 @@
-"""Text → tokenizer → shards → pretraining → model, each stage in a pod that shares nothing with the others."""
+"""Text → tokenizer → shards → pretraining → model, each stage in a pod of its own that shares no files."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the tests' propeller asks of a connector: real gRPC, real deadlines."""
+"""The calls of the tests' propeller to a connector: real gRPC, real deadlines."""
 
 import subprocess
 from collections.abc import Iterator

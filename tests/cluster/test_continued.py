@@ -1,4 +1,5 @@
-"""SFT, DPO, GRPO and an evaluation in pods that are ended, killed and lost: the next continue, to the same bytes."""
+"""SFT, DPO, GRPO and an evaluation in pods that are terminated, killed and lost: the next pods resume to the same
+bytes."""
 
 import shutil
 from collections.abc import Callable

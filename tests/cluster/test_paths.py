@@ -1,4 +1,4 @@
-"""What a recipe names by path, in pods that see nothing of the client's machine."""
+"""A recipe's paths, in pods that can't read the client's files."""
 
 import json
 from pathlib import Path
@@ -89,4 +89,4 @@ def test_an_address_where_nothing_is_ends_in_the_first_pod(tracked: Cluster, cli
     named = recipe(f"{tracked.storage.root}/users/none/*.jsonl", f"{tracked.storage.root}/users/tokenizer")
     done = tracked.execute(submit(client, named, MLFLOW_TRACKING_URI=mlflow.uri, AWS_EC2_METADATA_DISABLED="true"))
     assert done.made() == ["stages"]
-    assert "corpus.source.path" in str(done.failed) and "nothing like that is there" in str(done.failed)
+    assert "corpus.source.path" in str(done.failed) and "there are none" in str(done.failed)

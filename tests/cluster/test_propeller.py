@@ -1,4 +1,4 @@
-"""The propeller of the tests itself, on tiny workflows that know nothing of Baton."""
+"""The tests' propeller itself, on tiny workflows without Baton."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""A model in both formats, and both directions of the conversion, for tests that hold for either."""
+"""A model in both formats, and both directions of the conversion, for tests of either."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""What the ranks of a layout do with a checkpoint: write one of known weights, or load one and compare.
+"""Functions that run on the ranks of a layout: save a checkpoint of known weights, or load one and compare.
 
-Apart from the tests that start them, so that a rank need not import transformers.
+Separate from the tests that start them, so that a rank need not import transformers.
 """
 
 import re
@@ -18,7 +18,7 @@ from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.process import distributed
 from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
-from tasks.pretrain.training import Training
+from tasks.pretrain.train_step import Training
 
 # isort: split
 from megatron.core import dist_checkpointing
@@ -28,7 +28,7 @@ Key = tuple[str, int | None, int | None]  # name in the families' tables, layer,
 
 
 def key_of(shard: ShardedTensor) -> Key:
-    """Of which weight a shard is a part."""
+    """The weight that a shard is a part of."""
     place = list(shard.global_offset[: shard.prepend_axis_num])
     name = re.fullmatch(r"decoder\.layers\.(?:(\d+)\.)?(.*)", shard.key)
     if name is None:
@@ -40,19 +40,19 @@ def key_of(shard: ShardedTensor) -> Key:
 
 
 def part_of(shard: ShardedTensor, whole: Tensor) -> Tensor:
-    """What a shard has of its weight."""
+    """A shard's part of its weight."""
     offset = shard.global_offset[shard.prepend_axis_num :]
     return whole[tuple(slice(start, start + size) for start, size in zip(offset, shard.local_shape, strict=True))]
 
 
 def known(key: Key, shape: tuple[int, ...]) -> Tensor:
-    """Random numbers that depend on the weight's name and place alone."""
+    """Random numbers that depend only on the weight's name and position."""
     seed = int.from_bytes(blake3(repr(key).encode()).digest(8))
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def load_and_compare(wanted: dict[str, Any], precision: str, vocabulary: int, checkpoint: Path, weights: Path) -> None:
-    """One rank of a layout: every part that Megatron loads is that part of the whole weight in the file `weights`."""
+    """On each rank: every part that Megatron loads equals that part of the whole weight in the file `weights`."""
     spec = PretrainSpec.model_validate(wanted)
     with distributed(spec.layout, spec.seed):
         expected: dict[Key, Tensor] = torch.load(weights)
@@ -66,7 +66,7 @@ def load_and_compare(wanted: dict[str, Any], precision: str, vocabulary: int, ch
 
 
 def save_known(wanted: dict[str, Any], vocabulary: int, folder: Path) -> None:
-    """One rank of a layout: a checkpoint of a training whose weights are all `known`."""
+    """On each rank: save a checkpoint whose weights are all `known`."""
     spec = PretrainSpec.model_validate(wanted)
     with distributed(spec.layout, spec.seed):
         save(Training(spec, vocabulary), folder)

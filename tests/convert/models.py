@@ -134,7 +134,7 @@ def make(name: str, folder: Path, dtype: torch.dtype = torch.float32) -> Path:
             weight.copy_(around + torch.randn_like(weight) * (0.3 if weight.ndim == 1 else weight.size(-1) ** -0.5))
             weight.data = weight.data.to(dtype)
         for key, buffer in model.named_buffers():
-            if key.endswith("e_score_correction_bias"):  # fp32 in every file, as transformers has it
+            if key.endswith("e_score_correction_bias"):  # fp32 in every file, as in transformers
                 buffer.copy_(torch.randn_like(buffer) * 0.1)
     model.config.dtype = dtype
     model.save_pretrained(folder)
@@ -147,7 +147,7 @@ def architecture(folder: Path) -> Architecture:
 
 
 def megatron_weights(folder: Path) -> dict[tuple[str, int | None, int | None], Tensor]:
-    """A model's weights as Megatron lays them out, by name in the family's table, layer and expert."""
+    """A model's weights in Megatron's layout, by name in the family's table, layer and expert."""
     theirs = load_file(folder / "model.safetensors")
     family = family_of(AutoConfig.from_pretrained(folder).to_dict())
     ours = {}

@@ -1,4 +1,4 @@
-"""A checkpoint is the same model, whichever layout saved it: its chunks are put together to the same tensors."""
+"""A checkpoint is the same model whichever layout saved it: its chunks are assembled into the same tensors."""
 
 import json
 import pickle
@@ -19,7 +19,7 @@ from tasks.convert.megatron_model import CHECKPOINT, open_megatron
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.model import build_model, transformer_config
 from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
-from tasks.pretrain.training import Training
+from tasks.pretrain.train_step import Training
 from tests.convert.load_under import known, save, save_known, spec_of
 from tests.convert.test_round_trip import assert_same, quietly, tensors, to_hugging_face, to_megatron
 from tests.pretrain.alone import alone
@@ -52,7 +52,7 @@ Saved = Callable[[str, Layout], Path]
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
-    """A checkpoint of known weights, by model and layout, as the output of `pretrain` has it."""
+    """A checkpoint of known weights, by model and layout, as in the output of `pretrain`."""
     root = tmp_path_factory.mktemp("saved")
 
     @cache
@@ -80,7 +80,7 @@ def describe(folder: Path, model: str) -> None:
 
 
 def expected(folder: Path, dtype: torch.dtype) -> dict[str, Tensor]:
-    """What Hugging Face's tensors must be: rows of the known weights."""
+    """The expected Hugging Face tensors: rows of the known weights."""
     found = {}
     for weight in open_megatron(folder).weights:
         whole = known((weight.rule, weight.layer, weight.expert), weight.shape).to(dtype)
@@ -168,7 +168,7 @@ def test_layers_that_are_not_stacked(saved: Saved, tmp_path: Path) -> None:
 
 @pytest.fixture
 def theirs(saved: Saved, tmp_path: Path) -> Path:
-    """As Hugging Face has it."""
+    """As in Hugging Face."""
     return to_hugging_face(saved("qwen3_moe", ONE), tmp_path / "theirs")
 
 

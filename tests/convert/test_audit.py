@@ -1,4 +1,4 @@
-"""The audit: what was damaged on purpose is found, every time."""
+"""The audit finds every deliberate damage."""
 
 import json
 import shutil
@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tasks.convert.__main__ import main
 from tasks.convert.audit import Audit, audit
 from tasks.convert.errors import ConversionError
 from tasks.convert.export_model import ExportOptions, export_model
@@ -38,7 +40,7 @@ def audited(checkpoint: Path, model: Path) -> Audit:
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
-    """Each model is made once."""
+    """Models are created once and cached."""
     made: dict[str, tuple[Path, Path]] = {}
 
     def pair(name: str) -> tuple[Path, Path]:
@@ -73,7 +75,7 @@ def transpose(name: str) -> Callable[[Weights], None]:
 
 
 def square(name: str) -> Callable[[Weights], None]:
-    """Transpose the largest square in a corner: the shape stays."""
+    """Transpose the largest square in a corner, which keeps the shape."""
 
     def change(weights: Weights) -> None:
         side = min(weights[name].shape)
@@ -97,7 +99,7 @@ def edit(name: str, how: Callable[[Tensor], Tensor]) -> Callable[[Weights], None
 
 
 def reorder(name: str, rows: tuple[int, int, int], axis: int) -> Callable[[Weights], None]:
-    """Rows that are counted by three numbers, with two of these exchanged."""
+    """Rows indexed by three numbers, with two of them exchanged."""
     return edit(name, lambda weight: weight.view(*rows, -1).transpose(axis, axis + 1).reshape(weight.shape))
 
 
@@ -179,7 +181,7 @@ CONFIGS: dict[str, tuple[str, str, Any]] = {
 
 
 def caught(checkpoint: Path, model: Path) -> str:
-    """How a damaged pair is told from a faithful one."""
+    """What tells a damaged pair from an intact one."""
     try:
         problems = audited(checkpoint, model).problems()
     except ConversionError as error:
@@ -281,7 +283,7 @@ BESIDE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
         lambda model, checkpoint: changed(
             checkpoint / "record/conversion.json", lambda account: account["weights"][3].update(digest="beef")
         ),
-        "is not as it says",
+        "does not match",
     ),
     "the carried generation config": (
         garbage("checkpoint/huggingface/generation_config.json"), "generation_config.json: "
@@ -298,7 +300,7 @@ BESIDE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "initializer_range": (in_config("initializer_range", 0.5), "initializer_range is 0.5"),
     "dtype": (in_config("dtype", "float32"), "dtype is 'float32'"),
     "the version of transformers": (in_config("transformers_version", "4.0"), "transformers_version is '4.0'"),
-    "only white space": (in_config("vocab_size", 101), "but not byte for byte"),
+    "only white space": (in_config("vocab_size", 101), "but other bytes"),
 }  # fmt: skip
 
 
@@ -313,7 +315,7 @@ def test_a_change_beside_the_weights_is_caught(
 
 
 def test_a_cast_is_no_difference(pairs: Callable[[str], tuple[Path, Path]], tmp_path: Path) -> None:
-    """Neither one on the way back, nor what it changes in config.json."""
+    """Neither a cast on export nor its change of config.json counts as a difference."""
     _, checkpoint = pairs("qwen3")
     export_model(open_megatron(checkpoint), tmp_path / "fp32", ExportOptions("fp32"), None, lambda done, total: None)
     assert json.loads((tmp_path / "fp32/config.json").read_text())["dtype"] == "float32"
@@ -321,7 +323,7 @@ def test_a_cast_is_no_difference(pairs: Callable[[str], tuple[Path, Path]], tmp_
 
 
 def test_the_verdict_names_what_was_not_compared(pairs: Callable[[str], tuple[Path, Path]], tmp_path: Path) -> None:
-    """Of a checkpoint that was trained here: it has no tokenizer, and does not know where a text ends."""
+    """For a checkpoint that was trained here, which has no tokenizer and no eos token."""
     model, checkpoint = (Path(shutil.copytree(path, tmp_path / path.name)) for path in pairs("qwen3"))
     shutil.rmtree(checkpoint / "huggingface")
     (model / "tokenizer.json").write_text("{}")
@@ -362,3 +364,11 @@ def test_the_forward_pass_alone_tells_and_says_from_which_layer_on(
     assert before < 1e-5
     assert min(after) > 1e-3
     assert found.logits_max_abs_diff > 1e-3
+
+
+def test_a_text_without_tokens_is_an_error(pairs: Callable[[str], tuple[Path, Path]], tmp_path: Path) -> None:
+    model, checkpoint = pairs("qwen3")
+    empty = tmp_path / "empty.txt"
+    empty.touch()
+    ended = CliRunner().invoke(main, ["audit", str(checkpoint), str(model), "--text", str(empty)])
+    assert (ended.exit_code, "has no tokens" in ended.output) == (1, True)

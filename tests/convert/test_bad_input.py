@@ -49,7 +49,7 @@ def ours(models: Path, tmp_path: Path) -> Path:
 
 
 def refused(work: Callable[[Path, Path], object], source: Path, words: str) -> None:
-    """One line with these words in it, and nothing at the target."""
+    """The error is one line that matches, and nothing is at the target."""
     target = source.with_name("target")
     with pytest.raises(ConversionError, match=words) as caught:
         work(source, target)
@@ -145,7 +145,7 @@ def lost_chunk(folder: Path) -> None:
 
 
 def twice_the_same_chunk(folder: Path) -> None:
-    """As many elements as there should be, and not all of them."""
+    """The right number of elements, but not all of them."""
     half = folder / "checkpoint" / "half.distcp"
     torch.save(torch.ones(36, dtype=torch.bfloat16), half)
     content = checkpoint_metadata(folder)
@@ -156,7 +156,7 @@ def twice_the_same_chunk(folder: Path) -> None:
 
 
 def torn_archive(mark: bytes, at: int) -> Callable[[Path], None]:
-    """Some bytes after the first `mark` are all ones."""
+    """Sets some bytes after the first `mark` to ones."""
 
     def tear(folder: Path) -> None:
         path = folder / "checkpoint" / "__0_2.distcp"
@@ -190,20 +190,20 @@ def torn_words(folder: Path) -> None:
 
 
 OURS: list[tuple[Callable[[Path], None], str]] = [
-    (cut_off_weights, r"__0_2\.distcp: has \d+ bytes, and .* should end at \d+"),
+    (cut_off_weights, r"__0_2\.distcp: has \d+ bytes, but .* should end at \d+"),
     (lost_weights, r"__0_2\.distcp: is missing"),
-    (cut_off_metadata, r"\.metadata is (damaged or )?cut off"),
-    (empty_metadata, r"\.metadata is damaged or cut off"),
+    (cut_off_metadata, r"\.metadata is (damaged or )?truncated"),
+    (empty_metadata, r"\.metadata is damaged or truncated"),
     (no_metadata, r"ours: neither it nor its checkpoint/ is a torch_dist checkpoint"),
-    (other_metadata, r"\.metadata has a dict in it"),
-    (stored_at("../outside.distcp"), r"final_layernorm\.weight is said to be in \.\./outside\.distcp"),
-    (stored_at("/etc/passwd"), r"final_layernorm\.weight is said to be in /etc/passwd"),
+    (other_metadata, r"\.metadata contains a dict"),
+    (stored_at("../outside.distcp"), r"puts decoder\.final_layernorm\.weight in \.\./outside\.distcp"),
+    (stored_at("/etc/passwd"), r"puts decoder\.final_layernorm\.weight in /etc/passwd"),
     (stored_at(".."), r"checkpoint.*\.\."),
     (torn_place, r"\.metadata"),
     (lost_place, r"\.metadata"),
     (lost_tensor, r"decoder\.final_layernorm\.weight \[72\] is missing"),
     (another_tensor, r"decoder\.extra\.weight \[72\] has no place in the model"),
-    (lost_chunk, r"the chunks of decoder\.layers\.mlp\.linear_fc2\.weight \[3, 72, 136\] overlap, or leave some"),
+    (lost_chunk, r"the chunks of decoder\.layers\.mlp\.linear_fc2\.weight \[3, 72, 136\] overlap or leave gaps"),
     (twice_the_same_chunk, r"final_layernorm\.weight"),
     (torn_archive(b"PK\x01\x02", 6), r"__0_2\.distcp, bytes 0 to \d+: cannot be read"),  # the version of the format
     (torn_archive(b"PK\x06\x06", 40), r"__0_2\.distcp, bytes 0 to \d+: cannot be read"),  # the directory's size
@@ -228,7 +228,7 @@ def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_config_that_is_not_there(ours: Path) -> None:
-    with pytest.raises(ConversionError, match=r"config\.json: is not there"):
+    with pytest.raises(ConversionError, match=r"config\.json: does not exist"):
         open_megatron(ours, ours / "config.json")
 
 
@@ -247,7 +247,7 @@ def test_metadata_that_are_cut_off_anywhere(data: st.DataObject, models: Path) -
 
 
 class Evil:
-    """What a pickle can ask for: a call of anything."""
+    """A pickle can call anything."""
 
     def __init__(self, call: Callable[..., object], *arguments: object) -> None:
         self.call, self.arguments = call, arguments
@@ -257,7 +257,7 @@ class Evil:
 
 
 def evil(kind: str, mark: Path) -> Evil:
-    """It makes a file `mark` when it is run."""
+    """Creates a file `mark` when it is executed."""
     if kind == "os.system":
         return Evil(os.system, f"touch {mark}")
     if kind == "builtins.exec":
@@ -274,7 +274,7 @@ EVIL = ["os.system", "builtins.exec", "builtins.getattr", "torch.load"]
 def test_a_pickle_in_place_of_the_metadata_is_not_run(kind: str, ours: Path, tmp_path: Path) -> None:
     torch.save(evil("os.system", tmp_path / "mark"), tmp_path / "evil.pt")
     write_checkpoint_metadata(ours, evil(kind, tmp_path / "mark"))
-    refused(to_hugging_face, ours, r"\.metadata is a pickle that asks for [\w.]+; it was not run")
+    refused(to_hugging_face, ours, r"\.metadata is a pickle that imports [\w.]+; it was not executed")
     assert not (tmp_path / "mark").exists()
 
 
@@ -284,7 +284,7 @@ def test_a_pickle_among_the_metadata_is_not_run(kind: str, ours: Path, tmp_path:
     content = checkpoint_metadata(ours)
     content.planner_data = evil(kind, tmp_path / "mark")
     write_checkpoint_metadata(ours, content)
-    refused(to_hugging_face, ours, r"\.metadata is a pickle that asks for [\w.]+; it was not run")
+    refused(to_hugging_face, ours, r"\.metadata is a pickle that imports [\w.]+; it was not executed")
     assert not (tmp_path / "mark").exists()
 
 
@@ -296,7 +296,7 @@ def test_a_pickle_in_place_of_a_tensor_is_not_run(kind: str, ours: Path, tmp_pat
     content = checkpoint_metadata(ours)
     content.storage_data[MetadataIndex(NORM, [0])] = _StorageInfo(path.name, 0, path.stat().st_size)
     write_checkpoint_metadata(ours, content)
-    refused(to_hugging_face, ours, r"evil\.distcp, .* data\.pkl is a pickle that asks for [\w.]+; it was not run")
+    refused(to_hugging_face, ours, r"evil\.distcp, .* data\.pkl is a pickle that imports [\w.]+; it was not executed")
     assert not (tmp_path / "mark").exists()
 
 
@@ -363,7 +363,7 @@ def empty_file(folder: Path) -> None:
 
 
 def index(change: Callable[[Path, dict[str, Any]], object]) -> Callable[[Path], None]:
-    """The model in two files, and then a change of the index."""
+    """The model in two files, with a change to the index."""
 
     def rewrite(folder: Path) -> None:
         found = tensors(folder)
@@ -417,16 +417,16 @@ THEIRS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a model that is far too large": (
         config(num_hidden_layers=1000, layer_types=["full_attention"] * 1000, intermediate_size=2**24),
-        r"describes a model of at least 1207959\d+ numbers \(1000 layers.*; the files have 165480",
+        r"describes a model of at least 1207959\d+ parameters \(1000 layers.*; the files have 165480",
     ),
     "NaN": (config(rms_norm_eps=float("nan")), r"config\.json: cannot be read \(NaN is not JSON\)"),
-    "a field twice": (config_text('{"model_type": "qwen3", "model_type": "llama"}'), r"model_type given twice"),
+    "a field twice": (config_text('{"model_type": "qwen3", "model_type": "llama"}'), r"duplicate key model_type"),
     "a config of 10,000 levels": (config_text("[" * 10_000 + "]" * 10_000), r"config\.json: cannot be read"),
     "several at once": (
         config(hidden_size="72", vocab_size=-1, rms_norm_eps=[]),
         r"vocab_size is -1; .*hidden_size is '72'; .*rms_norm_eps is \[\]; ",
     ),
-    "a head of an odd size": (config(head_dim=15), r"head_dim is 15; it should be even"),
+    "a head of an odd size": (config(head_dim=15), r"head_dim is 15; it must be even"),
     "an unknown kind of layer": (
         config(layer_types=["full_attention", "chunked_attention", "full_attention"]),
         r"layer_types\[1\] is 'chunked_attention'; it should be 'full_attention' or 'sliding_attention'",
@@ -434,9 +434,9 @@ THEIRS: dict[str, tuple[Callable[[Path], object], str]] = {
     "too few kinds of layers": (config(layer_types=["full_attention"]), r"layer_types"),
     "a window without its size": (
         config(layer_types=["sliding_attention"] * 3, sliding_window=None),
-        r"sliding_window is null, and layer_types has sliding_attention; a number of tokens is needed",
+        r"sliding_window is null, but layer_types has sliding_attention; set it to a number of tokens",
     ),
-    "a rotary base of null": (rope(rope_theta=None), r"rope_type default lack rope_theta \(or have null\)"),
+    "a rotary base of null": (rope(rope_theta=None), r"rope_type default lack rope_theta \(or they are null\)"),
     "a rotary base that is a word": (rope(rope_theta="1e4"), r"rope_parameters\.rope_theta is '1e4'; it should be"),
     "a rotary base of 1": (rope(rope_theta=1.0), r"rope_parameters\.rope_theta is 1\.0; it should be greater than 1"),
     "yarn that never turns": (
@@ -448,7 +448,7 @@ THEIRS: dict[str, tuple[Callable[[Path], object], str]] = {
         rope(
             rope_type="llama3", factor=2.0, low_freq_factor=4, high_freq_factor=1, original_max_position_embeddings=32
         ),
-        r"high_freq_factor is 1; it should be greater than low_freq_factor \(4\)",
+        r"high_freq_factor is 1; it must be greater than low_freq_factor \(4\)",
     ),
     "a padding token outside the vocabulary": (config(pad_token_id=101), r"transformers cannot run this model"),
     "an end of text that is a word": (config(eos_token_id="</s>"), r"eos_token_id is '</s>'"),
@@ -476,27 +476,27 @@ THEIRS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "parts of several types": (
         weights(lambda found: found.update({(k := "model.layers.1.mlp.up_proj.weight"): found[k].float()})),
-        r"model\.layers\.1\.mlp\.up_proj\.weight are of several types",
+        r"model\.layers\.1\.mlp\.up_proj\.weight have different types",
     ),
     "pickled weights": (pickled_only, r"has neither model\.safetensors nor .* \(pickled weights are not read\)"),
-    "a file cut off": (cut_off_file, r"model\.safetensors: is no whole safetensors file"),
-    "a header cut off": (cut_off_header, r"model\.safetensors: is no whole safetensors file"),
-    "an empty file": (empty_file, r"model\.safetensors: is no whole safetensors file"),
+    "a file cut off": (cut_off_file, r"model\.safetensors: is not a valid safetensors file"),
+    "a header cut off": (cut_off_header, r"model\.safetensors: is not a valid safetensors file"),
+    "an empty file": (empty_file, r"model\.safetensors: is not a valid safetensors file"),
     "a missing file": (
         index(lambda folder, content: (folder / "b.safetensors").unlink()),
         r"b\.safetensors: is missing",
     ),
     "an index with another tensor": (
         index(lambda folder, content: content["weight_map"].update(other="a.safetensors")),
-        r"a\.safetensors: has other tensors than model\.safetensors\.index\.json says: other",
+        r"a\.safetensors: does not have the tensors that model\.safetensors\.index\.json lists: other",
     ),
     "an index without a tensor": (
         index(lambda folder, content: content["weight_map"].pop(LM_HEAD)),
-        r"has other tensors than .* says: lm_head\.weight",
+        r"does not have the tensors that .* lists: lm_head\.weight",
     ),
     "an index that leads outside": (
         index(lambda folder, content: content["weight_map"].update(other="../model.safetensors")),
-        r"names the file \.\./model\.safetensors, outside of the folder",
+        r"lists the file \.\./model\.safetensors, outside of the folder",
     ),
     "an index that leads to the folder above": (
         index(lambda folder, content: content["weight_map"].update(other="..")),
@@ -523,7 +523,7 @@ def test_a_bad_model(name: str, theirs: Path) -> None:
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
-    refused(to_megatron, tmp_path / "nothing", "nothing: is not there")
+    refused(to_megatron, tmp_path / "nothing", "nothing: does not exist")
 
 
 # The target
@@ -538,7 +538,7 @@ def test_a_target_that_exists_is_left_alone(what: str, theirs: Path, ours: Path,
     else:
         target.write_text("mine")
     for work, source in ((to_megatron, theirs), (to_hugging_face, ours)):
-        with pytest.raises(ConversionError, match="target: exists; choose another target, or say --replace"):
+        with pytest.raises(ConversionError, match="target: exists; choose another target, or pass --replace"):
             work(source, target)
     assert not target.with_name("target.partial").exists()
     if what == "folder":
@@ -564,7 +564,7 @@ MEGABYTE = 1 << 20
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 2 MB of its own: memory, mounted."""
+    """A 2 MB tmpfs."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={2 * MEGABYTE}", "tmpfs", str(place)]
@@ -575,7 +575,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path, leave: int = 0) -> Path:
-    """A file that takes what is free but for `leave` bytes."""
+    """A file that takes all free space except `leave` bytes."""
     filler = disk / "filler"
     with filler.open("wb") as stream:
         os.posix_fallocate(stream.fileno(), 0, shutil.disk_usage(disk).free - leave)
@@ -592,7 +592,7 @@ def move(direction: str, source: Path, target: Path, progress: Callable[[int, in
 
 def test_a_disk_without_room_is_seen_before_the_work(direction: str, source: Path, disk: Path) -> None:
     fill(disk, 200_000)
-    with pytest.raises(ConversionError, match=r"GB are needed and .* GB are free; make room"):
+    with pytest.raises(ConversionError, match=r"GB are needed and .* GB are free; free some space"):
         move(direction, source, disk / "target")
     assert not (disk / "target").exists()
     assert sum(path.stat().st_size for path in disk.glob("target.partial/**/*")) < 10_000

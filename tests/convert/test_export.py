@@ -1,4 +1,4 @@
-"""The stages: a checkpoint that was trained here to Hugging Face, and the proof of it."""
+"""The stages that export a trained checkpoint to Hugging Face and audit the export."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.convert.audit_spec import AuditSpec
-from tasks.convert.prove import held_out_tokens
+from tasks.convert.audit_stage import held_out_tokens
 from tasks.convert.spec import ConvertSpec
 from tasks.job import StageError
 from tasks.manifest import read_manifest, verify, write_manifest
@@ -38,7 +38,7 @@ def audit_job(job: Path, **inputs: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Tokenizer, shards, a trained checkpoint, its conversion and the audit of that."""
+    """Tokenizer, shards, a trained checkpoint, its conversion and its audit."""
     root = tmp_path_factory.mktemp("convert")
     tokenizer = make_tokenizer(root / "tokenizer")
     data = make_shards(root / "shards", read_manifest(tokenizer).digest)
@@ -49,7 +49,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     assert run("export", job) == 0, (job / "log.txt").read_text()[-3000:]
     found["model"] = job / "output"
     job = audit_job(root / "audit", **found)
-    assert run("prove", job) == 0, (job / "log.txt").read_text()[-3000:]
+    assert run("audit_stage", job) == 0, (job / "log.txt").read_text()[-3000:]
     return found | {"audit": job / "output"}
 
 
@@ -99,15 +99,15 @@ def test_a_foreign_tokenizer_is_refused(chain: dict[str, Path], tmp_path: Path) 
 
 
 def test_an_audit_that_finds_a_difference_fails(chain: dict[str, Path], tmp_path: Path) -> None:
-    """Even of a model whose manifest is in order."""
+    """Even if the model's manifest is valid."""
     other = Path(shutil.copytree(chain["model"], tmp_path / "model"))
     weights = load_file(other / "model.safetensors")
     weights["model.norm.weight"][3] += 0.5
     save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
-    write_manifest(other, "hf_model", verify(chain["model"]).facts, {}, {})
+    write_manifest(other, "hf_model", verify(chain["model"]).facts)
     job = audit_job(tmp_path / "job", **chain | {"model": other})
-    assert run("prove", job) == 1
-    assert "model.norm.weight: 1 of 32 numbers are not" in json.loads((job / "result.json").read_text())["error"]
+    assert run("audit_stage", job) == 1
+    assert "model.norm.weight: 1 of 32 elements differ" in json.loads((job / "result.json").read_text())["error"]
     assert (job / "output" / "audit.json").exists()
 
 

@@ -27,7 +27,7 @@ from tests.convert.models import FAMILIES, LINEAR, LLAMA3, YARN, text
 from tests.convert.test_round_trip import assert_same, tensors
 
 SHORT = 60
-LARGEST = 2_000_000  # numbers of a model that weights are made for
+LARGEST = 2_000_000  # parameters of a model that weights are created for
 BOUND = 1e-3
 
 VALUES: list[Any] = [
@@ -37,7 +37,7 @@ VALUES: list[Any] = [
     [], [1], [None], ["full_attention"], ["sliding_attention"] * 3, ["full_attention"] * 3, ["full_attention"] * 4,
     ["chunked_attention"] * 3, {}, {"a": 1}, {"full_attention": None}, [[[]]],
 ]  # fmt: skip
-SIMILAR = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96, 144]  # sizes that may make another model
+SIMILAR = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96, 144]  # sizes that may give another model
 EXTRA = [
     "rope_scaling", "rope_theta", "rope_parameters", "rope_local_base_freq", "partial_rotary_factor", "head_dim",
     "layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "sliding_window_pattern",
@@ -51,7 +51,7 @@ ROPES: list[dict[str, Any]] = [{"rope_type": "default", "rope_theta": 10000.0}, 
 
 
 def mutate(fields: dict[str, Any], chance: random.Random) -> None:
-    """One change; some make a sound config of another model."""
+    """One change; some give a valid config of another model."""
     names = list(fields) + chance.sample(EXTRA, 5)
     name = chance.choice(names)
     kind = chance.random()
@@ -80,7 +80,7 @@ def mutate(fields: dict[str, Any], chance: random.Random) -> None:
 
 
 def example(seed: int, folder: Path) -> str:
-    """Write a config.json to `folder`; returns the name of the model that it began as."""
+    """Write a config.json to `folder`; returns the name of the original model."""
     chance = random.Random(seed)
     name = chance.choice(list(FAMILIES))
     config = FAMILIES[name]()
@@ -94,7 +94,7 @@ def example(seed: int, folder: Path) -> str:
 
 
 def make_weights(folder: Path, seed: int, name: str) -> None:
-    """Random weights that fit the config, or, where nothing can fit it, the model that it began as."""
+    """Random weights that fit the config or, if none can, those of the original model."""
     torch.manual_seed(seed)
     try:
         fields = full_config(folder)
@@ -115,7 +115,7 @@ def make_weights(folder: Path, seed: int, name: str) -> None:
 
 
 def command(*words: object) -> tuple[int, str]:
-    """A command's exit code and its lines of errors. Raises whatever would be a traceback."""
+    """A command's exit code and error lines. Raises what would be a traceback."""
     found = CliRunner().invoke(main, [str(word) for word in words])
     if found.exception is not None and not isinstance(found.exception, SystemExit):
         raise found.exception
@@ -129,24 +129,24 @@ def audited(checkpoint: Path, model: Path) -> Audit:
 
 
 def run(seed: int, root: Path) -> str:
-    """One example; what became of it: refused or carried. Raises AssertionError when it is neither."""
+    """Run one example; returns whether it was refused or converted. Raises AssertionError if neither."""
     model = root / "model"
     model.mkdir()
     name = example(seed, model)
     make_weights(model, seed, name)
-    code, output = command("import", "--preflight", model, root / "ours")
+    code, preflight = command("import", "--preflight", model, root / "ours")
     assert sorted(path.name for path in root.iterdir()) == ["model"]
-    code_too, said = command("import", model, root / "ours")
-    assert code == code_too, (output, said)
+    code_too, output = command("import", model, root / "ours")
+    assert code == code_too, (preflight, output)
     if code:
         assert code == 1
-        errors = [line for line in said.splitlines() if line.startswith("error: ")]
-        assert len(errors) == 1, said
-        assert sorted(path.name for path in root.iterdir()) == ["model"], said
+        errors = [line for line in output.splitlines() if line.startswith("error: ")]
+        assert len(errors) == 1, output
+        assert sorted(path.name for path in root.iterdir()) == ["model"], output
         assert not (root / "ours").exists()
         return "refused"
-    code, said = command("export", root / "ours", root / "back")
-    assert code == 0, said
+    code, output = command("export", root / "ours", root / "back")
+    assert code == 0, output
     assert (root / "back" / "config.json").read_bytes() == (model / "config.json").read_bytes()
     assert_same(tensors(root / "back"), tensors(model))
     assert (problems := audited(root / "ours", model).problems()) == [], problems

@@ -1,4 +1,4 @@
-"""Damage at random to a checkpoint's `.metadata` and `.distcp` files, and an export of what is left.
+"""Random damage to a checkpoint's `.metadata` and `.distcp` files, then an export.
 
 Either it is refused with a ConversionError of one line, or the weights are those of the undamaged
 checkpoint. What is not covered: numbers that change inside a tensor's own record. They are read in
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The same model as Baton and as torch write it."""
+    """The same model as written by Baton and by torch."""
     root = tmp_path_factory.mktemp("checkpoints")
     make("qwen3", root / "theirs", torch.bfloat16)
     ours = to_megatron(root / "theirs", root / "baton")
@@ -85,7 +85,7 @@ def cut(chance: random.Random, content: bytearray) -> None:
 
 
 def splice(chance: random.Random, content: bytearray) -> None:
-    """Some bytes of it instead of others."""
+    """Copy some bytes over others."""
     one, other = (chance.randrange(len(content)) for _ in range(2))
     content[one : one + chance.randint(0, 60)] = content[other : other + chance.randint(0, 60)]
 
@@ -102,7 +102,7 @@ def insert_opcodes(chance: random.Random, content: bytearray) -> None:
 
 
 def move_opcodes(chance: random.Random, content: bytearray) -> None:
-    """Some whole opcodes twice, or in place of others."""
+    """Duplicate some opcodes, or replace others with them."""
     starts = places(content)
     one, other = (chance.randrange(len(starts) - 9) for _ in range(2))
     length = chance.randint(1, 8)
@@ -111,7 +111,7 @@ def move_opcodes(chance: random.Random, content: bytearray) -> None:
 
 
 def change_numbers(chance: random.Random, content: bytearray) -> None:
-    """Sizes, offsets, places in the memo: an opcode's argument, some byte of it."""
+    """Change a byte of an opcode's argument: sizes, offsets, memo indices."""
     wanted = {"BININT", "BININT1", "BININT2", "BINGET", "LONG_BINGET", "BINPUT", "LONG_BINPUT"}
     found = [place for opcode, _, place in pickletools.genops(bytes(content)) if opcode.name in wanted]
     for place in chance.sample([place for place in found if place is not None], chance.randint(1, 2)):
@@ -125,7 +125,7 @@ PICKLE: list[Change] = [flip_bits, cut, splice, insert_opcodes, move_opcodes, ch
 
 
 def damage_archives(chance: random.Random, content: bytearray, weights: list[range]) -> None:
-    """Between the numbers, or the file's length."""
+    """Outside of the weights' bytes, or the file's length."""
     if chance.random() < 0.1:
         cut(chance, content)
         return
@@ -160,7 +160,7 @@ def damage(chance: random.Random, folder: Path, weights: Numbers) -> str:
 def fuzz(examples: int, checkpoints: list[Path], tmp_path: Path) -> None:
     wanted = tensors(checkpoints[0].with_name("theirs"))
     weights = {source: numbers(source / "checkpoint") for source in checkpoints}
-    ended = {"refused": 0, "right": 0}
+    outcomes = {"refused": 0, "right": 0}
     for seed in range(examples):
         chance = random.Random(seed)
         source = checkpoints[seed % len(checkpoints)]
@@ -173,17 +173,17 @@ def fuzz(examples: int, checkpoints: list[Path], tmp_path: Path) -> None:
         except ConversionError as error:
             assert str(error).isprintable(), where
             assert not target.exists(), where
-            ended["refused"] += 1
+            outcomes["refused"] += 1
         else:
             found = tensors(target)
             assert found.keys() == wanted.keys(), where
-            assert all(torch.equal(found[name], wanted[name]) for name in wanted), f"{where}: wrong numbers in silence"
-            ended["right"] += 1
+            assert all(torch.equal(found[name], wanted[name]) for name in wanted), f"{where}: silently wrong numbers"
+            outcomes["right"] += 1
         assert time.monotonic() - began < LONGEST_S, where
         for path in tmp_path.iterdir():
             shutil.rmtree(path)
-    print(f"{examples} damaged checkpoints: {ended}")
-    assert ended["refused"] > examples / 4
+    print(f"{examples} damaged checkpoints: {outcomes}")
+    assert outcomes["refused"] > examples / 4
 
 
 def test_a_few_damaged_checkpoints(checkpoints: list[Path], tmp_path: Path) -> None:

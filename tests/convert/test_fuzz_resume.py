@@ -24,7 +24,7 @@ ANY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For each direction an undisturbed conversion, and one that was stopped early or at its end."""
+    """For each direction, an undisturbed conversion and one that was interrupted early or at its end."""
     root = tmp_path_factory.mktemp("stopped")
     make("qwen3", root / "theirs", torch.bfloat16)
     to_megatron(root / "theirs", root / "ours")
@@ -37,7 +37,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def damage(data: st.DataObject, folder: Path) -> bytes | None:
-    """Of one file; returns what is left of it."""
+    """Damage one file; returns a description."""
     path = folder / data.draw(st.sampled_from(sorted(files(folder))), "file")
     content = bytearray(path.read_bytes())
     kind = data.draw(st.sampled_from(["delete", "cut off", "flip", "lengthen", "zeros"]), "damage")

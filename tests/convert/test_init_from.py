@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.convert.adopt_spec import AdoptSpec
+from tasks.convert.load_hf_spec import LoadHFSpec
 from tasks.convert.spec import ConvertSpec
 from tasks.manifest import read_manifest, verify
 from tasks.pretrain.layout import Layout
@@ -21,7 +21,7 @@ STILL = OptimizerSpec(lr=1e-12, min_lr=1e-12, warmup_steps=0)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A model that was trained here, exported, and taken in again as if it were anybody's."""
+    """A model that was trained here, exported, and imported like any other."""
     root = tmp_path_factory.mktemp("init")
     tokenizer = make_tokenizer(root / "tokenizer")
     data = make_shards(root / "shards", read_manifest(tokenizer).digest)
@@ -30,9 +30,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     spec = ConvertSpec(dtype="fp32").model_dump(mode="json")
     export = write_job(root / "export", "convert", "hf_model", spec, checkpoint=trained / "output", tokenizer=tokenizer)
     assert run("export", export) == 0, (export / "log.txt").read_text()[-3000:]
-    spec = AdoptSpec(model=str(export / "output")).model_dump(mode="json")
-    weights = write_job(root / "weights", "take_in", "megatron_weights", spec)
-    assert run("take_in", weights) == 0, (weights / "log.txt").read_text()[-3000:]
+    spec = LoadHFSpec(model=str(export / "output")).model_dump(mode="json")
+    weights = write_job(root / "weights", "import_hf", "megatron_weights", spec)
+    assert run("import_stage", weights) == 0, (weights / "log.txt").read_text()[-3000:]
     return {"data": data, "trained": trained / "output", "weights": weights / "output"}
 
 
@@ -63,7 +63,7 @@ def test_a_run_begins_with_the_loss_of_the_model_it_starts_from(
 
 
 def test_a_run_in_bf16_learns_from_there(made: dict[str, Path], tmp_path: Path) -> None:
-    """The optimizer's fp32 copies are of these weights, too: otherwise the first update would undo them."""
+    """The optimizer's fp32 copies have these weights too: otherwise the first update would undo them."""
     job = pretrain_job(tmp_path / "job", made["data"], tiny_spec(steps=3), begin=made["weights"])
     train(job)
     losses = [step["loss"] for step in metrics(job).values()]
@@ -76,4 +76,4 @@ def test_another_model_is_refused(made: dict[str, Path], tmp_path: Path) -> None
     job = pretrain_job(tmp_path / "job", made["data"], spec, begin=made["weights"])
     assert start(job).wait(timeout=120) != 0
     error = json.loads((job / "result.json").read_text())["error"]
-    assert "rope_theta is 500.0, and 10000.0 in the weights" in error
+    assert "rope_theta is 500.0, but 10000.0 in the weights" in error

@@ -1,4 +1,4 @@
-"""The table of names and rows: every map is a bijection, and the names are transformers' own."""
+"""The table of names and rows: every mapping is a bijection, and the names match transformers."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ small = st.integers(1, 6)
 
 @st.composite
 def tables_and_models(draw: st.DrawFn) -> tuple[Table, Architecture]:
-    """A family's table, and a model of any size for it."""
+    """A family's table, and a model of some size for it."""
     family = draw(st.sampled_from(sorted(FAMILIES)))
     experts, latent = None, None
     kv_heads = draw(small)
@@ -48,7 +48,7 @@ def tables_and_models(draw: st.DrawFn) -> tuple[Table, Architecture]:
 
 
 def rows_of(segments: list[Segment]) -> list[tuple[int, int]]:
-    """Row by row: the part, and the row in it."""
+    """For each row: its part, and the row in the part."""
     return [(segment.part, row) for segment in segments for row in range(segment.start, segment.stop)]
 
 

@@ -1,4 +1,4 @@
-"""An imported checkpoint is Megatron's own: it loads it, in one process and in any layout, and computes the same."""
+"""Megatron loads an imported checkpoint, in one process and in any layout, and computes the same."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tasks.convert.megatron_model import CHECKPOINT
-from tasks.pretrain.checkpoint import load_weights
+from tasks.pretrain.checkpoint import load_chunks
 from tasks.pretrain.initialization import shards
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.model import build_model, transformer_config
@@ -25,7 +25,7 @@ from tests.pretrain.ranks import Ranks
 # isort: split
 from megatron.core import dist_checkpointing
 
-BOUND = 2e-5  # of logits in fp32, as in test_forward.py
+BOUND = 2e-5  # of logits in fp32, as in test_megatron_forward.py
 
 TRAINABLE = [
     "llama",
@@ -62,11 +62,11 @@ def transformers_logits(folder: Path) -> Tensor:
 
 @torch.no_grad()
 def megatron_logits(folder: Path) -> Tensor:
-    """Of the model that Megatron-Core loads, in one process."""
+    """Logits of the model that Megatron-Core loads in one process."""
     spec, vocabulary = as_a_spec(folder)
     with alone():
         model = build_model(spec, transformer_config(spec, "fp32"), vocabulary).eval()
-        load_weights(model, folder / CHECKPOINT)
+        load_chunks([model], folder / CHECKPOINT)
         logits: Tensor = model(text(), torch.arange(LENGTH).expand(2, -1).contiguous(), None)
     return logits
 
@@ -85,7 +85,8 @@ def test_megatron_loads_all_of_it_bit_for_bit(tmp_path: Path) -> None:
     expected = megatron_weights(folder)
     with alone():
         model = build_model(spec, transformer_config(spec, "bf16"), vocabulary)
-        names = load_weights(model, there / CHECKPOINT)
+        load_chunks([model], there / CHECKPOINT)
+        names = set(dist_checkpointing.load_tensors_metadata(str(there / CHECKPOINT)))
         loaded = list(shards(model))
     assert names == {shard.key for shard in loaded}
     assert {key_of(shard) for shard in loaded} == expected.keys()

@@ -1,4 +1,4 @@
-"""`--preflight` says what would be read and written, and every problem, and writes nothing."""
+"""`--preflight` prints what would be read and written, and every problem, and writes nothing."""
 
 import json
 from pathlib import Path

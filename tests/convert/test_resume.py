@@ -1,4 +1,4 @@
-"""kill -9 in the middle: nothing is at the target, and the next start goes on where the one before ended."""
+"""kill -9 during a conversion: nothing is at the target, and the next start continues where it stopped."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def convert(direction: str, source: Path, target: Path, progress: Progress = qui
 
 
 def convert_slowly(direction: str, source: Path, target: Path) -> None:
-    """With a display that takes its time: the conversion waits for it after every weight."""
+    """With a slow progress callback, which the conversion waits for after every weight."""
     convert(direction, source, target, lambda done, total: time.sleep(0.1))
 
 
@@ -53,14 +53,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def journal(target: Path) -> list[dict[str, Any]]:
-    """The weights that are written, as far as the lines are whole."""
+    """The weights written, from the complete lines."""
     path = target.with_name(target.name + ".partial") / JOURNAL
     lines = path.read_text().split("\n")[1:-1] if path.exists() else []
     return [json.loads(line)["content"] for line in lines]
 
 
 class Killed:
-    """A conversion in a process of its own, to be killed when it has written some weights."""
+    """A conversion in its own process, to be killed when it has written some weights."""
 
     def __init__(self, direction: str, source: Path, target: Path, logs: Path) -> None:
         self.target = target
@@ -85,7 +85,7 @@ def killed(direction: str, source: Path, tmp_path: Path) -> Iterator[Killed]:
 
 @pytest.fixture
 def converted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The weights that conversions in this process convert, rather than find in their files."""
+    """The weights that conversions in this process convert instead of finding them in their files."""
     names: list[str] = []
 
     def counted(work: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,7 +161,7 @@ def test_a_line_that_was_half_written_counts_for_nothing(direction: str, source:
 def test_without_the_header_of_its_journal_a_folder_is_left_alone(
     direction: str, source: Path, size: int, tmp_path: Path
 ) -> None:
-    """It could be anybody's. The header is on the disk before anything else, so no power cut takes it."""
+    """It may not be ours. The header is synced before anything else, so no power failure can remove it."""
     stop(direction, source, tmp_path / "target")
     os.truncate(tmp_path / "target.partial" / JOURNAL, size)
     before = files(tmp_path)
@@ -189,12 +189,12 @@ def test_lines_that_are_damaged_count_for_nothing(
 
 
 def test_a_file_that_no_conversion_wrote_is_left_alone(direction: str, source: Path, tmp_path: Path) -> None:
-    """Neither deleted, when another conversion begins there, nor handed on as part of the result."""
+    """Neither deleted when another conversion starts there, nor made part of the result."""
     for dtype in (None, "bf16"):
         stop(direction, source, tmp_path / "target")
         (tmp_path / "target.partial" / "content" / "precious").write_text("mine")
         before = files(tmp_path)
-        with pytest.raises(ConversionError, match="content/precious in it, which no conversion wrote"):
+        with pytest.raises(ConversionError, match="contains content/precious, which no conversion wrote"):
             convert(direction, source, tmp_path / "target", dtype=dtype)
         assert files(tmp_path) == before
         (tmp_path / "target.partial" / "content" / "precious").unlink()
@@ -209,7 +209,7 @@ def test_another_type_starts_anew(direction: str, source: Path, tmp_path: Path) 
 
 
 def test_another_source_starts_anew(direction: str, tmp_path: Path) -> None:
-    """At the same place, of the same shapes: the next checkpoint of the same training, say."""
+    """With the same path and shapes, such as the next checkpoint of the same training."""
     theirs = make("qwen3", tmp_path / "theirs", torch.float32)
     place = theirs if direction == "import" else to_megatron(theirs, tmp_path / "ours")
     stop(direction, place, tmp_path / "target")

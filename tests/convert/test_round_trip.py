@@ -1,4 +1,4 @@
-"""Hugging Face → Megatron → Hugging Face: the same tensors bit for bit, and the same files beside them."""
+"""Hugging Face → Megatron → Hugging Face: the same tensors bit for bit, and the same other files."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from tests.convert.tiny import make_tokenizer
 
 
 def quietly(done: int, total: int) -> None:
-    """A progress that nobody watches."""
+    """A progress callback that does nothing."""
 
 
 def to_megatron(source: Path, target: Path, **options: Any) -> Path:
@@ -38,7 +38,7 @@ def there_and_back(folder: Path, root: Path, **options: Any) -> Path:
 
 
 def tensors(folder: Path) -> dict[str, Tensor]:
-    """All of a folder's, whichever file they are in."""
+    """All tensors of a folder, from all files."""
     return {name: tensor for path in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(path).items()}
 
 
@@ -56,7 +56,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def change_config(folder: Path, **changes: Any) -> None:
-    """A value of None takes the field out."""
+    """None removes the field."""
     path = folder / "config.json"
     fields = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({name: value for name, value in fields.items() if value is not None}, indent=4))
@@ -82,7 +82,7 @@ def test_fp32_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None:
 def test_nan_and_infinity_and_minus_zero_come_back_bit_for_bit(model: Path, tmp_path: Path) -> None:
     weights = tensors(model)
     weights["model.norm.weight"][:4] = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.0])
-    weights["model.norm.weight"].view(torch.int16)[4] = 0x7FA5  # a NaN with something in it
+    weights["model.norm.weight"].view(torch.int16)[4] = 0x7FA5  # a NaN with a payload
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     assert_same(tensors(there_and_back(model, tmp_path)), weights)
 
@@ -120,7 +120,7 @@ def test_several_files_are_read_as_one_model(model: Path, tmp_path: Path) -> Non
 
 
 def test_of_one_file_and_an_index_the_one_that_transformers_loads_is_read(model: Path, tmp_path: Path) -> None:
-    """An index that was left behind when the model was saved again."""
+    """A stale index of an earlier save."""
     old = AutoModelForCausalLM.from_pretrained(make("qwen3", tmp_path / "old")).to(torch.bfloat16)
     for weight in old.parameters():
         weight.data += 1
@@ -152,7 +152,7 @@ def test_the_expert_bias_stays_as_exact_as_it_is(tmp_path: Path) -> None:
     assert_same(tensors(there_and_back(folder, tmp_path, dtype="bf16")), expected)
 
 
-# What is beside the weights
+# Other files
 
 
 def test_what_is_beside_the_weights_is_carried(model: Path, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_there_and_back_have_the_same_digests(model: Path, tmp_path: Path) -> No
     assert json.loads((back / "record" / "conversion.json").read_text())["weights"] == there
 
 
-# config.json as the models on the hub have it: of transformers 4, sizes made small
+# config.json as in the models on the hub: written by transformers 4, with small sizes
 
 SIZES = {
     "attention_dropout": 0.0,
@@ -377,7 +377,7 @@ def test_a_config_that_says_no_type_or_another_one_comes_back_byte_for_byte(dtyp
     assert (back / "config.json").read_bytes() == (folder / "config.json").read_bytes()
     opened = open_megatron(tmp_path / "megatron")
     assert export_notes(opened, ExportOptions()) == [
-        f"config.json says dtype {dtype!r}, and the weights are bfloat16; it stays as the imported model had it"
+        f"config.json says dtype {dtype!r}, but the weights are bfloat16; it is left as imported"
     ]
 
 
@@ -450,7 +450,7 @@ def test_an_old_config_of_another_type_keeps_its_old_word_for_it(tmp_path: Path)
     assert "dtype" not in back
 
 
-# Tensors that old files have and models do not
+# Tensors in old files that models no longer have
 
 
 def test_a_tied_output_that_is_saved_again_is_left_out_and_said(tmp_path: Path) -> None:
@@ -469,7 +469,7 @@ def test_a_tied_output_that_is_another_is_refused(tmp_path: Path) -> None:
     again = tensors(folder)
     again["lm_head.weight"] = again["model.embed_tokens.weight"] + 1
     save_file(again, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ConversionError, match=r"lm_head\.weight is not model\.embed_tokens\.weight"):
+    with pytest.raises(ConversionError, match=r"lm_head\.weight differs from model\.embed_tokens\.weight"):
         open_hugging_face(folder)
 
 

@@ -1,4 +1,4 @@
-"""A conversion deletes nothing but what it wrote itself and, under --replace, the model that it replaces."""
+"""A conversion only deletes what it wrote itself and, with --replace, the model that it replaces."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def home(root: Path) -> Path:
-    """A folder whose files nobody may touch."""
+    """A folder whose files must not change."""
     (root / "home" / "photos").mkdir(parents=True)
     (root / "home" / "precious").write_text("mine")
     (root / "home" / "photos" / "one").write_text("mine")
@@ -119,7 +119,7 @@ def test_a_source_behind_a_symlink_overlaps_as_well(direction: str, source: Path
 
 
 def test_a_source_whose_files_are_links_into_the_target_overlaps_as_well(models: Path, tmp_path: Path) -> None:
-    """As the hub's cache has them."""
+    """As in the hub's cache."""
     there = copied(models / "theirs", tmp_path / "there")
     (tmp_path / "linked").mkdir()
     for path in there.iterdir():
@@ -165,7 +165,7 @@ def test_an_artifact_that_is_no_model_is_not_replaced(direction: str, source: Pa
     place = tmp_path / "corpus"
     place.mkdir()
     (place / "documents").write_text("mine")
-    write_manifest(place, "corpus", {}, {}, {})
+    write_manifest(place, "corpus", {})
     before = files(place)
     with pytest.raises(ConversionError, match="not a model or a checkpoint"):
         convert(direction, source, place, replace=True)

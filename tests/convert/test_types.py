@@ -1,4 +1,4 @@
-"""What a type cannot hold is refused by name, not rounded to infinity or written so that it cannot be read again."""
+"""Values that overflow a type are an error that names them, never rounded to infinity."""
 
 import re
 from pathlib import Path
@@ -54,11 +54,11 @@ def test_a_number_that_fits_is_rounded_and_infinity_and_nan_stay(dtype: str, num
     assert_same(found, {name: tensor.to(wanted) for name, tensor in tensors(model).items()})
 
 
-# Of several types
+# Several types
 
 
 def mixed(model: Path) -> Path:
-    """A layer's norm in bf16 among others in fp32."""
+    """One layer's norm in bf16, the others in fp32."""
     found = tensors(model)
     found[Q.format(1)] = found[Q.format(1)].bfloat16()
     save_file(found, model / "model.safetensors", metadata={"format": "pt"})

@@ -1,4 +1,4 @@
-"""A run that goes from one version of Megatron-Core to the other: that of the CPU's list, and that of the GPUs'.
+"""Continue a run with another version of Megatron-Core: from the CPU list's to the GPU list's, and back.
 
 BATON_OTHER_PYTHON names an interpreter that has the other list installed:
 
@@ -40,10 +40,10 @@ class Environment:
         command = [self.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""} | variables
         with (job / "log.txt").open("ab") as log:
-            ended = subprocess.run(
+            completed = subprocess.run(
                 [*command, "-m", module, str(job)], stdout=log, stderr=log, env=environment, check=False, timeout=600
             )
-        return ended.returncode
+        return completed.returncode
 
     def succeed(self, module: str, job: Path, processes: int = 1) -> Path:
         """The same, to its end; returns its output."""
@@ -99,5 +99,5 @@ def test_a_run_goes_on_under_the_other_version(
     inputs = {"checkpoint": goes / "output", "tokenizer": tokenizer, "data": data}
     assert verify(inputs["checkpoint"]).versions["megatron-core"] == second.megatron()
     inputs["model"] = first.succeed("tasks.convert.export", export_job(tmp_path / "export", **inputs))
-    audited = first.succeed("tasks.convert.prove", audit_job(tmp_path / "audit", **inputs))
+    audited = first.succeed("tasks.convert.audit_stage", audit_job(tmp_path / "audit", **inputs))
     assert verify(audited).facts["parameters"] == model.parameters(VOCABULARY)

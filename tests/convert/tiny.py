@@ -1,4 +1,4 @@
-"""A tiny tokenizer artifact, as large as the tests' models have room for."""
+"""A tiny tokenizer artifact, for the vocabulary of the tests' models."""
 
 from pathlib import Path
 
@@ -20,5 +20,5 @@ def make_tokenizer(folder: Path, text: str = "def f(x):\n    return x\n") -> Pat
     tokenizer.train_from_iterator([text] * 10, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>", pad_token="<|pad|>")
     fast.save_pretrained(folder)
-    write_manifest(folder, "tokenizer", {"vocab_size": len(fast), "eos_id": 0, "pad_id": 1}, {}, {})
+    write_manifest(folder, "tokenizer", {"vocab_size": len(fast), "eos_id": 0, "pad_id": 1})
     return folder

@@ -126,7 +126,7 @@ def removes_a_sealed_folder(disk: Path) -> None:
 
     (disk / "artifact").mkdir()
     (disk / "artifact" / "weights").write_bytes(b"weights")
-    write_manifest(disk / "artifact", "model", {}, {}, {})
+    write_manifest(disk / "artifact", "model", {})
     remove(disk / "artifact")
 
 

@@ -1,4 +1,4 @@
-"""Run a data engine by hand, as anyone can: a job directory with a spec.json, and the engine's words."""
+"""Run a data engine by hand: a job directory with a spec.json, and the engine's command."""
 
 import json
 import os
@@ -21,7 +21,7 @@ KINDS = {
 
 
 def new_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path | list[Path]) -> Job:
-    """A job directory, ready to run; a list is as many inputs, as for `tasks.stage.run`."""
+    """A job directory, ready to run; a list becomes several inputs, as in `tasks.stage.run`."""
     directory.mkdir(parents=True, exist_ok=True)
     named = {
         name if part is given else f"{name}.{index}": part
@@ -47,10 +47,10 @@ def facts(artifact: Path) -> dict[str, Any]:
 
 
 def start(job: Job, cores: int | None = None) -> subprocess.Popen[str]:
-    """The engine as a process of its own, on so many of the cores."""
+    """The engine in its own process, on this many cores."""
     words = [sys.executable, "-m", f"tasks.data.{job.stage}", str(job.directory)]
     allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(allowed)[:cores])  # inherited by what is started now
+    os.sched_setaffinity(0, sorted(allowed)[:cores])  # inherited by child processes
     try:
         return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     finally:
@@ -58,8 +58,8 @@ def start(job: Job, cores: int | None = None) -> subprocess.Popen[str]:
 
 
 def run(job: Job, cores: int | None = None) -> Path:
-    """The engine's output, once it has ended well."""
+    """The engine's output, after it succeeded."""
     process = start(job, cores)
-    said, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, said
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
     return job.output

@@ -1,4 +1,4 @@
-"""What the data tests share: a small corpus, made once."""
+"""Fixtures of the data tests: a small corpus, created once."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a recipe names by its address: read as it comes, from a real S3 server, with credentials as Flyte takes them."""
+"""Inputs given by address: streamed from a real S3 server, with Flyte's credentials."""
 
 import gzip
 import json
@@ -34,7 +34,7 @@ from tests.s3 import S3, Faults, disturbed
 
 @dataclass
 class Bucket:
-    """A folder of this machine, and what it is at an address."""
+    """A local folder, and its copy at an address."""
 
     server: S3
     here: Path
@@ -47,7 +47,7 @@ class Bucket:
         self.server.write(f"{self.address}/{name}".removeprefix(f"{self.server.address}/"), content)
 
     def send(self) -> None:
-        """Everything in the folder."""
+        """Upload everything in the folder."""
         for path in self.here.rglob("*"):
             if path.is_file():
                 self.write(path.relative_to(self.here).as_posix(), path.read_bytes())
@@ -55,7 +55,7 @@ class Bucket:
 
 @pytest.fixture
 def bucket(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """This process has Flyte's credentials."""
+    """Set Flyte's credentials in this process."""
     monkeypatch.setenv("BATON_CACHE", str(tmp_path / "cache"))
     (tmp_path / "source").mkdir()
     with s3.flyte(tmp_path):
@@ -106,7 +106,7 @@ def test_a_saved_dataset_is_read_without_a_download(bucket: Bucket, tmp_path: Pa
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_corpus_is_the_same_from_a_folder_and_from_an_address(bucket: Bucket, tmp_path: Path, kind: str) -> None:
-    """The engine is a process; Flyte's variables are all that it is told."""
+    """The engine is a process that only gets Flyte's variables."""
     texts = [f"document {number}" for number in range(40)]
     if kind == "jsonl":
         (bucket.here / "x.jsonl").write_bytes(lines(*texts))
@@ -117,18 +117,18 @@ def test_a_corpus_is_the_same_from_a_folder_and_from_an_address(bucket: Bucket, 
     for place in (str(bucket.here), bucket.address):
         spec = {"source": {"kind": kind, "path": place}, "held_out": 0.3}
         job = new_job(tmp_path / str(len(corpora)), "corpus", spec)
-        ended = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "tasks.data.corpus", str(job.directory)],
             env=os.environ | bucket.server.environment(), capture_output=True, text=True, check=False,
         )  # fmt: skip
-        assert ended.returncode == 0, ended.stderr
+        assert completed.returncode == 0, completed.stderr
         corpora.append({path.name: path.read_bytes() for path in job.output.glob("*.parquet")})
     assert corpora[0] == corpora[1] != {}
 
 
 @pytest.mark.long
 def test_memory_does_not_grow_with_what_is_read(s3: S3, tmp_path: Path) -> None:
-    """100 MB of lines, and of rows in one row group, each read by a process of its own."""
+    """100 MB of lines, and of rows in one row group, each read by its own process."""
     texts = ["x" * 1000 + str(number) for number in range(100_000)]
     table = pa.table({"text": texts})
     pq.write_table(table, tmp_path / "x.parquet", compression="none", use_dictionary=False, row_group_size=len(texts))
@@ -152,8 +152,8 @@ def test_memory_does_not_grow_with_what_is_read(s3: S3, tmp_path: Path) -> None:
         print(peak() - before)"""
     for kind in ("jsonl", "parquet"):
         words = [sys.executable, "-c", program, kind, f"{s3.address}/{root}"]
-        ended = subprocess.run(words, env=os.environ | s3.environment(), capture_output=True, text=True, check=True)
-        assert int(ended.stdout) < 70_000, kind  # buffers, of which there are several
+        completed = subprocess.run(words, env=os.environ | s3.environment(), capture_output=True, text=True, check=True)
+        assert int(completed.stdout) < 70_000, kind  # several buffers
 
 
 def test_files_that_changed_are_noticed(bucket: Bucket) -> None:
@@ -166,7 +166,7 @@ def test_files_that_changed_are_noticed(bucket: Bucket) -> None:
 
 
 def test_the_next_day_at_an_address_is_as_in_a_folder(bucket: Bucket, tmp_path: Path) -> None:
-    """Known from the folder it was in before it moved to the bucket."""
+    """Known from its folder before it moved to the bucket."""
     for number in range(40):
         bucket.write(f"{number:02}.txt", b"document %d" % number)
     specs = [
@@ -195,7 +195,7 @@ def test_what_the_network_breaks_off_is_asked_for_again(bucket: Bucket, tmp_path
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_refused(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of the old one and half of the new is neither."""
+    """A mix of the old and the new one is an error."""
     monkeypatch.setattr(address, "BLOCK_BYTES", 4096)
     bucket.write("x.jsonl", lines(*(str(number) * 100 for number in range(1000))))
     reading = read_source(JsonlSource(path=bucket.address))
@@ -208,8 +208,8 @@ def test_a_file_that_is_replaced_while_it_is_read_is_refused(bucket: Bucket, mon
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("none", "nothing like that is there"),
-        ("*.jsonl.gz", "nothing like that is there"),
+        ("none", "there are none"),
+        ("*.jsonl.gz", "there are none"),
         ("empty.jsonl", "at least one file with text"),
         ("damaged.jsonl", "line 1: not JSON"),
     ],
@@ -241,7 +241,7 @@ def test_no_credentials_are_said_at_once(tmp_path: Path) -> None:
 
 
 def test_files_of_a_repository_on_the_hub_are_read_as_they_come(tmp_path: Path) -> None:
-    """The hub is a server of ours."""
+    """The hub is a local server."""
     listed = [{"type": "file", "path": "data/a.jsonl", "size": len(lines("one", "two")), "oid": "5" * 40}]
     answers = {
         "api/datasets/o/n/index.html": json.dumps({"id": "o/n", "sha": "5" * 40}).encode(),
@@ -260,10 +260,10 @@ def test_files_of_a_repository_on_the_hub_are_read_as_they_come(tmp_path: Path) 
     threading.Thread(target=server.serve_forever, daemon=True).start()
     hub = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_OFFLINE": "0"}
     words = [sys.executable, "-c", program]
-    ended = subprocess.run(words, env=os.environ | hub, capture_output=True, text=True, check=False)
+    completed = subprocess.run(words, env=os.environ | hub, capture_output=True, text=True, check=False)
     server.shutdown()
     server.server_close()
-    assert ended.stdout.strip() == "[] [('data/a.jsonl#1', b'one'), ('data/a.jsonl#2', b'two')]", ended.stderr
+    assert completed.stdout.strip() == "[] [('data/a.jsonl#1', b'one'), ('data/a.jsonl#2', b'two')]", completed.stderr
 
 
 def test_a_tokenizer_is_brought_once(bucket: Bucket, tokenizer: Path, corpus: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What became of a source, told from names and ids alone. A source is {name: document}."""
+"""Changes of a source, detected from names and ids. A source is {name: document}."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -15,14 +15,14 @@ def look(known: Known, today: Day) -> Changes:
 
 
 def after(*days: Day) -> Known:
-    """What is known after an increment of each of these days."""
+    """What is known after an increment on each of these days."""
     known = Known()
     for today in days:
         changes = look(known, today)
         for name, each in today.items():
             if each not in known.splits:
-                known.learn(name, each, "train")
-        known.follow(changes)
+                known.add_document(name, each, "train")
+        known.apply(changes)
     return known
 
 
@@ -91,7 +91,7 @@ def test_a_deleted_name_that_comes_back_with_another_text_was_edited() -> None:
 
 
 def test_the_newest_name_counts() -> None:
-    """Y took the name a over from X, so the edit of a is one of Y."""
+    """Y took over the name a from X, so the edit of a is an edit of Y."""
     known = after({"a": "X", "b": "Y"}, {"a": "Y", "c": "Z"})
     assert look(known, {"a": "Y2", "c": "Z"}) == Changes(edited=edited("a Y Y2"), gone=["X", "Y"])
 
@@ -123,9 +123,9 @@ def test_every_change_is_told_once(history: list[Day]) -> None:
     known = after(*before)
     changes = look(known, today)
     present, new = set(today.values()), set(today.values()) - known.splits.keys()
-    told = [each.id for each in (*changes.new, *changes.returned)] + [each.id for each in changes.renamed]
-    assert len(told) == len(set(told))
-    assert not set(told) & {each.after for each in changes.edited}
+    reported = [each.id for each in (*changes.new, *changes.returned)] + [each.id for each in changes.renamed]
+    assert len(reported) == len(set(reported))
+    assert not set(reported) & {each.after for each in changes.edited}
     assert new == {each.id for each in changes.new} | ({each.after for each in changes.edited} & new)
     assert not present & {each.before for each in changes.edited}
     assert not present & {each.id for each in changes.deleted}

@@ -1,4 +1,4 @@
-"""The corpus engine: what it keeps, what it leaves out, where a document goes."""
+"""The corpus engine: what it keeps and skips, and which split a document goes to."""
 
 import json
 import os
@@ -96,7 +96,7 @@ def test_a_source_without_any_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("  ")
     (tmp_path / "in" / "b.txt").write_bytes(b"\xff")
-    with pytest.raises(StageError, match=r"no document \(1 empty, 1 not UTF-8\)"):
+    with pytest.raises(StageError, match=r"no documents \(1 empty, 1 not UTF-8\)"):
         prepared(tmp_path / "job", tmp_path / "in")
 
 

@@ -1,4 +1,4 @@
-"""The corpus on disk, and the split that never moves."""
+"""The corpus on disk, and its stable split."""
 
 from pathlib import Path
 

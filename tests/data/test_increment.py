@@ -1,4 +1,4 @@
-"""Day after day: what is found new in a source, and what is left of what was there before."""
+"""Increments: what is new in a source each day, and what is left of earlier documents."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ HELD_OUT = 0.3
 
 @dataclass
 class Chain:
-    """A source that changes, and the corpora of its days."""
+    """A source that changes, and its daily corpora."""
 
     root: Path
     kind: str = "files"
@@ -64,7 +64,7 @@ class Chain:
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Chain:
-    """Forty documents, and their corpus as a first run makes it."""
+    """Forty documents, and their corpus from a first run."""
     chain = Chain(tmp_path)
     for number in range(40):
         (chain.source / f"{number:02}.txt").write_text(f"document {number}\n")
@@ -120,7 +120,7 @@ def test_an_edited_document_stays_in_its_split_for_ever(chain: Chain) -> None:
         corpus = chain.look()
         assert {item.source: split for split in SPLITS for item in read_documents(corpus, split)} == splits
         moved += sum(split_of(each, HELD_OUT) != "held_out" for each in ids(corpus, "held_out"))
-    assert moved  # by its content alone, some would have changed sides
+    assert moved  # by content alone, some would have moved to the other split
 
 
 def test_a_copy_of_an_edit_under_a_new_name_does_not_change_its_split(chain: Chain) -> None:
@@ -137,7 +137,7 @@ def test_a_copy_of_an_edit_under_a_new_name_does_not_change_its_split(chain: Cha
 def test_a_source_that_lost_everything_is_an_error_that_says_what_is_at_stake(chain: Chain) -> None:
     for path in chain.source.iterdir():
         path.unlink()
-    with pytest.raises(StageError, match=r"gave no document .* 40 documents of it are known: is its folder mounted\?"):
+    with pytest.raises(StageError, match=r"has no documents .* 40 of its documents are known: is its folder mounted\?"):
         chain.look()
 
 
@@ -172,7 +172,7 @@ def new_chain(kind: str) -> Iterator[Chain]:
 
 
 def check(chain: Chain, texts: list[str]) -> None:
-    """One more day, with these documents in the source, against a full pass over it."""
+    """One more day with these documents in the source, compared with a full pass."""
     everything = {text_digest(text) for text in texts if text.strip()}
     before = {each: split for corpus in chain.corpora for split in SPLITS for each in ids(corpus, split)}
     corpus = chain.look()
@@ -289,17 +289,17 @@ def test_shards_of_another_corpus_are_not_pruned(chain: Chain, small_tokenizer: 
     data = shards(chain, chain.corpora[0], small_tokenizer)
     (chain.source / "05.txt").unlink()
     newest = chain.look()
-    with pytest.raises(StageError, match="they were not made of it"):
+    with pytest.raises(StageError, match="give the corpus that they were tokenized from"):
         chain.make(prune_engine.work, "prune", {}, data=data, corpus=newest, newest=newest)
 
 
 def test_a_corpus_that_says_nothing_of_what_is_gone_is_refused(chain: Chain) -> None:
-    with pytest.raises(StageError, match="give a corpus of `find_new`"):
+    with pytest.raises(StageError, match="give a corpus made by `find_new`"):
         chain.make(gather_engine.work, "gather", {}, corpora=chain.corpora, newest=chain.corpora[0])
 
 
 def without(chain: Chain, split: Split) -> Path:
-    """A corpus whose other split alone has documents."""
+    """A corpus where only the other split has documents."""
     spec = chain.spec | {"held_out": 1e-9 if split == "held_out" else 0.4999}
     for path in list(chain.source.iterdir()):
         if split == "train" and split_of(text_digest(path.read_text()), 0.4999) == "train":

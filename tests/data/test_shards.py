@@ -1,4 +1,4 @@
-"""The shards engine: every token where it belongs, with any number of workers, killed or not."""
+"""The shards engine: every token in its place, with any number of workers, killed or not."""
 
 import os
 import signal
@@ -64,7 +64,7 @@ def test_a_special_token_that_a_document_spells_is_only_text(tokenizer: Path, tm
     job = new_job(tmp_path / "shards", "shards", {}, corpus=corpus.output, tokenizer=tokenizer)
     shards_engine.work(job)
     ids = np.fromfile(job.output / "train.bin", dtype="<u2")
-    assert (ids == 0).sum() == facts(corpus.output)["documents"]  # one end a document, and no more
+    assert (ids == 0).sum() == facts(corpus.output)["documents"]  # exactly one per document
     assert not np.isin(ids, (2, 3)).any()  # <|im_start|>, <|im_end|>
 
 
@@ -86,7 +86,7 @@ def test_a_note_vouches_for_what_is_written_and_for_no_more(tmp_path: Path, monk
     assert last == Written(groups=3, documents=3, id_bytes=12, text_bytes=6)
     assert shard.ids.read_bytes() == b"ab" * 6
 
-    shard.ids.write_bytes(b"ab")  # shorter than the note says: the note is worth nothing
+    shard.ids.write_bytes(b"ab")  # shorter than recorded: the record is ignored
     assert shard.written() == Written()
 
 
@@ -102,12 +102,12 @@ def test_what_is_not_what_the_note_vouches_for_is_made_anew(
     (tmp_path / name).write_bytes(content)
 
     assert shard.written() == Written()
-    assert f"{tmp_path / name} is not what was written" in capsys.readouterr().out
+    assert f"{tmp_path / name} does not match its record" in capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Enough text for an engine to be interrupted in."""
+    """Enough text to interrupt an engine in."""
     spec = {"source": {"kind": "files", "path": f"{StdlibSource().root()}/*.py"}}
     job = new_job(tmp_path_factory.mktemp("library"), "corpus", spec)
     corpus_engine.work(job)
@@ -128,5 +128,5 @@ def test_killed_in_the_middle_it_goes_on_from_there_to_the_same_digest(
     process.wait()
     assert not (job.output / "manifest.json").exists()
     with (job.output / "train.bin").open("ab") as half:
-        half.write(b"half a row group")  # what the kernel had not been asked to keep
+        half.write(b"half a row group")  # not yet synced
     assert digest(run(job)) == digest(whole)

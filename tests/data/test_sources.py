@@ -81,26 +81,26 @@ def test_jsonl_text_that_is_not_utf8_is_handed_on_as_the_bytes_it_is(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (b'{"body": "x"}', "no field 'text'; it has body"),
         (b'{"text": "x"', "line 2: not JSON"),
-        (b'["text"]', "a JSON object is needed, not list"),
+        (b'["text"]', "must be a JSON object, not list"),
         (b'{"text": 3}', "the text is a int"),
     ],
 )
-def test_a_bad_jsonl_line_is_named(tmp_path: Path, line: bytes, said: str) -> None:
+def test_a_bad_jsonl_line_is_named(tmp_path: Path, line: bytes, message: str) -> None:
     (tmp_path / "x.jsonl").write_bytes(b'{"text": "fine"}\n' + line + b"\n")
     with pytest.raises(StageError, match="line 2") as error:
         found(JsonlSource(path=str(tmp_path)))
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (b'{"text": "x", "deep": ' + DEEP + b"}", "not JSON (maximum recursion depth exceeded"),
         (b'{"text": "x", "id": ' + b"9" * 5000 + b"}", "not JSON (Exceeds the limit (4300 digits)"),
@@ -114,18 +114,18 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
     ids=["nested", "digits", "nul", "nul in text", "half a character", "fields", "a field", "bom"],
 )
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
-def test_a_hostile_jsonl_line_is_named(tmp_path: Path, suffix: str, line: bytes, said: str) -> None:
+def test_a_hostile_jsonl_line_is_named(tmp_path: Path, suffix: str, line: bytes, message: str) -> None:
     path = tmp_path / f"x.{suffix}"
     path.write_bytes(compressed(b'{"text": "fine"}\n' + line + b"\n", suffix))
     with pytest.raises(StageError, match=rf"x\.{suffix}, line 2: ") as error:
         found(JsonlSource(path=str(tmp_path)))
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert str(error.value).isprintable()
     assert len(str(error.value)) < 1000
 
 
 def test_what_python_writes_for_a_number_that_is_none_is_read(tmp_path: Path) -> None:
-    """json.dumps writes NaN, which is not in the JSON standard; it stands beside the text here."""
+    """json.dumps writes NaN, which is not standard JSON, in another field than the text."""
     (tmp_path / "x.jsonl").write_text(json.dumps({"text": "x", "score": float("nan")}))
     assert list(found(JsonlSource(path=str(tmp_path))).values()) == [b"x"]
 
@@ -143,7 +143,7 @@ def compressed(data: bytes, suffix: str) -> bytes:
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
 def test_a_jsonl_line_over_the_limit_is_named_and_not_read(tmp_path: Path, suffix: str) -> None:
-    """100 MB on one line: of it, no more than the limit is ever in memory."""
+    """100 MB on one line: never more than the limit is in memory."""
     path = tmp_path / f"x.{suffix}"
     path.write_bytes(compressed(b'{"text": "fine"}\n{"text": "' + b" " * 100_000_000 + b'"}\n', suffix))
     program = f"""if True:
@@ -157,9 +157,9 @@ def test_a_jsonl_line_over_the_limit_is_named_and_not_read(tmp_path: Path, suffi
         except StageError as error:
             print(error)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"""
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    said, kilobytes = ended.stdout.splitlines()
-    assert f"x.{suffix}, line 2: larger than max_document_mb = 2 MB" in said
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    message, kilobytes = completed.stdout.splitlines()
+    assert f"x.{suffix}, line 2: larger than max_document_mb = 2 MB" in message
     assert int(kilobytes) < 50_000
 
 
@@ -198,7 +198,7 @@ def test_what_is_missing_is_said_without_reading_more_than_the_limit(tmp_path: P
 
 
 def test_the_limit_is_no_part_of_what_a_corpus_is(tmp_path: Path) -> None:
-    """A corpus that was made within one limit is the same within another, and is not made again."""
+    """Another limit does not change a corpus's identity, so it is not read again."""
     small, large = (
         CorpusSpec(source=JsonlSource(path=str(tmp_path), max_document_mb=limit)).identity() for limit in (1, 2)
     )
@@ -211,7 +211,7 @@ def test_a_compressed_file_that_was_cut_short_is_refused(tmp_path: Path, suffix:
     data = lines(*({"text": str(number**9)} for number in range(5000)))
     whole = gzip.compress(data) if suffix == "gz" else pa.Codec("zstd").compress(data, asbytes=True)
     (tmp_path / f"x.jsonl.{suffix}").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(StageError, match="damaged or cut short"):
+    with pytest.raises(StageError, match="damaged or truncated"):
         found(JsonlSource(path=str(tmp_path)))
 
 
@@ -254,7 +254,7 @@ def test_a_split_of_a_saved_dataset_up_to_a_limit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_a_folder_that_the_datasets_library_can_load(tmp_path: Path, streaming: bool) -> None:
-    """The path that a hub name takes: load_dataset, streaming or not."""
+    """The code path of a hub name: load_dataset, streaming or not."""
     (tmp_path / "set").mkdir()
     pq.write_table(pa.table({"text": ["one", "two", "three"]}), tmp_path / "set" / "train.parquet")
     texts = found(HuggingFaceSource(name=str(tmp_path / "set"), streaming=streaming, limit=2))
@@ -270,7 +270,7 @@ def test_a_dataset_that_cannot_be_had_says_so(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_dataset_of_the_hub_is_as_its_newest_commit_says(tmp_path: Path) -> None:
-    """Else nobody would notice that it grew. The hub is a server of ours, and is then gone."""
+    """Otherwise nobody would notice that it grew. The hub is a local server, which then stops."""
     info = tmp_path / "api" / "datasets" / "a" / "b"
     info.parent.mkdir(parents=True)
     info.write_text(json.dumps({"id": "a/b", "sha": "5" * 40}))
@@ -289,7 +289,7 @@ def test_a_dataset_of_the_hub_is_as_its_newest_commit_says(tmp_path: Path) -> No
     assert asked(HF_HUB_OFFLINE="1").stdout.strip() == ""
     server.shutdown()
     server.server_close()
-    assert "set HF_HUB_OFFLINE=1 to use what was downloaded earlier" in asked(HF_HUB_OFFLINE="0").stderr
+    assert "set HF_HUB_OFFLINE=1 to use the cached copy" in asked(HF_HUB_OFFLINE="0").stderr
 
 
 def test_progress_runs_from_nothing_to_everything(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the data specs refuse, and what they find missing before anything is spent."""
+"""What the data specs reject, and what they find missing before a run."""
 
 import json
 from pathlib import Path
@@ -70,15 +70,15 @@ def test_an_existing_tokenizer_that_is_not_there(tmp_path: Path) -> None:
     assert "tokenizer.json" in problem.allowed
     (problem,) = TokenizerSpec(existing="./no/such/folder").missing()
     assert problem.path == "existing"
-    assert TokenizerSpec(existing="Qwen/Qwen3-0.6B").missing() == []  # a hub name: only a network can tell
+    assert TokenizerSpec(existing="Qwen/Qwen3-0.6B").missing() == []  # a hub name: checking takes a network
 
 
 def test_paths_that_hold_nothing(tmp_path: Path) -> None:
-    assert "is not there" in only_problem(corpus(kind="files", path=str(tmp_path / "nowhere")))
+    assert "does not exist" in only_problem(corpus(kind="files", path=str(tmp_path / "nowhere")))
     assert "has none" in only_problem(corpus(kind="files", path=str(tmp_path)))
     assert "nothing matches" in only_problem(corpus(kind="files", path=f"{tmp_path}/**/*.py"))
     (tmp_path / "a.csv").write_text("x")
-    assert "a file in .parquet" in only_problem(corpus(kind="parquet", path=f"{tmp_path}/a.csv"))
+    assert "a .parquet file" in only_problem(corpus(kind="parquet", path=f"{tmp_path}/a.csv"))
     (tmp_path / "a.txt").touch()
     assert only_problem(corpus(kind="files", path=str(tmp_path))).startswith("source.path: ")
     assert "are empty" in only_problem(corpus(kind="files", path=str(tmp_path)))
@@ -94,7 +94,7 @@ def test_a_jsonl_whose_first_record_lacks_the_field(tmp_path: Path) -> None:
     path.write_bytes(b'\xff\xfe\n{"body": "x"}\n')
     assert "text_field: 'text'" in only_problem(corpus(kind="jsonl", path=str(path)))
     path.write_text("\n\n")
-    assert "no JSON object in it" in only_problem(corpus(kind="jsonl", path=str(path)))
+    assert "no JSON object" in only_problem(corpus(kind="jsonl", path=str(path)))
 
 
 def test_a_parquet_file_without_the_column_and_one_that_is_none(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_saved_dataset_without_the_split_or_the_column(tmp_path: Path) -> None
     assert "one of train" in only_problem(corpus(**source, split="test"))
     assert "text_field: 'text'" in only_problem(corpus(**source))
     assert corpus(**source, text_field="body").missing() == []
-    assert "is not there" in only_problem(corpus(kind="huggingface", name=str(tmp_path / "elsewhere")))
+    assert "does not exist" in only_problem(corpus(kind="huggingface", name=str(tmp_path / "elsewhere")))
 
 
 def test_the_state_changes_with_the_files_and_with_nothing_else(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The tokenizer: nothing is lost, and a prompt's tokens are a prefix of the whole's."""
+"""The tokenizer is lossless, and a prompt's tokens are a prefix of the whole text's."""
 
 import shutil
 from pathlib import Path
@@ -63,8 +63,8 @@ def test_the_vocabulary_is_as_large_as_asked_with_the_special_tokens(tokenizer: 
 
 
 def test_the_chat_template_is_chatml(loaded: Any) -> None:
-    said = loaded.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False, add_generation_prompt=True)
-    assert said == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    prompt = loaded.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False, add_generation_prompt=True)
+    assert prompt == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_a_model_beside_it_does_not_change_it(tokenizer: Path, loaded: Any, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_training_again_gives_the_same_digest(tokenizer: Path, corpus: Path, tmp
 
 def test_more_entries_than_the_text_has_pairs_for_is_refused(corpus: Path, tmp_path: Path) -> None:
     job = new_job(tmp_path, "tokenizer", {"vocab_size": 500_000}, corpus=corpus)
-    with pytest.raises(StageError, match=r"the corpus has pairs for \d+ entries only"):
+    with pytest.raises(StageError, match=r"the corpus only has pairs for \d+ entries"):
         work(job)
 
 

@@ -1,4 +1,4 @@
-"""The DPO engine, as its own process, on a tiny random model."""
+"""The DPO engine as a subprocess, on a tiny random model."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ SPEC = {
 
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Of a run that makes its own pairs."""
+    """The spec of a run that samples its pairs."""
     return SPEC | {"pairs": {"rewards": [reward(tmp_path_factory.mktemp("rewards"))], "prompts": 64}}
 
 
@@ -81,7 +81,7 @@ def test_the_rows_own_completion_comes_to_be_preferred_and_does_not_become_unlik
     assert last["loss"] < first["loss"]
 
 
-def test_killed_and_started_again_it_keeps_its_samples_and_makes_the_same_model(
+def test_killed_and_restarted_it_keeps_its_samples_and_makes_the_same_model(
     tuned: Path, inputs: dict[str, Path], spec: dict[str, Any], tmp_path: Path
 ) -> None:
     job = write_job(tmp_path / "job", "dpo", spec, **inputs)
@@ -108,7 +108,7 @@ def test_damaged_samples_are_made_again(
     assert start("tasks.dpo.dpo", job).wait() == 0, (job / "log.txt").read_text()
 
     said = (job / "log.txt").read_text()
-    assert "pairs.json was changed" in said and "The model is sampled again" in said
+    assert "pairs.json was changed" in said and "Sampling the model again" in said
     assert json.loads((job / "result.json").read_text()) == json.loads((tuned / "result.json").read_text())
 
 
@@ -162,10 +162,20 @@ def test_the_rows_own_completion_cannot_be_chosen_where_there_is_none(
     rows = tiny_rows(tmp_path / "rows", [{"prompt": "1 + 1 =", "answer": "2"}], "prompt")
     job = write_job(tmp_path / "job", "dpo", spec, model=inputs["model"], rows=rows)
 
-    with pytest.raises(StageError, match="gold needs rows with a completion, and the rows of this set have a prompt"):
+    with pytest.raises(StageError, match="gold needs rows with a completion, but the rows of this set have only"):
         work(open_job(job))
 
 
 def test_rows_without_pairs_are_refused(inputs: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(StageError, match="dpo takes rows of kind preference; the rows of this set are prompt_compl"):
         work(open_job(write_job(tmp_path / "job", "dpo", SPEC, **inputs)))
+
+
+def test_a_reward_that_is_called_as_a_metric_of_the_training_is_refused(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    rewards = [reward(tmp_path / "rewards") | {"name": "step"}]
+    job = write_job(tmp_path / "job", "dpo", SPEC | {"pairs": {"rewards": rewards, "prompts": 8}}, **inputs)
+
+    with pytest.raises(StageError, match="reward step: training has a metric of this name"):
+        work(open_job(job))

@@ -1,4 +1,4 @@
-"""Preference pairs out of a model's own samples."""
+"""Preference pairs of a model's samples."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ from tasks.manifest import ArtifactError
 from tests.posttrain.tiny import flip_a_bit
 
 PROMPT = [1, 2, 3]
-GOLD = Answer([4, 0], worth=1.0)
+GOLD = Answer([4, 0], reward=1.0)
 GOOD, MIDDLING, BAD = (Answer([token, 0], worth) for token, worth in ((5, 0.9), (6, 0.5), (7, -1.0)))
-UNKNOWN = Answer([8, 0], worth=None)
+UNKNOWN = Answer([8, 0], reward=None)
 PAIRS = Pairs([Pair(PROMPT, [4, 0], [7, 0])], sampled=3, rewards={"right": 0.25})
 
 
@@ -26,8 +26,8 @@ def test_or_for_the_best_sample() -> None:
 @pytest.mark.parametrize(
     ("samples", "gold"),
     [
-        ([Answer([9, 0], worth=1.0)], GOLD),  # as good as the row's own
-        ([BAD], Answer([4, 0], worth=None)),  # the row's own is worth nothing known
+        ([Answer([9, 0], reward=1.0)], GOLD),  # as good as the row's own
+        ([BAD], Answer([4, 0], reward=None)),  # the row's own has no reward
         ([UNKNOWN], GOLD),
         ([MIDDLING, MIDDLING], None),
         ([MIDDLING, UNKNOWN], None),
@@ -38,7 +38,7 @@ def test_where_nothing_is_known_to_be_worse_there_is_no_pair(samples: list[Answe
     assert pair(PROMPT, samples, gold) is None
 
 
-def test_what_no_reward_applies_to_is_passed_over() -> None:
+def test_what_no_reward_applies_to_is_skipped() -> None:
     assert pair(PROMPT, [UNKNOWN, BAD, MIDDLING], None) == Pair(PROMPT, [6, 0], [7, 0])
 
 

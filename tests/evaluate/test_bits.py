@@ -1,4 +1,4 @@
-"""Which text is measured, and that every token of it is counted once."""
+"""Which text is measured; every token of it counts once."""
 
 import pytest
 from hypothesis import given

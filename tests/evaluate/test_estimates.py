@@ -1,4 +1,4 @@
-"""What rewards come to."""
+"""Aggregates of rewards."""
 
 from itertools import combinations
 

@@ -1,4 +1,4 @@
-"""The real engine on a tiny model: what it measures, what it writes, what it refuses."""
+"""The real engine on a tiny model: measurements, output files, errors."""
 
 import bisect
 import inspect
@@ -113,12 +113,12 @@ def lines(output: Path, name: str) -> list[dict[str, Any]]:
 
 
 def rows(folder: Path, *made: dict[str, Any]) -> Path:
-    """A set whose held-out part these are."""
+    """A set with these held-out rows."""
     folder.mkdir()
     (folder / "train.jsonl").write_text("")
     (folder / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
     (folder / "rows.json").write_text("{}")
-    write_manifest(folder, "rows", {}, {}, {})
+    write_manifest(folder, "rows", {})
     return folder
 
 
@@ -154,7 +154,7 @@ def world(vllm: None, tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def bits_in_fp32(world: World, text: str) -> float:
-    """Of a document, by plain Transformers."""
+    """Bits of a document, by plain Transformers."""
     tokenizer = AutoTokenizer.from_pretrained(world.root / "model")
     model = AutoModelForCausalLM.from_pretrained(world.root / "model", dtype=torch.float32)
     stream = [tokenizer.eos_token_id, *tokenizer.encode(text)]
@@ -184,7 +184,7 @@ def held_out(folder: Path, *documents: Document) -> Path:
     for each in documents:
         writer.add(each)
     writer.close()
-    write_manifest(folder, "corpus", {}, {}, {})
+    write_manifest(folder, "corpus", {})
     return folder
 
 
@@ -313,7 +313,7 @@ def test_tasks_of_lm_eval_are_compared_document_by_document(world: World) -> Non
 
 
 @pytest.mark.long
-def test_a_killed_evaluation_goes_on_from_what_it_was_answered_to_the_same_bytes(world: World) -> None:
+def test_a_killed_evaluation_resumes_from_its_saved_answers_to_the_same_bytes(world: World) -> None:
     job = world.root / "killed"
     job.mkdir()
     (job / "spec.json").write_text(json.dumps(world.request(SPEC, MORE)))

@@ -1,4 +1,4 @@
-"""Our model and lm-eval's own `hf` model answer every kind of request alike: in fp32, on a small random model."""
+"""Our model agrees with lm-eval's `hf` model on every kind of request: in fp32, on a small random model."""
 
 import json
 from pathlib import Path
@@ -67,7 +67,7 @@ metric_list: [{metric: exact_match}]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """lm-eval's results by the model that answered."""
+    """lm-eval's results by model."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from transformers import AutoTokenizer
@@ -100,7 +100,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 
 
 def answers(results: dict[str, dict[str, Any]], task: str) -> list[tuple[Any, Any]]:
-    """Ours and theirs, of every request."""
+    """(ours, theirs) of every request."""
     both: list[tuple[Any, Any]] = []
     for ours, theirs in zip(*(results[model]["samples"][task] for model in ("ours", "theirs")), strict=True):
         both += zip(ours["resps"], theirs["resps"], strict=True)

@@ -1,4 +1,4 @@
-"""What rows of each kind ask, and which of them are asked."""
+"""Prompts and references of each kind of row, and the choice of rows."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from tasks.evaluate.model_info import ModelInfo, read_model_info
 from tasks.evaluate.questions import Questions, choose, question_of
 from tasks.evaluate.spec import EvaluatorSpec
-from tasks.evaluate.subject import Subject, open_subject
 from tasks.job import StageError
 from tasks.posttrain.encode import Encoder
 from tests.posttrain.tiny import tiny_model
@@ -41,11 +41,11 @@ def test_a_text_asks_nothing() -> None:
         question_of("sums", {"text": "Once."})
 
 
-def subject(positions: int) -> Subject:
-    """Whose tokens are words."""
+def info(positions: int) -> ModelInfo:
+    """A model whose tokens are words."""
     tokenizer = Tokenizer(models.WordLevel({"[unknown]": 0}, unk_token="[unknown]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return Subject(Path(), "base", positions, 0, tokenizer)
+    return ModelInfo(Path(), "base", positions, 0, tokenizer)
 
 
 def rows(folder: Path, *prompts: str) -> Path:
@@ -56,14 +56,14 @@ def rows(folder: Path, *prompts: str) -> Path:
 
 def asked(folder: Path, **spec: Any) -> Questions:
     wanted = EvaluatorSpec.model_validate({"data": "sums", "rewards": ["match"], "max_new_tokens": 4, **spec})
-    return choose("sums", folder, wanted, subject(10), seed=1)
+    return choose("sums", folder, wanted, info(10), seed=1)
 
 
 def prompts(found: Questions) -> list[Any]:
     return [each.prompt for each in found.questions]
 
 
-def test_which_rows_are_asked_goes_by_what_they_say_not_by_where_they_stand(tmp_path: Path) -> None:
+def test_rows_are_chosen_by_content_not_by_position(tmp_path: Path) -> None:
     said = [f"question {number}" for number in range(50)]
     first = prompts(asked(rows(tmp_path / "a", *said), prompts=10))
     assert prompts(asked(rows(tmp_path / "b", *said[::-1]), prompts=10)) == first
@@ -77,18 +77,18 @@ def test_rows_without_room_for_an_answer_are_counted(tmp_path: Path) -> None:
 
 
 def test_no_row_to_ask_is_an_error_that_says_why(tmp_path: Path) -> None:
-    with pytest.raises(StageError, match=r"sums: the set has no held-out row .*all 1 held-out rows are too long"):
+    with pytest.raises(StageError, match=r"sums: the set has no usable held-out row.*all 1 held-out rows are too long"):
         asked(rows(tmp_path / "long", "a b c d e f g"))
-    with pytest.raises(StageError, match="its held-out part is empty"):
+    with pytest.raises(StageError, match="its held-out split is empty"):
         asked(rows(tmp_path / "empty"))
 
 
 def test_a_row_s_options_reach_the_chat_template(tmp_path: Path) -> None:
-    """Such as Qwen3's enable_thinking: a row is asked as post-training asks it."""
+    """Such as Qwen3's enable_thinking: a prompt is rendered as in post-training."""
     chat = tiny_model(tmp_path / "model", turns=True)
     template = "{% for m in messages %}{{ m.content }}{% endfor %}{% if think %} x x x{% endif %}"
     (chat / "chat_template.jinja").write_text(template)
-    model, row = open_subject(chat), {"prompt": [USER]}
+    model, row = read_model_info(chat), {"prompt": [USER]}
     (tmp_path / "held_out.jsonl").write_text(json.dumps(row | {"chat_template_kwargs": {"think": True}}) + "\n")
     (question,) = choose("sums", tmp_path, EvaluatorSpec(data="sums"), model, seed=1).questions
     assert model.tokenizer.decode(question.tokens) == "Hello? x x x"

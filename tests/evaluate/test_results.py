@@ -1,4 +1,4 @@
-"""What other stages read of an evaluation."""
+"""Other stages read an evaluation."""
 
 import json
 from pathlib import Path
@@ -57,6 +57,6 @@ def test_a_difference_of_bits_is_weighted_by_bytes(tmp_path: Path) -> None:
 
 
 def test_a_report_without_metrics_is_to_be_made_again(tmp_path: Path) -> None:
-    write_manifest(tmp_path, "eval_report", {"label": "base", "model_digest": "m", "prompts": 7}, {}, {})
+    write_manifest(tmp_path, "eval_report", {"label": "base", "model_digest": "m", "prompts": 7})
     with pytest.raises(ArtifactError, match="evaluate the model again"):
         read_results(tmp_path)

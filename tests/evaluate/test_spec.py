@@ -1,4 +1,4 @@
-"""What an evaluation may be asked for."""
+"""Validation of the spec of an evaluation."""
 
 from pathlib import Path
 from typing import Any
@@ -49,13 +49,13 @@ def test_the_names_of_metrics_are_known_before_it_runs() -> None:
         {"beams": 4},
     ],
 )
-def test_what_an_evaluator_may_not_be_asked_for(wrong: dict[str, object]) -> None:
+def test_invalid_evaluators(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         EvaluateSpec.model_validate({"sums": SUMS | wrong})
 
 
 @pytest.mark.parametrize("wrong", [{"seed": -1}, {"bits_per_byte": {"held_out_bytes": 0}}, {"sums": 7}])
-def test_what_an_evaluation_may_not_be_asked_for(wrong: dict[str, object]) -> None:
+def test_invalid_evaluations(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         EvaluateSpec.model_validate(wrong)
 
@@ -76,7 +76,7 @@ def test_what_an_evaluation_may_not_be_asked_for(wrong: dict[str, object]) -> No
         ({"bits_per_byte": None}, ""),
     ],
 )
-def test_what_cannot_be_evaluated_is_a_problem_at_its_field(spec: dict[str, Any], path: str) -> None:
+def test_an_invalid_evaluator_is_a_problem_at_its_field(spec: dict[str, Any], path: str) -> None:
     problems = EvaluateSpec.model_validate(spec).problems()
     assert [problem.path.startswith(path) for problem in problems] == [True]
 

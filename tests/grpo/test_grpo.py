@@ -1,4 +1,4 @@
-"""The GRPO engine, as its own process, on a tiny model that has seen a little SFT."""
+"""The GRPO engine as a subprocess, on a tiny model after a little SFT."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A model that is right now and then: without a reward there is nothing to learn from."""
+    """A model that is right sometimes: without any reward there is nothing to learn."""
     root = tmp_path_factory.mktemp("tiny")
     rows = tiny_rows(root / "rows", said_twice(), "prompt_completion")
     sft = write_job(root / "sft", "sft", SFT, model=tiny_model(root / "model"), rows=rows)
@@ -78,7 +78,7 @@ def test_the_output_is_a_complete_model_with_other_weights(tuned: Path, inputs: 
 
 
 def test_the_rollouts_come_from_the_weights_that_are_trained(tuned: Path) -> None:
-    """At this learning rate the policy moves far (see the KL); an engine left behind would show it."""
+    """At this learning rate the policy changes a lot (see the KL), so stale weights in the engine would show."""
     lines = metrics(tuned)[1:]
 
     assert lines[-1]["kl"] > 0.01
@@ -120,7 +120,7 @@ def test_killed_and_its_newest_checkpoint_damaged_it_makes_the_same_model(
 def test_prompts_may_be_messages_of_a_model_that_has_never_seen_any(
     inputs: dict[str, Path], spec: dict[str, Any], tmp_path: Path
 ) -> None:
-    """With rows for half a step: they are asked again."""
+    """With rows for half a step: they are repeated."""
     asked = [
         {"prompt": [{"role": "user", "content": row["prompt"]}], "completion": said(row["completion"])}
         for row in said_twice(8)
@@ -139,7 +139,7 @@ def said(text: str) -> list[dict[str, str]]:
 
 
 class Constant:
-    """A scorer whose rewards are the same for all."""
+    """A scorer with constant rewards."""
 
     def __init__(self, value: float | None, metric: str = "words") -> None:
         self.value, self.metric = value, metric
@@ -189,7 +189,7 @@ def test_a_step_to_which_no_reward_applies_is_an_error() -> None:
 def test_a_metric_of_a_reward_that_is_called_as_one_of_the_training_is_an_error() -> None:
     reward = reward_function(Constant(0.5, metric="loss"), [{"prompt": "a"}])  # type: ignore[arg-type]
 
-    with pytest.raises(StageError, match=r"log_metric\(loss\): a metric of the training has this name"):
+    with pytest.raises(StageError, match=r"log_metric\(loss\): training has a metric of this name"):
         reward(prompts=["0"], completions=["x"], completion_ids=[[1]], trainer_state=State, log_metric=print)
 
 
@@ -204,10 +204,11 @@ def test_a_reward_that_prefers_wrong_answers_ends_the_stage_with_a_table(
     assert metrics(job) == []
 
 
+@pytest.mark.parametrize("name", ["kl", "step"])
 def test_a_reward_that_is_called_as_a_metric_of_the_training_is_refused(
-    inputs: dict[str, Path], tmp_path: Path
+    inputs: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
-    spec = SPEC | {"rewards": [reward(tmp_path / "rewards", name="right") | {"name": "kl"}]}
+    spec = SPEC | {"rewards": [reward(tmp_path / "rewards", name="right") | {"name": name}]}
 
-    with pytest.raises(StageError, match="reward kl: a metric of the training has this name; give it another"):
+    with pytest.raises(StageError, match=f"reward {name}: training has a metric of this name; set another `name`"):
         work(open_job(write_job(tmp_path / "job", "grpo", spec, **inputs)))

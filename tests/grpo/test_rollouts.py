@@ -7,7 +7,7 @@ import torch
 from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tasks.grpo.rollouts import LiveRollouts
+from tasks.posttrain.trl_hooks.grpo import CPUGeneration
 from tests.posttrain.tiny import tiny_model
 
 
@@ -15,7 +15,7 @@ from tests.posttrain.tiny import tiny_model
 def test_after_a_sync_the_engine_answers_with_the_trainers_weights(tmp_path: Path) -> None:
     first, second = tiny_model(tmp_path / "first", seed=1), tiny_model(tmp_path / "second", seed=2)
     model = AutoModelForCausalLM.from_pretrained(first, dtype=torch.float32)
-    rollouts = LiveRollouts(
+    rollouts = CPUGeneration(
         seed=0,
         model=model,
         accelerator=Accelerator(cpu=True),
@@ -34,7 +34,7 @@ def test_after_a_sync_the_engine_answers_with_the_trainers_weights(tmp_path: Pat
     assert mismatch(model, rollouts) < 1.05
 
 
-def mismatch(model: torch.nn.Module, rollouts: LiveRollouts) -> float:
+def mismatch(model: torch.nn.Module, rollouts: CPUGeneration) -> float:
     """Mean of exp|log-probability(model) − log-probability(vLLM)| over sampled tokens."""
     prompts = [[5, 6, 7, 8], [9, 10, 11, 12, 13]]
     _, completions, logprobs, _ = rollouts.generate(prompts, None, num_generations=1)

@@ -158,7 +158,7 @@ def test_what_was_pushed_is_named_by_its_digest(tmp_path: Path, monkeypatch: pyt
 
 def test_a_pod_computes_no_tag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e1")
-    with pytest.raises(images.NoImage, match="not in the image configuration that this pod was started with"):
+    with pytest.raises(images.NoImage, match="missing in this pod's image configuration"):
         replace(images.DATA).image_name()
 
 

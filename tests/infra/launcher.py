@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from infra.launch import Engine, Survival, run_engine
+from infra.launch import Engine, run_engine
 
 
 def request(spec: dict[str, object]) -> dict[str, object]:
@@ -24,6 +24,6 @@ if __name__ == "__main__":
         title="toy",
         processes=processes,
         nodes=nodes or 1,
-        survival=Survival(max_restarts or 0),
+        max_restarts=max_restarts or 0,
     )
     print(output)

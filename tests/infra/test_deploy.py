@@ -15,7 +15,7 @@ import pytest
 import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 
-from infra.placement.task import TASK_TYPE
+from infra.placement.config import TASK_TYPE
 from tests.source import ROOT, closure, distributions, requirements, third_party
 
 INFRA = ROOT / "infra"

@@ -1,4 +1,4 @@
-"""Engines as real processes: how they end, well and badly, and that nothing of them stays."""
+"""Engines as real processes: success, failure, and no process left behind."""
 
 import json
 import os

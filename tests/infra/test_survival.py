@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.launch import Engine, EngineFailed, Survival, run_engine
-from infra.node import NotPlaced
+from infra.launch import Engine, EngineFailed, run_engine
+from infra.torchrun_env import NotPlaced
 from tests.infra.launcher import request
 from tests.infra.test_launch import processes_of
 
@@ -28,9 +28,11 @@ TOTAL = f"{sum(3 * (step + 1) for step in range(6)):g}"  # of two ranks in six s
 
 def train(job_dir: Path, what: str, *, max_restarts: int = 0, **spec: object) -> str:
     """Two ranks; returns what they came to."""
-    survival = Survival(max_restarts, HANG_S)
     words = request({"what": what, **spec})
-    output = run_engine(Engine("toy", MODULE, "1"), job_dir, words, title="toy", processes=2, survival=survival)
+    engine = Engine("toy", MODULE, "1")
+    output = run_engine(
+        engine, job_dir, words, title="toy", processes=2, max_restarts=max_restarts, hang_timeout_s=HANG_S
+    )
     return (output / "total.txt").read_text()
 
 
@@ -58,10 +60,8 @@ def test_a_rank_that_does_not_come_to_the_collective_is_named_with_its_stack_and
     said = last_words(tmp_path, "computes for ever")
     assert seconds_since_trouble(tmp_path) < HANG_S + END_S
     first, *more = said.splitlines()
-    assert (
-        first == "toy: rank 1 hangs: no sign of life for 3 s at step 3, forward-backward, where the others wait for it."
-    )
-    assert more[0] == "  Rank 1 stands at"
+    assert first == "toy: rank 1 hangs: no heartbeat for 3 s at step 3, forward-backward, where the others wait for it."
+    assert more[0] == "  Stack of rank 1:"
     assert more[1].endswith("in _loop")
     assert [line.strip() for line in more[-5:-1]] == [f"rank 1 takes step {step}" for step in range(4)]
     assert more[-1] == f"  Folder: {tmp_path}"
@@ -69,15 +69,15 @@ def test_a_rank_that_does_not_come_to_the_collective_is_named_with_its_stack_and
 
 def test_ranks_that_wait_for_each_other_are_not_told_apart(tmp_path: Path) -> None:
     said = last_words(tmp_path, "waits for another")
-    assert "all 2 ranks stopped: no sign of life for 3 s at step 3, forward-backward" in said
-    assert "which one is to blame cannot be told" in said
+    assert "all 2 ranks stopped: no heartbeat for 3 s at step 3, forward-backward" in said
+    assert "the cause cannot be determined" in said
     assert said.count("in recv") == 2
 
 
 def test_after_a_hang_it_goes_on_from_the_checkpoint(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path, "is stopped", once=True, max_restarts=1) == TOTAL
     told = (
-        "toy: rank 1 hangs: no sign of life for 3 s at step 3, data; it does not answer (T (stopped)); "
+        "toy: rank 1 hangs: no heartbeat for 3 s at step 3, data; it does not respond (T (stopped)); "
         "starting again from the newest checkpoint, restart 1 of 1"
     )
     assert told in capfd.readouterr().err
@@ -124,7 +124,7 @@ def test_what_a_person_must_change_is_not_tried_again(tmp_path: Path) -> None:
 
 def test_what_fails_before_a_step_is_done_is_not_tried_again(tmp_path: Path) -> None:
     said = last_words(tmp_path, "raises", step=0, max_restarts=3)
-    assert "toy: rank 1: ValueError: rank-specific trouble (not started again: it had not completed a step)" in said
+    assert "toy: rank 1: ValueError: rank-specific trouble (not restarted: it had not completed a step)" in said
     assert starts(tmp_path) == 1
 
 
@@ -165,5 +165,7 @@ def test_a_rank_that_dies_on_another_machine_is_replaced(tmp_path: Path) -> None
 
 
 def test_several_machines_need_a_placement(tmp_path: Path) -> None:
-    with pytest.raises(NotPlaced, match=r"layout.nodes: 2: needs a placement .* NODE_RANK, .*; or layout.nodes: 1"):
+    with pytest.raises(
+        NotPlaced, match=r"layout.nodes: 2: needs a placement, .* NODE_RANK, .*; or set layout.nodes: 1"
+    ):
         run_engine(Engine("toy", MODULE, "1"), tmp_path, request({}), title="toy", processes=1, nodes=2)

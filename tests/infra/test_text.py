@@ -1,6 +1,6 @@
 import pytest
 
-from infra.text import count, duration, encodable, number, points, share, size, value
+from infra.text import brief, count, duration, encodable, number, points, share, size, value
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from infra.text import count, duration, encodable, number, points, share, size, 
         (number(float("inf")), "inf"),
         (share(0.7841), "78.4 %"),
         (points(0.2931), "+29.3 points"),
-        (points(-0.05), "-5.0 points"),
+        (points(-0.05), "−5.0 points"),
         (size(999), "999 B"),
         (size(10_512_332), "10.5 MB"),
         (size(3e15), "3,000.0 TB"),
@@ -24,6 +24,9 @@ from infra.text import count, duration, encodable, number, points, share, size, 
         (duration(59.96), "1 min 00 s"),
         (duration(214.8), "3 min 35 s"),
         (duration(7800), "2 h 10 min"),
+        (brief(99.4), "99 s"),
+        (brief(300), "5 min"),
+        (brief(7560), "2.1 h"),
         (value({"tensor": 1, "pipeline": 2}), "tensor 1, pipeline 2"),
         (value(True), "True"),
         (value(None), "None"),

@@ -1,7 +1,7 @@
-"""Many executions in a store: the rows that the recording API would write, written in bulk.
+"""Fill a store with many executions, in bulk: the rows that the recording API would write.
 
 `python -m tests.lineage.many URI [EXECUTIONS]` fills an empty store. Names and tags are made by the code
-that makes them for MLflow (infra/tracking/words.py), and the tables are MLflow's own.
+that makes them for MLflow (infra/tracking/mlflow_records.py), and the tables are MLflow's own.
 """
 
 import random
@@ -15,9 +15,9 @@ from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, Sq
 from sqlalchemy import create_engine, insert, text
 
 from infra.tracking.flatten import flatten
+from infra.tracking.mlflow_records import MlflowRecord, execution_record, stage_record
 from infra.tracking.spool import Execution, StageRun
 from infra.tracking.sqlite import make_tables
-from infra.tracking.words import Words, execution_words, stage_words
 from tests.lineage.recorded import scored
 
 EXECUTIONS = 2000
@@ -54,7 +54,7 @@ SHARED = 3  # the first stages are made by every third execution and cached in t
 
 @dataclass
 class Made:
-    """What stands in the store: ids and digests to ask for."""
+    """The ids and digests in the store."""
 
     executions: list[str] = field(default_factory=list)
     artifacts: list[str] = field(default_factory=list)  # in the order of making
@@ -62,7 +62,7 @@ class Made:
 
 
 def fill(uri: str, executions: int = EXECUTIONS, seed: int = 1) -> Made:
-    """Fill the store. Every third execution makes its own data, the others have it from the cache."""
+    """Fill the store. Every third execution makes its own data, the others take it from the cache."""
     make_tables(uri)
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("baton")
@@ -83,7 +83,7 @@ def fill(uri: str, executions: int = EXECUTIONS, seed: int = 1) -> Made:
     return made
 
 
-def _all(executions: int, dice: random.Random, made: Made) -> Iterator[tuple[Words, bool]]:
+def _all(executions: int, dice: random.Random, made: Made) -> Iterator[tuple[MlflowRecord, bool]]:
     begun = 1_780_000_000.0
     shared: dict[str, str] = {}
     for number in range(executions):
@@ -92,7 +92,7 @@ def _all(executions: int, dice: random.Random, made: Made) -> Iterator[tuple[Wor
             f"{20260101 + number}-{number:06}", f"recipe-{number % 7}", SPEC | {"seed": number}, CODE,
             "pyflyte run x.py", begun, begun + 3000, dice.choice(["FINISHED"] * 9 + ["FAILED"]),
         )  # fmt: skip
-        yield execution_words(execution), False
+        yield execution_record(execution), False
         made.executions.append(execution.id)
         digests = dict(shared) if number % 3 else {}
         for at, (title, kind, inputs, facts) in enumerate(CHAIN):
@@ -102,13 +102,13 @@ def _all(executions: int, dice: random.Random, made: Made) -> Iterator[tuple[Wor
                 made.artifacts.append(digest)
             of = {name: digests[parent] for name, parent in inputs.items()}
             yield (
-                stage_words(execution, title, _stage(title, kind, digest, of, facts, begun + 10 * at, cached), "p"),
+                stage_record(execution, title, _stage(title, kind, digest, of, facts, begun + 10 * at, cached), "p"),
                 at == 3,
             )
         shared = {title: digests[title] for title, *_ in CHAIN[:SHARED]}
     large = Execution("29990101-large", "sweep", SPEC, CODE, "pyflyte run x.py", begun + 9000, begun + 9900, "FINISHED")
     made.large = large.id
-    yield execution_words(large), False
+    yield execution_record(large), False
     chain = [f"{dice.getrandbits(256):064x}" for _ in range(SWEEP)]
     for at, digest in enumerate(chain):
         parents = [chain[at // 3]] if at else []
@@ -117,7 +117,7 @@ def _all(executions: int, dice: random.Random, made: Made) -> Iterator[tuple[Wor
         of = {f"input.{n}": parent for n, parent in enumerate(parents)}
         title, kind, _, facts = CHAIN[at % len(CHAIN)]
         run = _stage(f"{title} {at}", kind, digest, of, facts, begun + 9000 + at, False)
-        yield stage_words(large, f"{title}-{at}", run, "p"), False
+        yield stage_record(large, f"{title}-{at}", run, "p"), False
 
 
 def _stage(
@@ -130,7 +130,7 @@ def _stage(
     )  # fmt: skip
 
 
-def _add(batch: dict[Any, list[dict[str, Any]]], words: Words, experiment: int, curve: bool, run: str) -> None:
+def _add(batch: dict[Any, list[dict[str, Any]]], words: MlflowRecord, experiment: int, curve: bool, run: str) -> None:
     start, end = int(words.started * 1000), None if words.ended is None else int(words.ended * 1000)
     batch[SqlRun].append(
         {"run_uuid": run, "name": words.name, "source_type": "LOCAL", "source_name": "", "entry_point_name": "",

@@ -1,4 +1,4 @@
-"""A throwaway cluster of Debian's PostgreSQL, on a socket in a folder of its own."""
+"""A throwaway cluster of Debian's PostgreSQL, on a socket in a temporary folder."""
 
 import os
 import shutil
@@ -42,7 +42,7 @@ class Postgres:
         return f"postgresql://{user}@/{database}?host={self.folder}"
 
     def database(self, name: str) -> str:
-        """A new, empty database; its address."""
+        """Create an empty database; returns its address."""
         engine = create_engine(self.uri("postgres"), isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             connection.execute(text(f"CREATE DATABASE {name}"))

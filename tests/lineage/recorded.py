@@ -1,7 +1,7 @@
-"""Two executions, recorded as stages record themselves: real manifests, real pushes, no engine.
+"""Two executions, recorded as stages record themselves: real manifests, real uploads, no engine.
 
 `laptop` makes everything; `laptop again` has the data from the cache, another learning rate, and an SFT
-that fails. A third party writes names that are meant to do harm (`hostile`).
+that fails. `record_hostile` records malicious names.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from infra.home import baton_home
+from infra.paths import baton_home
 from infra.tracking.execution import begin_execution, close_execution, end_execution, note_cached
 from infra.tracking.push import push_execution
 from infra.tracking.record import tracked
@@ -44,7 +44,7 @@ def scored(label: str, right: float) -> dict[str, Any]:
 
 @dataclass
 class Stored:
-    """What was recorded: digests by stage."""
+    """The recorded executions, with digests by stage."""
 
     home: Path
     uri: str
@@ -55,8 +55,8 @@ class Stored:
 
 
 def record() -> Stored:
-    """Into the store of this process's Baton home."""
-    first = begin_execution("laptop", LAPTOP)
+    """Record both into the store of this process's Baton home."""
+    first = begin_execution("laptop", LAPTOP, settings={"name": "laptop", "pretrain": {"steps": 20}})
     digests = _chain({}, lr=0.003)
     end_execution()
     second = begin_execution("laptop again", LAPTOP | {"pretrain": {"optimizer": {"lr": 0.001}, "steps": 20}})
@@ -90,7 +90,7 @@ def record() -> Stored:
 
 
 def record_hostile() -> str:
-    """An execution whose every word is meant to do harm; returns its id."""
+    """An execution whose every name is malicious; returns its id."""
     id = begin_execution(HOSTILE, {"name": LONG, "path": PATHS, HOSTILE: UNICODE})
     job = Path("/etc")
     with tracked(UNICODE, job, spec={HOSTILE: PATHS}, inputs={PATHS: "f" * 64}, command=HOSTILE) as made:
@@ -104,7 +104,7 @@ def record_hostile() -> str:
 
 
 def deliver(id: str) -> None:
-    """Until MLflow has all of an execution; a thread may be at it already."""
+    """Upload all of an execution; a thread may be uploading it already."""
     deadline = time.monotonic() + 60
     while not push_execution(execution_folder(id)):
         assert time.monotonic() < deadline
@@ -130,7 +130,8 @@ def _chain(made: dict[str, str], lr: float, fails: str = "") -> dict[str, str]:
         job = _job(f"{title}-{lr}")
         (job / "output" / "record").mkdir(parents=True)
         (job / "output" / "weights.bin").write_text(f"{title} {lr}")
-        (job / "output" / "record" / "samples.json").write_text(json.dumps([{"source": "a.py", "text": HOSTILE}]))
+        sample = {"source": "a.py", "text": HOSTILE, "prompt": "1 + 1 =", "completion": HOSTILE}
+        (job / "output" / "record" / "samples.json").write_text(json.dumps([sample]))
         (job / "log.txt").write_text("step 1\nloaded https://me:secret@host/x\n")
         (job / "metrics.jsonl").write_text(
             "".join(

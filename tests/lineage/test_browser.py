@@ -1,9 +1,10 @@
-"""The page in real Chromium, over a real run: `make test-ui`.
+"""The pages in real Chromium, over a real run: `make test-ui`.
 
-BATON_DEMO names a Baton home in which `make demo` has run; without it a tiny recipe is run first, every
-engine real. Screenshots stay in test-output/ui.
+BATON_DEMO names a Baton home in which `make demo` has run; without it a tiny recipe is run first, with every engine
+real. Screenshots are saved in test-output/ui.
 """
 
+import json
 import os
 import re
 import shutil
@@ -44,7 +45,7 @@ Start = Callable[..., str]
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Baton home with a run from text to a GRPO model, and one that took most of it from the cache."""
+    """A Baton home with a run from text to a GRPO model, and one that took most stages from the cache."""
     if given := os.environ.get("BATON_DEMO"):
         return Path(given)
     folder = tmp_path_factory.mktemp("demo")
@@ -114,16 +115,17 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A page that fails the test for an error in its script, a dialog, or a request to elsewhere."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    found, wrong = context.new_page(), list[str]()
-    found.on("pageerror", lambda error: wrong.append(str(error)))
-    found.on("dialog", lambda dialog: wrong.append(dialog.message))
-    found.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
-    found.on("request", lambda asked: None if asked.url.startswith("http://127.0.0.1:") else wrong.append(asked.url))
+    """A page that fails the test on a script error, a dialog, or a request to another host."""
+    permissions = ["clipboard-read", "clipboard-write"]
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, permissions=permissions)
+    found, faults = context.new_page(), list[str]()
+    found.on("pageerror", lambda error: faults.append(str(error)))
+    found.on("dialog", lambda dialog: faults.append(dialog.message))
+    found.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
+    found.on("request", lambda call: None if call.url.startswith("http://127.0.0.1:") else faults.append(call.url))
     yield found
     context.close()
-    assert wrong == []
+    assert faults == []
 
 
 def keep(page: Page, name: str) -> None:
@@ -136,11 +138,11 @@ def output(run: Run) -> str:
     return run.output
 
 
-def test_from_the_list_to_the_model_its_way_back_and_a_comparison(page: Page, base: str, made: dict[str, Run]) -> None:
+def test_from_the_list_to_a_model_its_lineage_and_a_comparison(page: Page, base: str, made: dict[str, Run]) -> None:
     page.goto(f"{base}/lineage/")
     page.get_by_label("Search", exact=True).fill(made["grpo"].execution)
     page.get_by_role("button", name="Show").click()
-    expect(page.get_by_role("row")).to_have_count(2)  # with the header
+    expect(page.get_by_role("row")).to_have_count(2)  # including the header
     page.get_by_role("row").nth(1).get_by_role("link").click()
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     keep(page, "1-execution")
@@ -149,21 +151,93 @@ def test_from_the_list_to_the_model_its_way_back_and_a_comparison(page: Page, ba
     expect(page).to_have_url(re.compile(f"/lineage/artifacts/{output(made['grpo'])}$"))
     expect(page.get_by_role("heading", level=1)).to_have_text("grpo")
 
-    page.get_by_label("Show the way to").select_option(value=output(made["corpus"]))
+    page.get_by_label("Show the path to").select_option(value=output(made["corpus"]))
     page.get_by_role("button", name="Show").click()
     on = page.locator(".artifact.on")
     chain = ("corpus", "tokenizer", "shards", "rows", "pretrain", "convert", "sft", "dpo", "grpo")
     nodes = {node.get_attribute("data-node") for node in on.all()}
     assert nodes == {output(made[title]) for title in chain}
     expect(page.locator(f'a[data-node="{output(made["evaluate-grpo"])}"]')).to_have_class(re.compile("off"))
-    keep(page, "2-way-back")
+    keep(page, "2-path")
 
     page.get_by_role("link", name="Compare with…").click()
-    page.get_by_label("The other").select_option(value=output(made["sft"]))
+    page.get_by_label("Model B").select_option(value=output(made["sft"]))
     page.get_by_role("button", name="Compare").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("grpo and sft")
     expect(page.get_by_role("rowheader", name="all checks")).to_be_visible()
+    expect(page.locator(".verdict").first).to_have_text(re.compile("▲ better|▼ worse"))
+    sample = page.locator(".sample-pair").first
+    expect(sample.get_by_role("heading")).to_have_text([*names_of(page), "reference"][: sample.locator("h3").count()])
     keep(page, "3-compare")
+
+
+def names_of(page: Page) -> list[str]:
+    """The two models that a comparison is of."""
+    return page.locator("h1").inner_text().split(" and ")
+
+
+def test_executions_are_sorted_by_a_click_and_filtered_by_recipe(page: Page, base: str) -> None:
+    page.goto(f"{base}/lineage/executions")
+    page.get_by_role("link", name="Duration").click()
+    page.get_by_role("link", name="Duration").click()
+    expect(page.get_by_role("columnheader", name="Duration")).to_have_attribute("aria-sort", "ascending")
+    name = page.get_by_role("rowheader").first.get_by_role("link").inner_text()
+    page.get_by_label("Recipe").select_option(name)
+    page.get_by_label("From (UTC)").fill("2020-01-01")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_role("rowheader").get_by_role("link").first).to_have_text(name)
+    page.get_by_label("To", exact=True).fill("2020-01-02")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator(".empty")).to_contain_text("Nothing matches")
+
+
+def test_a_slash_focuses_the_search_and_a_button_copies_a_digest(page: Page, base: str, made: dict[str, Run]) -> None:
+    page.goto(f"{base}/lineage/artifacts/{output(made['grpo'])}")
+    page.keyboard.press("/")
+    expect(page.locator("#search")).to_be_focused()
+    page.locator(".digest .copy").click()
+    assert page.evaluate("navigator.clipboard.readText()") == output(made["grpo"])
+
+
+def test_the_report_is_one_click_away_and_files_are_downloaded(page: Page, base: str, made: dict[str, Run]) -> None:
+    page.goto(f"{base}/lineage/executions/{made['grpo'].execution}")
+    page.get_by_role("link", name="Report", exact=True).click()
+    expect(page).to_have_url(re.compile("report.html$"))
+    expect(page.locator("h1")).to_be_visible()
+    page.goto(f"{base}/lineage/artifacts/{output(made['grpo'])}")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download config.json").click()
+    assert "vocab_size" in Path(download.value.path()).read_text()
+
+
+def test_a_log_is_searched_and_its_lines_wrap(page: Page, base: str, made: dict[str, Run]) -> None:
+    page.goto(f"{base}/lineage/runs/{made['grpo'].id}/log")
+    line = page.locator(".line code").first
+    expect(line).to_have_css("white-space", "pre-wrap")
+    page.get_by_label("Wrap long lines").uncheck()
+    expect(line).to_have_css("white-space", "pre")
+    page.get_by_label("Search in the log").fill("loss")
+    page.get_by_role("button", name="Find").click()
+    assert all("loss" in found.lower() for found in page.locator(".line code").all_inner_texts())
+
+
+def test_curves_show_values_under_the_pointer_and_change_axes(page: Page, base: str, made: dict[str, Run]) -> None:
+    page.goto(f"{base}/lineage/runs/{made['pretrain'].id}")
+    chart = page.locator("svg.chart").first
+    expect(chart.locator(".title")).to_have_text("loss")
+    chart.hover()
+    expect(chart.locator(".reading")).to_have_text([re.compile(r"^step \d+$"), re.compile(r"^[\d.]+$")])
+    page.mouse.move(5, 5)
+    expect(chart.locator(".reading")).to_have_count(0)
+    page.get_by_role("link", name="time").click()
+    page.get_by_role("link", name="log", exact=True).click()
+    expect(page).to_have_url(re.compile("x=time"))
+    expect(chart.locator(".tick").last).to_have_text(re.compile("seconds|minutes|hours"))
+
+
+def test_the_recipe_is_shown_as_yaml(page: Page, base: str, made: dict[str, Run]) -> None:
+    page.goto(f"{base}/lineage/executions/{made['grpo'].execution}")
+    expect(page.get_by_text(re.compile(r"^name: \w+\ncorpus:"))).to_be_visible()
 
 
 def addresses(made: dict[str, Run]) -> dict[str, str]:
@@ -177,6 +251,8 @@ def addresses(made: dict[str, Run]) -> dict[str, str]:
         "run": f"/runs/{made['pretrain'].id}",
         "compare": f"/compare?a={grpo}&b={sft}",
         "models": "/models",
+        "metrics": "/metrics",
+        "log": f"/runs/{made['grpo'].id}/log",
         "missing": "/executions/none",
     }
 
@@ -200,7 +276,7 @@ def test_every_page_is_accessible_and_fits(
     assert faults == []
 
 
-def test_without_javascript_all_is_read(browser: Browser, base: str, made: dict[str, Run]) -> None:
+def test_everything_can_be_read_without_javascript(browser: Browser, base: str, made: dict[str, Run]) -> None:
     def words(javascript: bool) -> dict[str, str]:
         context = browser.new_context(java_script_enabled=javascript)
         page, found = context.new_page(), {}
@@ -229,7 +305,7 @@ def test_the_graph_zooms_and_is_dragged(page: Page, base: str, made: dict[str, R
     page.mouse.move(box["x"] + 300, box["y"] + 60, steps=5)
     page.mouse.up()
     assert canvas.evaluate("canvas => canvas.scrollLeft") > 150
-    assert page.url == address  # a drag is no click
+    assert page.url == address  # a drag is not a click
     page.get_by_role("button", name="Fit").click()
     assert page.evaluate(width) < 1440
 
@@ -252,7 +328,7 @@ def test_mlflow_is_on_the_same_port(page: Page, base: str) -> None:
 
 
 def test_progress_moves_without_a_reload(page: Page, home: Path, tmp_path: Path, start: Start) -> None:
-    id = begin_execution("running", {})
+    id = begin_execution("running", {}, plan=["pretrain", "convert"])
     job = tmp_path / "job"
     job.mkdir()
 
@@ -260,6 +336,8 @@ def test_progress_moves_without_a_reload(page: Page, home: Path, tmp_path: Path,
         (job / "progress.json").write_text(
             f'{{"done": {step}, "total": 40, "unit": "steps", "shown": {{"loss": {9 / step}}}}}'
         )
+        with (job / "metrics.jsonl").open("a") as curve:
+            curve.write(json.dumps({"step": step, "time": time.time(), "loss": 9 / step}) + "\n")
         assert flush(60)
 
     with tracked("pretrain", job, spec={}, inputs={}):
@@ -270,13 +348,16 @@ def test_progress_moves_without_a_reload(page: Page, home: Path, tmp_path: Path,
         at(20)
         expect(page.locator(".progress")).to_contain_text("20 of 40 steps", timeout=15_000)
         expect(page.locator(".progress")).to_contain_text("left")
+        expect(page.locator("figure .title")).to_have_text("pretrain loss")
+        expect(page.locator(".to-come")).to_contain_text("convert")
+        keep(page, "running")
     end_execution()
     flush(60)
     expect(page.locator("h1 + .state")).to_have_text("finished", timeout=15_000)
     assert page.evaluate("window.same")
 
 
-def test_names_that_mean_harm_do_none(page: Page, home: Path, start: Start) -> None:
+def test_malicious_names_are_harmless(page: Page, home: Path, start: Start) -> None:
     id = record_hostile()
     base = start(home, "--without-mlflow")
     for address in ("/executions", f"/executions/{id}", f"/artifacts/{'e' * 64}", "/compare"):

@@ -1,4 +1,4 @@
-"""MLflow's tables, as the pages rely on them, and nothing written to them."""
+"""MLflow's tables as the pages rely on them, opened read-only."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from infra.lineage.database import RUNS, TABLES, LineageUnavailable, open_databa
 from tests.lineage.recorded import Stored
 
 
-def test_mlflow_has_the_tables_and_columns_that_are_relied_on(store: Stored) -> None:
+def test_mlflow_has_the_tables_and_columns_that_the_pages_use(store: Stored) -> None:
     found = inspect(open_database())
     for table in TABLES:
         columns = {column["name"] for column in found.get_columns(table.name)}
@@ -30,20 +30,20 @@ def test_nothing_can_be_written(store: Stored) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "said"),
+    ("uri", "message"),
     [
-        ("http://127.0.0.1:5000", "is read from MLflow's database itself"),
+        ("http://127.0.0.1:5000", "is read from MLflow's database"),
         ("sqlite:////nowhere/mlflow.db", "there is no tracking store yet"),
-        ("postgresql://me:secret@127.0.0.1:1/x", "not a database of MLflow's"),
+        ("postgresql://me:secret@127.0.0.1:1/x", "not a readable MLflow database"),
     ],
 )
-def test_a_store_that_cannot_be_read_is_refused_with_a_way_out(uri: str, said: str) -> None:
-    with pytest.raises(LineageUnavailable, match=said) as error:
+def test_a_store_that_cannot_be_read_is_refused_with_a_way_out(uri: str, message: str) -> None:
+    with pytest.raises(LineageUnavailable, match=message) as error:
         open_database(uri)
     assert "secret" not in str(error.value)
 
 
-def test_another_file_is_no_store(tmp_path: Path) -> None:
+def test_another_file_is_not_a_store(tmp_path: Path) -> None:
     (tmp_path / "x.db").write_text("hello")
-    with pytest.raises(LineageUnavailable, match="not a tracking store that can be read"):
+    with pytest.raises(LineageUnavailable, match="the tracking store cannot be read"):
         open_database(f"sqlite:///{tmp_path / 'x.db'}")

@@ -1,4 +1,4 @@
-"""What differs between two histories."""
+"""The difference between two histories."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_an_artifact_does_not_differ_from_itself(lineage: Lineage, store: Stored
     assert lineage.diff(store.digests["sft"], store.digests["sft"]).none
 
 
-def test_a_longer_history_has_stages_that_the_other_has_not(lineage: Lineage, store: Stored) -> None:
+def test_a_longer_history_has_stages_that_the_other_lacks(lineage: Lineage, store: Stored) -> None:
     found = lineage.diff(store.digests["sft"], store.digests["convert"])
     assert not found.none
     assert [pair.name for pair in found.artifacts if pair.b is None] == ["sft"]

@@ -1,4 +1,4 @@
-"""Who was made of whom, as the record says it."""
+"""The edges of the lineage graph, from recorded executions."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def names(nodes: list[Artifact | Run]) -> list[str]:
     return [node.name if isinstance(node, Artifact) else f"({node.title})" for node in nodes]
 
 
-def test_the_ancestors_of_a_model_are_all_that_it_was_made_of(lineage: Lineage, store: Stored) -> None:
+def test_the_ancestors_of_a_model_are_everything_upstream(lineage: Lineage, store: Stored) -> None:
     found = names(lineage.ancestors(store.digests["sft"]))
     assert found[0] == "(sft)"
     assert set(found) == {
@@ -31,7 +31,7 @@ def test_the_descendants_of_a_corpus_span_executions(lineage: Lineage, store: St
     assert found == (set(store.digests.values()) | set(store.others.values())) - {store.digests["corpus"]}
 
 
-def test_a_cached_stage_is_in_its_execution_but_makes_nothing_anew(lineage: Lineage, store: Stored) -> None:
+def test_a_cached_stage_is_in_its_execution_but_is_not_a_maker(lineage: Lineage, store: Stored) -> None:
     graph = lineage.graph.refresh()
     stages = {run.title: run for run in graph.stages(store.second)}
     assert stages["shards"].cached and stages["shards"].output == store.digests["shards"]
@@ -40,14 +40,14 @@ def test_a_cached_stage_is_in_its_execution_but_makes_nothing_anew(lineage: Line
     assert [run.execution for run in graph.uses(store.digests["shards"])] == [store.first, store.second]
 
 
-def test_a_stage_that_failed_is_there_with_what_it_read(lineage: Lineage, store: Stored) -> None:
+def test_a_failed_stage_is_in_the_graph_with_its_inputs(lineage: Lineage, store: Stored) -> None:
     graph = lineage.graph.refresh()
     (failed,) = [run for run in graph.stages(store.second) if run.title == "sft"]
     assert (failed.status, failed.output) == ("FAILED", None)
     assert failed.inputs == {"convert": store.others["convert"], "corpus": store.others["corpus"]}
 
 
-def test_the_path_between_two_is_every_way_in_the_order_of_making(lineage: Lineage, store: Stored) -> None:
+def test_the_path_between_two_artifacts_has_every_route_in_topological_order(lineage: Lineage, store: Stored) -> None:
     found = names(lineage.path(store.digests["corpus"], store.digests["pretrain"]))
     assert found == ["corpus", "(tokenizer)", "tokenizer", "(shards)", "shards", "(pretrain)", "pretrain"]
     assert lineage.path(store.digests["pretrain"], store.digests["corpus"]) == lineage.path(
@@ -56,14 +56,14 @@ def test_the_path_between_two_is_every_way_in_the_order_of_making(lineage: Linea
     assert lineage.path(store.digests["sft"], store.others["convert"]) == []
 
 
-def test_a_digest_may_be_cut_short(lineage: Lineage, store: Stored) -> None:
+def test_a_digest_may_be_shortened(lineage: Lineage, store: Stored) -> None:
     assert lineage.ancestors(store.digests["sft"][:10]) == lineage.ancestors(store.digests["sft"])
     for unknown in ("abc", "0" * 64, ""):
         with pytest.raises(UnknownNode):
             lineage.ancestors(unknown)
 
 
-def test_what_is_new_is_seen_at_the_next_look(home: Path, tmp_path: Path) -> None:
+def test_a_refresh_finds_new_runs(home: Path, tmp_path: Path) -> None:
     def push(id: str) -> None:
         end_execution()
         deliver(id)
@@ -85,7 +85,7 @@ def test_what_is_new_is_seen_at_the_next_look(home: Path, tmp_path: Path) -> Non
     assert lineage.descendants("a" * 64) == []
 
 
-def test_what_is_made_while_a_run_goes_on_is_seen(home: Path, tmp_path: Path) -> None:
+def test_a_refresh_finds_the_outputs_of_a_running_execution(home: Path, tmp_path: Path) -> None:
     id = begin_execution("one", {})
     with tracked("corpus", tmp_path / "1", spec={}, inputs={}) as record:
         assert flush(60)
@@ -96,9 +96,7 @@ def test_what_is_made_while_a_run_goes_on_is_seen(home: Path, tmp_path: Path) ->
     assert [run.output for run in lineage.graph.refresh().stages(id)] == ["a" * 64]
 
 
-def test_an_artifact_made_twice_of_the_same_has_one_maker_and_made_of_something_else_two(
-    home: Path, tmp_path: Path
-) -> None:
+def test_an_artifact_has_one_maker_for_each_set_of_inputs(home: Path, tmp_path: Path) -> None:
     for number, parent in enumerate(("a", "a", "c")):
         id = begin_execution("one", {})
         with tracked("shards", tmp_path / str(number), spec={}, inputs={"corpus": parent * 64}) as record:
@@ -110,10 +108,10 @@ def test_an_artifact_made_twice_of_the_same_has_one_maker_and_made_of_something_
     assert len(graph.uses("b" * 64)) == 3
 
 
-def test_a_circle_of_equal_contents_ends(home: Path, tmp_path: Path) -> None:
+def test_a_cycle_of_equal_contents_ends(home: Path, tmp_path: Path) -> None:
     id = begin_execution("one", {})
     for number, (read, made) in enumerate((("a", "b"), ("b", "a"))):
-        with tracked("adopt", tmp_path / str(number), spec={}, inputs={"model": read * 64}) as record:
+        with tracked("load_hf", tmp_path / str(number), spec={}, inputs={"model": read * 64}) as record:
             record.made("hf_model", made * 64, {})
     end_execution()
     deliver(id)
@@ -122,7 +120,7 @@ def test_a_circle_of_equal_contents_ends(home: Path, tmp_path: Path) -> None:
     assert {node.digest[0] for node in lineage.path("a" * 64, "b" * 64) if isinstance(node, Artifact)} == {"a", "b"}
 
 
-def test_a_cached_stage_noted_without_inputs_shows_those_of_its_maker(home: Path, tmp_path: Path) -> None:
+def test_a_cached_stage_without_inputs_shows_those_of_its_maker(home: Path, tmp_path: Path) -> None:
     id = begin_execution("one", {})
     with tracked("shards", tmp_path / "1", spec={}, inputs={"corpus": "a" * 64}) as record:
         record.made("tokenized_corpus", "b" * 64, {})

@@ -29,7 +29,7 @@ def test_no_two_boxes_of_a_layer_overlap(graph: tuple[list[float], list[tuple[in
 
 
 @given(graphs())
-def test_every_arrow_points_to_a_later_layer_and_none_is_lost_but_what_closes_a_circle(
+def test_every_arrow_points_to_a_later_layer_and_only_those_closing_a_cycle_are_dropped(
     graph: tuple[list[float], list[tuple[int, int]]],
 ) -> None:
     heights, arrows = graph
@@ -56,13 +56,13 @@ def test_a_chain_is_a_straight_line() -> None:
     assert found.layer == [0, 1, 2, 3]
 
 
-def test_an_arrow_that_says_nothing_new_is_weak() -> None:
+def test_a_redundant_arrow_is_weak() -> None:
     found = layered([40, 40, 40], [(0, 1), (1, 2), (0, 2)], GAP)
     assert found.weak == [(0, 2)]
 
 
 def test_the_main_chain_stays_straight_beside_its_leaves() -> None:
-    """0 → 1 → 2 → 3, and of each of them two leaves."""
+    """0 → 1 → 2 → 3, each with two leaves."""
     chain = [(0, 1), (1, 2), (2, 3)]
     found = layered([40] * 12, [*chain, *((box, 4 + 2 * box + leaf) for box in range(4) for leaf in (0, 1))], GAP)
     assert max(found.y[:4]) - min(found.y[:4]) < 20

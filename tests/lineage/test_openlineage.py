@@ -1,4 +1,4 @@
-"""The export, held against OpenLineage's own schemas (tests/lineage/openlineage, from its specification)."""
+"""The export, validated against OpenLineage's schemas (tests/lineage/openlineage, from its specification)."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ REGISTRY: Registry[Any] = Registry().with_resources([(each["$id"], Resource.from
 
 
 def check(value: Any, schema: str) -> None:
-    """Against the part of a schema that an address points to."""
+    """Validate against the part of a schema that an address points to."""
     Draft202012Validator({"$ref": schema}, registry=REGISTRY, format_checker=FormatChecker()).validate(value)
 
 
@@ -53,7 +53,7 @@ def test_a_run_starts_and_ends_as_it_did(events: list[dict[str, Any]], store: St
     assert "the disk is full" in failed["run"]["facets"]["errorMessage"]["message"]
 
 
-def test_the_history_of_one_artifact_leads_back_to_its_data(lineage: Lineage, store: Stored) -> None:
+def test_the_history_of_an_artifact_includes_its_data(lineage: Lineage, store: Stored) -> None:
     events = lineage.export(digest=store.digests["sft"])
     names = [event["job"]["name"] for event in events if event["eventType"] == "COMPLETE"]
     assert names == [f"laptop.{title}" for title in ("corpus", "tokenizer", "shards", "pretrain", "convert", "sft")]

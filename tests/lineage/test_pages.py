@@ -1,9 +1,11 @@
-"""The pages as a browser without JavaScript has them, and their JSON twins."""
+"""The pages as a browser without JavaScript shows them, and their JSON twins."""
 
 import html
 import json
+import os
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -11,15 +13,18 @@ from starlette.testclient import TestClient
 
 from infra.lineage.app import alone, with_mlflow
 from infra.lineage.files import look
+from infra.lineage.reproduce import commands
 from infra.tracking.execution import begin_execution, end_execution, flush
+from infra.tracking.push import push_execution
 from infra.tracking.record import tracked
+from infra.tracking.spool import Execution, hold, write_execution
 from tests.lineage.recorded import HOSTILE, LAPTOP, LONG, PATHS, UNICODE, Stored, deliver, record_hostile
 
 ROOT = "/lineage"
 
 
 def text(answer: str) -> str:
-    """What a person reads."""
+    """The visible text."""
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", answer)).split())
 
 
@@ -35,7 +40,12 @@ def addresses(store: Stored, page: TestClient) -> list[str]:
         f"/runs/{sft['makers'][0]['id']}",
         "/compare",
         f"/compare?a={store.digests['sft']}&b={store.others['convert']}",
+        f"/runs/{sft['makers'][0]['id']}?x=time&y=log",
+        f"/runs/{sft['makers'][0]['id']}/log",
+        f"/runs/{sft['makers'][0]['id']}/log?find=STEP",
+        "/executions?sort=best&order=asc&recipe=laptop&since=2026-01-01&until=2099-12-31",
         "/models",
+        "/metrics",
     ]
 
 
@@ -46,12 +56,12 @@ def test_every_page_is_there_and_has_a_json_twin(page: TestClient, store: Stored
         path, _, query = address.partition("?")
         twin = page.get(f"{ROOT}{path}.json?{query}")
         assert twin.status_code == 200
-        assert answer.text.count(twin.json()["title"]) > 0
+        assert twin.json()["title"] in answer.text
         assert f'href="{html.escape(f"{ROOT}{path}.json")}' in answer.text
 
 
 @pytest.mark.parametrize("address", ["/lineage", "/lineage/"])
-def test_the_address_that_people_type_is_the_list_of_executions(page: TestClient, address: str) -> None:
+def test_the_short_address_redirects_to_the_executions(page: TestClient, address: str) -> None:
     answer = page.get(address)
     assert answer.status_code == 200
     assert answer.url.path == "/lineage/executions"
@@ -88,7 +98,38 @@ def test_a_digest_in_the_search_opens_its_artifact(page: TestClient, store: Stor
     assert page.get(f"{ROOT}/search?q=laptop").url.path == f"{ROOT}/executions"
 
 
-def test_an_execution_of_a_cluster_links_to_flyte_s_page(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_is_sorted_and_filtered_by_recipe_and_date(page: TestClient, store: Stored) -> None:
+    def found(query: str) -> list[str]:
+        return [each["id"] for each in page.get(f"{ROOT}/executions.json?{query}").json()["executions"]]
+
+    assert found("") == [store.second, store.first]
+    assert found("sort=started&order=asc") == found("sort=recipe&order=asc") == [store.first, store.second]
+    assert found("sort=best") == [store.first, store.second]
+    assert found("recipe=laptop") == [store.first]
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    assert len(found(f"since={today}")) == 2 and found("until=2020-01-01") == []
+
+
+@pytest.mark.parametrize(
+    "query", ["q=" + "x" * 60_000, "q=" + "+".join(["seed=1"] * 2000), "sort=colour", "since=yesterday", "order=up"]
+)
+def test_a_query_beyond_its_limits_is_refused(page: TestClient, query: str) -> None:
+    answer = page.get(f"{ROOT}/executions.json?{query}")
+    assert answer.status_code == 400
+    assert len(answer.json()["error"]) < 300
+    assert page.get(f"{ROOT}/search?{query}").status_code in (200, 400)
+
+
+def test_cost_is_a_column_only_where_something_has_a_cost(page: TestClient) -> None:
+    assert "Cost" not in text(page.get(f"{ROOT}/executions").text)
+
+
+def test_the_settings_that_differ_from_the_defaults_are_shown_as_yaml(page: TestClient, store: Stored) -> None:
+    shown = html.unescape(page.get(f"{ROOT}/executions/{store.first}").text)
+    assert "name: laptop\npretrain:\n  steps: 20\n" in shown
+
+
+def test_an_execution_of_a_cluster_links_to_flytes_console(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when its pods, started by a schedule, did not know where that is."""
     for name, value in {"ID": "f0", "PROJECT": "llm", "DOMAIN": "production"}.items():
         monkeypatch.setenv(f"FLYTE_INTERNAL_EXECUTION_{name}", value)
@@ -99,17 +140,24 @@ def test_an_execution_of_a_cluster_links_to_flyte_s_page(home: Path, monkeypatch
     assert 'href="https://flyte.example/console/projects/llm/domains/production/executions/f0"' in shown
 
 
-def test_the_recipe_comes_back_as_it_was(page: TestClient, store: Stored) -> None:
+def test_the_recipe_is_restored_as_it_was(page: TestClient, store: Stored) -> None:
     assert page.get(f"{ROOT}/executions/{store.first}/recipe.json").json() == LAPTOP
 
 
-def test_an_artifact_says_how_to_make_it_again(page: TestClient, store: Stored) -> None:
-    said = text(page.get(f"{ROOT}/artifacts/{store.digests['sft']}").text)
-    assert f"curl -fsS -o recipe.json http://testserver/lineage/executions/{store.first}/recipe.json" in said
-    assert "pyflyte run workflows/pretrain_to_rl.py --recipe recipe.json" in said
-    assert "python -m tasks.sft" in said
+def test_an_artifact_has_the_commands_that_reproduce_it(page: TestClient, store: Stored) -> None:
+    shown = text(page.get(f"{ROOT}/artifacts/{store.digests['sft']}").text)
     commit = page.get(f"{ROOT}/artifacts/{store.digests['sft']}.json").json()["code"]["commit"]
-    assert f"git checkout {commit}" in said
+    assert f"git checkout {commit} " in shown
+    assert ". .venv/bin/activate curl -fsS -o recipe.json " in shown
+    assert f"curl -fsS -o recipe.json http://testserver/lineage/executions/{store.first}/recipe.json" in shown
+    assert "pyflyte run workflows/pretrain_to_rl.py --recipe recipe.json" in shown
+    assert "python -m tasks.sft" in shown
+
+
+@pytest.mark.parametrize("option", ["--recipe mine.yaml", "--recipe=mine.yaml"])
+def test_an_execution_is_reproduced_with_its_recorded_recipe(option: str) -> None:
+    recorded = {"mlflow.source.name": f".venv/bin/pyflyte run dag.py dag {option}"}
+    assert commands(recorded, "id")[-1] == "pyflyte run dag.py dag --recipe recipe.json"
 
 
 def test_an_artifact_shows_its_files_scores_samples_and_version(page: TestClient, store: Stored) -> None:
@@ -129,7 +177,31 @@ def test_a_run_shows_curves_log_and_machine(page: TestClient, store: Stored) -> 
     assert "step 1" in found["log"] and "secret" not in found["log"]
 
 
-def test_the_way_between_two_is_marked(page: TestClient, store: Stored) -> None:
+def test_a_file_is_shown_or_downloaded(page: TestClient, store: Stored) -> None:
+    (file,) = page.get(f"{ROOT}/artifacts/{store.digests['sft']}.json").json()["files"]
+    answer = page.get(file["url"])
+    assert answer.content == b"sft 0.003" and "attachment" in answer.headers["content-disposition"]
+    assert "sandbox" in answer.headers["content-security-policy"]
+    for name in ("manifest.json", "../log.txt", "..%2flog.txt", "record/none.json"):
+        assert page.get(f"{ROOT}/artifacts/{store.digests['sft']}/files/{name}").status_code == 404
+
+
+def test_a_log_is_searched_and_downloaded_without_its_secrets(page: TestClient, store: Stored) -> None:
+    run = page.get(f"{ROOT}/artifacts/{store.digests['sft']}.json").json()["makers"][0]["id"]
+    assert page.get(f"{ROOT}/runs/{run}/log.txt").text == "step 1\nloaded https://[redacted]@host/x\n"
+    found = page.get(f"{ROOT}/runs/{run}/log.json?find=LOADED").json()["lines"]
+    assert found == [{"number": 2, "text": "loaded https://[redacted]@host/x"}]
+    assert page.get(f"{ROOT}/runs/{run}/log.json?find=secret").json()["lines"] == []
+
+
+def test_curves_are_drawn_over_time_and_on_a_logarithmic_axis(page: TestClient, store: Stored) -> None:
+    run = page.get(f"{ROOT}/artifacts/{store.digests['sft']}.json").json()["makers"][0]["id"]
+    found = page.get(f"{ROOT}/runs/{run}.json?x=time&y=log").json()
+    assert (found["axes"], found["step_unit"]) == ({"x": "time", "y": "log"}, "second")
+    assert 'aria-label="loss over seconds: ' in page.get(f"{ROOT}/runs/{run}?x=time&y=log").text
+
+
+def test_the_path_between_two_artifacts_is_marked(page: TestClient, store: Stored) -> None:
     answer = page.get(f"{ROOT}/artifacts/{store.digests['sft']}?to={store.digests['corpus']}").text
     on = re.findall(r'<a class="artifact \w+ (?:chosen )?on"[^>]*data-node="(\w+)"', answer)
     titles = ("corpus", "tokenizer", "shards", "pretrain", "convert", "sft")
@@ -145,17 +217,34 @@ def test_two_models_are_compared(page: TestClient, store: Stored) -> None:
     assert "pretrain loss" in found["curves"] and "corpus loss" not in found["curves"]
 
 
+def test_compared_recipes_are_a_yaml_diff_and_samples_are_paired_by_prompt(page: TestClient, store: Stored) -> None:
+    found = page.get(f"{ROOT}/compare.json?a={store.digests['convert']}&b={store.others['convert']}").json()
+    assert "-    lr: 0.003" in found["recipes"] and "+    lr: 0.001" in found["recipes"]
+    found = page.get(f"{ROOT}/compare.json?a={store.digests['convert']}&b={store.digests['sft']}").json()
+    assert found["recipes"] == []
+    (sample,) = found["samples"]
+    assert sample["prompt"] == "1 + 1 =" and sample["a"]["completion"] == sample["b"]["completion"] == HOSTILE
+
+
+def test_metrics_over_time_have_a_line_for_each_model(page: TestClient, store: Stored) -> None:
+    found = page.get(f"{ROOT}/metrics.json?recipe=laptop").json()
+    (right,) = [each for each in found["metrics"] if each["name"] == "sums.right"]
+    assert right["lines"] == {"base": [[1.0, 0.1]], "sft": [[1.0, 0.25]], "champion": [[1.0, 0.25]]}
+    assert found["recipes"] == ["laptop again", "laptop"]
+    assert found["executions"][0]["id"] == store.first
+
+
 def test_metrics_are_shown_in_the_units_that_the_evaluation_gave_them(page: TestClient, store: Stored) -> None:
     a, b = store.digests["convert"], store.digests["sft"]
-    assert "sums.right 10.0 % 25.0 % +15.0 %" in text(page.get(f"{ROOT}/compare?a={a}&b={b}").text)
+    assert "sums.right 10.0 % 25.0 % +15.0 points ▲ better" in text(page.get(f"{ROOT}/compare?a={a}&b={b}").text)
     assert "sums.right 25.0 %" in text(page.get(f"{ROOT}/artifacts/{b}").text)
     assert "sums.right" in text(page.get(f"{ROOT}/models").text) and "25.0 %" in text(page.get(f"{ROOT}/models").text)
 
 
-def test_the_best_of_an_execution_is_of_the_metric_that_its_evaluations_name(page: TestClient, store: Stored) -> None:
+def test_the_best_model_of_an_execution_is_by_the_headline_of_its_evaluations(page: TestClient, store: Stored) -> None:
     (first,) = [each for each in page.get(f"{ROOT}/executions.json").json()["executions"] if each["id"] == store.first]
-    assert first["best"] == {"name": "sums.right", "value": 0.25, "unit": "share"}
-    assert "25.0 % sums.right" in text(page.get(f"{ROOT}/executions/{store.first}").text)
+    assert first["best"] == {"name": "sums.right", "value": 0.25, "unit": "share", "model": "sft"}
+    assert "25.0 % sums.right, sft" in text(page.get(f"{ROOT}/executions/{store.first}").text)
 
 
 def test_the_registry_shows_aliases_scores_and_origins(page: TestClient, store: Stored) -> None:
@@ -171,7 +260,7 @@ def test_the_registry_shows_aliases_scores_and_origins(page: TestClient, store: 
 @pytest.mark.parametrize(
     "path", ["/executions/none", "/artifacts/abcdef", "/runs/none", "/nowhere", "/compare?a=zzzzzz"]
 )
-def test_what_is_not_there_is_said_in_both_forms(page: TestClient, path: str) -> None:
+def test_an_unknown_address_is_an_error_in_both_forms(page: TestClient, path: str) -> None:
     path, _, query = path.partition("?")
     answer = page.get(f"{ROOT}{path}?{query}")
     assert answer.status_code == 404 and "All executions" in answer.text
@@ -179,13 +268,13 @@ def test_what_is_not_there_is_said_in_both_forms(page: TestClient, path: str) ->
         assert page.get(f"{ROOT}{path}.json?{query}").json()["error"]
 
 
-def test_only_reading_is_possible(page: TestClient, store: Stored) -> None:
+def test_the_pages_are_read_only(page: TestClient, store: Stored) -> None:
     for address in ("/executions", f"/executions/{store.first}", f"/artifacts/{store.digests['sft']}"):
         for method in ("POST", "PUT", "PATCH", "DELETE"):
             assert page.request(method, ROOT + address).status_code == 405
 
 
-def test_a_running_stage_says_how_far_it_is(home: Path, tmp_path: Path) -> None:
+def test_a_running_stage_shows_its_progress(home: Path, tmp_path: Path) -> None:
     id = begin_execution("running", {})
     with tracked("pretrain", tmp_path / "job", spec={}, inputs={}):
         (tmp_path / "job").mkdir()
@@ -202,7 +291,38 @@ def test_a_running_stage_says_how_far_it_is(home: Path, tmp_path: Path) -> None:
     assert "data-live" not in TestClient(alone()).get(f"{ROOT}/executions/{id}").text
 
 
-def test_a_page_elsewhere_cannot_read_it_by_pointing_its_own_name_here(store: Stored) -> None:
+def test_stages_to_come_are_listed_with_the_time_they_took_before(home: Path, tmp_path: Path) -> None:
+    for plan in (["corpus", "sft"], ["corpus", "sft", "grpo"]):
+        id = begin_execution("planned", {}, plan=plan)
+        with tracked("corpus", tmp_path / id / "corpus", spec={}, inputs={}):
+            pass
+        if "grpo" in plan:
+            break
+        with tracked("sft", tmp_path / id / "sft", spec={}, inputs={}):
+            time.sleep(0.05)
+        end_execution()
+        deliver(id)
+    assert flush(60)
+    found = TestClient(alone()).get(f"{ROOT}/executions/{id}.json").json()
+    assert [each["title"] for each in found["to_come"]] == ["sft", "grpo"]
+    assert found["to_come"][0]["expected_s"] > 0 and found["to_come"][1]["expected_s"] is None
+    assert found["left"]["complete"] is False
+    assert "2 to come" in TestClient(alone()).get(f"{ROOT}/executions/{id}").text
+
+
+def test_an_execution_whose_process_was_killed_is_not_running(home: Path) -> None:
+    folder = home / "executions" / "20260101-000000-000-abcd"
+    write_execution(folder, Execution(folder.name, "killed", {}, {}, "command", time.time()))
+    lock = hold(folder)
+    push_execution(folder)
+    page = TestClient(alone())
+    assert page.get(f"{ROOT}/executions/{folder.name}.json").json()["status"] == "RUNNING"
+    os.close(lock)  # as the kernel does for a process that is killed
+    found = page.get(f"{ROOT}/executions/{folder.name}.json").json()
+    assert found["status"] == "KILLED" and not found["live"]
+
+
+def test_dns_rebinding_is_refused(store: Stored) -> None:
     page = TestClient(alone(hosts=("127.0.0.1",)), base_url="http://127.0.0.1:5000")
     assert page.get(f"{ROOT}/executions").status_code == 200
     assert page.get(f"{ROOT}/executions", headers={"host": "evil.example:5000"}).status_code == 400
@@ -216,7 +336,7 @@ def test_mlflow_and_baton_are_one_server(store: Stored, monkeypatch: pytest.Monk
     assert "In MLflow" in server.get(f"{ROOT}/executions/{store.first}").text
 
 
-# Names that are meant to do harm
+# Malicious names
 
 
 @pytest.fixture
@@ -256,7 +376,7 @@ def test_static_files_are_those_of_one_folder(page: TestClient, path: str) -> No
 # Files
 
 
-def test_a_file_outside_of_batons_home_is_never_looked_at(home: Path, tmp_path: Path) -> None:
+def test_a_file_outside_batons_home_is_never_read(home: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside" / "output"
     outside.mkdir(parents=True)
     (outside / "manifest.json").write_text(json.dumps({"digest": "d", "files": {"secret": {"size": 1}}}))
@@ -273,7 +393,7 @@ def test_a_file_outside_of_batons_home_is_never_looked_at(home: Path, tmp_path: 
     assert look(str(home / "jobs" / "one"), "d").records == {}
 
 
-def test_an_artifact_that_was_deleted_or_replaced_is_said_to_be(home: Path) -> None:
+def test_an_artifact_that_was_deleted_or_replaced_is_shown_as_such(home: Path) -> None:
     job = home / "jobs" / "one"
     assert look(str(job), "d").state == "gone"
     assert look(None, "d").state == "unknown"

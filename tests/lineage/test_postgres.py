@@ -1,4 +1,4 @@
-"""The same on PostgreSQL, with a user who may only read: `make test-ui`."""
+"""The pages on PostgreSQL, with a read-only user: `make test-ui`."""
 
 import pytest
 from sqlalchemy import create_engine, insert, text
@@ -19,7 +19,7 @@ NOT_BIG = 40  # executions
 
 @pytest.fixture(scope="module")
 def filled(postgres: Postgres) -> tuple[str, Made]:
-    """The address of a store for a user who may only SELECT, and what is in it."""
+    """The address of a store for a user with SELECT alone, and its content."""
     made = fill(postgres.database("lineage"), NOT_BIG)
     with create_engine(postgres.uri("lineage"), isolation_level="AUTOCOMMIT").connect() as connection:
         connection.execute(text("CREATE USER reader"))
@@ -27,7 +27,7 @@ def filled(postgres: Postgres) -> tuple[str, Made]:
     return postgres.uri("lineage", "reader"), made
 
 
-def test_every_page_is_there(filled: tuple[str, Made]) -> None:
+def test_every_page_is_served(filled: tuple[str, Made]) -> None:
     uri, made = filled
     page = TestClient(alone(uri))
     first = page.get(f"/lineage/executions/{made.executions[0]}.json").json()
@@ -53,7 +53,7 @@ def test_the_history_is_that_of_sqlite(filled: tuple[str, Made]) -> None:
     ]  # fmt: skip
 
 
-def test_even_a_user_who_may_write_does_not(postgres: Postgres, filled: tuple[str, Made]) -> None:
+def test_the_pages_never_write_even_as_a_user_who_may(postgres: Postgres, filled: tuple[str, Made]) -> None:
     with (
         open_database(postgres.uri("lineage")).connect() as connection,
         pytest.raises(SQLAlchemyError, match="read-only"),

@@ -1,4 +1,4 @@
-"""`python -m infra.lineage` as a process: what waits in the spool is there when it answers."""
+"""`python -m infra.lineage` as a process: the spool is uploaded before it serves."""
 
 import subprocess
 import sys
@@ -15,19 +15,19 @@ from tests.tracking.conftest import free_port
 PATIENCE_S = 120.0
 
 
-def test_what_waits_in_the_spool_is_sent_before_the_page_is_shown(home: Path) -> None:
-    """Of a run that was killed before MLflow had a word of it."""
+def test_the_spool_is_uploaded_before_the_pages_are_served(home: Path) -> None:
+    """A run that was killed before anything was uploaded."""
     folder = home / "executions" / "20260101-000000-000-abcd"
     write_execution(folder, Execution(folder.name, "killed run", {}, {}, "command", time.time()))
     with pages() as (url, server):
         page = httpx.get(f"{url}/lineage/executions.json", trust_env=False)
         assert "killed run" in page.text and "KILLED" in page.text
         server.terminate()
-        _, said = server.communicate(timeout=PATIENCE_S)
-    assert "sending 1 executions that wait" in said
+        _, message = server.communicate(timeout=PATIENCE_S)
+    assert "uploading 1 executions from the spool" in message
 
 
-def test_a_store_that_is_away_is_not_made_again_by_a_request(home: Path) -> None:
+def test_a_store_that_is_missing_is_not_created_by_a_request(home: Path) -> None:
     with pages() as (url, _):
         search = f"{url}/ajax-api/2.0/mlflow/experiments/search?max_results=5"
         assert httpx.get(search, trust_env=False, timeout=PATIENCE_S).is_success

@@ -1,4 +1,4 @@
-"""What is brought to this machine from an address: complete or not at all, once. The storage is a real S3 server."""
+"""Downloads from an address: atomic, and once. The storage is a real S3 server."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ import pytest
 
 from infra.placement.address import BLOCK_BYTES, DIGEST, bring, files_in, find, pack
 from infra.placement.storage import StorageError
-from tasks.convert.adopt_spec import AdoptSpec
+from tasks.convert.load_hf_spec import LoadHFSpec
 from tasks.data.source_spec import FilesSource
 from tasks.data.spec import CorpusSpec
 from tests.s3 import S3, Faults, disturbed
@@ -86,7 +86,7 @@ def test_a_whole_file_is_read_in_blocks(s3: S3, where: str, tmp_path: Path) -> N
 
 
 def test_nothing_at_an_address_is_said(where: str) -> None:
-    with pytest.raises(StorageError, match="none: nothing is there"):
+    with pytest.raises(StorageError, match="none: nothing exists there"):
         bring(f"{where}/none")
 
 
@@ -131,7 +131,7 @@ def test_an_archive_that_is_here_is_not_asked_for_again(s3: S3, archive: str) ->
     bring(archive)
     s3.delete(archive.partition(DIGEST)[0].removeprefix(f"{s3.address}/"))
     assert content(bring(archive)) == FILES
-    with pytest.raises(StorageError, match="submit the run again from where its files are"):
+    with pytest.raises(StorageError, match="submit the run again from the machine with its files"):
         bring(archive[:-1] + ("0" if archive[-1] != "0" else "1"))
 
 
@@ -147,6 +147,6 @@ def test_an_archive_is_known_by_its_content_wherever_it_is(archive: str) -> None
 
 
 def test_an_address_without_a_digest_is_known_by_itself() -> None:
-    one, other = (AdoptSpec(model=f"s3://{each}/model", state="x") for each in "ab")
+    one, other = (LoadHFSpec(model=f"s3://{each}/model", state="x") for each in "ab")
     assert one.identity() != other.identity()
     assert one.apart() == (one, {})

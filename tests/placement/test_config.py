@@ -1,4 +1,4 @@
-"""A placement in SkyPilot's words, read by SkyPilot's own parser."""
+"""A placement's translation for SkyPilot, read by SkyPilot's own parser."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the connector makes of SkyPilot's words, and what it sends: without a server."""
+"""The connector's reading of SkyPilot's records, and the jobs it submits, without a server."""
 
 import asyncio
 import subprocess
@@ -51,7 +51,7 @@ def test_a_server_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -
     resource = asyncio.run(SkyPilotConnector().get(JOB))
     sky.server.common.get_server_url.cache_clear()
     assert resource.phase == TaskExecution.QUEUED
-    assert "does not answer; asking again" in (resource.message or "")
+    assert "is unreachable; retrying" in (resource.message or "")
 
 
 def test_the_record_says_where_it_ran() -> None:
@@ -61,7 +61,9 @@ def test_the_record_says_where_it_ran() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("hours", "over"), [(0.5, None), (3.0, "placement.time_limit_h is 2, and it is at 3")])
+@pytest.mark.parametrize(
+    ("hours", "over"), [(0.5, None), (3.0, "placement.time_limit_h is 2, and the job has reached 3")]
+)
 def test_a_job_that_takes_too_long_is_over_its_limit(hours: float, over: str | None) -> None:
     assert over_limit(Placement(time_limit_h=2), ManagedJobRecord(job_duration=3600 * hours)) == over
 

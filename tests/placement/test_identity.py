@@ -1,4 +1,4 @@
-"""Where a stage runs is no part of what it is."""
+"""A placement does not affect a stage's identity."""
 
 from typing import Any
 

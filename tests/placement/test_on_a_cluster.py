@@ -1,4 +1,4 @@
-"""What a Flyte cluster gets of a placed stage: a task that its connector service takes."""
+"""A placed stage as registered on a Flyte cluster: a task that its connector service runs."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
 from flytekit.models.literals import Literal, LiteralMap
 
 from infra.placement.config import NO_IMAGE, Placement
-from infra.placement.connector import _job_name, _order
+from infra.placement.connector import _job_name, _make_order
 from tests.stage.compiled import IMAGES, constant, job_spec, nodes, templates
 from workflows.recipe import Recipe
 
@@ -44,7 +44,7 @@ def test_one_template_serves_all_placements_which_come_with_the_input(placed: An
 
 def test_the_connector_reads_each_call_s_own_placement(placed: Any) -> None:
     task = templates(placed)["prepare_corpus"]
-    orders = [_order(task, literals(node), None) for node in nodes(placed)["prepare_corpus"]]
+    orders = [_make_order(task, literals(node), None) for node in nodes(placed)["prepare_corpus"]]
     assert [Placement.model_validate(order.placement) for order in orders] == [
         Placement.model_validate(each) for each in (L4, SLURM)
     ]

@@ -1,4 +1,4 @@
-"""Where a stage would go and what it would cost: SkyPilot's optimizer, offline, on a few hand-written prices."""
+"""The order of places and the cost of a stage: SkyPilot's optimizer, offline, on a few hand-written prices."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A bucket between two machines, each with a home of its own: fsspec's, of the kind `file://`."""
+"""A bucket between two machines with separate homes: fsspec's `file://`."""
 
 import os
 import subprocess
@@ -9,20 +9,20 @@ import pytest
 from flytekit import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
 
-from infra.home import baton_home
+from infra.paths import baton_home
 from infra.placement.mirror import mirror
 from infra.placement.storage import address_of, storage_of
 from infra.tracking.metrics import points_after
-from infra.tracking.placed import note_placed
+from infra.tracking.mlflow_records import stage_record
+from infra.tracking.remote_run import add_placement
 from infra.tracking.spool import Execution, read_stage
-from infra.tracking.words import stage_words
 from tasks.artifacts import Tokenizer
 from tasks.manifest import verify, write_manifest
 from tasks.stored import send
 
 JOB = """
 from pathlib import Path
-from infra.home import baton_home
+from infra.paths import baton_home
 from infra.tracking.record import tracked
 folder = baton_home() / "jobs" / "pretrain-0"
 folder.mkdir(parents=True)
@@ -40,7 +40,7 @@ def bucket(tmp_path: Path) -> str:
 def made(folder: Path) -> Tokenizer:
     folder.mkdir(parents=True)
     (folder / "vocabulary.txt").write_text("a b c")
-    write_manifest(folder, "tokenizer", {"vocab_size": 3, "eos_id": 0, "pad_id": 0}, {}, {})
+    write_manifest(folder, "tokenizer", {"vocab_size": 3, "eos_id": 0, "pad_id": 0})
     return Tokenizer.from_directory(folder)
 
 
@@ -96,10 +96,10 @@ def test_a_job_s_record_and_metrics_come_home(execution: Path) -> None:
 
 
 def test_the_price_is_added_to_the_record(execution: Path) -> None:
-    assert note_placed(execution, "baton-pretrain-0", {"job_id": 3, "price_per_hour": 24.1})
-    assert not note_placed(execution, "baton-pretrain-0", {"job_id": 3, "price_per_hour": 24.1})
-    assert not note_placed(execution, "baton-another-0", {"job_id": 4})
-    tags = stage_words(
+    assert add_placement(execution, "baton-pretrain-0", {"job_id": 3, "price_per_hour": 24.1})
+    assert not add_placement(execution, "baton-pretrain-0", {"job_id": 3, "price_per_hour": 24.1})
+    assert not add_placement(execution, "baton-another-0", {"job_id": 4})
+    tags = stage_record(
         Execution("e0", "tiny", {}, {}, "", 0.0), "pretrain", read_stage(execution / "pretrain"), "0"
     ).tags
     assert (tags["baton.placed.region"], tags["baton.placed.price_per_hour"]) == ("us-east-1", "24.1")

@@ -1,4 +1,4 @@
-"""One tiny model for the tests of this folder."""
+"""A tiny model shared by the tests of this folder."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The chat template that a model is tuned with, and the end of a turn."""
+"""The chat template to tune a model with, and the end of a turn."""
 
 import json
 import shutil
@@ -27,18 +27,18 @@ WITHOUT_MARKS = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ eos_tok
 
 @pytest.fixture
 def with_turns(tokenizer: Any) -> Any:
-    """A tokenizer that has ChatML's tokens."""
+    """A tokenizer with ChatML's tokens."""
     tokenizer.add_special_tokens({"additional_special_tokens": [AddedToken("<|im_start|>"), AddedToken("<|im_end|>")]})
     return tokenizer
 
 
 def said(tokenizer: Any, messages: list[dict[str, Any]], **columns: Any) -> str:
-    """What the assistant's turns are learned as."""
+    """The text of the assistant's turns that has a loss."""
     found = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True, **columns)
     return str(tokenizer.decode([i for i, m in zip(found["input_ids"], found["assistant_masks"], strict=True) if m]))
 
 
-def test_a_tokenizer_without_a_template_is_given_chatml_with_marks(with_turns: Any) -> None:
+def test_a_tokenizer_without_a_template_gets_chatml_with_marks(with_turns: Any) -> None:
     chat = chat_of(with_turns)
 
     assert chat.given and chat.marked

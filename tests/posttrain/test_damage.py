@@ -1,4 +1,4 @@
-"""A checkpoint whose files are not what was written: the run goes on from the one before it."""
+"""A run with a damaged checkpoint resumes from the one before it."""
 
 import resource
 import shutil
@@ -48,7 +48,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 
 @pytest.fixture(scope="module")
 def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The job of a run that ended after its last step, before it made its output; with two checkpoints."""
+    """The job of a run killed after its last step, before its output; with two checkpoints."""
     root = tmp_path_factory.mktemp("tiny")
     rows = tiny_rows(root / "rows", said_twice(), "prompt_completion")
     job = write_job(root / "job", "sft", SPEC, model=tiny_model(root / "model"), rows=rows)
@@ -61,13 +61,13 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def job(unfinished: Path, tmp_path: Path) -> Job:
-    """A copy of it."""
+    """A copy of the finished job."""
     return open_job(Path(shutil.copytree(unfinished, tmp_path / "job")))
 
 
 @pytest.fixture(scope="module")
 def expected(unfinished: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """The same run, undisturbed."""
+    """The same run, uninterrupted."""
     job = open_job(Path(shutil.copytree(unfinished, tmp_path_factory.mktemp("whole") / "job")))
     shutil.rmtree(job.work / "checkpoints")
     sft.work(job)
@@ -135,7 +135,7 @@ def test_metrics_that_a_power_cut_has_left_in_pieces_are_taken_anew(job: Job, ex
     assert without_times(job.directory) == without_times(expected.directory)
 
 
-def test_an_output_that_cannot_be_written_is_said_and_made_by_the_next_start(job: Job, expected: Job) -> None:
+def test_an_output_that_cannot_be_written_is_an_error_and_written_after_a_restart(job: Job, expected: Job) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, before[1]))  # as a full disk: less than the weights
     try:

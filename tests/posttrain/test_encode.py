@@ -1,4 +1,4 @@
-"""Rows as token ids."""
+"""Tokenization of rows."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def encoder(tokenizer: Any) -> Encoder:
 
 
 def learned(encoder: Encoder, row: dict[str, Any], loss: Any) -> tuple[str, str]:
-    """All of it, and what is learned of it, as text."""
+    """(the whole sequence, the tokens with a loss) as text."""
     ids, labels = encoder.learned(row, loss)
     assert all(label in (IGNORED, token) for token, label in zip(ids, labels, strict=True))
     text = encoder.tokenizer.decode
@@ -39,7 +39,7 @@ def test_of_a_prompt_and_its_completion_the_completion_and_its_end_are_learned(e
 
 
 def test_a_prompt_is_the_same_tokens_alone_and_before_its_completion(encoder: Encoder) -> None:
-    """Together "re" and "turn" would be one token, which a model that is asked never sees."""
+    """Together "re" and "turn" would be one token, which never occurs at inference."""
     tokenizer = encoder.tokenizer
     row = {"prompt": "re", "completion": "turn"}
     together = tokenizer("return")["input_ids"]
@@ -96,7 +96,7 @@ def test_a_template_without_marks_is_named_before_anything_is_trained(encoder: E
     assert str(error.value) == (
         "loss: assistant is not possible. The chat template '{% for m in messages %}[{{ m.role }}] {{ m.content "
         "}}{% endfor %}' has no {% generation %} marks; put {% generation %} and {% endgeneration %} around what the "
-        "assistant writes, in the model's chat_template.jinja, or say loss: all."
+        "assistant writes, in the model's chat_template.jinja, or use loss: all."
     )
     assert encoder.learned(row, "all")
 
@@ -108,7 +108,7 @@ def test_a_row_that_the_template_refuses_is_named(encoder: Encoder) -> None:
     )
 
     assert encoder.prompt({"prompt": ASKED})
-    with pytest.raises(StageError, match=r"refuses a row: no system role\. Change the row.*The row: {.*Be brief"):
+    with pytest.raises(StageError, match=r"rejects a row: no system role\. Change the row.*The row: {.*Be brief"):
         encoder.prompt({"prompt": [{"role": "system", "content": "Be brief."}, *ASKED]})
 
 
@@ -122,5 +122,5 @@ def test_an_empty_loss_mask_is_an_error_that_names_template_and_row(encoder: Enc
         encoder.learned({"messages": [*ASKED, *SAID]}, "assistant")
     said = str(error.value)
     assert said.startswith('a row has no token to learn with loss: assistant. The chat template "{% for m in mess')
-    assert "marks no turn of the assistant in it" in said
+    assert "marks no assistant turn in it" in said
     assert 'The row: {"messages": [{"role": "user", "content": "2 + 2?"}' in said

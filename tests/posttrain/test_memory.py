@@ -1,4 +1,4 @@
-"""The estimate of a post-training process: against what TRL's own trainers hold on a tiny model, and by hand."""
+"""The memory estimate of a post-training process, compared with TRL's trainers on a tiny model, and by hand."""
 
 from pathlib import Path
 from typing import Any
@@ -9,17 +9,17 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 from trl import DPOConfig, SFTConfig, SFTTrainer
 
-from tasks.dpo.dpo import PairTrainer
 from tasks.dpo.spec import DPOSpec
 from tasks.grpo.spec import GRPOSpec
 from tasks.posttrain.memory import TuningMemory, estimate
 from tasks.posttrain.spec import PostTrainSpec
+from tasks.posttrain.trl_hooks.dpo import PairTrainer
 from tasks.pretrain.memory import CPU, GPU
 from tasks.pretrain.model_spec import ModelSpec
 from tasks.rewards.spec import RewardSpec
 from tasks.sft.spec import SFTSpec
 from tests.pretrain.footprint import peak, size
-from workflows.needs import held
+from workflows.resource_estimate import held
 
 VOCABULARY = 512
 MODEL = ModelSpec(layers=4, hidden=128, heads=4, kv_heads=2, head_dim=32, ffn_hidden=384, max_positions=256)
@@ -52,7 +52,7 @@ def model(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measured(model: Path, spec: PostTrainSpec, folder: Path, checkpointing: bool) -> TuningMemory:
-    """Of two steps of TRL's trainer, on rows as long as they may be (one is shorter, so that there is padding)."""
+    """Memory of two steps of TRL's trainer on rows of the maximum length (one is shorter, so that there is padding)."""
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     common: dict[str, Any] = {
         "output_dir": str(folder), "max_steps": 2, "per_device_train_batch_size": spec.micro_batch_size,
@@ -87,7 +87,7 @@ def measured(model: Path, spec: PostTrainSpec, folder: Path, checkpointing: bool
 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """TRL's head as the engines have it where there is no GPU; tensors this small are slower on two threads."""
+    """TRL's head as the engines patch it without a GPU; tensors this small are slower on two threads."""
     monkeypatch.setattr("trl.trainer.utils._use_triton", lambda device: True)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -115,7 +115,7 @@ def test_trl_holds_what_is_estimated(model: Path, tmp_path: Path, spec: PostTrai
 
 
 def test_a_weight_takes_16_to_18_bytes_and_4_more_with_a_reference() -> None:
-    """fp32 weights, gradients and two moments; the bf16 copy lives beside them when gradients are accumulated."""
+    """fp32 weights, gradients and two moments; the bf16 copy exists beside them when gradients are accumulated."""
     large = ModelSpec(layers=36, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn_hidden=12288, max_positions=4096)
 
     def bytes_each(spec: PostTrainSpec) -> float:
@@ -132,7 +132,7 @@ def test_grpo_has_vllm_s_share_beside_it_and_a_reference_for_its_kl() -> None:
     with_kl, without = (estimated(GRPOSpec(**REWARDED, beta=beta), capacity=80e9) for beta in (0.1, 0.0))
     assert with_kl.vllm == without.vllm == 24e9
     assert with_kl.reference == with_kl.weights and without.reference == 0
-    assert "vLLM 24 GB" in without.words()
+    assert "vLLM 24 GB" in without.breakdown()
 
 
 def test_smaller_micro_batches_and_shorter_rows_take_less() -> None:

@@ -1,4 +1,4 @@
-"""Of several GPUs, post-training's process sees one."""
+"""A post-training process sees one of several GPUs."""
 
 import ast
 

@@ -1,4 +1,4 @@
-"""Which rows a run takes, in what order, and what is left out."""
+"""The choice and order of the rows of a run."""
 
 import json
 import tempfile
@@ -58,7 +58,7 @@ def test_no_more_rows_are_taken_than_the_run_needs(job: Callable[..., Job]) -> N
     assert len(chosen.rows) == 12 and chosen.counts() == {"rows": 12, "rows_too_long": 0}
 
 
-def test_rows_that_are_too_long_are_passed_over_and_counted(
+def test_rows_that_are_too_long_are_skipped_and_counted(
     job: Callable[..., Job], capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [{"text": "x" * length} for length in range(1, 21)]
@@ -67,7 +67,8 @@ def test_rows_that_are_too_long_are_passed_over_and_counted(
 
     assert chosen.counts() == {"rows": 15, "rows_too_long": 5}
     assert capsys.readouterr().out == (
-        "5 of 20 rows are longer than max_prompt_tokens 10 and max_new_tokens 5: left out (the longest has 20 tokens)\n"
+        "5 of 20 rows are longer than max_prompt_tokens 10 and max_new_tokens 5 and left out (the longest has 20 "
+        "tokens)\n"
     )
 
 
@@ -78,11 +79,11 @@ def test_with_fewer_rows_than_the_run_takes_it_says_how_often_they_are_used(
     say_repeats("rows", chosen.amount, 100)
 
     assert len(chosen.rows) == 40
-    assert capsys.readouterr().out == "the run takes each of the rows 2.5 times: there are no more\n"
+    assert capsys.readouterr().out == "the run repeats each of the rows 2.5 times: there are no more\n"
 
 
 def test_a_set_without_rows_for_training_is_an_error(job: Callable[..., Job]) -> None:
-    with pytest.raises(StageError, match="no rows for training; give it more rows, or a smaller held_out"):
+    with pytest.raises(StageError, match="no training rows; add rows, or lower held_out"):
         choose(job([]), 0, LIMITS, str, lambda row: (1,), 1)
 
 

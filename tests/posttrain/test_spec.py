@@ -1,4 +1,4 @@
-"""How long rows may be: as the spec says, or as the model's positions allow."""
+"""Length limits of rows: by the spec, or by the model's positions."""
 
 from typing import Any
 
@@ -48,8 +48,8 @@ def test_a_row_fits_by_its_parts_or_as_a_whole() -> None:
 
 
 def test_the_limits_are_said_by_their_fields() -> None:
-    assert PostTrainSpec(data="chat").limits(256).said == "256 tokens in all"
-    assert PostTrainSpec(data="chat", max_new_tokens=64).limits(256).said == "max_new_tokens 64 and 256 tokens in all"
+    assert PostTrainSpec(data="chat").limits(256).shown == "256 tokens in all"
+    assert PostTrainSpec(data="chat", max_new_tokens=64).limits(256).shown == "max_new_tokens 64 and 256 tokens in all"
 
 
 def test_vllm_s_share_of_a_gpu_is_in_no_cache_key_and_reaches_the_engine() -> None:

@@ -1,4 +1,4 @@
-"""Templates that are known: what of a conversation the loss is on, what ends a turn."""
+"""Known templates: the tokens with a loss, and the end of a turn."""
 
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,9 @@ from transformers import PreTrainedTokenizerFast
 from tasks.data.spec import SPECIAL_TOKENS
 from tasks.data.tokenizer import CHAT_TEMPLATE, CONFIG, untrained
 from tasks.job import StageError
-from tasks.posttrain.chat import chat_of, end_of_turn, has_generation, training_template, trl_templates
+from tasks.posttrain.chat import chat_of, end_of_turn, has_generation, training_template
 from tasks.posttrain.encode import IGNORED, Encoder, Loss
+from tasks.posttrain.trl_hooks.templates import trl_templates
 
 USER = {"role": "user", "content": "What is 2 + 2?"}
 ASSISTANT = {"role": "assistant", "content": "It is 4."}
@@ -26,7 +27,7 @@ CHATML_ON_ONE_LINE = (
 
 
 def tokenizer(template: str | None = CHAT_TEMPLATE) -> Any:
-    """Baton's own, trained on next to nothing."""
+    """Baton's tokenizer, trained on next to nothing."""
     bpe = untrained()
     trainer = trainers.BpeTrainer(
         vocab_size=300,
@@ -66,7 +67,7 @@ def test_a_template_of_trl_s_gets_trl_s_marks(name: str) -> None:
 
 
 def test_trl_chooses_the_same() -> None:
-    """The folder of templates is TRL's own, and private: this fails when it moves."""
+    """The folder of templates is private to TRL: this fails when it moves."""
     from trl.chat_template_utils import get_training_chat_template, is_chat_template_stop_token_trained
 
     for name in ("qwen3", "llama3"):
@@ -137,12 +138,12 @@ def test_the_token_that_ends_a_turn_is_found(template: str, ends: str) -> None:
 @pytest.mark.parametrize("after", ["<|im_end|>", "[END]"], ids=["the token", "text"])
 def test_marks_that_leave_out_the_end_of_a_turn_are_refused(after: str) -> None:
     known = tokenizer(f"{{% for message in messages %}}{MARKED_CONTENT}{after}{{% endfor %}}")
-    with pytest.raises(StageError, match=r"without their end, .*: the model would not learn to stop"):
+    with pytest.raises(StageError, match=r"without their end token, .*: the model would not learn to stop"):
         Encoder(known).learned({"messages": [USER, ASSISTANT]}, "assistant")
 
 
 def test_chatml_that_passes_tools_over_gets_them() -> None:
-    """So the model is given the new template, too."""
+    """So the new template is saved with the model."""
     known = tokenizer(CHATML_ON_ONE_LINE)
     chat = chat_of(known)
     tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]

@@ -1,4 +1,4 @@
-"""What the three post-training engines share."""
+"""Code shared by the three post-training engines."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +16,7 @@ from tasks.posttrain.trainer import checkpoints, fit, storage_dtype
 
 
 class Rows(torch.nn.Module):
-    """A model that notes which rows it was given, and breaks at one step if it is told to."""
+    """A model that records the rows it gets, and fails at a given step."""
 
     def __init__(self, breaks_at: int | None) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Rows(torch.nn.Module):
 
 
 def seen_rows(job: Job, breaks_at: int | None = None) -> list[int]:
-    """Of five rows, in what order twelve steps of one row saw them, or those before a step that breaks."""
+    """The rows (of five) seen by twelve steps, or by those before a failing one."""
     args = TrainingArguments(
         output_dir=str(checkpoints(job).path),
         max_steps=12,
@@ -51,6 +51,12 @@ def seen_rows(job: Job, breaks_at: int | None = None) -> list[int]:
 def test_a_resumed_run_sees_the_same_rows_in_its_second_epoch(tmp_path: Path) -> None:
     whole, broken = (Job(tmp_path / name, "sft", "hf_model", {}, {}) for name in ("whole", "broken"))
     assert seen_rows(broken, breaks_at=7) + seen_rows(broken) == seen_rows(whole)
+
+
+def test_without_the_hook_it_would_see_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.posttrain.trainer.order_by_epoch", lambda trainer: None)
+    whole, broken = (Job(tmp_path / name, "sft", "hf_model", {}, {}) for name in ("whole", "broken"))
+    assert seen_rows(broken, breaks_at=7) + seen_rows(broken) != seen_rows(whole)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -1,4 +1,4 @@
-"""Rows, a tokenizer and a random model so small that a post-training engine takes seconds."""
+"""Rows, a tokenizer and a random model small enough that a post-training engine takes seconds."""
 
 import json
 import os
@@ -24,7 +24,7 @@ WORDS = ("cat", "dog", "sun", "sea", "tree", "bird", "road", "lamp", "book", "do
 
 
 def said_twice(count: int = 400) -> list[Row]:
-    """Rows that a tiny model can learn: words, and the same words again."""
+    """Rows that a tiny model can learn: words, repeated."""
     numbers = random.Random(0)
     pairs = {(numbers.choice(WORDS), numbers.choice(WORDS), numbers.randrange(100)) for _ in range(3 * count)}
     return [
@@ -34,7 +34,7 @@ def said_twice(count: int = 400) -> list[Row]:
 
 
 def chat(row: Row) -> Row:
-    """The same as messages."""
+    """The same rows as messages."""
     said = {"role": "assistant", "content": row["completion"]}
     return {"messages": [{"role": "user", "content": row["prompt"]}, said]}
 
@@ -57,7 +57,7 @@ def never(completions, **columns):
 
 
 def reward(folder: Path, name: str = "right", **spec: Any) -> dict[str, Any]:
-    """A function of a user's file, as it stands in a job's spec."""
+    """A user's function as in a job's spec."""
     folder.mkdir(exist_ok=True)
     (folder / "twice.py").write_text(REWARD)
     found = RewardSpec.model_validate({"function": f"{folder / 'twice.py'}:{name}", **spec}).as_found()
@@ -69,7 +69,7 @@ def tiny_rows(directory: Path, rows: Sequence[Row], kind: str) -> Path:
     directory.mkdir(parents=True)
     (directory / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (directory / "held_out.jsonl").write_text("")
-    write_manifest(directory, "rows", {KIND_FACT: kind, "rows": len(rows), "held_out_rows": 0}, {}, {})
+    write_manifest(directory, "rows", {KIND_FACT: kind, "rows": len(rows), "held_out_rows": 0})
     return directory
 
 
@@ -120,7 +120,7 @@ def tiny_model(directory: Path, seed: int = 0, dtype: str = "bfloat16", turns: b
         "max_positions": 256,
         "dtype": dtype,
     }
-    write_manifest(directory, "hf_model", facts, {}, {})
+    write_manifest(directory, "hf_model", facts)
     return directory
 
 
@@ -130,7 +130,7 @@ def _texts() -> list[str]:
 
 
 def write_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path) -> Path:
-    """A job directory as infra.launch would write it."""
+    """Write a job directory as infra.launch does."""
     directory.mkdir(parents=True)
     request = {
         "stage": stage,
@@ -143,7 +143,7 @@ def write_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path)
 
 
 def start(module: str, job: Path) -> subprocess.Popen[bytes]:
-    """The engine as a process of its own, its words in log.txt."""
+    """Start the engine as a subprocess, with its output in log.txt."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "1000"}
     with (job / "log.txt").open("ab") as log:
         return subprocess.Popen([sys.executable, "-m", module, str(job)], stdout=log, stderr=log, env=environment)
@@ -155,7 +155,7 @@ def metrics(job: Path) -> list[dict[str, float]]:
 
 
 def without_times(job: Path) -> list[dict[str, float]]:
-    """The metrics' numbers that an undisturbed run has again."""
+    """The metrics that an uninterrupted run reproduces."""
     return [{name: value for name, value in line.items() if name != "time"} for line in metrics(job)]
 
 
@@ -170,7 +170,7 @@ def flip_a_bit(path: Path) -> None:
 
 
 def wait_for_step(job: Path, engine: subprocess.Popen[bytes], step: int) -> None:
-    """Until the engine has recorded `step`."""
+    """Wait until the engine has recorded `step`."""
     while not any(line["step"] >= step for line in metrics(job)):
         assert engine.poll() is None, (job / "log.txt").read_text()
         time.sleep(0.02)

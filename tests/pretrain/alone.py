@@ -1,4 +1,4 @@
-"""A process group of one, in the test's own process: for what is not about processes."""
+"""A process group of one in the test's process, for tests that do not need several."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What the real model takes: weights, gradients, optimizer and activations in bytes, measured.
+"""Measure the real model's memory: weights, gradients, optimizer and activations in bytes.
 
     torchrun … -m tests.pretrain.footprint FOLDER
 
@@ -24,11 +24,11 @@ from tasks.pretrain.megatron import CUDA
 from tasks.pretrain.memory import Memory
 from tasks.pretrain.process import model_parallel
 from tasks.pretrain.spec import PretrainSpec
-from tasks.pretrain.training import Training
+from tasks.pretrain.train_step import Training
 
 
 def footprint(spec: PretrainSpec) -> Memory:
-    """Of this rank. Needs Megatron's process groups in the spec's layout."""
+    """This rank's memory. Requires Megatron's process groups in the spec's layout."""
     assert spec.model.vocab_size
     training = Training(spec, spec.model.vocab_size)
     parameters = [parameter for chunk in training.wrapped for parameter in chunk.parameters()]
@@ -47,13 +47,13 @@ def footprint(spec: PretrainSpec) -> Memory:
 
 
 def size(tensors: Iterable[Tensor]) -> int:
-    """Bytes, each once."""
+    """Bytes of the storages, each counted once."""
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
     return sum(storages.values())
 
 
 def _state(training: Training) -> Iterator[Tensor]:
-    """The model's weights, and what the optimizer has beside them."""
+    """The model's weights, and the optimizer's tensors."""
     yield from (parameter for chunk in training.wrapped for parameter in chunk.parameters())
     for part in getattr(training.optimizer, "chained_optimizers", [training.optimizer]):
         adam = part.optimizer
@@ -76,7 +76,7 @@ def _batches(spec: PretrainSpec) -> Iterator[Batch]:
 
 @contextmanager
 def peak() -> Iterator[Callable[[], int]]:
-    """Afterwards the call tells the peak of what torch allocated in the block, beyond what was there before."""
+    """Yields a function that returns the block's peak of torch's allocations, beyond those before it."""
     if CUDA:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()

@@ -1,4 +1,4 @@
-"""kill -9 at random moments, and what became of the run."""
+"""kill -9 a run at random moments."""
 
 import json
 import random
@@ -25,7 +25,7 @@ LAYOUTS = {
 
 
 def killable(layout: Layout, steps: int) -> PretrainSpec:
-    """Most of its time it has a checkpoint in progress."""
+    """A checkpoint is in progress most of the time."""
     checkpoints = CheckpointPolicy(every=2, keep_last=2, keep_every=10)
     return tiny_spec(steps=steps, layout=layout, checkpoints=checkpoints, validate_every=steps // 2)
 
@@ -38,7 +38,7 @@ class Run(Protocol):
 
 @dataclass
 class Kills:
-    """How many there were, and what the run was at."""
+    """The number of kills, and the run's phase at each."""
 
     wanted: int
     found: Counter[str] = field(default_factory=Counter)
@@ -48,7 +48,7 @@ class Kills:
 
 
 def undisturbed(start: Callable[[Path], Run], job: Path) -> float:
-    """Run it to its end; returns how long that took, seconds."""
+    """Run to the end; returns the duration in seconds."""
     began = time.monotonic()
     start(job).succeed()
     return time.monotonic() - began
@@ -101,13 +101,13 @@ def _was_at(job: Path) -> str:
 
 
 def outcome(job: Path) -> dict[str, Any]:
-    """All that a run's history must not change."""
+    """Everything that must not depend on a run's history."""
     facts = read_manifest(job / "output").facts
     return {"metrics": metrics(job), "digest": read_manifest(job / "output").digest, "facts": facts}
 
 
 def again_in(job: Path, layout: Layout) -> None:
-    """The same job, from now on in another layout: what infra.launch does when a recipe's layout is changed."""
+    """Change a job's layout, as infra.launch does when a recipe's layout changes."""
     path = job / "spec.json"
     words = json.loads(path.read_text())
     words["spec"]["layout"] = layout.model_dump(mode="json")

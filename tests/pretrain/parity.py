@@ -22,7 +22,7 @@ from tasks.pretrain.batches import build_datasets, micro_batches
 from tasks.pretrain.initialization import shards
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.process import model_parallel
-from tasks.pretrain.training import Training
+from tasks.pretrain.train_step import Training
 from tests.pretrain.parity_layouts import STEPS, VOCABULARY, spec
 from tests.pretrain.tiny import END
 
@@ -68,7 +68,7 @@ def train(subject: str, layout: Layout, data: Path, folder: Path) -> None:
 
 
 def gathered(training: Training) -> dict[str, torch.Tensor]:
-    """The whole weights by name: every element is there, and equal where ranks share it."""
+    """The whole weights by name; checks that every element exists and is equal on ranks that share it."""
     mine = [
         (part.key, part.global_shape, part.global_offset, part.data.detach().view(_local_shape(part)))
         for chunk in training.chunks

@@ -1,4 +1,4 @@
-"""What the parity matrix trains: the models, and every layout that is legal for them."""
+"""The parity matrix: the models, and every valid layout for them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ EXPERTS = ExpertsSpec(count=8, top_k=2, ffn_hidden=32, shared_ffn_hidden=32, aux
 
 @dataclass(frozen=True)
 class Subject:
-    """A model of the matrix, and on how many processes it is tried."""
+    """A model of the matrix, and the numbers of processes to try."""
 
     model: ModelSpec
     worlds: tuple[int, ...]

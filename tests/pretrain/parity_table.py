@@ -1,4 +1,4 @@
-"""How far apart the layouts of the parity matrix are, as a table for people."""
+"""Print the differences between the layouts of the parity matrix as a table."""
 
 import re
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ import torch
 from tasks.pretrain.layout import Layout
 from tests.pretrain.parity_layouts import STEPS, SUBJECTS, legal_layouts
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/testing.md"
 TABLE = Path(__file__).parent / "PARITY.md"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One layout against one process: the largest over all steps."""
+    """The largest differences between one layout and one process over all steps."""
 
     subject: str
     layout: Layout
@@ -26,7 +26,7 @@ class Difference:
 
 
 def result(folder: Path, subject: str, layout: Layout) -> Path:
-    """What tests.pretrain.parity leaves of a layout."""
+    """The results of tests.pretrain.parity for a layout."""
     return folder / f"{subject}-{layout.name()}.pt"
 
 
@@ -48,12 +48,12 @@ def _relative(found: list[float], reference: list[float]) -> float:
 
 
 def record(world: int, found: list[Difference]) -> None:
-    """Put what was found on `world` processes into PARITY.md, and the summary of all that is in it into the README."""
+    """Put what was found on `world` processes into PARITY.md, and its summary into docs/testing.md."""
     others = [line for line in _lines() if int(line.split(" | ")[1]) != world]
     lines = sorted([*others, *map(_line, found)], key=_place)
     TABLE.write_text("\n".join([*_head(), *lines]) + "\n")
     section = f"<!-- parity -->\n{_summary(lines)}\n<!-- /parity -->"
-    README.write_text(re.sub(r"<!-- parity -->.*<!-- /parity -->", lambda _: section, README.read_text(), flags=re.S))
+    PAGE.write_text(re.sub(r"<!-- parity -->.*<!-- /parity -->", lambda _: section, PAGE.read_text(), flags=re.S))
 
 
 def _lines() -> list[str]:

@@ -40,7 +40,7 @@ class Ranks:
             process.start()
 
     def end(self) -> list[int | None]:
-        """Wait for all; returns their exit codes. One that fails takes the others along, as with torchrun."""
+        """Wait for all; returns their exit codes. If one fails the others are killed, as with torchrun."""
         deadline = time.monotonic() + TIMEOUT_S
         while running := [process for process in self.processes if process.is_alive()]:
             multiprocessing.connection.wait([process.sentinel for process in running], timeout=1)

@@ -1,4 +1,4 @@
-"""Public models' shapes, as their config.json has them."""
+"""Public models' shapes, from their config.json."""
 
 from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
 

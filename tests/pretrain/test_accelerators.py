@@ -1,4 +1,4 @@
-"""The table of accelerators, against what the chips are made of and the names that their drivers report."""
+"""The table of accelerators, compared with the chips' specifications and the names that drivers report."""
 
 import pytest
 

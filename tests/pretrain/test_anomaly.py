@@ -1,4 +1,4 @@
-"""Steps that go wrong: what counts as one, what is written down, and what each policy makes of it.
+"""Anomalous steps: what counts as one, what is logged, and what each policy does.
 
 The batches are bad for real: one holds random tokens after ever the same ones; another a token whose
 embedding AdamW has made NaN, since 0 / (0 + eps) is that where eps is too small for fp32.
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tasks.job import StageError, json_lines, open_job
 from tasks.manifest import read_manifest
-from tasks.pretrain.anomaly import FEWEST_LOSSES, Anomaly, Book, Watch, identity
+from tasks.pretrain.anomaly import FEWEST_LOSSES, Anomaly, AnomalyLog, Watch, identity
 from tasks.pretrain.batches import build_datasets
 from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.spec import AnomalySpec, CheckpointPolicy, PretrainSpec
@@ -75,13 +75,13 @@ def test_only_the_last_losses_are_compared_with() -> None:
     assert losses == list(range(12, 20))
 
 
-# -- what is written down ------------------------------------------------------------------------------
+# -- the log ------------------------------------------------------------------------------
 
 SPIKE = Anomaly("spike", "loss 9", 9.0, 1.0)
 
 
 class Four:
-    """A data set of four samples, each of a document of its own."""
+    """A data set of four samples, each from its own document."""
 
     dataset_path = "four"
     shuffle_index = np.arange(4)
@@ -92,12 +92,12 @@ class Four:
         return 4
 
 
-def enter(book: Book, first: int, step: int = 1) -> str:
-    return book.enter(step, SPIKE, range(first, first + 2), Four())
+def add(log: AnomalyLog, first: int, step: int = 1) -> str:
+    return log.add(step, SPIKE, range(first, first + 2), Four())
 
 
 def test_an_entry_tells_the_step_the_reason_and_the_batch(tmp_path: Path) -> None:
-    Book(tmp_path, watch(on_spike="skip"), writer=True).enter(7, SPIKE, range(2, 4), Four())
+    AnomalyLog(tmp_path, watch(on_spike="skip"), writer=True).add(7, SPIKE, range(2, 4), Four())
     assert json.loads((tmp_path / "anomalies.jsonl").read_text()) == {
         "step": 7,
         "kind": "spike",
@@ -112,41 +112,41 @@ def test_an_entry_tells_the_step_the_reason_and_the_batch(tmp_path: Path) -> Non
 
 
 def test_nan_is_written_as_json_can_say_it(tmp_path: Path) -> None:
-    Book(tmp_path, watch(), writer=True).enter(1, Anomaly("nan", "", math.nan, math.inf), range(1), Four())
+    AnomalyLog(tmp_path, watch(), writer=True).add(1, Anomaly("nan", "", math.nan, math.inf), range(1), Four())
     (entry,) = json_lines(tmp_path / "anomalies.jsonl")
     assert (entry["loss"], entry["grad_norm"]) == ("nan", "inf")
 
 
 def test_a_step_taken_again_after_a_restart_is_the_same_entry(tmp_path: Path) -> None:
     for _ in range(3):
-        book = Book(tmp_path, watch(on_spike="skip", limit=2), writer=True)
-        assert [enter(book, first) for first in (0, 2)] == ["skip", "skip"]
+        log = AnomalyLog(tmp_path, watch(on_spike="skip", limit=2), writer=True)
+        assert [add(log, first) for first in (0, 2)] == ["skip", "skip"]
     assert len(json_lines(tmp_path / "anomalies.jsonl")) == 2
 
 
 def test_the_limit_is_counted_over_restarts(tmp_path: Path) -> None:
-    assert enter(Book(tmp_path, watch(on_spike="skip", limit=2), writer=True), 0) == "skip"
-    assert enter(Book(tmp_path, watch(on_spike="roll_back", limit=2), writer=True), 2) == "roll_back"
+    assert add(AnomalyLog(tmp_path, watch(on_spike="skip", limit=2), writer=True), 0) == "skip"
+    assert add(AnomalyLog(tmp_path, watch(on_spike="roll_back", limit=2), writer=True), 2) == "roll_back"
     for _ in range(2):
-        book = Book(tmp_path, watch(on_spike="skip", limit=2), writer=True)
-        assert [enter(book, first) for first in (0, 4)] == ["skip", "stop"]
-    assert len(json_lines(book.path)) == 3
-    assert "2 batches were passed over already" in book.last_words(3, SPIKE, range(4, 6))
+        log = AnomalyLog(tmp_path, watch(on_spike="skip", limit=2), writer=True)
+        assert [add(log, first) for first in (0, 4)] == ["skip", "stop"]
+    assert len(json_lines(log.path)) == 3
+    assert "2 batches were already skipped or rolled back" in log.stop_message(3, SPIKE, range(4, 6))
 
 
 def test_what_is_only_logged_does_not_count(tmp_path: Path) -> None:
-    book = Book(tmp_path, watch(on_spike="continue", limit=1), writer=True)
-    assert [enter(book, first) for first in (0, 2, 4)] == ["continue"] * 3
-    assert len(json_lines(book.path)) == 3
+    log = AnomalyLog(tmp_path, watch(on_spike="continue", limit=1), writer=True)
+    assert [add(log, first) for first in (0, 2, 4)] == ["continue"] * 3
+    assert len(json_lines(log.path)) == 3
 
 
 def test_half_a_line_of_a_killed_writer_is_dropped(tmp_path: Path) -> None:
-    book = Book(tmp_path, watch(on_spike="skip"), writer=True)
-    enter(book, 0)
-    with book.path.open("a") as stream:
+    log = AnomalyLog(tmp_path, watch(on_spike="skip"), writer=True)
+    add(log, 0)
+    with log.path.open("a") as stream:
         stream.write('{"step": 2, "samples": [{"documents": [1]}')
-    enter(Book(tmp_path, watch(on_spike="skip"), writer=True), 2)
-    assert [json.loads(line)["first"] for line in book.path.read_text().splitlines()] == [0, 2]
+    add(AnomalyLog(tmp_path, watch(on_spike="skip"), writer=True), 2)
+    assert [json.loads(line)["first"] for line in log.path.read_text().splitlines()] == [0, 2]
 
 
 # -- where a batch comes from ----------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def poisoned(folder: Path, spec: PretrainSpec, bad_steps: dict[int, str]) -> Pat
 
 
 def run(job: Path) -> Path:
-    """The engine's work, in this process."""
+    """Run the engine in this process."""
     opened = open_job(job)
     spec = opened.spec(PretrainSpec)
     with alone(spec.seed):
@@ -279,13 +279,13 @@ def test_a_run_stops_and_says_where_and_what_to_do(spike: Path, tmp_path: Path) 
         run(job)
     words = str(caught.value)
     assert words.startswith(f"step {BAD}: loss 3.")
-    for said in (
+    for message in (
         "samples 72 to 75",
         str(job / "anomalies.jsonl"),
         "optimizer.lr",
         "anomalies.on_spike to skip or roll",
     ):
-        assert said in words
+        assert message in words
     assert max(metrics(job)) == BAD - 1
 
 
@@ -327,7 +327,7 @@ def test_a_run_goes_on_without_the_batches_of_nan(rare: Path, tmp_path: Path, re
 
 def test_too_many_bad_batches_stop_the_run(rare: Path, tmp_path: Path) -> None:
     job = pretrain_job(tmp_path / "job", rare, underflowing(anomalies=AnomalySpec(on_nan="skip", limit=1)))
-    with pytest.raises(StageError, match=r"step 6: .* 1 batches were passed over already \(anomalies.limit\)"):
+    with pytest.raises(StageError, match=r"step 6: .* 1 batches were already skipped or rolled back \(a"):
         run(job)
     assert [entry["reaction"] for entry in json_lines(job / "anomalies.jsonl")] == ["skip", "stop"]
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, which are kept, and which is resumed from."""
+"""What checkpoints contain, which are kept, and which is resumed from."""
 
 import os
 import resource
@@ -20,7 +20,7 @@ from tasks.pretrain.checkpoint import Checkpoints, TrainingState, superfluous
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.optimizer_state import boxes, regular, shares, updates
 from tasks.pretrain.spec import CheckpointPolicy
-from tasks.pretrain.training import Training
+from tasks.pretrain.train_step import Training
 from tests.pretrain.alone import alone
 from tests.pretrain.tiny import VOCABULARY, make_shards, tiny_spec
 
@@ -118,7 +118,7 @@ def test_each_parameter_counts_its_updates_for_itself(tmp_path: Path) -> None:
 
 
 def test_megatrons_own_load_still_shares_one_count(tmp_path: Path) -> None:
-    """The reason for tasks/pretrain/optimizer_state.py. When this fails, see whether Megatron's own will do."""
+    """The reason for tasks/pretrain/optimizer_state.py. If this fails, check whether Megatron's own suffices."""
     run = Tiny(tmp_path, distributed_optimizer=True)
     run.step()
     run.training.optimizer.load_state_dict(run.training.optimizer.state_dict())
@@ -144,7 +144,7 @@ def test_one_from_before_the_first_step_is_a_checkpoint_too(tmp_path: Path) -> N
 
 
 def test_what_is_trained_after_a_save_began_is_not_in_it(tmp_path: Path) -> None:
-    """The thread may write as late as it likes: here it does so after all weights and moments were lost."""
+    """The thread may write at any time: here after all weights and moments were overwritten."""
     run = Tiny(tmp_path, "fp32")
     run.step()
     weights = run.weights()
@@ -266,8 +266,8 @@ def test_a_damaged_one_is_told_of_and_set_aside(two: Tiny, capsys: pytest.Captur
     damage(two.folder / "step-00000002")
     assert two.checkpoints.resume(two.state) == two.folder / "step-00000001"
     assert two.state.step == 1
-    said = capsys.readouterr().out
-    assert "step-00000002 is damaged: __0_0.distcp was changed" in said
+    output = capsys.readouterr().out
+    assert "step-00000002 is damaged: __0_0.distcp was changed" in output
     assert (two.folder / "damaged-step-00000002").exists()
 
 

@@ -156,13 +156,13 @@ def test_killed_again_and_again_it_ends_as_if_it_had_not_been(
 def test_another_model(before: Path, data: Path, tmp_path: Path) -> None:
     spec = tiny_spec(model=MODEL.model_copy(update={"rope_theta": 500.0}))
     error = refused(pretrain_job(tmp_path / "job", data, spec, resume=before))
-    assert "rope_theta is 500.0, and 10000.0 in the weights" in error
+    assert "rope_theta is 500.0, but 10000.0 in the weights" in error
 
 
 def test_data_in_another_tokenizers_tokens(before: Path, tmp_path: Path) -> None:
     shards = make_shards(tmp_path / "shards", tokenizer_digest="1" * 64)
     error = refused(pretrain_job(tmp_path / "job", shards, tiny_spec(), resume=before))
-    assert "tokenizer 111111111111, and the checkpoint learned those of 000000000000" in error
+    assert "tokenized with 111111111111, but the checkpoint was trained with 000000000000" in error
 
 
 def test_another_precision(before: Path, data: Path, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_another_precision(before: Path, data: Path, tmp_path: Path) -> None:
 
 def test_two_models_to_begin_with(before: Path, data: Path, tmp_path: Path) -> None:
     error = refused(pretrain_job(tmp_path / "job", data, tiny_spec(), begin=before, resume=before))
-    assert "start.0, resume.0 are 2: give one of them" in error
+    assert "got 2: start.0, resume.0; give only one" in error
 
 
 def test_a_checkpoint_that_was_changed(before: Path, data: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a step reads: in which order, from which data sets, seen through which mask, and how early."""
+"""What a step reads: order, data sets, masks and prefetching."""
 
 import json
 import os
@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from tasks.job import StageError, open_job
 from tasks.manifest import MANIFEST, read_manifest
-from tasks.pretrain.batches import Batch, Samples, build_datasets, document_numbers, kept_index, micro_batches
+from tasks.pretrain.batches import Batch, Samples, build_datasets, document_numbers, index_cache, micro_batches
 from tasks.pretrain.prefetch import Prefetch
 from tasks.pretrain.spec import BatchWarmup, PretrainSpec
+from tasks.pretrain.train_step import Training
 from tasks.pretrain.trainer import Trainer
-from tasks.pretrain.training import Training
 from tests.pretrain.alone import alone
 from tests.pretrain.order import BATCH, LAYOUTS, STEPS
 from tests.pretrain.tiny import END, VOCABULARY, make_shards, metrics, pretrain_job, tiny_spec, write_shards
@@ -41,10 +41,10 @@ def test_every_layout_reads_the_same_samples_at_each_step(tmp_path: Path) -> Non
     data = [make_shards(tmp_path / "data"), of_one_token(tmp_path / "more", 1, 30)]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     command = [*torchrun, "-m", "tests.pretrain.order", str(tmp_path), *map(str, data)]
-    ended = subprocess.run(
+    completed = subprocess.run(
         command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
     )
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert completed.returncode == 0, completed.stderr[-3000:]
     found = json.loads((tmp_path / "order.json").read_text())
     dataset, _ = build_datasets(tiny_spec(steps=STEPS, global_batch=BATCH), data, VOCABULARY, tmp_path / "alone")
     for number, layout in enumerate(LAYOUTS):
@@ -66,11 +66,11 @@ def test_another_seed_is_another_order(tmp_path: Path) -> None:
 
 
 def test_an_index_that_was_cut_short_is_made_anew(tmp_path: Path) -> None:
-    """Megatron reads it if it is there: of zeros, which a power cut can leave, it would be the first sample forever."""
+    """Megatron reads it if it exists: zeros, as after a power failure, would give the first sample forever."""
     data = [make_shards(tmp_path / "data")]
 
     def sequences() -> list[list[int]]:
-        with kept_index(tmp_path / "index") as index:
+        with index_cache(tmp_path / "index") as index:
             return rows(build_datasets(tiny_spec(), data, VOCABULARY, index)[0])
 
     expected = sequences()
@@ -111,19 +111,19 @@ def test_a_data_set_without_training_text_is_passed_over(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("train", "held_out", "weights", "said"),
+    ("train", "held_out", "weights", "message"),
     [
         ([], [50], [1.0], "there is no text to train on: .*none have 0 training tokens"),
         ([100], [], [1.0], "there is no text to validate on: .*none has 0 held-out tokens; hold out more of it"),
-        ([], [50], [0.3, 0.7], r"data_weights \[0.3, 0.7\]: .*none has 0 training tokens; give it the weight 0"),
+        ([], [50], [0.3, 0.7], r"data_weights \[0.3, 0.7\]: .*none has 0 training tokens; set its weight to 0"),
     ],
 )
 def test_data_sets_with_nothing_in_them_are_named(
-    tmp_path: Path, train: list[int], held_out: list[int], weights: list[float], said: str
+    tmp_path: Path, train: list[int], held_out: list[int], weights: list[float], message: str
 ) -> None:
     data = [of_lengths(tmp_path / "none", train, held_out), of_one_token(tmp_path / "much", 1, 20)]
     spec = tiny_spec(data_weights=weights)
-    with pytest.raises(StageError, match=said):
+    with pytest.raises(StageError, match=message):
         build_datasets(spec, data[: len(weights)], VOCABULARY, tmp_path / "index")
 
 
@@ -131,7 +131,7 @@ def test_data_sets_with_nothing_in_them_are_named(
 
 
 def of_one_token(folder: Path, token: int, documents: int, tokenizer_digest: str = "0" * 64) -> Path:
-    """A data set that can be told by its tokens."""
+    """A data set that can be identified by its tokens."""
     row = np.full(100, token)
     return write_shards(folder, [row] * documents, [row] * 4, tokenizer_digest)
 
@@ -144,7 +144,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def origins(spec: PretrainSpec, data: list[Path], cache: Path) -> list[int]:
-    """Which data set each sample of the run is of."""
+    """The data set of each sample of the run."""
     dataset, _ = build_datasets(spec, data, VOCABULARY, cache)
     return [int(dataset[index]["tokens"][0]) for index in range(spec.samples_at(spec.steps))]
 
@@ -173,7 +173,7 @@ def test_a_blend_of_few_samples_can_be_read_to_its_end(
 
 
 def test_no_data_set_is_read_twice_before_all_of_it_was_read_once(tmp_path: Path) -> None:
-    """In its share, a data set is read epoch after epoch."""
+    """A data set is repeated as often as its share requires."""
     data = [make_shards(tmp_path / "rising"), of_one_token(tmp_path / "ones", 1, 40)]
     spec = tiny_spec(data_weights=[0.5, 0.5], steps=60)  # of the first: 120 of 124 samples
     dataset, _ = build_datasets(spec, data, VOCABULARY, tmp_path / "index")
@@ -294,7 +294,7 @@ def test_the_position_is_the_sum_of_the_batches(spec: PretrainSpec, step: int) -
 
 
 class Shelf:
-    """Something to read from, slowly, that notes what was read."""
+    """A slow data source that records what was read."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds, self.read_spans = seconds, list[range]()

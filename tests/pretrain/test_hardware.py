@@ -1,4 +1,4 @@
-"""What this machine is found to have, from files as the drivers write them."""
+"""Hardware detection, from files in the drivers' format."""
 
 import os
 from pathlib import Path

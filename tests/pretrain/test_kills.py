@@ -1,4 +1,4 @@
-"""`make survive`: many kills, with the engine under torchrun and without; prints where they hit."""
+"""`make survive`: many kills, with and without torchrun; prints the phases in which they hit."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Layouts: what is legal, what is said of one that is not, and the nearest that is."""
+"""Layouts: which are valid, the errors of others, and the nearest valid one."""
 
 import itertools
 from typing import Any
@@ -72,7 +72,7 @@ def test_no_two_layouts_of_as_many_processes_have_one_name(world: int, model: Mo
 
 @given(any_layout)
 def test_a_layout_s_words_are_what_a_recipe_says(layout: Layout) -> None:
-    assert Layout.model_validate(yaml.safe_load(layout.words())["layout"]) == layout
+    assert Layout.model_validate(yaml.safe_load(layout.as_yaml())["layout"]) == layout
 
 
 @given(any_layout, any_layout)
@@ -87,7 +87,7 @@ def test_a_layout_is_no_part_of_a_run_s_identity() -> None:
     assert one.identity() == other.identity()
 
 
-# -- what is not legal -------------------------------------------------------------------------------
+# -- invalid layouts -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_a_layout_is_no_part_of_a_run_s_identity() -> None:
         (Layout(processes=3, expert=3, micro_batch=1), MIXTURE, "expert", "model.experts.count (8)"),
         (Layout(processes=4, expert=8), MIXTURE, "expert", "tensor x context x data, by expert x expert_tensor (4)"),
         (Layout(processes=4, expert=2, expert_tensor=2), MIXTURE, "expert_tensor", "must divide tensor (1)"),
-        (Layout(processes=2, tensor=2, expert=2), MIXTURE, "sequence_parallel", "needed with experts"),
+        (Layout(processes=2, tensor=2, expert=2), MIXTURE, "sequence_parallel", "required with experts"),
         (Layout(processes=2, tensor=2, sequence_parallel=True), MIXTURE, "expert_tensor", "as tensor (2), or expert"),
-        (Layout(processes=3, micro_batch=1), DENSE, "micro_batch", "data parallel size (3) must divide the global"),
+        (Layout(processes=3, micro_batch=1), DENSE, "micro_batch", "data parallel size (3), must divide the global"),
         (Layout(pipeline=4, processes=4, virtual_pipeline=2, micro_batch=32), DENSE, "virtual_pipeline", "(2) must"),
     ],
 )

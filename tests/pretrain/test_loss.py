@@ -1,4 +1,4 @@
-"""Cross-entropy a piece at a time, against logits that are held whole and torch's own cross-entropy."""
+"""Piecewise cross-entropy, compared with torch's over all logits."""
 
 from pathlib import Path
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.multiprocessing.spawn import start_processes
 
 from tasks.pretrain import loss
-from tasks.pretrain.loss import FusedLossGPTModel, linear_cross_entropy
+from tasks.pretrain.loss import linear_cross_entropy
+from tasks.pretrain.megatron_hooks import FusedLossGPTModel
 from tasks.pretrain.model import build_model, transformer_config
 from tests.pretrain.alone import alone
 from tests.pretrain.footprint import peak
@@ -103,7 +104,7 @@ def test_a_micro_batch_that_does_not_count_has_no_gradient() -> None:
 
 def test_a_gradient_that_does_not_follow_the_mask_is_refused() -> None:
     hidden, weight, labels, mask = problem(20, 8, 30)
-    with pytest.raises(RuntimeError, match="not a multiple of the mask"):
+    with pytest.raises(RuntimeError, match="not a multiple of their mask"):
         linear_cross_entropy(hidden, weight, labels, mask).square().sum().backward()
 
 
@@ -163,7 +164,7 @@ def test_the_model_loses_and_learns_as_megatrons_own(tied: bool) -> None:
 
 
 def _rank(rank: int, folder: str) -> None:
-    """One of two ranks with half of the vocabulary each: what it finds, beside what one process finds."""
+    """One of two ranks with half of the vocabulary each, compared with one process."""
     torch.set_num_threads(1)
     loss.PIECE_BYTES, loss.TILE_BYTES = 7 * 45 * 4, 3 * 45 * 4
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)

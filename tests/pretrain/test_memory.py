@@ -1,4 +1,4 @@
-"""The estimate of a run's memory: against the real model's tensors, and by what it must obey."""
+"""The memory estimate, compared with the real model's tensors, and its invariants."""
 
 import json
 import os
@@ -114,7 +114,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Memory]
     folder = tmp_path_factory.mktemp("footprints")
     (folder / "specs.json").write_text(json.dumps([wanted.model_dump(mode="json") for wanted in TOGETHER.values()]))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    ended = subprocess.run(
+    completed = subprocess.run(
         [*torchrun, "-m", "tests.pretrain.footprint", str(folder)],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -122,7 +122,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Memory]
         text=True,
         check=False,
     )
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert completed.returncode == 0, completed.stderr[-3000:]
     found = json.loads((folder / "footprints.json").read_text())
     return {name: [Memory(**rank) for rank in ranks] for name, ranks in zip(TOGETHER, found, strict=True)}
 
@@ -149,7 +149,7 @@ def test_a_gpu_takes_what_is_estimated(model: str, recompute: str) -> None:
     assert_close(estimate(wanted, 32768, GPU), footprint(wanted))
 
 
-# -- what an estimate must obey ----------------------------------------------------------------------
+# -- invariants ----------------------------------------------------------------------
 
 
 @given(
@@ -186,7 +186,7 @@ def test_the_stages_of_a_pipeline_have_all_the_weights_between_them() -> None:
 
 
 def test_a_model_s_state_is_18_bytes_a_weight_in_16_bits_and_16_in_32() -> None:
-    """bf16 weights, fp32 gradients, fp32 master weights and two moments: Megatron's own account."""
+    """bf16 weights, fp32 gradients, fp32 master weights and two moments: as documented by Megatron."""
     weights = MODELS["plain"].parameters(512)
     for precision, each in (("bf16", 2 + 4 + 4 + 8), ("fp32", 4 + 4 + 8)):
         found = estimate(spec("plain", precision=precision), 512)

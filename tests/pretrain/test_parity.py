@@ -83,7 +83,7 @@ def test_a_layout_trains_the_same_model(some: Path, subject: str, layout: Layout
 @pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("world", [1, 2, 4, 8])
 def test_every_legal_layout_trains_the_same_model(tmp_path: Path, world: int) -> None:
-    """The whole matrix; its outcome is in the README's table and in tests/pretrain/PARITY.md."""
+    """The whole matrix; its outcome is in docs/testing.md's table and in tests/pretrain/PARITY.md."""
     cases = [
         (name, layout)
         for name, subject in SUBJECTS.items()

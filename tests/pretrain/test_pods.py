@@ -1,4 +1,4 @@
-"""`make survive`: a pretraining whose pod is killed, and goes on in another with a disk of its own."""
+"""`make survive`: a pretraining pod is killed, and the run continues in another with its own disk."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run that ended before its time continues from its newest checkpoint, bit for bit."""
+"""An interrupted run continues from its newest checkpoint, bit for bit."""
 
 import json
 import os
@@ -93,8 +93,8 @@ def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_used(data: Path, 
         stream.seek(-1, os.SEEK_END)
         stream.write(b"\xff")
     engine(job).succeed()
-    said = (job / "rank-0.txt").read_text()
-    assert f"checkpoint {newest} is damaged: __1_0.distcp was changed. It is kept as" in said
+    output = (job / "rank-0.txt").read_text()
+    assert f"checkpoint {newest} is damaged: __1_0.distcp was changed. It is kept as" in output
     assert outcome(job) == outcome(reference)
 
 
@@ -116,7 +116,7 @@ def test_a_layout_may_be_changed_between_two_starts(data: Path, tmp_path: Path) 
 
 
 def test_a_disk_that_is_full_ends_the_run_with_a_word(data: Path, tmp_path: Path) -> None:
-    """Here the limit is on the size of a file; both are an OSError to the writer in the background."""
+    """Uses a limit on file size; like a full disk it is an OSError in the background thread."""
     spec = tiny_spec(steps=2000, checkpoints=CheckpointPolicy(every=4), layout=Layout(micro_batch=2))
     job = pretrain_job(tmp_path / "full", data, spec)
     ranks = run_to_step(job, 6)
@@ -126,4 +126,4 @@ def test_a_disk_that_is_full_ends_the_run_with_a_word(data: Path, tmp_path: Path
     error = json.loads((job / "result.json").read_text())["error"]
     assert "could not be written" in error
     assert "File too large" in error
-    assert "Make room there, or lower checkpoints.keep_last" in error
+    assert "Free disk space, or lower checkpoints.keep_last" in error

@@ -1,4 +1,4 @@
-"""What a pretraining spec refuses, and what it counts."""
+"""What a pretraining spec rejects, and what it computes."""
 
 from typing import Any
 

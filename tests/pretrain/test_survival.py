@@ -1,4 +1,4 @@
-"""A rank of a real pretraining run dies: the launcher says which, starts again, and nothing is lost."""
+"""A rank of a real pretraining run dies: the launcher names it, restarts, and nothing is lost."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from infra.heartbeat import read_beats
-from infra.launch import Engine, Survival, run_engine
+from infra.launch import Engine, run_engine
 from tasks.manifest import read_manifest
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.spec import CheckpointPolicy
@@ -28,7 +28,7 @@ def train(job: Path, data: Path) -> Path:
     spec = tiny_spec(steps=STEPS, layout=Layout(processes=2, micro_batch=2), checkpoints=CheckpointPolicy(every=5))
     request = json.loads((pretrain_job(job, data, spec) / "spec.json").read_text())
     engine = Engine("pretrain", "tasks.pretrain.train", "1")
-    return run_engine(engine, job, request, title="pretrain", processes=2, survival=Survival(max_restarts=1))
+    return run_engine(engine, job, request, title="pretrain", processes=2, max_restarts=1)
 
 
 def kill_rank_1_in_mid_run(job: Path) -> None:
@@ -50,8 +50,8 @@ def test_a_killed_rank_is_replaced_and_the_losses_are_those_of_an_undisturbed_ru
     killer.start()
     output = train(tmp_path / "killed", data)
     killer.join()
-    told = r"pretrain: rank 1 was killed by SIGKILL .* at step \d+, [\w-]+; starting again .* restart 1 of 1"
-    assert re.search(told, capfd.readouterr().err)
+    pattern = r"pretrain: rank 1 was killed by SIGKILL .* at step \d+, [\w-]+; starting again .* restart 1 of 1"
+    assert re.search(pattern, capfd.readouterr().err)
     assert metrics(tmp_path / "killed") == metrics(tmp_path / "undisturbed")
     assert read_manifest(output).digest == read_manifest(undisturbed).digest
     assert not processes_of(tmp_path / "killed")

@@ -1,4 +1,4 @@
-"""The pretraining engine, run as it is run: torchrun, Megatron-Core, real files."""
+"""The pretraining engine, end to end: torchrun, Megatron-Core, real files."""
 
 import json
 from pathlib import Path

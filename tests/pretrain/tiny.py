@@ -37,7 +37,7 @@ def tiny_spec(**changes: Any) -> PretrainSpec:
 
 
 def make_shards(folder: Path, tokenizer_digest: str = "0" * 64) -> Path:
-    """Rising numbers with gaps: a sequence that a model learns in a few steps."""
+    """Increasing numbers with gaps, which a model learns in a few steps."""
     random = np.random.default_rng(0)
     train, held_out = (
         [np.cumsum(random.integers(1, 3, size=100)) % VOCABULARY for _ in range(documents)] for documents in (40, 8)
@@ -66,7 +66,7 @@ def write_shards(
         "eos_id": END,
         "tokenizer_digest": tokenizer_digest,
     }
-    write_manifest(folder, "tokenized_corpus", facts, {}, {})
+    write_manifest(folder, "tokenized_corpus", facts)
     return folder
 
 
@@ -98,7 +98,7 @@ def start(job: Path) -> subprocess.Popen[bytes]:
 
 
 def kill_tree(pid: int) -> None:
-    """kill -9 for torchrun and its workers, which are in sessions of their own."""
+    """kill -9 torchrun and its workers, which are in their own sessions."""
     agent = psutil.Process(pid)
     agent.suspend()  # it starts no more of them
     for process in [*agent.children(recursive=True), agent]:
@@ -111,7 +111,7 @@ def train(job: Path) -> None:
 
 
 def metrics(job: Path) -> dict[int, dict[str, float]]:
-    """Each step's metrics, without those that say how fast it was."""
+    """Each step's metrics, without those about speed."""
     lines = [json.loads(line) for line in (job / "metrics.jsonl").read_text().splitlines()]
     steps = [line["step"] for line in lines]
     assert steps == sorted(set(steps)), "a step was recorded twice"

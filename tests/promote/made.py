@@ -31,7 +31,7 @@ def seal(directory: Path, kind: type[Artifact], facts: Mapping[str, Any], files:
     directory.mkdir(parents=True)
     for name, text in files.items():
         (directory / name).write_text(text)
-    write_manifest(directory, kind.kind, dict(facts), {}, {})
+    write_manifest(directory, kind.kind, dict(facts))
     return directory
 
 
@@ -114,7 +114,8 @@ def decided(directory: Path, *reports: Path, **spec: Any) -> Path:
 
 
 def published(directory: Path, of: Path, **parts: Path) -> Path:
-    return run(publish, PublishedModel, directory, {"name": NAME}, model=of, **parts)
+    named = {f"parts_{name}": path for name, path in parts.items()}
+    return run(publish, PublishedModel, directory, {"name": NAME}, model=of, **named)
 
 
 def promoted(directory: Path, decision: Path, published: Path) -> Path:

@@ -105,7 +105,7 @@ def test_where_less_is_better_the_lower_one_is_promoted(tmp_path: Path, models: 
         facts = read_manifest(each).facts | {"metrics": less}
         told = json.loads((each / "report.json").read_text()) | {"metrics": less}
         (each / "report.json").write_text(json.dumps(told))
-        write_manifest(each, "eval_report", facts, {}, {})
+        write_manifest(each, "eval_report", facts)
     output = decided(tmp_path / "decide", *reports, metric="sums.right", margin=0.1)
     assert read(output, "decision.json")["outcome"] == "promoted"
 
@@ -114,7 +114,7 @@ def test_where_less_is_better_the_lower_one_is_promoted(tmp_path: Path, models: 
     ("name", "said"),
     [
         ("sums.wrong", "has no such metric; it has old.bits_per_byte, .*, sums.right"),
-        ("sums.distinct", "it has no single items"),
+        ("sums.distinct", "it has no values per item"),
     ],
 )
 def test_a_metric_that_cannot_be_compared_is_an_error_that_names_those_that_can(
@@ -168,7 +168,7 @@ def edit(report: Path, name: str, old: str, new: str) -> None:
     assert old in text
     (report / name).write_text(text.replace(old, new, 1))
     facts = read_manifest(report).facts
-    write_manifest(report, "eval_report", facts, {}, {})
+    write_manifest(report, "eval_report", facts)
 
 
 def test_a_diverged_model_is_rejected_even_if_it_is_the_first(tmp_path: Path, models: tuple[Path, Path]) -> None:
@@ -184,7 +184,7 @@ def test_a_diverged_model_is_rejected_even_if_it_is_the_first(tmp_path: Path, mo
     ("name", "old", "new", "said"),
     [
         ("documents.jsonl", "corpus-7", "corpus-x", "40 held-out documents, the champion 40, and 2 of them"),
-        ("completions.jsonl", "sums-7", "sums-x", "2 of them are one's alone"),
+        ("completions.jsonl", "sums-7", "sums-x", "2 of them only one model has"),
         ("report.json", '"seed": 0', '"seed": 1', "evaluate.seed is 0 for the candidate and 1 for the champion"),
     ],
 )

@@ -14,10 +14,11 @@ from infra.tracking.flyte import LOST_S
 from infra.tracking.store import tracking_uri
 from tasks.promote.lease import LEASE_S, LEASE_TAG, RETRY_S, release, take
 from tests.tracking.conftest import Server, free_port
-from workflows.alone import alone
+from workflows.lock import exclusive
 
 HOLD = (
-    "import sys; from workflows.alone import alone\nwith alone('m', 'wait'): print('in', flush=True); sys.stdin.read()"
+    "import sys; from workflows.lock import exclusive\n"
+    "with exclusive('m', 'wait'): print('in', flush=True); sys.stdin.read()"
 )
 
 
@@ -100,9 +101,9 @@ def test_a_run_elsewhere_is_seen_and_its_end_too(tmp_path: Path, monkeypatch: py
             [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
     assert process.stdout and process.stdin and process.stdout.readline() == "in\n"
-    with alone("m", "skip") as free:
+    with exclusive("m", "skip") as free:
         assert not free
     process.stdin.close()
     assert process.wait(LEASE_S) == 0
-    with alone("m", "skip") as free:
+    with exclusive("m", "skip") as free:
         assert free

@@ -12,7 +12,7 @@ from infra.tracking.store import tracking_uri
 from tasks.artifacts import Corpus, HFModel, Promotion
 from tasks.job import StageError
 from tasks.manifest import read_manifest
-from tasks.promote.ledger import LedgerError, champion, generations, load, newest_accepted
+from tasks.promote.ledger import LedgerError, champion, generations, load
 from tasks.publish.aliases import CHAMPION, OUTCOME_TAG, PREVIOUS, version_at, versions
 from tasks.publish.champion import ChampionChanged, promote, roll_back
 from tests.promote.made import (
@@ -64,10 +64,10 @@ def test_what_was_rolled_back_is_not_gone_on_from(home: Path, tmp_path: Path) ->
     day(tmp_path, "one", None)
     day(tmp_path, "two", "one", old=1.9, new=1.9)
     day(tmp_path, "three", "two")
-    assert newest_accepted(generations(NAME)) == generations(NAME)[2]
+    assert [each.version for each in generations(NAME) if each.accepted] == [1, 2, 3]
     roll_back(NAME)
     assert outcomes() == ["promoted", "rolled_back", "rolled_back"]
-    assert newest_accepted(generations(NAME)) == generations(NAME)[0]
+    assert [each.version for each in generations(NAME) if each.accepted] == [1]
     day(tmp_path, "four", "one", old=1.9, new=1.9)
     assert (standing(), outcomes()[-1]) == ([4, 1], "promoted")
 
@@ -75,7 +75,7 @@ def test_what_was_rolled_back_is_not_gone_on_from(home: Path, tmp_path: Path) ->
 def test_a_version_counts_from_its_outcome_on(home: Path, tmp_path: Path) -> None:
     published(tmp_path / "publish", model(tmp_path / "model"))
     assert len(versions(NAME)) == 1
-    assert generations(NAME) == [] and newest_accepted([]) is None and champion(NAME) is None
+    assert generations(NAME) == [] and champion(NAME) is None
 
 
 def test_a_promotion_cut_off_before_its_last_tag_is_repeated_to_the_same_end(home: Path, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_registry_that_was_emptied_is_said_to_be(
     decision, version = decided(tmp_path / "d", report(tmp_path / "eval", made)), published(tmp_path / "p", made)
     shutil.copy(empty_store, tmp_path / "other.db")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'other.db'}")
-    with pytest.raises(StageError, match=r"it is another registry .* or it was emptied"):
+    with pytest.raises(StageError, match=r"published to another registry, or this one was emptied"):
         promoted(tmp_path / "promote", decision, version)
 
 
@@ -141,13 +141,17 @@ def test_a_part_that_is_gone_or_another_is_an_error_with_a_way_out(home: Path, t
     day(tmp_path, "one", None)
     (generation,) = generations(NAME)
     (tmp_path / "one" / "model.safetensors").unlink()
-    with pytest.raises(LedgerError, match=r"the model .* cannot be had: .*Put its files back"):
+    with pytest.raises(LedgerError, match=r"the model .* cannot be loaded: .*Put its files back"):
         load(generation.part("model"))
     shutil.rmtree(tmp_path / "corpus-one")
-    with pytest.raises(LedgerError, match="begin anew under another name"):
+    with pytest.raises(LedgerError, match="start over under another name"):
         load(generation.part("corpus"))
     corpus(tmp_path / "another").rename(tmp_path / "corpus-one")
-    with pytest.raises(LedgerError, match="that the registry says is there"):
+    with pytest.raises(LedgerError, match="that the registry expects there"):
+        load(generation.part("corpus"))
+    shutil.rmtree(tmp_path / "corpus-one")
+    model(tmp_path / "corpus-one")
+    with pytest.raises(LedgerError, match=r"has the hf_model .* not the corpus"):
         load(generation.part("corpus"))
     with pytest.raises(LedgerError, match="does not say which checkpoint it was made of"):
         generation.part("checkpoint")

@@ -22,9 +22,13 @@ METRICS = {
 }
 
 
+# the stage's inputs by the names of these artifacts
+INPUTS = {"base": "models.0", "corpus": "parts.corpus", "eval_base": "reports.0", "eval_grpo": "reports.1"}
+
+
 @dataclass
 class Chain:
-    """Artifact directories by input name, and their manifests."""
+    """Artifact directories by name, and their manifests."""
 
     paths: dict[str, Path]
     manifests: dict[str, Manifest]
@@ -32,7 +36,10 @@ class Chain:
     def job(self, directory: Path, spec: dict[str, Any], *inputs: str) -> Path:
         """A job directory for the engine, as infra.launch writes it."""
         directory.mkdir(parents=True)
-        told = {name: {"path": str(self.paths[name]), "digest": self.manifests[name].digest} for name in inputs}
+        told = {
+            INPUTS.get(name, name): {"path": str(self.paths[name]), "digest": self.manifests[name].digest}
+            for name in inputs
+        }
         request = {"stage": "publish", "kind": "published_model", "spec": spec, "inputs": told}
         (directory / "spec.json").write_text(json.dumps(request))
         return directory
@@ -41,14 +48,14 @@ class Chain:
 @pytest.fixture(scope="session")
 def sealed(tmp_path_factory: pytest.TempPathFactory) -> Chain:
     root = tmp_path_factory.mktemp("run")
-    paths = {name: root / name for name in ("corpus", "model", "from_base", "eval_base", "eval_grpo")}
+    paths = {name: root / name for name in ("corpus", "model", "base", "eval_base", "eval_grpo")}
     made: dict[str, Manifest] = {}
     paths["corpus"].mkdir()
     (paths["corpus"] / "train-00000.txt").write_text("text")
     source = {"source": {"kind": "folder", "path": "/home/someone/private/books"}, "hf_token": "s3cr3t"}
     made["corpus"] = write_manifest(paths["corpus"], "corpus", {"documents": 5}, source, {})
     for name, label, parents in (
-        ("from_base", "base", {"data": made["corpus"].digest}),
+        ("base", "base", {"data": made["corpus"].digest}),
         ("model", "grpo", {"model": "", "corpus": made["corpus"].digest}),
     ):
         tiny_model(paths[name], seed=len(made))
@@ -57,9 +64,9 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Chain:
         (paths[name] / "record" / "metrics.jsonl").write_text("{}\n")
         facts = json.loads((paths[name] / "manifest.json").read_text())["facts"] | {"label": label}
         if "model" in parents:
-            parents = parents | {"model": made["from_base"].digest}
+            parents = parents | {"model": made["base"].digest}
         made[name] = write_manifest(paths[name], "hf_model", facts, {"steps": 50, "learning_rate": 1e-4}, parents)
-    for name, of in (("eval_base", "from_base"), ("eval_grpo", "model")):
+    for name, of in (("eval_base", "base"), ("eval_grpo", "model")):
         paths[name].mkdir()
         facts = {"label": name.removeprefix("eval_"), "model_digest": made[of].digest, "metrics": METRICS}
         made[name] = write_manifest(paths[name], "eval_report", facts, {}, {"model": made[of].digest})

@@ -24,7 +24,7 @@ from tasks.publish.spec import PublishSpec
 from tests.publish.conftest import METRICS, Chain, publish
 from tests.tracking.conftest import free_port
 
-ALL = ("model", "from_base", "corpus", "eval_base", "eval_grpo")
+ALL = ("model", "base", "corpus", "eval_base", "eval_grpo")
 SPEC = {"name": "baton-test", "alias": "champion", "description": "A **tiny** model.", "license": "mit"}
 
 
@@ -87,7 +87,7 @@ def test_the_card_shows_the_models_side_by_side_and_what_made_them(published: Pa
     assert "| metric | base | grpo | better |" in text
     assert "| sums.right | 50.0 % ± 1.0 | 50.0 % ± 1.0 | higher |" in text
     assert "base → grpo" in text
-    for manifest in (sealed.manifests[name] for name in ("corpus", "from_base", "model")):
+    for manifest in (sealed.manifests[name] for name in ("corpus", "base", "model")):
         assert manifest.digest in text
     assert "learning_rate: 0.0001" in text
 
@@ -136,7 +136,7 @@ def test_the_same_content_is_the_same_version(home: Path, sealed: Chain, tmp_pat
 
 def test_another_model_is_the_next_version(home: Path, sealed: Chain, tmp_path: Path) -> None:
     work(open_job(sealed.job(tmp_path / "job", SPEC, "model")))
-    other = Chain({"model": sealed.paths["from_base"]}, {"model": sealed.manifests["from_base"]})
+    other = Chain({"model": sealed.paths["base"]}, {"model": sealed.manifests["base"]})
     work(open_job(other.job(tmp_path / "other", SPEC, "model")))
     assert versions("baton-test") == ["1", "2"]
     assert str(MlflowClient(tracking_uri()).get_model_version_by_alias("baton-test", "champion").version) == "2"
@@ -148,7 +148,7 @@ def test_weights_are_linked_and_small_files_copied(home: Path, tmp_path: Path, s
     (model / "config.json").write_text("{}")
     (model / "model.safetensors").write_bytes(b"x" * (1 << 20))
     facts = sealed.manifests["model"].facts
-    large = Chain({"model": model}, {"model": write_manifest(model, "hf_model", facts, {}, {})})
+    large = Chain({"model": model}, {"model": write_manifest(model, "hf_model", facts)})
     work(open_job(large.job(tmp_path / "job", {"name": "large"}, "model")))
     output = tmp_path / "job" / "output"
     assert output.joinpath("model.safetensors").samefile(model / "model.safetensors")
@@ -159,7 +159,7 @@ def test_a_changed_model_is_refused(home: Path, tmp_path: Path, sealed: Chain) -
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
-    changed = Chain({"model": model}, {"model": write_manifest(model, "hf_model", {}, {}, {})})
+    changed = Chain({"model": model}, {"model": write_manifest(model, "hf_model", {})})
     (model / "config.json").write_text("{ }")
     with pytest.raises(ArtifactError, match=r"config\.json has 3 bytes, not 2"):
         work(open_job(changed.job(tmp_path / "job", SPEC, "model")))

@@ -25,7 +25,7 @@ from tasks.artifacts import (
     Tokenizer,
 )
 from tasks.job import Job
-from tasks.manifest import write_manifest
+from tasks.manifest import read_manifest, write_manifest
 from tasks.report.report import work
 from tasks.seeds import without_seed
 from tests.promote.made import metric
@@ -261,7 +261,11 @@ def example_execution(name: str = "20261121-033000-abcdef") -> str:
 def make_report(job_dir: Path, inputs: Mapping[str, Path], **spec: str) -> Path:
     """Run the engine's work on artifacts; returns the output directory."""
     job_dir.mkdir(parents=True, exist_ok=True)
-    entries = {name: {"path": str(path), "digest": made_of(path)} for name, path in inputs.items()}
+    entries: dict[str, dict[str, str]] = {}
+    for name, path in inputs.items():
+        group = {"hf_model": "models", "eval_report": "reports"}.get(read_manifest(path).kind, "parts")
+        key = name if group == "parts" else str(len([each for each in entries if each.startswith(group)]))
+        entries[f"{group}.{key}"] = {"path": str(path), "digest": made_of(path)}
     job = Job(job_dir, "report", "report", {"title": "A run", "execution": ""} | spec, entries)
     work(job)
     return job.output

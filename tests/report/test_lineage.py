@@ -1,8 +1,8 @@
 from pathlib import Path
 
 from tasks.manifest import Manifest
+from tasks.pages.source import Source
 from tasks.report.lineage import layout, lineage
-from tasks.report.source import Source
 
 
 def source(name: str, *parents: str, digest: str = "") -> Source:

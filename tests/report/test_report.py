@@ -6,10 +6,10 @@ import pytest
 
 from infra.tracking.spool import FINISHED, StageRun, execution_folder, write_stage
 from tasks.manifest import ArtifactError, verify
-from tasks.report.blocks import Table
+from tasks.pages.blocks import Table
 from tasks.report.times import times
+from tests.pages.reading import Reading
 from tests.report.example import RATES, example_execution, example_run, make_report
-from tests.report.reading import Reading
 
 WORSE = RATES | {"grpo": (0.20, 0.90, 0.23, 2.61)}
 
@@ -80,7 +80,7 @@ def test_a_model_that_became_worse_is_shown_as_one(tmp_path: Path) -> None:
     output = make_report(tmp_path / "job", example_run(tmp_path / "run", WORSE))
     text = (output / "report.md").read_text()
     assert "grpo against dpo, the model it started from: 1 better, 2 worse, 1 unknown." in text
-    assert re.search(r"sums.right .*\| ✗ -29.7 points ± \d", text)
+    assert re.search(r"sums.right .*\| ✗ −29.7 points ± \d", text)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_the_times_are_those_of_the_execution(run: dict[str, Path], tmp_path: Pa
     text = (make_report(tmp_path / "job", run, execution=example_execution()) / "report.md").read_text()
     assert re.search(r"corpus +\| +0.0 s \| from the cache", text)
     assert re.search(r"pretrain +\| 3 min 35 s \| finished", text)
-    assert re.search(r"from start to here \| +9 min 26 s", text)
+    assert re.search(r"total so far +\| +9 min 26 s", text)
     assert "execution 20261121-033000-abcdef · commit 1f1f1f1f1f with changes" in text
     assert not re.search(r"\| report ", text)  # it is still being made
 

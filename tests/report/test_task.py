@@ -36,15 +36,15 @@ def after_everything(
     spec: ReportSpec, corpus: Corpus, models: list[HFModel], reports: list[EvalReport], tokenizer: Tokenizer,
     shards: TokenizedCorpus, checkpoint: MegatronCheckpoint, published: PublishedModel,
 ) -> Report:  # fmt: skip
-    return report(
-        spec=spec, corpus=corpus, models=models, reports=reports, tokenizer=tokenizer, shards=shards,
-        checkpoint=checkpoint, published=published,
-    )  # fmt: skip
+    parts = {
+        "corpus": corpus, "tokenizer": tokenizer, "shards": shards, "pretrain": checkpoint, "published": published,
+    }  # fmt: skip
+    return report(spec=spec, models=models, reports=reports, parts=parts)
 
 
 @workflow
 def after_nothing(spec: ReportSpec, corpus: Corpus) -> Report:
-    return report(spec=spec, corpus=corpus, models=[], reports=[])
+    return report(spec=spec, models=[], reports=[], parts={"corpus": corpus})
 
 
 def test_the_last_node_prints_the_report_of_every_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

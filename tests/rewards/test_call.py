@@ -1,4 +1,4 @@
-"""What a reward may return, without a process around it."""
+"""What a reward may return, without a subprocess."""
 
 import math
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Reward functions as people have them: in the shapes of TRL's documentation, Axolotl's examples and verl's scores.
+"""Reward functions in existing conventions: those of TRL's documentation, Axolotl's examples and verl's scores.
 
 Each is written anew here, as a file of its own, and runs as it stands.
 """
@@ -18,7 +18,7 @@ Scored = Callable[..., Scores]
 
 @pytest.fixture
 def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scored:
-    """Scores with functions of a file rewards.py."""
+    """Score with the functions of a file rewards.py."""
     monkeypatch.chdir(tmp_path)
 
     def score(text: str, *names: str, **batch: Any) -> Scores:

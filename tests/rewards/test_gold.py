@@ -1,4 +1,4 @@
-"""Each reward, tried on the rows' own answers before anything is trained."""
+"""Rewards are checked on the rows' own answers before training."""
 
 from pathlib import Path
 from typing import Any

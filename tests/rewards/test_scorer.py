@@ -1,4 +1,4 @@
-"""Scoring completions with users' functions, in processes of their own."""
+"""Completions are scored by users' functions in subprocesses."""
 
 import os
 import time
@@ -19,7 +19,7 @@ Write = Callable[[str, str], Path]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes a file of the user's, in the current directory."""
+    """Write a user's file in the current directory."""
     monkeypatch.chdir(tmp_path)
 
     def written(name: str, text: str) -> Path:
@@ -166,7 +166,7 @@ def test_a_function_does_not_find_baton_s_own_packages(write: Write) -> None:
     assert scored("ours.py:f", completions=[""]).total == [1.0]
 
 
-def test_what_a_model_writes_is_not_run(write: Write, tmp_path: Path) -> None:
+def test_completions_are_not_executed(write: Write, tmp_path: Path) -> None:
     write("plain.py", "def f(completions): return [float(len(one)) for one in completions]\n")
     attack = f"$(touch {tmp_path}/ran)`touch {tmp_path}/ran`';\n__import__('os').system('touch {tmp_path}/ran')"
 
@@ -242,16 +242,16 @@ def gone(pid: int) -> bool:
         ("raise ValueError(completions[2])", r"ValueError: z \(bad.py, line 2: .*\), for row 1 of 3"),
         ("raise KeyError('k') if len(completions) > 1 else SystemExit(3)", r"for row 1 of 3"),
         ("if len(completions) > 1: raise KeyError('k')\n    return [1]",
-         r"KeyError: 'k' \(bad.py, line 2: .*these 3 rows together; for each of them alone it does not"),
+         r"KeyError: 'k' \(bad.py, line 2: .*these 3 rows together, but for none of them alone"),
         ("return [1.0]", "reward f returned 1 rewards for 3 completions"),
-        ("return 1.0", "reward f returned 1.0: a list with a number, or None, for each completion is wanted"),
-        ("return None", "reward f returned None: a list"),
-        ("return 'abc'", "reward f returned 'abc': a list"),
+        ("return 1.0", "reward f returned 1.0: expected a list of a number or None per completion"),
+        ("return None", "reward f returned None: expected a list"),
+        ("return 'abc'", "reward f returned 'abc': expected a list"),
         ("return [1, 'good', 1]", r"reward f returned 'good', which is neither a number nor None, for row 2 of 3"),
         ("return [1, 2, float('nan')]", "reward f returned nan for row 3 of 3 .*return None where"),
         ("return [10 ** 400, 2, 3]", "reward f returned inf for row 1 of 3"),
-        ("import os; os._exit(7)", "the process that runs reward f ended with exit code 7"),
-        ("import os; os.kill(os.getpid(), 9)", "the process that runs reward f was killed by SIGKILL"),
+        ("import os; os._exit(7)", "the process of reward f ended with exit code 7"),
+        ("import os; os.kill(os.getpid(), 9)", "the process of reward f was killed by SIGKILL"),
         ("import asyncio; raise asyncio.CancelledError", r"raised CancelledError \(bad.py, line 2: .*for row 1"),
         ("import nowhere_at_all", r"ModuleNotFoundError: No module named 'nowhere_at_all' \(bad.py, line 2"),
     ],
@@ -271,7 +271,7 @@ def test_a_function_that_takes_too_long_is_ended_and_its_line_named(write: Write
     start = time.monotonic()
 
     with pytest.raises(
-        StageError, match=r"reward f was not done within 0.5 s \(its timeout_s\).*slow.py, line 5, in helper"
+        StageError, match=r"reward f did not finish within 0.5 s \(its timeout_s\).*slow.py, line 5, in helper"
     ):
         scored({"function": "slow.py:f", "timeout_s": 0.5}, completions=["x"])
     assert time.monotonic() - start < 8
@@ -280,12 +280,12 @@ def test_a_function_that_takes_too_long_is_ended_and_its_line_named(write: Write
 def test_of_an_asynchronous_function_that_takes_too_long_no_line_of_ours_is_named(write: Write) -> None:
     write("slow.py", "import asyncio\nasync def f(completions):\n    await asyncio.sleep(600)\n")
 
-    with pytest.raises(StageError, match=r"not done within 0.5 s .*: it stands at selectors\.py"):
+    with pytest.raises(StageError, match=r"did not finish within 0.5 s .*: stuck at selectors\.py"):
         scored({"function": "slow.py:f", "timeout_s": 0.5}, completions=["x"])
 
 
 def test_a_figure_that_is_no_number_is_the_function_s_fault(write: Write) -> None:
-    """Beside the trainer's own it would read as a training that diverged."""
+    """Among the trainer's metrics it would look like diverged training."""
     write("bad.py", "def f(completions, log_metric):\n    log_metric('share', float('nan'))\n")
 
     with pytest.raises(StageError, match=r"reward f raised ValueError: log_metric\('share', nan\).*bad.py, line 2"):
@@ -295,7 +295,7 @@ def test_a_figure_that_is_no_number_is_the_function_s_fault(write: Write) -> Non
 def test_an_import_that_fails_says_where(write: Write) -> None:
     write("bad.py", "import json\njson.loads('{')\ndef f(completions): ...\n")
 
-    with pytest.raises(StageError, match=r"reward f: importing bad ends in JSONDecodeError: .*\(bad.py, line 2"):
+    with pytest.raises(StageError, match=r"reward f: importing bad raises JSONDecodeError: .*\(bad.py, line 2"):
         scored("bad.py:f", completions=[""])
 
 
@@ -331,19 +331,19 @@ def test_every_function_that_cannot_be_had_is_named(write: Write) -> None:
     ]
 
 
-def test_what_cannot_be_a_reward_is_said_before_it_is_called(write: Write) -> None:
+def test_what_cannot_be_a_reward_is_an_error_before_it_is_called(write: Write) -> None:
     write("other.py", "other = lambda text: 1.0\n")
 
-    with pytest.raises(StageError, match=r"other takes \(text\): a reward takes completions"):
+    with pytest.raises(StageError, match=r"other takes \(text\): a reward must take completions"):
         scored("other.py:other", completions=[""])
 
 
 def test_columns_of_another_length_and_of_no_json_are_refused(write: Write) -> None:
     write("plain.py", "def f(completions): return [1]\n")
 
-    with pytest.raises(StageError, match=r"for 1 completions there are \{'answer': 2\}"):
+    with pytest.raises(StageError, match=r"1 completions, but \{'answer': 2\}"):
         scored("plain.py:f", completions=[""], columns={"answer": ["4", "5"]})
-    with pytest.raises(StageError, match=r"text, numbers, lists and objects can be handed on: .*bytes"):
+    with pytest.raises(StageError, match=r"columns may contain text, numbers, lists and objects: .*bytes"):
         scored("plain.py:f", completions=[""], columns={"answer": [b"4"]})
 
 

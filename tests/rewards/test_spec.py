@@ -1,4 +1,4 @@
-"""Rewards as a recipe says them."""
+"""Rewards in a recipe."""
 
 import re
 from pathlib import Path
@@ -63,14 +63,14 @@ def test_how_it_is_reached_is_not_what_it_is() -> None:
     ("words", "said"),
     [
         ({}, "exactly one of function, math, match"),
-        ({"math": {}, "match": {}}, "this has math and match"),
+        ({"math": {}, "match": {}}, "got math and match"),
         ("sums.py:nothing", "function.name: 'sums.py:nothing': a function of sums.py: right, short"),
         ({"regex": {"pattern": "("}}, "regex.pattern: .*a regular expression in Python's syntax"),
         ({"json_schema": {"schema": {"type": "objekt"}}}, "json_schema.schema: .*objekt"),
-        ({"length": {}}, "give at_least, at_most or both"),
+        ({"length": {}}, "set at_least, at_most or both"),
         ({"length": {"at_least": 5, "at_most": 4}}, r"at least at_least \(5\)"),
         ({"judge": {"model": "m", "rubric": "r", "lowest": 3, "highest": 3}}, r"more than lowest \(3\)"),
-        ({"diversity": {}, "weight": 2.0}, "0 to 1: the part of the other rewards"),
+        ({"diversity": {}, "weight": 2.0}, "0 to 1: the largest fraction of the other rewards"),
     ],
 )
 def test_what_is_wrong_with_one(words: Any, said: str) -> None:
@@ -94,7 +94,7 @@ def test_several_have_names_of_their_own_and_one_that_counts() -> None:
     (same,) = rewards_problems([spec("match"), spec("match")])
     (alone,) = rewards_problems([spec("diversity")])
 
-    assert same.path == "1.name" and "rewards.0 has the same one; give one of the two another `name:`" in same.allowed
+    assert same.path == "1.name" and "rewards.0 has the same one; set `name:` of one of the two" in same.allowed
     assert "another reward beside diversity" in alone.allowed
     assert rewards_problems([spec("match"), spec({"match": {}, "name": "again"}), spec("diversity")]) == []
 

@@ -1,4 +1,4 @@
-"""Run the row engines by hand, as anyone can: a job directory with a spec.json, and the engine's words."""
+"""Run the row engines by hand: a job directory with a spec.json, and the engine's command."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ def both(rows: Path) -> list[dict[str, Any]]:
 
 
 def jsonl(path: Path, *rows: Any) -> Path:
-    """A file with a line for each row; text and bytes stand there as they are."""
+    """Write a file with one line per row; text and bytes are written unchanged."""
     lines = [row if isinstance(row, str | bytes) else json.dumps(row) for row in rows]
     path.write_bytes(b"".join((line.encode() if isinstance(line, str) else line) + b"\n" for line in lines))
     return path

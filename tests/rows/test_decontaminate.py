@@ -1,4 +1,4 @@
-"""No row to train on asks what a held-out row asks."""
+"""No training row has the prompt of a held-out row."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ INSTRUCTION = "Read the question below, think step by step, and write the answer
 
 
 def evidence(held_out: dict[str, Any], row: dict[str, Any], others: int = 0, shared: str = "") -> str:
-    """The rule that a row breaks, among `others` with some text."""
+    """The rule that a row violates, beside `others`."""
     known = HeldOut([held_out])
     for other in [row, *({"prompt": f"{shared} {number}"} for number in range(others))]:
         known.note(other)
@@ -87,7 +87,7 @@ def test_found_is_what_a_search_for_the_words_finds(one: list[str], other: list[
 
 
 def near_copies(folder: Path) -> Path:
-    """300 questions, each twice: as it is and within a longer prompt."""
+    """300 questions, each twice: alone and within a longer prompt."""
     names = [" ".join(f"{word}{number}" for word in LONG.split()) for number in range(300)]
     return jsonl(
         folder / "rows.jsonl", *({"prompt": prompt} for name in names for prompt in (name, f"Please solve: {name}"))
@@ -124,15 +124,15 @@ def test_the_held_out_parts_of_other_sets_are_kept_out_too(tmp_path: Path) -> No
     assert split(tmp_path / "again" / "output", "train") == kept
 
 
-def test_a_set_that_keeps_nothing_of_itself_is_refused(tmp_path: Path) -> None:
+def test_a_set_contaminated_by_its_own_held_out_split_is_refused(tmp_path: Path) -> None:
     rows = [{"prompt": f"{LONG} {number}"} for number in range(8)]
-    with pytest.raises(StageError, match="rows to train on stand in a held-out set"):
+    with pytest.raises(StageError, match="training rows occur in a held-out set"):
         prepared(tmp_path / "job", path=str(jsonl(tmp_path / "rows.jsonl", *rows)), held_out=0.5)
 
 
-def test_a_set_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
+def test_a_set_without_a_row_left_is_refused(tmp_path: Path) -> None:
     source = str(jsonl(tmp_path / "rows.jsonl", {"text": "a"}, {"text": "b"}))
     train = prepared(tmp_path / "train", path=source, held_out=0.0)
     held_out = prepared(tmp_path / "held_out", path=source, held_out=1.0)
-    with pytest.raises(StageError, match="all 2 rows to train on stand in a held-out set, such as 'a'"):
+    with pytest.raises(StageError, match="all 2 training rows occur in a held-out set, such as 'a'"):
         decontaminated(tmp_path / "job", train, held_out)

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - the table reads better with a line for each case
-"""Data sets with faults: each is answered with the file, the line and what is wanted."""
+"""Faulty data sets: each is reported with the file, the line and what is expected."""
 
 import gzip
 import json
@@ -42,10 +42,10 @@ class Case:
 CASES = [
     # lines that are no rows
     Case("not JSON", '{"messages": [', "not JSON"),
-    Case("a list", [USER, ASSISTANT], "a JSON object is wanted, not a list"),
-    Case("text", '"What is the capital of France?"', "a JSON object is wanted, not text"),
+    Case("a list", [USER, ASSISTANT], "expected a JSON object, not a list"),
+    Case("text", '"What is the capital of France?"', "expected a JSON object, not text"),
     Case("not UTF-8", b'{"prompt": "caf\xe9", "completion": "yes"}', "not UTF-8", good=PAIR),
-    Case("a key twice", '{"prompt": "a", "prompt": "b", "completion": "c"}', "'prompt' stands twice", good=PAIR),
+    Case("a key twice", '{"prompt": "a", "prompt": "b", "completion": "c"}', "'prompt' occurs twice", good=PAIR),
     Case("NaN", '{"prompt": "a", "answer": NaN}', "NaN is not JSON", good=TASK),
     Case("a number without end", '{"prompt": "a", "answer": 1e999}', "answer: a finite number", good={"prompt": "b", "answer": 1.0}),
     Case("nested too deeply", '{"prompt": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply", good=TASK),
@@ -54,13 +54,13 @@ CASES = [
     Case("a lone surrogate", '{"prompt": "a\\ud83d", "completion": "b"}', "prompt: a lone surrogate", good=PAIR),
     Case("a surrogate in a message", r'{"messages": [{"role": "user", "content": "\udc00"}, {"role": "assistant", "content": "a"}]}', r"messages\[0\].content: a lone surrogate"),
     # columns
-    Case("an empty object", {}, "no column that says what kind of row it is"),
-    Case("unknown columns", {"query": "a", "reply": "b"}, "its columns are query, reply.*columns: {prompt: query}"),
+    Case("an empty object", {}, "cannot tell the kind of row"),
+    Case("unknown columns", {"query": "a", "reply": "b"}, "the columns are query, reply.*columns: {prompt: query}"),
     Case("another format", PAIR, "this row is prompt_completion, but .*line 1 is messages: one format per set"),
     Case("a preference among pairs", PREFERENCE, "this row is preference, but", good=PAIR),
     Case("a renamed column that is not there", PAIR, "no column 'question', which `columns` renames to prompt", good={"question": "a", "completion": "b"}, spec={"columns": {"prompt": "question"}}),
-    Case("a renamed column that is there already", {"question": "a", "prompt": "b"}, "column 'prompt' is there already", good={"question": "a"}, spec={"columns": {"prompt": "question"}}),
-    Case("not the format that was said", {"text": "a"}, "format: messages wants messages; its columns are text", spec={"format": "messages"}),
+    Case("a renamed column that already exists", {"question": "a", "prompt": "b"}, "column 'prompt' already exists", good={"question": "a"}, spec={"columns": {"prompt": "question"}}),
+    Case("not the format that was said", {"text": "a"}, "format: messages needs messages; the columns are text", spec={"format": "messages"}),
     Case("a column that the others lack", {"prompt": "a", "answer": "4", "anwser": "4"}, "column 'anwser', which .*line 1 does not have", good=TASK),
     Case("a column missing", {"prompt": "a"}, "no column 'answer', which .*line 1 has.* null where it does not apply", good=TASK),
     Case("a column of another type", {"prompt": "a", "answer": 4}, "answer: text, as in .*line 1, not a number", good=TASK),
@@ -77,46 +77,46 @@ CASES = [
     # roles and order
     Case("an unknown role", chat({"role": "bot", "content": "a"}, ASSISTANT), r"messages\[0\].role: one of system, developer, user, assistant, tool, not 'bot'"),
     Case("no role", chat({"content": "a"}, ASSISTANT), r"messages\[0\].role: one of .*, not null"),
-    Case("no messages", chat(), "messages: at least one turn of the assistant"),
-    Case("no assistant", chat(USER), "messages: at least one turn of the assistant"),
+    Case("no messages", chat(), "messages: at least one assistant turn"),
+    Case("no assistant", chat(USER), "messages: at least one assistant turn"),
     Case("the assistant first", chat(ASSISTANT, USER, ASSISTANT), r"messages\[0\].role: user, not assistant"),
     Case("system in the middle", chat(USER, {"role": "system", "content": "a"}, ASSISTANT), r"messages\[1\].role: assistant, not system"),
     Case("user twice", chat(USER, USER, ASSISTANT), r"messages\[1\].role: assistant, not user"),
     Case("assistant twice", chat(USER, ASSISTANT, ASSISTANT), r"messages\[2\].role: user, not assistant"),
-    Case("user last", chat(USER, ASSISTANT, USER), r"messages\[2\].role: the last turn is the assistant's, not user"),
+    Case("user last", chat(USER, ASSISTANT, USER), r"messages\[2\].role: the last turn must be the assistant's, not user"),
     Case("a tool that nobody called", chat(USER, ASSISTANT, {"role": "tool", "content": "4"}, ASSISTANT), r"messages\[2\].role: user, not tool"),
     Case("ShareGPT's own roles", {"conversations": [{"from": "alien", "value": "a"}, {"from": "gpt", "value": "b"}]}, r"messages\[0\].role: .*'alien'", good={"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}),
-    Case("a prompt that ends with the assistant", {"prompt": [USER, ASSISTANT]}, r"prompt\[1\].role: the last turn is user's or tool's, not assistant", good={"prompt": [USER]}),
+    Case("a prompt that ends with the assistant", {"prompt": [USER, ASSISTANT]}, r"prompt\[1\].role: the last turn must be the user's or a tool's, not assistant", good={"prompt": [USER]}),
     Case("a completion that begins with the user", {"prompt": [USER], "completion": [USER]}, r"completion\[0\].role: assistant, not user", good={"prompt": [USER], "completion": [ASSISTANT]}),
     # nothing in it
-    Case("an empty completion", {"prompt": "a", "completion": " \n"}, "completion: text that is not empty", good=PAIR),
-    Case("an empty prompt", {"prompt": "", "answer": "4"}, "prompt: text that is not empty", good=TASK),
-    Case("an empty turn", chat(USER, {"role": "assistant", "content": ""}), r"messages\[1\].content: text that is not empty"),
-    Case("an empty preference", {"prompt": "a", "chosen": "b", "rejected": ""}, "rejected: text that is not empty", good=PREFERENCE),
-    Case("nothing to prefer", {"prompt": "a", "chosen": "b", "rejected": "b"}, "rejected: another answer than chosen", good=PREFERENCE),
-    Case("nothing after the common beginning", {"chosen": "a b", "rejected": "a b c"}, "chosen: text that is not empty", good={"chosen": "a b", "rejected": "a c"}),
+    Case("an empty completion", {"prompt": "a", "completion": " \n"}, "completion: non-empty text expected", good=PAIR),
+    Case("an empty prompt", {"prompt": "", "answer": "4"}, "prompt: non-empty text expected", good=TASK),
+    Case("an empty turn", chat(USER, {"role": "assistant", "content": ""}), r"messages\[1\].content: non-empty text expected"),
+    Case("an empty preference", {"prompt": "a", "chosen": "b", "rejected": ""}, "rejected: non-empty text expected", good=PREFERENCE),
+    Case("nothing to prefer", {"prompt": "a", "chosen": "b", "rejected": "b"}, "rejected: must differ from chosen", good=PREFERENCE),
+    Case("nothing after the common beginning", {"chosen": "a b", "rejected": "a b c"}, "chosen: non-empty text expected", good={"chosen": "a b", "rejected": "a c"}),
     # tools
-    Case("a call without a name", chat(USER, call({"arguments": {}})), r"messages\[1\].tool_calls\[0\]: a function's name, and"),
+    Case("a call without a name", chat(USER, call({"arguments": {}})), r"messages\[1\].tool_calls\[0\]: expected a function's name, with"),
     Case("arguments that are no object", chat(USER, call({"name": "add", "arguments": "[1"})), r"messages\[1\].tool_calls\[0\]: .*arguments as an object"),
-    Case("a call of the user's", chat(call({"name": "add"}) | {"role": "user"}, ASSISTANT), r"messages\[0\].tool_calls: only the assistant calls"),
+    Case("a call of the user's", chat(call({"name": "add"}) | {"role": "user"}, ASSISTANT), r"messages\[0\].tool_calls: only the assistant may call tools"),
     Case("a tool's name that is no text", chat(USER, call({"name": "add"}), {"role": "tool", "name": 4, "content": ""}, ASSISTANT), r"messages\[2\].name: text, not a number"),
     Case("tools that are no list", chat(USER, ASSISTANT, tools="add"), "tools: a list, not text"),
-    Case("a tool without a name", chat(USER, ASSISTANT, tools=[{"type": "function"}]), r"tools\[0\]: a function's name"),
+    Case("a tool without a name", chat(USER, ASSISTANT, tools=[{"type": "function"}]), r"tools\[0\]: expected a function's name"),
     Case("options of the template that are text", chat(USER, ASSISTANT, chat_template_kwargs="a"), "chat_template_kwargs: an object, not text"),
     Case("a weight of a turn", chat(USER, ASSISTANT | {"weight": 0}), r"messages\[1\]: 'weight' is not supported"),
-    Case("the old form of a call", chat(USER, {"role": "assistant", "function_call": {}}), r"messages\[1\]: 'function_call' is not supported; tool_calls"),
+    Case("the old form of a call", chat(USER, {"role": "assistant", "function_call": {}}), r"messages\[1\]: 'function_call' is not supported; use tool_calls"),
 ]  # fmt: skip
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of the source."""
+    """The folder of the source."""
     (tmp_path / "in").mkdir()
     return tmp_path / "in"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.fault)
-def test_a_fault_is_answered_with_the_file_the_line_and_what_is_wanted(case: Case, tmp_path: Path) -> None:
+def test_a_fault_is_reported_with_file_line_and_what_is_expected(case: Case, tmp_path: Path) -> None:
     jsonl(tmp_path / "rows.jsonl", case.good, case.row)
     with pytest.raises(StageError) as caught:
         prepared(tmp_path / "job", path=str(tmp_path / "rows.jsonl"), held_out=0.0, **case.spec)
@@ -128,7 +128,7 @@ def test_there_are_forty_data_sets_with_faults() -> None:
     assert len({case.fault for case in CASES}) >= 40
 
 
-def test_all_problems_of_the_first_bad_rows_are_told_together(folder: Path, tmp_path: Path) -> None:
+def test_all_problems_of_the_first_bad_rows_are_reported_together(folder: Path, tmp_path: Path) -> None:
     jsonl(folder / "a.jsonl", CHAT, chat(USER), "nonsense", chat({"role": "bot", "content": ""}, ASSISTANT))
     jsonl(folder / "b.jsonl", PAIR)
     with pytest.raises(StageError) as caught:
@@ -144,7 +144,7 @@ def test_all_problems_of_the_first_bad_rows_are_told_together(folder: Path, tmp_
     assert str(folder) in said and "faulty: drop" in said
 
 
-def test_of_a_row_with_many_problems_the_first_are_told(folder: Path, tmp_path: Path) -> None:
+def test_of_a_row_with_many_problems_the_first_are_reported(folder: Path, tmp_path: Path) -> None:
     jsonl(folder / "a.jsonl", chat(*[{"role": "bot", "content": "a"}] * 500))
     with pytest.raises(StageError) as caught:
         prepared(tmp_path / "job", path=str(folder))
@@ -160,14 +160,14 @@ def test_reading_stops_at_twenty_bad_rows(folder: Path, tmp_path: Path) -> None:
     assert "reading stopped there" in str(caught.value)
 
 
-def test_faulty_rows_are_dropped_when_asked_counted_and_told(folder: Path, tmp_path: Path) -> None:
+def test_faulty_rows_are_dropped_when_asked_counted_and_reported(folder: Path, tmp_path: Path) -> None:
     jsonl(folder / "a.jsonl", CHAT, chat(USER), "nonsense", chat({**USER, "content": "Of Italy?"}, ASSISTANT))
     rows = prepared(tmp_path / "job", path=str(folder), faulty="drop", held_out=0.0)
     assert len(both(rows)) == 2 and facts(rows)["faulty"] == 2
     assert [problem.split(":")[0] for problem in record(rows)["first_faulty"]] == ["a.jsonl, line 2", "a.jsonl, line 3"]
 
 
-def test_a_row_that_is_too_large_is_passed_over_without_being_held(folder: Path, tmp_path: Path) -> None:
+def test_a_row_that_is_too_large_is_skipped_without_being_held(folder: Path, tmp_path: Path) -> None:
     jsonl(folder / "a.jsonl", PAIR, {"prompt": "a" * 3_000_000, "completion": "b"}, {"prompt": "c", "completion": "d"})
     rows = prepared(tmp_path / "job", path=str(folder), faulty="drop", held_out=0.0)
     assert both(rows) == [PAIR, {"prompt": "c", "completion": "d"}]
@@ -175,7 +175,7 @@ def test_a_row_that_is_too_large_is_passed_over_without_being_held(folder: Path,
 
 def test_a_file_that_is_cut_short_is_named(folder: Path, tmp_path: Path) -> None:
     (folder / "a.jsonl.gz").write_bytes(gzip.compress(json.dumps(PAIR).encode() * 100)[:-20])
-    with pytest.raises(StageError, match=r"a\.jsonl\.gz, after line 0: damaged or cut short"):
+    with pytest.raises(StageError, match=r"a\.jsonl\.gz, after line 0: damaged or truncated"):
         prepared(tmp_path / "job", path=str(folder))
 
 
@@ -184,7 +184,7 @@ def test_a_json_file_that_is_no_list_of_rows_is_named(folder: Path, tmp_path: Pa
     with pytest.raises(StageError, match=r"a\.json: not JSON \(Expecting ',' delimiter: line 3 column 17"):
         prepared(tmp_path / "job", path=str(folder / "*.json"))
     (folder / "b.json").write_text('[{"prompt": "a", "completion": "b"}, 4]')
-    with pytest.raises(StageError, match=r"b\.json, row 2: a JSON object is wanted, not a number"):
+    with pytest.raises(StageError, match=r"b\.json, row 2: expected a JSON object, not a number"):
         prepared(tmp_path / "again", path=str(folder / "b.json"))
 
 
@@ -202,5 +202,5 @@ def test_a_set_whose_rows_are_all_faulty_is_refused_with_the_first_of_them(folde
 
 def test_a_set_whose_rows_all_fall_into_one_part_is_refused(folder: Path, tmp_path: Path) -> None:
     jsonl(folder / "a.jsonl", *[{"prompt": "Go!", "seed": number} for number in range(50)])
-    with pytest.raises(StageError, match=r"the held-out part is empty: 50 rows, different prompts: 1 "):
+    with pytest.raises(StageError, match=r"the held-out split is empty: 50 rows, distinct prompts: 1 "):
         prepared(tmp_path / "job", path=str(folder))

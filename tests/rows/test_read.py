@@ -111,7 +111,7 @@ def test_a_data_set_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    """A user's folder, with a function and what it imports."""
+    """A user's folder with a function and the module it imports."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "words.py").write_text("QUESTION = 'What is {} + {}?'\n")
     (tmp_path / "code" / "sums.py").write_text(
@@ -131,14 +131,14 @@ def code(tmp_path: Path) -> Path:
 
 
 def from_function(job: Path, **spec: Any) -> Path:
-    """In a process of its own the engine would know no module of an earlier test."""
+    """Forget modules of earlier tests, as an engine process would."""
     for name in ("sums", "words"):
         sys.modules.pop(name, None)
     return prepared(job, **spec)
 
 
 def spec_of(code: Path, name: str) -> dict[str, Any]:
-    """A function as it travels, with its source: the folder is not there when the engine runs."""
+    """A function with its embedded source: the folder does not exist when the engine runs."""
     from tasks.functions import Function
 
     return Function(name=f"{code / 'sums.py'}:{name}").as_found().model_dump(mode="json")
@@ -159,5 +159,5 @@ def test_an_exception_in_a_function_names_its_file_and_line(code: Path, tmp_path
 
 
 def test_what_a_function_gives_is_checked_as_a_file_is(code: Path, tmp_path: Path) -> None:
-    with pytest.raises(StageError, match=r"sums\.py:numbers, row 2: a JSON object is wanted, not a number"):
+    with pytest.raises(StageError, match=r"sums\.py:numbers, row 2: expected a JSON object, not a number"):
         from_function(tmp_path / "job", function=spec_of(code, "numbers"))

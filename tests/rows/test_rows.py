@@ -1,4 +1,4 @@
-"""The engine: which rows it keeps, in which part, and what it says of the others."""
+"""The engine: which rows it keeps, in which split, and how it reports the others."""
 
 import json
 import random
@@ -87,7 +87,7 @@ def test_a_prompt_s_further_columns_may_have_trl_s_names(tmp_path: Path) -> None
     assert both(rows) == given and facts(rows)["conversational"] is False
 
 
-def test_what_was_done_is_recorded_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_summary_is_recorded_and_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     turns = [
         [{"from": "human", "value": f"Question {number}"}, {"from": "gpt", "value": "Answer"}] for number in range(50)
     ]
@@ -96,7 +96,7 @@ def test_what_was_done_is_recorded_and_said(tmp_path: Path, capsys: pytest.Captu
     assert record(rows)["changes"]["conversations -> messages"] == 51
     assert record(rows)["duplicates"] == 1
     said = capsys.readouterr().out
-    assert "recognised as sharegpt, rows of the kind messages" in said
+    assert "format sharegpt, rows of kind messages" in said
     assert "in 51 rows: dropped: id" in said
     assert "1 duplicates" in said
 
@@ -119,7 +119,7 @@ def test_rows_of_a_corpus_that_has_held_out_documents_alone(tmp_path: Path) -> N
     held_out.add(document("a.txt", "one"))
     held_out.close()
     train.close()
-    write_manifest(corpus, "corpus", {}, {}, {})
+    write_manifest(corpus, "corpus", {})
     source = "def rows(documents):\n    return ({'prompt': each['text'], 'answer': 'two'} for each in documents)\n"
     function = {"name": "own.py:rows", "source": {"own.py": source}}
     job = new_job(tmp_path / "job", "rows", {"function": function, "documents": True}, **{"corpora.0": corpus})
@@ -136,11 +136,11 @@ def test_a_peek_says_what_the_first_rows_are_and_what_is_wrong(tmp_path: Path) -
     source = jsonl(tmp_path / "a.jsonl", ROWS[0], {"prompt": ""}, ROWS[1], *["nonsense"] * 100)
     first = peek(RowsSpec(path=str(source)), tmp_path, 3)
     assert (first.rows, first.kind) == (ROWS[:2], "prompt")
-    assert first.faults == ["a.jsonl, line 2: prompt: text that is not empty is wanted"]
+    assert first.faults == ["a.jsonl, line 2: prompt: non-empty text expected"]
 
 
 def test_a_large_set_takes_little_memory(tmp_path: Path) -> None:
-    """24 MB of rows, of which no more than a few are in memory."""
+    """24 MB of rows, of which only a few are in memory."""
     source = tmp_path / "large.jsonl"
     with source.open("w") as stream:
         for number in range(500):
@@ -167,7 +167,7 @@ some_rows = st.lists(
 
 
 def parts(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """Which rows of a set are in which part."""
+    """The rows of each split of a set."""
     with tempfile.TemporaryDirectory() as folder:
         source = jsonl(Path(folder, "a.jsonl"), *[*rows, *ALWAYS])
         made = prepared(Path(folder, "job"), path=str(source), held_out=0.3)

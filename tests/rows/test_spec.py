@@ -1,4 +1,4 @@
-"""What a spec of rows refuses before anything is read."""
+"""Validation of a spec of rows before anything is read."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ from tests.source import ROOT
 @pytest.mark.parametrize("given", [{}, {"path": "a.jsonl", "huggingface": {"name": "owner/name"}}], ids=["none", "two"])
 def test_rows_come_from_one_place(given: dict[str, Any]) -> None:
     (problem,) = RowsSpec.model_validate(given).problems()
-    assert problem.allowed == "exactly one of path, huggingface, function: where the rows come from"
+    assert problem.allowed == "exactly one of path, huggingface, function, the rows' source"
 
 
 def test_a_column_is_renamed_once() -> None:
@@ -61,7 +61,7 @@ def test_a_function_that_is_not_there_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_spec_and_a_look_at_rows_load_no_heavy_library() -> None:
-    program = "import sys, tasks.rows.spec, tasks.posttrain.encode, tasks.rows.recognise; print(*sys.modules)"
+    program = "import sys, tasks.rows.spec, tasks.posttrain.encode, tasks.rows.formats; print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {"torch", "transformers", "trl", "datasets", "pyarrow"} & set(ended.stdout.split())
 

@@ -1,4 +1,4 @@
-"""The stages as a DAG has them."""
+"""The stages as tasks of a DAG."""
 
 import json
 import os

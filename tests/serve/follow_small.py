@@ -1,4 +1,4 @@
-"""`python -m tasks.serve --follow` with small servers in vLLM's place, so that a version is ready in a second.
+"""`python -m tasks.serve --follow` with small servers instead of vLLM, so that a version is ready in a second.
 
 python -m tests.serve.follow_small NAME
 """
@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from infra.home import baton_home
+from infra.paths import baton_home
 from infra.progress import say
 from tasks.serve.active import Active
 from tasks.serve.follow import Follower
@@ -27,7 +27,7 @@ def start(spec: ServeSpec, home: Path, model: Served) -> Server:
 if __name__ == "__main__":
     quick = ServeSpec(start_timeout_s=4)
     switch = Switch()
-    active = Active(switch, partial(start, quick, baton_home() / "serve"), health_s=HEALTH_S, drain_s=20, again_s=0.3)
+    active = Active(switch, partial(start, quick, baton_home() / "serve"), health_s=HEALTH_S, drain_s=20, retry_s=0.3)
     follower = Follower(sys.argv[1], "champion", 0.3, active)
     with reserve("127.0.0.1", 0) as bound:
         say(f"http://127.0.0.1:{bound.getsockname()[1]}/v1")

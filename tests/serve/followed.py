@@ -1,4 +1,4 @@
-"""A service that follows a registered model, as a process; and clients that notice everything."""
+"""A service that follows a registered model, as a subprocess, and clients that check every response."""
 
 import asyncio
 import itertools
@@ -27,11 +27,11 @@ REAL = ("tasks.serve", "--follow", NAME, "--port", "0", "--every", "1")
 
 
 def small_model(directory: Path, behaviour: str = "") -> Path:
-    """What a small server serves: nothing, and how it behaves."""
+    """A model directory for the small server: only its name and behaviour."""
     directory.mkdir()
     (directory / "behaviour").write_text(behaviour)
     (directory / "name").write_text(directory.name)
-    write_manifest(directory, "hf_model", {"label": "small"}, {}, {})
+    write_manifest(directory, "hf_model", {"label": "small"})
     return directory
 
 
@@ -40,7 +40,7 @@ def digest_of(model: Path) -> str:
 
 
 def publish(model: Path) -> int:
-    """Its version in the registry."""
+    """Register it; returns the version."""
     digest = digest_of(model)
     what = Publication(NAME, None, model, digest, "", {"baton.model": digest, "baton.label": "small"})
     return int(register(what, waiting=lambda waited: None))
@@ -56,7 +56,7 @@ class Service:
         return dict(httpx.get(f"{self.url}/baton", trust_env=False).json())
 
     def wait(self, until: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
-        """How it stands, as soon as it stands so."""
+        """Wait for a status; returns it."""
         found: dict[str, Any] = awaited(lambda: told if until(told := self.baton()) else None, timeout_s, self.log)
         return found
 
@@ -70,7 +70,7 @@ class Service:
 
 @contextmanager
 def service(home: Path, words: tuple[str, ...] = SMALL) -> Iterator[Service]:
-    """Ended at the end, and no process of it is left then."""
+    """Run the service; afterwards no process of it is left."""
     log = home / "service.log"
     environment = os.environ | {"BATON_HOME": str(home), "HF_HUB_OFFLINE": "1"}
     with log.open("wb") as stream:
@@ -132,7 +132,7 @@ async def ask(client: httpx.AsyncClient, url: str, stream: bool) -> Answer:
 
 
 def under_load(url: str, steps: Callable[[], None], pause_s: float = 0.0) -> list[Answer]:
-    """Every answer to 16 clients, half of the requests streamed, who ask all the time that `steps` takes, each
+    """All responses to 16 clients, half of them streamed, that send requests while `steps` runs, each
     `pause_s` after its last answer."""
 
     async def one(number: int, ended: asyncio.Event) -> list[Answer]:

@@ -1,4 +1,4 @@
-"""A proxy with its limits on a port of its own, in a thread."""
+"""A proxy with its limits on a free port, in a thread."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ from tasks.serve.switch import Switch
 
 @contextmanager
 def front_of(switch: Switch, limits: Limits | None = None) -> Iterator[str]:
-    """Its URL."""
+    """Run a proxy; yields its URL."""
     with reserve("127.0.0.1", 0) as bound:
         port = bound.getsockname()[1]
         loop, leave = asyncio.new_event_loop(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""Opens the engine on one model, samples, takes over another model's weights and samples again; prints
+"""Open the engine with one model, sample, load another model's weights and sample again; print
 JSON. A process of its own, because vLLM binds the threads of the process that it runs in.
 
     python -m tests.serve.probe MODEL OTHER_MODEL
@@ -9,7 +9,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from tasks.serve.engine import open_engine, replace_weights, sample
+from tasks.serve.engine import open_engine, sample
+from tasks.serve.vllm_hooks import reload_weights
 
 PROMPTS = [list(range(10 + 3 * i, 30 + 4 * i)) for i in range(12)]
 MAX_TOKENS, TEMPERATURE = 24, 0.8
@@ -19,7 +20,7 @@ def main(model: Path, other: Path) -> None:
     llm = open_engine(model, max_model_len=128, seed=3, max_num_seqs=16)
     greedy = sample(llm, PROMPTS, temperature=0.0, max_tokens=MAX_TOKENS)
     drawn = sample(llm, PROMPTS[:2], temperature=TEMPERATURE, max_tokens=MAX_TOKENS, n=8)
-    replace_weights(llm, other)
+    reload_weights(llm, weights_path=str(other))
     replaced = sample(llm, PROMPTS, temperature=0.0, max_tokens=MAX_TOKENS)
     found = {"greedy": greedy, "drawn": drawn, "replaced": replaced}
     print(json.dumps({name: [asdict(each) for each in completions] for name, completions in found.items()}))

@@ -1,5 +1,5 @@
-"""A server that speaks what the proxy and the smoke test need of OpenAI's API, ready in a second: takes the same
-words as vLLM's and answers with its model's digest. `behaviour` in the model's directory says what is wrong with it.
+"""A server with the parts of OpenAI's API that the proxy and the smoke test need, ready in a second: takes the same
+arguments as vLLM's and responds with its model's digest. `behaviour` in the model's directory makes it misbehave.
 
     python -m tests.serve.small_server --model DIR --served-model-name DIGEST NAME --host HOST --port PORT …
 """
@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from infra.lifeline import end_with_launcher
+from infra.parent_watchdog import end_with_launcher
 
 PART_S = 0.02  # between two parts of a streamed answer
 

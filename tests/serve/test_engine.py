@@ -35,7 +35,7 @@ def probed(vllm: None, models: tuple[Path, Path]) -> dict[str, Completions]:
 
 
 def true_logprobs(model: Path, prompt: list[int], written: list[int], temperature: float = 1.0) -> torch.Tensor:
-    """What fp32 Transformers says of every token that could stand at each place of `written`."""
+    """Log-probabilities by fp32 Transformers of every token at each position of `written`."""
     reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     with torch.no_grad():
         logits = reference(torch.tensor([[*prompt, *written]])).logits[0, len(prompt) - 1 : -1]

@@ -1,4 +1,4 @@
-"""A service that follows the champion: a real registry, real processes, clients who ask all the time."""
+"""A service that follows the champion: a real registry, real processes, clients under constant load."""
 
 import os
 import shutil
@@ -47,7 +47,7 @@ def followed(home: Path, versions: dict[str, int]) -> Iterator[Service]:
         yield found
 
 
-def test_before_there_is_a_champion_requests_are_told_to_come_back(followed: Service) -> None:
+def test_before_there_is_a_champion_requests_get_503(followed: Service) -> None:
     answer = httpx.post(f"{followed.url}/v1/completions", json={"model": NAME})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert httpx.get(f"{followed.url}/healthz").status_code == 503
@@ -78,7 +78,7 @@ def test_a_champion_moves_under_sixteen_clients_and_no_request_fails(
     assert len(answers) > 100
 
 
-def test_an_answer_that_was_begun_ends_at_the_model_that_began_it(
+def test_a_response_is_finished_by_the_model_that_began_it(
     followed: Service, models: dict[str, Path], versions: dict[str, int]
 ) -> None:
     asked = {"model": NAME, "prompt": "def", "max_tokens": 150, "stream": True}
@@ -103,7 +103,7 @@ def server_of_the_second(followed: Service, versions: dict[str, int]) -> psutil.
     return servers(followed)[0]
 
 
-def test_a_server_that_dies_is_started_again(
+def test_a_server_that_dies_is_restarted(
     followed: Service, server_of_the_second: psutil.Process, versions: dict[str, int]
 ) -> None:
     server_of_the_second.kill()
@@ -111,7 +111,7 @@ def test_a_server_that_dies_is_started_again(
     followed.serves(versions["second"])
 
 
-def test_a_server_that_hangs_is_replaced_and_its_requests_are_told(
+def test_a_server_that_hangs_is_replaced_and_its_requests_get_an_error(
     followed: Service, server_of_the_second: psutil.Process, versions: dict[str, int]
 ) -> None:
     server_of_the_second.suspend()
@@ -125,7 +125,7 @@ def test_a_server_that_hangs_is_replaced_and_its_requests_are_told(
     assert not server_of_the_second.is_running()
 
 
-def test_a_service_that_was_stopped_itself_keeps_its_healthy_server(
+def test_a_service_that_was_suspended_keeps_its_healthy_server(
     followed: Service, server_of_the_second: psutil.Process
 ) -> None:
     followed.process.send_signal(signal.SIGSTOP)
@@ -135,7 +135,7 @@ def test_a_service_that_was_stopped_itself_keeps_its_healthy_server(
     assert servers(followed) == [server_of_the_second]
 
 
-def test_a_server_that_dies_while_another_version_loads_is_started_again_at_once(
+def test_a_server_that_dies_while_another_version_loads_is_restarted_at_once(
     followed: Service, server_of_the_second: psutil.Process, versions: dict[str, int]
 ) -> None:
     promote(NAME, versions["ill"], versions["second"])
@@ -150,7 +150,9 @@ def test_a_server_that_dies_while_another_version_loads_is_started_again_at_once
     followed.wait(lambda told: told["coming"] is None and told["refused"] is None, 20)
 
 
-def test_without_an_alias_the_last_champion_goes_on(followed: Service, home: Path, versions: dict[str, int]) -> None:
+def test_without_an_alias_the_last_champion_keeps_serving(
+    followed: Service, home: Path, versions: dict[str, int]
+) -> None:
     import mlflow
 
     client = mlflow.MlflowClient(f"sqlite:///{home / 'mlflow.db'}")
@@ -160,7 +162,7 @@ def test_without_an_alias_the_last_champion_goes_on(followed: Service, home: Pat
     client.set_registered_model_alias(NAME, "champion", str(versions["second"]))
 
 
-def test_a_version_that_the_alias_has_left_is_given_up_while_it_starts(
+def test_a_version_that_the_alias_has_left_is_cancelled_while_it_starts(
     followed: Service, versions: dict[str, int]
 ) -> None:
     promote(NAME, versions["ill"], versions["second"])
@@ -171,7 +173,7 @@ def test_a_version_that_the_alias_has_left_is_given_up_while_it_starts(
     assert "got no request: champion has moved on" in followed.log.read_text()
 
 
-def test_sigterm_lets_answers_end_and_leaves_no_process(followed: Service) -> None:
+def test_sigterm_finishes_responses_and_leaves_no_process(followed: Service) -> None:
     family = followed.family()
     lines: list[str] = []
 
@@ -190,13 +192,13 @@ def test_sigterm_lets_answers_end_and_leaves_no_process(followed: Service) -> No
     assert psutil.wait_procs(family, timeout=1)[1] == []
 
 
-def test_a_server_that_dies_while_the_registry_hangs_is_started_again(
+def test_a_server_that_dies_while_the_registry_hangs_is_restarted(
     home: Path,
     empty_store: Path,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its files came from that registry; they are on this disk."""
+    """The model's files came from that registry; they are on this disk."""
     shutil.copy(empty_store, tmp_path / "server.db")
     registry = Server(tmp_path / "server.db", free_port())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.uri)

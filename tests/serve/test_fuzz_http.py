@@ -126,7 +126,7 @@ def chunks(draw: random.Random) -> bytes:
 
 
 def framed(draw: random.Random) -> tuple[list[bytes], bytes]:
-    """The headers that say how long the body is, and the body."""
+    """Headers that declare the body's length, and the body."""
     length = b"Content-Length: " + odd(draw, b"3", LENGTHS)
     encoding = b"Transfer-Encoding: " + odd(draw, b"chunked", ENCODINGS)
     both = draw.choice([[length, encoding], [encoding, length], [length, b"Content-Length: 4"], [encoding, encoding]])
@@ -135,7 +135,7 @@ def framed(draw: random.Random) -> tuple[list[bytes], bytes]:
 
 
 def request(draw: random.Random, paths: list[bytes]) -> bytes:
-    """A sound one with here and there something strange."""
+    """A valid request with some strange parts."""
     end = odd(draw, b"\r\n", LINE_ENDS)
     line = odd(draw, draw.choice([b"GET", b"POST"]), METHODS) + odd(draw, b" ", [b"\t", b"  ", b""])
     line += draw.choice([b"/echo", draw.choice(paths)]) + odd(draw, b" HTTP/1.1", VERSIONS)
@@ -147,7 +147,7 @@ def request(draw: random.Random, paths: list[bytes]) -> bytes:
 
 
 def damaged(draw: random.Random, sent: bytes) -> bytes:
-    """Some bytes of it are others, some are missing."""
+    """Change and drop some bytes."""
     changed = bytearray(sent)
     for _ in range(draw.choice([0] * 10 + [1, 3])):
         if changed:
@@ -163,7 +163,7 @@ def case(draw: random.Random, paths: list[bytes]) -> bytes:
 
 
 def statuses(port: int, sent: bytes) -> list[int]:
-    """What is answered until the proxy closes, or has nothing more to say about what is missing."""
+    """The response until the proxy closes or waits for missing data."""
     found = b""
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as client:
         try:
@@ -177,7 +177,7 @@ def statuses(port: int, sent: bytes) -> list[int]:
 
 @pytest.fixture
 def front(tmp_path: Path) -> Iterator[tuple[psutil.Process, int, Path]]:
-    """The proxy and its backend, a process each, whose log is looked at in the end."""
+    """The proxy and its backend, a process each, whose log is checked at the end."""
     log = tmp_path / "log"
     with log.open("wb") as stream:
         process = subprocess.Popen(

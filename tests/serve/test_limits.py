@@ -1,4 +1,4 @@
-"""What clients that misbehave get from the proxy, by raw sockets, while an honest one is answered as ever."""
+"""Misbehaving clients on raw sockets, while a well-behaved one is served as usual."""
 
 import asyncio
 import gzip
@@ -72,7 +72,7 @@ def front() -> Iterator[tuple[Switch, str]]:
 
 @pytest.fixture
 def url(front: tuple[Switch, str]) -> Iterator[str]:
-    """The proxy's; all the while an honest client is answered."""
+    """The proxy's URL, while a well-behaved client is served."""
     switch, url = front
     with honest_client(url):
         yield url
@@ -108,7 +108,7 @@ def connected(url: str) -> socket.socket:
 
 
 def answered(client: socket.socket) -> bytes:
-    """All that comes until the proxy closes the connection."""
+    """All data until the proxy closes the connection."""
     found = b""
     try:
         while part := client.recv(65536):
@@ -198,7 +198,7 @@ def test_a_body_that_is_too_large_is_refused(url: str, body: bytes) -> None:
 def test_all_bodies_together_have_a_limit(url: str) -> None:
     def refused() -> bool:
         answer = httpx.post(f"{url}/echo", content=b"x" * 5000)
-        return answer.status_code == 503 and "other requests' bodies" in answer.text
+        return answer.status_code == 503 and "pending request bodies" in answer.text
 
     with ExitStack() as stack:
         for _ in range(3):
@@ -238,7 +238,7 @@ def test_an_answer_that_stalls_is_cut_off_and_does_not_look_complete(url: str) -
             assert part == b"data: 1\n\n"
 
 
-def test_a_thousand_idle_connections_cost_nothing_and_the_rest_are_told_to_come_back(front: tuple[Switch, str]) -> None:
+def test_a_thousand_idle_connections_cost_nothing_and_the_rest_get_503(front: tuple[Switch, str]) -> None:
     limits = Limits(connections=1010)
     allow_files(2 * limits.connections)  # both ends are this process's
     with front_of(front[0], limits) as url, ExitStack() as stack:
@@ -250,7 +250,7 @@ def test_a_thousand_idle_connections_cost_nothing_and_the_rest_are_told_to_come_
 
 
 def test_more_connections_than_open_files_are_an_error_with_the_way_out() -> None:
-    with pytest.raises(StageError, match=r"give --connections \d+ or less"):
+    with pytest.raises(StageError, match=r"use --connections \d+ or less"):
         allow_files(10**9)
 
 

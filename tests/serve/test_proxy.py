@@ -1,4 +1,4 @@
-"""The proxy in front of real servers: uvicorn's and, where a server is to be rude, a bare socket."""
+"""The proxy in front of real servers: uvicorn and, for misbehaving ones, a bare socket."""
 
 import socket
 import threading
@@ -109,7 +109,7 @@ def test_a_client_that_goes_away_is_not_waited_for(front: tuple[Switch, str], ur
     assert until(lambda: backend.requests == 0)
 
 
-def test_without_a_model_clients_are_told_when_to_come_back(front: tuple[Switch, str]) -> None:
+def test_without_a_model_clients_get_retry_after(front: tuple[Switch, str]) -> None:
     front[0].turn(None)
     answer = ask(front[1])
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
@@ -126,7 +126,7 @@ def test_a_server_that_is_gone_is_an_error_in_openai_s_form(front: tuple[Switch,
 
 
 def test_a_connection_that_closes_just_as_it_is_used_again_costs_no_request(front: tuple[Switch, str]) -> None:
-    """As servers do after some idle seconds: this one answers once on each connection and hangs up on the next."""
+    """As servers do after some idle seconds: this one answers once per connection and closes it on the next request."""
     with rude_server() as backend:
         front[0].turn(Backend(backend, OLD))
         with httpx.Client() as client:

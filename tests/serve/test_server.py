@@ -1,4 +1,4 @@
-"""A server process: its beginning, its failures, its end. The server is the small one, the processes are real."""
+"""A server process: start, failures, stop. The server is the small one, the processes are real."""
 
 import socket
 from pathlib import Path
@@ -31,14 +31,14 @@ def test_it_becomes_healthy_answers_and_ends(tmp_path: Path) -> None:
     assert not server.alive
 
 
-def test_one_that_dies_says_its_last_words(tmp_path: Path) -> None:
+def test_one_that_dies_shows_the_end_of_its_log(tmp_path: Path) -> None:
     server = start(small_model(tmp_path / "model", "dies"), tmp_path / "log")
     with pytest.raises(ServerFailed, match=r"(?s)exit code 1 .*the weights cannot be read"):
         server.wait_until_healthy(lambda waited: None)
     server.stop()
 
 
-def test_one_that_hangs_is_given_up(tmp_path: Path) -> None:
+def test_one_that_hangs_is_cancelled(tmp_path: Path) -> None:
     quick = ServeSpec(start_timeout_s=3)
     server = start(small_model(tmp_path / "model", "never healthy"), tmp_path / "log", quick)
     with pytest.raises(ServerFailed, match="not healthy after 3 s"):
@@ -76,7 +76,7 @@ def test_a_changed_model_is_not_served(tmp_path: Path) -> None:
 
 
 def test_what_is_no_model_is_not_served(tmp_path: Path) -> None:
-    write_manifest(tmp_path, "corpus", {}, {}, {})
+    write_manifest(tmp_path, "corpus", {})
     with pytest.raises(ArtifactError, match="a corpus; only an hf_model"):
         open_served(tmp_path)
 

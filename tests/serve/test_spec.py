@@ -1,9 +1,9 @@
-"""What a recipe may say about serving."""
+"""Validation of a serve spec."""
 
 import pytest
 from pydantic import ValidationError
 
-from tasks.serve.server import engine_words
+from tasks.serve.server import engine_arguments
 from tasks.serve.spec import LoadSpec, ServeSpec
 
 
@@ -15,7 +15,8 @@ def test_the_default_measures_one_client_to_sixty_four() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clients", "allowed"), [([4, 1], "1 first"), ([2, 4], "1 first"), ([1, 1], "once"), ([1, 5000], "1 to 1024")]
+    ("clients", "allowed"),
+    [([4, 1], "begin with 1"), ([2, 4], "begin with 1"), ([1, 1], "increasing"), ([1, 5000], "1 to 1024")],
 )
 def test_levels_begin_with_one_client_and_rise(clients: list[int], allowed: str) -> None:
     problems = ServeSpec(load=LoadSpec(concurrency=clients)).problems()
@@ -24,7 +25,7 @@ def test_levels_begin_with_one_client_and_rise(clients: list[int], allowed: str)
 
 def test_the_load_has_to_fit_into_the_length_that_is_served() -> None:
     (problem,) = ServeSpec(max_model_len=100).problems()
-    assert str(problem) == "max_model_len: 100: at least load's prompt and answer (192)"
+    assert str(problem) == "max_model_len: 100: at least load's prompt plus response (192)"
     assert ServeSpec(max_model_len=100, load=None).problems() == []
 
 
@@ -35,4 +36,4 @@ def test_what_it_may_not_be_asked_for(wrong: dict[str, object]) -> None:
 
 
 def test_remote_code_is_never_trusted() -> None:
-    assert not [word for word in engine_words(ServeSpec(max_model_len=64)) if "trust" in word]
+    assert not [word for word in engine_arguments(ServeSpec(max_model_len=64)) if "trust" in word]

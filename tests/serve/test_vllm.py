@@ -1,4 +1,4 @@
-"""The service with vLLM's own server behind it: `make test-serve`, three to six minutes on two cores."""
+"""The service with vLLM's server behind it: `make test-serve`, three to six minutes on two cores."""
 
 import shutil
 import signal
@@ -42,7 +42,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def spoil_numbers(model: Path) -> None:
-    """It loads, it is healthy, and nothing that it computes is a number."""
+    """A model that loads and is healthy, but computes NaNs."""
     weights = load_file(model / "model.safetensors")
     weights["model.norm.weight"].fill_(float("nan"))
     save_file(weights, model / "model.safetensors", {"format": "pt"})
@@ -50,7 +50,7 @@ def spoil_numbers(model: Path) -> None:
 
 
 def seal_again(model: Path) -> None:
-    write_manifest(model, "hf_model", read_manifest(model).facts, {}, {})
+    write_manifest(model, "hf_model", read_manifest(model).facts)
 
 
 def test_a_champion_moves_under_sixteen_clients_and_no_request_fails(home: Path, models: dict[str, Path]) -> None:  # noqa: F811
@@ -104,7 +104,7 @@ def test_a_killed_service_leaves_no_process_of_vllm(home: Path, models: dict[str
 
 
 def test_a_registry_that_is_away_costs_nothing(home: Path, server: Server, tmp_path: Path) -> None:  # noqa: F811
-    """The versions' files come from it; then it is killed, and comes back with another champion."""
+    """The versions' files come from it; then it is killed, and restarted with another champion."""
     models = [small_model(tmp_path / name) for name in ("first", "second")]
     versions = [publish(model) for model in models]
     promote(NAME, versions[0], None)
@@ -115,7 +115,7 @@ def test_a_registry_that_is_away_costs_nothing(home: Path, server: Server, tmp_p
 
         def steps() -> None:
             server.kill()
-            awaited(lambda: "the registry is away" in followed.log.read_text(), 60, followed.log)
+            awaited(lambda: "the registry is unreachable" in followed.log.read_text(), 60, followed.log)
             server.start()
             promote(NAME, versions[1], versions[0])
             followed.serves(versions[1], 60)

@@ -48,7 +48,7 @@ def tiny_model(directory: Path, *, seed: int = 0) -> Manifest:
         "max_positions": POSITIONS,
         "dtype": "bfloat16",
     }
-    return write_manifest(directory, "hf_model", facts, {}, {})
+    return write_manifest(directory, "hf_model", facts)
 
 
 def tiny_corpus(directory: Path) -> Manifest:
@@ -58,7 +58,7 @@ def tiny_corpus(directory: Path) -> Manifest:
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("c*.py"))[:20]:
         writer.add(document(path.name, path.read_text()))
     writer.close()
-    return write_manifest(directory, "corpus", {}, {}, {})
+    return write_manifest(directory, "corpus", {})
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:

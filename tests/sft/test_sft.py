@@ -1,4 +1,4 @@
-"""The SFT engine, as its own process, on a tiny model."""
+"""The SFT engine as a subprocess, on a tiny model."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def tuned(inputs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The job directory of a run from beginning to end."""
+    """The job directory of a complete run."""
     job = write_job(tmp_path_factory.mktemp("sft") / "job", "sft", SPEC, **inputs)
     assert start("tasks.sft.sft", job).wait() == 0, (job / "log.txt").read_text()
     return job
@@ -73,7 +73,7 @@ def test_the_loss_falls_and_is_recorded_at_every_step(tuned: Path) -> None:
     assert losses[-1] < losses[0] - 0.5
 
 
-def test_killed_and_started_again_it_makes_the_same_model(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
+def test_killed_and_restarted_it_makes_the_same_model(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
     job = write_job(tmp_path / "job", "sft", SPEC, **inputs)
     engine = start("tasks.sft.sft", job)
     wait_for_step(job, engine, 5)
@@ -189,7 +189,7 @@ def test_rows_that_are_all_too_long_are_an_error_that_says_what_is_needed(
     with pytest.raises(StageError) as error:
         work(open_job(job))
     assert str(error.value) == (
-        "none of the 400 rows for training is within max_prompt_tokens 8 and max_new_tokens 4; raise these, or give "
+        "none of the 400 training rows is within max_prompt_tokens 8 and max_new_tokens 4; raise these, or use "
         "shorter rows"
     )
 

@@ -1,4 +1,4 @@
-"""What an SFT recipe may say."""
+"""Validation of an SFT spec."""
 
 import pytest
 from pydantic import ValidationError

@@ -43,7 +43,7 @@ def work(job: Job) -> None:
             checkpoint.mkdir(parents=True)
             (checkpoint / "state").write_text(state)
             job.sync_metrics()
-            write_manifest(checkpoint, KIND, {"step": step}, {}, {})
+            write_manifest(checkpoint, KIND, {"step": step})
             for old in folder.complete()[:-1]:
                 remove(old)
         if stopping:

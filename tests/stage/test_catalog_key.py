@@ -60,7 +60,7 @@ def test_what_the_result_is_is_in_the_key(usual: Any) -> None:
 
 def types_of(given: LiteralType) -> list[LiteralType]:
     inner = [
-        *([given.collection_type] if given.collection_type else []),
+        *filter(None, [given.collection_type, given.map_value_type]),
         *(given.union_type.variants if given.union_type else []),
     ]
     return [given, *(found for each in inner for found in types_of(each))]

@@ -202,4 +202,4 @@ def test_a_full_disk_of_the_store_alone_does_not_stop_a_run(disk: Path, tmp_path
     ended = run(home, MLFLOW_TRACKING_URI=f"sqlite:///{disk / 'mlflow.db'}")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "Traceback" not in ended.stderr and len(ended.stderr.splitlines()) < 10, ended.stderr
-    assert "full" in ended.stderr and "its records wait in" in ended.stderr
+    assert "full" in ended.stderr and "its records are kept in" in ended.stderr

@@ -14,7 +14,7 @@ import pytest
 from flytekit.core.context_manager import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
 
-from infra.pod_log import ENVIRONMENT
+from infra.flyte_hooks import POD_ENVIRONMENT
 from tests.source import ROOT
 from tests.stage.engines import MakeSpec
 
@@ -57,7 +57,7 @@ def said(s3: str, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, str]:
             time.sleep(0.2)
     for name in ("fast.tar.gz", "inputs.pb"):
         put(f"{s3}/flyte/{name}", (folder / name).read_bytes())
-    return {ours: pod(folder / str(ours), s3, ENVIRONMENT if ours else {}) for ours in (False, True)}
+    return {ours: pod(folder / str(ours), s3, POD_ENVIRONMENT if ours else {}) for ours in (False, True)}
 
 
 def put(address: str, content: bytes) -> None:
@@ -95,5 +95,5 @@ def test_open_sessions_are_not_errors(said: dict[bool, str]) -> None:
 
 
 def test_flytekit_still_calls_them_errors(said: dict[bool, str]) -> None:
-    """When this fails, infra/pod_log.py can go."""
+    """When this fails, flyte_hooks.filter_pod_log can go."""
     assert "Unclosed client session" in said[False]

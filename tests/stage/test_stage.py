@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from infra.launch import Engine, job_directory
-from infra.tracking.placed import JOB
+from infra.tracking.remote_run import JOB
 from tasks.manifest import read_manifest
 from tests.source import ROOT
 
@@ -120,7 +120,7 @@ def test_files_that_are_gone_are_made_again(home: Path, first: Run) -> None:
     shutil.rmtree(first.text["path"])
     again = chain(home, {"text": "ab", "times": 2})
     assert again.ran == ["make"]
-    assert "make is cached, but its files are not what they were" in again.said
+    assert "make is cached, but its files were changed or removed" in again.said
     assert Path(again.text["path"], "text.txt").read_text() == "abab"
 
 

@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from infra.tracking.execution import begin_execution, flush, is_last
+from infra.tracking.execution import begin_execution, flush, mark_last
 from infra.tracking.record import tracked
 from tests.tracking.one_execution import write_points
 
@@ -16,7 +16,7 @@ def main(title: str, job: str, *what: str) -> None:
         begin_execution("nightly", {"name": "nightly", "pretrain": {"steps": 3}})
         return
     if "last" in what:
-        is_last()
+        mark_last()
     if not title:
         return
     job_dir = Path(tempfile.mkdtemp()) / "jobs" / job

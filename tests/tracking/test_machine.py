@@ -1,4 +1,4 @@
-"""Where a run was made."""
+"""The machine of a run."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import os
 import pytest
 
 from infra.tracking.machine import links, machine
-from infra.tracking.placed import JOB, own_place
+from infra.tracking.remote_run import JOB, remote_place
 
 
 def test_the_machine_is_said() -> None:
@@ -16,11 +16,11 @@ def test_the_machine_is_said() -> None:
 
 
 def test_a_rented_machine_says_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert own_place() == {}
+    assert remote_place() == {}
     monkeypatch.setenv(JOB, "baton-pretrain-1")
     told = {"cluster_name": "baton-1", "cloud": "Slurm", "region": "alpha", "zone": None}
     monkeypatch.setenv("SKYPILOT_CLUSTER_INFO", json.dumps(told))
-    assert own_place() == {"job": "baton-pretrain-1", "cloud": "Slurm", "region": "alpha"}
+    assert remote_place() == {"job": "baton-pretrain-1", "cloud": "Slurm", "region": "alpha"}
 
 
 def test_a_cluster_says_where_its_console_is(monkeypatch: pytest.MonkeyPatch) -> None:

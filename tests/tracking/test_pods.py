@@ -1,4 +1,4 @@
-"""One Flyte execution, whose pods share nothing but MLflow's server: each is a process with a home of its own."""
+"""One Flyte execution whose pods share only MLflow's server: each is a process with its own home."""
 
 import os
 import shutil
@@ -127,7 +127,7 @@ def test_a_killed_attempt_is_ended_by_the_next(flyte: Flyte) -> None:
     flyte.killed("n0-0-dn3", "pretrain", "pretrain-0")
     flyte.ran("n0-0-dn3", "pretrain", "pretrain-0", "fail", attempt=1)
     assert [run.info.status for run in flyte.stages()] == ["KILLED", "FAILED"]
-    assert f"{flyte.id}-n0-0-dn3-1 went on" in flyte.stages()[0].data.tags["baton.error"]
+    assert f"{flyte.id}-n0-0-dn3-1 continued" in flyte.stages()[0].data.tags["baton.error"]
     assert flyte.parents()[0].info.status == "FAILED"
     flyte.ran("n0-0-dn3", "pretrain", "pretrain-0", attempt=2)
     *_, done = flyte.stages()
@@ -190,11 +190,11 @@ def test_an_execution_that_is_aborted_while_it_waits_has_ended_all_the_same(flyt
 
 def test_a_store_that_is_away_is_an_error_that_flyte_may_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setattr("infra.tracking.away.PATIENCE_S", 0.0)
+    monkeypatch.setattr("infra.tracking.outage.PATIENCE_S", 0.0)
     with pytest.raises(TrackingUnreachable):
         begin_execution("nightly", {})
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "f0")
-    with pytest.raises(FlyteRecoverableException, match="cannot be reached"):
+    with pytest.raises(FlyteRecoverableException, match="is unreachable"):
         begin_execution("nightly", {})
 
 

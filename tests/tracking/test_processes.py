@@ -1,4 +1,4 @@
-"""Executions in processes of their own, which are killed or meet each other."""
+"""Executions in separate processes that are killed or run at the same time."""
 
 import os
 import signal

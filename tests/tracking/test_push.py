@@ -1,4 +1,4 @@
-"""Deliveries that are interrupted, repeated, late, or made by two at once."""
+"""Uploads that are interrupted, repeated, late, or concurrent."""
 
 import json
 import sqlite3
@@ -101,7 +101,7 @@ def test_the_loss_of_the_store_is_said_once(
     said = capfd.readouterr()
     assert said.out == ""
     assert len(said.err.splitlines()) == 1
-    assert "its records wait in" in said.err
+    assert "its records are kept in" in said.err
 
 
 def test_sync_says_what_it_cannot_deliver(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_sync_says_what_it_cannot_deliver(home: Path, tmp_path: Path, monkeypatc
     end_execution()
     done = subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert uri in done.stderr and "cannot be reached" in done.stderr and "Traceback" not in done.stderr
+    assert uri in done.stderr and "is unreachable" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_store_that_was_emptied_during_a_run_is_filled_anew(home: Path, tmp_path: Path, empty_store: Path) -> None:
@@ -191,5 +191,5 @@ def test_a_record_that_cannot_be_read_is_named_and_the_others_are_delivered(home
     (broken / "stage-0" / "run.json").write_text("")
     done = subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert f"{broken}/stage-0/run.json: not a record that can be read" in done.stderr
+    assert f"{broken}/stage-0/run.json: the record cannot be read" in done.stderr
     assert is_delivered(whole) and not is_delivered(broken)

@@ -1,4 +1,4 @@
-"""What a person finds in MLflow after a run."""
+"""What MLflow has after a run."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Secrets stay out of everything that is kept."""
+"""Secrets are never stored."""
 
 import json
 import time

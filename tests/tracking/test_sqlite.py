@@ -1,4 +1,4 @@
-"""The SQLite store's file: made once, never written over, and named when it is away or damaged."""
+"""The SQLite store's file: created once, never overwritten, and a named error if it is missing or damaged."""
 
 import multiprocessing
 import os
@@ -14,7 +14,8 @@ import pytest
 
 from infra.tracking.execution import begin_execution, close_execution, flush
 from infra.tracking.sqlite import make_tables
-from infra.tracking.store import StoreAway, StoreDamaged, check_reachable, tracking_uri
+from infra.tracking.sqlite_file import StoreAway, StoreDamaged
+from infra.tracking.store import check_reachable, tracking_uri
 from tasks.job import StageError
 from tasks.publish.aliases import version_at, versions
 from tasks.publish.registry import Publication, register
@@ -205,7 +206,6 @@ def test_sync_all_brings_everything_back_into_a_fresh_store(home: Path, tmp_path
     way_out = [line.strip() for line in str(damaged.value).splitlines() if line.startswith("  ")]
     assert len(way_out) == 2
     for line in way_out:  # as a person would type them
-        line = line.replace("python ", f"{sys.executable} ")
         subprocess.run(line, shell=True, check=True)
     assert {run.info.run_name for role in ("execution", "stage") for run in runs(role)} == before
     assert len(runs("execution")) == 2

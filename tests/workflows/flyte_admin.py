@@ -1,4 +1,4 @@
-"""Flyte's admin service, as far as a registration needs it: keeps what it is sent."""
+"""Flyte's admin service for registrations: stores what it receives."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

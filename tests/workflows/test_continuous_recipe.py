@@ -1,4 +1,4 @@
-"""How a model goes on: steps, shares of old and new text, and what a recipe for it needs."""
+"""Continuous training: steps, shares of old and new text, and the recipe's requirements."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_every_run_on_new_text_is_a_right_spec(new: int, warmup: float, fewest: 
     [
         ({"publish": None}, "publish", "write `publish: {}`"),
         ({"evaluate": None}, "evaluate", "write `evaluate: {}`"),
-        ({"more_corpora": [{}]}, "more_corpora", "no place in continuous training"),
+        ({"more_corpora": [{}]}, "more_corpora", "not possible in continuous training"),
         ({"publish": {"alias": "champion"}}, "publish.alias", "the promotion moves the alias"),
         ({"post_training": []}, "refresh", "at least one stage"),
         ({"refresh": {"name": "baton-continuous"}}, "refresh.name", "another name"),

@@ -1,6 +1,7 @@
-"""The recipes' JSON schema, for editors."""
+"""The recipe's reference: a JSON schema for editors, a page for the docs."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 import yaml
 
 from tests.source import ROOT
+from workflows.continuous_recipe import ContinuousRecipe
 from workflows.describe import main
 
 SCHEMA = ROOT / "workflows/recipes/schema.json"
+REFERENCE = ROOT / "docs/reference/recipe.md"
 RECIPES = sorted((ROOT / "workflows/recipes").rglob("*.yaml"))
 
 
@@ -22,9 +25,15 @@ def faults(recipe: Any) -> list[str]:
     ]
 
 
-def test_the_file_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--json-schema"])
-    assert SCHEMA.read_text() == capsys.readouterr().out, "make it anew: see workflows/describe.py"
+@pytest.mark.parametrize(("option", "path"), [("--json-schema", SCHEMA), ("--markdown", REFERENCE)])
+def test_the_generated_file_is_current(capsys: pytest.CaptureFixture[str], option: str, path: Path) -> None:
+    main([option], standalone_mode=False)
+    assert path.read_text() == capsys.readouterr().out, f"run: python -m workflows.describe {option} > {path}"
+
+
+def test_the_reference_has_every_field_of_a_recipe() -> None:
+    named = set(re.findall(r"^(?:## |\| `)(\w+)", REFERENCE.read_text(), re.MULTILINE))
+    assert ContinuousRecipe.model_fields.keys() - named == set()
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)

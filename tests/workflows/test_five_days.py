@@ -31,7 +31,7 @@ from tasks.manifest import read_manifest
 from tasks.promote.ledger import Generation, generations
 from tasks.publish.aliases import CHAMPION, PREVIOUS, terms, version_at, versions
 from tests.workflows.test_pretrain_to_rl import TINY
-from workflows.schedule import LAUNCH_PLANS, Plan, keep, run
+from workflows.schedule import LAUNCH_PLANS, Plan, run, run_forever
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("vllm")]
 
@@ -141,7 +141,7 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         world.moment += timedelta(seconds=seconds)
 
     with pytest.raises(KeyboardInterrupt):
-        keep([NIGHTLY], start, now=lambda: world.moment, sleep=sleep)
+        run_forever([NIGHTLY], start, now=lambda: world.moment, sleep=sleep)
     yield world
     set_here.undo()
 

@@ -162,4 +162,4 @@ def test_a_command_ends_with_2_and_without_a_traceback(tmp_path: Path, option: s
     done = subprocess.run([*commands[option], *file], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr + done.stdout
-    assert "an alias repeats" in done.stderr + done.stdout
+    assert "with aliases expanded" in done.stderr + done.stdout

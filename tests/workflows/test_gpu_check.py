@@ -1,4 +1,4 @@
-"""`python -m workflows.gpu_check`: what it says on this machine, with toy sizes on a CPU."""
+"""`python -m workflows.gpu_check`: its results on this machine, with toy sizes on a CPU."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_without_a_gpu_no_step_can_be_tried_and_the_exit_code_says_so(tmp_path: 
     found = json.loads(figures.read_text())["steps"]
     assert list(found) == [step.name for step in STEPS]
     assert {step["status"] for step in found.values()} == {"cannot be tried"}
-    assert all("no NVIDIA GPU is here" in step["reason"] for step in found.values())
+    assert all("no NVIDIA GPU found" in step["reason"] for step in found.values())
     assert ended.stdout.count("cannot be tried") == len(STEPS)
 
 
@@ -95,7 +95,7 @@ def test_what_has_passed_is_not_run_again_unless_it_is_asked_for(home: Path) -> 
         return path.stat().st_mtime_ns
 
     before = written()
-    assert "gemm: passed before" in check(home, "--tiny", *only("gemm")).stderr
+    assert "gemm: already passed" in check(home, "--tiny", *only("gemm")).stderr
     assert written() == before
     assert "gemm: pass, " in check(home, "--tiny", "--again", *only("gemm")).stderr
     assert written() > before
@@ -108,7 +108,7 @@ def test_after_kill_9_it_goes_on_where_it_was_and_leaves_no_process(tmp_path: Pa
     first.wait()
     again = check(tmp_path, "--tiny", *only("gemm", "data"))
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "gemm: passed before" in again.stderr
+    assert "gemm: already passed" in again.stderr
     assert "data: pass" in again.stderr
     assert not running.is_running()
 
@@ -120,14 +120,14 @@ def test_a_step_that_is_killed_fails_with_its_last_lines_and_the_check_goes_on(t
     found = steps_of(tmp_path)
     assert found["gemm"]["status"] == "pass"
     assert found["data"]["status"] == "fail"
-    assert "it was ended by SIGKILL. Its last lines:" in found["data"]["reason"]
-    assert found["export"]["reason"] == "it works on what pretrain-0.5b makes, which has not passed"
+    assert "killed by SIGKILL. Its last lines:" in found["data"]["reason"]
+    assert found["export"]["reason"] == "it uses the output of pretrain-0.5b, which has not passed"
 
 
 def test_what_does_not_fit_into_its_time_is_left_for_the_next_start(tmp_path: Path) -> None:
     ended = check(tmp_path, "--tiny", "--minutes", "0.1", *only("gemm"))
     assert ended.returncode == 3
-    assert "the check's time is over; start it again" in steps_of(tmp_path)["gemm"]["reason"]
+    assert "the check's time is up; run it again" in steps_of(tmp_path)["gemm"]["reason"]
 
 
 def start(home: Path, words: list[str]) -> subprocess.Popen[bytes]:

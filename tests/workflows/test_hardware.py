@@ -1,4 +1,4 @@
-"""What a recipe asks of a machine, checked before the start on machines of several kinds."""
+"""A recipe's hardware requirements, checked before the start on several kinds of machines."""
 
 import importlib.util
 from typing import Any
@@ -16,9 +16,9 @@ from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem
 from tests.pretrain.shapes import LLAMA_3_8B, QWEN3_30B_A3B
-from workflows.given import Given
 from workflows.post_training import Tuning
 from workflows.preflight import CHECKS
+from workflows.run_context import RunContext
 
 LAPTOP = Machine((), 16 * 2**30)
 TWO_H100 = Machine(("NVIDIA H100 80GB HBM3",) * 2, 2**40)
@@ -32,8 +32,8 @@ SPEC = PretrainSpec(model=ModelSpec(vocab_size=4096))
 
 def problems(machine: Machine, spec: PretrainSpec, **more: Any) -> list[Problem]:
     """Of the hardware: a pretraining alone has none but these, and that its shards are missing."""
-    given = Given({"pretrain": spec, **more}, machine)
-    found = [problem for check in CHECKS for problem in check(given)]
+    context = RunContext({"pretrain": spec, **more}, machine)
+    found = [problem for check in CHECKS for problem in check(context)]
     return [problem for problem in found if problem.path.startswith("pretrain.") and "disk" not in problem.allowed]
 
 
@@ -119,14 +119,14 @@ def tuning_problems(device: str, **tuning: Any) -> list[Problem]:
     pretrain = PretrainSpec(model=HALF_A_BILLION, layout=Layout(device=device, micro_batch=1))
     evaluate = EvaluateSpec.model_validate({"bits_per_byte": {}, "gpu_memory_share": tuning.pop("evaluate", 0.85)})
     specs = {"pretrain": pretrain, "evaluate": evaluate, "post_training": [Tuning.model_validate(tuning)]}
-    found = [problem for check in CHECKS for problem in check(Given(specs, LAPTOP))]
+    found = [problem for check in CHECKS for problem in check(RunContext(specs, LAPTOP))]
     return [problem for problem in found if " GB" in problem.allowed and "pretrain" not in problem.path]
 
 
 def test_a_smaller_micro_batch_is_named_where_it_fits() -> None:
     (problem,) = tuning_problems("L4", sft={"data": "rows", "batch_size": 48, "micro_batch_size": 48})
     assert problem.path == "post_training.0.sft"
-    assert "GB in one process, on L4 (24 GB): weights 1.9 GB" in problem.allowed
+    assert "GB on one L4 (24 GB): weights 1.9 GB" in problem.allowed
     size = int(problem.allowed.partition("use micro_batch_size: ")[2].partition(",")[0])
     assert tuning_problems("L4", sft={"data": "rows", "batch_size": 48, "micro_batch_size": size}) == []
 

@@ -1,4 +1,4 @@
-"""The launch plans as a Flyte cluster would get them."""
+"""The launch plans as registered on a Flyte cluster."""
 
 import os
 import subprocess
@@ -57,13 +57,13 @@ def registered(registration: tuple[Any, str]) -> dict[str, Any]:
     """The launch plans by their names."""
     service, _ = registration
     assert {each.id.name for each in service.workflows} >= {"workflows.continuous.continue_training"}
-    assert {each.id.name for each in service.tasks} >= {"tasks.promote.task.promote", "workflows.continuous.look"}
+    assert {each.id.name for each in service.tasks} >= {"tasks.promote.task.promote", "workflows.continuous.ingest"}
     return {each.id.name: each for each in service.launch_plans}
 
 
 def test_who_tells_people_is_said(registration: tuple[Any, str]) -> None:
     _, said = registration
-    assert "schedule.notify: me@here.org: told by Flyte's admin, if an email service is set up" in said
+    assert "schedule.notify: me@here.org: Flyte's admin sends emails only if an email service is set up" in said
     assert "MLFLOW_TRACKING_URI is not set" not in said
 
 

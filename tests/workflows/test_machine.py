@@ -1,5 +1,6 @@
-"""What a recipe's run asks of a machine. There is no GPU here: the driver's files and libcuda are stand-ins for it."""
+"""A recipe's requirements of this machine. Without a GPU: fakes of the driver's files and of libcuda."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tasks.data.spec import CorpusSpec, TokenizerSpec
 from tasks.evaluate.spec import EvaluateSpec
@@ -17,8 +19,8 @@ from tasks.pretrain.spec import PretrainSpec
 from tasks.rows.spec import RowsSpec
 from tests.source import ROOT
 from workflows import machine
-from workflows.given import Given
 from workflows.machine import compiler_problems, driver_problems, machine_problems, offline_problems, remarks
+from workflows.run_context import RunContext
 
 NONE = Machine((), 16 * 2**30)
 TWO_H100 = Machine(("NVIDIA H100 80GB HBM3",) * 2, 2**40)
@@ -37,7 +39,7 @@ def cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_a_gpu(machine: Machine, **specs: Any) -> list[tuple[str, str]]:
-    found = machine_problems(Given(specs, machine))
+    found = machine_problems(RunContext(specs, machine))
     return [(each.path, each.allowed) for each in found if "Python.h" not in each.allowed]
 
 
@@ -66,7 +68,7 @@ def test_the_named_gpu_and_a_larger_one_are_fine_and_a_smaller_one_is_not() -> N
     assert on_a_gpu(TWO_H100, pretrain=ON_H100) == []
     assert on_a_gpu(TWO_H100, pretrain=PretrainSpec(layout=Layout(device="L4"))) == []
     ((_, allowed),) = on_a_gpu(ONE_L4, pretrain=ON_H100)
-    assert allowed.startswith("L4, which is what this machine has")
+    assert allowed.startswith("L4, this machine's GPU")
 
 
 @pytest.mark.usefixtures("cuda_build")
@@ -78,14 +80,14 @@ def test_a_gpu_for_each_process() -> None:
 def test_torch_s_build_for_cpus_is_told_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cuda_of_torch", lambda: None)
     assert "TORCH_BACKEND=cuda" in on_a_gpu(TWO_H100, pretrain=ON_H100)[0][1]
-    (remark,) = remarks(Given({"pretrain": PretrainSpec()}, TWO_H100))
+    (remark,) = remarks(RunContext({"pretrain": PretrainSpec()}, TWO_H100))
     assert "leaves it idle" in remark
 
 
 @pytest.mark.usefixtures("cuda_build")
 def test_stages_that_use_one_of_several_gpus_are_told() -> None:
-    (remark,) = remarks(Given({"evaluate": BITS}, TWO_H100))
-    assert remark.startswith("2 GPUs are visible; evaluate use one")
+    (remark,) = remarks(RunContext({"evaluate": BITS}, TWO_H100))
+    assert remark.startswith("2 GPUs are visible; evaluate use only the first")
 
 
 # -- driver and compiler -------------------------------------------------------------------------------
@@ -94,8 +96,8 @@ def test_stages_that_use_one_of_several_gpus_are_told() -> None:
 @pytest.mark.parametrize(
     ("torch", "driver", "words"),
     [
-        ("13.0", 12040, "driver 580.65.06 or newer, which torch's CUDA 13.0 needs; the one here goes to CUDA 12.4"),
-        ("12.8", None, "driver 525.60.13 or newer, which torch's CUDA 12.8 needs; libcuda.so.1 is not here"),
+        ("13.0", 12040, "driver 580.65.06 or newer, required by torch's CUDA 13.0; the one here supports CUDA 12.4"),
+        ("12.8", None, "driver 525.60.13 or newer, required by torch's CUDA 12.8; libcuda.so.1 is missing"),
     ],
 )
 def test_a_driver_that_is_too_old_is_told_with_one_that_is_not(torch: str, driver: int | None, words: str) -> None:
@@ -145,13 +147,13 @@ OF_THE_HUB = {
 
 
 def offline(specs: dict[str, Any], environment: dict[str, str]) -> dict[str, str]:
-    return {each.path: each.allowed for each in offline_problems(Given(specs, NONE), environment)}
+    return {each.path: each.allowed for each in offline_problems(RunContext(specs, NONE), environment)}
 
 
 def test_what_is_of_a_forbidden_hub_is_told(tmp_path: Path) -> None:
     found = offline(OF_THE_HUB, {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)})
     assert [*found] == ["corpus.source.name", "tokenizer.existing", "data.chat.huggingface.name"]
-    assert "HF_HUB_OFFLINE=1 forbids: unset it to download owner/text" in found["corpus.source.name"]
+    assert "HF_HUB_OFFLINE=1 disables: unset it to download owner/text" in found["corpus.source.name"]
 
 
 def test_data_sets_alone_can_be_forbidden(tmp_path: Path) -> None:
@@ -175,13 +177,16 @@ def test_folders_and_a_hub_that_is_allowed_are_fine(tmp_path: Path) -> None:
 def test_a_run_is_refused_and_a_plan_shown(tmp_path: Path) -> None:
     """A plan's recipe may be meant for another machine."""
     recipe = ROOT / "workflows/recipes/laptop.yaml"
-    (tmp_path / "gpu.yaml").write_text(recipe.read_text().replace("{micro_batch: 16}", "{micro_batch: 16, device: L4}"))
+    content = yaml.safe_load(recipe.read_text())
+    content["pretrain"]["layout"]["device"] = "L4"
+    (tmp_path / "gpu.yaml").write_text(yaml.safe_dump(content))
     python, environment = Path(sys.executable), os.environ | {"BATON_HOME": str(tmp_path / "home")}
-    planned = [sys.executable, "-m", "workflows.plan", str(tmp_path / "gpu.yaml")]
+    planned = [sys.executable, "-m", "workflows.plan", str(tmp_path / "gpu.yaml"), "--json"]
     started = [str(python.parent / "pyflyte"), "run", "workflows/pretrain_to_rl.py", "pretrain_to_rl"]
     plan, run = (
         subprocess.run(words, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
         for words in (planned, [*started, "--recipe", str(tmp_path / "gpu.yaml")])
     )
-    assert plan.returncode == 0 and "here: pretrain.layout.device: 'L4'" in plan.stdout
+    assert plan.returncode == 0
+    assert any(line.startswith("pretrain.layout.device: 'L4'") for line in json.loads(plan.stdout)["here"])
     assert run.returncode == 2 and "pretrain.layout.device" in run.stdout + run.stderr

@@ -1,9 +1,8 @@
-"""The README's recipe of one's own rows, reward and evaluation, run as it stands there, but for its size."""
+"""The recipe of docs/post-training.md, with its rows, reward and evaluation, run as documented except for its size."""
 
 import json
 import os
 import random
-import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import yaml
 
 from tasks.manifest import read_manifest
+from tests.docs.pages import page_blocks
 from tests.posttrain.tiny import tiny_model
 from tests.source import ROOT
 from tests.workflows.test_pretrain_to_rl import PYFLYTE
@@ -22,11 +22,8 @@ SMALL: dict[str, Any] = {"steps": 3, "batch_size": 8, "micro_batch_size": 8, "wa
 
 
 def block(language: str) -> str:
-    """The first block of that language in the README's section."""
-    section = (ROOT / "README.md").read_text().split("## Your own rows, rewards and evaluations")[1]
-    found = re.search(rf"```{language}\n(.*?)```", section, re.S)
-    assert found
-    return found[1]
+    """The page's first block of that language."""
+    return next(found.text for found in page_blocks(ROOT / "docs/post-training.md") if found.language == language)
 
 
 def chat(count: int = 200) -> Iterator[dict[str, Any]]:

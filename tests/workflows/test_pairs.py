@@ -1,4 +1,4 @@
-"""Every problem that can be known is said at once: two planted problems are both reported, whatever they are."""
+"""All problems are reported at once: of any two planted problems, both."""
 
 import copy
 import itertools
@@ -66,7 +66,7 @@ PLANTED = [
     Planted("post_training.0.sft.micro_batch_size", 5, "post_training.0.sft.micro_batch_size", "divisor"),
     Planted("post_training.1.dpo.warmup_steps", 5000, "post_training.1.dpo.warmup_steps", "fewer than steps"),
     Planted("post_training.2.grpo.generations", 7, "post_training.2.grpo.generations", "divisor"),
-    Planted("serve.load.concurrency", [2, 1], "serve.load.concurrency", "1 first"),
+    Planted("serve.load.concurrency", [2, 1], "serve.load.concurrency", "begin with 1"),
     Planted("publish.alias", "latest", "publish.alias", "other than latest"),
     # stages that do not fit together, and what is not there
     Planted("pretrain.sequence_length", 1024, "pretrain.sequence_length", "max_positions"),
@@ -77,7 +77,7 @@ PLANTED = [
     Planted("post_training.0.sft.placement.nodes", 2, "post_training.0.sft.placement.nodes", "runs on one"),
     Planted("post_training.1.dpo.placement.setup", "export X_TOKEN=abc", "post_training.1.dpo.placement.setup", "placement.secrets"),
     Planted("tokenizer", ON_ITS_OWN, "shards", "needs tokenizer"),
-    Planted("more_corpora", [{"source": {"kind": "files", "path": "/no"}}], "more_corpora.0.source.path", "not there"),
+    Planted("more_corpora", [{"source": {"kind": "files", "path": "/no"}}], "more_corpora.0.source.path", "does not exist"),
 ]  # fmt: skip
 
 PAIRS = [

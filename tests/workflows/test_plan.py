@@ -1,4 +1,4 @@
-"""Know before you pay: what is planned, at SkyPilot's prices from small hand-written catalogs."""
+"""`python -m workflows.plan`, with SkyPilot's prices from small hand-written catalogs."""
 
 import json
 import os
@@ -124,8 +124,8 @@ def test_cost_is_hours_times_the_price(plans: dict[str, tuple[int, str]]) -> Non
     assert stage["need"]["flops"] == pytest.approx(1.36e21, rel=0.01)
     assert stage["hours"] == pytest.approx(stage["need"]["flops"] / (0.4 * 312e12 * 16) / 3600)  # 312 TFLOP/s each
     for words in (
-        "at 40% of their peak (--mfu)",
-        "1. aws/us-east-1 2 x p4de (8 A100-80GB), spot $24.00 an hour (on-demand $80.00), $4,5",
+        "at 40% of peak (--mfu)",
+        "1. aws/us-east-1 2 x p4de (8 A100-80GB), spot $24.00 per hour (on-demand $80.00), $4,5",
     ):
         assert words in said
     assert f"cost        expected ${stage['hours'] * 24:,.2f}; all spot ${stage['hours'] * 24:,.2f}" in said
@@ -135,8 +135,8 @@ def test_cost_is_hours_times_the_price(plans: dict[str, tuple[int, str]]) -> Non
 def test_the_cost_of_several_stages_is_added_up(plans: dict[str, tuple[int, str]]) -> None:
     stages = json.loads(plans["several --json"][1])["stages"]
     costs = {each["name"]: each["quotes"]["found"][0]["expected"] for each in stages if each["quotes"]}
-    assert costs["take_in"] is costs["convert"] is None
-    total = f"expected cost of 2 stages: ${costs['pretrain'] + costs['sft']:,.2f}, and of 2 more it is not known"
+    assert costs["import_hf"] is costs["convert"] is None
+    total = f"expected cost of 2 stages: ${costs['pretrain'] + costs['sft']:,.2f}; 2 more unknown"
     assert total in plans["several"][1]
 
 
@@ -152,7 +152,7 @@ def test_a_limit_by_the_run_is_a_problem_and_the_plan_is_shown_all_the_same(
 
 def test_a_limit_that_holds_at_another_mfu_is_none_there(plans: dict[str, tuple[int, str]]) -> None:
     code, said = plans["dear --mfu 0.8"]
-    assert (code, "at 80% of their peak" in said) == (0, True)
+    assert (code, "at 80% of peak" in said) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_what_is_excluded_is_not_tried(plans: dict[str, tuple[int, str]]) -> Non
 def test_without_a_cloud_it_says_so_and_the_rest(plans: dict[str, tuple[int, str]]) -> None:
     code, said = plans["nowhere"]
     assert code == 0
-    assert "prices      not known: SkyPilot knows no cloud on this machine; `sky check`" in said
+    assert "prices      not known: SkyPilot has no cloud enabled on this machine; run `sky check`" in said
     assert "memory      49.3 GB on each A100-80GB (80 GB)" in said
 
 

@@ -1,4 +1,4 @@
-"""A recipe's text: what YAML would let pass in silence, and what would be a traceback, a hang or all of the memory."""
+"""A recipe's text: what YAML silently accepts, and what would end in a traceback, a hang or out of memory."""
 
 import json
 import os
@@ -43,8 +43,8 @@ def refused(path: Path, text: str | bytes) -> RecipeError:
 
 # the text of a recipe: (the field that is reported, words of the answer)
 TEXTS = {
-    "pretrain: {steps: 5}\npretrain: {steps: 6}": ("pretrain", "stands again on line 2"),
-    "pretrain: {steps: 5, steps: 6}": ("pretrain.steps", "stands again on line 1"),
+    "pretrain: {steps: 5}\npretrain: {steps: 6}": ("pretrain", "is repeated on line 2"),
+    "pretrain: {steps: 5, steps: 6}": ("pretrain.steps", "is repeated on line 1"),
     "pretrain: {steps: 024}": ("pretrain.steps", "ambiguous: write a number in decimal digits"),
     "pretrain: {steps: 0o24}": ("pretrain.steps", "ambiguous"),
     "pretrain: {steps: 1_000}": ("pretrain.steps", "ambiguous"),
@@ -55,15 +55,15 @@ TEXTS = {
     "shards: on": ("shards", "write `shards: {}`"),
     "shards: yes": ("shards", "write `shards: {}`"),
     "shards: true": ("shards", "write `shards: {}`"),
-    "pretrain: {steps: 99999999999999999999999}": ("pretrain.steps", "64 bits"),
-    "pretrain: {steps: " + "9" * 100_000 + "}": ("pretrain.steps", "64 bits"),
-    "name: !!python/object:os.system x": ("name", "no tag"),
-    "pretrain: !mine {steps: 5}": ("pretrain", "no tag"),
-    "1: {}": ("1", "the name of a field is text"),
-    "? [a, b]\n: {}": ("[", "the name of a field is text"),
-    'name: "\\ud800"': ("name", "halves of surrogate pairs"),
+    "pretrain: {steps: 99999999999999999999999}": ("pretrain.steps", "64-bit"),
+    "pretrain: {steps: " + "9" * 100_000 + "}": ("pretrain.steps", "64-bit"),
+    "name: !!python/object:os.system x": ("name", "without the tag"),
+    "pretrain: !mine {steps: 5}": ("pretrain", "no tags"),
+    "1: {}": ("1", "a field's name is a string"),
+    "? [a, b]\n: {}": ("[", "a field's name is a string"),
+    'name: "\\ud800"': ("name", "unpaired surrogates"),
     'name: "a\\0b"': ("name", "NUL"),
-    '"\\ud800": {}': ("recipe", "halves of surrogate pairs"),
+    '"\\ud800": {}': ("recipe", "unpaired surrogates"),
     "<<: 5": ("<<", "an alias of a mapping"),
     "pretrain: &a {steps: *a}": ("recipe", "nesting"),
     "pretrain: &a\n  <<: *a": ("recipe", "nesting"),
@@ -94,12 +94,12 @@ def test_a_text_is_answered_with_its_field_and_a_way_out(tmp_path: Path, text: s
 def test_an_alias_that_multiplies_is_refused(tmp_path: Path) -> None:
     """9 levels of 9 aliases each: 400 million values."""
     levels = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 10)]
-    assert "that an alias repeats" in str(refused(tmp_path / "recipe.yaml", "\n".join(["a0: &a0 x", *levels])))
+    assert "with aliases expanded" in str(refused(tmp_path / "recipe.yaml", "\n".join(["a0: &a0 x", *levels])))
 
 
 def test_a_merge_that_multiplies_is_refused(tmp_path: Path) -> None:
     levels = [f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 9)}]}}" for level in range(1, 10)]
-    assert "that an alias repeats" in str(refused(tmp_path / "recipe.yaml", "\n".join(["a0: &a0 {x: 1}", *levels])))
+    assert "with aliases expanded" in str(refused(tmp_path / "recipe.yaml", "\n".join(["a0: &a0 {x: 1}", *levels])))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The recipes that are shipped."""
+"""The shipped recipes."""
 
 from pathlib import Path
 from typing import Any
@@ -8,11 +8,11 @@ import yaml
 
 from tasks.pretrain.hardware import Machine
 from workflows.continuous_recipe import recipe_of
-from workflows.given import Given
-from workflows.needs import MFU
 from workflows.plan import main, plan, text
-from workflows.recipe import Recipe, given_of
+from workflows.recipe import Recipe, context_of
 from workflows.recipe_error import RecipeError
+from workflows.resource_estimate import MFU
+from workflows.run_context import RunContext
 
 RECIPES = Path(__file__).parents[2] / "workflows" / "recipes"
 LACKING = {"rl-only": ["start_from.model"], "chat": ["data.chat.path", "data.preferences.path"]}  # what only users have
@@ -38,8 +38,8 @@ def read(name: str) -> dict[str, Any]:
 
 def lines(name: str) -> list[str]:
     recipe = Recipe.model_validate(read(name))
-    given = Given(given_of(recipe).specs, Machine((), 8 * 2**30))
-    return "\n".join(text(name, list(plan(recipe, given, MFU)), given, MFU)).splitlines()
+    context = RunContext(context_of(recipe).specs, Machine((), 8 * 2**30))
+    return "\n".join(text(name, list(plan(recipe, context, MFU)), context, MFU)).splitlines()
 
 
 @each
@@ -71,7 +71,7 @@ def test_a_large_recipe_fits_its_device_with_room_to_spare(name: str) -> None:
 @pytest.mark.parametrize("name", ["nano", "3b"])
 def test_a_large_recipe_is_tuned_on_its_device(name: str) -> None:
     recipe = Recipe.model_validate(read(name))
-    stages = {each.stage: each for each in plan(recipe, given_of(recipe), MFU)}
+    stages = {each.stage: each for each in plan(recipe, context_of(recipe), MFU)}
     assert len(recipe.post_training) > 1
     for step in recipe.post_training:
         planned = stages[step.stage]
@@ -84,7 +84,7 @@ def test_a_model_that_is_too_large_to_be_tuned_is_refused() -> None:
         Recipe.model_validate(read("8b-continued") | {name: read("3b")[name] for name in ("data", "post_training")})
     assert [problem.path for problem in caught.value.problems] == ["post_training.0.sft", "post_training.1.dpo"]
     (sft, dpo) = (problem.allowed for problem in caught.value.problems)
-    assert "GB in one process, on H100 (80 GB): weights 32.8 GB, gradients 32.8 GB, optimizer 65.5 GB" in sft
+    assert "GB on one H100 (80 GB): weights 32.8 GB, gradients 32.8 GB, optimizer 65.5 GB" in sft
     assert "tune a smaller model, or give the stage a `placement` on B200 (180 GB)" in sft
     assert "reference model 32.8 GB" in dpo and "on MI300X (192 GB)" in dpo
 
@@ -111,8 +111,8 @@ def test_a_recipe_can_be_asked_what_it_takes(capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr().out
     for words in (
         "9 stages, 0 of them cached",
-        "30.5 B, of which a token meets 3.35 B",
-        "23.1 GFLOP a token",
+        "30.5 B, 3.35 B active per token",
+        "23.1 GFLOP per token",
         "32 H100",
         "on each H100 (80 GB)",
         "optimizer",

@@ -1,4 +1,4 @@
-"""Tuning anew after a promotion, run as a person runs it: `pyflyte run`, every engine real."""
+"""Post-training repeated after a promotion, by `pyflyte run` with every real engine."""
 
 import subprocess
 from typing import Any

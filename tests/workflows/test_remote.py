@@ -1,4 +1,4 @@
-"""`pyflyte run --remote`: what a cluster's pods would not have is said before anything is registered."""
+"""`pyflyte run --remote`: what a cluster's pods would lack is reported before anything is registered."""
 
 import json
 import os
@@ -17,10 +17,10 @@ from infra.errors import Stopped
 from tests.source import ROOT
 from tests.workflows.flyte_admin import admin
 from tests.workflows.statements import ASKED, DATA, DPO, SFT
-from workflows.given import for_a_cluster
 from workflows.recipe import Recipe
 from workflows.recipe_text import load
 from workflows.remote import checked, pass_on
+from workflows.run_context import for_a_cluster
 
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
 DIGEST = "sha256:" + "0" * 64
@@ -53,10 +53,11 @@ def test_everything_that_pods_would_not_have_is_said_at_once(tmp_path: Path) -> 
     assert "the recipe has 4 problems; nothing was started" in said
     assert "corpus.source.path" in said
     assert (
-        "at most 100.0 MB travel with a run, and these are 100.0 MB" in said and "give their address (s3://…)" in said
+        "at most 100.0 MB are uploaded with a run, and these are 100.0 MB" in said
+        and "use its address (s3://…)" in said
     )
-    assert "a path below a folder that all pods have (BATON_STORAGE=/shared)" in said
-    assert "several machines are SkyPilot's: add `placement: {nodes: 2, …}`" in said
+    assert "use a path in a folder that all pods mount (BATON_STORAGE=/shared)" in said
+    assert "for several nodes use SkyPilot: add `placement: {nodes: 2, …}`" in said
     assert "pretrain.pod.resources.memory: '100Mi'" in said and "at least" in said
     assert "MLFLOW_TRACKING_URI: 'sqlite:///runs.db'" in said and "http://" in said
 
@@ -73,7 +74,7 @@ def test_what_gpus_are_asked_for_is_said(monkeypatch: pytest.MonkeyPatch, capsys
     none = {"dpo": DPO["dpo"] | {"pod": {"resources": {"gpu": 0}}}}
     hub = {"start_from": {"model": "Qwen/Qwen2.5-7B-Instruct"}, "corpus": {}, "data": DATA}
     assert run(hub | {"post_training": [SFT, none], "evaluate": {"statements": ASKED}}) == ""
-    asked = "GPUs that the pods ask for: evaluate 1, post_training.0.sft 1 ("
+    asked = "GPUs that the pods request: evaluate 1, post_training.0.sft 1 ("
     assert asked in capsys.readouterr().err
 
 
@@ -89,7 +90,7 @@ def test_pods_know_where_people_see_the_execution(tmp_path: Path, monkeypatch: p
 
 def test_without_images_it_says_how_to_have_them() -> None:
     said = run({}, pinned={"baton-data": PINNED["baton-data"]})
-    assert "baton-train, baton-serve, baton-post-train: nothing says which image a pod has" in said
+    assert "baton-train, baton-serve, baton-post-train: no image is configured for these pods" in said
     assert "python -m images REGISTRY" in said
 
 
@@ -101,7 +102,7 @@ def test_uses_of_a_stage_that_flyte_cannot_tell_apart_are_refused() -> None:
 def test_the_memory_of_this_machine_does_not_count() -> None:
     large = {"layers": 48, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn_hidden": 28672}
     said = run(TEXT | {"pretrain": {"model": large}}, pinned={})
-    assert "nothing says which image" in said  # and nothing of memory
+    assert "no image is configured" in said  # and nothing of memory
 
 
 def test_a_right_recipe_passes() -> None:
@@ -116,7 +117,7 @@ def test_pyflyte_asks_before_it_registers(tmp_path: Path) -> None:
         check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert ended.returncode == 1
-    assert "nothing says which" in ended.stderr and "Traceback" not in ended.stderr
+    assert "configured for these pods" in ended.stderr and "Traceback" not in ended.stderr
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,11 @@
-"""`python -m workflows.rollback`, as a person types it."""
+"""`python -m workflows.rollback` on the command line."""
 
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from infra.commands import command
 from tasks.publish.aliases import CHAMPION, version_at
 from tasks.publish.champion import promote
 from tests.publish.test_champion import NAME, make
@@ -21,13 +22,13 @@ def test_it_turns_back_and_says_what_was_and_is(home: Path, tmp_path: Path) -> N
     promote(NAME, 1, None)
     refused = rollback(NAME)
     assert refused.exit_code == 1
-    assert refused.output.strip().endswith("none was before it: there is nothing to turn to")
+    assert refused.output.strip().endswith("is the first champion, so there is none to roll back to")
 
     promote(NAME, 2, 1)
     done = rollback(NAME)
     assert done.stdout == (
-        "champion of baton-test: version 1 (base model-1); it was version 2 (base model-2), which is `previous` now\n"
-        "set aside: 2 (to undo: python -m workflows.rollback baton-test)\n"
+        "champion of baton-test: version 1 (base model-1); `previous` is now version 2 (base model-2)\n"
+        f"set aside: 2 (to undo: {command('python -m workflows.rollback baton-test')})\n"
     )
     found = version_at(NAME, CHAMPION)
     assert found and found.version == 1
@@ -40,4 +41,4 @@ def test_it_turns_back_and_says_what_was_and_is(home: Path, tmp_path: Path) -> N
 def test_a_store_that_is_away_is_said_at_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
     refused = rollback(NAME)
-    assert refused.exit_code == 1 and "the tracking store cannot be reached" in refused.output
+    assert refused.exit_code == 1 and "the tracking store is unreachable" in refused.output

@@ -1,4 +1,4 @@
-"""The schedule: what is due when, by a clock of the test's own."""
+"""The schedule, with a simulated clock."""
 
 import os
 import subprocess
@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 
-from workflows.schedule import Plan, due, keep
+from tests.source import ROOT
+from workflows.schedule import Plan, due, run_forever
 
 NIGHTLY, WEEKLY = Plan("nightly", "0 2 * * *"), Plan("weekly", "0 4 * * 0")
 MONDAY = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -38,7 +40,7 @@ def starts(days: int, takes: timedelta, *plans: Plan) -> list[str]:
         clock.sleep(takes.total_seconds())
 
     with pytest.raises(KeyboardInterrupt):
-        keep([*plans], start, clock.now, clock.sleep)
+        run_forever([*plans], start, clock.now, clock.sleep)
     return found
 
 
@@ -75,6 +77,15 @@ def test_the_plans_are_listed_with_their_next_starts() -> None:
     done = schedule("--list")
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["nightly", "weekly"]
+
+
+def test_a_recipe_for_a_gpu_that_this_machine_lacks_starts_nothing(tmp_path: Path) -> None:
+    recipe = yaml.safe_load((ROOT / "workflows/recipes/continuous.yaml").read_text())
+    recipe["pretrain"]["layout"] = {"device": "L4"}
+    (tmp_path / "gpu.yaml").write_text(yaml.safe_dump(recipe))
+    done = schedule("--now", "--recipe", str(tmp_path / "gpu.yaml"), CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 2
+    assert "CUDA_VISIBLE_DEVICES='' hides all of them" in done.stderr and "nightly starts" not in done.stderr
 
 
 def test_a_recipe_that_is_not_there_is_answered(tmp_path: Path) -> None:

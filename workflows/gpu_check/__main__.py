@@ -1,11 +1,12 @@
-"""The first hour on a machine with an NVIDIA GPU, in 20 minutes: does each stage work here, and how fast?
+"""Check every stage on a machine with an NVIDIA GPU in 20 minutes: whether it works, and how fast it is.
 
-    python -m workflows.gpu_check                      every step; what has passed is not run again
-    python -m workflows.gpu_check --only sft --only dpo  these, and what they work on
+    python -m workflows.gpu_check                      every step; those that have passed are not repeated
+    python -m workflows.gpu_check --only sft --only dpo  these steps, and those that they depend on
     python -m workflows.gpu_check --tiny               the same code with toy sizes, on a CPU
 
-Each step passes, fails with its last lines, or cannot be tried, with the reason; the check goes on. It ends in a table
-and a file of JSON. Exit code 0: all passed that could be tried; 1: a step failed; 3: none could be tried.
+Each step passes, fails (with its last lines), or cannot be tried (with the reason), and the check continues. It ends
+with a table and a JSON file. Exit code 0: all steps that could be tried passed; 1: a step failed; 3: none could be
+tried.
 """
 
 import sys
@@ -30,15 +31,15 @@ FAILED, NONE_TRIED = 1, 3  # exit codes
 
 
 @click.command()
-@click.option("--tiny", is_flag=True, help="Toy sizes on a CPU: does the check itself work?")
+@click.option("--tiny", is_flag=True, help="Toy sizes on a CPU, to test the check itself.")
 @click.option(
-    "--only", multiple=True, type=click.Choice(NAMES), help="This step and what it works on; may be repeated."
+    "--only", multiple=True, type=click.Choice(NAMES), help="This step and those it depends on; may be repeated."
 )
-@click.option("--again", is_flag=True, help="Run what has passed before again: all of it, or with --only these.")
-@click.option("--minutes", default=20.0, show_default=True, type=click.FloatRange(0.1), help="For all of it.")
-@click.option("--json", "to", type=click.Path(path_type=Path), help="Where the figures are written, too.")
+@click.option("--again", is_flag=True, help="Repeat steps that have passed: all, or with --only these.")
+@click.option("--minutes", default=20.0, show_default=True, type=click.FloatRange(0.1), help="Time limit in total.")
+@click.option("--json", "to", type=click.Path(path_type=Path), help="Write the figures to this file too.")
 def main(tiny: bool, only: tuple[str, ...], again: bool, minutes: float, to: Path | None) -> None:
-    """Try every stage on this machine's GPU, and measure it."""
+    """Run and measure every stage on this machine's GPU."""
     deadline = time.monotonic() + 60 * minutes
     machine = look()
     folder = check_folder(TINY if tiny else FULL, machine)
@@ -50,7 +51,7 @@ def main(tiny: bool, only: tuple[str, ...], again: bool, minutes: float, to: Pat
         for step in steps:
             known = results(folder, STEPS)
             if step.name in known and known[step.name].status == "pass":
-                say(f"{step.name}: passed before")
+                say(f"{step.name}: already passed")
                 continue
             result = run(folder, step, lock, known, tiny, deadline - time.monotonic())
             if result.seconds:
@@ -64,22 +65,22 @@ def main(tiny: bool, only: tuple[str, ...], again: bool, minutes: float, to: Pat
 
 
 def _chosen(only: tuple[str, ...]) -> tuple[Step, ...]:
-    """These steps and what they work on, in the table's order; all of them where none is named."""
+    """These steps and those they depend on, in order; all if none is named."""
     wanted = set(only or NAMES)
-    for step in reversed(STEPS):  # a step stands behind those that it works on
+    for step in reversed(STEPS):  # a step comes after those it depends on
         if step.name in wanted:
             wanted |= set(step.after)
     return tuple(step for step in STEPS if step.name in wanted)
 
 
 def _table(found: Mapping[str, Result]) -> str:
-    """A line for each step, and its figures below one another where they are many."""
+    """A line for each step, with its figures wrapped."""
     lines = []
     for name, result in found.items():
         figures = "; ".join(f"{what}: {figure}" for what, figure in result.figures.items())
         head = f"{name:<14} {result.status:<16} {result.seconds:>6.1f} s  "
-        told = [*textwrap.wrap(figures, WIDTH - len(head)), *_reason(result.reason, WIDTH - len(head))] or [""]
-        lines += [head + told[0], *(" " * len(head) + line for line in told[1:])]
+        cell = [*textwrap.wrap(figures, WIDTH - len(head)), *_reason(result.reason, WIDTH - len(head))] or [""]
+        lines += [head + cell[0], *(" " * len(head) + line for line in cell[1:])]
     return "\n".join(line.rstrip() for line in lines)
 
 

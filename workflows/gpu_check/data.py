@@ -1,4 +1,4 @@
-"""The check's text: Python's standard library through the data stages, and rows of it to tune with."""
+"""The check's data: Python's standard library through the data stages, and rows of it for post-training."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ ROWS = 2000
 
 
 def data(check: Check) -> None:
-    """Raw text to documents, a tokenizer, Megatron's shards and rows."""
+    """Raw text → documents, a tokenizer, Megatron's shards and rows."""
     corpus = check.run("tasks.data.corpus", "corpus", CorpusSpec(source=check.size.source, held_out=HELD_OUT), "corpus")
     read = corpus / "output"
     words = TokenizerSpec(vocab_size=check.size.vocabulary())
@@ -22,20 +22,20 @@ def data(check: Check) -> None:
     check.run(
         "tasks.data.shards", "tokenized_corpus", ShardsSpec(), "shards", corpus=read, tokenizer=tokenizer / "output"
     )
-    asked = RowsSpec(
+    spec = RowsSpec(
         function=Function(name=f"{Path(__file__)}:rows"),
         documents=True,
         arguments={"prompt": 2 * check.size.prompt, "completion": check.size.new},
         limit=ROWS,
     )
-    check.run("tasks.rows.rows", "rows", asked.as_found(), "rows", corpora__0=read)
+    check.run("tasks.rows.rows", "rows", spec.as_found(), "rows", corpora__0=read)
 
 
 def rows(documents: Iterable[dict[str, Any]], prompt: int, completion: int) -> Iterator[dict[str, str]]:
-    """A document's text cut up: so many characters to be asked with, and so many that stand after them."""
+    """Cut each document's text into pairs of a prompt and its continuation; lengths in characters."""
     for document in documents:
         text, whole = document["text"], prompt + completion
         for begin in range(0, len(text) - whole, whole):
-            asked, said = text[begin : begin + prompt], text[begin + prompt : begin + whole]
-            if asked.strip() and said.strip():
-                yield {"prompt": asked, "completion": said}
+            before, after = text[begin : begin + prompt], text[begin + prompt : begin + whole]
+            if before.strip() and after.strip():
+                yield {"prompt": before, "completion": after}

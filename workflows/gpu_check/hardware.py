@@ -1,4 +1,4 @@
-"""Steps about the machine alone: does CUDA compute, do the collectives start, how fast are matrix products?"""
+"""Steps on the hardware alone: CUDA's results, NCCL, memory bandwidth, matrix products."""
 
 import statistics
 from collections.abc import Callable
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 REPEATS = 20
-# of the table's peak: less is a throttled GPU, more a wrong table
+# shares of the table's peak: below, the GPU is throttled; above, the table is wrong
 LEAST, MOST = 0.5, 1.02
 FP8_FROM = (8, 9)  # compute capability: Ada, Hopper and later
 
 
 def cuda(check: Check) -> None:
-    """A product on each GPU is right, NCCL reduces, and memory is as fast as memory."""
+    """Check a product on each GPU and an NCCL all-reduce, and measure memory bandwidth."""
     import torch
     import torch.distributed as dist
     from torch._C._distributed_c10d import HashStore
@@ -40,7 +40,7 @@ def cuda(check: Check) -> None:
 
 
 def gemm(check: Check) -> None:
-    """Matrix products in bf16, and in fp8 where the GPU has it, against the table of peaks."""
+    """Measure matrix products in bf16, and in fp8 if the GPU has it, against the table of peaks."""
     import torch
 
     size, gpus = check.size.matrix, check.machine.gpus
@@ -59,7 +59,7 @@ def gemm(check: Check) -> None:
         if (peak := _peak(known, precision)) and not LEAST <= tflops / peak <= MOST:
             raise CheckFailed(
                 f"{tflops:.0f} TFLOP/s in {precision}, and tasks/pretrain/accelerators.py has a peak of {peak:.0f} for "
-                f"{gpus[0].name}: {LEAST:.0%} to {MOST:.0%} of it were expected"
+                f"{gpus[0].name}: expected {LEAST:.0%} to {MOST:.0%} of it"
             )
 
 
@@ -67,7 +67,7 @@ def _fp8_product(left: "Tensor", right: "Tensor") -> Callable[[], object]:
     import torch
     from torch.nn.functional import ScalingType, scaled_mm
 
-    a, b = (each.to(torch.float8_e4m3fn) for each in (left, right.t().contiguous()))
+    a, b = (matrix.to(torch.float8_e4m3fn) for matrix in (left, right.t().contiguous()))
     one = torch.ones((), device=left.device)
     whole = ScalingType.TensorWise
     return lambda: scaled_mm(a, b.t(), one, whole, one, whole, use_fast_accum=left.is_cuda)
@@ -80,7 +80,7 @@ def _peak(known: Accelerator | None, precision: str) -> float | None:
 
 
 def seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
-    """The median time of a call, after three to warm up. The device's queue is empty before and after each."""
+    """The median time of a call after three warm-up calls, synchronized with the device."""
     import torch
 
     wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None

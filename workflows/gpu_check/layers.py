@@ -1,7 +1,7 @@
-"""Megatron's layers beside plain PyTorch's: what a compiler would add, and what the GPU's time goes to.
+"""Compare Megatron's layers with plain PyTorch's: what torch.compile would gain, and where the GPU's time goes.
 
-The product's model and Transformers' of the same shape with torch's attention, each eager and compiled, forward and
-backward on the same tokens, weights in bf16.
+Baton's model and Transformers' of the same shape with torch's attention, each eager and compiled, forward and backward
+on the same tokens, weights in bf16.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,16 +18,16 @@ from workflows.gpu_check.step import Check
 if TYPE_CHECKING:
     from torch import Tensor
 
-LAYERS = 4  # of the large model: enough for a rate, and soon compiled
-SEQUENCES = 4  # on a GPU
-REPEATS = 10  # on a GPU; a CPU is only asked whether it works
-OPERATIONS = 20  # of the profile, those that take the longest
+LAYERS = 4  # of the large model: enough for a rate, and quick to compile
+SEQUENCES = 4
+REPEATS = 10  # on a GPU; once on a CPU, where only correctness matters
+OPERATIONS = 20  # shown in the profile
 
 Loss = Callable[["Tensor"], "Tensor"]
 
 
 def layers(check: Check) -> None:
-    """How many FLOP/s each of them comes to."""
+    """Measure the FLOP/s of each variant."""
     import torch
 
     from tasks.pretrain.megatron import DEVICE
@@ -51,13 +51,13 @@ def layers(check: Check) -> None:
 
 
 def _pass(loss: Loss, tokens: "Tensor") -> None:
-    """Forward and backward; the gradients add up, as over micro batches."""
+    """Forward and backward; gradients accumulate, as over micro batches."""
     loss(tokens).backward()
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Megatron's process groups, of this process."""
+    """Megatron's process groups, with this process alone."""
     import torch.distributed as dist
     from torch._C._distributed_c10d import HashStore
 
@@ -105,7 +105,7 @@ def _transformers(spec: ModelSpec, vocabulary: int) -> Loss:
 
 
 def _profile(work: Callable[[], object]) -> str:
-    """A table of the operations that take the longest, on the GPU where there is one."""
+    """A table of the slowest operations, by GPU time if there is a GPU."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 

@@ -1,6 +1,6 @@
 """The machine as torch sees it: `python -m workflows.gpu_check.machine` prints it as a line of JSON.
 
-In a process of its own: the check has to outlive a driver that ends the process.
+In a separate process, because the check must survive a driver that kills the process.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tasks.manifest import versions
+from infra.versions import package_versions
 from tasks.pretrain.hardware import this_machine
 
 
@@ -18,20 +18,20 @@ from tasks.pretrain.hardware import this_machine
 class Gpu:
     name: str
     memory_gb: float
-    capability: tuple[int, int]  # of its arithmetic: (9, 0) is Hopper
+    capability: tuple[int, int]  # compute capability: (9, 0) is Hopper
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the check runs on."""
+    """The machine that the check runs on."""
 
     gpus: tuple[Gpu, ...]
-    trouble: str  # why torch can use no GPU; "" where it can
+    trouble: str  # why torch can't use a GPU; "" if it can
     versions: dict[str, str]  # of Python, the libraries, CUDA, NCCL and the driver's CUDA
 
     @classmethod
     def of(cls, words: dict[str, Any]) -> "Machine":
-        gpus = tuple(Gpu(each["name"], each["memory_gb"], tuple(each["capability"])) for each in words["gpus"])
+        gpus = tuple(Gpu(gpu["name"], gpu["memory_gb"], tuple(gpu["capability"])) for gpu in words["gpus"])
         return cls(gpus, words["trouble"], words["versions"])
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Machine:
 
 
 def look() -> Machine:
-    """Ask torch in another process. Raises CalledProcessError when that one fails."""
+    """Query torch in another process. Raises CalledProcessError if that fails."""
     command = [sys.executable, "-m", __name__]
     ended = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, check=True)
     return Machine.of(json.loads(ended.stdout.splitlines()[-1]))
@@ -49,15 +49,15 @@ def look() -> Machine:
 def _seen() -> Machine:
     import torch
 
-    found = versions()
+    found = package_versions()
     try:
         torch.cuda.init()
-    except (RuntimeError, AssertionError) as error:  # a build for CPUs asserts
+    except (RuntimeError, AssertionError) as error:  # AssertionError: a CPU build
         reason = str(error).split(". ")[0].rstrip(".")
         if torch.version.cuda is None:
-            reason = "torch here is its build for CPUs: `make gpu-check TORCH_BACKEND=cuda` installs the other one"
+            reason = "torch here is a CPU build: `make gpu-check TORCH_BACKEND=cuda` installs the CUDA build"
         listed = len(this_machine().gpus)
-        here = f"the driver lists {listed} GPUs, and torch can use none" if listed else "no NVIDIA GPU is here"
+        here = f"the driver lists {listed} GPUs, but torch can use none" if listed else "no NVIDIA GPU found"
         return Machine((), f"{here} ({reason})", found)
     has = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
     driver = ctypes.c_int()  # 13000 is CUDA 13.0

@@ -1,4 +1,4 @@
-"""Steps with the trained model: its export and audit, and vLLM's answers beside Transformers'."""
+"""Steps on the trained model: export, audit, vLLM against Transformers, serving."""
 
 import itertools
 import json
@@ -15,11 +15,11 @@ from workflows.gpu_check.step import Check, CheckFailed
 
 TRAINED = "pretrain-0.5b"
 TEXTS = 16
-CLOSE = 0.05  # nats: log-probabilities in bf16 against fp32, their mean difference
+CLOSE = 0.05  # nats: mean difference of log-probabilities, bf16 against fp32
 
 
 def export(check: Check) -> None:
-    """The Megatron checkpoint as Hugging Face safetensors."""
+    """Export the Megatron checkpoint to Hugging Face safetensors."""
     checkpoint, tokenizer = check.artifact(TRAINED), check.artifact("data", "tokenizer")
     began = perf_counter()
     job = check.run("tasks.convert.export", "hf_model", ConvertSpec(), checkpoint=checkpoint, tokenizer=tokenizer)
@@ -29,9 +29,9 @@ def export(check: Check) -> None:
 
 
 def audit(check: Check) -> None:
-    """Both are one model: config, every number, logits on held-out text, in fp32 on the CPU."""
+    """Prove that both are the same model: config, every weight, logits on held-out text, in fp32 on the CPU."""
     job = check.run(
-        "tasks.convert.prove",
+        "tasks.convert.audit_stage",
         "conversion_audit",
         AuditSpec(tokens=512),
         checkpoint=check.artifact(TRAINED),
@@ -44,7 +44,7 @@ def audit(check: Check) -> None:
 
 
 def vllm(check: Check) -> None:
-    """How soon vLLM has the model, how fast it samples, and that its probabilities are Transformers'."""
+    """Measure vLLM's load time and sampling speed, and compare its log-probabilities with Transformers'."""
     from tasks.evaluate.answer import scores
     from tasks.serve.engine import open_engine, sample
 
@@ -55,9 +55,9 @@ def vllm(check: Check) -> None:
     check.figure("load", perf_counter() - began, "s")
     sample(llm, prompts[:1], temperature=1.0, max_tokens=2)  # the first request compiles
     began = perf_counter()
-    said = sample(llm, prompts, temperature=1.0, max_tokens=size.new, ignore_eos=True)
-    check.figure("requests at a time", len(prompts))
-    check.figure("sampling", sum(len(each.token_ids) for each in said) / (perf_counter() - began), "tokens/s")
+    completions = sample(llm, prompts, temperature=1.0, max_tokens=size.new, ignore_eos=True)
+    check.figure("concurrent requests", len(prompts))
+    check.figure("sampling", sum(len(done.token_ids) for done in completions) / (perf_counter() - began), "tokens/s")
     texts = prompts[:TEXTS]
     ours = [[logprob for logprob, _ in found] for found in scores(llm, texts)]
     pairs = zip(itertools.chain(*ours), itertools.chain(*_of_transformers(model, texts)), strict=True)
@@ -66,13 +66,13 @@ def vllm(check: Check) -> None:
     check.figure("log-probabilities apart, at most", max(apart), "nats")
     if not statistics.fmean(apart) <= CLOSE:
         raise CheckFailed(
-            f"vLLM's log-probabilities in bf16 are {statistics.fmean(apart):.3f} nats from Transformers' in fp32, on "
-            f"average; at most {CLOSE} expected"
+            f"vLLM's log-probabilities in bf16 differ by {statistics.fmean(apart):.3f} nats on average from "
+            f"Transformers' in fp32; at most {CLOSE} expected"
         )
 
 
 def serve(check: Check) -> None:
-    """vLLM's server, as the stage starts and measures it."""
+    """Start and measure vLLM's server, as the stage does."""
     size = check.size
     load = LoadSpec(
         concurrency=[1, size.requests // 4],
@@ -100,7 +100,7 @@ def _prompts(check: Check) -> list[list[int]]:
 
 
 def _of_transformers(model: Path, texts: Sequence[Sequence[int]]) -> Iterator[list[float]]:
-    """The log-probability of each token of a text but the first, in nats, computed in fp32."""
+    """The log-probabilities of each text's tokens except the first, in nats, computed in fp32."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""Steps of pretraining, all through its engine: speed and memory, kill -9, FP8, two GPUs."""
+"""Pretraining steps, all through its engine: speed and memory, kill -9, FP8, two GPUs."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "data": {"processes": 2, "distributed_optimizer": True},
 }
 SAME = 1e-4  # relative, of losses in fp32 under different layouts
-CLOSE = 1e-2  # relative, of losses in bf16 after a resume: attention's backward pass adds up in any order on a GPU
+CLOSE = 1e-2  # relative, of losses in bf16 after a resume: attention's backward pass isn't deterministic on a GPU
 
 
 def small(check: Check) -> None:
@@ -39,7 +39,7 @@ def large(check: Check) -> None:
 
 
 def fp8(check: Check) -> None:
-    """The large model again in FP8, with Transformer Engine's layers: the same loss, sooner."""
+    """The large model again in FP8, with Transformer Engine's layers: same loss, higher speed."""
     if check.machine.gpus[0].capability < (8, 9):
         raise CannotBeTried(f"{check.machine.gpus[0].name} has no FP8")
     job = _measure(check, check.size.pretraining(check.size.large, "fp8"))
@@ -52,35 +52,35 @@ def fp8(check: Check) -> None:
 
 
 def _measure(check: Check, spec: PretrainSpec) -> Path:
-    """Train, and say how fast and in how much memory."""
+    """Train, and record speed and memory."""
     spec = _that_fits(check, spec)
     vocabulary = check.size.vocabulary()
     check.figure("parameters", spec.model.parameters(vocabulary) / 1e6, "M")
     job = _train(check, spec)
     steps = json_lines(job / "metrics.jsonl")[WARM_UP:]
-    middle = {name: statistics.median(step[name] for step in steps) for name in steps[0] if name != "validation_loss"}
-    whole = sum(middle[phase] for phase in ("data_s", "forward_backward_s", "optimizer_s"))
-    check.figure("speed", middle["tokens_per_s"], "tokens/s")
-    if "mfu" in middle:
-        check.figure("MFU", middle["mfu"], "%")
-    check.figure("arithmetic", middle["tokens_per_s"] * _flops(spec, vocabulary) / 1e12, "TFLOP/s")
-    check.figure("wait for data", middle["data_s"] / whole, "%")
-    check.figure("optimizer", middle["optimizer_s"] / whole, "%")
+    median = {name: statistics.median(step[name] for step in steps) for name in steps[0] if name != "validation_loss"}
+    step_s = sum(median[phase] for phase in ("data_s", "forward_backward_s", "optimizer_s"))
+    check.figure("speed", median["tokens_per_s"], "tokens/s")
+    if "mfu" in median:
+        check.figure("MFU", median["mfu"], "%")
+    check.figure("arithmetic", median["tokens_per_s"] * _flops(spec, vocabulary) / 1e12, "TFLOP/s")
+    check.figure("wait for data", median["data_s"] / step_s, "%")
+    check.figure("optimizer", median["optimizer_s"] / step_s, "%")
     check.figure("micro batch", spec.layout.micro_batch)
-    if "memory_gb" in middle:
+    if "memory_gb" in median:
         expected = estimate(spec, vocabulary, GPU).total / GB
-        check.figure("memory", middle["memory_gb"], "GB")
-        check.figure("memory of its estimate", middle["memory_gb"] / expected, "%")
+        check.figure("memory", median["memory_gb"], "GB")
+        check.figure("memory of its estimate", median["memory_gb"] / expected, "%")
     losses = _losses(job)
     check.figure("first loss", losses[0], "nats")
     check.figure("last loss", losses[-1], "nats")
     if not losses[-1] < losses[0]:
-        raise CheckFailed(f"the loss does not fall: {losses[0]:.3f} at first, {losses[-1]:.3f} at last")
+        raise CheckFailed(f"the loss does not fall: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
     return job
 
 
 def kill(check: Check) -> None:
-    """The small model's run again; kill -9 behind its first checkpoint, and the launcher starts it again from there."""
+    """Repeat the small model's run with kill -9 after its first checkpoint; the launcher restarts it from there."""
     every = max(2, check.size.steps // 3)
     spec = _that_fits(check, check.size.pretraining(check.size.small))
     spec = spec.model_copy(update={"checkpoints": CheckpointPolicy(every=every), "validate_every": spec.steps})
@@ -89,14 +89,14 @@ def kill(check: Check) -> None:
     job = _train(check, spec, restarts=1)
     log = (job / "log.txt").read_text()
     if "starting again from the newest checkpoint" not in log:
-        raise CheckFailed("the run ended before it was killed: it was too fast for a kill behind its first checkpoint")
+        raise CheckFailed("the run ended before it was killed: it was too fast for a kill after its first checkpoint")
     expected, found = _losses(check.artifact("pretrain-0.5b").parent), _losses(job)
     apart = [abs(one - other) / other for one, other in zip(found, expected, strict=True)]
     check.figure("steps", len(found))
     check.figure("steps with the same loss, bit for bit", apart.count(0.0))
     check.figure("largest difference of a loss, relative", max(apart))
     if max(apart) > CLOSE:
-        raise CheckFailed(f"a loss is {max(apart):.2g} of it from the undisturbed run's; at most {CLOSE} expected")
+        raise CheckFailed(f"a loss differs by {max(apart):.2g} (relative) from the undisturbed run's; at most {CLOSE}")
 
 
 def _kill_after(job: Path, step: int) -> None:
@@ -107,20 +107,22 @@ def _kill_after(job: Path, step: int) -> None:
 
 
 def two(check: Check) -> None:
-    """Two GPUs: tensor parallel with sequence parallel, and data parallel, come to one process's losses in fp32."""
+    """Two GPUs: tensor with sequence parallelism, and data parallelism, give one process's losses in fp32."""
     base = check.size.pretraining(check.size.small, "fp32").model_copy(update={"steps": 6})
     losses = {}
     for name, layout in LAYOUTS.items():
         spread = base.layout.model_copy(update=layout)
         job = _train(check, base.model_copy(update={"layout": spread}), name=name)
         losses[name] = _losses(job)
-        check.figure(f"{spread.name()}", _speed(job), "tokens/s")
+        check.figure(spread.name(), _speed(job), "tokens/s")
     for name in ("tensor", "data"):
         pairs = zip(losses[name], losses["one"], strict=True)
         apart = max(abs(one - other) / other for one, other in pairs)
         check.figure(f"largest difference of a loss, {name} parallel, relative", apart)
         if apart > SAME:
-            raise CheckFailed(f"{name} parallel: a loss is {apart:.2g} of it from one GPU's; at most {SAME} expected")
+            raise CheckFailed(
+                f"{name} parallel: a loss differs by {apart:.2g} (relative) from one GPU's; at most {SAME}"
+            )
 
 
 def _train(check: Check, spec: PretrainSpec, name: str = "", restarts: int = 0) -> Path:
@@ -129,7 +131,7 @@ def _train(check: Check, spec: PretrainSpec, name: str = "", restarts: int = 0) 
 
 
 def _that_fits(check: Check, spec: PretrainSpec) -> PretrainSpec:
-    """On a GPU, the largest micro batch that its memory has room for."""
+    """On a GPU, the spec with the largest micro batch that fits its memory."""
     if not check.machine.gpus:
         return spec.model_copy(update={"layout": spec.layout.model_copy(update={"micro_batch": spec.global_batch})})
     gpu = check.machine.gpus[0]

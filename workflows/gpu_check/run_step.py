@@ -1,6 +1,6 @@
-"""One step in a process of its own: `python -m workflows.gpu_check.run_step FOLDER STEP`.
+"""Run one step in its own process: `python -m workflows.gpu_check.run_step FOLDER STEP`.
 
-Leaves STEP's outcome.json; where there is none, the process was ended.
+Writes the step's outcome.json; if there is none, the process was killed.
 """
 
 import json
@@ -11,15 +11,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from infra.durable import write_json
-from infra.home import quiet
 from infra.launch import STOP_GRACE, EngineFailed, sigterm_as_exit
-from infra.lifeline import end_with_launcher
+from infra.parent_watchdog import end_with_launcher
+from infra.paths import quiet
 from workflows.gpu_check.machine import Machine
 from workflows.gpu_check.sizes import SIZES
 from workflows.gpu_check.step import CannotBeTried, Check, CheckFailed, Result
 from workflows.gpu_check.steps import STEPS
 
-STOP_S = 10.0  # for an engine to end in: nothing of it is worth saving
+STOP_S = 10.0  # grace for an engine to stop: it has nothing to save
 OUTCOME = "outcome.json"
 
 
@@ -28,8 +28,8 @@ def main() -> None:
     quiet()
     os.environ[STOP_GRACE] = str(STOP_S)
     end_with_launcher(2 * STOP_S)
-    asked = json.loads((folder / "check.json").read_text())
-    check = Check(name, folder, SIZES[asked["size"]], Machine.of(asked["machine"]))
+    identity = json.loads((folder / "check.json").read_text())
+    check = Check(name, folder, SIZES[identity["size"]], Machine.of(identity["machine"]))
     step = next(step for step in STEPS if step.name == name)
     with sigterm_as_exit():
         try:

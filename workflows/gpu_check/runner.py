@@ -1,9 +1,9 @@
-"""Runs the check's steps one after another, each in a process of its own with a time limit, and keeps what came of
-each: a CUDA fault ends a step and not the check, and a check that was ended goes on where it was.
+"""Run the check's steps one after another, each in its own process with a time limit, and save the results: a CUDA
+fault ends a step and not the check, and an interrupted check continues where it stopped.
 
-    FOLDER/check.json             what is checked on what; the folder's name is made of it
-    FOLDER/results/<step>.json    written when the step has ended, before the next one begins
-    FOLDER/steps/<step>/          what the step made, and its log.txt
+    FOLDER/check.json             size and machine; the folder is named by their digest
+    FOLDER/results/<step>.json    written when the step has ended, before the next one starts
+    FOLDER/steps/<step>/          the step's output and its log.txt
 """
 
 import fcntl
@@ -25,44 +25,44 @@ from typing import IO
 from blake3 import blake3
 
 from infra.durable import make_folder, write_json
-from infra.home import baton_home
 from infra.launch import sigterm_as_exit
-from infra.lifeline import LAUNCHED
+from infra.parent_watchdog import LAUNCHED
+from infra.paths import baton_home
 from infra.progress import say
-from infra.watch import kill_group
+from infra.supervisor import kill_group
 from workflows.gpu_check.machine import Machine
 from workflows.gpu_check.run_step import OUTCOME, STOP_S
 from workflows.gpu_check.sizes import Size
 from workflows.gpu_check.step import Result, Step, step_folder
 
-LAST_LINES = 12  # of a log, that a failure shows
-LEAST_S = 10.0  # that a step must have left
+LAST_LINES = 12  # of the log, shown for a failure
+LEAST_S = 10.0  # remaining time that a step needs to start
 
 
 def check_folder(size: Size, machine: Machine) -> Path:
-    """Where the check of this machine and these versions is. Another GPU or another library is another check."""
-    asked = {"size": size.name, "machine": asdict(machine)}
-    name = blake3(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
+    """The folder of the check for this machine and these library versions."""
+    identity = {"size": size.name, "machine": asdict(machine)}
+    name = blake3(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
     folder = baton_home() / "gpu-check" / f"{size.name}-{name}"
     make_folder(folder / "results")
-    write_json(folder / "check.json", asked)
+    write_json(folder / "check.json", identity)
     return folder
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[IO[bytes]]:
-    """One check at a time. A step's process holds the lock too: who starts again waits for what is still ending."""
+    """One check at a time. A step's process holds the lock too, so a restarted check waits for it to end."""
     with (folder / "lock").open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"another check is at work in {folder}; waiting for its end")
+            say(f"another check is running in {folder}; waiting for it to end")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield lock
 
 
 def results(folder: Path, steps: tuple[Step, ...]) -> dict[str, Result]:
-    """What is known of the steps."""
+    """The saved results of the steps."""
     paths = {step.name: folder / "results" / f"{step.name}.json" for step in steps}
     return {name: Result.of(json.loads(path.read_text())) for name, path in paths.items() if path.exists()}
 
@@ -72,45 +72,45 @@ def forget(folder: Path, step: str) -> None:
 
 
 def run(folder: Path, step: Step, lock: IO[bytes], known: Mapping[str, Result], tiny: bool, left_s: float) -> Result:
-    """Try a step within the time that is left, and keep what came of it."""
+    """Run a step within the remaining time, and save its result."""
     machine = Machine.of(json.loads((folder / "check.json").read_text())["machine"])
     lack = _lack(step, machine, known, tiny)
     if lack is None and left_s < LEAST_S:
-        lack = "the check's time is over; start it again, and it goes on here"
+        lack = "the check's time is up; run it again to continue here"
     result = Result("cannot be tried", lack) if lack else _attempt(folder, step, lock, tiny, left_s)
     write_json(folder / "results" / f"{step.name}.json", asdict(result))
     return result
 
 
 def _lack(step: Step, machine: Machine, known: Mapping[str, Result], tiny: bool) -> str | None:
-    """What the step needs and is not here."""
+    """What the step lacks on this machine."""
     if tiny and not step.on_cpu:
-        return "it has no tiny form on a CPU"
+        return "it has no tiny variant for a CPU"
     if not tiny and not machine.gpus:
         return machine.trouble
     if not tiny and len(machine.gpus) < step.gpus:
-        return f"it needs {step.gpus} GPUs, and {len(machine.gpus)} is here"
+        return f"it needs {step.gpus} GPUs, and this machine has {len(machine.gpus)}"
     least = min((gpu.memory_gb for gpu in machine.gpus), default=0.0)
     if not tiny and least < step.memory_gb:
-        return f"it needs {step.memory_gb:.0f} GB of a GPU's memory, and {machine.gpus[0].name} has {least:.0f} GB"
+        return f"it needs {step.memory_gb:.0f} GB of GPU memory, and {machine.gpus[0].name} has {least:.0f} GB"
     missing = [name for name in step.modules if find_spec(name) is None]
     missing += [name for name in step.on_cpu_with if tiny and not any(distributions(name=name))]
     if missing:
         return f"{', '.join(missing)} is not installed"
     lost = [name for name in step.after if name not in known or known[name].status != "pass"]
-    return f"it works on what {', '.join(lost)} makes, which has not passed" if lost else None
+    return f"it uses the output of {', '.join(lost)}, which has not passed" if lost else None
 
 
 def _attempt(folder: Path, step: Step, lock: IO[bytes], tiny: bool, left_s: float) -> Result:
-    own = step_folder(folder, step.name)
-    shutil.rmtree(own, ignore_errors=True)
-    make_folder(own)
+    work = step_folder(folder, step.name)
+    shutil.rmtree(work, ignore_errors=True)
+    make_folder(work)
     began = time.monotonic()
-    limit_s = left_s if tiny else min(step.limit_s, left_s)  # a CPU may be anyone's
-    with (own / "log.txt").open("wb") as log:
+    limit_s = left_s if tiny else min(step.limit_s, left_s)  # CPUs vary too much for the step's own limit
+    with (work / "log.txt").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.run_step", str(folder), step.name],
-            stdin=subprocess.PIPE,  # the step ends when this end closes, however we die
+            stdin=subprocess.PIPE,  # its EOF ends the step, however this process dies
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -119,17 +119,17 @@ def _attempt(folder: Path, step: Step, lock: IO[bytes], tiny: bool, left_s: floa
         )
         in_time = _wait(process, limit_s)
     seconds = time.monotonic() - began
-    if (own / OUTCOME).exists():
-        return replace(Result.of(json.loads((own / OUTCOME).read_text())), seconds=seconds)
+    if (work / OUTCOME).exists():
+        return replace(Result.of(json.loads((work / OUTCOME).read_text())), seconds=seconds)
     if not in_time and limit_s < step.limit_s:
-        reason = f"the check's time was over after {limit_s:.0f} s of it; start it again, and it goes on here"
+        reason = f"the check's time was up {limit_s:.0f} s into this step; run it again to continue here"
         return Result("cannot be tried", reason, seconds=seconds)
-    how = _ended(process.returncode) if in_time else f"it took more than its {limit_s:.0f} s"
-    return Result("fail", f"{how}. Its last lines:\n{_last_lines(own / 'log.txt')}", seconds=seconds)
+    how = _exit(process.returncode) if in_time else f"it exceeded its time limit of {limit_s:.0f} s"
+    return Result("fail", f"{how}. Its last lines:\n{_last_lines(work / 'log.txt')}", seconds=seconds)
 
 
 def _wait(process: subprocess.Popen[bytes], limit_s: float) -> bool:
-    """Until the step has ended, or is ended; whether it was in time."""
+    """Wait until the step has ended, and terminate it after `limit_s`; returns whether it ended in time."""
     try:
         with sigterm_as_exit():
             process.wait(limit_s)
@@ -142,13 +142,13 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float) -> bool:
             try:
                 process.wait(2 * STOP_S)
             except subprocess.TimeoutExpired:
-                pass  # it had its time; what is left is killed
+                pass  # killed below
         kill_group(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def _ended(returncode: int) -> str:
-    return f"it was ended by {signal.Signals(-returncode).name}" if returncode < 0 else f"it ended with {returncode}"
+def _exit(returncode: int) -> str:
+    return f"killed by {signal.Signals(-returncode).name}" if returncode < 0 else f"exit code {returncode}"
 
 
 def _last_lines(log: Path) -> str:

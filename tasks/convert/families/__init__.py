@@ -1,4 +1,4 @@
-"""The model families that can be converted, one file each."""
+"""The supported model families, one file each."""
 
 from tasks.convert.architecture import Architecture
 from tasks.convert.config import Config
@@ -33,7 +33,7 @@ def family_of(fields: dict[str, object]) -> Family:
 
 
 def read(fields: dict[str, object]) -> Architecture:
-    """The model of a config.json with all defaults filled in. Raises ConversionError."""
+    """The architecture of a config.json that has all defaults filled in. Raises ConversionError."""
     check_types(fields)
     config = Config(fields)
     model = family_of(fields).read(config)

@@ -1,5 +1,5 @@
-"""DeepSeek-V3: latent attention, fine-grained experts chosen by groups, a shared one, dense layers first
-(Liu et al. 2024). Without the layer that predicts a second token, and not in the fp8 of its release."""
+"""DeepSeek-V3: latent attention, fine-grained experts chosen by group, a shared expert, first layers dense
+(Liu et al. 2024). Multi-token prediction and the release's fp8 weights are not supported."""
 
 from tasks.convert.architecture import Architecture, Experts, Latent
 from tasks.convert.config import Config, mscale
@@ -12,11 +12,12 @@ from tasks.convert.mapping import Table, gate_up, same
 def read(config: Config) -> Architecture:
     silu(config)
     config.only("rope_interleave", True)
-    config.only("rms_norm_eps", 1e-6)  # transformers has it in the norms of the narrow projections, Megatron in all
-    config.only("norm_topk_prob", True)  # as Megatron always does after a sigmoid
-    config.ignore("num_nextn_predict_layers")  # its weights, if they are there, are left over: an error
+    # transformers hard-codes it in the low-rank projections' norms, Megatron does not
+    config.only("rms_norm_eps", 1e-6)
+    config.only("norm_topk_prob", True)  # Megatron always normalizes after a sigmoid
+    config.ignore("num_nextn_predict_layers")  # weights of such layers are an error: they have no place
     config.ignore("head_dim", "qk_head_dim")  # follow from the others
-    config.ignore("ep_size", "aux_loss_alpha", "seq_aux")  # of their training
+    config.ignore("ep_size", "aux_loss_alpha", "seq_aux")  # training only
     config.only("moe_layer_freq", 1)
     config.only("scoring_func", "sigmoid")
     config.only("topk_method", "noaux_tc")
@@ -41,23 +42,24 @@ def read(config: Config) -> Architecture:
     )
     if experts.count % experts.groups or experts.top_groups > experts.groups:
         raise ConversionError(
-            f"config.json: n_group is {experts.groups} and topk_group {experts.top_groups}; n_group should divide "
-            f"n_routed_experts ({experts.count}), and topk_group should be at most n_group"
+            f"config.json: n_group is {experts.groups} and topk_group {experts.top_groups}; n_group must divide "
+            f"n_routed_experts ({experts.count}), and topk_group must be at most n_group"
         )
     if experts.count // experts.groups < 2:
         raise ConversionError(
             f"config.json: n_group is {experts.groups}, of n_routed_experts {experts.count}; transformers scores a "
-            f"group by its best two experts, so it should have two"
+            f"group by its best two experts, so it needs at least two"
         )
     if experts.top_k > experts.top_groups * (experts.count // experts.groups):
         raise ConversionError(
-            f"config.json: num_experts_per_tok is {experts.top_k}; topk_group groups have "
+            f"config.json: num_experts_per_tok is {experts.top_k}; the topk_group groups have only "
             f"{experts.top_groups * (experts.count // experts.groups)} experts"
         )
     heads, kv_heads = config.get("num_attention_heads"), config.get("num_key_value_heads")
     if kv_heads != heads:
         raise ConversionError(
-            f"config.json: num_key_value_heads is {kv_heads}; latent attention needs num_attention_heads ({heads})"
+            f"config.json: num_key_value_heads is {kv_heads}; with latent attention it must be num_attention_heads "
+            f"({heads})"
         )
     if experts.groups > experts.top_groups and experts.top_k // experts.top_groups != 2:
         raise ConversionError(
@@ -75,8 +77,8 @@ def read(config: Config) -> Architecture:
 
 
 def _attention_scale(config: Config, latent: Latent) -> float:
-    """YaRN's mscale_all_dim also scales the scores, in this family alone."""
-    config.rope()  # raises ConversionError for what is missing from it
+    """In this family only, YaRN's mscale_all_dim also scales the scores."""
+    config.rope()  # raises ConversionError if a field is missing
     rope = config.get("rope_parameters")
     scaled = rope.get("rope_type", "default") != "default" and rope.get("mscale_all_dim")
     more = mscale(rope["factor"], rope["mscale_all_dim"]) ** 2 if scaled else 1.0
@@ -84,7 +86,7 @@ def _attention_scale(config: Config, latent: Latent) -> float:
 
 
 def narrow(model: Architecture) -> bool:
-    """Whether queries come out of a narrow projection."""
+    """Whether queries come from a low-rank projection."""
     return model.latent is not None and model.latent.q_rank is not None
 
 

@@ -1,4 +1,4 @@
-"""What a family is to the converter."""
+"""The definition of a model family, and config fields that families share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from tasks.convert.mapping import Table
 
 @dataclass(frozen=True)
 class Family:
-    """One file in this folder."""
+    """A model family."""
 
     model_type: str  # in config.json
-    architecture: str  # transformers' class
+    architecture: str  # transformers' class name
     read: Callable[[Config], Architecture]
     table: Table
 
 
 def sizes(config: Config, **more: object) -> Architecture:
-    """What every family's config says in the same words, and `more`."""
+    """An Architecture from the fields that all families share, and `more`."""
     heads = config.get("num_attention_heads")
     hidden = config.get("hidden_size")
     kv_heads = config.get("num_key_value_heads", heads)
@@ -48,17 +48,17 @@ def sizes(config: Config, **more: object) -> Architecture:
     model = Architecture(**fields)
     size, name = (model.latent.rope, "qk_rope_head_dim") if model.latent else (model.head_dim, "head_dim")
     if size % 2:
-        raise ConversionError(f"config.json: {name} is {size}; it should be even: rotary embeddings turn pairs")
+        raise ConversionError(f"config.json: {name} is {size}; it must be even: rotary embeddings rotate pairs")
     if model.experts and model.experts.top_k > model.experts.count:
         raise ConversionError(
-            f"config.json: num_experts_per_tok is {model.experts.top_k}; it should be at most the number of experts "
+            f"config.json: num_experts_per_tok is {model.experts.top_k}; it must be at most the number of experts "
             f"({model.experts.count})"
         )
     return model
 
 
 def silu(config: Config) -> None:
-    """The activation of most families."""
+    """Require SiLU, the activation of most families."""
     config.only("hidden_act", "silu", "swish")
 
 
@@ -69,16 +69,16 @@ def windows(config: Config) -> tuple[int | None, ...]:
     window = config.get("sliding_window", None)
     if len(types) != layers:
         raise ConversionError(
-            f"config.json: layer_types has {len(types)} entries; num_hidden_layers ({layers}) are needed"
+            f"config.json: layer_types has {len(types)} entries; num_hidden_layers ({layers}) are required"
         )
     if "sliding_attention" in types and window is None:
         raise ConversionError(
-            "config.json: sliding_window is null, and layer_types has sliding_attention; a number of tokens is needed"
+            "config.json: sliding_window is null, but layer_types has sliding_attention; set it to a number of tokens"
         )
     return tuple(window if kind == "sliding_attention" else None for kind in types)
 
 
 def one_window(config: Config) -> tuple[int | None, ...]:
-    """The sliding window that all layers have."""
+    """The same sliding window for all layers."""
     window: int | None = config.get("sliding_window", None)
     return (window,) * int(config.get("num_hidden_layers"))

@@ -1,6 +1,7 @@
-"""Gemma 2: norms before and after, capped scores and logits, every other layer with a window (Riviere et al. 2024).
+"""Gemma 2: pre- and post-norms, soft-capped scores and logits, a sliding window in every other layer (Riviere et al.
+2024).
 
-Megatron-Core 0.16 has no such layer of its own; the names are those of NVIDIA's Megatron-Bridge.
+Megatron-Core 0.16 has no such layer; the names are those of NVIDIA's Megatron-Bridge.
 """
 
 from typing import Any
@@ -19,7 +20,7 @@ def read(config: Config) -> Architecture:
 def gemma(config: Config) -> dict[str, Any]:
     """What Gemma 2 and 3 have in common."""
     config.only("hidden_activation", "gelu_pytorch_tanh")
-    config.ignore("hidden_act")  # an older name: transformers reads hidden_activation alone
+    config.ignore("hidden_act")  # an older name: transformers only reads hidden_activation
     config.only("sliding_window_size", config.get("sliding_window", None))
     config.only("use_bidirectional_attention", False)
     return {

@@ -9,7 +9,7 @@ from tasks.convert.mapping import Table
 
 
 def read(config: Config) -> Architecture:
-    config.ignore("_sliding_window_pattern", "sliding_window_pattern")  # layer_types has what they say
+    config.ignore("_sliding_window_pattern", "sliding_window_pattern")  # layer_types has the same information
     unknown = config.get("rope_parameters").keys() - {"full_attention", "sliding_attention"}
     if unknown:
         raise ConversionError(
@@ -17,7 +17,7 @@ def read(config: Config) -> Architecture:
             f"full_attention and sliding_attention"
         )
     for kind in ("full_attention", "sliding_attention"):
-        if not config.rope(kind).truncate:  # transformers looks for it one level higher, and takes true
+        if not config.rope(kind).truncate:  # transformers looks it up one level higher, and defaults to true
             raise ConversionError(
                 f"config.json: rope_parameters.{kind}.truncate is False; transformers reads only True for this family"
             )

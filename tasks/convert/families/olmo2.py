@@ -1,6 +1,6 @@
-"""OLMo 2: norms after attention and feed-forward, and over all queries and all keys (Walsh et al. 2025).
+"""OLMo 2: post-norms of attention and feed-forward, and norms over all queries and all keys (Walsh et al. 2025).
 
-Megatron-Core 0.16 has no such layer of its own; the names follow Gemma's.
+Megatron-Core 0.16 has no such layer; the names follow Gemma's.
 """
 
 from tasks.convert.architecture import Architecture

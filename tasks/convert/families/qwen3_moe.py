@@ -22,7 +22,7 @@ def read(config: Config) -> Architecture:
 
 
 def _windows(config: Config) -> tuple[int | None, ...]:
-    """transformers gives this family no layer_types: a window is every layer's."""
+    """The same window for every layer: transformers has no layer_types for this family."""
     config.ignore("max_window_layers")
     window = one_window(config)
     return window if config.get("use_sliding_window", True) else ()

@@ -1,11 +1,10 @@
-"""What the built-in rewards have in common: options that can be called as TRL calls a reward.
+"""Base classes of the built-in rewards: options that are callable with TRL's signature.
 
-A completion is text or a list of messages. Where a row's answer is asked for, `None` for a row says that the reward
-does not apply to it.
+A completion is text or a list of messages. A reward of `None` means that it does not apply to the row.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
@@ -13,34 +12,45 @@ from pydantic import Field
 from tasks.rewards.call import text_of
 from tasks.spec import Spec
 
-ANSWERS = ("answer", "solution", "ground_truth", "completion")  # columns that hold what is right, the best known first
+ANSWERS = ("answer", "solution", "ground_truth", "completion")  # columns that may contain the right answer, in order
 
 
 class Builtin(Spec):
     """A reward's options; called as `reward(prompts=…, completions=…, **columns)`."""
 
     def compares(self) -> bool:
-        """Whether it says how right a completion is for its row, so that the row's own answer scores highest."""
+        """Whether it measures correctness, so that a row's own answer scores highest."""
         return False
 
     def wants(self) -> list[tuple[str, ...]]:
-        """The columns of the rows that it needs, one of each tuple; `completion_ids` counts as one."""
+        """Required columns, one of each tuple; `completion_ids` counts as a column."""
         return []
 
     def environment(self) -> list[str]:
-        """The environment variables that it has to see."""
+        """Environment variables that it needs."""
         return []
 
+    def runs_code(self) -> bool:
+        """Whether it runs programs, for which a machine may lack the means: `prepare` tells."""
+        return False
+
+    def prepare(self) -> None:
+        """Called once where it will run, before any call. Raises Unusable."""
+
+    def extra_s(self, completions: int, columns: Mapping[str, Sequence[Any]]) -> float:
+        """Seconds that one call may need beyond its timeout_s."""
+        return 0.0
+
     @abstractmethod
-    def __call__(self, *_: Any, **given: Any) -> Any:
-        """One reward, or None, for each completion; or a coroutine of that."""
+    def __call__(self, *_: Any, **columns: Any) -> Any:
+        """One reward, or None, per completion; or a coroutine of that."""
 
 
 class Comparing(Builtin):
     """A reward that compares a completion with its row's answer."""
 
     column: str | None = Field(
-        None, description=f"of the rows, with what is right; by default the first that is there of {', '.join(ANSWERS)}"
+        None, description=f"column with the right answer; null: the first existing one of {', '.join(ANSWERS)}"
     )
 
     def compares(self) -> bool:

@@ -1,17 +1,17 @@
-"""How much a completion is the policy's answer to its own prompt, and not one that it gives to all.
+"""Reward answers that are specific to their prompt, against mode collapse.
 
-From rewards alone a policy may learn one harmless answer and give it everywhere, or one *shape* with ever new words in
-it. So a completion's worth of 1 falls
+From other rewards a policy may learn one harmless answer to everything, or one *shape* filled with different words. So
+a completion's reward of 1 falls
 
-- the more *other* prompts were answered with the same text (white space aside): to ½ with one other, ⅓ with two; and
-- with `shapes`, the more its shape, which is its text with every word blanked, is used beyond the share that it has
-  among the rows' own answers (for answers that are written as the policy is to write them);
+- the more *other* prompts were answered with the same text (ignoring white space): to ½ with one other, ⅓ with two; and
+- with `shapes`, the more often its shape (its text with every word blanked) occurs beyond its share among the rows' own
+  answers (which must be written as the policy should write);
 
-counted over this step and the `window` completions before it. The lower of the two counts. The same answer to the
-same prompt again is one answer.
+counted over this step and the `window` completions before it. The lower value applies. Repeating an answer to the same
+prompt counts once.
 
-In a weighted sum this is no summand: what a completion earns by the other rewards is scaled by it, so that nonsense
-earns nothing by being new (see `total` in tasks/rewards/scorer.py).
+In a weighted sum it scales the other rewards instead of adding to them, so that nonsense earns nothing by being new
+(see `total` in tasks/rewards/scorer.py).
 """
 
 import json
@@ -26,22 +26,22 @@ from pydantic import Field, PrivateAttr
 from tasks.rewards.builtin.builtin import Comparing
 from tasks.rewards.call import text_of
 
-TOLERANCE = 0.01  # share by which a shape may exceed the rows' own use of it, or once: mere chance
-USUAL = 4096  # of the rows' own answers that are remembered
+TOLERANCE = 0.01  # share by which a shape may exceed its share among the rows' own answers; one occurrence always may
+USUAL = 4096  # number of the rows' own answers that are remembered
 _WORD = re.compile(r"\w+")
 
-Said = tuple[str, str, str]  # prompt, text, shape: hashes of them
+Answer = tuple[str, str, str]  # prompt, text, shape: hashes of them
 
 
 class Diversity(Comparing):
-    """1 for an answer of its own, towards 0 for what is said to everyone."""
+    """1 for a unique answer, towards 0 for one given to every prompt."""
 
-    window: int = Field(1024, ge=0, description="how many completions before this step's are remembered")
-    shapes: bool = Field(False, description="count shapes too: the rows' answers are written as completions should be")
+    window: int = Field(1024, ge=0, description="number of earlier completions to compare with")
+    shapes: bool = Field(False, description="count shapes too; the rows' answers must be written as completions should")
     keep: list[str] = Field([], description="words that are part of a shape, such as a language's keywords")
 
-    _recent: deque[Said] = PrivateAttr(default_factory=deque)
-    _usual: deque[Said] = PrivateAttr(default_factory=deque)  # the same of the rows' own answers
+    _recent: deque[Answer] = PrivateAttr(default_factory=deque)
+    _usual: deque[Answer] = PrivateAttr(default_factory=deque)  # the same of the rows' own answers
 
     def compares(self) -> bool:
         return False
@@ -50,41 +50,41 @@ class Diversity(Comparing):
         return super().wants() if self.shapes else []
 
     def __call__(self, *, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        said = [self._said(prompt, text_of(text)) for prompt, text in zip(prompts, completions, strict=True)]
+        new = [self._hashed(prompt, text_of(text)) for prompt, text in zip(prompts, completions, strict=True)]
         answers = self.answers(columns) if self.shapes else []
-        usual = [self._said(prompt, text) for prompt, text in zip(prompts, answers, strict=False) if text is not None]
-        voices = {*self._recent, *said}
-        texts = Counter(text for _, text, _ in voices)
-        shares, expected = _shares(voices), _shares({*self._usual, *usual})
-        _remember(self._recent, said, self.window)
+        usual = [self._hashed(prompt, text) for prompt, text in zip(prompts, answers, strict=False) if text is not None]
+        distinct = {*self._recent, *new}
+        texts = Counter(text for _, text, _ in distinct)
+        shares, expected = _shares(distinct), _shares({*self._usual, *usual})
+        _remember(self._recent, new, self.window)
         _remember(self._usual, usual, USUAL)
-        chance = max(TOLERANCE, 1 / max(len(voices), 1))
-        within = {shape: min(1.0, (expected.get(shape, 0.0) + chance) / share) for shape, share in shares.items()}
-        return [min(1 / texts[text], within[shape] if expected else 1.0) for _, text, shape in said]
+        tolerance = max(TOLERANCE, 1 / max(len(distinct), 1))
+        within = {shape: min(1.0, (expected.get(shape, 0.0) + tolerance) / share) for shape, share in shares.items()}
+        return [min(1 / texts[text], within[shape] if expected else 1.0) for _, text, shape in new]
 
-    def _said(self, prompt: Any, text: str) -> Said:
+    def _hashed(self, prompt: Any, text: str) -> Answer:
         plain = " ".join(text.split())
         shape = _WORD.sub(lambda word: word[0] if word[0] in self.keep else "_", plain)
         return _hash(json.dumps(prompt, sort_keys=True)), _hash(plain), _hash(shape)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs, to score as one that was never interrupted."""
+        """State that a resumed run needs to score like an uninterrupted one."""
         return {"recent": list(self._recent), "usual": list(self._usual)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._recent = deque(tuple(each) for each in state["recent"])
-        self._usual = deque(tuple(each) for each in state["usual"])
+        self._recent = deque(map(tuple, state["recent"]))
+        self._usual = deque(map(tuple, state["usual"]))
 
 
-def _remember(known: deque[Said], new: list[Said], most: int) -> None:
+def _remember(known: deque[Answer], new: list[Answer], most: int) -> None:
     known.extend(new)
     while len(known) > most:
         known.popleft()
 
 
-def _shares(said: Iterable[Said]) -> dict[str, float]:
-    """How large a part has each shape."""
-    counts = Counter(shape for _, _, shape in said)
+def _shares(answers: Iterable[Answer]) -> dict[str, float]:
+    """Relative frequency of each shape."""
+    counts = Counter(shape for _, _, shape in answers)
     return {shape: count / counts.total() for shape, count in counts.items()}
 
 

@@ -1,4 +1,4 @@
-"""Whether a completion is made of tagged parts: `<think>…</think><answer>…</answer>` and nothing else."""
+"""Reward completions that consist of tagged sections: `<think>…</think><answer>…</answer>` and nothing else."""
 
 import re
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ Tag = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*$")]
 
 
 class Format(Builtin):
-    """1 when each tag's part is there once, in this order, with nothing but white space between, else 0."""
+    """1 if each tag occurs once, in this order, with only white space in between, else 0."""
 
-    tags: list[Tag] = Field(min_length=1, description="the parts' names, in order, such as [think, answer]")
+    tags: list[Tag] = Field(min_length=1, description="the sections' names, in order, such as [think, answer]")
     open_end: bool = Field(
-        False, description="any text may follow the last part, as an answer follows <think>…</think>"
+        False, description="whether text may follow the last section, as an answer follows <think>…</think>"
     )
 
     def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
@@ -25,9 +25,9 @@ class Format(Builtin):
 
     def _has(self, text: str) -> bool:
         marks = [mark for tag in self.tags for mark in (f"<{tag}>", f"</{tag}>")]
-        every = re.compile("|".join(map(re.escape, dict.fromkeys(marks))))
-        if every.findall(text) != marks:
+        pattern = re.compile("|".join(map(re.escape, dict.fromkeys(marks))))
+        if pattern.findall(text) != marks:
             return False
-        pieces = every.split(text)  # before, inside, between, inside, …, after
+        pieces = pattern.split(text)  # before, inside, between, inside, …, after
         outside = pieces[:-1:2] if self.open_end else pieces[::2]
         return not any(piece.strip() for piece in outside)

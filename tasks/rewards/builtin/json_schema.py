@@ -1,4 +1,4 @@
-"""Whether a completion is JSON that a schema allows (jsonschema). References to elsewhere are not fetched."""
+"""Reward completions that are JSON conforming to a schema (jsonschema). Remote references are not fetched."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from tasks.spec import Problem
 
 
 class JsonSchema(Builtin):
-    """1 for a valid document, ½ for JSON that is not, 0 for anything else."""
+    """1 for a valid document, ½ for other JSON, 0 for anything else."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 

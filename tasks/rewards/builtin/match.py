@@ -1,4 +1,4 @@
-"""Whether a completion is the row's answer, to the letter."""
+"""Reward completions that equal the row's answer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,10 +10,10 @@ from tasks.rewards.call import text_of
 
 
 class Match(Comparing):
-    """1 for the same text, white space at its ends aside, else 0."""
+    """1 for the same text, ignoring leading and trailing white space, else 0."""
 
-    ignore_case: bool = Field(False, description="`Yes` and `yes` are the same")
-    ignore_space: bool = Field(False, description="any white space is one blank")
+    ignore_case: bool = Field(False, description="whether `Yes` equals `yes`")
+    ignore_space: bool = Field(False, description="whether all white space equals one blank")
 
     def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         pairs = zip(completions, self.answers(columns), strict=True)

@@ -1,4 +1,4 @@
-"""Whether a regular expression is found in a completion; with `column`, whether what it finds is the row's answer."""
+"""Reward completions that match a regular expression; with `column`, whose match is the row's answer."""
 
 import re
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from tasks.spec import Problem
 
 
 class Regex(Builtin):
-    """1 when the pattern is found, and its first group (or all of it) is the answer where one is asked for, else 0."""
+    """1 if the pattern is found and, with `column`, its first group (or whole match) equals the answer, else 0."""
 
-    pattern: str = Field(min_length=1, description="in Python's syntax; searched for, so `^…$` for the whole")
-    column: str | None = Field(None, description="of the rows: the answer that the last match's first group must equal")
-    dot_all: bool = Field(False, description="`.` stands for a line's end too")
+    pattern: str = Field(min_length=1, description="in Python's syntax, used with re.search: `^…$` matches the whole")
+    column: str | None = Field(None, description="column with the answer that the last match's first group must equal")
+    dot_all: bool = Field(False, description="whether `.` matches newlines too")
 
     def compares(self) -> bool:
         return self.column is not None
@@ -32,13 +32,10 @@ class Regex(Builtin):
         return []
 
     def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        wanted = re.compile(self.pattern, re.DOTALL if self.dot_all else 0)
-        found = [list(wanted.finditer(text_of(one)))[-1:] for one in completions]
+        pattern = re.compile(self.pattern, re.DOTALL if self.dot_all else 0)
+        found = [list(pattern.finditer(text_of(one)))[-1:] for one in completions]
         if self.column is None:
             return [float(bool(matches)) for matches in found]
         answers = [None if value is None else text_of(value).strip() for value in columns[self.column]]
-        texts = [
-            (one.group(1 if wanted.groups else 0) or "").strip() if (one := next(iter(each), None)) else None
-            for each in found
-        ]
+        texts = [(matches[0].group(1 if pattern.groups else 0) or "").strip() if matches else None for matches in found]
         return [None if answer is None else float(text == answer) for text, answer in zip(texts, answers, strict=True)]

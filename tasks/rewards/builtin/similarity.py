@@ -1,8 +1,8 @@
-"""How much of the row's answer a completion has, in the same order.
+"""Reward similarity to the row's answer.
 
-2·L/T, where L is the length of the longest common subsequence and T that of both texts together: ROUGE-L's F-measure
-where words are compared. Computed with the bits of whole numbers (H. Hyyrö, "Bit-parallel LCS-length computation
-revisited", 2004), since a policy that repeats itself takes difflib minutes.
+2·L/T, where L is the length of the longest common subsequence and T the total length of both texts: ROUGE-L's F-measure
+if words are compared. Computed bit-parallel on integers (H. Hyyrö, "Bit-parallel LCS-length computation revisited",
+2004), since repetitive completions take difflib minutes.
 """
 
 from collections.abc import Sequence
@@ -15,28 +15,28 @@ from tasks.rewards.call import text_of
 
 
 class Similarity(Comparing):
-    """1 for the same text, 0 for nothing alike."""
+    """1 for the same text, 0 for nothing in common."""
 
-    unit: Literal["words", "characters"] = Field("words", description="what is compared")
+    unit: Literal["words", "characters"] = Field("words", description="unit of comparison")
 
     def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         pairs = zip(completions, self.answers(columns), strict=True)
-        return [None if answer is None else self._alike(text_of(one), answer) for one, answer in pairs]
+        return [None if answer is None else self._ratio(text_of(one), answer) for one, answer in pairs]
 
-    def _alike(self, text: str, answer: str) -> float:
+    def _ratio(self, text: str, answer: str) -> float:
         words = self.unit == "words"
         first, second = (text.split(), answer.split()) if words else (list(text.strip()), list(answer.strip()))
-        both = len(first) + len(second)
-        return 2 * longest_common(first, second) / both if both else 1.0
+        total = len(first) + len(second)
+        return 2 * longest_common(first, second) / total if total else 1.0
 
 
 def longest_common(first: Sequence[str], second: Sequence[str]) -> int:
-    """The length of their longest common subsequence."""
+    """Length of their longest common subsequence."""
     places: dict[str, int] = {}
     for index, unit in enumerate(second):
         places[unit] = places.get(unit, 0) | 1 << index
-    every = row = (1 << len(second)) - 1
+    mask = row = (1 << len(second)) - 1
     for unit in first:
         common = row & places.get(unit, 0)
-        row = (row + common | row - common) & every
+        row = (row + common | row - common) & mask
     return len(second) - row.bit_count()

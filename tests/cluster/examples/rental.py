@@ -1,4 +1,4 @@
-"""A connector for the propeller's tests: it does what the task's input says."""
+"""A connector for the propeller's tests, controlled by the task's input."""
 
 import time
 from dataclasses import dataclass

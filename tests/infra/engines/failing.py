@@ -1,4 +1,4 @@
-"""Fails in the way that its spec names."""
+"""Fail as the spec says."""
 
 import os
 import signal

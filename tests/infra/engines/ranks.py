@@ -1,4 +1,4 @@
-"""Adds up its ranks' numbers with a gloo all-reduce, under torchrun. Its last rank can fail first."""
+"""Sum the ranks' numbers with a gloo all-reduce, under torchrun. Its last rank can fail first."""
 
 import os
 import signal

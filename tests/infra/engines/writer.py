@@ -1,4 +1,4 @@
-"""Writes its text as an artifact, after a while; counts how often it was started."""
+"""Write the spec's text as an artifact after a delay, and count the starts."""
 
 import time
 

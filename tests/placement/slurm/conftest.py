@@ -1,4 +1,4 @@
-"""One world for all tests of this folder."""
+"""One set of clusters for all tests of this folder."""
 
 from collections.abc import Iterator
 

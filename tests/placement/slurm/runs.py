@@ -1,4 +1,4 @@
-"""`pyflyte run` with a placed pretraining, as a person starts it: small data, a tiny model."""
+"""`pyflyte run` with a placed pretraining stage: small data, a tiny model."""
 
 import json
 import os

@@ -139,6 +139,6 @@ def test_the_api_server_may_be_restarted(slurm: World, long: Run, tmp_path: Path
     run = start(tmp_path, LONG, {"placement": placement(ALPHA)})
     run.reaches(50)
     stop_api_server()
-    until(lambda: "does not answer" in run.said(), "that is noticed")
+    until(lambda: "is unreachable" in run.said(), "that is noticed")
     start_api_server()
     assert done(run).digest == long.digest

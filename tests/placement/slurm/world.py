@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.home import QUIET
+from infra.paths import QUIET
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]

@@ -1,4 +1,4 @@
-"""The built-in rewards that compare and look: called as TRL calls a reward."""
+"""Built-in rewards, called with TRL's signature."""
 
 import time
 from typing import Any
@@ -19,7 +19,7 @@ from tasks.rewards.call import text_of
 
 
 def worth(reward: Builtin, said: Any, **row: Any) -> float | None:
-    """Of one completion."""
+    """The reward of one completion."""
     (value,) = reward(prompts=["p"], completions=[said], **{name: [each] for name, each in row.items()})
     return None if value is None else float(value)
 
@@ -61,7 +61,7 @@ def test_math_of_a_policy_that_repeats_itself_takes_no_time(said: str) -> None:
     assert time.process_time() - start < 1
 
 
-def test_math_gives_up_on_what_would_take_for_ever() -> None:
+def test_math_times_out() -> None:
     assert worth(Math(), "$9^{9^{9^{9}}}$", answer="3") == 0
 
 

@@ -1,4 +1,4 @@
-"""What keeps a policy from one answer for all."""
+"""The reward against one answer to every prompt."""
 
 import pytest
 from hypothesis import given
@@ -10,12 +10,12 @@ from tasks.rewards.spec import RewardSpec
 
 
 def worth(reward: Diversity, *said: tuple[str, str], answers: list[str] | None = None) -> list[float | None]:
-    """Of (prompt, completion)s."""
+    """Rewards of (prompt, completion) pairs."""
     columns = {} if answers is None else {"answer": answers}
     return reward(prompts=[prompt for prompt, _ in said], completions=[text for _, text in said], **columns)
 
 
-def test_an_answer_of_its_own_is_worth_all() -> None:
+def test_a_unique_answer_gets_the_full_reward() -> None:
     assert worth(Diversity(), ("a", "x is 1"), ("b", "so y")) == [1, 1]
 
 
@@ -41,7 +41,7 @@ def test_the_window_remembers_earlier_steps_and_forgets_older_ones() -> None:
     assert worth(reward, ("e", "same")) == [1]
 
 
-def test_a_shape_that_the_rows_own_answers_do_not_have_so_often_is_worth_less() -> None:
+def test_a_shape_that_the_rows_own_answers_do_not_have_so_often_gets_less() -> None:
     said = [("a", "self.x = no"), ("b", "self.y = no"), ("c", "self.z = no"), ("d", "call(y)")]
     answers = ["self.name = it", "f(b)", "g(c)", "h"]
 

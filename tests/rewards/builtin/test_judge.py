@@ -1,4 +1,4 @@
-"""A judge behind OpenAI's chat API, on this machine."""
+"""A judge behind OpenAI's chat API on this machine."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ from tasks.rewards.spec import RewardSpec
 
 
 class Server(ThreadingHTTPServer):
-    """Says what it is told to say, and keeps what it was asked."""
+    """Returns a given reply, and records the requests."""
 
     def __init__(self) -> None:
         self.says: dict[str, str] = {}  # a word of the question -> the reply
@@ -82,7 +82,7 @@ def test_a_judge_that_never_gives_a_score_is_an_error(server: Server) -> None:
     server.says = {"": "I would rather not."}
 
     with pytest.raises(
-        StageError, match=r"reward judge: the judge m gives no `Score: N`; it says 'I would rather not.'"
+        StageError, match=r"reward judge: the judge m returned no `Score: N`; it replied 'I would rather not.'"
     ):
         judged(server, "hello")
 

@@ -1,4 +1,4 @@
-"""Python text that a model wrote, read without running it: its syntax tree, its names, what is trivial in it."""
+"""Analyze Python text without running it: its syntax tree, its names, its trivial statements."""
 
 import ast
 import warnings
@@ -12,10 +12,10 @@ _DOES_SOMETHING = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)
 
 
 def parse(text: str) -> ast.Module | None:
-    """The syntax tree, or None for whatever Python's parser cannot take: wrong syntax, null bytes,
-    lone surrogates, nesting deeper than its stack."""
+    """The syntax tree, or None for text that Python's parser rejects: invalid syntax, null bytes, lone surrogates,
+    nesting deeper than its stack."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "\d" and the like: the text's own business
+        warnings.simplefilter("ignore")  # invalid escapes such as "\d"
         try:
             return ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -23,9 +23,9 @@ def parse(text: str) -> ast.Module | None:
 
 
 def bound_names(nodes: Iterable[ast.AST], before: float = inf) -> Iterator[str]:
-    """Every name bound by these nodes in their own scope: targets of all kinds, imports (`*` for a
-    star import), definitions, `except … as`, patterns. What is bound inside a nested function, class
-    or comprehension is not, nor is what begins at line `before` or later."""
+    """Yield the names bound by these nodes in their own scope: targets of all kinds, imports (`*` for a star import),
+    definitions, `except … as`, patterns. Excluded are names bound inside a nested function, class or comprehension, and
+    nodes that begin at line `before` or later."""
     for node in nodes:
         if getattr(node, "lineno", 0) >= before:
             continue
@@ -45,7 +45,7 @@ def bound_names(nodes: Iterable[ast.AST], before: float = inf) -> Iterator[str]:
 
 
 def module_names(tree: ast.Module) -> frozenset[str]:
-    """What a module binds at its top level, and through `global` in its functions."""
+    """Names that a module binds at its top level, and through `global` in its functions."""
     declared = (name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names)
     return frozenset(bound_names(tree.body)).union(declared)
 
@@ -59,8 +59,8 @@ def argument_names(arguments: ast.arguments) -> Iterator[str]:
 
 
 def context_names(function: Function, line: int) -> set[str]:
-    """The arguments of `function` and the names it binds before `line`; where `line` is inside a
-    nested function, that one's as well."""
+    """The arguments of `function` and the names it binds before `line`; those of a nested function that contains `line`
+    too."""
     names = {*argument_names(function.args), *bound_names(function.body, line)}
     for node in ast.walk(function):
         if node is not function and isinstance(node, Function) and node.lineno < line <= (node.end_lineno or 0):
@@ -69,9 +69,8 @@ def context_names(function: Function, line: int) -> set[str]:
 
 
 def loaded_names(node: ast.AST) -> set[str]:
-    """The names a statement reads from outside of itself: every loaded name (the root of an attribute
-    included, and the target of `x += …`), less those that its own lambdas, comprehensions and nested
-    functions bind for themselves."""
+    """Free names of a statement: every loaded name (including the root of an attribute and the target of `x += …`)
+    except those bound by its own lambdas, comprehensions and nested functions."""
     match node:
         case ast.Name(id=name, ctx=ast.Load()):
             return {name}
@@ -94,9 +93,9 @@ def _loaded(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def is_trivial(statement: ast.stmt) -> bool:
-    """Whether a statement says nothing: `pass`; `return` or `return None`; an expression in which
-    nothing is called, awaited, yielded or assigned (`...`, a docstring, a lone name); and a block,
-    whatever its head, that holds only such statements (`if x: pass`, `def f(self): ...`)."""
+    """Whether a statement is trivial: `pass`; `return` or `return None`; an expression without a call, await, yield or
+    assignment (`...`, a docstring, a lone name); or a compound statement with only trivial ones (`if x: pass`,
+    `def f(self): ...`)."""
     match statement:
         case ast.Pass() | ast.Return(value=None) | ast.Return(value=ast.Constant(value=None)):
             return True
@@ -106,7 +105,7 @@ def is_trivial(statement: ast.stmt) -> bool:
             return all(is_trivial(inner) for case in cases for inner in case.body)
         case _:
             inner = _blocks(statement)
-            return bool(inner) and all(is_trivial(each) for each in inner)
+            return bool(inner) and all(map(is_trivial, inner))
 
 
 def _blocks(statement: ast.stmt) -> list[ast.stmt]:

@@ -1,4 +1,4 @@
-"""Rewards of a next statement, each 0 or 1: what the checks of statements.py say of it. `quality` is their mean."""
+"""Rewards for a next statement: the checks of statements.py, each 0 or 1, and `quality`, their mean."""
 
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,16 +1,14 @@
-"""Rows for the next statement, out of the corpus's Python modules: `rows.py:rows` in a recipe's `data`.
+"""Rows of next statements, from the corpus's Python modules: `rows.py:rows` in a recipe's `data`.
 
-    {"prompt": the function so far, "completion": the statement that came next, "source": the module,
-     "module_names": what the module binds at its top level}
+    {"prompt": the function so far, "completion": its next statement, "source": the module,
+     "module_names": names bound at the module's top level}
 
-A prompt is cut where the function so far becomes a parseable function by adding one statement. Left
-out are what is below a `try` or a `match` (a `try` without its handler never parses) or in a class
-inside a function, and statements that are trivial (see python_code.py; docstrings are), too long, or
-share a line with what stands before them.
+A prompt ends where adding one statement makes the function so far parseable. Excluded are statements below a `try` or a
+`match` (a `try` without its handler never parses) or in a class inside a function, and those that are trivial (see
+python_code.py; docstrings are), too long, or share a line with preceding code.
 
-Which statement of a function is asked for, and in which order the prompts come, is decided by a
-hash of the seed and the text: the same documents and seed give the same prompts, in any order of
-documents, and a smaller limit gives a beginning of the longer list.
+The choice of statements and the order of prompts depend on a hash of the seed and the text: the same documents and seed
+give the same prompts, for any order of documents, and a smaller limit gives a prefix of the longer list.
 """
 
 import ast
@@ -34,7 +32,7 @@ _OPEN_BLOCKS = (
 def rows(
     documents: Iterable[dict[str, Any]], seed: int = 0, per_function: int = 2, max_prompt_chars: int = 800
 ) -> Iterator[dict[str, Any]]:
-    """A row for each prompt of the documents."""
+    """Yield one row per prompt."""
     for prompt in extract(documents, seed=seed, per_function=per_function, max_prompt_chars=max_prompt_chars):
         yield {
             "prompt": prompt.text,
@@ -53,8 +51,8 @@ def extract(
     max_prompt_chars: int = 800,
     max_statement_chars: int = MAX_STATEMENT_CHARS,
 ) -> list[Prompt]:
-    """Up to `per_function` prompts of every function, `limit` in all. A text that several functions
-    share is asked once. Documents that are not Python, or import `*`, have none."""
+    """Extract up to `per_function` prompts from every function, `limit` in all. A text shared by several functions is
+    used once. Documents that are not Python, or import `*`, are skipped."""
 
     def rank(prompt: Prompt) -> str:
         identity = blake3(f"{prompt.source}\0{prompt.text}".encode()).hexdigest()
@@ -86,7 +84,7 @@ def functions(tree: ast.AST) -> Iterator[Function]:
 def _cuts(
     source: str, lines: list[str], function: Function, names: frozenset[str], max_prompt_chars: int, max_chars: int
 ) -> Iterator[Prompt]:
-    """Every prompt of one function that keeps within the limits."""
+    """Yield every prompt of one function that is within the limits."""
     own = _dedented(lines, function)
     if own is None:
         return
@@ -106,8 +104,8 @@ def _cuts(
 
 
 def _dedented(lines: list[str], function: Function) -> list[str] | None:
-    """The function's lines, from `def` on, without its own indentation; None where a line has less
-    than that (inside a string, say) or ends in anything but a newline."""
+    """The function's lines from `def` on, dedented; None if a line is indented less (e.g. inside a string) or does not
+    end in a plain newline."""
     found = []
     margin = lines[function.lineno - 1][: function.col_offset]
     for line in lines[function.lineno - 1 : function.end_lineno]:
@@ -118,7 +116,7 @@ def _dedented(lines: list[str], function: Function) -> list[str] | None:
 
 
 def _positions(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements before which a function can be cut."""
+    """Yield the statements before which a function can be cut."""
     for statement in statements:
         yield statement
         if isinstance(statement, _OPEN_BLOCKS):
@@ -127,6 +125,6 @@ def _positions(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _extent(statement: ast.stmt) -> tuple[int, int]:
-    """The statement's first line, decorators included, and its last."""
+    """The statement's first line, including decorators, and its last."""
     decorators = getattr(statement, "decorator_list", [])
     return min(node.lineno for node in (statement, *decorators)), statement.end_lineno or statement.lineno

@@ -1,22 +1,22 @@
-"""Is a completion a good next statement? Decided by parsing alone: the model's text is never run.
+"""Check whether a completion is a good next statement, by parsing alone: the model's text is never executed.
 
-**The statement** of a completion is the shortest run of whole lines from its start with which the
-function so far parses and has gained a statement, in the block where the prompt ends. So:
+**The statement** of a completion is its shortest prefix of whole lines with which the function so far parses and gains
+a statement in the block where the prompt ends:
 
-- blank lines and comments alone do not end it; a following `else:` or `elif` is no statement;
+- blank lines and comments alone don't end it; a following `else:` or `elif` is not a statement;
 - a compound statement ends with its first complete branch;
-- `a(); b()` on one line is judged as one, by the worse of the two;
-- text after the statement does not count, for or against;
-- a completion that never gets that far does not parse. Its statement is its first line with
-  anything on it, and every other check is False.
+- `a(); b()` on one line is one statement, and gets the worse result of the two;
+- text after the statement is ignored;
+- a completion without such a prefix does not parse. Its statement is its first non-blank line, and every other check is
+  False.
 
-**The checks**, each reported by itself:
+**The checks**, each reported separately:
 
 - `parses`: there is such a statement.
 - `not_trivial`: it does not begin with a comment, and is not trivial (see python_code.py).
-- `defined`: pyflakes finds no undefined name in its lines. The names of the prompt's module count
-  as defined, and so does what the statement itself assigns before use.
-- `uses_context`: it reads at least one name that the function so far binds: an argument or a local.
+- `defined`: pyflakes finds no undefined name in its lines. The names of the prompt's module count as defined, and so do
+  names that the statement assigns before use.
+- `uses_context`: it reads at least one argument or local variable of the function so far.
 """
 
 import ast
@@ -28,19 +28,19 @@ from pyflakes.checker import Checker
 from pyflakes.messages import UndefinedLocal, UndefinedName
 from python_code import Function, context_names, is_trivial, loaded_names, parse
 
-MAX_LINES = 64  # of a completion, and
-MAX_CHARS = 4_000  # are looked at; a statement that has not ended by then does not parse
+MAX_LINES = 64  # lines and characters of a completion that are parsed;
+MAX_CHARS = 4_000  # a longer statement does not parse
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A function of a module, dedented and cut before one of its statements: it ends in a newline and the whole
-    indentation of the statement to come."""
+    """A function of a module, dedented and cut before one of its statements: it ends in a newline and the indentation
+    of the next statement."""
 
     text: str
-    module_names: frozenset[str]  # what the module binds at its top level
-    reference: str = ""  # the real statement from its first character on, such that `text + reference` parses
-    source: str = ""  # the module it is from
+    module_names: frozenset[str]  # names bound at the module's top level
+    reference: str = ""  # the original statement without its indentation, such that `text + reference` parses
+    source: str = ""  # the module
 
     @property
     def indent(self) -> str:
@@ -49,13 +49,13 @@ class Prompt:
 
     @property
     def line(self) -> int:
-        """The line of `text + completion`, from 1, in which the completion begins."""
+        """The 1-based line of `text + completion` in which the completion begins."""
         return self.text.count("\n") + 1
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found of one completion."""
+    """The results for one completion."""
 
     statement: str
     parses: bool = False
@@ -73,8 +73,8 @@ class Verdict:
 
 
 def check(prompt: Prompt, completion: str) -> Verdict:
-    """Judge what a model wrote after `prompt.text` (without the end-of-text token). Takes any text and
-    never raises for it; about 0.5 ms."""
+    """Check a model's completion of `prompt.text` (without the end-of-text token). Accepts any text without raising;
+    takes about 0.5 ms."""
     completion = completion.replace("\r\n", "\n").replace("\r", "\n")
     statement = find_statement(prompt.indent, completion)
     tree = parse(prompt.text + statement) if statement is not None else None
@@ -85,17 +85,17 @@ def check(prompt: Prompt, completion: str) -> Verdict:
         return Verdict(
             statement=statement.strip(),
             parses=True,
-            not_trivial=not statement.lstrip().startswith("#") and not any(is_trivial(each) for each in new),
+            not_trivial=not statement.lstrip().startswith("#") and not any(map(is_trivial, new)),
             defined=not _undefined(tree, prompt.text + statement, prompt),
             uses_context=_uses(new, context_names(function, prompt.line)),
         )
-    except RecursionError:  # it parsed, but is nested too deep to look into
+    except RecursionError:  # it parsed, but is nested too deeply to analyze
         return Verdict(statement.strip(), parses=True)
 
 
 def find_statement(indent: str, completion: str) -> str | None:
-    """The completion's shortest beginning of whole lines that is a statement in a block indented by
-    `indent`; None when there is none."""
+    """The completion's shortest prefix of whole lines that is a statement in a block indented by `indent`; None if
+    there is none."""
     lines = completion[:MAX_CHARS].split("\n")[:MAX_LINES]
     text = ""
     for number, line in enumerate(lines):
@@ -104,7 +104,7 @@ def find_statement(indent: str, completion: str) -> str | None:
             continue
         tree = parse("if x:\n" + indent + text)
         match tree:
-            # a block of its own that is still the only thing there: nothing was closed or continued
+            # the block is still the only statement: nothing was closed or continued
             case ast.Module(body=[ast.If(body=[ast.stmt(col_offset=column), *_], orelse=[])]):
                 return text if column == len(indent) else None
     return None
@@ -115,7 +115,7 @@ def first_line(completion: str) -> str:
 
 
 def _function_and_new(tree: ast.Module, line: int) -> tuple[Function, list[ast.stmt]]:
-    """The prompt's function, and the statements that begin at `line` or later in an older block."""
+    """The prompt's function, and the statements that begin at `line` or later in a block of the prompt."""
     (function,) = tree.body
     assert isinstance(function, Function), "a prompt's text is one function"
     new: list[ast.stmt] = []
@@ -130,8 +130,8 @@ def _function_and_new(tree: ast.Module, line: int) -> tuple[Function, list[ast.s
 
 
 class _Checker(Checker):
-    """pyflakes, binding only those of the known names that occur: of its own 160 builtins and a large
-    module's names it would otherwise make a binding each, every time, and be half as fast."""
+    """pyflakes' checker that binds only the known names that occur. Otherwise it would bind its 160 builtins and all
+    names of a large module each time, at half the speed."""
 
     def __init__(self, tree: ast.Module, text: str, known: frozenset[str]) -> None:
         self._occurring = {*re.findall(r"\w+", text)}
@@ -149,7 +149,7 @@ class _Checker(Checker):
 def _undefined(tree: ast.Module, text: str, prompt: Prompt) -> bool:
     """Whether pyflakes reports an undefined name in the new lines."""
     messages = _Checker(tree, text, prompt.module_names).messages
-    return any(isinstance(each, (UndefinedName, UndefinedLocal)) and each.lineno >= prompt.line for each in messages)
+    return any(isinstance(one, (UndefinedName, UndefinedLocal)) and one.lineno >= prompt.line for one in messages)
 
 
 def _uses(statements: Iterable[ast.stmt], context: set[str]) -> bool:

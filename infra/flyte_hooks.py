@@ -1,0 +1,101 @@
+"""Where Baton relies on internals of flytekit 1.16: pod logs, command line, local cache, lazy imports, connectors.
+
+tests/infra/test_flyte_hooks.py (and tests/stage/test_pod_log.py) fails for a hook that is no longer needed. flytekit is
+imported in the functions: engines and the tracking thread use this module without it.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import click
+
+T = TypeVar("T")
+
+LOG_LEVEL = "FLYTE_SDK_LOGGING_LEVEL"
+# for the process that fetches the code, before any of ours is loaded; errors still end it with a traceback
+POD_ENVIRONMENT = {LOG_LEVEL: str(logging.CRITICAL)}
+
+
+class _WithoutSessions(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        return "Unclosed client session" not in message and "Unclosed connector" not in message
+
+
+def filter_pod_log() -> None:
+    """With POD_ENVIRONMENT set: log as usual from here on, except for flytekit's S3 sessions, which it leaves open and
+    which are logged as errors when the interpreter exits."""
+    if os.environ.get(LOG_LEVEL) == POD_ENVIRONMENT[LOG_LEVEL]:
+        from flytekit.loggers import set_flytekit_log_properties
+
+        set_flytekit_log_properties(filter=_WithoutSessions(), level=logging.WARNING)
+
+
+def import_lock() -> AbstractContextManager[object]:
+    """Hold this while importing MLflow. flytekit loads pandas and pyarrow by importlib's LazyLoader, which has no lock
+    before Python 3.12, and inspects them whenever it converts a value: if another thread imported them at that moment,
+    as MLflow does, it would find them without their classes. Two threads that import MLflow at once also fail."""
+    engine = sys.modules.get("flytekit.core.type_engine")
+    lock: AbstractContextManager[object] = engine.TypeEngine.lazy_import_lock if engine else nullcontext()
+    return lock
+
+
+def wrap_json_option(model: type[T], read: Callable[[str, type[T], str, Any], T], help: str) -> None:
+    """Let `pyflyte run` read an option whose type is `model` by `read(value, type, option, RunLevelParams)`, and show
+    `help` for it. flytekit itself reads YAML 1.1 without limits, shows a traceback for a broken file, and prints the
+    model's whole JSON schema as help."""
+    from flytekit.clis.sdk_in_container import run
+    from flytekit.interaction.click_types import JsonParamType
+
+    flyte_convert, flyte_option = JsonParamType.convert, run.to_click_option
+
+    def convert(self: Any, value: Any, param: "click.Parameter | None", context: "click.Context | None") -> Any:
+        kind = self._python_type
+        if isinstance(value, str) and isinstance(kind, type) and issubclass(kind, model):
+            return read(value, kind, (param and param.name) or "recipe", context and context.obj)
+        return flyte_convert(self, value, param, context)
+
+    def to_click_option(*args: Any, **kwargs: Any) -> "click.Option":
+        option: click.Option = flyte_option(*args, **kwargs)
+        if any(isinstance(arg, type) and issubclass(arg, model) for arg in (*args, *kwargs.values())):
+            option.help = help
+        return option
+
+    JsonParamType.convert, run.to_click_option = convert, to_click_option
+
+
+def replace_local_cache(
+    folder: str, get: Callable[..., Any], put: Callable[..., Any]
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Put Flyte's local cache into `folder`, instead of one for the whole user, and have it read and written by `get`
+    and `put`: flytekit ends in a traceback if the database is damaged. Returns flytekit's own two functions."""
+    import flytekit.core.local_cache as module
+
+    cache = module.LocalTaskCache
+    own = cache.get, cache.set
+    module.CACHE_LOCATION, cache.get, cache.set = folder, staticmethod(get), staticmethod(put)
+    return own
+
+
+def with_task_type(task: T, task_type: str) -> T:
+    """Change a task's type, which flytekit sets at construction only."""
+    task._task_type = task_type  # type: ignore[attr-defined]
+    return task
+
+
+@contextmanager
+def job_signal_handlers() -> Iterator[None]:
+    """Drop the signal handlers that connectors add in the body: flytekit keeps those of jobs that have ended."""
+    from flytekit import FlyteContextManager
+
+    handlers: list[Callable[..., Any]] = FlyteContextManager.signal_handlers
+    count = len(handlers)
+    try:
+        yield
+    finally:
+        del handlers[count:]

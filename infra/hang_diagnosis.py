@@ -1,0 +1,115 @@
+"""Find the rank that causes a hang.
+
+When one rank hangs, the others soon wait for it in a collective, and all look alike from outside. They differ in
+whether they respond to a signal, in how far they are, and in their main threads' stacks.
+"""
+
+import linecache
+import os
+import re
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.heartbeat import Beat, rank_file
+
+ANSWER_S = 2.0  # a responsive process dumps its stacks within milliseconds
+SHOWN_FRAMES = 5
+SHOWN_RANKS = 8
+# The top frame's source line in a rank that waits for other ranks, or for a GPU that does
+WAITS = re.compile(
+    r"\.wait\(|\.synchronize\(|\.item\(|\.tolist\(|\.cpu\(|barrier\(|all_reduce|all_gather|all_to_all"
+    r"|reduce_scatter|broadcast|\brecv\(|\bsend\("
+)
+
+
+@dataclass(frozen=True)
+class Hang:
+    """The diagnosis of a hang."""
+
+    ranks: list[int]  # the cause; all ranks of this machine if it cannot be determined
+    how: str
+    stacks: str  # their main threads' frames, formatted
+
+
+def collect_stacks(job_dir: Path, beats: dict[int, Beat]) -> dict[int, str]:
+    """Each rank's stacks, dumped by faulthandler; empty for a rank that does not respond."""
+    for beat in beats.values():
+        try:
+            os.kill(beat.pid, signal.SIGUSR1)
+        except ProcessLookupError:
+            pass  # it has just died, and leaves an empty dump too
+    deadline = time.monotonic() + ANSWER_S
+    while True:
+        answers = {rank: rank_file(job_dir, rank, "stacks").read_text() for rank in beats}
+        if time.monotonic() > deadline:
+            return answers
+        time.sleep(0.1)
+
+
+def judge(beats: dict[int, Beat], stacks: dict[int, str], absent: list[int], silent_s: float) -> Hang:
+    """Name the rank that holds up the others. `beats`: of the ranks that should be running; `absent`: ranks that never
+    sent a heartbeat; `silent_s`: time since the last heartbeat of any rank."""
+    for_long = f"no heartbeat for {silent_s:.0f} s"
+    unanswered = [rank for rank in beats if not stacks[rank]]
+    if unanswered:
+        states = ", ".join(sorted({_state(beats[rank].pid) for rank in unanswered}))
+        return Hang(unanswered, f"{_hang(unanswered)}: {for_long} at {_at(beats, unanswered)}; {states}", "")
+    if absent:
+        return Hang(absent, f"{_have(absent)} not started: the others wait at {_at(beats, beats)}", "")
+    last = min(beat.place for beat in beats.values())
+    behind = [rank for rank, beat in beats.items() if beat.place == last]
+    working = [rank for rank in behind if not _waits(stacks[rank])]
+    to_blame = working or behind
+    how = f"{_hang(to_blame)}: {for_long} at {_at(beats, to_blame)}"
+    if len(to_blame) == len(beats) > 1:
+        how = f"all {len(beats)} ranks stopped: {for_long} at {_at(beats, beats)}; the cause cannot be determined"
+    elif len(behind) < len(beats):
+        how += f"; the others are at {_at(beats, [rank for rank in beats if rank not in behind])}"
+    elif working and len(beats) > 1:
+        how += ", where the others wait for it"
+    return Hang(to_blame, how, "".join(_shown_stack(rank, stacks[rank]) for rank in to_blame[:SHOWN_RANKS]))
+
+
+def _hang(ranks: list[int]) -> str:
+    return f"rank {ranks[0]} hangs" if len(ranks) == 1 else f"ranks {_list(ranks)} hang"
+
+
+def _have(ranks: list[int]) -> str:
+    return f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {_list(ranks)} have"
+
+
+def _list(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def _at(beats: dict[int, Beat], ranks: Iterable[int]) -> str:
+    return " and ".join(sorted({str(beats[rank]) for rank in ranks}))
+
+
+def _state(pid: int) -> str:
+    """Why a process does not respond, with its state from /proc if available."""
+    status = Path(f"/proc/{pid}/status")
+    found = re.search(r"^State:\s*(.*)$", status.read_text(), re.MULTILINE) if status.exists() else None
+    return f"it does not respond ({found[1]})" if found else "it does not respond"
+
+
+def _main_thread(stacks: str) -> list[str]:
+    """Frames as `File "…", line 1 in f`, innermost first. faulthandler lists the newest thread first, so the main
+    thread is the last."""
+    main = re.split(r"^(?:Current thread|Thread) .*$", stacks, flags=re.MULTILINE)[-1]
+    return [line.strip() for line in main.splitlines() if line.strip()]
+
+
+def _waits(stacks: str) -> bool:
+    """Whether the main thread is in a collective, by its current source line."""
+    frames = _main_thread(stacks)
+    found = re.match(r'File "(.*)", line (\d+) in', frames[0]) if frames else None
+    return bool(found and WAITS.search(linecache.getline(found[1], int(found[2]))))
+
+
+def _shown_stack(rank: int, stacks: str) -> str:
+    frames = "".join(f"    {frame}\n" for frame in _main_thread(stacks)[:SHOWN_FRAMES])
+    return f"  Stack of rank {rank}:\n{frames}"

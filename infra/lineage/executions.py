@@ -1,0 +1,122 @@
+"""The list of executions: search, filters, order."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from infra.lineage import facts
+from infra.lineage.graph import Execution, Graph
+from infra.lineage.summaries import Row, execution_rows
+
+A_PAGE = 50  # executions
+LONGEST_QUERY = 400  # characters of a search
+MOST_WORDS = 8
+# name -> the part of a row to sort by
+ORDERS = {
+    "recipe": lambda row: row["name"].lower(),
+    "state": lambda row: row["status"],
+    "started": lambda row: row["started"],
+    "duration": lambda row: row["duration_s"],
+    "stages": lambda row: row["stages_ended"],
+    "cost": lambda row: row["cost_usd"],
+    "best": lambda row: row["best"] and row["best"]["value"],
+}
+
+
+class QueryRefused(ValueError):
+    """A query has a value that is not allowed."""
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What of the executions is shown, from a page's query."""
+
+    q: str = ""
+    state: str = ""
+    recipe: str = ""
+    since: str = ""  # YYYY-MM-DD, UTC
+    until: str = ""
+    sort: str = "started"
+    order: str = "desc"
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> "Filters":
+        """Raises QueryRefused."""
+        found = cls(**{name: query[name].strip() for name in cls.__dataclass_fields__ if query.get(name)})
+        if len(found.q) > LONGEST_QUERY or len(found.q.split()) > MOST_WORDS:
+            raise QueryRefused(
+                f"q has {len(found.q):,} characters in {len(found.q.split()):,} words; a search has at most "
+                f"{LONGEST_QUERY} characters in {MOST_WORDS} words"
+            )
+        if found.sort not in ORDERS or found.order not in ("asc", "desc"):
+            raise QueryRefused(
+                f"sort={found.sort[:80]}, order={found.order[:80]}: sort by {', '.join(ORDERS)}; asc or desc"
+            )
+        found.period()
+        return found
+
+    def period(self) -> tuple[float, float]:
+        """The first and the last moment of `since` to `until`. Raises QueryRefused."""
+        begin = _time(self.since, "since") if self.since else 0.0
+        return begin, _time(self.until, "until", days=1) if self.until else float("inf")
+
+
+def _time(text: str, name: str, days: int = 0) -> float:
+    try:
+        day = datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC)
+        return (day + timedelta(days=days)).timestamp()
+    except (ValueError, OverflowError):
+        raise QueryRefused(f"{name}={text[:80]}: not a date such as 2026-01-31") from None
+
+
+def executions_page(graph: Graph, connection: Connection, filters: Filters, page: int) -> dict[str, Any]:
+    """One page of the executions that match."""
+    begin, end = filters.period()
+    found = [execution for execution in graph.executions.values() if begin <= execution.started < end]
+    found = [execution for execution in found if filters.recipe in ("", execution.name)]
+    for word in dict.fromkeys(filters.q.split()):
+        found = _matching(graph, connection, found, word)
+    by_state = filters.state.upper()
+    if filters.sort == "started" and by_state in ("", "FINISHED", "FAILED", "KILLED"):  # rows of one page are enough
+        found = [execution for execution in found if by_state in ("", execution.status)]
+        found.sort(key=lambda execution: (execution.started, execution.id), reverse=filters.order == "desc")
+        pages, page = _pages(len(found), page)
+        rows = execution_rows(graph, connection, found[(page - 1) * A_PAGE : page * A_PAGE])
+        matching = len(found)
+    else:
+        rows = [row for row in execution_rows(graph, connection, found) if by_state in ("", row["status"])]
+        rows = _sorted(rows, filters)
+        pages, page = _pages(len(rows), page)
+        rows, matching = rows[(page - 1) * A_PAGE : page * A_PAGE], len(rows)
+    return {"executions": rows, "matching": matching, "page": page, "pages": pages}
+
+
+def _pages(count: int, page: int) -> tuple[int, int]:
+    pages = max(1, -(-count // A_PAGE))
+    return pages, min(max(1, page), pages)
+
+
+def _sorted(rows: list[Row], filters: Filters) -> list[Row]:
+    """Rows without a value come last."""
+    key = ORDERS[filters.sort]
+    rows.sort(key=lambda row: -row["started"])
+    known = [row for row in rows if key(row) is not None]
+    known.sort(key=key, reverse=filters.order == "desc")
+    return known + [row for row in rows if key(row) is None]
+
+
+def _matching(graph: Graph, connection: Connection, executions: list[Execution], word: str) -> list[Execution]:
+    """The executions that a word of a search means: `field=value` of the recipe or of a stage's spec, part of a name
+    or an id, or the start of a commit."""
+    field, equals, value = word.partition("=")
+    if equals:
+        runs = facts.with_param(connection, field, value)
+        ids = runs | {graph.runs[run].execution for run in runs if run in graph.runs}
+        return [execution for execution in executions if ids & {execution.id, execution.run_id}]
+    is_hex = len(word) >= 4 and set(word) <= set("0123456789abcdef")
+    runs = facts.with_tag(connection, "mlflow.source.git.commit", word, prefix=True) if is_hex else set()
+    text = word.lower()
+    return [row for row in executions if row.run_id in runs or text in f"{row.name} {row.id}".lower()]

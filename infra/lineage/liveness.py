@@ -1,0 +1,28 @@
+"""Whether a run that MLflow lists as running still runs: on this machine, the spool knows at once."""
+
+from pathlib import Path
+
+from infra.paths import home_path
+from infra.tracking.spool import RUNNING, RecordDamaged, is_alive, read_execution
+
+LIVE = ("RUNNING", "SCHEDULED")
+
+
+def local_status(execution: str) -> tuple[str, float | None] | None:
+    """Status and end of an execution of this machine, even if MLflow hasn't been sent them; None: not of this machine.
+
+    An execution whose processes are gone without a word is KILLED, at its last sign of life.
+    """
+    folder = home_path() / "executions" / execution
+    lock = folder / "alive.lock"
+    if Path(execution).name != execution or not lock.is_file():
+        return None
+    try:
+        if is_alive(folder):
+            return RUNNING, None
+        found = read_execution(folder)
+        if found.flyte:  # its other pods may still work
+            return None
+        return ("KILLED", lock.stat().st_mtime) if found.status == RUNNING else (found.status, found.ended)
+    except (OSError, RecordDamaged):  # not readable for this user: what MLflow has is shown
+        return None

@@ -1,0 +1,215 @@
+"""Executions, runs and artifacts as rows of a table, and the progress of a run."""
+
+import json
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from infra.lineage import facts
+from infra.lineage.artifacts import FACT, Artifact
+from infra.lineage.graph import Execution, Graph, Run
+from infra.tracking.mlflow_records import PLAN_TAG, SEEN_TAG
+
+VALIDATION = "validation_loss"
+SILENT_S = 300.0  # without a sign of life, a run on another machine is shown as silent
+SILENT = "SILENT"
+
+Row = dict[str, Any]
+
+
+def artifact_row(artifact: Artifact) -> Row:
+    return asdict(artifact)
+
+
+def run_row(run: Run) -> Row:
+    return {
+        "id": run.id,
+        "title": run.title,
+        "status": run.status,
+        "cached": run.cached,
+        "started": run.started,
+        "ended": run.ended,
+        "duration_s": run.took,
+        "output": run.output,
+    }
+
+
+def execution_link(graph: Graph, id: str) -> Row | None:
+    found = graph.executions.get(id)
+    if found is None:
+        return None
+    return {"id": id, "name": found.name, "status": found.status, "started": found.started}
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Everything that the rows of some executions need from the database, by run."""
+
+    metrics: dict[str, dict[str, float]]
+    units: dict[str, dict[str, facts.Unit]]
+    tags: dict[str, dict[str, str]]
+
+
+def execution_rows(graph: Graph, connection: Connection, executions: list[Execution]) -> list[Row]:
+    """Each execution's state, cost, best model and progress."""
+    stages = {execution.id: graph.stages(execution.id) for execution in executions}
+    runs = [run.id for some in stages.values() for run in some]
+    tags = facts.tags(connection, runs, facts.HEADLINE, facts.PRICE, "baton.fact.label")
+    headlines = {run: found[facts.HEADLINE] for run, found in tags.items() if facts.HEADLINE in found}
+    live = [run.id for execution in executions if execution.live for run in stages[execution.id] if run.live]
+    for run, found in facts.tags(connection, live, "baton.progress", SEEN_TAG).items():
+        tags[run] = tags.get(run, {}) | found
+    metrics = facts.metrics(connection, runs, *{FACT + name for name in (VALIDATION, *headlines.values())}, "cost_usd")
+    measured = _Measured(metrics, facts.units(connection, headlines), tags)
+    return [_execution_row(graph, execution, stages[execution.id], measured) for execution in executions]
+
+
+def _execution_row(graph: Graph, execution: Execution, stages: list[Run], measured: _Measured) -> Row:
+    costs = [facts.cost(measured.tags.get(run.id, {}), measured.metrics.get(run.id, {}), run.took) for run in stages]
+    known = [cost for cost in costs if cost is not None]
+    live = [run for run in stages if run.live] if execution.live else []
+    silent = silent_s(graph, execution, stages, measured.tags)
+    return {
+        "id": execution.id,
+        "name": execution.name,
+        "status": SILENT if silent else execution.status,
+        "silent_s": silent,
+        "started": execution.started,
+        "ended": execution.ended,
+        "duration_s": (execution.ended or time.time()) - execution.started,
+        "stages_ended": sum(not run.live for run in stages),
+        "stages_cached": sum(run.cached for run in stages),
+        "cost_usd": sum(known) if known else None,
+        "best": _best(stages, measured),
+        "progress": [progress(run, measured.tags.get(run.id, {})) for run in live],
+        "live": execution.live,
+    }
+
+
+def silent_s(graph: Graph, execution: Execution, stages: list[Run], tags: dict[str, dict[str, str]]) -> float | None:
+    """Seconds since the last sign of life, if an execution that should be running elsewhere gives none."""
+    if not execution.live or execution.id in graph.alive_here:
+        return None
+    signs = [execution.started, *(run.ended or run.started for run in stages)]
+    for found in (tags.get(run.id, {}) for run in stages if run.live):
+        signs += [_float(found.get(SEEN_TAG)), _float(_progress_of(found).get("time"))]
+    silent = time.time() - max(signs)
+    return silent if silent > SILENT_S else None
+
+
+def run_silent_s(graph: Graph, connection: Connection, run: Run) -> float | None:
+    """`silent_s` of a run's execution, while the run should be running."""
+    execution = graph.executions.get(run.execution)
+    if execution is None or not run.live:
+        return None
+    stages = graph.stages(run.execution)
+    tags = facts.tags(connection, [stage.id for stage in stages if stage.live], "baton.progress", SEEN_TAG)
+    return silent_s(graph, execution, stages, tags)
+
+
+def _best(stages: list[Run], measured: _Measured) -> Row | None:
+    """The best value of the metric that the newest evaluation names as its headline, and the model's label; without
+    an evaluation, the lowest validation loss."""
+    evaluated = [run for run in stages if facts.HEADLINE in measured.tags.get(run.id, {})]
+    name, unit = VALIDATION, facts.Unit("", higher_is_better=False)
+    if evaluated:
+        newest = evaluated[-1].id
+        name = measured.tags[newest][facts.HEADLINE]
+        unit = measured.units.get(newest, {}).get(name, facts.Unit())
+    values = {run.id: measured.metrics.get(run.id, {}).get(FACT + name) for run in evaluated or stages}
+    found = {run: value for run, value in values.items() if value is not None}
+    if not found:
+        return None
+    best = (max if unit.higher_is_better else min)(found, key=found.__getitem__)
+    model = measured.tags.get(best, {}).get("baton.fact.label", "")
+    return {"name": name, "value": found[best], "unit": unit.unit, "model": model}
+
+
+def progress(run: Run, tags: dict[str, str]) -> Row:
+    """How far a running stage is and how long it may still take, by the last record that was uploaded."""
+    row: Row = {"run": run.id, "stage": run.title, "done": 0.0, "total": 0.0, "unit": "", "shown": {}, "left_s": None}
+    found = _progress_of(tags)
+    try:
+        row |= {"done": float(found["done"]), "total": float(found["total"]), "unit": str(found["unit"])}
+        row["shown"] = dict(found["shown"])
+        (before, since), now = map(float, found["first"]), float(found["time"])
+        if before < row["done"] <= row["total"]:
+            row["left_s"] = (row["total"] - row["done"]) * (now - since) / (row["done"] - before)
+    except (ValueError, TypeError, KeyError):
+        pass  # nothing was reported yet
+    return row
+
+
+def _progress_of(tags: dict[str, str]) -> dict[str, Any]:
+    try:
+        return dict(json.loads(tags.get("baton.progress", "")))
+    except (ValueError, TypeError):
+        return {}
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def stages_to_come(graph: Graph, execution: Execution, stages: list[Run], tags: dict[str, str]) -> list[Row]:
+    """The planned stages that have not started, with the time that each took when it last ran in this recipe."""
+    try:
+        planned = [str(title) for title in json.loads(tags.get(PLAN_TAG, "[]"))] if execution.live else []
+    except (ValueError, TypeError):
+        planned = []
+    started = Counter(run.title for run in stages)
+    took = durations(graph, execution.name) if planned else {}
+    found = []
+    for title in planned:
+        started[title] -= 1
+        if started[title] < 0:
+            found.append({"title": title, "expected_s": took.get(title)})
+    return found
+
+
+def durations(graph: Graph, name: str) -> dict[str, float]:
+    """Seconds that each stage took when it last ran in an execution of this name."""
+    executions = {execution.id for execution in graph.executions.values() if execution.name == name}
+    runs = sorted(graph.runs.values(), key=lambda run: run.started)
+    return {
+        run.title: run.took
+        for run in runs
+        if run.execution in executions and run.status == "FINISHED" and not run.cached and run.took
+    }
+
+
+def time_left(running: list[Row], to_come: list[Row]) -> Row | None:
+    """Seconds until an execution ends, and whether that counts every stage; None when nothing is known."""
+    parts = [row["left_s"] for row in running] + [row["expected_s"] for row in to_come]
+    known = [seconds for seconds in parts if seconds is not None]
+    return {"seconds": sum(known), "complete": len(known) == len(parts)} if known else None
+
+
+def findings(graph: Graph, connection: Connection, digest: str) -> list[Row]:
+    """The evaluations and audits of an artifact, with their facts."""
+    makers = {output: run for run in graph.children(digest) for output in graph.children(run)}
+    tags, measured = facts.tags(connection, makers.values()), facts.metrics(connection, makers.values())
+    units = facts.units(connection, makers.values())
+    found = []
+    for child, run in makers.items():
+        kind, about = tags[run].get("baton.output.kind"), tags[run].get("baton.fact.model_digest", digest)
+        if kind in ("eval_report", "conversion_audit", "endpoint") and about == digest:
+            values = {name.removeprefix(FACT): v for name, v in measured[run].items() if name.startswith(FACT)}
+            found.append(
+                {
+                    "digest": child,
+                    "title": graph.runs[run].title,
+                    "kind": kind,
+                    "facts": values,
+                    "units": facts.UNITS | {name: unit.unit for name, unit in units.get(run, {}).items()},
+                    "lower_is_better": [name for name, unit in units.get(run, {}).items() if not unit.higher_is_better],
+                    "_job": tags[run].get("baton.job"),
+                }
+            )
+    return found

@@ -1,0 +1,49 @@
+"""This machine's rank among a run's nodes. A placement (infra/placement) sets it in torch.distributed's environment
+variables: NODE_RANK, MASTER_ADDR, MASTER_PORT."""
+
+import os
+from dataclasses import dataclass
+
+from infra.errors import Stopped
+
+VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+class NotPlaced(Stopped):
+    """A run needs several machines, and this one's rank is not set."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One of a run's machines."""
+
+    rank: int = 0
+    nodes: int = 1
+    address: str = ""  # of node 0
+    port: int = 0
+
+    def ranks(self, processes: int | None) -> range:
+        """The ranks on this machine, with so many processes on each."""
+        here = processes or 1
+        return range(self.rank * here, (self.rank + 1) * here)
+
+    def torchrun(self) -> list[str]:
+        """torchrun's options."""
+        if self.nodes == 1:
+            return ["--standalone"]
+        here = ["--nnodes", str(self.nodes), "--node-rank", str(self.rank)]
+        return [*here, "--master-addr", self.address, "--master-port", str(self.port)]
+
+
+def this_node(nodes: int) -> Node:
+    """This machine among `nodes`. Raises NotPlaced."""
+    if nodes == 1:
+        return Node()
+    missing = [name for name in VARIABLES if name not in os.environ]
+    if missing:
+        raise NotPlaced(
+            f"layout.nodes: {nodes}: needs a placement, which starts this on each machine and sets "
+            f"{', '.join(VARIABLES)} ({', '.join(missing)} missing here); or set layout.nodes: 1"
+        )
+    rank, address, port = (os.environ[name] for name in VARIABLES)
+    return Node(int(rank), nodes, address, int(port))

@@ -1,0 +1,40 @@
+"""Handle a short outage of the tracking store in a pod: retry, then raise an error that Flyte retries."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from infra.pod import this_pod
+from infra.tracking.store import TrackingUnreachable
+
+T = TypeVar("T")
+
+PATIENCE_S = 60.0
+PAUSE_S = 2.0
+
+
+def retry_while_unreachable(query: Callable[[], T]) -> T:
+    """Run a query; in a pod, retry it for a while if the store is unreachable. Raises TrackingUnreachable."""
+    deadline = time.monotonic() + (PATIENCE_S if this_pod() else 0)
+    while True:
+        try:
+            return query()
+        except TrackingUnreachable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(PAUSE_S)
+
+
+@contextmanager
+def recoverable(*more: type[Exception]) -> Iterator[None]:
+    """In a pod, raise TrackingUnreachable (or `more`) as an error that Flyte retries."""
+    errors: tuple[type[Exception], ...] = (TrackingUnreachable, *more)
+    try:
+        yield
+    except errors as error:
+        if this_pod() is None:
+            raise
+        from flytekit.exceptions.user import FlyteRecoverableException
+
+        raise FlyteRecoverableException(str(error)) from error

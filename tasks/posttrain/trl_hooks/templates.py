@@ -1,0 +1,21 @@
+"""Read TRL's chat templates from its package, since TRL's own function imports torch."""
+
+import importlib.util
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def trl_templates() -> dict[str, tuple[str, str]]:
+    """TRL's templates by name: (as models ship it, with generation marks). Empty if TRL is not installed."""
+    spec = importlib.util.find_spec("trl")
+    if spec is None or not spec.submodule_search_locations:
+        return {}
+    folder = Path(spec.submodule_search_locations[0]) / "chat_templates"
+    return {
+        path.name.removesuffix("_training.jinja"): (
+            path.with_name(path.name.replace("_training", "")).read_text(),
+            path.read_text(),
+        )
+        for path in sorted(folder.glob("*_training.jinja"))
+    }

@@ -1,0 +1,54 @@
+"""Hooks into the base of TRL's trainers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import trl.trainer.utils
+from torch.utils.data import Sampler
+from transformers.trainer_pt_utils import LengthGroupedSampler
+
+
+def score_completions_only() -> None:
+    """Let TRL's fused LM head project only the labelled positions to the vocabulary, as it does with Triton.
+
+    Without Triton it projects every position, for devices that recompile for each shape. A CPU compiles nothing, and
+    prompts are most of the tokens.
+    """
+    trl.trainer.utils._use_triton = lambda device: True
+
+
+class PerEpoch(Sampler[int]):
+    """A sampler by length whose order depends on the seed and the epoch alone."""
+
+    def __init__(self, sampler: LengthGroupedSampler, trainer: Any) -> None:
+        self.sampler, self.trainer = sampler, trainer
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[int]:
+        epoch = int(self.trainer.state.epoch or 0)
+        self.sampler.generator = torch.Generator().manual_seed(self.trainer.args.seed + epoch)
+        return iter(self.sampler)
+
+
+def order_by_epoch(trainer: Any) -> None:
+    """Make a resumed run see the rows in the order of an uninterrupted one.
+
+    The Trainer draws an epoch's order from torch's global random state; when it resumes in a later epoch, it does so
+    before it restores that state.
+    """
+    get_sampler = trainer._get_train_sampler
+
+    def sampler(*dataset: Any) -> Any:
+        found = get_sampler(*dataset)
+        return PerEpoch(found, trainer) if isinstance(found, LengthGroupedSampler) else found
+
+    trainer._get_train_sampler = sampler
+
+
+def load_checkpoint(trainer: Any, checkpoint: Path) -> None:
+    """Load the weights of a checkpoint of the last step: `train()` would find no step left and not load them."""
+    trainer._load_from_checkpoint(str(checkpoint))

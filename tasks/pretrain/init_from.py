@@ -1,0 +1,73 @@
+"""Initialize a run from an existing model or run instead of random weights.
+
+    start.0     the weights of another model, with new optimizer state
+    resume.0    the weights and AdamW state of another run, which this run continues with its own schedule, steps and
+                data
+
+A restarted run continues from its own checkpoints and uses neither.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tasks.job import Job, StageError
+from tasks.manifest import read_manifest
+from tasks.pretrain.checkpoint import TrainingState, continue_run, load_chunks
+from tasks.pretrain.model_spec import ModelSpec
+from tasks.pretrain.spec import PretrainSpec
+
+RESUME = "resume.0"
+# fields that may differ from the initial model: they affect neither its weights nor its forward pass
+FREE: Any = {"max_positions": True, "init_std": True, "experts": {"aux_loss", "z_loss"}}
+
+
+class InitialWeights:
+    """The weights that a run starts from. Checks that they match the run's model and, when continuing a run, its
+    tokenizer and precision. Raises StageError."""
+
+    def __init__(self, job: Job, spec: PretrainSpec, vocab_size: int, tokenizer_digest: str) -> None:
+        sources = [*job.names("start"), *job.names("resume")]
+        if len(sources) > 1:
+            raise StageError(f"a run starts from one model, got {len(sources)}: {', '.join(sources)}; give only one")
+        self.continues = RESUME in sources
+        self.folder: Path | None = job.input(sources[0]) if sources else None
+        if self.folder is None:
+            return
+        about = json.loads((self.folder / "model.json").read_text())
+        _check_model(spec.model, ModelSpec.model_validate(about["model"]), vocab_size, about["vocab_size"])
+        if self.continues:
+            _check_run(spec, about["precision"], tokenizer_digest, read_manifest(self.folder).facts["tokenizer_digest"])
+
+    def load(self, state: TrainingState) -> None:
+        """Load this rank's part of the model. Collective; the files must have been verified by all ranks."""
+        if self.folder is None:
+            return
+        if self.continues:
+            continue_run(state, self.folder / "checkpoint")
+        else:
+            load_chunks(state.chunks, self.folder / "checkpoint")
+            state.optimizer.reload_model_params()  # into its fp32 copies
+
+
+def _check_model(model: ModelSpec, initial: ModelSpec, vocab_size: int, initial_vocab_size: int) -> None:
+    ours = model.model_copy(update={"vocab_size": vocab_size}).model_dump(exclude=FREE)
+    theirs = initial.model_copy(update={"vocab_size": initial_vocab_size}).model_dump(exclude=FREE)
+    differences = [
+        f"{name} is {ours[name]}, but {theirs[name]} in the weights" for name in ours if ours[name] != theirs[name]
+    ]
+    if differences:
+        raise StageError(f"pretrain.model does not match the model to start from: {'; '.join(differences)}")
+
+
+def _check_run(spec: PretrainSpec, precision: str, tokenizer_digest: str, initial_tokenizer_digest: str) -> None:
+    if tokenizer_digest != initial_tokenizer_digest:
+        raise StageError(
+            f"the data was tokenized with {tokenizer_digest[:12]}, but the checkpoint was trained with "
+            f"{initial_tokenizer_digest[:12]}: tokenize the data with that one, or train from scratch"
+        )
+    if spec.precision != precision:
+        raise StageError(
+            f"pretrain.precision: {spec.precision}: the checkpoint to continue and its optimizer state are in "
+            f"{precision}; set precision: {precision}"
+        )

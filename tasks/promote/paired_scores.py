@@ -1,0 +1,70 @@
+"""Pair two evaluations item by item, and check that they can be compared (see tasks/evaluate/results.py)."""
+
+from typing import Any
+
+import numpy as np
+
+from tasks.evaluate.results import BITS, SETS, Results
+from tasks.job import StageError
+from tasks.promote.bootstrap import Floats
+from tasks.promote.spec import PromotionSpec
+
+
+def figures(candidate: Results, champion: Results | None, name: str) -> tuple[Floats, Floats, Floats]:
+    """For each item of a metric that both have: the candidate's amount, the champion's, and the weight. (A reward may
+    apply to the completion of one model only.) Without a champion the second array is empty."""
+    ours, theirs = candidate.items(name), champion.items(name) if champion else {}
+    items = [item for item in ours if champion is None or item in theirs]
+    return (
+        np.array([ours[item][0] for item in items]),
+        np.array([theirs[item][0] for item in items if champion]),
+        np.array([ours[item][1] for item in items]),
+    )
+
+
+def check_known(spec: PromotionSpec, candidate: Results) -> None:
+    """Raises StageError if the rule names a metric that was not measured or has no items."""
+    known = candidate.names()
+    bits = [f"{which}.{BITS}" for which in SETS]  # may be bounded by default, and have no text
+    named = [("metric", spec.metric), *(("regressions", name) for name in spec.regressions if name not in bits)]
+    for field, name in named:
+        if candidate.metric(name) is None:
+            raise StageError(
+                f"promote.{field}: {name}: the evaluation has no such metric; it has {', '.join(known) or 'none'}. "
+                "Name one of these, or add the evaluator under `evaluate`"
+            )
+        if name not in [*known, *bits]:
+            raise StageError(
+                f"promote.{field}: {name}: it has no values per item, by which two models are compared; name one of "
+                f"{', '.join(known)}"
+            )
+
+
+def check_comparable(candidate: Results, champion: Results) -> None:
+    """Raises StageError unless both were evaluated with the same spec on the same documents and prompts."""
+    ours, theirs = candidate.report["spec"], champion.report["spec"]
+    for name in [*ours, *(name for name in theirs if name not in ours)]:
+        if ours.get(name) != theirs.get(name):
+            raise _incomparable(
+                f"evaluate.{name} is {ours.get(name)!r:.200} for the candidate and {theirs.get(name)!r:.200} for the "
+                "champion"
+            )
+    for what in ("documents", "completions", "lm_eval"):
+        ours, theirs = ([_identity(row) for row in getattr(results, what)] for results in (candidate, champion))
+        if ours != theirs:
+            different = len(set(ours) ^ set(theirs))
+            raise _incomparable(
+                f"the candidate has {len(ours)} held-out {what}, the champion {len(theirs)}, and {different} of them "
+                "only one model has" + ("" if different else " (their order differs)")
+            )
+
+
+def _incomparable(what: str) -> StageError:
+    return StageError(
+        f"the two evaluations cannot be compared: {what}. Evaluate both models with the same spec on the same corpora "
+        "and rows, and with the same tokenizer"
+    )
+
+
+def _identity(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row.get("set", row.get("evaluator")), row["id"], row.get("bytes")

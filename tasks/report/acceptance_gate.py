@@ -1,0 +1,105 @@
+"""Compare each tuned model with the model it started from, metric by metric."""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from infra.text import change, plus_minus, words
+from tasks.evaluate.results import Results, difference
+from tasks.metric import Metric
+from tasks.pages.blocks import Block, Cell, Mark, Table, Text, Tone
+from tasks.pages.source import Source
+from tasks.seeds import Spread, without_seed
+
+SURE = 1.96  # standard errors: 95 % of the differences between equal models are smaller
+
+Finding = Literal["better", "worse", "within noise", "unknown"]
+MARKS: dict[Finding, str] = {"better": "✓", "worse": "✗", "within noise": "≈", "unknown": ""}
+TONES: dict[Finding, Tone] = {"better": "good", "worse": "bad", "within noise": "quiet", "unknown": "quiet"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One metric's change from one model to another."""
+
+    name: str
+    metric: Metric  # of the tuned model
+    change: float
+    standard_error: float | None  # of the change
+    finding: Finding
+
+    def cell(self) -> Cell:
+        """✓ +33.3 points ± 4.6"""
+        error = None if self.standard_error is None else SURE * self.standard_error
+        shown = plus_minus(change(self.change, self.metric.unit), error, self.metric.unit)
+        return Mark(f"{MARKS[self.finding]} {shown}".strip(), TONES[self.finding])
+
+
+def compare(before: Results, after: Results) -> list[Line]:
+    """Every metric that both models have."""
+    lines = []
+    for name, metric in after.metrics.items():
+        if name in before.metrics:
+            diff = difference(before, after, name)
+            finding = _finding(metric, diff.value, diff.standard_error)
+            lines.append(Line(name, metric, diff.value, diff.standard_error, finding))
+    return lines
+
+
+def evaluation_of(digests: Collection[str], evaluations: list[Results]) -> Results | None:
+    """The evaluation of a model with one of these digests."""
+    return next((evaluation for evaluation in evaluations if evaluation.model_digest in digests), None)
+
+
+def verdict(models: list[Source], evaluations: list[Results]) -> list[Block]:
+    """A line for each tuned model, and one table: a row per metric, a column per model (its seeds together). Empty
+    unless some model and the one it started from were both evaluated."""
+    found: dict[str, list[list[Line]]] = {}
+    texts: list[Block] = []
+    for model in models:
+        before = evaluation_of(model.manifest.parents.values(), evaluations)
+        after = evaluation_of([model.manifest.digest], evaluations)
+        if before is None or after is None:
+            continue
+        if before is after:
+            texts.append(
+                Text(f"{model.label} has the same weights as the model it started from: training changed nothing.")
+            )
+            continue
+        lines = compare(before, after)
+        found.setdefault(f"{without_seed(after.label)} from {without_seed(before.label)}", []).append(lines)
+        counts = [
+            f"{number} {finding}" for finding in MARKS if (number := sum(line.finding == finding for line in lines))
+        ]
+        texts.append(Text(f"{after.label} against {before.label}, the model it started from: {', '.join(counts)}."))
+    if not found:
+        return texts
+    names = list(dict.fromkeys(line.name for runs in found.values() for lines in runs for line in lines))
+    rows: list[list[Cell]] = [[words(name), *[_cell(name, runs) for runs in found.values()]] for name in names]
+    caption = "Change from the model each was tuned from, ± 1.96 standard errors: ✓ better, ✗ worse, ≈ within noise"
+    if any(len(runs) > 1 for runs in found.values()):
+        caption += "; with several seeds: the mean change ± its sample standard deviation, and a mark per seed"
+    return [*texts, Table(caption, ["metric", *found], rows)]
+
+
+def _cell(name: str, runs: list[list[Line]]) -> Cell:
+    """One model's change in a metric: of a single run, or over its seeds."""
+    found = [line for lines in runs for line in lines if line.name == name]
+    if len(found) < 2:
+        return found[0].cell() if found else "–"
+    over, unit = Spread.of([line.change for line in found]), found[0].metric.unit
+    shown = plus_minus(change(over.mean, unit), over.deviation, unit)
+    findings = {line.finding for line in found}
+    marks = "".join(MARKS[line.finding] for line in found)
+    return Mark(f"{marks} {shown}".strip(), TONES[findings.pop()] if len(findings) == 1 else "quiet")
+
+
+def _finding(metric: Metric, change: float, error: float | None) -> Finding:
+    if error is None:
+        return "unknown"
+    if not math.isfinite(change):
+        return "worse"
+    if abs(change) <= SURE * error:
+        return "within noise"
+    return "better" if (change > 0) == metric.higher_is_better else "worse"

@@ -1,0 +1,102 @@
+"""The documentation is right: links, files, recipes, Python and commands."""
+
+import ast
+import importlib
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.docs.pages import PAGES, Block, anchors, blocks, commands, links, named_files, page_blocks
+from tests.posttrain.tiny import tiny_model
+from tests.source import HOUSE, ROOT
+from workflows.recipe import Recipe
+
+SCHEMA = json.loads((ROOT / "workflows/recipes/schema.json").read_text())
+TARGETS = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.M))
+
+
+def name(item: object) -> str:
+    return str(item.relative_to(ROOT)) if isinstance(item, Path) else str(item)
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in links(page):
+        target, _, anchor = link.partition("#")
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists(), link
+        assert not anchor or anchor in anchors(path), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_files_that_are_named_exist(page: Path) -> None:
+    assert [path for path in named_files(page) if "<" not in path and not (ROOT / path).exists()] == []
+
+
+@pytest.fixture(scope="module")
+def own_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the recipes take from the user."""
+    folder = tmp_path_factory.mktemp("own")
+    tiny_model(folder / "my-model", turns=True)
+    (reward,) = [block for block in page_blocks(ROOT / "docs/post-training.md") if block.language == "python"]
+    (folder / "reward.py").write_text(reward.text)
+    for path in ("text/one.txt", "notes/one.md", "data/one.jsonl"):
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(json.dumps({"text": "A document."}) + "\n")
+    turns = [{"role": "user", "content": "2+2="}, {"role": "assistant", "content": "4"}]
+    (folder / "chat.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=name)
+def test_a_recipe_or_a_part_of_one_is_valid(block: Block, own_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(own_files)
+    recipe = yaml.safe_load(block.text)
+    jsonschema.Draft202012Validator(SCHEMA).validate(recipe)
+    if "name" in recipe:
+        Recipe.model_validate(recipe)
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=name)
+def test_python_parses_and_imports_what_exists(block: Block) -> None:
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in HOUSE:
+            module = importlib.import_module(node.module or "")
+            assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+
+
+@pytest.mark.parametrize(("block", "words"), list(commands()), ids=name)
+def test_a_command_names_what_exists(block: Block, words: list[str]) -> None:
+    match words:
+        case ["make", target, *_]:
+            assert target in TARGETS
+        case ["python", "-m", "pytest", *options]:
+            assert [word for word in options if "/" in word and not (ROOT / word).exists()] == []
+        case ["python", "-m", module, *options]:
+            place = ROOT.joinpath(*module.split("."))
+            assert place.with_suffix(".py").is_file() or (place / "__main__.py").is_file()
+            sources = place.glob("*.py") if place.is_dir() else [place.with_suffix(".py")]
+            source = "".join(path.read_text() for path in sources)
+            flags = [word for word in options if word.startswith("--")]
+            assert [flag for flag in flags if flag not in source and flag[2:].replace("-", "_") not in source] == []
+        case ["pyflyte", *_, script, workflow, "--recipe", _]:
+            path = ROOT / script.removeprefix("$BATON/")
+            assert re.search(rf"^def {workflow}\(", path.read_text(), re.M)
+        case _:
+            assert words[0] in {".", "apt-get", "aws", "export", "sky", "uv", "pyflyte"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_page_with_commands_of_the_environment_activates_it_first(page: Path) -> None:
+    lines = [line for block in page_blocks(page) if block.language == "sh" for line in block.text.splitlines()]
+    used = [number for number, line in enumerate(lines) if re.match(r"(\w+=\S+ )*(python|pyflyte|uv) ", line)]
+    active = [number for number, line in enumerate(lines) if re.match(r"\. (\$BATON/)?\.venv/bin/activate", line)]
+    assert not used or (active and active[0] < used[0])

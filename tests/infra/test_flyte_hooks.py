@@ -1,0 +1,65 @@
+"""What flytekit does without infra/flyte_hooks.py, each in a fresh process: when one fails, that hook can go."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODEL = """
+from click import Context
+from flytekit.clis.sdk_in_container import run
+from flytekit.interaction.click_types import JsonParamType
+from pydantic import BaseModel
+
+class Model(BaseModel):
+    value: int | str
+"""
+
+
+def python(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+
+def test_flytekit_reads_yaml_1_1(tmp_path: Path) -> None:
+    """wrap_json_option"""
+    (tmp_path / "model.yaml").write_text("value: 024")
+    done = python(f"{MODEL}\nprint(JsonParamType(Model).convert('{tmp_path}/model.yaml', None, None).value)")
+    assert done.stdout == "20\n", done.stderr  # YAML 1.2: 24
+
+
+def test_flytekit_shows_a_traceback_for_a_broken_file(tmp_path: Path) -> None:
+    """wrap_json_option"""
+    (tmp_path / "model.yaml").write_text("value: [")
+    assert "Traceback" in python(f"{MODEL}\nJsonParamType(Model).convert('{tmp_path}/model.yaml', None, None)").stderr
+
+
+def test_flytekit_ends_in_a_traceback_on_a_damaged_cache(tmp_path: Path) -> None:
+    """replace_local_cache"""
+    (tmp_path / "cache.db").write_bytes(b"garbage" * 100)
+    program = "import flytekit.core.local_cache as module\n"
+    program += f"module.CACHE_LOCATION = '{tmp_path}'\nmodule.LocalTaskCache.get('task', '1', None, ())"
+    done = python(program)
+    assert "DatabaseError" in done.stderr, done.stderr
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="LazyLoader has a lock since Python 3.12")
+def test_flytekit_leaves_modules_half_imported_without_a_lock() -> None:
+    """import_lock"""
+    program = "import flytekit.core.type_engine, importlib.util, sys, threading\n"
+    program += "print(type(sys.modules['pandas']) is importlib.util._LazyModule)"
+    assert python(program).stdout == "True\n"
+
+
+def test_flytekit_sets_a_task_s_type_at_construction_only() -> None:
+    """with_task_type"""
+    done = python("from flytekit.core.base_task import Task\nprint(Task.task_type.fset)")
+    assert done.stdout == "None\n", done.stderr
+
+
+def test_flytekit_keeps_the_signal_handlers_of_jobs_that_have_ended() -> None:
+    """job_signal_handlers"""
+    program = "from flytekit import FlyteContextManager as manager\nmanager.add_signal_handler(print)\n"
+    assert python(
+        program + "print(manager.signal_handlers, hasattr(manager, 'remove_signal_handler'))"
+    ).stdout.endswith("False\n")

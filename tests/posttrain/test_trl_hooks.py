@@ -1,0 +1,40 @@
+"""The private hooks into TRL and Transformers are still needed, in the versions they are written for.
+
+The others are tested beside what they do: test_trainer.py (the order after a resume), test_templates.py,
+test_shared_prompts.py, tests/grpo/test_rollouts.py.
+"""
+
+from dataclasses import fields
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+from trl import DPOConfig, GRPOTrainer, SFTConfig
+
+from tasks.posttrain.trl_hooks import VERSIONS
+from tests.posttrain.tiny import tiny_model
+
+
+@pytest.mark.parametrize("library", VERSIONS)
+def test_the_hooks_are_written_for_the_installed_versions(library: str) -> None:
+    assert version(library).startswith(VERSIONS[library] + ".")
+
+
+def test_trl_scores_every_position_on_a_cpu() -> None:
+    from trl.kernels.chunked_logprob import _use_triton
+
+    assert not _use_triton(torch.device("cpu"))
+
+
+def test_trl_prepares_the_pairs_of_dpo_in_any_case() -> None:
+    assert "dataset_kwargs" in {field.name for field in fields(SFTConfig)}
+    assert "dataset_kwargs" not in {field.name for field in fields(DPOConfig)}
+
+
+def test_trl_takes_no_token_ids_as_prompts_of_grpo(tmp_path: Path) -> None:
+    trainer = GRPOTrainer.__new__(GRPOTrainer)  # without its model: only the tokenizer is used
+    trainer.processing_class = AutoTokenizer.from_pretrained(tiny_model(tmp_path / "model"))
+    with pytest.raises((TypeError, ValueError)):
+        trainer._tokenize_prompts([[5, 6], [7, 8]])

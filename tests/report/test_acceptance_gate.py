@@ -1,0 +1,105 @@
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.artifacts import EvalReport
+from tasks.evaluate.results import Results, read_results
+from tasks.manifest import Manifest
+from tasks.pages.blocks import Mark, Table, Text
+from tasks.pages.source import Source
+from tasks.report.acceptance_gate import Line, compare, verdict
+from tests.promote.made import metric, seal
+
+
+def model(label: str, *parents: str) -> Source:
+    made_from = {f"input {number}": parent for number, parent in enumerate(parents)}
+    return Source(label, Path(), Manifest("hf_model", label, {}, {"label": label}, parents=made_from))
+
+
+MODELS = [model("base"), model("sft", "corpus", "base"), model("grpo", "corpus", "sft")]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def evaluation(
+    root: Path, label: str, metrics: Mapping[str, dict[str, Any]], rights: list[float] | None = None
+) -> Results:
+    """With items of `sums.right` where they are given."""
+    lines = [
+        {"evaluator": "sums", "id": str(number), "rewards": {"right": right}}
+        for number, right in enumerate(rights or [])
+    ]
+    facts = {"label": label, "model_digest": label, "metrics": dict(metrics)}
+    files = {"completions.jsonl": "".join(json.dumps(line) + "\n" for line in lines)}
+    return read_results(seal(root / label, EvalReport, facts, files))
+
+
+def line(root: Path, before: dict[str, Any], after: dict[str, Any], *rights: list[float]) -> Line:
+    """Of one metric in two evaluations."""
+    old, new = rights or (None, None)
+    reports = evaluation(root, "sft", {"sums.right": before}, old), evaluation(root, "grpo", {"sums.right": after}, new)
+    (found,) = compare(*reports)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "higher_is_better", "found"),
+    [
+        (0.4, 0.6, True, "better"),
+        (0.6, 0.4, True, "worse"),
+        (2.0, 1.8, False, "better"),
+        (1.8, 2.0, False, "worse"),
+        (0.40, 0.42, True, "within noise"),
+        (0.40, float("nan"), True, "worse"),
+    ],
+)
+def test_a_change_is_judged_by_the_metrics_direction_and_error(
+    root: Path, before: float, after: float, higher_is_better: bool, found: str
+) -> None:
+    old, new = (metric(value, error=0.02, higher_is_better=higher_is_better) for value in (before, after))
+    assert line(root, old, new).finding == found
+
+
+def test_a_change_whose_error_nobody_knows_is_not_judged(root: Path) -> None:
+    assert line(root, metric(0.9, error=None), metric(0.2, error=None)).finding == "unknown"
+
+
+def test_item_by_item_a_small_change_is_seen_that_the_models_own_errors_would_hide(root: Path) -> None:
+    before = [0.0, 1.0] * 50
+    after = [right + 0.01 + number / 10_000 for number, right in enumerate(before)]
+    diff = line(root, metric(0.5, error=0.05), metric(0.515, error=0.05), before, after)
+    assert diff.finding == "better" and diff.change == pytest.approx(0.015, abs=1e-3)
+    assert diff.standard_error is not None and diff.standard_error < 0.001
+
+
+def test_every_tuned_model_has_a_line_and_a_column(root: Path) -> None:
+    rights = {"base": 0.1, "sft": 0.4, "grpo": 0.8}
+    made = [evaluation(root, label, {"sums.right": metric(right, "share")}) for label, right in rights.items()]
+    sft, grpo, table = verdict(MODELS, made)
+    assert sft == Text("sft against base, the model it started from: 1 better.")
+    assert grpo == Text("grpo against sft, the model it started from: 1 better.")
+    assert isinstance(table, Table) and table.columns == ["metric", "sft from base", "grpo from sft"]
+    assert table.rows == [["sums.right", *[Mark(f"✓ +{gain}.0 points ± 2.8", "good") for gain in (30, 40)]]]
+
+
+def test_the_start_is_the_parent_not_the_model_before_it_in_the_list(root: Path) -> None:
+    tuned_from_base = [model("base"), model("sft", "base"), model("grpo", "base")]
+    made = [evaluation(root, label, {"sums.right": metric(0.5)}) for label in ("base", "sft", "grpo")]
+    *_, table = verdict(tuned_from_base, made)
+    assert isinstance(table, Table) and table.columns == ["metric", "sft from base", "grpo from base"]
+
+
+def test_without_the_evaluation_of_the_start_there_is_nothing_to_compare(root: Path) -> None:
+    assert verdict(MODELS, [evaluation(root, "grpo", {"sums.right": metric(0.7)})]) == []
+
+
+def test_a_model_that_its_training_left_as_it_was_is_said(root: Path) -> None:
+    unchanged = Source("grpo", Path(), Manifest("hf_model", "sft", {}, {"label": "grpo"}, parents={"model": "sft"}))
+    (said,) = verdict([unchanged], [evaluation(root, "sft", {"sums.right": metric(0.5)})])
+    assert said == Text("grpo has the same weights as the model it started from: training changed nothing.")

@@ -1,0 +1,238 @@
+"""Common formats are detected by their columns, and converted to TRL's."""
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.rows.check import COLUMNS, RowError, problems
+from tasks.rows.formats import FORMATS, FormatConverter
+from tasks.rows.spec import FormatName
+
+QUESTION, ANSWER = "What is 2 + 2?", "It is 4."
+USER = {"role": "user", "content": QUESTION}
+ASSISTANT = {"role": "assistant", "content": ANSWER}
+WRONG = {"role": "assistant", "content": "It is 5."}
+CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+def mapped(row: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """The converted row, after validation."""
+    converter = FormatConverter(spec.get("columns", {}), spec.get("format"))
+    found = converter.mapped(json.loads(json.dumps(row)), "line 1")
+    assert converter.format
+    assert list(problems(found, converter.format.kind)) == []
+    return found
+
+
+TRL: dict[str, dict[str, Any]] = {
+    "a conversation": {"messages": [SYSTEM, USER, ASSISTANT]},
+    "a prompt and its answer": {"prompt": QUESTION, "completion": ANSWER, "topic": "sums"},
+    "a prompt and its answer, as messages": {"prompt": [USER], "completion": [ASSISTANT]},
+    "a preference": {"prompt": QUESTION, "chosen": ANSWER, "rejected": "It is 5."},
+    "a preference, as messages": {"prompt": [USER], "chosen": [ASSISTANT], "rejected": [WRONG]},
+    "a prompt for rewards": {"prompt": [USER], "answer": 4, "hints": ["two", {"and": "two"}]},
+    "a prompt with text for rewards": {"prompt": QUESTION, "text": "the text that it is about"},
+    "text": {"text": "Once upon a time"},
+    "a tool that gives nothing back": {
+        "messages": [USER, {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": ""}, ASSISTANT],
+    },
+    "tools": {
+        "messages": [
+            USER,
+            {"role": "assistant", "tool_calls": [CALL]},
+            {"role": "tool", "name": "add", "content": "4"},
+            ASSISTANT,
+        ],
+        "tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}],
+    },
+}
+
+
+@pytest.mark.parametrize("name", TRL)
+def test_trl_s_rows_stay_as_they_are(name: str) -> None:
+    assert mapped(TRL[name]) == TRL[name]
+
+
+def test_sharegpt_becomes_messages() -> None:
+    turns = [{"from": "human", "value": QUESTION}, {"from": "gpt", "value": ANSWER}]
+    assert mapped({"conversations": turns, "id": "q1"}) == {"messages": [USER, ASSISTANT]}
+    assert mapped({"conversations": turns, "system": "Be brief."}) == {"messages": [SYSTEM, USER, ASSISTANT]}
+
+
+def test_a_sharegpt_preference_becomes_prompt_chosen_and_rejected() -> None:
+    row = {
+        "conversations": [{"from": "human", "value": QUESTION}],
+        "chosen": {"from": "gpt", "value": ANSWER},
+        "rejected": {"from": "gpt", "value": "It is 5."},
+    }
+    assert mapped(row) == {"prompt": [USER], "chosen": [ASSISTANT], "rejected": [WRONG]}
+
+
+@pytest.mark.parametrize(
+    ("given", "question"), [("", "Add."), (None, "Add."), ("2 and 2", "Add.\n\n2 and 2")], ids=repr
+)
+def test_alpaca_becomes_a_turn_and_its_answer(given: str | None, question: str) -> None:
+    row = {"instruction": "Add.", "input": given, "output": ANSWER}
+    assert mapped(row) == {"prompt": [{"role": "user", "content": question}], "completion": [ASSISTANT]}
+
+
+def test_verl_becomes_a_prompt_with_what_compute_score_is_called_with() -> None:
+    row = {
+        "data_source": "openai/gsm8k",
+        "prompt": [USER],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": "4"},
+        "extra_info": {"split": "train", "index": 0},
+    }
+    assert mapped(row) == {
+        "prompt": [USER],
+        "data_source": "openai/gsm8k",
+        "ability": "math",
+        "extra_info": {"split": "train", "index": 0},
+        "ground_truth": "4",
+    }
+
+
+def test_openai_s_messages_have_their_blocks_and_arguments_unpacked() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
+    row = {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "What is "}, {"type": "text", "text": "2 + 2?"}]},
+            {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None},
+            {"role": "tool", "tool_call_id": "c1", "content": "4"},
+            ASSISTANT,
+        ],
+        "tools": json.dumps([{"type": "function", "function": {"name": "add"}}]),
+        "parallel_tool_calls": False,
+    }
+    found = mapped(row)
+    assert found["messages"][0] == USER
+    assert found["messages"][1]["tool_calls"][0]["function"] == {"name": "add", "arguments": {"a": 2}}
+    assert found["tools"] == [{"type": "function", "function": {"name": "add"}}]
+
+
+def test_openai_s_preference_becomes_prompt_chosen_and_rejected() -> None:
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    row = {
+        "input": {"messages": [SYSTEM, USER], "tools": tools, "parallel_tool_calls": True},
+        "preferred_output": [ASSISTANT],
+        "non_preferred_output": [WRONG],
+    }
+    assert mapped(row) == {"prompt": [SYSTEM, USER], "chosen": [ASSISTANT], "rejected": [WRONG], "tools": tools}
+    with pytest.raises(RowError, match="input: expected an object with messages"):
+        mapped(row | {"input": "What is 2 + 2?"})
+
+
+def test_a_prompt_within_both_answers_is_taken_out() -> None:
+    row = {"chosen": [SYSTEM, USER, ASSISTANT], "rejected": [SYSTEM, USER, WRONG]}
+    wanted = {"prompt": [SYSTEM, USER], "chosen": [ASSISTANT], "rejected": [WRONG]}
+    assert mapped(row) == wanted
+    assert mapped(row | {"prompt": QUESTION}) == wanted  # UltraFeedback has both
+
+
+def test_a_common_beginning_of_texts_ends_with_a_word() -> None:
+    row = {"chosen": "\n\nHuman: 2 + 2?\n\nAssistant: Four.", "rejected": "\n\nHuman: 2 + 2?\n\nAssistant: Five."}
+    wanted = {"prompt": "\n\nHuman: 2 + 2?\n\nAssistant:", "chosen": " Four.", "rejected": " Five."}
+    assert mapped(row) == wanted
+
+
+def test_text_beside_messages_becomes_a_message() -> None:
+    assert mapped({"prompt": QUESTION, "completion": [ASSISTANT]}) == {"prompt": [USER], "completion": [ASSISTANT]}
+    assert mapped({"prompt": [USER], "completion": ANSWER}) == {"prompt": [USER], "completion": [ASSISTANT]}
+
+
+def test_columns_are_renamed() -> None:
+    renamed = {"prompt": "question", "completion": "answer"}
+    assert mapped({"question": "a", "answer": "b", "id": 1}, columns=renamed) == {
+        "prompt": "a",
+        "completion": "b",
+        "id": 1,
+    }
+    assert mapped({"prompt": "b", "answer": "a"}, columns={"prompt": "answer", "answer": "prompt"}) == {
+        "prompt": "a",
+        "answer": "b",
+    }
+
+
+def test_a_format_that_is_said_decides_where_columns_fit_several() -> None:
+    row = {"prompt": QUESTION, "messages": [USER, ASSISTANT], "chosen": [USER, ASSISTANT], "rejected": [USER, WRONG]}
+    assert set(mapped(row)) == {"prompt", "chosen", "rejected"}
+    assert mapped(row, format="messages") == {"messages": [USER, ASSISTANT]}
+    assert mapped(row, format="prompt")["prompt"] == QUESTION
+
+
+def test_what_was_changed_is_counted() -> None:
+    converter = FormatConverter({}, None)
+    row = {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b", "score": 1}], "id": 7}
+    for _ in range(3):
+        converter.mapped(row, "line 1")
+    assert converter.changes == {
+        "conversations -> messages": 3,
+        "messages[].from -> role": 3,
+        "messages[].value -> content": 3,
+        "messages[].role: human -> user": 3,
+        "messages[].role: gpt -> assistant": 3,
+        "dropped: messages[].score": 3,
+        "dropped: id": 3,
+    }
+
+
+def test_every_format_can_be_asked_for() -> None:
+    assert {each.name for each in FORMATS} == set(get_args(FormatName))
+
+
+# Properties
+
+_KNOWN: set[str] = {name for each in FORMATS for name in each.columns} | {"tools", "chat_template_kwargs"}
+text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
+conversation = st.lists(st.tuples(text, text), min_size=1, max_size=4)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(conversation)
+def test_any_sharegpt_conversation_says_the_same_as_messages(turns: list[tuple[str, str]]) -> None:
+    row = {
+        "conversations": [
+            {"from": who, "value": said} for turn in turns for who, said in zip(("human", "gpt"), turn, strict=True)
+        ]
+    }
+    found = mapped(row)["messages"]
+    assert [message["content"] for message in found] == [said for turn in turns for said in turn]
+    assert [message["role"] for message in found] == ["user", "assistant"] * len(turns)
+
+
+@given(text, st.dictionaries(text.filter(lambda name: name not in _KNOWN), json_values, max_size=3))
+def test_whatever_columns_a_prompt_has_its_rewards_get(prompt: str, columns: dict[str, Any]) -> None:
+    assert mapped({"prompt": prompt} | columns) == {"prompt": prompt} | columns
+
+
+@given(text, text, text)
+def test_prompt_and_answers_put_together_are_what_they_were(prompt: str, one: str, other: str) -> None:
+    row = {"chosen": f"{prompt} {one}", "rejected": f"{prompt} {other}"}
+    found = FormatConverter({}, None).mapped(row, "line 1")
+    assert {name: found["prompt"] + found[name] for name in row} == row
+
+
+@given(st.one_of(*(st.fixed_dictionaries(dict.fromkeys(columns, json_values)) for columns in COLUMNS.values())))
+def test_any_values_are_valid_or_reported(row: dict[str, Any]) -> None:
+    converter = FormatConverter({}, None)
+    try:
+        found = converter.mapped(row, "line 1")
+    except RowError:
+        return
+    assert converter.format
+    assert all(isinstance(problem, str) for problem in problems(found, converter.format.kind))
+
+
+def test_a_mapped_row_is_mapped_to_itself(tmp_path: Path) -> None:
+    alpaca = mapped({"instruction": "Add.", "input": "2 and 2", "output": ANSWER, "id": 3})
+    assert mapped(alpaca) == alpaca

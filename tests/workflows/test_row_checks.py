@@ -1,0 +1,182 @@
+"""Checks of the first rows, for a recipe that starts from a local model."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.spec import Problem
+from tests.posttrain.tiny import tiny_model
+from workflows.recipe import Recipe
+from workflows.recipe_error import RecipeError
+
+ASKED = {"role": "user", "content": "2 + 2?"}
+SAID = {"role": "assistant", "content": "4."}
+UNMARKED = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ eos_token }}{% endfor %}"
+NOT_THE_ASSISTANT = (
+    "{% for m in messages %}{% if m.role == 'bot' %}{% generation %}{{ m.content }}{% endgeneration %}"
+    "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+
+
+def talk(words: int = 1) -> dict[str, Any]:
+    return {"messages": [ASKED, {"role": "assistant", "content": " ".join(["zq"] * words)}]}
+
+
+@pytest.fixture
+def problems(tmp_path: Path) -> Callable[..., list[Problem]]:
+    """Of a recipe with one stage on some rows, from a model with 256 positions."""
+    tiny_model(tmp_path / "model", turns=True)
+
+    def of(rows: Iterable[Any], stage: str = "sft", template: str | None = None, **more: Any) -> list[Problem]:
+        if template:
+            (tmp_path / "model/chat_template.jinja").write_text(template)
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        recipe = {
+            "start_from": {"model": str(tmp_path / "model")},
+            "data": {"rows": {"path": str(tmp_path / "rows.jsonl"), "held_out": more.pop("held_out", 0.1)}},
+            "evaluate": more.pop("evaluate", None),
+            "post_training": [{stage: {"data": "rows", **more}}],
+        }
+        try:
+            Recipe.model_validate(recipe)
+        except RecipeError as error:
+            return error.problems
+        return []
+
+    return of
+
+
+def test_sound_chat_passes_and_a_model_without_a_template_is_named(
+    problems: Callable[..., list[Problem]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert problems([talk()]) == []
+    assert "start_from.model has no chat template: ChatML is used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        (UNMARKED, "has no {% generation %} marks"),
+        (NOT_THE_ASSISTANT, "marks no assistant turn in it"),
+        ("{% generation %}{{ raise_exception('no chat') }}{% endgeneration %}", "rejects a row: no chat"),
+    ],
+    ids=["no marks", "an empty mask", "a refusal"],
+)
+def test_what_the_chat_template_cannot_do_is_told(
+    problems: Callable[..., list[Problem]], template: str, words: str
+) -> None:
+    (problem,) = problems([talk()], template=template)
+    assert problem.path == "post_training.0.sft.data" and words in problem.allowed
+
+
+def test_a_tokenizer_that_does_not_load_is_told(problems: Callable[..., list[Problem]], tmp_path: Path) -> None:
+    (tmp_path / "model/tokenizer.json").write_text("{}")
+    (problem,) = problems([talk()])
+    assert problem.path == "start_from.model" and "a folder whose tokenizer Transformers loads" in problem.allowed
+
+
+def test_a_role_that_nobody_knows_is_told_with_its_line(problems: Callable[..., list[Problem]]) -> None:
+    (problem,) = problems([talk(), {"messages": [{"role": "robot", "content": "a"}, SAID]}])
+    assert problem.path == "data.rows.path" and "line 2: messages[0].role: one of system," in problem.allowed
+
+
+def test_a_set_of_which_most_would_be_left_out_is_told(problems: Callable[..., list[Problem]]) -> None:
+    (problem,) = problems([talk(300), talk(301), talk()])
+    assert problem.path == "post_training.0.sft.max_prompt_tokens"
+    assert problem.allowed.startswith("2 of the first 3 rows are longer than 256 tokens in all (the longest has ")
+
+
+def test_some_long_rows_are_said_and_left_out(
+    problems: Callable[..., list[Problem]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert problems([talk(300), talk(1), talk(2)]) == []
+    assert "1 of the first 3 rows are longer than 256 tokens in all" in capsys.readouterr().err
+
+
+def test_limits_that_the_recipe_gives_may_leave_out_most_but_not_all(problems: Callable[..., list[Problem]]) -> None:
+    short = {"max_prompt_tokens": 30, "max_new_tokens": 10}
+    assert problems([talk(300), talk(301), talk()], **short) == []
+    (problem,) = problems([talk(300), talk(301)], **short)
+    assert "2 of the first 2 rows are longer than max_prompt_tokens 30 and max_new_tokens 10" in problem.allowed
+
+
+def test_preferences_are_as_long_as_the_longer_answer(problems: Callable[..., list[Problem]]) -> None:
+    rows = [{"prompt": [ASKED], "chosen": [SAID], "rejected": talk(300)["messages"][1:]}]
+    (problem,) = problems(rows, stage="dpo")
+    assert problem.path == "post_training.0.dpo.max_prompt_tokens"
+
+
+def test_prompts_beyond_the_positions_are_counted(problems: Callable[..., list[Problem]]) -> None:
+    rows = [{"prompt": [{"role": "user", "content": "zq " * 300}], "answer": "a"}]
+    evaluate = {"mine": {"data": "rows", "rewards": ["match"]}}
+    found = problems(rows, stage="grpo", rewards=["match"], evaluate=evaluate)
+    assert [each.path for each in found] == ["post_training.0.grpo.max_prompt_tokens", "evaluate.mine.max_new_tokens"]
+    assert "1 of the first 1 prompts are longer than the model's 256 positions" in found[1].allowed
+
+
+def test_an_evaluator_needs_rows_that_ask_and_are_held_out(problems: Callable[..., list[Problem]]) -> None:
+    evaluate = {"mine": {"data": "rows", "rewards": [{"length": {"at_most": 9}}]}}
+    (nothing,) = problems([{"text": "a"}], evaluate=evaluate)
+    assert nothing.path == "evaluate.mine.data" and "no prompt" in nothing.allowed
+    (none,) = problems([talk()], evaluate=evaluate, held_out=0.0)
+    assert none.path == "evaluate.mine.data" and "held_out is 0" in none.allowed
+
+
+def test_too_few_held_out_rows_are_told(
+    problems: Callable[..., list[Problem]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"prompt": f"{number}?", "answer": "a"} for number in range(20)]
+    evaluate = {"mine": {"data": "rows", "rewards": ["match"], "prompts": 19}}
+    (none,) = problems(rows[:1], stage="grpo", rewards=["match"], evaluate=evaluate, held_out=0.001)
+    assert none.path == "data.rows.held_out" and "0 of the 1 rows of data.rows are held out" in none.allowed
+    assert problems(rows, stage="grpo", rewards=["match"], evaluate=evaluate, held_out=0.5) == []
+    assert "evaluate.mine.prompts: 19: " in (said := capsys.readouterr().err)
+    assert "of the 20 rows of data.rows are held out: raise data.rows.held_out, or lower prompts" in said
+
+
+@pytest.fixture
+def of_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Problem]]:
+    """The problems of a DPO on what a function of the user's yields."""
+    monkeypatch.chdir(tmp_path)
+
+    def of(body: str) -> list[Problem]:
+        Path("mine.py").write_text(f"def rows():\n    {body}\n")
+        data = {"rows": {"function": "mine.py:rows"}}
+        try:
+            Recipe.model_validate(
+                {"start_from": {"model": "model"}, "data": data, "post_training": [{"dpo": {"data": "rows"}}]}
+            )
+        except RecipeError as error:
+            return error.problems
+        return []
+
+    tiny_model(tmp_path / "model", turns=True)
+    return of
+
+
+def test_a_function_s_first_rows_are_looked_at_in_a_process_of_its_own(
+    of_a_function: Callable[[str], list[Problem]],
+) -> None:
+    pairs = "yield from ({'prompt': str(n), 'chosen': 'a', 'rejected': 'b'} for n in range(10**9))"
+    assert of_a_function(f"print('printed'); {pairs}") == []
+    (problem,) = of_a_function("yield {'prompt': 'a', 'completion': 'b'}")
+    assert problem.path == "post_training.0.dpo.data" and "those of this set are prompt_completion" in problem.allowed
+
+
+def test_the_rows_of_a_data_set_s_folder_are_looked_at(tmp_path: Path) -> None:
+    from datasets import Dataset
+
+    Dataset.from_list([{"prompt": "a", "completion": "b"}]).save_to_disk(tmp_path / "set")
+    tiny_model(tmp_path / "model", turns=True)
+    data = {"rows": {"huggingface": {"name": str(tmp_path / "set")}}}
+    recipe = {"start_from": {"model": str(tmp_path / "model")}, "data": data}
+    with pytest.raises(RecipeError, match="those of this set are prompt_completion"):
+        Recipe.model_validate(recipe | {"post_training": [{"dpo": {"data": "rows"}}]})
+
+
+def test_a_function_that_fails_is_told_with_its_line(of_a_function: Callable[[str], list[Problem]]) -> None:
+    (problem,) = of_a_function("yield {'prompt': 1 / 0}")
+    assert problem.path == "data.rows.function" and "division by zero" in problem.allowed

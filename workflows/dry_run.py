@@ -1,0 +1,99 @@
+"""Compile a recipe's DAG without running it: its stages in order, and which of them are cached.
+
+Flyte compiles the function that it would run, and each stage is looked up in Flyte's local cache under the key that
+the run would use, so this module does not depend on which stages exist.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from flytekit.core.context_manager import CompilationState, FlyteContext, FlyteContextManager
+from flytekit.core.local_cache import LocalTaskCache
+from flytekit.core.node import Node
+from flytekit.core.promise import Promise, translate_inputs_to_literals
+from flytekit.core.type_engine import TypeEngine
+from flytekit.core.workflow import get_promise
+from flytekit.models.literals import Literal, LiteralMap
+from pydantic import ValidationError
+
+from tasks.artifacts import Artifact
+from tasks.manifest import ArtifactError
+from tasks.posttrain.spec import PostTrainSpec
+from tasks.seeds import title_of
+from tasks.spec import StageSpec
+from tasks.stage import StageTask
+from workflows.pretrain_to_rl import dag
+from workflows.recipe import Recipe
+
+Outputs = dict[Node, dict[str, Promise]]  # of cached stages
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage of the run."""
+
+    name: str  # the stage's, "stage-2" for its second use; in post-training the model's, "sft seed 1" with seeds
+    stage: str
+    after: tuple[str, ...]
+    spec: StageSpec
+    cached: str | None  # the cached artifact's digest
+
+
+def steps_of(recipe: Recipe) -> list[Step]:
+    """Every stage of the recipe, in topological order."""
+    here = FlyteContextManager.current_context()
+    compiling = here.with_compilation_state(CompilationState(prefix=""))
+    with FlyteContextManager.with_context(compiling) as context:
+        dag(recipe)
+        state = context.compilation_state
+    steps: dict[str, Step] = {}  # by the node's id
+    outputs: Outputs = {}
+    for node in state.nodes if state else ():
+        stage = node.flyte_entity.task_config.engine.stage
+        uses = 1 + sum(step.stage == stage for step in steps.values())
+        upstream = {parent.id for parent in node.upstream_nodes}
+        after = tuple(step.name for id, step in steps.items() if id in upstream)
+        constants = _constants(here, node)
+        spec = constants["spec"].joined(json.loads(constants["how"]))
+        name = stage if uses == 1 else f"{stage}-{uses}"
+        if isinstance(spec, PostTrainSpec):
+            name = title_of(stage, spec.label)
+        steps[node.id] = Step(name, stage, after, spec, _cached(here, node, constants, outputs))
+    return list(steps.values())
+
+
+def _constants(context: FlyteContext, node: Node) -> dict[str, Any]:
+    """The constant inputs as Python values. Converting them again restores their hashes, which binding drops."""
+    hints = node.flyte_entity.get_input_types()
+    bound = {item.var: item.binding.scalar for item in node.bindings if item.binding.scalar is not None}
+    return {
+        name: TypeEngine.to_python_value(context, Literal(scalar=scalar), hints[name]) for name, scalar in bound.items()
+    }
+
+
+def _cached(context: FlyteContext, node: Node, constants: dict[str, Any], outputs: Outputs) -> str | None:
+    """The digest of the stage's cached artifact; None: the stage or one upstream has to run."""
+    task: StageTask = node.flyte_entity
+    if not task.metadata.cache or any(parent not in outputs for parent in node.upstream_nodes):
+        return None
+    promises = {item.var: get_promise(item.binding, outputs) for item in node.bindings if item.var not in constants}
+    inputs = translate_inputs_to_literals(
+        context, constants | promises, task.interface.inputs, task.get_input_types() or {}
+    )
+    version, ignored = task.metadata.cache_version, task.metadata.cache_ignore_input_vars
+    found = LocalTaskCache.get(task.name, version, LiteralMap(inputs), ignored)
+    if found is None or not (artifact := _artifact(context, task, found)):
+        return None
+    outputs[node] = {name: Promise(name, literal) for name, literal in found.literals.items()}
+    return artifact.digest
+
+
+def _artifact(context: FlyteContext, task: StageTask, found: LiteralMap) -> Artifact | None:
+    """The artifact, if its manifest still exists with the same digest. The run itself verifies the files."""
+    ((name, python_type),) = task.python_interface.outputs.items()
+    try:
+        artifact: Artifact = TypeEngine.to_python_value(context, found.literals[name], python_type)
+        return artifact if artifact.manifest().digest == artifact.digest else None
+    except (ValidationError, ArtifactError):
+        return None

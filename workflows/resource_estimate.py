@@ -1,0 +1,78 @@
+"""Estimate the resources a stage requires: tokens, arithmetic, memory, and hours on an accelerator.
+
+FLOPs are counted as in tasks/pretrain/flops.py. Hours follow from the assumed share of the accelerator's peak (MFU),
+which only a run can measure.
+"""
+
+from dataclasses import dataclass
+
+from tasks.dpo.spec import DPOSpec
+from tasks.grpo.spec import GRPOSpec
+from tasks.posttrain.memory import Held
+from tasks.posttrain.memory import estimate as estimate_tuning
+from tasks.posttrain.spec import LENGTH, PostTrainSpec
+from tasks.pretrain.accelerators import Accelerator
+from tasks.pretrain.flops import flops_per_token
+from tasks.pretrain.memory import GPU, Kernels, Memory, estimate
+from tasks.pretrain.spec import PretrainSpec
+from tasks.sft.spec import SFTSpec
+from tasks.spec import StageSpec
+from workflows.run_context import RunContext, model_of, positions_of
+
+MFU = 0.4  # of a well-tuned run on a frontier GPU: Llama 3 reached 38-43 %
+
+
+@dataclass(frozen=True)
+class Need:
+    """The resources one stage requires."""
+
+    parameters: int
+    active_parameters: int  # per token
+    tokens: int
+    flops: float
+    memory: Memory  # of each process, in bytes
+    processes: int  # one on each accelerator
+    precision: str
+    sampling: bool = False  # it samples too, which is memory-bound: it takes longer than its arithmetic
+
+    def hours(self, accelerator: Accelerator | None, mfu: float) -> float | None:
+        """Hours at that MFU. None: the accelerator's peak is not known."""
+        peak = accelerator.peak(self.precision) if accelerator else None
+        return self.flops / (mfu * peak * self.processes) / 3600 if peak else None
+
+
+# TRL's stages: sequences per example, and passes over each. A backward pass counts as two; DPO and GRPO also run the
+# reference model, and GRPO samples first (as DPO does on a few prompts, which is not counted).
+TUNING: dict[type[PostTrainSpec], tuple[int, int]] = {SFTSpec: (1, 3), DPOSpec: (2, 3 + 1), GRPOSpec: (1, 3 + 1 + 1)}
+
+
+def held(spec: PostTrainSpec) -> Held:
+    """What a stage holds in memory beside the model that it tunes. DPO closes vLLM before it trains."""
+    if isinstance(spec, DPOSpec):
+        return Held(rows=2, completions_alone=True, reference=True, reference_in_step=True)
+    if isinstance(spec, GRPOSpec):
+        return Held(completions_alone=True, reference=spec.beta > 0, vllm_share=spec.gpu_memory_share)
+    return Held()
+
+
+def need(
+    context: RunContext, spec: StageSpec | None, kernels: Kernels = GPU, capacity: float | None = None
+) -> Need | None:
+    """Estimate a stage. None: its arithmetic is negligible, or the model is not known before the run. `capacity`: the
+    GPU's memory in bytes, of which vLLM takes its share."""
+    known = model_of(context)
+    if known is None or not isinstance(spec, (PretrainSpec, PostTrainSpec)):
+        return None
+    model, vocabulary = known
+    weights, active = model.parameters(vocabulary), model.active_parameters(vocabulary)
+    if isinstance(spec, PretrainSpec):
+        flops = flops_per_token(model, vocabulary, spec.sequence_length) * spec.tokens()
+        memory = estimate(spec, vocabulary, kernels)
+        return Need(weights, active, spec.tokens(), flops, memory, spec.layout.world, spec.precision)
+    sequences, passes = TUNING[type(spec)]
+    positions, _ = positions_of(context) or (LENGTH, "")
+    length = spec.limits(positions).total  # every sequence at its maximum
+    tokens = spec.steps * spec.batch_size * sequences * length
+    flops = tokens * passes * flops_per_token(model, vocabulary, length) / 3
+    memory = estimate_tuning(spec, held(spec), model, vocabulary, positions, kernels, capacity)
+    return Need(weights, active, tokens, flops, memory, 1, "bf16", sampling=not isinstance(spec, SFTSpec))

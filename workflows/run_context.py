@@ -1,0 +1,121 @@
+"""What is known of a recipe's stages before the run."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from infra.placement.config import Placement
+from infra.pod import this_pod
+from tasks.pretrain.hardware import Machine, this_machine
+from tasks.pretrain.model_spec import FAMILIES, ModelSpec
+from tasks.pretrain.spec import PretrainSpec
+from tasks.spec import StageSpec
+from workflows.post_training import Step, steps
+
+# the fields of config.json that give a dense model's shape
+SIZES = {"model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"}
+
+
+_for_a_cluster = ContextVar("_for_a_cluster", default=False)
+UNKNOWN = Machine((), 2**60)  # on a cluster: a pod's resources are in its stage's `pod`
+
+
+@contextmanager
+def for_a_cluster() -> Iterator[None]:
+    """Recipes that are read in the body will run in a cluster's pods, not here."""
+    before = _for_a_cluster.set(True)
+    try:
+        yield
+    finally:
+        _for_a_cluster.reset(before)
+
+
+def is_for_a_cluster() -> bool:
+    """Whether this process is a cluster's client."""
+    return _for_a_cluster.get()
+
+
+def runs_on_a_cluster() -> bool:
+    return is_for_a_cluster() or this_pod() is not None
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """The stages that a recipe turns on, and the machine they run on."""
+
+    specs: dict[str, Any]
+    machine: Machine = field(default_factory=lambda: UNKNOWN if runs_on_a_cluster() else this_machine())
+
+    def __contains__(self, section: str) -> bool:
+        return bool(self.specs.get(section))
+
+    def stages(self) -> dict[str, StageSpec]:
+        """Every stage's spec by its path in the recipe: "pretrain", "data.chat", "post_training.0.sft"."""
+        found = {section: spec for section, spec in self.specs.items() if isinstance(spec, StageSpec)}
+        found |= {f"more_corpora.{number}": spec for number, spec in enumerate(self.specs.get("more_corpora", ()))}
+        found |= {f"data.{name}": spec for name, spec in self.specs.get("data", {}).items()}
+        return found | {step.path: step.spec for step in self.tunings()}
+
+    def tunings(self) -> list[Step]:
+        """The stages of `post_training`."""
+        return list(steps(self.specs.get("post_training", [])))
+
+
+def vocabulary_of(context: RunContext) -> int | None:
+    """Rows of the pretrained embedding, if known before the run."""
+    rows: int | None = context.specs["pretrain"].model.vocab_size
+    return rows or (context.specs["tokenizer"].size() if "tokenizer" in context.specs else None)
+
+
+def model_of(context: RunContext) -> tuple[ModelSpec, int] | None:
+    """The shape and vocabulary size of the model that is pretrained or that the run starts from. None: not known before
+    the run, or of a family without a FLOP and memory model."""
+    if "pretrain" in context.specs:
+        vocabulary = vocabulary_of(context)
+        return (context.specs["pretrain"].model, vocabulary) if vocabulary else None
+    config = context.specs["start_from"].config() if "start_from" in context.specs else None
+    if not config or not config.keys() >= SIZES or config["model_type"] not in FAMILIES:
+        return None
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    shape = ModelSpec(
+        family=config["model_type"],
+        layers=config["num_hidden_layers"],
+        hidden=hidden,
+        heads=heads,
+        kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or hidden // heads,
+        ffn_hidden=config["intermediate_size"],
+        tied_embeddings=config.get("tie_word_embeddings", True),
+    )
+    return shape, config["vocab_size"]
+
+
+def positions_of(context: RunContext) -> tuple[int, str] | None:
+    """The model's maximum positions, and the field that sets them. None: not known before the run."""
+    if "pretrain" in context.specs:
+        return context.specs["pretrain"].model.max_positions, "pretrain.model.max_positions"
+    found = context.specs["start_from"].max_positions() if "start_from" in context.specs else None
+    return (found, "start_from.model's max_position_embeddings") if found else None
+
+
+def placements_of(context: RunContext) -> dict[str, Placement]:
+    """The placements, by their stage's path in the recipe."""
+    return {path: spec.placement for path, spec in context.stages().items() if spec.placement}
+
+
+def devices_of(spec: PretrainSpec) -> list[str | None]:
+    """The accelerators that pretraining may run on; None: this machine's."""
+    accelerators = [name.partition(":")[0] for name in spec.placement.accelerators] if spec.placement else []
+    if accelerators or (spec.placement and not spec.layout.device):
+        return [*accelerators]
+    return [spec.layout.device]
+
+
+def tuning_devices(context: RunContext, spec: StageSpec) -> list[str | None]:
+    """The accelerators that a later stage may run on: without a placement, those of pretraining."""
+    if spec.placement:
+        return [name.partition(":")[0] for name in spec.placement.accelerators]
+    first: PretrainSpec | None = context.specs.get("pretrain")
+    return [first.layout.device if first and not first.placement else None]

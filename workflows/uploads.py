@@ -1,0 +1,105 @@
+"""Upload a recipe's small local files, and the source of its functions and evaluation tasks, for a run on a cluster.
+
+The files of each path are packed into one archive and uploaded through signed URLs, as Flyte uploads the code, so no
+credentials are needed here. The recipe then has the archive's address with its digest. Only the digest enters cache
+keys: the same files from another folder, or uploaded twice, are the same.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+from infra.placement.address import DIGEST, File, pack
+from infra.placement.storage import is_bucket
+from infra.progress import say
+from infra.text import size
+from tasks.evaluate.spec import EvaluatorSpec
+from tasks.functions import Function
+from tasks.spec import Problem, Spec
+from workflows.recipe import Recipe
+from workflows.recipe_override import replaced
+from workflows.run_context import RunContext
+
+R = TypeVar("R", bound=Recipe)
+
+LARGEST_BYTES = 100_000_000  # of all files under one path
+INNER = ("source", "huggingface")  # the part of a corpus or a set of rows that names files, if any
+
+
+@dataclass(frozen=True)
+class LocalPath:
+    """A path in a recipe, and the local files that it names."""
+
+    field: str  # corpus.source.path
+    path: str
+    files: list[File]
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def local_paths(context: RunContext, shared: str) -> list[LocalPath]:
+    """The recipe's paths to local files, except those in the folder that the cluster's pods share."""
+    specs: dict[str, Any] = {}
+    for path, spec in context.stages().items():
+        inner = next((name for name in INNER if getattr(spec, name, None)), None)
+        specs |= {f"{path}.{inner}.": getattr(spec, inner)} if inner else {f"{path}.": spec}
+    return list(_paths(specs, shared))
+
+
+def _paths(specs: dict[str, Any], shared: str) -> Iterator[LocalPath]:
+    for prefix, spec in specs.items():
+        for field in ("path", "name", "existing", "model"):
+            path = getattr(spec, field, None)
+            if not isinstance(path, str) or not hasattr(spec, "local_files"):
+                continue
+            if not _is_below(path, shared) and (files := spec.local_files()):
+                yield LocalPath(prefix + field, path, files)
+
+
+def _is_below(path: str, shared: str) -> bool:
+    return bool(shared) and not is_bucket(shared) and Path(path).is_relative_to(shared)
+
+
+def too_large(paths: list[LocalPath], shared: str) -> list[Problem]:
+    """A problem for each path whose files are too large to upload."""
+    folder = shared if shared and not is_bucket(shared) else "/shared"
+    below = f"use a path in a folder that all pods mount (BATON_STORAGE={folder})"
+    return [
+        Problem(
+            local.field,
+            local.path,
+            f"at most {size(LARGEST_BYTES)} are uploaded with a run, and these are {size(local.bytes)}. Pods can't "
+            f"read this machine's files: put them into a bucket and use its address (s3://…), or {below}",
+        )
+        for local in paths
+        if local.bytes > LARGEST_BYTES
+    ]
+
+
+def with_source_code(part: Any) -> Any:
+    """A recipe, or a part of one, with the source of its functions and of its evaluation tasks' files filled in. Other
+    inputs are left to the pods, which may have credentials that this machine lacks."""
+    if isinstance(part, Function | EvaluatorSpec):
+        return part.as_found()
+    if isinstance(part, Spec):
+        found = {name: with_source_code(value) for name, value in part}
+        return part.model_copy(update={name: value for name, value in found.items() if value != getattr(part, name)})
+    if isinstance(part, dict):
+        return {name: with_source_code(value) for name, value in part.items()}
+    return [with_source_code(value) for value in part] if isinstance(part, list) else part
+
+
+def upload(recipe: R, paths: list[LocalPath], run: Any) -> R:
+    """Upload the files of `paths`, and return the recipe with their addresses. `run`: flytekit's RunLevelParams."""
+    for local in paths:
+        with TemporaryDirectory() as folder:
+            archive = Path(folder, "files.tar")
+            digest = pack(local.files, archive)
+            _, address = run.remote_instance().upload_file(archive, run.project, run.domain)
+        say(f"{local.field}: {len(local.files)} files, {size(local.bytes)}, uploaded for the run: {address}")
+        recipe = replaced(recipe, local.field.split("."), f"{address}{DIGEST}{digest}")
+    return recipe
