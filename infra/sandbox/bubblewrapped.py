@@ -1,0 +1,108 @@
+"""A process under bubblewrap, which is killed with all that it started."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from infra.sandbox import bubblewrap, seccomp
+from infra.sandbox.cgroup import Cgroup, place
+from infra.sandbox.program import MIB, Limits
+from infra.sandbox.worker import Worker, interpreter, rlimits
+
+START_S = 60.0  # until bubblewrap names its child, on a busy machine
+
+
+class Bubblewrapped:
+    """Standard streams are pipes. The process ends with the thread that started it (bubblewrap's --die-with-parent is
+    PR_SET_PDEATHSIG, which the kernel sends when that thread ends)."""
+
+    def __init__(self, argv: Sequence[str], limits: Limits, folders: Sequence[Path]) -> None:
+        parent = place()
+        self._cgroup = Cgroup(parent, limits) if parent else None
+        self._first: int | None = None  # the first process of the PID namespace, as numbered outside
+        self._info, info_write = os.pipe()
+        seccomp_fd = os.memfd_create("seccomp")
+        try:
+            os.write(seccomp_fd, seccomp.program())
+            os.lseek(seccomp_fd, 0, os.SEEK_SET)
+            self._outer = subprocess.Popen(
+                [
+                    *(self._cgroup.enter() if self._cgroup else []),
+                    *bubblewrap.command(argv, limits, folders, seccomp_fd, info_write),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                pass_fds=(seccomp_fd, info_write),
+                cwd="/",
+                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self._info)
+            if self._cgroup:
+                self._cgroup.remove()
+            raise
+        finally:
+            os.close(seccomp_fd)
+            os.close(info_write)
+        assert self._outer.stdin and self._outer.stdout and self._outer.stderr
+        self.stdin, self.stdout, self.stderr = self._outer.stdin, self._outer.stdout, self._outer.stderr
+
+    def put(self, files: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Its folder is in its own mount namespace: the runner writes them."""
+        return dict(files)
+
+    def kill(self) -> None:
+        """Kill the first process of its PID namespace: the kernel kills the others with it, and bubblewrap, which waits
+        for it, ends when none is left. One that still starts is waited for: killed before its child has set a
+        parent-death signal, bubblewrap would leave it behind."""
+        if self._outer.poll() is not None:
+            return
+        if self._first is None and select.select([self._info], [], [], START_S)[0]:
+            found = re.search(rb'"child-pid": (\d+)', os.read(self._info, 4096))  # nothing if bubblewrap has ended
+            self._first = int(found[1]) if found else None
+        try:
+            if self._first is None:
+                self._outer.kill()
+            else:
+                os.kill(self._first, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # it has ended meanwhile
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """The exit code, or None after `timeout_s`."""
+        try:
+            code = self._outer.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        return code if code >= 0 else 128 - code
+
+    def was_full(self) -> bool:
+        """Whether a process was killed for memory."""
+        return self._cgroup is not None and self._cgroup.was_full()
+
+    def close(self) -> None:
+        """Kill it if it still runs, and wait until nothing is left of it."""
+        self.kill()
+        self._outer.wait()
+        for stream in (self.stdin, self.stdout, self.stderr):
+            stream.close()
+        os.close(self._info)
+        if self._cgroup:
+            self._cgroup.remove()
+
+
+def start(limits: Limits, folders: Sequence[Path]) -> Worker:
+    """A sandbox that waits for its program."""
+    argv, own = interpreter()
+    # RLIMIT_AS binds one process: without a cgroup each gets its share. RLIMIT_NPROC counts this user namespace, the
+    # runner too
+    shares = 1 if place() else limits.processes
+    bounds = rlimits(limits, limits.memory_mb * MIB // shares, limits.processes + 1)
+    return Worker(Bubblewrapped(argv, limits, [*own, *folders]), limits, bounds, folders)

@@ -1,0 +1,56 @@
+"""A bound on the memory of a whole sandbox by a cgroup (version 2), where this process may make one.
+
+It counts what all processes use, with what the kernel keeps for them, where resource limits can only give each process
+its share of it. See Documentation/admin-guide/cgroup-v2.rst in Linux.
+"""
+
+import os
+from functools import cache
+from itertools import count
+from pathlib import Path
+
+from infra.sandbox.program import MIB, Limits
+
+OWN_MB = 48  # of bubblewrap and the runner
+_ROOT = Path("/sys/fs/cgroup")
+_numbers = count()
+
+
+@cache
+def place() -> Path | None:
+    """Where cgroups with a limit on memory can be made: this process's own cgroup, or the one above, which systemd
+    delegates to a user's session; None if neither allows it."""
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    own = next((_ROOT / line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
+    for folder in (own, own.parent) if own else ():
+        try:
+            enabled = (folder / "cgroup.subtree_control").read_text().split()
+        except OSError:
+            continue
+        if "memory" in enabled and os.access(folder, os.W_OK) and os.access(folder / "cgroup.procs", os.W_OK):
+            return folder
+    return None
+
+
+class Cgroup:
+    """The cgroup of one sandbox, whose memory includes the files that it writes."""
+
+    def __init__(self, parent: Path, limits: Limits) -> None:
+        self._folder = parent / f"baton-sandbox-{os.getpid()}-{next(_numbers)}"
+        self._folder.mkdir()
+        (self._folder / "memory.max").write_text(str((limits.memory_mb + limits.disk_mb + OWN_MB) * MIB))
+        if (self._folder / "memory.swap.max").exists():  # not where the kernel has no swap
+            (self._folder / "memory.swap.max").write_text("0")
+
+    def enter(self) -> list[str]:
+        """The beginning of a command that runs in it."""
+        return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self._folder / "cgroup.procs")]
+
+    def was_full(self) -> bool:
+        """Whether a process was killed for memory."""
+        events = dict(line.split() for line in (self._folder / "memory.events").read_text().splitlines())
+        return events["oom_kill"] != "0"
+
+    def remove(self) -> None:
+        """Delete it, once its processes have ended."""
+        self._folder.rmdir()

@@ -1,0 +1,47 @@
+"""What runs in a sandbox: a program, its limits, and its result."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from infra.errors import Stopped
+
+MIB = 1 << 20
+
+
+class NoSandbox(Stopped):
+    """This machine has no sandbox that holds."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one program and all its children together, except where stated."""
+
+    wall_s: float = 10.0
+    cpu_s: int = 10  # per process
+    memory_mb: int = 512  # MiB, beside the files that it writes
+    processes: int = 1  # including itself; threads count too
+    output_kb: int = 64  # KiB of standard output, and as much of standard error
+    disk_mb: int = 16  # MiB of files
+    files: int = 1000
+
+
+@dataclass(frozen=True)
+class Program:
+    """Python source, or `argv`; run in an empty folder with `files` (by relative path)."""
+
+    source: str = ""
+    argv: Sequence[str] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    stdin: bytes = b""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a program ended. `limit` is the limit it met, if any: wall, cpu, output, memory, processes or files. The last
+    three are taken from a Python program's exception, so a program that handles it reports none."""
+
+    exit_code: int  # 128 + n after signal n, as in a shell
+    stdout: bytes
+    stderr: bytes
+    limit: str | None
+    wall_s: float

@@ -1,0 +1,73 @@
+"""Reward completions with a Python program of the user's, run in the sandbox: for checks that execute what they check.
+
+The program reads one JSON object on standard input, with "prompt", "completion" (text) and the row's columns, and
+prints the reward, a number, as its last line. A program that runs a completion by itself can be made to print anything
+by it: `code_tests` compares outside.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field
+
+from infra.errors import Stopped
+from infra.sandbox.program import Program, Result
+from tasks.load_function import Unusable
+from tasks.rewards.builtin.sandboxed import Sandboxed
+from tasks.rewards.call import text_of
+from tasks.spec import PathText, Problem
+
+
+class Verifier(Sandboxed):
+    """The number that the program prints; 0 if it fails or meets a limit."""
+
+    file: PathText = Field(description="a Python file")
+    source: str | None = Field(None, repr=False, description="text of the file; filled in by Baton")
+
+    def as_found(self) -> Self:
+        if self.source is not None:
+            return self
+        if problems := self.problems():
+            raise Stopped("\n".join(map(str, problems)))
+        return self.model_copy(update={"source": Path(self.file).expanduser().read_text()})
+
+    def problems(self) -> list[Problem]:
+        try:
+            compile(self.source or Path(self.file).expanduser().read_bytes(), self.file, "exec")
+        except (OSError, SyntaxError, ValueError) as error:
+            return [Problem("file", self.file, f"a Python file: {error}")]
+        return []
+
+    def __call__(
+        self,
+        *,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        log_metric: Callable[[str, float], None],
+        **columns: Any,
+    ) -> list[float | None]:
+        given = {name: values for name, values in columns.items() if isinstance(values, list)}
+        asked = [
+            {name: values[row] for name, values in given.items()}
+            | {"prompt": text_of(prompt), "completion": text_of(completion)}
+            for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
+        ]
+        results = self._run([Program(self.source or "", stdin=json.dumps(each).encode()) for each in asked], log_metric)
+        rewards = [_number(result) for result in results]
+        failed = [result for result, reward in zip(results, rewards, strict=True) if reward is None]
+        if failed and len(failed) == len(results):
+            said = failed[0].stderr.decode(errors="replace").strip()[-500:] or f"exit code {failed[0].exit_code}"
+            raise Unusable(f"{self.file} printed no number as its last line for any completion; the first time: {said}")
+        return [reward or 0.0 for reward in rewards]
+
+
+def _number(result: Result) -> float | None:
+    last = result.stdout.strip().rpartition(b"\n")[2]
+    try:
+        number = float(last)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and not result.exit_code and result.limit is None else None

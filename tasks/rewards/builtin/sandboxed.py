@@ -1,0 +1,99 @@
+"""Base class of the rewards that run programs: each runs in a sandbox of the kernel (infra/sandbox), never outside."""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from pydantic import Field, JsonValue
+
+from infra.sandbox.pool import Pool
+from infra.sandbox.program import Limits, NoSandbox, Program, Result
+from infra.sandbox.sandbox import Sandbox
+from tasks.load_function import Unusable
+from tasks.rewards.builtin.builtin import Builtin
+from tasks.rewards.call import text_of
+
+_HOW: dict[str, JsonValue] = {"identity": False}  # how a result is reached, not what it is
+_FENCE = re.compile(r"^```[^\n`]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+class Sandboxed(Builtin):
+    """Limits are of one program with all its children, and much lower than what a machine has."""
+
+    workers: int = Field(
+        2, ge=1, le=1024, description="programs that run at the same time; each takes a core", json_schema_extra=_HOW
+    )
+    wall_s: float = Field(5.0, gt=0, le=3600, description="time limit of a program; seconds")
+    cpu_s: int = Field(5, ge=1, le=3600, description="limit of processor time of each of its processes; seconds")
+    memory_mb: int = Field(512, ge=64, le=1_000_000, description="memory limit of all its processes together; MiB")
+    processes: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="processes and threads, itself included; without a cgroup each gets an equal share of the memory",
+    )
+    disk_mb: int = Field(16, ge=1, le=100_000, description="limit of the files that it writes; MiB")
+    files: int = Field(1000, ge=1, le=1_000_000, description="limit of the number of files that it writes")
+    output_kb: int = Field(64, ge=1, le=100_000, description="limit of its output, and of its errors; KiB")
+    read: list[str] = Field(
+        [],
+        description="folders of the machine that programs may read, and import Python modules from",
+        json_schema_extra=_HOW,
+    )
+
+    def runs_code(self) -> bool:
+        return True
+
+    def prepare(self) -> None:
+        try:
+            self._pool  # noqa: B018 - starts it
+        except NoSandbox as error:
+            raise Unusable(str(error)) from error
+
+    def extra_s(self, completions: int, columns: Mapping[str, Sequence[Any]]) -> float:
+        return math.ceil(self._programs(completions, columns) / self.workers) * self.wall_s
+
+    def _programs(self, completions: int, columns: Mapping[str, Sequence[Any]]) -> int:
+        """The number of programs that it runs, at most."""
+        return completions
+
+    @cached_property
+    def _pool(self) -> Pool:
+        limits = Limits(
+            wall_s=self.wall_s,
+            cpu_s=self.cpu_s,
+            memory_mb=self.memory_mb,
+            processes=self.processes,
+            output_kb=self.output_kb,
+            disk_mb=self.disk_mb,
+            files=self.files,
+        )
+        return Pool(Sandbox(limits, self.read), self.workers)
+
+    def _run(self, programs: Sequence[Program], log_metric: Callable[[str, float], None]) -> list[Result]:
+        """Each program's result. The share of those that met a limit is logged as a metric."""
+        self.prepare()
+        results = self._pool.map(programs)
+        log_metric("met_a_limit", sum(result.limit is not None for result in results) / max(1, len(results)))
+        return results
+
+
+class Code(Sandboxed):
+    """A reward that runs the program in a completion."""
+
+    with_prompt: bool = Field(
+        False, description="whether the program is the prompt and the completion, as in HumanEval, not the completion"
+    )
+    until: list[str] = Field(
+        [], description="texts that end a program; what follows the first of them in a completion is left out"
+    )
+
+    def code(self, prompt: Any, completion: Any) -> str:
+        """The program: the last fenced block of the completion if there is one, otherwise all of it."""
+        text = text_of(completion)
+        if blocks := _FENCE.findall(text):
+            text = blocks[-1]
+        text = text[: min((at for end in self.until if (at := text.find(end)) >= 0), default=len(text))]
+        return text_of(prompt) + text if self.with_prompt else text
