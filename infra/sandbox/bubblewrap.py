@@ -17,7 +17,8 @@ from pathlib import Path
 from infra.sandbox.program import MIB, Limits
 
 NOBODY = 65534
-AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
+_NOBODY_IDS = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+AS_NOBODY = ["setpriv", *_NOBODY_IDS, "--"]
 TOOLS = {"bwrap": "bubblewrap", "unshare": "util-linux", "setpriv": "util-linux", "mount": "mount"}  # Debian's packages
 # fixed, so that a program gives the same result everywhere
 ENVIRONMENT = {
@@ -60,9 +61,13 @@ def command(argv: Sequence[str], limits: Limits, folders: Sequence[Path], seccom
     root = os.getuid() == 0
     admin = root and _is_admin()
     staged = {folder: f"{_STAGE}/{number}" for number, folder in enumerate(filterfalse(open_to_all, named)) if admin}
-    private = ["unshare", *([] if admin else ["--user", "--map-root-user"]), "--mount", "--", "sh", "-c", _MOUNT, "sh"]
+    # killed with the thread that started it, or, if that is too late, ended by the end of its standard input
+    private = ["setpriv", "--pdeathsig=KILL", *(_NOBODY_IDS if root and not admin else []), "--"]
+    # a PID namespace for bubblewrap itself: killed while its child still waits for it, it would leave the child behind
+    private += ["unshare", *([] if admin else ["--user", "--map-root-user"]), "--pid", "--fork", "--kill-child"]
+    private += ["--mount", "--", "sh", "-c", _MOUNT, "sh"]
     private += [str(limits.disk_mb * MIB), str(limits.files + 2), *map(str, staged), "--"]
-    private = [*private, *AS_NOBODY] if admin else [*AS_NOBODY, *private] if root else private
+    private += AS_NOBODY if admin else []
     confined = ["bwrap", "--unshare-user", "--unshare-all", "--disable-userns", "--die-with-parent"]
     # bubblewrap's own init would outlive bubblewrap, as an orphan that not every container's first process reaps
     confined += ["--as-pid-1", "--new-session"]

@@ -1,15 +1,15 @@
 """A process under bubblewrap, which is killed with all that it started."""
 
 import os
-import re
 import select
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from infra.sandbox import bubblewrap, seccomp
-from infra.sandbox.cgroup import Cgroup, place
+from infra.sandbox.cgroup import Cgroup, delegated
 from infra.sandbox.program import MIB, Limits
 from infra.sandbox.worker import Worker, interpreter, rlimits
 
@@ -17,13 +17,12 @@ START_S = 60.0  # until bubblewrap names its child, on a busy machine
 
 
 class Bubblewrapped:
-    """Standard streams are pipes. The process ends with the thread that started it (bubblewrap's --die-with-parent is
+    """Standard streams are pipes. The process ends with the thread that started it (setpriv's --pdeathsig is
     PR_SET_PDEATHSIG, which the kernel sends when that thread ends)."""
 
     def __init__(self, argv: Sequence[str], limits: Limits, folders: Sequence[Path]) -> None:
-        parent = place()
+        parent = delegated()
         self._cgroup = Cgroup(parent, limits) if parent else None
-        self._first: int | None = None  # the first process of the PID namespace, as numbered outside
         self._info, info_write = os.pipe()
         seccomp_fd = os.memfd_create("seccomp")
         try:
@@ -59,21 +58,15 @@ class Bubblewrapped:
         return dict(files)
 
     def kill(self) -> None:
-        """Kill the first process of its PID namespace: the kernel kills the others with it, and bubblewrap, which waits
-        for it, ends when none is left. One that still starts is waited for: killed before its child has set a
-        parent-death signal, bubblewrap would leave it behind."""
-        if self._outer.poll() is not None:
+        """Kill the first process of its PID namespace: the kernel kills the others with it, and unshare, which waits for
+        it, ends when none is left. One that still starts is waited for, so that there is a first process."""
+        started = self._outer.poll() is None and select.select([self._info], [], [], START_S)[0]
+        if not started:
+            self._outer.kill()  # does nothing to one that has ended
             return
-        if self._first is None and select.select([self._info], [], [], START_S)[0]:
-            found = re.search(rb'"child-pid": (\d+)', os.read(self._info, 4096))  # nothing if bubblewrap has ended
-            self._first = int(found[1]) if found else None
-        try:
-            if self._first is None:
-                self._outer.kill()
-            else:
-                os.kill(self._first, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # it has ended meanwhile
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            for child in Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGKILL)
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """The exit code, or None after `timeout_s`."""
@@ -83,9 +76,9 @@ class Bubblewrapped:
             return None
         return code if code >= 0 else 128 - code
 
-    def was_full(self) -> bool:
+    def oom_killed(self) -> bool:
         """Whether a process was killed for memory."""
-        return self._cgroup is not None and self._cgroup.was_full()
+        return self._cgroup is not None and self._cgroup.oom_killed()
 
     def close(self) -> None:
         """Kill it if it still runs, and wait until nothing is left of it."""
@@ -103,6 +96,6 @@ def start(limits: Limits, folders: Sequence[Path]) -> Worker:
     argv, own = interpreter()
     # RLIMIT_AS binds one process: without a cgroup each gets its share. RLIMIT_NPROC counts this user namespace, the
     # runner too
-    shares = 1 if place() else limits.processes
+    shares = 1 if delegated() else limits.processes
     bounds = rlimits(limits, limits.memory_mb * MIB // shares, limits.processes + 1)
     return Worker(Bubblewrapped(argv, limits, [*own, *folders]), limits, bounds, folders)

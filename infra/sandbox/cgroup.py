@@ -17,7 +17,7 @@ _numbers = count()
 
 
 @cache
-def place() -> Path | None:
+def delegated() -> Path | None:
     """Where cgroups with a limit on memory can be made: this process's own cgroup, or the one above, which systemd
     delegates to a user's session; None if neither allows it."""
     lines = Path("/proc/self/cgroup").read_text().splitlines()
@@ -46,7 +46,7 @@ class Cgroup:
         """The beginning of a command that runs in it."""
         return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self._folder / "cgroup.procs")]
 
-    def was_full(self) -> bool:
+    def oom_killed(self) -> bool:
         """Whether a process was killed for memory."""
         events = dict(line.split() for line in (self._folder / "memory.events").read_text().splitlines())
         return events["oom_kill"] != "0"

@@ -84,7 +84,7 @@ class Landlocked:
             self._code = ended if ended >= 0 else 128 + signal.SIGKILL
         return self._code
 
-    def was_full(self) -> bool:
+    def oom_killed(self) -> bool:
         """Whether a process was killed for memory: it fails to allocate before that."""
         return False
 

@@ -40,7 +40,7 @@ class Process(Protocol):
 
     def wait(self, timeout_s: float | None = None) -> int | None: ...
 
-    def was_full(self) -> bool:
+    def oom_killed(self) -> bool:
         """Whether a process was killed for memory."""
         ...
 
@@ -87,7 +87,7 @@ class Worker:
         assert code is not None
         stdout, stderr = exchange.output
         if met is None:
-            met = "memory" if self._process.was_full() else _limit(code, stderr)
+            met = "memory" if self._process.oom_killed() else _limit(code, stderr)
         return Result(code, stdout, stderr, met, time.monotonic() - begun)
 
     def _until_ready(self) -> None:

@@ -8,8 +8,8 @@
 Functions run in parallel subprocesses, one per set of source files (so that files of the same name don't clash). They
 get prompts, completions and the rows' columns as JSON, no tensors, and only the environment needed to run Python. They
 are the user's own code: this protects the trainer's secrets and speed from mistakes, it is no sandbox against an
-attacker. What a model writes is executed only by
-code_tests, python_output and program, in a sandbox. If a function fails, StageError names it, the row, and the line.
+attacker. What a model writes is executed only by code_tests, python_output and program, in a sandbox. If a function
+fails, StageError names it, the row, and the line.
 """
 
 import json

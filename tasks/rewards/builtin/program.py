@@ -50,17 +50,17 @@ class Verifier(Sandboxed):
         **columns: Any,
     ) -> list[float | None]:
         given = {name: values for name, values in columns.items() if isinstance(values, list)}
-        asked = [
+        inputs = [
             {name: values[row] for name, values in given.items()}
             | {"prompt": text_of(prompt), "completion": text_of(completion)}
             for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
         ]
-        results = self._run([Program(self.source or "", stdin=json.dumps(each).encode()) for each in asked], log_metric)
+        results = self._run([Program(self.source or "", stdin=json.dumps(row).encode()) for row in inputs], log_metric)
         rewards = [_number(result) for result in results]
         failed = [result for result, reward in zip(results, rewards, strict=True) if reward is None]
         if failed and len(failed) == len(results):
-            said = failed[0].stderr.decode(errors="replace").strip()[-500:] or f"exit code {failed[0].exit_code}"
-            raise Unusable(f"{self.file} printed no number as its last line for any completion; the first time: {said}")
+            output = failed[0].stderr.decode(errors="replace").strip()[-500:] or f"exit code {failed[0].exit_code}"
+            raise Unusable(f"{self.file} printed no number as its last line for any completion; the first time: {output}")
         return [reward or 0.0 for reward in rewards]
 
 

@@ -15,7 +15,7 @@ USER = 12345
 KINDS = ("bubblewrap", "sandlock")
 
 
-def words(user: str, *argv: str) -> list[str]:
+def python_command(user: str, *argv: str) -> list[str]:
     """The command that runs this project's Python code as root or as an ordinary user. Skips if that cannot be."""
     python = _python()
     site = [path for path in sys.path if path.endswith("-packages")]
@@ -42,7 +42,7 @@ def _python() -> str:
 def kind(request: pytest.FixtureRequest) -> str:
     """A kind of sandbox that this machine has."""
     needed = f"from infra.sandbox.sandbox import unusable; print(end=unusable({request.param!r}))"
-    asked = subprocess.run(words("user", "-c", needed), capture_output=True, text=True, cwd="/", check=False)
+    asked = subprocess.run(python_command("user", "-c", needed), capture_output=True, text=True, cwd="/", check=False)
     if problem := asked.stdout or asked.stderr:
         pytest.skip(f"{request.param}: {problem}")
     return str(request.param)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.infra.sandbox.attacks import ATTACKS, PRELUDE
-from tests.infra.sandbox.conftest import USER, words
+from tests.infra.sandbox.conftest import USER, python_command
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def folder() -> Iterator[Path]:
 @pytest.mark.long
 @pytest.mark.parametrize("user", ["root", "user"])
 def test_no_attack_succeeds_and_the_host_stays_as_it_was(user: str, kind: str, folder: Path) -> None:
-    command = words(user, "-m", "tests.infra.sandbox.trial", kind, str(folder))
+    command = python_command(user, "-m", "tests.infra.sandbox.trial", kind, str(folder))
     if os.getuid() == 0 and user == "user":
         os.chown(folder, USER, USER)
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from infra.sandbox.cgroup import Cgroup, place
+from infra.sandbox.cgroup import Cgroup, delegated
 from infra.sandbox.program import Limits, Program
 from infra.sandbox.sandbox import Sandbox, unusable
 
-PLACE = place()
-if PLACE is None or unusable("bubblewrap"):
+PARENT = delegated()
+if PARENT is None or unusable("bubblewrap"):
     pytest.skip("no cgroup (version 2) in which this user can limit memory", allow_module_level=True)
 
 EAT = (
@@ -30,9 +30,9 @@ def test_together_they_may_not_use_more() -> None:
 
 
 def test_a_cgroup_goes_with_its_sandbox() -> None:
-    assert PLACE
+    assert PARENT
     Sandbox(kind="bubblewrap").run(Program("print(1)"))
-    assert not list(PLACE.glob("baton-sandbox-*"))
-    assert not Cgroup(PLACE, Limits()).was_full()
-    (left,) = PLACE.glob("baton-sandbox-*")
+    assert not list(PARENT.glob("baton-sandbox-*"))
+    assert not Cgroup(PARENT, Limits()).oom_killed()
+    (left,) = PARENT.glob("baton-sandbox-*")
     left.rmdir()

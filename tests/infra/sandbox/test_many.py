@@ -3,7 +3,13 @@
 BATON_SNIPPETS=10000 is the full run: five to fifteen minutes on two cores.
 """
 
+import ctypes
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -15,11 +21,13 @@ from infra.sandbox.program import Limits, Program
 from infra.sandbox.sandbox import Sandbox, unusable
 from tests.infra.sandbox.attacks import ATTACKS, PRELUDE
 from tests.infra.sandbox.trial import orphans
+from tests.source import ROOT
 
 if problem := unusable("bubblewrap"):
     pytest.skip(f"bubblewrap: {problem}", allow_module_level=True)
 
 COUNT = int(os.environ.get("BATON_SNIPPETS", "400"))
+KILLS = int(os.environ.get("BATON_KILLS", "10"))
 LIMITS = Limits(wall_s=1.0, cpu_s=1, memory_mb=256, processes=4, disk_mb=4, files=100)
 HONEST = Limits(wall_s=300.0, memory_mb=256)  # however busy the machine is
 HOSTILE = (
@@ -64,3 +72,36 @@ def test_all_are_answered_and_nothing_is_left() -> None:
             print(f"{10 * (begin + 10)} programs, {sizes[-1]:.1f} MB", flush=True)
     assert left() == before
     assert max(sizes) - sizes[0] < 5, sizes
+
+
+@contextmanager
+def adopting() -> Iterator[None]:
+    """Orphans of this process's descendants become its children, not init's."""
+    prctl, set_child_subreaper = ctypes.CDLL(None).prctl, 36
+    prctl(set_child_subreaper, 1)
+    try:
+        yield
+    finally:
+        prctl(set_child_subreaper, 0)
+
+
+@pytest.mark.long
+def test_a_killed_pool_leaves_nothing() -> None:
+    """kill -9 at moments from before the first sandbox's start to after the first programs' ends."""
+    endless = (
+        "from infra.sandbox.pool import Pool; from infra.sandbox.program import Program\n"
+        "from infra.sandbox.sandbox import Sandbox\n"
+        "with Pool(Sandbox(kind='bubblewrap'), 4) as pool:\n"
+        "    print(flush=True)\n"
+        "    while True: pool.map([Program('pass')] * 8)"
+    )
+    before = psutil.Process().children(recursive=True)
+    with adopting():
+        for kill in range(KILLS):
+            with subprocess.Popen([sys.executable, "-c", endless], cwd=ROOT, stdout=subprocess.PIPE) as process:
+                assert process.stdout
+                process.stdout.readline()  # the self-test has passed
+                time.sleep(0.3 * kill / KILLS)
+                process.kill()
+            psutil.wait_procs(psutil.Process().children(recursive=True), timeout=20)  # reaps them
+            assert psutil.Process().children(recursive=True) == before, f"kill {kill}"

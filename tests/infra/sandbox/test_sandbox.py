@@ -76,7 +76,7 @@ def test_the_same_program_gives_the_same_result() -> None:
         ("open('x', 'wb').write(bytes(2 << 20))", {"disk_mb": 1}, "files"),
     ],
 )
-def test_the_limit_that_it_met_is_told(source: str, limits: dict[str, Any], limit: str) -> None:
+def test_the_limit_it_met_is_reported(source: str, limits: dict[str, Any], limit: str) -> None:
     assert run(source, **limits).limit == limit
 
 

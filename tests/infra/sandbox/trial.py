@@ -59,8 +59,8 @@ class Host:
             server.listen()
         for path in (self.folder, self.shared, *self.folder.iterdir(), self.shared / "data"):
             os.chown(path, self.user, self.user)
-        words = {"user": self.user, "group": self.user, "extra_groups": []} if os.getuid() == 0 else {}
-        self.victim = inside.enter_context(_running(subprocess.Popen(["sleep", "3600"], **words)))  # type: ignore[call-overload]
+        as_user = {"user": self.user, "group": self.user, "extra_groups": []} if os.getuid() == 0 else {}
+        self.victim = inside.enter_context(_running(subprocess.Popen(["sleep", "3600"], **as_user)))  # type: ignore[call-overload]
         self.started = time.time() - time.monotonic()
 
     def lure(self, kind: str) -> dict[str, Any]:
