@@ -58,8 +58,8 @@ class Bubblewrapped:
         return dict(files)
 
     def kill(self) -> None:
-        """Kill the first process of its PID namespace: the kernel kills the others with it, and unshare, which waits for
-        it, ends when none is left. One that still starts is waited for, so that there is a first process."""
+        """Kill the first process of its PID namespace: the kernel kills the others with it, and unshare, which
+        waits for it, ends when none is left. One that still starts is waited for, so that there is a first process."""
         started = self._outer.poll() is None and select.select([self._info], [], [], START_S)[0]
         if not started:
             self._outer.kill()  # does nothing to one that has ended

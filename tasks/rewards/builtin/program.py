@@ -60,7 +60,7 @@ class Verifier(Sandboxed):
         failed = [result for result, reward in zip(results, rewards, strict=True) if reward is None]
         if failed and len(failed) == len(results):
             output = failed[0].stderr.decode(errors="replace").strip()[-500:] or f"exit code {failed[0].exit_code}"
-            raise Unusable(f"{self.file} printed no number as its last line for any completion; the first time: {output}")
+            raise Unusable(f"{self.file} printed no number as its last line for any completion; first: {output}")
         return [reward or 0.0 for reward in rewards]
 
 
