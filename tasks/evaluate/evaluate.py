@@ -31,7 +31,7 @@ from tasks.evaluate import questions
 from tasks.evaluate.bits import bits_per_byte
 from tasks.evaluate.held_out import FIRST, HeldOut, choose
 from tasks.evaluate.model_info import ModelInfo, read_model_info
-from tasks.evaluate.rewarded import rewarded
+from tasks.evaluate.rewarded import rewarded, start_rewards
 from tasks.evaluate.saved_answers import SavedAnswers
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.job import Job, StageError, main
@@ -59,6 +59,8 @@ def work(job: Job) -> None:
         for name, evaluator in spec.evaluators().items()
         if evaluator.data is not None
     }
+    for name in asked:
+        start_rewards(spec.evaluators()[name])
 
     from tasks.evaluate.answer import EvaluatedModel  # imports vLLM (seconds): only once the input is checked
 

@@ -69,6 +69,13 @@ class Rewarded:
         ]
 
 
+def start_rewards(spec: EvaluatorSpec) -> None:
+    """Load an evaluator's rewards once, so that one that cannot be used here (an import, a sandbox) costs no sampling.
+    Raises StageError."""
+    with Scorer(spec.rewards):
+        pass
+
+
 def rewarded(
     job: Job,
     name: str,

@@ -290,6 +290,13 @@ def test_rows_of_text_ask_nothing(world: World) -> None:
         world.evaluate("refused", {"texts": {"data": "texts", "rewards": ["rewards.py:length"]}})
 
 
+def test_a_reward_that_cannot_be_loaded_is_an_error_before_anything_is_sampled(world: World) -> None:
+    (world.root / "unusable.py").write_text("import not_installed\ndef reward(completions, **_): return []")
+    with pytest.raises(EngineFailed, match="not_installed"):
+        world.evaluate("unusable", SPEC | {"words": SPEC["words"] | {"rewards": ["unusable.py:reward"]}})
+    assert not (world.root / "unusable" / "work" / "answers").exists()
+
+
 # Tasks of lm-eval
 
 
