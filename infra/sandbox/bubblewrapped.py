@@ -21,6 +21,7 @@ class Bubblewrapped:
     PR_SET_PDEATHSIG, which the kernel sends when that thread ends)."""
 
     def __init__(self, argv: Sequence[str], limits: Limits, folders: Sequence[Path]) -> None:
+        self._killed = False
         parent = delegated()
         self._cgroup = Cgroup(parent, limits) if parent else None
         self._info, info_write = os.pipe()
@@ -60,9 +61,11 @@ class Bubblewrapped:
     def kill(self) -> None:
         """Kill the first process of its PID namespace: the kernel kills the others with it, and unshare, which
         waits for it, ends when none is left. One that still starts is waited for, so that there is a first process."""
-        started = self._outer.poll() is None and select.select([self._info], [], [], START_S)[0]
-        if not started:
-            self._outer.kill()  # does nothing to one that has ended
+        if self._outer.poll() is not None:
+            return
+        self._killed = True
+        if not select.select([self._info], [], [], START_S)[0]:
+            self._outer.kill()
             return
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
             for child in Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children").read_text().split():
@@ -70,10 +73,15 @@ class Bubblewrapped:
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """The exit code, or None after `timeout_s`."""
+        if self._killed:  # unshare (util-linux 2.38) reports that, and would wait for a reader if the pipe is full
+            self.stdout.close()
+            self.stderr.close()
         try:
             code = self._outer.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
+        if self._killed:
+            return 128 + signal.SIGKILL
         return code if code >= 0 else 128 - code
 
     def oom_killed(self) -> bool:
@@ -83,7 +91,7 @@ class Bubblewrapped:
     def close(self) -> None:
         """Kill it if it still runs, and wait until nothing is left of it."""
         self.kill()
-        self._outer.wait()
+        self.wait()
         for stream in (self.stdin, self.stdout, self.stderr):
             stream.close()
         os.close(self._info)

@@ -86,6 +86,12 @@ def test_processes_share_the_memory() -> None:
     assert run(eat % 120, processes=2, memory_mb=200).stdout == b""
 
 
+def test_a_flood_of_output_ends_at_once() -> None:
+    result = run("import os\nwhile True: os.write(1, bytes(1 << 16)); os.write(2, bytes(1 << 16))", output_kb=8)
+    assert (result.limit, result.exit_code) == ("output", 137)
+    assert result.wall_s < 30
+
+
 def test_output_is_cut_at_its_bound() -> None:
     assert len(run("print('x' * 100000)", output_kb=1).stdout) == 1024
 
