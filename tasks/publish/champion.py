@@ -67,12 +67,16 @@ def roll_back(name: str, to: int | None = None) -> tuple[Version, Version]:
     """Make `previous`, or the earlier champion `to`, champion again; returns the former and the new champion. The
     former becomes `previous`, so that a second rollback undoes the first. The versions after the new champion are
     marked as rolled back. Raises NoSuchVersion, ChampionChanged, StageError."""
-    was, now = ask(lambda client: _choose(client, name, to))  # chosen once; the move may be retried
+    ask(lambda client: _check_registered(client, name))
     when = _utc()
     claim = f"{CLAIM}{uuid4().hex}"
+    chosen: list[tuple[Version, Version]] = []
 
     def attempt(client: MlflowClient) -> None:
         with claimed(client, name, claim):
+            if not chosen:  # once: the move may be retried
+                chosen.append(_choose(client, name, to))
+            was, now = chosen[0]
             champion = number_at(find_model(client, name), CHAMPION)
             if champion not in (was.version, now.version):
                 raise ChampionChanged(f"the champion of {name} has just become {_name(champion)}; check it, and retry")
@@ -81,7 +85,7 @@ def roll_back(name: str, to: int | None = None) -> tuple[Version, Version]:
             _move(client, name, was.version, now.version, why)
 
     ask(attempt)
-    return was, now
+    return chosen[0]
 
 
 @contextmanager
@@ -148,12 +152,15 @@ def _mark(client: MlflowClient, found: list[Version], was: int, now: int, when: 
             client.delete_model_version_tag(version.name, str(number), ROLLED_BACK_TAG)
 
 
+def _check_registered(client: MlflowClient, name: str) -> None:
+    if find_model(client, name) is None:
+        known = ", ".join(sorted(model.name for model in client.search_registered_models())) or "none"
+        raise NoSuchVersion(f"{name}: no such model in the registry; there are: {known}")
+
+
 def _choose(client: MlflowClient, name: str, to: int | None) -> tuple[Version, Version]:
     """The champion, and the version to roll back to. Raises NoSuchVersion."""
     model = find_model(client, name)
-    if model is None:
-        known = ", ".join(sorted(model.name for model in client.search_registered_models())) or "none"
-        raise NoSuchVersion(f"{name}: no such model in the registry; there are: {known}")
     was, now = number_at(model, CHAMPION), to or number_at(model, PREVIOUS)
     if was is None:
         raise NoSuchVersion(f"{name}: no version is champion, so there is nothing to roll back")
