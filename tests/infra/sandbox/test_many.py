@@ -4,6 +4,7 @@ BATON_SNIPPETS=10000 is the full run: five to fifteen minutes on two cores.
 """
 
 import ctypes
+import gc
 import os
 import subprocess
 import sys
@@ -48,6 +49,7 @@ def hostile(number: int) -> Program:
 
 def left() -> dict[str, object]:
     """What programs could leave on this machine."""
+    gc.collect()  # descriptors of other tests
     return {
         "processes": orphans(NOBODY),
         "children": psutil.Process().children(recursive=True),

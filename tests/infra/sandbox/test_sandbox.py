@@ -1,5 +1,6 @@
 """A sandbox runs a program within limits, and says how it ended."""
 
+import gc
 import time
 from pathlib import Path
 from typing import Any
@@ -118,13 +119,14 @@ def test_what_a_program_started_ends_with_it() -> None:
 
 def test_a_pool_keeps_the_order_and_nothing_else() -> None:
     before = psutil.Process().children(recursive=True)
+    gc.collect()  # descriptors of other tests
     descriptors = len([*Path("/proc/self/fd").iterdir()])
     programs = [Program(f"import os\nprint({number}, os.listdir('.'))\nopen('left', 'w')") for number in range(20)]
     with Pool(Sandbox(kind="bubblewrap"), 2) as pool:
         results = pool.map(programs)
     assert [result.stdout.decode() for result in results] == [f"{number} []\n" for number in range(20)]
     assert psutil.Process().children(recursive=True) == before
-    assert len([*Path("/proc/self/fd").iterdir()]) == descriptors
+    assert len([*Path("/proc/self/fd").iterdir()]) <= descriptors
 
 
 # Refusal
