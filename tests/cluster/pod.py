@@ -18,6 +18,7 @@ import psutil
 
 from tests.cluster import network
 from tests.cluster.network import Network
+from tests.processes import kill_tree
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = Path(sys.prefix).resolve()
@@ -128,12 +129,7 @@ class Pod:
 
     def kill(self) -> None:
         """Its node is lost: all its processes at once."""
-        try:
-            top = psutil.Process(self.process.pid)
-            for process in (top, *top.children(recursive=True)):
-                process.kill()
-        except psutil.NoSuchProcess:
-            pass  # it ended meanwhile
+        kill_tree(self.process.pid)
 
     def delete(self) -> None:
         """As Kubernetes deletes a pod: SIGTERM for its first process, and SIGKILL after the grace period."""

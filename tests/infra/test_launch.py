@@ -18,6 +18,7 @@ import pytest
 from infra.launch import Engine, EngineFailed, job_directory, run_engine
 from tasks.manifest import verify
 from tests.infra.launcher import request
+from tests.processes import commands
 
 PATIENCE_S = 60.0  # for what takes a second or two on an idle machine
 
@@ -42,11 +43,7 @@ def launcher(name: str, job_dir: Path, *processes: str, **spec: object) -> Itera
 
 
 def processes_of(job_dir: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        if str(job_dir) in (process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(process)
-    return found
+    return [process for process, command in commands(psutil.process_iter()).items() if str(job_dir) in command]
 
 
 def eventually(condition: Callable[[], bool], what: str) -> None:
@@ -61,7 +58,9 @@ def wait_until_ready(job_dir: Path) -> None:
 
 
 def process_of(job_dir: Path, module: str) -> psutil.Process:
-    (process,) = [each for each in processes_of(job_dir) if each.cmdline()[1:3] == ["-m", module]]
+    (process,) = [
+        process for process, command in commands(processes_of(job_dir)).items() if command[1:3] == ["-m", module]
+    ]
     return process
 
 

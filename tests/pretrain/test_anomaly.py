@@ -27,7 +27,6 @@ from tests.pretrain.alone import alone
 from tests.pretrain.tiny import (
     MODEL,
     VOCABULARY,
-    kill_tree,
     make_shards,
     metrics,
     pretrain_job,
@@ -35,6 +34,7 @@ from tests.pretrain.tiny import (
     tiny_spec,
     write_shards,
 )
+from tests.processes import kill_tree
 
 # -- what is an anomaly ------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ import pytest
 
 from tests.pretrain.killing import LAYOUTS, Kills, Run, kill_again_and_again, killable, outcome, undisturbed
 from tests.pretrain.ranks import engine, load_libraries
-from tests.pretrain.tiny import kill_tree, make_shards, pretrain_job, start
+from tests.pretrain.tiny import make_shards, pretrain_job, start
+from tests.processes import kill_tree
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

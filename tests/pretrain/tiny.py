@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from tasks.data.indexed_dataset import write_index
 from tasks.manifest import read_manifest, write_manifest
@@ -95,14 +94,6 @@ def start(job: Path) -> subprocess.Popen[bytes]:
     with (job / "log.txt").open("ab") as log:
         command = [*torchrun, "-m", "tasks.pretrain.train", str(job)]
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-
-
-def kill_tree(pid: int) -> None:
-    """kill -9 torchrun and its workers, which are in their own sessions."""
-    agent = psutil.Process(pid)
-    agent.suspend()  # it starts no more of them
-    for process in [*agent.children(recursive=True), agent]:
-        process.kill()
 
 
 def train(job: Path) -> None:

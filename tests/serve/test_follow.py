@@ -14,6 +14,7 @@ import pytest
 
 from tasks.publish.champion import promote, roll_back
 from tests.serve.follow_small import HEALTH_S
+from tests.processes import commands
 from tests.serve.followed import NAME, Service, awaited, digest_of, publish, service, small_model, under_load
 from tests.tracking.conftest import Server, empty_store, free_port  # noqa: F401 - a fixture
 
@@ -92,8 +93,7 @@ def test_a_response_is_finished_by_the_model_that_began_it(
 
 
 def servers(followed: Service) -> list[psutil.Process]:
-    alive = [each for each in followed.family() if each.status() != psutil.STATUS_ZOMBIE]
-    return [each for each in alive if "tests.serve.small_server" in each.cmdline()]
+    return [process for process, command in commands(followed.family()).items() if "tests.serve.small_server" in command]
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from tasks.manifest import read_manifest, write_manifest
 from tasks.publish.champion import promote, roll_back
+from tests.processes import commands
 from tests.serve.followed import (
     NAME,
     REAL,
@@ -97,7 +98,7 @@ def test_one_model_chats_completes_and_says_who_it_is(one: openai.OpenAI, models
 
 def test_a_killed_service_leaves_no_process_of_vllm(home: Path, models: dict[str, Path]) -> None:  # noqa: F811
     with service(home, ("tasks.serve", str(models["first"]), "--port", "0")) as found:
-        awaited(lambda: any("EngineCore" in str(each.cmdline()) for each in found.family()), START_S, found.log)
+        awaited(lambda: "EngineCore" in str(commands(found.family()).values()), START_S, found.log)
         family = found.family()
         found.process.send_signal(signal.SIGKILL)
         assert psutil.wait_procs(family, timeout=20)[1] == []

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from tests.processes import kill_tree
 from tests.s3 import S3
 from tests.source import ROOT
 
@@ -35,7 +36,7 @@ class Pod:
     def kill(self) -> None:
         """The node is gone: every process of the pod at once."""
         os.killpg(self.process.pid, signal.SIGSTOP)
-        kill_below(self.process.pid)
+        kill_tree(self.process.pid)
         self.process.communicate()
 
     def stop(self) -> str:
@@ -57,15 +58,6 @@ class Pod:
         """The steps behind which its engine began."""
         path = self.home / "starts"
         return [int(line) for line in path.read_text().split()] if path.exists() else []
-
-
-def kill_below(pid: int) -> None:
-    """A process and all that it has started, in whichever session."""
-    import psutil
-
-    top = psutil.Process(pid)
-    for process in [*top.children(recursive=True), top]:
-        process.kill()
 
 
 def start(server: S3, folder: Path, storage: str, *words: str, **environment: str) -> Pod:

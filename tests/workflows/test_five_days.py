@@ -30,6 +30,7 @@ from infra.lineage.artifacts import Artifact
 from tasks.manifest import read_manifest
 from tasks.promote.ledger import Generation, generations
 from tasks.publish.aliases import CHAMPION, PREVIOUS, terms, version_at, versions
+from tests.processes import commands, kill_tree
 from tests.workflows.test_pretrain_to_rl import TINY
 from workflows.schedule import LAUNCH_PLANS, Plan, run, run_forever
 
@@ -171,10 +172,9 @@ def _kill_in_mid_training(world: World) -> None:
 
     _wait_until(lambda: step() >= 20)
     world.killed_at = step()
-    for child in psutil.Process().children():
-        if "pyflyte" in " ".join(child.cmdline()):
-            for each in [child, *child.children(recursive=True)]:
-                each.kill()
+    for child, command in commands(psutil.Process().children()).items():
+        if "pyflyte" in " ".join(command):
+            kill_tree(child.pid)
 
 
 def _jobs(world: World, stage: str) -> list[Path]:
