@@ -70,6 +70,12 @@ class TokenizerSpec(StageSpec):
         description="use an existing Hugging Face tokenizer instead: its folder, address, or hub name",
     )
     min_frequency: int = Field(2, ge=1, description="number of occurrences a pair needs to be merged (training only)")
+    sample_mb: float = Field(
+        512.0,
+        gt=0,
+        le=100_000,
+        description="MB of text to train on, about: a sample by content hash; all text if there is less",
+    )
     state: str | None = Field(
         None, description="state of an existing folder at the start of the run; filled in by Baton, see `as_found`"
     )
