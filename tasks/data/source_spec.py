@@ -33,7 +33,29 @@ _NOT_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", 
 _GENERATED = ("_sysconfigdata", "config-")
 
 
-class _Bounded(Spec):
+class _Source(Spec):
+    """Common fields of all kinds. They say how much of a source is trained on, not what it is: with other weights the
+    corpus is the same."""
+
+    weight: float | None = Field(
+        None,
+        gt=0,
+        le=1e9,
+        description="under `sources`: its share of the training tokens, relative to the others' weights; null for all "
+        "sources: their size in tokens",
+        json_schema_extra={"identity": False},
+    )
+    epochs: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="under `sources`: how often its text may be repeated; a weight that needs more epochs is an error "
+        "before training. null: any number",
+        json_schema_extra={"identity": False},
+    )
+
+
+class _Bounded(_Source):
     """Common fields of sources whose documents can have any size."""
 
     max_document_mb: float = Field(
@@ -49,7 +71,7 @@ class _Bounded(Spec):
         return int(self.max_document_mb * 1e6)
 
 
-class StdlibSource(Spec):
+class StdlibSource(_Source):
     """The Python standard library of the running interpreter, without its tests: ~11 MB of code."""
 
     kind: Literal["stdlib"] = "stdlib"

@@ -5,9 +5,9 @@ Tokens never span the boundaries of the pattern below. Line ends and indentation
 tokens of a prompt that ends after a newline and the line's indentation are a prefix of the tokens of prompt and
 completion: the model never encounters a token boundary that training did not have.
 
-Of a train split larger than `sample_mb`, a sample is used, since BPE training gains little from more text and its memory
-grows with the number of distinct words. Documents are chosen by their content hash: the sample has the same share of
-every source, and does not depend on the documents' order.
+Of a train split larger than `sample_mb`, a sample is used, since BPE training gains little from more text and its
+memory grows with the number of distinct words. Documents are chosen by their content hash: the sample has the same
+share of every source, and does not depend on the documents' order.
 """
 
 from collections.abc import Iterator
