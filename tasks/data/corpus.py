@@ -8,9 +8,12 @@ With named sources, each has its own files in the train split, which pretraining
 is one, with the sources' documents mixed evenly, so that any first part of it represents all of them. A document's
 `source` begins with its source's name: "web/pages.jsonl#17".
 
+With `curate`, each document passes the steps of the curation (tasks/data/curate.py) before duplicates are dropped, and
+`record/curation.json` has what each step did to each source.
+
 Facts: `documents` and `bytes` are the train split's; `held_out_documents` and `held_out_bytes` the held-out split's;
 `duplicates`, `empty` and `invalid_utf8` count the skipped documents; `sources` has documents and bytes of each named
-source.
+source; `curation` how many documents each step saw, dropped and changed.
 """
 
 import heapq
@@ -23,6 +26,8 @@ from typing import Any
 
 from infra.durable import write_json
 from infra.text import words
+from tasks.data.curate import Curation
+from tasks.data.curation_tally import TALLY, Tally
 from tasks.data.documents import SPLITS, Document, Split, SplitWriter, document, read_documents, split_of
 from tasks.data.sources import AnySource, Raw, read_source
 from tasks.data.spec import CorpusSpec
@@ -55,18 +60,25 @@ def work(job: Job) -> None:
     spec = job.spec(CorpusSpec)
     job.empty_output()
     remove(job.work)  # a partial earlier attempt cannot be continued
-    counts = Counts()
+    if problems := spec.problems():
+        raise StageError("\n".join(map(str, problems)))
+    counts, tally = Counts(), Tally()
     writers = {name: _writers(job, name) for name in spec.by_name()}
-    for name, item in _documents(job, spec, counts):
+    for name, item in _documents(job, spec, counts, tally):
         writers[name][split_of(item.id, spec.held_out)].add(item)
     for of_source in writers.values():
         for writer in of_source.values():
             writer.close()
+    tally.check(spec.curate)
     _refuse_empty(spec, counts, writers)
+    curation: dict[str, Any] = {}
+    if spec.curate:
+        (job.record / TALLY).write_text(tally.model_dump_json(indent=1))
+        curation = {"curation": tally.facts()}
     if None in writers:
-        finish(job, writers[None], counts)
+        finish(job, writers[None], counts, **curation)
     else:
-        _finish_named(job, {str(name): of_source for name, of_source in writers.items()}, counts)
+        _finish_named(job, {str(name): of_source for name, of_source in writers.items()}, counts, **curation)
     remove(job.work)
 
 
@@ -83,7 +95,7 @@ def _folder(job: Job, name: str) -> Path:
     return path
 
 
-def _finish_named(job: Job, writers: dict[str, dict[Split, SplitWriter]], counts: Counts) -> None:
+def _finish_named(job: Job, writers: dict[str, dict[Split, SplitWriter]], counts: Counts, **more: Any) -> None:
     """Mix the sources' held-out documents, each source's evenly spread over all of them, and seal the corpus."""
     streams = [
         _spread(name, read_documents(_folder(job, name), "held_out"), of_source["held_out"].documents)
@@ -104,7 +116,7 @@ def _finish_named(job: Job, writers: dict[str, dict[Split, SplitWriter]], counts
         }
         for name, of_source in writers.items()
     }
-    finish(job, {"train": whole, "held_out": held_out}, counts, sources=sources)
+    finish(job, {"train": whole, "held_out": held_out}, counts, sources=sources, **more)
 
 
 def _spread(name: str, documents: Iterator[Document], count: int) -> Iterator[tuple[float, str, Document]]:
@@ -127,13 +139,16 @@ def finish(job: Job, splits: Mapping[Split, SplitWriter | Size], counts: Counts,
     )
 
 
-def _documents(job: Job, spec: CorpusSpec, counts: Counts) -> Iterator[tuple[str | None, Document]]:
-    """The sources' documents with their source's name, without invalid, empty and duplicate ones, which are counted."""
+def _documents(job: Job, spec: CorpusSpec, counts: Counts, tally: Tally) -> Iterator[tuple[str | None, Document]]:
+    """The sources' documents with their source's name, curated, without invalid, empty and duplicate ones, which are
+    counted."""
     seen: set[bytes] = set()
+    functions = job.work / "functions"
+    curation = Curation(spec.curate, functions)
     for name, source in spec.by_name().items():
         for raw in read_with_progress(job, source, name):
             item = valid_document(raw, counts)
-            if item is None:
+            if item is None or (item := curation.apply(item, name, tally)) is None:
                 continue
             key = bytes.fromhex(item.id[:32])
             if key in seen:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from infra.placement.address import File, bring, digest_of, files_in, find, selected, state_of
 from infra.placement.storage import StorageError, is_bucket
+from tasks.data.curate_spec import CurateStep
 from tasks.data.source_spec import (
     FilesSource,
     FunctionSource,
@@ -45,6 +46,13 @@ class CorpusSpec(StageSpec):
         "the order of their names: of a text that is in several, the first counts",
         json_schema_extra={"identity": "if set"},
     )
+    curate: list[CurateStep] = Field(
+        [],
+        max_length=100,
+        description="steps that drop documents or mask personal data in them, in this order; before exact duplicates "
+        "are dropped",
+        json_schema_extra={"identity": "if set"},
+    )
     held_out: float = Field(
         0.05, gt=0, lt=0.5, description="fraction of documents held out for evaluation, chosen by content hash"
     )
@@ -73,11 +81,16 @@ class CorpusSpec(StageSpec):
         if 0 < len(unweighted) < len(self.sources):
             allowed = "a weight, as the other sources have, or none for all (then by size)"
             found += [Problem(f"sources.{name}.weight", None, allowed) for name in unweighted]
+        for number, step in enumerate(self.curate):
+            found += [problem.under(f"curate.{number}") for problem in step.problems()]
         return found
 
     def missing(self) -> list[Problem]:
         """What the sources lack on this machine, from a cheap check."""
-        return [problem.under(path) for path, source in self.by_path().items() for problem in source.missing()]
+        found = [problem.under(path) for path, source in self.by_path().items() for problem in source.missing()]
+        for number, step in enumerate(self.curate):
+            found += [problem.under(f"curate.{number}.function") for problem in step.missing()]
+        return found
 
     def as_found(self, *, ask_hub: bool = False) -> "CorpusSpec":
         """This spec with the sources' current state: their files' names, sizes and modification times, or the
