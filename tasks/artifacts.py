@@ -82,6 +82,7 @@ class Corpus(Artifact):
     duplicates: int
     empty: int
     invalid_utf8: int
+    broken: int = 0  # files that were skipped
     curation: dict[str, dict[str, int]] = {}  # documents that reached each step, were dropped and changed
     sources: dict[str, dict[str, int]] = {}  # documents and bytes in each split of each named source
     edited: int = 0  # this and the next two: changes since the previous corpora of an increment

@@ -13,7 +13,8 @@ With `curate`, each document passes the steps of the curation (tasks/data/curate
 
 Facts: `documents` and `bytes` are the train split's; `held_out_documents` and `held_out_bytes` the held-out split's;
 `duplicates`, `empty` and `invalid_utf8` count the skipped documents; `sources` has documents and bytes of each named
-source; `curation` how many documents each step saw, dropped and changed.
+source; `curation` how many documents each step saw, dropped and changed; `broken` counts the files
+that were skipped as broken, which `record/broken.json` lists.
 """
 
 import heapq
@@ -63,22 +64,26 @@ def work(job: Job) -> None:
     if problems := spec.problems():
         raise StageError("\n".join(map(str, problems)))
     counts, tally = Counts(), Tally()
+    broken: list[str] = []
     writers = {name: _writers(job, name) for name in spec.by_name()}
-    for name, item in _documents(job, spec, counts, tally):
+    for name, item in _documents(job, spec, counts, tally, broken):
         writers[name][split_of(item.id, spec.held_out)].add(item)
     for of_source in writers.values():
         for writer in of_source.values():
             writer.close()
     tally.check(spec.curate)
     _refuse_empty(spec, counts, writers)
-    curation: dict[str, Any] = {}
+    more: dict[str, Any] = {}
     if spec.curate:
         (job.record / TALLY).write_text(tally.model_dump_json(indent=1))
-        curation = {"curation": tally.facts()}
+        more["curation"] = tally.facts()
+    if broken:
+        write_json(job.record / "broken.json", broken)
+        more["broken"] = len(broken)
     if None in writers:
-        finish(job, writers[None], counts, **curation)
+        finish(job, writers[None], counts, **more)
     else:
-        _finish_named(job, {str(name): of_source for name, of_source in writers.items()}, counts, **curation)
+        _finish_named(job, {str(name): of_source for name, of_source in writers.items()}, counts, **more)
     remove(job.work)
 
 
@@ -139,14 +144,16 @@ def finish(job: Job, splits: Mapping[Split, SplitWriter | Size], counts: Counts,
     )
 
 
-def _documents(job: Job, spec: CorpusSpec, counts: Counts, tally: Tally) -> Iterator[tuple[str | None, Document]]:
+def _documents(
+    job: Job, spec: CorpusSpec, counts: Counts, tally: Tally, broken: list[str]
+) -> Iterator[tuple[str | None, Document]]:
     """The sources' documents with their source's name, curated, without invalid, empty and duplicate ones, which are
     counted."""
     seen: set[bytes] = set()
     functions = job.work / "functions"
     curation = Curation(spec.curate, functions)
     for name, source in spec.by_name().items():
-        for raw in read_with_progress(job, source, name):
+        for raw in read_with_progress(job, source, name, broken):
             item = valid_document(raw, counts)
             if item is None or (item := curation.apply(item, name, tally)) is None:
                 continue
@@ -158,11 +165,14 @@ def _documents(job: Job, spec: CorpusSpec, counts: Counts, tally: Tally) -> Iter
             yield name, item
 
 
-def read_with_progress(job: Job, source: AnySource, name: str | None = None) -> Iterator[Raw]:
-    """The documents of a source, with its name, if any, before theirs; reports progress."""
+def read_with_progress(
+    job: Job, source: AnySource, name: str | None = None, broken: list[str] | None = None
+) -> Iterator[Raw]:
+    """The documents of a source, with its name, if any, before theirs; reports progress. Adds what is wrong with each
+    skipped file to `broken`."""
     shown = time.monotonic()
     title = {"source": name} if name else {}
-    for number, raw in enumerate(read_source(source), start=1):
+    for number, raw in enumerate(read_source(source, broken), start=1):
         if time.monotonic() - shown > PROGRESS_INTERVAL_S:
             shown = time.monotonic()
             job.progress(100 * raw.done, 100, "%", documents=f"{number:,}", **title)

@@ -154,11 +154,22 @@ class FilesSource(_OnDisk):
     suffixes = TEXT_SUFFIXES
 
 
-class JsonlSource(_OnDisk):
+class _Records(_OnDisk):
+    """Common fields of sources whose files have many documents."""
+
+    text_field: str = Field("text", min_length=1, description="the field or column with the document")
+    on_broken: Literal["stop", "skip"] = Field(
+        "stop",
+        description="a file that is damaged, truncated or not in its format: stop with an error, or skip the rest of "
+        "it and count it",
+        json_schema_extra={"identity": False},  # an error or not; a repaired file is another state
+    )
+
+
+class JsonlSource(_Records):
     """JSON Lines: each line is a JSON object, with the document in one field."""
 
     kind: Literal["jsonl"] = "jsonl"
-    text_field: str = Field("text", min_length=1, description="the field with the document")
 
     suffixes = JSONL_SUFFIXES
 
@@ -176,11 +187,10 @@ class JsonlSource(_OnDisk):
         return _without_field(self.text_field, list(record), first.place)
 
 
-class ParquetSource(_OnDisk):
+class ParquetSource(_Records):
     """Parquet: each row is a document, with its text in one column."""
 
     kind: Literal["parquet"] = "parquet"
-    text_field: str = Field("text", min_length=1, description="the column with the document")
 
     suffixes = PARQUET_SUFFIXES
 
