@@ -82,6 +82,9 @@ class Corpus(Artifact):
     duplicates: int
     empty: int
     invalid_utf8: int
+    broken: int = 0  # files that were skipped
+    curation: dict[str, dict[str, int]] = {}  # documents that reached each step, were dropped and changed
+    sources: dict[str, dict[str, int]] = {}  # documents and bytes in each split of each named source
     edited: int = 0  # this and the next two: changes since the previous corpora of an increment
     renamed: int = 0
     deleted: int = 0
@@ -97,7 +100,7 @@ class Tokenizer(Artifact):
 
 
 class TokenizedCorpus(Artifact):
-    """Megatron `.bin/.idx`: `train` and `held_out`."""
+    """Megatron `.bin/.idx`: `train`, or `train-<source>` for each named source, and `held_out`."""
 
     kind = "tokenized_corpus"
     tokens: int
@@ -106,6 +109,7 @@ class TokenizedCorpus(Artifact):
     vocab_size: int
     eos_id: int  # the token that ends each document
     tokenizer_digest: str
+    sources: dict[str, int] = {}  # training tokens of each named source
 
 
 class Rows(Artifact):

@@ -66,25 +66,50 @@ class Spec(BaseModel):
             if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("identity") is False
         }
 
+    def _unset(self) -> set[str]:
+        """The fields that are in the identity unless they have their default: added after results existed, which they
+        must not make anew (`json_schema_extra={"identity": "if set"}`)."""
+        return {
+            name
+            for name, field in type(self).model_fields.items()
+            if isinstance(field.json_schema_extra, dict)
+            and field.json_schema_extra.get("identity") == "if set"
+            and getattr(self, name) == field.get_default(call_default_factory=True)
+        }
+
+    def _values(self) -> dict[str, Any]:
+        """The fields of its identity."""
+        left_out = self._not_identity() | self._unset()
+        return {name: getattr(self, name) for name in type(self).model_fields if name not in left_out}
+
     def _nested(self) -> "dict[str, Spec]":
         """The fields of its identity that are specs themselves."""
-        values = {name: getattr(self, name) for name in type(self).model_fields if name not in self._not_identity()}
-        return {name: value for name, value in values.items() if isinstance(value, Spec)}
+        return {name: value for name, value in self._values().items() if isinstance(value, Spec)}
 
     def _lists(self) -> "dict[str, list[Spec]]":
         """The fields of its identity that are lists of specs."""
-        values = {name: getattr(self, name) for name in type(self).model_fields if name not in self._not_identity()}
         return {
             name: value
-            for name, value in values.items()
+            for name, value in self._values().items()
             if isinstance(value, list) and value and all(isinstance(item, Spec) for item in value)
+        }
+
+    def _mappings(self) -> "dict[str, dict[str, Spec]]":
+        """The fields of its identity that are mappings of specs."""
+        return {
+            name: value
+            for name, value in self._values().items()
+            if isinstance(value, dict) and value and all(isinstance(item, Spec) for item in value.values())
         }
 
     def identity(self) -> dict[str, Any]:
         """The fields that determine the result, as JSON types."""
         nested: dict[str, Any] = {name: part.identity() for name, part in self._nested().items()}
         nested |= {name: [part.identity() for part in parts] for name, parts in self._lists().items()}
-        return self.model_dump(mode="json", exclude=self._not_identity()) | self._contents() | nested
+        nested |= {
+            name: {key: part.identity() for key, part in parts.items()} for name, parts in self._mappings().items()
+        }
+        return self.model_dump(mode="json", exclude=self._not_identity() | self._unset()) | self._contents() | nested
 
     def _contents(self) -> dict[str, str]:
         """The addresses that carry a digest, reduced to that digest: where the content is does not count."""
@@ -110,12 +135,21 @@ class Spec(BaseModel):
             inner, rest = part.apart()
             if rest:
                 what[name], how[name] = inner, rest
+        for name, parts in self._mappings().items():
+            divided = {key: part.apart() for key, part in parts.items()}
+            if any(rest for _, rest in divided.values()):
+                what[name] = {key: inner for key, (inner, _) in divided.items()}
+                how[name] = {key: rest for key, (_, rest) in divided.items()}
         return self.model_copy(update=what), how
 
     def joined(self, how: dict[str, Any]) -> Self:
         """The spec that `apart` split."""
         nested = {name: part.joined(how[name]) for name, part in self._nested().items() if name in how}
-        inner = {name: part.model_dump(mode="json") for name, part in nested.items()}
+        inner: dict[str, Any] = {name: part.model_dump(mode="json") for name, part in nested.items()}
+        for name, parts in self._mappings().items():
+            if name in how:
+                joined = {key: part.joined(how[name].get(key, {})) for key, part in parts.items()}
+                inner[name] = {key: part.model_dump(mode="json") for key, part in joined.items()}
         return type(self).model_validate(self.model_dump(mode="json") | how | inner)
 
 

@@ -128,6 +128,11 @@ class ContinuousRecipe(Recipe):
             for name in OFF
             if getattr(self, name)
         ]
+        if self.corpus.sources:
+            found.append(Problem("corpus.sources", "on", "not possible in continuous training: give one source"))
+        if self.corpus.curate:
+            allowed = "not possible in continuous training: curate the text before, or in a source of kind function"
+            found.append(Problem("corpus.curate", "on", allowed))
         if self.publish.alias:
             found.append(Problem("publish.alias", self.publish.alias, "null: the promotion moves the alias"))
         if self.refresh and not self.post_training:

@@ -21,6 +21,7 @@ from pydantic_core import PydanticUndefined
 
 from infra.placement.config import Placement
 from infra.pod_spec import PodSpec
+from tasks.data.curate_spec import CurateStep
 from tasks.data.spec import CorpusSpec
 from tasks.rewards.spec import RewardSpec
 from workflows.continuous_recipe import SECTIONS, ContinuousRecipe
@@ -104,6 +105,9 @@ def _markdown_tables(model: type[BaseModel], path: str) -> Iterator[str]:
             rows.append(_row(name, field, f" ([fields](#{name}))"))
         elif inner:
             nested[f"{path}.{name}"] = inner
+            rows.append(_row(name, field, " (fields below)"))
+        elif model.__name__ == "CorpusSpec" and name == "curate":
+            nested[f"{path}.{name}[]"] = CurateStep
             rows.append(_row(name, field, " (fields below)"))
         else:
             rows.append(_row(name, field))

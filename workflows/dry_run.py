@@ -38,6 +38,7 @@ class Step:
     after: tuple[str, ...]
     spec: StageSpec
     cached: str | None  # the cached artifact's digest
+    facts: dict[str, Any]  # and its facts
 
 
 def steps_of(recipe: Recipe) -> list[Step]:
@@ -59,7 +60,9 @@ def steps_of(recipe: Recipe) -> list[Step]:
         name = stage if uses == 1 else f"{stage}-{uses}"
         if isinstance(spec, PostTrainSpec):
             name = title_of(stage, spec.label)
-        steps[node.id] = Step(name, stage, after, spec, _cached(here, node, constants, outputs))
+        cached = _cached(here, node, constants, outputs)
+        facts = cached.facts() if cached else {}
+        steps[node.id] = Step(name, stage, after, spec, cached.digest if cached else None, facts)
     return list(steps.values())
 
 
@@ -72,8 +75,8 @@ def _constants(context: FlyteContext, node: Node) -> dict[str, Any]:
     }
 
 
-def _cached(context: FlyteContext, node: Node, constants: dict[str, Any], outputs: Outputs) -> str | None:
-    """The digest of the stage's cached artifact; None: the stage or one upstream has to run."""
+def _cached(context: FlyteContext, node: Node, constants: dict[str, Any], outputs: Outputs) -> Artifact | None:
+    """The stage's cached artifact; None: the stage or one upstream has to run."""
     task: StageTask = node.flyte_entity
     if not task.metadata.cache or any(parent not in outputs for parent in node.upstream_nodes):
         return None
@@ -86,7 +89,7 @@ def _cached(context: FlyteContext, node: Node, constants: dict[str, Any], output
     if found is None or not (artifact := _artifact(context, task, found)):
         return None
     outputs[node] = {name: Promise(name, literal) for name, literal in found.literals.items()}
-    return artifact.digest
+    return artifact
 
 
 def _artifact(context: FlyteContext, task: StageTask, found: LiteralMap) -> Artifact | None:

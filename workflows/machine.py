@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from infra.progress import say
 from tasks.convert.load_hf_spec import LoadHFSpec
 from tasks.data.source_spec import HuggingFaceSource, is_path
+from tasks.data.spec import CorpusSpec
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME, accelerator
@@ -166,10 +167,10 @@ def offline_problems(context: RunContext, environment: Mapping[str, str]) -> Ite
 def _of_the_hub(context: RunContext) -> Iterator[tuple[str, str, str]]:
     """(path in the recipe, "model" or "dataset", name) of what the stages on this machine read from the hub."""
     for path, spec in _here(context).items():
-        source = getattr(spec, "source", None)
         rows = getattr(spec, "huggingface", None)
-        if isinstance(source, HuggingFaceSource) and not is_path(source.name):
-            yield f"{path}.source.name", "dataset", source.name
+        for inner, source in (spec.by_path() if isinstance(spec, CorpusSpec) else {}).items():
+            if isinstance(source, HuggingFaceSource) and not is_path(source.name):
+                yield f"{path}.{inner}.name", "dataset", source.name
         if rows and not is_path(rows.name):
             yield f"{path}.huggingface.name", "dataset", rows.name
         field = "model" if isinstance(spec, LoadHFSpec) else "existing"

@@ -26,6 +26,7 @@ from tasks.spec import Problem, StageSpec
 from workflows.continuous_recipe import recipe_of
 from workflows.costs import Quotes, over_budget, quotes
 from workflows.machine import machine_problems, remarks
+from workflows.planned_sources import PlannedSource, planned_sources
 from workflows.preflight import has_dag
 from workflows.recipe import Recipe, context_of
 from workflows.recipe_error import RecipeError, shown
@@ -48,23 +49,33 @@ class Planned:
     device_memory: float | None = None  # bytes
     hours: float | None = None  # None: not known
     quotes: Quotes | None = None  # None: no placement, runs here
+    sources: tuple[PlannedSource, ...] = ()  # of a pretraining, if the corpus has names for them
 
 
 def plan(recipe: Recipe, context: RunContext, mfu: float) -> Iterator[Planned]:
     """Every stage of the recipe, in topological order."""
     from workflows.dry_run import steps_of  # imports all stages and Flyte: not for an invalid recipe
 
+    tokens: dict[str, int] | None = None  # training tokens of the named sources
     for step in steps_of(recipe):
+        tokens = tokens or step.facts.get("sources") if step.stage == "shards" else tokens
+        sources: tuple[PlannedSource, ...] = ()
+        if isinstance(step.spec, PretrainSpec) and step.spec.mixture and recipe.corpus and not recipe.more_corpora:
+            sources = tuple(planned_sources(recipe.corpus, step.spec, tokens))
         placement, base = step.spec.placement, need(context, step.spec)
         quoted = quotes(placement, base, mfu) if placement else None
         place = _place(step.spec, context, quoted) if base else None
         if base is None or place is None:
-            yield Planned(step.name, step.stage, step.spec, step.after, step.cached, base, quotes=quoted)
+            yield Planned(
+                step.name, step.stage, step.spec, step.after, step.cached, base, quotes=quoted, sources=sources
+            )
             continue
         needed = need(context, step.spec, place.kernels, place.capacity)
         hours = base.hours(BY_NAME.get(place.name), mfu)
         device = (place.name, place.capacity)
-        yield Planned(step.name, step.stage, step.spec, step.after, step.cached, needed, *device, hours, quoted)
+        yield Planned(
+            step.name, step.stage, step.spec, step.after, step.cached, needed, *device, hours, quoted, sources
+        )
 
 
 def _place(spec: StageSpec, context: RunContext, quoted: Quotes | None) -> Place | None:
@@ -113,6 +124,8 @@ def _takes(step: Planned, mfu: float) -> Iterator[tuple[str, str]]:
         batch = _short(spec.global_batch * spec.sequence_length)
         tokens = f"{_short(needed.tokens)}, {ratio}; {spec.steps:,} steps of {batch}"
     yield "tokens", tokens
+    for number, source in enumerate(step.sources):
+        yield "sources" * (number == 0), source.text()
     yield "arithmetic", f"{needed.flops / needed.tokens / 1e9:.3g} GFLOP per token, {needed.flops:.2e} FLOP in total"
     if isinstance(spec, PretrainSpec):
         yield "layout", f"{spec.layout.name()}: {spec.layout.nodes} x {spec.layout.processes} processes"

@@ -152,6 +152,10 @@ def _data_sets(context: RunContext) -> list[Problem]:
     if more and "pretrain" not in context:
         allowed = "none without pretraining: add `pretrain:` or leave them out"
         return [Problem("more_corpora", f"{more} corpora", allowed)]
+    named = [number for number, corpus in enumerate(context.specs.get("more_corpora", ())) if corpus.sources]
+    if named:
+        allowed = "one source each: move its sources into corpus.sources, which have weights and one tokenizer too"
+        return [Problem(f"more_corpora.{number}.sources", "on", allowed) for number in named]
     weights = context.specs["pretrain"].data_weights if "pretrain" in context.specs else None
     if weights is None or len(weights) == 1 + more:
         return []

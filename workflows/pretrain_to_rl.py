@@ -50,7 +50,7 @@ def dag(recipe: Recipe) -> Report:
         results |= {f"shards_{number}": other for number, other in enumerate(more_shards, 2)}
     if recipe.pretrain:
         start = [import_hf(spec=recipe.init_from.as_found())] if recipe.init_from else []
-        checkpoint = pretrain(spec=recipe.pretrain, data=shards, more=more_shards, start=start, resume=[])
+        checkpoint = pretrain(spec=recipe.pretraining(), data=shards, more=more_shards, start=start, resume=[])
         sources["pretrain"] = checkpoint
 
     def keep(model: HFModel) -> HFModel:

@@ -14,6 +14,7 @@ from tasks.convert.load_hf_spec import LoadHFSpec
 from tasks.convert.spec import ConvertSpec
 from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
 from tasks.evaluate.spec import EvaluateSpec
+from tasks.pretrain.mixture import SourceShare
 from tasks.pretrain.spec import PretrainSpec
 from tasks.publish.spec import PublishSpec
 from tasks.rows.spec import RowsSpec
@@ -63,6 +64,16 @@ class Recipe(Spec):
     def settings(self) -> dict[str, Any]:
         """The fields that differ from their defaults: a shorter recipe that means the same."""
         return self.model_dump(mode="json", exclude_defaults=True)
+
+    def pretraining(self) -> PretrainSpec | None:
+        """The spec of the pretraining, with the shares of the corpus's named sources."""
+        if not self.pretrain or not self.corpus or not self.corpus.sources:
+            return self.pretrain
+        shares = {
+            name: SourceShare(weight=source.weight, epochs=source.epochs)
+            for name, source in self.corpus.sources.items()
+        }
+        return self.pretrain.model_copy(update={"mixture": shares})
 
     @model_validator(mode="wrap")
     @classmethod

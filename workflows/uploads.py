@@ -45,6 +45,9 @@ def local_paths(context: RunContext, shared: str) -> list[LocalPath]:
     """The recipe's paths to local files, except those in the folder that the cluster's pods share."""
     specs: dict[str, Any] = {}
     for path, spec in context.stages().items():
+        if named := getattr(spec, "sources", None):
+            specs |= {f"{path}.sources.{name}.": source for name, source in named.items()}
+            continue
         inner = next((name for name in INNER if getattr(spec, name, None)), None)
         specs |= {f"{path}.{inner}.": getattr(spec, inner)} if inner else {f"{path}.": spec}
     return list(_paths(specs, shared))

@@ -1,11 +1,13 @@
 """Read and write a corpus: documents in Parquet files, split into train and held-out by their content.
 
     train-00000.parquet …, held_out-00000.parquet …    columns id, source, text (strings)
+    train-web-00000.parquet …, train-books-00000.parquet …    the train split of a corpus with named sources
 
 A row group has about 1 MiB of text and is the unit of parallel work downstream. The same documents in the same order
 give the same bytes on every machine.
 """
 
+import re
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -61,6 +63,11 @@ def split_of(document_id: str, held_out: float) -> Split:
     return "held_out" if int(document_id[:16], 16) < held_out * 2**64 else "train"
 
 
+def stem(split: Split, source: str | None) -> str:
+    """How the files of a split begin, or of a named source's part of it."""
+    return f"{split}-{source}" if source else split
+
+
 def read_documents(corpus_dir: Path, split: Split) -> Iterator[Document]:
     """A split's documents, in order, with about 1 MiB of text in memory at a time."""
     for group in row_groups(corpus_dir, split):
@@ -89,9 +96,10 @@ def _files(corpus_dir: Path, split: Split) -> list[Path]:
     return sorted(corpus_dir.glob(f"{split}-*.parquet"))
 
 
-def row_groups(corpus_dir: Path, split: Split) -> list[RowGroup]:
-    """A split's row groups, in order. Only reads the files' footers."""
-    paths = _files(corpus_dir, split)
+def row_groups(corpus_dir: Path, split: Split, source: str | None = None) -> list[RowGroup]:
+    """A split's row groups, in order, or those of one named source. Only reads the files' footers."""
+    named = re.compile(rf"{stem(split, source)}-\d{{5}}\.parquet")
+    paths = [path for path in _files(corpus_dir, split) if source is None or named.fullmatch(path.name)]
     return [RowGroup(path, index) for path in paths for index in range(pq.read_metadata(path).num_row_groups)]
 
 
@@ -103,10 +111,12 @@ def read_row_group(group: RowGroup) -> list[Document]:
 
 @dataclass
 class SplitWriter:
-    """Writes one split's documents to `<split>-00000.parquet`, `<split>-00001.parquet`, …"""
+    """Writes one split's documents to `<split>-00000.parquet`, `<split>-00001.parquet`, …; with a named source, its
+    part of them to `<split>-<source>-00000.parquet`, …"""
 
     directory: Path
     split: Split
+    source: str | None = None
     documents: int = 0
     bytes: int = 0  # of UTF-8 text
     _rows: list[Document] = field(default_factory=list)
@@ -132,7 +142,7 @@ class SplitWriter:
         if not self._rows:
             return
         if self._writer is None:
-            path = self.directory / f"{self.split}-{self._files:05}.parquet"
+            path = self.directory / f"{stem(self.split, self.source)}-{self._files:05}.parquet"
             self._writer = pq.ParquetWriter(path, _SCHEMA, compression="zstd", use_dictionary=False)
             self._files += 1
         columns = [[getattr(row, name) for row in self._rows] for name in _SCHEMA.names]

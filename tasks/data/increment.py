@@ -58,7 +58,7 @@ def _compare(job: Job, spec: CorpusSpec, known: Known, counts: Counts) -> Change
     found: dict[str, str] = {}
     added: set[str] = set()
     pending = SplitWriter(job.work, "train")
-    for raw in read_with_progress(job, spec):
+    for raw in read_with_progress(job, spec.source):
         identity = document_id(raw.text)
         if known.names.get(raw.source) == identity:
             unmoved.add(identity)

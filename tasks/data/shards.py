@@ -1,11 +1,13 @@
-"""The engine that tokenizes a corpus into Megatron's `.bin/.idx`: `train` and `held_out`.
+"""The engine that tokenizes a corpus into Megatron's `.bin/.idx`: `train`, or `train-<source>` for each named source,
+and `held_out`.
 
 Each document is one sequence that ends with the end-of-text token. Documents keep the corpus's order, so the result
 does not depend on the number of workers. Twice a second the engine syncs its files and records their sizes and
 digests; a restarted run verifies the files, truncates them to the recorded sizes and continues.
 
 Facts: `tokens` (train) and `held_out_tokens` include end-of-text tokens; `held_out_bytes` is the UTF-8 size of the
-held-out documents; `vocab_size`, `eos_id` (the end-of-text token) and `tokenizer_digest` are the tokenizer's.
+held-out documents; `vocab_size`, `eos_id` (the end-of-text token) and `tokenizer_digest` are the tokenizer's;
+`sources` has the training tokens of each named source.
 """
 
 import json
@@ -19,7 +21,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from infra.durable import write_json
-from tasks.data.documents import SPLITS, Split, row_groups
+from tasks.data.documents import Split, row_groups, stem
 from tasks.data.encode import Encoded, encode_in_order, worker_pool
 from tasks.data.indexed_dataset import token_dtype, write_index
 from tasks.data.spec import ShardsSpec
@@ -101,28 +103,33 @@ def work(job: Job) -> None:
     documents, about = read_manifest(corpus).facts, read_manifest(tokenizer)
     vocab_size, eos_id = about.facts["vocab_size"], about.facts["eos_id"]
     dtype = token_dtype(vocab_size)
-    shards = {split: _shard(job, split) for split in SPLITS}
+    named = sorted(documents.get("sources", {}))
+    parts: list[tuple[Split, str | None]] = [*(("train", name) for name in named or [None]), ("held_out", None)]
+    shards = {stem(*part): _shard(job, stem(*part)) for part in parts}
     if not any(shard.note.exists() for shard in shards.values()):
         remove(job.output)
     job.output.mkdir(parents=True, exist_ok=True)
 
     total_mb = (documents["bytes"] + documents["held_out_bytes"]) / 1e6
-    written: dict[Split, Written] = {}
+    written: dict[str, Written] = {}
     with worker_pool(tokenizer, eos_id, dtype) as pool:
-        for split, shard in shards.items():
+        for (split, source), (name, shard) in zip(parts, shards.items(), strict=True):
             before = sum(done.text_bytes for done in written.values())
-            start = written[split] = shard.written()
-            encoded = encode_in_order(pool, row_groups(corpus, split)[start.groups :])
-            for written[split] in shard.append(start, encoded):
-                job.progress((before + written[split].text_bytes) / 1e6, total_mb, "MB")
+            start = written[name] = shard.written()
+            encoded = encode_in_order(pool, row_groups(corpus, split, source)[start.groups :])
+            for written[name] in shard.append(start, encoded):
+                job.progress((before + written[name].text_bytes) / 1e6, total_mb, "MB")
             write_index(shard.index, shard.lengths, dtype)
+    tokens = {name: done.id_bytes // dtype.itemsize for name, done in written.items()}
+    held_out_tokens = tokens.pop("held_out")
     job.finish(
-        tokens=written["train"].id_bytes // dtype.itemsize,
-        held_out_tokens=written["held_out"].id_bytes // dtype.itemsize,
+        tokens=sum(tokens.values()),
+        held_out_tokens=held_out_tokens,
         held_out_bytes=written["held_out"].text_bytes,
         vocab_size=vocab_size,
         eos_id=eos_id,
         tokenizer_digest=about.digest,
+        **({"sources": {name: tokens[stem("train", name)] for name in named}} if named else {}),
     )
     shutil.rmtree(job.work)
 
@@ -138,12 +145,12 @@ def _hasher(path: Path, size: int) -> blake3:
     return hasher
 
 
-def _shard(job: Job, split: Split) -> Shard:
+def _shard(job: Job, name: str) -> Shard:
     return Shard(
-        ids=job.output / f"{split}.bin",
-        index=job.output / f"{split}.idx",
-        lengths=job.work / f"{split}.lengths",
-        note=job.work / f"{split}.json",
+        ids=job.output / f"{name}.bin",
+        index=job.output / f"{name}.idx",
+        lengths=job.work / f"{name}.lengths",
+        note=job.work / f"{name}.json",
     )
 
 

@@ -33,7 +33,29 @@ _NOT_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", 
 _GENERATED = ("_sysconfigdata", "config-")
 
 
-class _Bounded(Spec):
+class _Source(Spec):
+    """Common fields of all kinds. They say how much of a source is trained on, not what it is: with other weights the
+    corpus is the same."""
+
+    weight: float | None = Field(
+        None,
+        gt=0,
+        le=1e9,
+        description="under `sources`: its share of the training tokens, relative to the others' weights; null for all "
+        "sources: their size in tokens",
+        json_schema_extra={"identity": False},
+    )
+    epochs: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="under `sources`: how often its text may be repeated; a weight that needs more epochs is an error "
+        "before training. null: any number",
+        json_schema_extra={"identity": False},
+    )
+
+
+class _Bounded(_Source):
     """Common fields of sources whose documents can have any size."""
 
     max_document_mb: float = Field(
@@ -49,7 +71,7 @@ class _Bounded(Spec):
         return int(self.max_document_mb * 1e6)
 
 
-class StdlibSource(Spec):
+class StdlibSource(_Source):
     """The Python standard library of the running interpreter, without its tests: ~11 MB of code."""
 
     kind: Literal["stdlib"] = "stdlib"
@@ -132,11 +154,22 @@ class FilesSource(_OnDisk):
     suffixes = TEXT_SUFFIXES
 
 
-class JsonlSource(_OnDisk):
+class _Records(_OnDisk):
+    """Common fields of sources whose files have many documents."""
+
+    text_field: str = Field("text", min_length=1, description="the field or column with the document")
+    on_broken: Literal["stop", "skip"] = Field(
+        "stop",
+        description="a file that is damaged, truncated or not in its format: stop with an error, or skip the rest of "
+        "it and count it",
+        json_schema_extra={"identity": False},  # an error or not; a repaired file is another state
+    )
+
+
+class JsonlSource(_Records):
     """JSON Lines: each line is a JSON object, with the document in one field."""
 
     kind: Literal["jsonl"] = "jsonl"
-    text_field: str = Field("text", min_length=1, description="the field with the document")
 
     suffixes = JSONL_SUFFIXES
 
@@ -154,11 +187,10 @@ class JsonlSource(_OnDisk):
         return _without_field(self.text_field, list(record), first.place)
 
 
-class ParquetSource(_OnDisk):
+class ParquetSource(_Records):
     """Parquet: each row is a document, with its text in one column."""
 
     kind: Literal["parquet"] = "parquet"
-    text_field: str = Field("text", min_length=1, description="the column with the document")
 
     suffixes = PARQUET_SUFFIXES
 

@@ -7,6 +7,7 @@ with "surrogatepass", which yields invalid UTF-8.
 import io
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,6 +38,10 @@ PAGES_BYTES = 1 << 20  # of a column read at a time
 AnySource = StdlibSource | FilesSource | JsonlSource | ParquetSource | HuggingFaceSource | FunctionSource
 
 
+class BrokenFile(StageError):
+    """A file is damaged, truncated or not in its format."""
+
+
 @dataclass(frozen=True)
 class Raw:
     """One document as found in the source."""
@@ -46,17 +51,18 @@ class Raw:
     done: float  # fraction of the source that has been read; 0 if unknown
 
 
-def read_source(source: AnySource) -> Iterator[Raw]:
-    """The source's documents in a fixed order. Raises StageError, OSError."""
+def read_source(source: AnySource, broken: list[str] | None = None) -> Iterator[Raw]:
+    """The source's documents in a fixed order. With `on_broken: skip` and a list `broken`, what is wrong with each
+    broken file is added to it, and the documents before the damage are kept. Raises StageError, OSError."""
     match source:
         case StdlibSource():
             return _read_files(source.files(), int(LARGEST_MB * 1e6))
         case FilesSource():
             return _read_files(source.files(), source.max_bytes())
         case JsonlSource():
-            return _read_jsonl(source)
+            return _read_jsonl(source, broken)
         case ParquetSource():
-            return _read_parquet(source)
+            return _read_parquet(source, broken)
         case HuggingFaceSource():
             return _read_hugging_face(source)
         case FunctionSource():
@@ -103,27 +109,41 @@ def _read_files(files: list[File], most: int) -> Iterator[Raw]:
         yield Raw(source.name, text, min(1.0, done / total))
 
 
-def _read_jsonl(source: JsonlSource) -> Iterator[Raw]:
+@contextmanager
+def _skipping(source: JsonlSource | ParquetSource, broken: list[str] | None) -> Iterator[None]:
+    """Note a broken file instead of raising, if the source says so and the reader counts them."""
+    try:
+        yield
+    except BrokenFile as error:
+        if source.on_broken == "stop" or broken is None:
+            raise
+        broken.append(str(error))
+
+
+def _read_jsonl(source: JsonlSource, broken: list[str] | None) -> Iterator[Raw]:
     files = source.files()
     total = sum(file.size for file in files) or 1
     before = 0
     for item in files:
-        name, path = item.name, item.place
-        with item.open() as file:
-            for number, line in _lines(path, file, source.max_bytes()):
+        with _skipping(source, broken), item.open() as file:
+            for number, line in _lines(item.place, file, source.max_bytes()):
                 done = min(1.0, (before + file.tell()) / total)
-                try:
-                    record = _record(path, number, line)
-                except UnicodeDecodeError:
-                    yield Raw(f"{name}#{number}", line, done)
-                    continue
-                if source.text_field not in record:
-                    raise StageError(
-                        f"{path}, line {number}: no field {source.text_field!r}; it has {listed(list(record))}. "
-                        "Set text_field, or remove the file."
-                    )
-                yield Raw(f"{name}#{number}", _encoded(record[source.text_field], f"{path}, line {number}"), done)
+                yield Raw(f"{item.name}#{number}", _line_text(source, item.place, number, line), done)
         before += item.size
+
+
+def _line_text(source: JsonlSource, path: str, number: int, line: bytes) -> bytes:
+    """The document of a line; the line itself if it is not UTF-8."""
+    try:
+        record = _record(path, number, line)
+    except UnicodeDecodeError:
+        return line
+    if source.text_field not in record:
+        raise StageError(
+            f"{path}, line {number}: no field {source.text_field!r}; it has {listed(list(record))}. "
+            "Set text_field, or remove the file."
+        )
+    return _encoded(record[source.text_field], f"{path}, line {number}")
 
 
 def _lines(path: str, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]:
@@ -138,9 +158,9 @@ def _lines(path: str, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]
         try:
             line = stream.readline(most + 2)  # the line's end does not count
         except (OSError, pa.ArrowException) as error:
-            raise StageError(
-                f"{path}, after line {number}: damaged or truncated ({error}); download it again"
-            ) from error
+            where = f"{path}, after line {number}"
+            message = f"{where}: damaged or truncated ({error}); download it again, or set on_broken: skip"
+            raise BrokenFile(message) from error
         if not line:
             return
         number += 1
@@ -156,9 +176,9 @@ def _record(path: str, number: int, line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise
     except (ValueError, RecursionError) as error:  # ValueError: also integers with too many digits
-        raise StageError(f"{path}, line {number}: not JSON ({error}); fix it or remove the file") from error
+        raise BrokenFile(f"{path}, line {number}: not JSON ({error}); fix it or remove the file") from error
     if not isinstance(record, dict):
-        raise StageError(f"{path}, line {number}: must be a JSON object, not {type(record).__name__}")
+        raise BrokenFile(f"{path}, line {number}: must be a JSON object, not {type(record).__name__}")
     return record
 
 
@@ -181,18 +201,25 @@ def _encoded(text: Any, where: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _read_parquet(source: ParquetSource) -> Iterator[Raw]:
+def _read_parquet(source: ParquetSource, broken: list[str] | None) -> Iterator[Raw]:
     files = source.files()
     total = sum(file.size for file in files) or 1
     before = 0
-    try:
-        for item in files:
+    for item in files:
+        with _skipping(source, broken), _as_broken(item):
             texts = _parquet_texts(item, source.text_field, source.max_bytes())
             for row, (text, done) in enumerate(texts):
                 yield Raw(f"{item.name}#{row}", text, min(1.0, (before + done * item.size) / total))
-            before += item.size
+        before += item.size
+
+
+@contextmanager
+def _as_broken(item: File) -> Iterator[None]:
+    try:
+        yield
     except pa.ArrowInvalid as error:
-        raise StageError(f"{source.path}: not readable as Parquet ({error}); download the file again") from error
+        message = f"{item.place}: not readable as Parquet ({error}); download it again, or set on_broken: skip"
+        raise BrokenFile(message) from error
 
 
 def _parquet_texts(source: File, column: str, most: int) -> Iterator[tuple[bytes, float]]:

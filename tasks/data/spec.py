@@ -8,6 +8,7 @@ from pydantic import Field
 
 from infra.placement.address import File, bring, digest_of, files_in, find, selected, state_of
 from infra.placement.storage import StorageError, is_bucket
+from tasks.data.curate_spec import CurateStep
 from tasks.data.source_spec import (
     FilesSource,
     FunctionSource,
@@ -30,10 +31,28 @@ Source = Annotated[
 ]
 
 
+SourceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+MOST_SOURCES = 100  # each is a data set of Megatron's, whose index building slows down with more than 200
+
+
 class CorpusSpec(StageSpec):
-    """Documents from one source, without exact duplicates, split by content."""
+    """Documents from one source or several, without exact duplicates, split by content."""
 
     source: Source = Field(StdlibSource(), description="where the documents come from; `kind` selects one of six types")
+    sources: dict[SourceName, Source] = Field(
+        {},
+        max_length=MOST_SOURCES,
+        description="several sources by name, instead of `source`; each has the fields of its kind. They are read in "
+        "the order of their names: of a text that is in several, the first counts",
+        json_schema_extra={"identity": "if set"},
+    )
+    curate: list[CurateStep] = Field(
+        [],
+        max_length=100,
+        description="steps that drop documents or mask personal data in them, in this order; before exact duplicates "
+        "are dropped",
+        json_schema_extra={"identity": "if set"},
+    )
     held_out: float = Field(
         0.05, gt=0, lt=0.5, description="fraction of documents held out for evaluation, chosen by content hash"
     )
@@ -41,18 +60,45 @@ class CorpusSpec(StageSpec):
         None, description="state of the source at the start of the run; filled in by Baton, see `as_found`"
     )
 
+    def by_name(self) -> dict[str | None, Source]:
+        """The sources in the order in which they are read; a single one has no name."""
+        return dict(sorted(self.sources.items())) if self.sources else {None: self.source}
+
+    def by_path(self) -> dict[str, Source]:
+        """The sources by their path in the spec: "source", or "sources.web"."""
+        return {f"sources.{name}" if name else "source": source for name, source in self.by_name().items()}
+
+    def problems(self) -> list[Problem]:
+        found = []
+        if self.sources and self.source != StdlibSource():
+            allowed = f"only one of source and sources; move it into sources, beside {', '.join(self.sources)}"
+            found.append(Problem("source", self.source.kind, allowed))
+        for name in ("weight", "epochs"):
+            if (value := getattr(self.source, name)) is not None:
+                allowed = "only for sources with a name, under `sources`; a single source is all of the corpus"
+                found.append(Problem(f"source.{name}", value, allowed))
+        unweighted = [name for name, source in self.sources.items() if source.weight is None]
+        if 0 < len(unweighted) < len(self.sources):
+            allowed = "a weight, as the other sources have, or none for all (then by size)"
+            found += [Problem(f"sources.{name}.weight", None, allowed) for name in unweighted]
+        for number, step in enumerate(self.curate):
+            found += [problem.under(f"curate.{number}") for problem in step.problems()]
+        return found
+
     def missing(self) -> list[Problem]:
-        """What the source lacks on this machine, from a cheap check."""
-        return [problem.under("source") for problem in self.source.missing()]
+        """What the sources lack on this machine, from a cheap check."""
+        found = [problem.under(path) for path, source in self.by_path().items() for problem in source.missing()]
+        for number, step in enumerate(self.curate):
+            found += [problem.under(f"curate.{number}.function") for problem in step.missing()]
+        return found
 
     def as_found(self, *, ask_hub: bool = False) -> "CorpusSpec":
-        """This spec with the source's current state: its files' names, sizes and modification times, or the
+        """This spec with the sources' current state: their files' names, sizes and modification times, or the
         interpreter's version. So changed files give a new corpus instead of a stale cache hit. With `ask_hub`, a hub
         dataset's state is its newest commit. Raises Stopped."""
-        state = self.source.state()
-        if ask_hub and not state and isinstance(self.source, HuggingFaceSource) and not is_bucket(self.source.name):
-            state = self.source.commit()
-        return self.model_copy(update={"state": state, "source": self.source.as_found()})
+        states = {name: _state(source, ask_hub) for name, source in self.by_name().items()}
+        state = states[None] if None in states else "; ".join(f"{name}: {state}" for name, state in states.items())
+        return super().as_found().model_copy(update={"state": state})
 
 
 class TokenizerSpec(StageSpec):
@@ -70,6 +116,13 @@ class TokenizerSpec(StageSpec):
         description="use an existing Hugging Face tokenizer instead: its folder, address, or hub name",
     )
     min_frequency: int = Field(2, ge=1, description="number of occurrences a pair needs to be merged (training only)")
+    sample_mb: float = Field(
+        512.0,
+        gt=0,
+        le=100_000,
+        description="MB of text to train on, about: a sample by content hash; all text if there is less",
+        json_schema_extra={"identity": "if set"},
+    )
     state: str | None = Field(
         None, description="state of an existing folder at the start of the run; filled in by Baton, see `as_found`"
     )
@@ -142,6 +195,13 @@ class GatherSpec(StageSpec):
     """Several corpora merged into one."""
 
     train: bool = Field(True, description="include the train split, not only the held-out one")
+
+
+def _state(source: Source, ask_hub: bool) -> str:
+    state = source.state()
+    if ask_hub and not state and isinstance(source, HuggingFaceSource) and not is_bucket(source.name):
+        return source.commit()
+    return state
 
 
 def _ids(vocabulary: dict[str, int] | list[object]) -> list[int]:

@@ -8,7 +8,7 @@ from tasks.data.spec import CorpusSpec, GatherSpec, ShardsSpec, TokenizerSpec
 from tasks.stage import run, stage
 
 CORPUS = Engine("corpus", "tasks.data.corpus", version="1")
-TOKENIZER = Engine("tokenizer", "tasks.data.tokenizer", version="1")
+TOKENIZER = Engine("tokenizer", "tasks.data.tokenizer", version="2")
 SHARDS = Engine("shards", "tasks.data.shards", version="2")
 INCREMENT = Engine("increment", "tasks.data.increment", version="1")
 GATHER = Engine("gather", "tasks.data.gather", version="1")

@@ -4,6 +4,10 @@ output loads with `transformers.AutoTokenizer.from_pretrained`.
 Tokens never span the boundaries of the pattern below. Line ends and indentation are separate from words, so that the
 tokens of a prompt that ends after a newline and the line's indentation are a prefix of the tokens of prompt and
 completion: the model never encounters a token boundary that training did not have.
+
+Of a train split larger than `sample_mb`, a sample is used, since BPE training gains little from more text and its
+memory grows with the number of distinct words. Documents are chosen by their content hash: the sample has the same
+share of every source, and does not depend on the documents' order.
 """
 
 from collections.abc import Iterator
@@ -14,7 +18,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as FastTokenizer
 
 from infra.durable import write_json
-from tasks.data.documents import read_documents
+from tasks.data.documents import read_documents, read_row_group, row_groups
 from tasks.data.spec import SPECIAL_TOKENS, TokenizerSpec
 from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest
@@ -61,14 +65,14 @@ def work(job: Job) -> None:
         eos_id, pad_id = _copy(spec.existing, str(spec.folder() or spec.existing), job.output)
     else:
         assert spec.vocab_size is not None  # problems() requires one of the two
-        eos_id, pad_id = _train(job, spec.vocab_size, spec.min_frequency, corpus)
+        eos_id, pad_id = _train(job, spec, spec.vocab_size, corpus)
     tokenizer = FastTokenizer.from_file(str(job.output / "tokenizer.json"))
     _write_sample(job, tokenizer, corpus)
     # the embedding needs a row for the highest id, even if lower ids are unused
     job.finish(vocab_size=max(tokenizer.get_vocab().values()) + 1, eos_id=eos_id, pad_id=pad_id)
 
 
-def _train(job: Job, vocab_size: int, min_frequency: int, corpus: Path) -> tuple[int, int]:
+def _train(job: Job, spec: TokenizerSpec, vocab_size: int, corpus: Path) -> tuple[int, int]:
     """Train on the train split and write the folder; returns the ids of the end-of-text and padding tokens. Raises
     StageError."""
     if not read_manifest(corpus).facts["documents"]:
@@ -76,16 +80,16 @@ def _train(job: Job, vocab_size: int, min_frequency: int, corpus: Path) -> tuple
     bpe = untrained()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        min_frequency=min_frequency,
+        min_frequency=spec.min_frequency,
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    bpe.train_from_iterator(_texts(job, corpus), trainer)
+    bpe.train_from_iterator(sample_of(job, corpus, spec.sample_mb), trainer)
     if bpe.get_vocab_size() < vocab_size:
         raise StageError(
             f"vocab_size={vocab_size}: the corpus only has pairs for {bpe.get_vocab_size()} entries; "
-            f"use that size, add text, or lower min_frequency ({min_frequency})"
+            f"use that size, add text (sample_mb is {spec.sample_mb:g}), or lower min_frequency ({spec.min_frequency})"
         )
     bpe.save(str(job.output / "tokenizer.json"))
     write_json(job.output / "tokenizer_config.json", CONFIG)
@@ -106,13 +110,21 @@ def untrained() -> FastTokenizer:
     return bpe
 
 
-def _texts(job: Job, corpus: Path) -> Iterator[str]:
-    total = read_manifest(corpus).facts["bytes"] / 1e6
-    seen = 0.0
-    for item in read_documents(corpus, "train"):
-        yield item.text
-        seen += len(item.text) / 1e6
-        job.progress(min(seen, total), total, "MB")
+def sample_of(job: Job, corpus: Path, sample_mb: float) -> Iterator[list[str]]:
+    """The sample of the train split, a row group (about 1 MiB of text) at a time: fed one by one, with progress after
+    each, the library would mostly wait."""
+    total_mb = read_manifest(corpus).facts["bytes"] / 1e6
+    groups = row_groups(corpus, "train")
+    for number, group in enumerate(groups, start=1):
+        yield [item.text for item in read_row_group(group) if in_sample(item.id, sample_mb / total_mb)]
+        read_mb = min(sample_mb, total_mb) * number / len(groups)
+        job.progress(read_mb, min(sample_mb, total_mb), "MB")
+
+
+def in_sample(document_id: str, share: float) -> bool:
+    """Whether a document belongs to a sample of this share of all documents. A larger sample has every document of a
+    smaller one. Uses other digits of the id than the split."""
+    return int(document_id[16:32], 16) < share * 2**64
 
 
 def _copy(name: str, where: str, output: Path) -> tuple[int, int]:

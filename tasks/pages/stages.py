@@ -15,6 +15,7 @@ from tasks.pages.scores import score_bars, score_table, set_table
 from tasks.pages.source import Source
 from tasks.pages.training import training_curves
 
+MOST_BROKEN = 20  # files that are named
 MOST_ROWS = 400  # of a mapping table
 
 
@@ -38,12 +39,48 @@ def _corpus(source: Source) -> list[Block]:
         ["held out", number(facts["held_out_documents"]), size(facts["held_out_bytes"])],
     ]
     left_out = ", ".join(f"{number(facts[name])} {words(name)}" for name in ("duplicates", "empty", "invalid_utf8"))
+    if broken := source.record_json("broken.json"):
+        left_out += f"; the rest of {number(len(broken))} broken files: {'; '.join(broken[:MOST_BROKEN])}"
     blocks: list[Block] = [Table("Documents", ["split", "documents", "text"], split)]
     blocks.append(Text(f"Left out: {left_out}.", "quiet"))
-    blocks += _changes(source)
+    blocks += [*_sources(source), *_curation(source), *_changes(source)]
     documents = source.record_json("samples.json") or []
     excerpts: list[Block] = [Code(document["text"], document["source"]) for document in documents]
     return [*blocks, Fold("Held-out documents (excerpts)", excerpts)] if excerpts else blocks
+
+
+def _sources(source: Source) -> list[Block]:
+    """The size of each named source, if there are any."""
+    rows: list[list[Cell]] = [
+        [name, number(of["documents"]), size(of["bytes"]), number(of["held_out_documents"]), size(of["held_out_bytes"])]
+        for name, of in source.manifest.facts.get("sources", {}).items()
+    ]
+    head = ["source", "train documents", "text", "held out", "text"]
+    return [Table("Sources", head, rows)] if rows else []
+
+
+def _curation(source: Source) -> list[Block]:
+    """What each step of the curation did to each source, and samples of what it dropped."""
+    found = source.record_json("curation.json")
+    if found is None:
+        return []
+    counts = [(step, name, of) for step, sources in found["steps"].items() for name, of in sources.items()]
+    rows: list[list[Cell]] = []
+    excerpts: list[Block] = []
+    for step, name, of in counts:
+        reasons = sorted(of["reasons"].items(), key=lambda item: (-item[1], item[0]))
+        dropped = share(of["dropped"] / max(1, of["documents"]))
+        why = ", ".join(f"{reason} {number(times)}" for reason, times in reasons)
+        sizes = [number(of["documents"]), number(of["dropped"]), dropped, size(of["dropped_bytes"])]
+        rows.append([step, name, *sizes, number(of["changed"]), why])
+        excerpts += [
+            Code(sample["text"], f"{step}: {reason}, {sample['source']}")
+            for reason, _ in reasons
+            for sample in of["samples"][reason]
+        ]
+    head = ["step", "source", "documents", "dropped", "share", "text", "changed", "reasons"]
+    blocks: list[Block] = [Table("Curation", head, rows, "llrrrrrl")]
+    return [*blocks, Fold("Dropped documents (excerpts)", excerpts)] if excerpts else blocks
 
 
 def _rows(source: Source) -> list[Block]:

@@ -20,6 +20,7 @@ from torch import Tensor
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, read_manifest, remove, verify, write_manifest
 from tasks.pretrain.megatron import CUDA, DEVICE
+from tasks.pretrain.mixture import parts_of
 from tasks.pretrain.spec import PretrainSpec
 
 # isort: split
@@ -100,7 +101,8 @@ def index_cache(folder: Path) -> Iterator[Path]:
 def build_datasets(spec: PretrainSpec, data: list[Path], vocab_size: int, cache: Path) -> tuple[Samples, Samples]:
     """(train, held-out) of tokenized data sets. Training blends all of them; held-out sequences are from the first
     only, so that runs with different blends are comparable. The shuffled index is cached in `cache`. Raises StageError
-    if the data sets are empty or were tokenized differently."""
+    if the data sets are empty or were tokenized differently, or if a source would be repeated more often than it may
+    be."""
     facts = [read_manifest(folder).facts for folder in data]
     weights = spec.data_weights or [float(fact["tokens"]) for fact in facts]
     _check(weights, data, facts)
@@ -116,7 +118,10 @@ def build_datasets(spec: PretrainSpec, data: list[Path], vocab_size: int, cache:
         create_attention_mask=False,
     )
     samples = spec.samples_at(spec.steps)
-    blend = [(folder / "train", weight) for folder, weight in zip(data, weights, strict=True) if weight > 0]
+    parts = parts_of(dict(zip(data, facts, strict=True)), weights, spec.mixture)
+    if wrong := [message for part in parts if (message := part.too_many_epochs(samples * spec.sequence_length))]:
+        raise StageError("\n".join(wrong))
+    blend = [(part.prefix, part.weight) for part in parts]
     train = _blended(blend, samples, read) if len(blend) > 1 else read(blend[0][0], samples)
     return train, read(data[0] / "held_out", spec.validation_sequences)
 

@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from tasks.pretrain.layout import Layout, nearest
+from tasks.pretrain.mixture import SourceShare
 from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.spec import Problem, Spec, StageSpec, not_identity
@@ -82,6 +83,11 @@ class PretrainSpec(StageSpec):
         None,
         description="Weights of the data sets, 0 or more each: the corpus first, then more_corpora; default: their "
         "size in tokens. A data set that is too small for its weight is repeated",
+    )
+    mixture: dict[str, SourceShare] = Field(
+        {},
+        description="Shares of the corpus's named sources; filled in by Baton from corpus.sources",
+        json_schema_extra={"identity": "if set"},
     )
     mask_documents: bool = Field(False, description="Mask attention at document boundaries; positions are not reset")
     anomalies: AnomalySpec = Field(AnomalySpec(), description="NaN, Inf and loss spikes")

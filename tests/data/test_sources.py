@@ -211,7 +211,7 @@ def test_a_compressed_file_that_was_cut_short_is_refused(tmp_path: Path, suffix:
     data = lines(*({"text": str(number**9)} for number in range(5000)))
     whole = gzip.compress(data) if suffix == "gz" else pa.Codec("zstd").compress(data, asbytes=True)
     (tmp_path / f"x.jsonl.{suffix}").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(StageError, match="damaged or truncated"):
+    with pytest.raises(StageError, match=r"damaged or truncated"):
         found(JsonlSource(path=str(tmp_path)))
 
 
@@ -298,3 +298,25 @@ def test_progress_runs_from_nothing_to_everything(tmp_path: Path) -> None:
     assert done == sorted(done)
     assert 0 <= done[0] < 1
     assert done[-1] == 1
+
+
+def test_a_broken_file_is_skipped_by_choice_and_counted(tmp_path: Path) -> None:
+    whole = gzip.compress(lines(*({"text": f"{number} {'x' * number}"} for number in range(2000))))
+    (tmp_path / "a.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "b.jsonl").write_bytes(b"not json\n")
+    (tmp_path / "c.jsonl").write_bytes(lines({"text": "fine"}))
+    broken: list[str] = []
+    found = [raw.text for raw in read_source(JsonlSource(path=str(tmp_path), on_broken="skip"), broken)]
+    assert found[-1] == b"fine"
+    assert ["a.jsonl.gz, after line" in broken[0], "b.jsonl, line 1: not JSON" in broken[1]] == [True, True]
+    with pytest.raises(StageError, match=r"damaged or truncated .* or set on_broken: skip"):
+        list(read_source(JsonlSource(path=str(tmp_path))))
+
+
+def test_a_broken_parquet_file_is_skipped_by_choice(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
+    pq.write_table(pa.table({"text": ["fine"]}), tmp_path / "b.parquet")
+    broken: list[str] = []
+    source = ParquetSource(path=str(tmp_path), on_broken="skip")
+    assert [raw.text for raw in read_source(source, broken)] == [b"fine"]
+    assert len(broken) == 1

@@ -11,8 +11,10 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config
 
-from tasks.data.tokenizer import work
+from tasks.data.documents import SplitWriter, read_documents
+from tasks.data.tokenizer import in_sample, work
 from tasks.job import StageError
+from tasks.manifest import write_manifest
 from tests.data.by_hand import digest, facts, new_job
 
 code_lines = st.text(alphabet="abz_ \t(.)=+0123é#'", max_size=20)
@@ -81,6 +83,32 @@ def test_training_again_gives_the_same_digest(tokenizer: Path, corpus: Path, tmp
     job = new_job(tmp_path / "again", "tokenizer", {"vocab_size": 600}, corpus=corpus)
     work(job)
     assert digest(job.output) == digest(tokenizer)
+
+
+def test_a_sample_is_as_large_as_asked_and_part_of_every_larger_one(corpus: Path, tmp_path: Path) -> None:
+    documents = list(read_documents(corpus, "train"))
+    half = [item.id for item in documents if in_sample(item.id, 0.5)]
+    assert {item.id for item in documents if in_sample(item.id, 0.3)} < set(half)
+    assert 0.3 < len(half) / len(documents) < 0.7
+    assert all(in_sample(item.id, 1.0) for item in documents)
+
+
+def test_text_outside_the_sample_does_not_matter(corpus: Path, tmp_path: Path) -> None:
+    spec = {"vocab_size": 600, "sample_mb": facts(corpus)["bytes"] / 2e6}
+    sampled = new_job(tmp_path / "sampled", "tokenizer", spec, corpus=corpus)
+    work(sampled)
+
+    only = tmp_path / "only"
+    only.mkdir()
+    writer = SplitWriter(only, "train")
+    for item in read_documents(corpus, "train"):
+        if in_sample(item.id, 0.5):
+            writer.add(item)
+    writer.close()
+    write_manifest(only, "corpus", {"bytes": writer.bytes, "documents": writer.documents})
+    alone = new_job(tmp_path / "alone", "tokenizer", {"vocab_size": 600}, corpus=only)
+    work(alone)
+    assert digest(alone.output) == digest(sampled.output)
 
 
 def test_more_entries_than_the_text_has_pairs_for_is_refused(corpus: Path, tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.data.changes import Changes, Edited, Named, Renamed
+from tasks.data.curation_tally import TALLY, Tally
+from tasks.data.documents import document
 from tasks.manifest import ArtifactError, write_manifest
 from tasks.pages.deck import stage_page
 from tests.pages.reading import Reading
@@ -67,6 +69,21 @@ def test_an_increment_tells_what_became_of_the_source(run: dict[str, Path], tmp_
     shown = ["Since the previous corpora", "501", "503 changes, the first 400 shown", "aaaaaaaaaaaa → bbbbbbbbbbbb"]
     assert [word for word in (*shown, "new name.py", "was old name.py") if word not in text] == []
     assert "Since the previous corpora" not in Reading(stage_page(run["corpus"])).text
+
+
+def test_a_curated_corpus_tells_what_each_step_dropped_and_why(tmp_path: Path) -> None:
+    tally, item = Tally(), document("web/a.jsonl#1", "Der Fluss war gestiegen.")
+    count = tally.of("language", "web")
+    count.documents, count.bytes = 8, 4000
+    count.drop(item, 1000, "de")
+    (tmp_path / "record").mkdir()
+    (tmp_path / "record" / TALLY).write_text(tally.model_dump_json())
+    counts = {"documents": 7, "held_out_documents": 1, "bytes": 2900, "held_out_bytes": 100}
+    facts = counts | {"duplicates": 0, "empty": 0, "invalid_utf8": 0, "broken": 0}
+    write_manifest(tmp_path, "corpus", facts | {"curation": tally.facts(), "sources": {"web": counts}})
+    text = Reading(stage_page(tmp_path)).text
+    shown = ["Sources", "Curation", "language", "12.5 %", "1.0 kB", "de 1", "Der Fluss war gestiegen.", "web/a.jsonl#1"]
+    assert [word for word in shown if word not in text] == []
 
 
 def test_a_page_names_the_parents_the_spec_and_the_versions(run: dict[str, Path]) -> None:

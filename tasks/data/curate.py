@@ -1,0 +1,144 @@
+"""Apply the steps of a curation to documents, one at a time.
+
+Languages are identified by lingua, whose models are in its package; quality rules and masks are datatrove's (its words
+and sentences are spaCy's, by rules without a model). Nothing is downloaded. A document's result depends on nothing but
+its text, so it is the same in any order and in any process.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.data.curate_spec import CurateStep, LanguageStep, PiiStep, QualityStep, step_names
+from tasks.data.curation_tally import Tally
+from tasks.data.documents import Document, document
+from tasks.functions import Function
+from tasks.job import StageError
+from tasks.load_function import described
+
+LANGUAGE_CHARACTERS = 2_000  # of a document, from which its language is identified
+MASKED_EMAIL = "email@example.com"
+MASKED_IP = "22.214.171.124"
+
+
+@dataclass(frozen=True)
+class Dropped:
+    reason: str
+
+
+# the text to keep, changed or not
+Rule = Callable[[Document], str | Dropped]
+
+
+class Curation:
+    """The steps, ready to be applied. `folder`: where users' functions are written."""
+
+    def __init__(self, steps: list[CurateStep], folder: Path) -> None:
+        self._rules = [(name, _rule(step, folder)) for name, step in zip(step_names(steps), steps, strict=True)]
+
+    def apply(self, item: Document, source: str | None, tally: Tally) -> Document | None:
+        """The document, its text maybe changed; None if a step drops it. Raises StageError if a step fails."""
+        size = len(item.text.encode()) if self._rules else 0
+        for name, rule in self._rules:
+            count = tally.of(name, source)
+            count.documents += 1
+            count.bytes += size
+            found = rule(item)
+            if isinstance(found, str) and not found.strip():
+                found = Dropped("nothing is left")
+            if isinstance(found, Dropped):
+                count.drop(item, size, found.reason)
+                return None
+            if found != item.text:
+                count.changed += 1
+                item = document(item.source, found)
+                size = len(found.encode())
+        return item
+
+
+def _rule(step: CurateStep, folder: Path) -> Rule:
+    if step.language:
+        return _language(step.language)
+    if step.quality:
+        return _quality(step.quality)
+    if step.pii:
+        return _pii(step.pii)
+    assert step.function  # CurateStep.problems
+    return _function(step.function, folder)
+
+
+def _language(step: LanguageStep) -> Rule:
+    from lingua import LanguageDetectorBuilder
+
+    detector = LanguageDetectorBuilder.from_all_languages().build()
+
+    def rule(item: Document) -> str | Dropped:
+        best = detector.compute_language_confidence_values(item.text[:LANGUAGE_CHARACTERS])[0]
+        code = best.language.iso_code_639_1.name.lower()
+        if best.value < step.least:
+            return Dropped("uncertain")
+        return item.text if code in step.keep else Dropped(code)
+
+    return rule
+
+
+def _quality(step: QualityStep) -> Rule:
+    from datatrove.data import Document as Theirs
+    from datatrove.pipeline import filters
+
+    kinds = {
+        "gopher": filters.GopherQualityFilter,
+        "c4": filters.C4QualityFilter,
+        "fineweb": filters.FineWebQualityFilter,
+        "repetition": filters.GopherRepetitionFilter,
+    }
+    rules = [(name, kinds[name]()) for name in step.rules]
+
+    def rule(item: Document) -> str | Dropped:
+        theirs = Theirs(text=item.text, id=item.id)
+        for name, of_library in rules:
+            try:
+                found = of_library.filter(theirs)
+            except Exception as error:
+                raise _failed(f"datatrove's rule {name}", item, repr(error)) from error
+            kept, reason = found if isinstance(found, tuple) else (found, "")
+            if not kept:
+                return Dropped(f"{name}: {reason.removeprefix(f'{name}_')}" if reason else name)
+        return str(theirs.text)
+
+    return rule
+
+
+def _pii(step: PiiStep) -> Rule:
+    from datatrove.pipeline.formatters import PIIFormatter
+
+    # one mask for each: with several, which are used in turn, the result would depend on the documents before
+    formatter = PIIFormatter(
+        remove_emails=step.emails == "mask",
+        remove_ips=step.ips == "mask",
+        email_replacement=MASKED_EMAIL,
+        ip_replacement=MASKED_IP,
+    )
+    return lambda item: str(formatter.format(item.text))
+
+
+def _function(function: Function, folder: Path) -> Rule:
+    keep = function.load(folder)
+
+    def rule(item: Document) -> str | Dropped:
+        try:
+            found = keep(item)
+        except Exception as error:  # user code can raise anything
+            raise _failed(function.name, item, described(error, folder)) from error
+        if not isinstance(found, bool | str):
+            what = f"returns {found!r:.60}; return True to keep a document, False or the reason as a string to drop it"
+            raise _failed(function.name, item, what)
+        if found is True:
+            return item.text
+        return Dropped(found if found else function.attribute)
+
+    return rule
+
+
+def _failed(what: str, item: Document, why: str) -> StageError:
+    return StageError(f"{what}: {why}, for {item.source} (document {item.id[:16]})")

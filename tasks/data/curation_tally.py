@@ -1,0 +1,105 @@
+"""What each step of a curation dropped: exact counts by step and source, with samples."""
+
+from collections.abc import Iterable
+
+from pydantic import BaseModel
+
+from tasks.data.curate_spec import CurateStep, step_names
+from tasks.data.documents import Document
+from tasks.job import StageError
+
+TALLY = "curation.json"  # in the corpus' record
+SAMPLES = 3  # dropped documents shown by reason, step and source
+SAMPLE_CHARACTERS = 600
+
+
+class Sample(BaseModel):
+    """A dropped document."""
+
+    source: str
+    id: str
+    text: str  # its first characters
+
+
+class Count(BaseModel):
+    """What a step did to one source; sizes in bytes of UTF-8."""
+
+    documents: int = 0  # that reached the step
+    bytes: int = 0
+    dropped: int = 0
+    dropped_bytes: int = 0
+    changed: int = 0  # kept with another text
+    reasons: dict[str, int] = {}
+    samples: dict[str, list[Sample]] = {}  # by reason
+
+    def drop(self, item: Document, size: int, reason: str) -> None:
+        self.dropped += 1
+        self.dropped_bytes += size
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+        shown = self.samples.setdefault(reason, [])
+        if len(shown) < SAMPLES:
+            shown.append(Sample(source=item.source, id=item.id, text=item.text[:SAMPLE_CHARACTERS]))
+
+    def add(self, other: "Count") -> None:
+        """Add the count of documents that come later."""
+        for name in ("documents", "bytes", "dropped", "dropped_bytes", "changed"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for reason, number in other.reasons.items():
+            self.reasons[reason] = self.reasons.get(reason, 0) + number
+            self.samples[reason] = [*self.samples.get(reason, []), *other.samples[reason]][:SAMPLES]
+
+    @property
+    def share(self) -> float:
+        """Of the documents that were dropped."""
+        return self.dropped / self.documents if self.documents else 0.0
+
+
+class Tally(BaseModel):
+    """`curation.json`: the counts of each step, by source ("" if there is one without a name)."""
+
+    steps: dict[str, dict[str, Count]] = {}
+
+    def of(self, step: str, source: str | None) -> Count:
+        return self.steps.setdefault(step, {}).setdefault(source or "", Count())
+
+    def add(self, other: "Tally") -> None:
+        """Add the tally of documents that come later."""
+        for step, sources in other.steps.items():
+            for source, count in sources.items():
+                self.of(step, source).add(count)
+
+    def totals(self) -> dict[str, Count]:
+        """Each step's count over all sources."""
+        return {step: _sum(sources.values()) for step, sources in self.steps.items()}
+
+    def facts(self) -> dict[str, dict[str, int]]:
+        """The numbers of documents, as facts of the corpus."""
+        return {
+            step: {"documents": count.documents, "dropped": count.dropped, "changed": count.changed}
+            for step, count in self.totals().items()
+        }
+
+    def check(self, steps: list[CurateStep]) -> None:
+        """Raises StageError if a step dropped everything that reached it, or more than it may."""
+        totals = self.totals()
+        for number, (name, step) in enumerate(zip(step_names(steps), steps, strict=True)):
+            count = totals.get(name, Count())
+            reasons = sorted(count.reasons.items(), key=lambda item: (-item[1], item[0]))[:5]
+            why = ", ".join(f"{reason} {times:,}" for reason, times in reasons)
+            if count.documents and count.dropped == count.documents:
+                raise StageError(
+                    f"curate.{number} ({name}) drops all {count.documents:,} documents that reach it ({why}); loosen "
+                    "it or leave it out"
+                )
+            if count.share > step.at_most_dropped:
+                raise StageError(
+                    f"curate.{number} ({name}) drops {count.share:.1%} of {count.documents:,} documents ({why}), and "
+                    f"at_most_dropped is {step.at_most_dropped:.1%}; raise it, loosen the step, or leave it out"
+                )
+
+
+def _sum(counts: Iterable[Count]) -> Count:
+    total = Count(reasons={}, samples={})
+    for count in counts:
+        total.add(count)
+    return total

@@ -1,0 +1,72 @@
+"""The parts of a blend: which `.bin/.idx` are trained on, in what shares, and how often each is repeated.
+
+A data set is one part, or one for each named source of its corpus. Data sets are weighted by `data_weights` (default:
+their tokens); the named sources share their data set's weight by `mixture` (default: their tokens).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from tasks.spec import Spec
+
+
+class SourceShare(Spec):
+    """How much of a named source is trained on."""
+
+    weight: float | None = Field(None, gt=0, description="relative to the other sources; null for all: size in tokens")
+    epochs: float | None = Field(
+        None,
+        gt=0,
+        description="limit of its repetition; null: none",
+        json_schema_extra={"identity": False},  # an error or not: no other result
+    )
+
+
+@dataclass(frozen=True)
+class Part:
+    """One `.bin/.idx` of a blend."""
+
+    prefix: Path  # its path without suffix
+    weight: float
+    share: float  # of all training tokens
+    tokens: int
+    source: str | None = None
+    most_epochs: float | None = None
+
+    def epochs(self, trained_tokens: float) -> float:
+        """How often a training of this many tokens in all reads it."""
+        return self.share * trained_tokens / self.tokens
+
+    def too_many_epochs(self, trained_tokens: float) -> str:
+        """The message if its limit is exceeded; empty if not."""
+        if self.most_epochs is None or self.epochs(trained_tokens) <= self.most_epochs * (1 + 1e-9):
+            return ""
+        return (
+            f"corpus.sources.{self.source}: its share, {self.share:.1%} of {trained_tokens:,.0f} training tokens, is "
+            f"{self.epochs(trained_tokens):.3g} epochs of its {self.tokens:,} tokens, and epochs allows "
+            f"{self.most_epochs:g}. Lower its weight or pretrain.steps, raise epochs, or add text"
+        )
+
+
+def parts_of(
+    data: Mapping[Path, Mapping[str, Any]], weights: list[float], mixture: Mapping[str, SourceShare]
+) -> list[Part]:
+    """The parts of data sets (folder: facts) with these weights. Parts of weight 0 are left out."""
+    total, found = sum(weights), []
+    for (folder, facts), weight in zip(data.items(), weights, strict=True):
+        sources: Mapping[str, int] = facts.get("sources") or {}
+        if not weight:
+            continue
+        if not sources:
+            found.append(Part(folder / "train", weight, weight / total, facts["tokens"]))
+            continue
+        shares = {name: mixture.get(name, SourceShare()) for name in sources}
+        wanted = {name: shares[name].weight or float(tokens) for name, tokens in sources.items()}
+        for name, tokens in sources.items():
+            part = weight * wanted[name] / sum(wanted.values())
+            found.append(Part(folder / f"train-{name}", part, part / total, tokens, name, shares[name].epochs))
+    return found

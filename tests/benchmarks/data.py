@@ -1,0 +1,73 @@
+"""`python -m tests.benchmarks.data [--megabytes N] [--rounds N]`
+
+How fast the tokenizer engine feeds `tokenizers`' BPE trainer: its texts, read from the corpus in Parquet with progress
+written, against the same texts from memory, in lists as large. The trainer only counts words here (its vocabulary has
+room for bytes alone), since merging does not depend on how it is fed.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+from pathlib import Path
+
+os.environ["TOKENIZERS_PARALLELISM"] = "true"  # the trainer on all cores, as in the engine
+
+from tokenizers import pre_tokenizers, trainers
+
+from tasks.data.documents import read_row_group, row_groups
+from tasks.data.tokenizer import sample_of, untrained
+from tasks.manifest import write_manifest
+from tests.benchmarks.harness import median_ratio, report, side_by_side
+from tests.benchmarks.tokenize import write_corpus
+from tests.data.by_hand import new_job
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=float, default=24.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        compare(Path(folder), arguments.megabytes, arguments.rounds)
+
+
+def compare(folder: Path, megabytes: float, rounds: int) -> None:
+    corpus = folder / "corpus"
+    corpus.mkdir()
+    write_corpus(corpus, megabytes)
+    lists = [[item.text for item in read_row_group(group)] for group in row_groups(corpus, "train")]
+    size = sum(len(text.encode()) for texts in lists for text in texts)
+    write_manifest(corpus, "corpus", {"bytes": size, "documents": sum(map(len, lists))})
+    job = new_job(folder / "job", "tokenizer", {"vocab_size": 260}, corpus=corpus)
+
+    def trainer() -> trainers.BpeTrainer:
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        return trainers.BpeTrainer(vocab_size=256, initial_alphabet=alphabet, show_progress=False)
+
+    contenders = {
+        "engine": lambda: untrained().train_from_iterator(sample_of(job, corpus, 1e6), trainer()),
+        "library": lambda: untrained().train_from_iterator(iter(lists), trainer()),
+    }
+    side_by_side(contenders, 1)  # warm: caches
+    times = side_by_side(contenders, rounds)
+    ratio = median_ratio(times["library"], times["engine"])
+    speed = {name: size / 1e6 / statistics.median(values) for name, values in times.items()}
+    report(
+        "data",
+        [
+            ("text", f"{size / 1e6:.1f} MB, {sum(map(len, lists))} documents, {rounds} rounds"),
+            ("tokenizers' trainer alone", f"{speed['library']:.2f} MB/s"),
+            ("fed by the engine", f"{speed['engine']:.2f} MB/s"),
+            ("engine / library", f"{ratio:.2f}  (target: at least 0.95)"),
+        ],
+        {
+            "tokenizer_fed_over_library": ratio,
+            "tokenizer_fed_mb_per_s": speed["engine"],
+            "tokenizer_library_mb_per_s": speed["library"],
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

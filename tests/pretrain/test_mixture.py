@@ -1,0 +1,63 @@
+"""Named sources in a blend: shares by weight or size, and the limit of epochs."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tasks.job import StageError
+from tasks.manifest import read_manifest, write_manifest
+from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
+from tasks.pretrain.batches import build_datasets
+from tasks.pretrain.mixture import SourceShare, parts_of
+from tests.pretrain.alone import alone
+from tests.pretrain.test_data import of_one_token, rows
+from tests.pretrain.tiny import VOCABULARY, tiny_spec
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_process() -> Iterator[None]:
+    with alone():
+        yield
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    """Two sources: `books` is of token 1, `web` of token 2 and three times as large."""
+    whole = tmp_path / "shards"
+    for token, (name, documents) in enumerate({"books": 10, "web": 30}.items(), start=1):
+        one = of_one_token(tmp_path / name, token, documents)
+        whole.mkdir(exist_ok=True)
+        for kind in ("bin", "idx"):
+            shutil.copy(one / f"train.{kind}", whole / f"train-{name}.{kind}")
+            shutil.copy(one / f"held_out.{kind}", whole / f"held_out.{kind}")
+    each = {name: read_manifest(tmp_path / name).facts for name in ("books", "web")}
+    sources = {name: facts["tokens"] for name, facts in each.items()}
+    write_manifest(whole, "tokenized_corpus", each["web"] | {"tokens": sum(sources.values()), "sources": sources})
+    return whole
+
+
+def test_sources_are_blended_by_size_unless_they_have_weights(shards: Path) -> None:
+    facts = read_manifest(shards).facts
+    by_size = parts_of({shards: facts}, [1.0], {})
+    assert [part.source for part in by_size] == ["books", "web"]
+    assert [part.share for part in by_size] == [facts["sources"][name] / facts["tokens"] for name in ("books", "web")]
+    mixture = {"books": SourceShare(weight=3), "web": SourceShare(weight=1)}
+    assert [part.share for part in parts_of({shards: facts}, [1.0], mixture)] == [0.75, 0.25]
+    beside = parts_of({shards: facts, Path("more"): {"tokens": 5}}, [2.0, 2.0], mixture)
+    assert [part.share for part in beside] == [0.375, 0.125, 0.5]
+
+
+def test_megatron_draws_from_the_sources_by_their_weights(shards: Path, tmp_path: Path) -> None:
+    spec = tiny_spec(mixture={"books": {"weight": 0.75}, "web": {"weight": 0.25}})
+    dataset, _ = build_datasets(spec, [shards], VOCABULARY, tmp_path / "index")
+    drawn = [row[0] for row in rows(dataset)]
+    assert drawn.count(1) == 18
+    assert drawn.count(2) == 6
+
+
+def test_more_epochs_than_allowed_are_refused_before_training(shards: Path, tmp_path: Path) -> None:
+    spec = tiny_spec(steps=600, mixture={"books": {"weight": 0.9, "epochs": 2}, "web": {"weight": 0.1}})
+    with pytest.raises(StageError, match=r"corpus\.sources\.books: its share, 90\.0% of .* epochs allows 2"):
+        build_datasets(spec, [shards], VOCABULARY, tmp_path / "index")
