@@ -16,6 +16,7 @@ from tasks.evaluate.spec import EvaluateSpec
 from tasks.evaluate.task_files import is_file_name
 from tasks.evaluate.task_names import unknown
 from tasks.grpo.spec import GRPOSpec
+from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME, accelerator
 from tasks.pretrain.fit import USABLE, Place, fitting, place_of
@@ -342,12 +343,15 @@ def _tuning_room(context: RunContext) -> list[Problem]:
 
 
 def _smaller(context: RunContext, spec: PostTrainSpec, place: Place) -> str:
-    """Suggest what would fit: smaller micro batches, or the smallest accelerator with room."""
+    """Suggest what would fit: smaller micro batches, an adapter, or the smallest accelerator with room."""
     for size in range(spec.micro_batch_size - 1, 0, -1):
         if spec.batch_size % size == 0:
             smaller = need(context, spec.model_copy(update={"micro_batch_size": size}), place.kernels, place.capacity)
             if smaller and place.has_room_for(smaller.memory):
                 return f"use micro_batch_size: {size}, which needs {smaller.memory.total / GB:.3g} GB"
+    adapted = need(context, spec.model_copy(update={"adapter": AdapterSpec()}), place.kernels, place.capacity)
+    if spec.adapter is None and adapted and place.has_room_for(adapted.memory):
+        return f"use adapter: {{lora: {{}}}}, which needs {adapted.memory.total / GB:.3g} GB"
     for chip in sorted(BY_NAME.values(), key=lambda chip: chip.memory_gb):
         larger = place_of(Layout(device=chip.name), context.machine)
         needed = need(context, spec, capacity=larger.capacity) if larger else None

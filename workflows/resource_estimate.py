@@ -70,6 +70,7 @@ def need(
         memory = estimate(spec, vocabulary, kernels)
         return Need(weights, active, spec.tokens(), flops, memory, spec.layout.world, spec.precision)
     sequences, passes = TUNING[type(spec)]
+    passes -= spec.adapter is not None  # frozen weights have no gradient
     positions, _ = positions_of(context) or (LENGTH, "")
     length = spec.limits(positions).total  # every sequence at its maximum
     tokens = spec.steps * spec.batch_size * sequences * length

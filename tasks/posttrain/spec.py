@@ -1,13 +1,16 @@
 """Base of the three post-training specs."""
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from pydantic import Field
 
+from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.spec import Problem, StageSpec
 
 PROMPTED = ("prompt", "prompt_completion", "messages")  # kinds of rows with a prompt
 LENGTH, SAMPLED = 2048, 256  # default tokens of a sequence, and of a sampled completion
+ADDED: dict[str, Any] = {"adapter": None, "precision": "bf16"}  # fields added later, and their defaults
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,17 @@ class PostTrainSpec(StageSpec):
         f"max_prompt_tokens, and {SAMPLED} are sampled (or half of the positions)",
     )
     checkpoint_every: int = Field(50, ge=1, le=100_000, description="steps between checkpoints")
+    adapter: AdapterSpec | None = Field(None, description="train an adapter; null: every weight of the model")
+    precision: Literal["bf16", "fp32"] = Field(
+        "bf16", description="precision of matrix products; trained weights and the optimizer are in fp32 with either"
+    )
     seed: int = Field(0, ge=0, lt=2**31, description="seed of the choice of rows, their order, and sampling")
+
+    def identity(self) -> dict[str, Any]:
+        """Without the fields of ADDED that are at their defaults: results from before these fields existed are the
+        same and stay cached."""
+        kept = {name for name in type(self).model_fields if getattr(self, name) != ADDED.get(name, ...)}
+        return {name: value for name, value in super().identity().items() if name in kept}
 
     def row_kinds(self) -> tuple[str, ...]:
         """Kinds of rows that the stage accepts."""

@@ -23,6 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from tasks.checkpoints import KIND, CheckpointFolder
 from tasks.job import Job, StageError
 from tasks.manifest import RECORD, read_manifest, remove, write_manifest
+from tasks.posttrain.adapter import merged
 from tasks.posttrain.chat import Chat, with_end
 from tasks.posttrain.spec import Limits, PostTrainSpec
 from tasks.posttrain.trl_hooks.trainer import load_checkpoint, order_by_epoch, score_completions_only
@@ -34,12 +35,14 @@ SIGTERM_EXIT = 128 + signal.SIGTERM
 log = logging.getLogger(__name__)
 
 
-def load_model(path: Path) -> tuple[Any, Any]:
-    """(model in fp32, tokenizer) of a Hugging Face directory."""
+def load_model(path: Path, spec: PostTrainSpec) -> tuple[Any, Any]:
+    """(model, tokenizer) of a Hugging Face directory: in fp32, except that weights frozen under an adapter stay in bf16
+    if they are stored so."""
     if not torch.cuda.is_available():
         score_completions_only()
     tokenizer = AutoTokenizer.from_pretrained(path)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    frozen = spec.adapter and spec.precision == "bf16" and storage_dtype(path) == torch.bfloat16
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16 if frozen else torch.float32)
     return model, tokenizer
 
 
@@ -61,8 +64,9 @@ def ends(model: Any, tokenizer: Any, chat: Chat | None) -> list[int]:
 
 
 def finish(job: Job, model: Any, source: Path, label: str, chat: Chat | None) -> None:
-    """Write the output: `source` with this model's weights, in `source`'s dtype, and the chat template if it was tuned
-    on chat. Then delete the checkpoints."""
+    """Write the output: `source` with this model's weights, its adapter merged, in `source`'s dtype, and the chat
+    template if it was tuned on chat. Then delete the checkpoints."""
+    model = merged(model)
     with _full_disk_as_stage_error(job.output, "the run continues from its last checkpoint"):
         for old in job.output.iterdir() if job.output.exists() else ():
             if old.name != RECORD:  # left by a killed engine
@@ -120,7 +124,7 @@ def arguments(job: Job, spec: PostTrainSpec) -> dict[str, Any]:
         "warmup_steps": spec.warmup_steps,
         "weight_decay": spec.weight_decay,
         "seed": spec.seed,
-        "bf16": True,
+        "bf16": spec.precision == "bf16",
         "use_cpu": not gpu,
         "gradient_checkpointing": gpu,  # memory is scarce on GPUs only
         "dataloader_pin_memory": gpu,
