@@ -60,7 +60,7 @@ def work(job: Job) -> None:
     trainer = PairTrainer(
         model=model,
         args=DPOConfig(
-            **arguments(job, spec),
+            **arguments(job, spec, model),
             max_length=None,  # the pairs are within the limits
             beta=spec.beta,
             loss_type=list(losses),
@@ -75,7 +75,7 @@ def work(job: Job) -> None:
     )
     share_prompts(base_of(trainer.model), trainer.ref_model)
     fit(trainer, job, METRICS, initial=counts)
-    finish(job, trainer.model, source, spec.label, encoder.chat)
+    finish(job, trainer, source, spec, encoder.chat)
 
 
 def _dataset(pairs: Sequence[Pair]) -> Dataset:

@@ -70,7 +70,7 @@ def work(job: Job) -> None:
             model=model,
             reward_funcs=reward_function(scorer, rows),
             args=GRPOConfig(
-                **arguments(job, spec),
+                **arguments(job, spec, model),
                 num_generations=spec.generations,
                 max_completion_length=limits.new,
                 temperature=spec.temperature,
@@ -90,7 +90,7 @@ def work(job: Job) -> None:
         )
         share_prompts(base_of(trainer.model), trainer.ref_model)
         fit(trainer, job, METRICS, stateful=scorer, initial=chosen.counts())
-    finish(job, trainer.model, source, spec.label, encoder.chat)
+    finish(job, trainer, source, spec, encoder.chat)
 
 
 def reward_function(scorer: Scorer, rows: Sequence[Row]) -> Callable[..., list[float | None]]:

@@ -61,7 +61,7 @@ def work(job: Job) -> None:
     trainer = SFTTrainer(
         model=model,
         args=SFTConfig(
-            **arguments(job, spec),
+            **arguments(job, spec, model),
             include_num_input_tokens_seen="non_padding",
             packing=spec.packing,
             max_length=limits.total if spec.packing else None,  # the rows are within the limits
@@ -76,7 +76,7 @@ def work(job: Job) -> None:
         peft_config=peft_config(spec.adapter, model) if spec.adapter else None,
     )
     fit(trainer, job, METRICS, initial=chosen.counts())
-    finish(job, trainer.model, source, spec.label, encoder.chat)
+    finish(job, trainer, source, spec, encoder.chat)
 
 
 if __name__ == "__main__":

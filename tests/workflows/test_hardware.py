@@ -127,13 +127,22 @@ def test_a_smaller_micro_batch_is_named_where_it_fits() -> None:
     (problem,) = tuning_problems("L4", sft={"data": "rows", "batch_size": 48, "micro_batch_size": 48})
     assert problem.path == "post_training.0.sft"
     assert "GB on one L4 (24 GB): weights 1.9 GB" in problem.allowed
-    size = int(problem.allowed.partition("use micro_batch_size: ")[2].partition(",")[0])
+    size = int(problem.allowed.partition("use layout: {micro_batch: ")[2].partition("}")[0])
     assert tuning_problems("L4", sft={"data": "rows", "batch_size": 48, "micro_batch_size": size}) == []
 
 
-def test_an_adapter_is_named_where_it_fits() -> None:
+def test_sharding_is_named_where_it_fits() -> None:
     model = HALF_A_BILLION.model_copy(update={"layers": 4 * HALF_A_BILLION.layers})
-    sft: dict[str, Any] = {"data": "rows", "micro_batch_size": 1}
+    sft: dict[str, Any] = {"data": "rows", "layout": {"micro_batch": 1}}
+    (problem,) = tuning_problems("L4", model, sft=sft)
+    assert "; use layout: {processes: 2, sharding: fsdp2}, which needs " in problem.allowed
+    more = {"layout": {"processes": 2, "sharding": "fsdp2", "micro_batch": 1}}
+    assert tuning_problems("L4", model, sft=sft | more) == []
+
+
+def test_an_adapter_is_named_where_sharding_is_not_enough() -> None:
+    model = HALF_A_BILLION.model_copy(update={"layers": 4 * HALF_A_BILLION.layers})
+    sft: dict[str, Any] = {"data": "rows", "batch_size": 3, "layout": {"micro_batch": 1}}
     (problem,) = tuning_problems("L4", model, sft=sft)
     assert "; use adapter: {lora: {}}, which needs " in problem.allowed
     assert tuning_problems("L4", model, sft=sft | {"adapter": {"lora": {}}}) == []
