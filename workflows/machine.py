@@ -28,7 +28,7 @@ from workflows.run_context import RunContext, runs_on_a_cluster
 R = TypeVar("R", bound=Recipe)
 
 ON_A_GPU = (PretrainSpec, PostTrainSpec, EvaluateSpec, ServeSpec)  # stages that use a GPU if there is one
-ONE_GPU = (PostTrainSpec, EvaluateSpec)  # stages that use a single GPU
+ONE_GPU = (PostTrainSpec, EvaluateSpec)  # stages that use a single GPU by default
 # the oldest driver for each CUDA version, by the release notes (table 2: minor versions are compatible)
 DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 COMPILERS = ("cc", "gcc", "clang")
@@ -65,7 +65,8 @@ def remarks(context: RunContext) -> Iterator[str]:
     gpus, stages = context.machine.gpus, _here(context)
     if gpus and not cuda_of_torch() and _first_on_a_gpu(context):
         yield f"this machine has {gpus[0]}, but torch here is a CPU build and leaves it idle: {CUDA_BUILD}"
-    alone = [path for path, spec in stages.items() if isinstance(spec, ONE_GPU)]
+    several = {path for path, spec in stages.items() if isinstance(spec, PostTrainSpec) and spec.layout.processes > 1}
+    alone = [path for path, spec in stages.items() if isinstance(spec, ONE_GPU) and path not in several]
     if len(gpus) > 1 and alone:
         yield f"{len(gpus)} GPUs are visible; {', '.join(alone)} use only the first (CUDA_VISIBLE_DEVICES selects it)"
 

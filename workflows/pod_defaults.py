@@ -49,7 +49,7 @@ def resources(context: RunContext, path: str) -> Resources:
         memory += (spec.cpu_cache_gib - 1) * GIB
     if isinstance(spec, PostTrainSpec) and not gpus:
         needed = need(context, spec, CPU)
-        memory += int(SPARE * needed.memory.total) if needed else 0
+        memory += spec.layout.processes * int(SPARE * needed.memory.total) if needed else 0
     if gpus:
         memory += gpus * HOST
     return Resources(cpu=gpus * CORES_OF_A_GPU or None, memory=in_gib(memory), gpu=gpus or None)
@@ -68,7 +68,7 @@ def gpus_of(context: RunContext, path: str) -> int:
         return int(spec.pod.resources.gpu)
     if not _needs_gpus(context):
         return 0
-    if isinstance(spec, PretrainSpec):
+    if isinstance(spec, PretrainSpec | PostTrainSpec):
         return spec.layout.processes
     return spec.tensor_parallel if isinstance(spec, ServeSpec) else 1
 

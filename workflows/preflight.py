@@ -16,6 +16,7 @@ from tasks.evaluate.spec import EvaluateSpec
 from tasks.evaluate.task_files import is_file_name
 from tasks.evaluate.task_names import unknown
 from tasks.grpo.spec import GRPOSpec
+from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME, accelerator
 from tasks.pretrain.fit import USABLE, Place, fitting, place_of
@@ -327,18 +328,22 @@ def _layout(context: RunContext) -> list[Problem]:
 
 
 def _tuning_room(context: RunContext) -> list[Problem]:
-    """A post-training stage, which is one process, fits wherever it may run."""
+    """Each process of a post-training stage fits wherever it may run, and has a GPU where there are any."""
     found = []
     for step in context.tunings():
         if runs_on_a_cluster() and not step.spec.placement:
             continue
+        processes, gpus = step.spec.layout.processes, len(context.machine.gpus)
         for device in tuning_devices(context, step.spec):
-            place = place_of(Layout(device=device), context.machine)
+            if gpus and not device and processes > gpus:
+                allowed = f"at most this machine's GPUs ({gpus}), one for each process"
+                found.append(Problem(f"{step.path}.layout.processes", processes, allowed))
+            place = place_of(Layout(device=device, processes=processes), context.machine)
             needed = need(context, step.spec, place.kernels, place.capacity) if place else None
             if place is None or needed is None or place.has_room_for(needed.memory):
                 continue
             allowed = (
-                f"needs {needed.memory.total / GB:.3g} GB on one {place.name} "
+                f"needs {needed.memory.total / GB:.3g} GB on {'one' if processes == 1 else 'each'} {place.name} "
                 f"({place.capacity / GB:.3g} GB): {needed.memory.breakdown()}; {_smaller(context, step.spec, place)}"
             )
             found.append(Problem(step.path, f"{needed.parameters / 1e9:.3g} B parameters", allowed))
@@ -346,18 +351,39 @@ def _tuning_room(context: RunContext) -> list[Problem]:
 
 
 def _smaller(context: RunContext, spec: PostTrainSpec, place: Place) -> str:
-    """Suggest what would fit: smaller micro batches, or the smallest accelerator with room."""
-    for size in range(spec.micro_batch_size - 1, 0, -1):
-        if spec.batch_size % size == 0:
-            smaller = need(context, spec.model_copy(update={"micro_batch_size": size}), place.kernels, place.capacity)
-            if smaller and place.has_room_for(smaller.memory):
-                return f"use micro_batch_size: {size}, which needs {smaller.memory.total / GB:.3g} GB"
+    """Suggest what would fit: smaller micro batches, more processes, an adapter, or another accelerator."""
+    for size in range(spec.micro_batch() - 1, 0, -1):
+        layout = spec.layout.model_copy(update={"micro_batch": size})
+        if layout.problems_with(spec.batch_size):
+            continue
+        smaller = need(context, spec.model_copy(update={"layout": layout}), place.kernels, place.capacity)
+        if smaller and place.has_room_for(smaller.memory):
+            return f"use layout: {{micro_batch: {size}}}, which needs {smaller.memory.total / GB:.3g} GB"
+    if sharded := _sharded(context, spec, place):
+        return sharded
+    adapted = need(context, spec.model_copy(update={"adapter": AdapterSpec()}), place.kernels, place.capacity)
+    if spec.adapter is None and adapted and place.has_room_for(adapted.memory):
+        return f"use adapter: {{lora: {{}}}}, which needs {adapted.memory.total / GB:.3g} GB"
     for chip in sorted(BY_NAME.values(), key=lambda chip: chip.memory_gb):
         larger = place_of(Layout(device=chip.name), context.machine)
         needed = need(context, spec, capacity=larger.capacity) if larger else None
         if larger and needed and larger.has_room_for(needed.memory):
             return f"tune a smaller model, or give the stage a `placement` on {chip.name} ({chip.memory_gb:g} GB)"
     return "tune a smaller model: no accelerator has as much memory"
+
+
+def _sharded(context: RunContext, spec: PostTrainSpec, place: Place) -> str | None:
+    """Suggest FSDP2 over more GPUs of the same kind, if the stage can be sharded and fits then."""
+    for processes in (2, 4, 8):
+        layout = spec.layout.model_copy(update={"processes": processes, "sharding": "fsdp2"})
+        changed = spec.model_copy(update={"layout": layout})
+        if place.kernels != GPU or processes <= spec.layout.processes or changed.problems():
+            continue
+        needed = need(context, changed, place.kernels, place.capacity)
+        if needed and place.has_room_for(needed.memory):
+            layout_text = f"{{processes: {processes}, sharding: fsdp2}}"
+            return f"use layout: {layout_text}, which needs {needed.memory.total / GB:.3g} GB on each GPU"
+    return None
 
 
 def _vllm_room(context: RunContext) -> list[Problem]:
@@ -421,10 +447,12 @@ def _placements(context: RunContext) -> list[Problem]:
         if placement.nodes != layout.nodes:
             what = "as layout.nodes is" if isinstance(spec, PretrainSpec) else "this stage runs on one"
             found.append(Problem(f"{name}.placement.nodes", placement.nodes, f"{layout.nodes}: {what}"))
-        for number, chips in enumerate(placement.accelerators if isinstance(spec, PretrainSpec) else ()):
+        processes = spec.layout.processes if isinstance(spec, PretrainSpec | PostTrainSpec) else 1
+        one_each = isinstance(spec, PretrainSpec) or processes > 1
+        for number, chips in enumerate(placement.accelerators if one_each else ()):
             chip, _, count = chips.partition(":")
-            if float(count or 1) != layout.processes:
-                allowed = f"{chip}:{layout.processes}: one for each of layout.processes"
+            if float(count or 1) != processes:
+                allowed = f"{chip}:{processes}: one for each of layout.processes"
                 found.append(Problem(f"{name}.placement.accelerators.{number}", chips, allowed))
         if placement.setup and redact_text(placement.setup) != placement.setup:
             allowed = (

@@ -70,9 +70,11 @@ def need(
         memory = estimate(spec, vocabulary, kernels)
         return Need(weights, active, spec.tokens(), flops, memory, spec.layout.world, spec.precision)
     sequences, passes = TUNING[type(spec)]
+    passes -= spec.adapter is not None  # frozen weights have no gradient
     positions, _ = positions_of(context) or (LENGTH, "")
     length = spec.limits(positions).total  # every sequence at its maximum
     tokens = spec.steps * spec.batch_size * sequences * length
     flops = tokens * passes * flops_per_token(model, vocabulary, length) / 3
     memory = estimate_tuning(spec, held(spec), model, vocabulary, positions, kernels, capacity)
-    return Need(weights, active, tokens, flops, memory, 1, "bf16", sampling=not isinstance(spec, SFTSpec))
+    processes, precision = spec.layout.processes, spec.precision
+    return Need(weights, active, tokens, flops, memory, processes, precision, sampling=not isinstance(spec, SFTSpec))

@@ -22,6 +22,7 @@ from tasks.dpo.sampling import choose_prompts, make_pairs
 from tasks.dpo.spec import DPOSpec, PairsSpec
 from tasks.job import Job, StageError, main
 from tasks.manifest import ArtifactError
+from tasks.posttrain.adapter import base_of, peft_config
 from tasks.posttrain.encode import Encoder
 from tasks.posttrain.rows import choose, kind_of, say_repeats
 from tasks.posttrain.score import reserved
@@ -45,7 +46,7 @@ METRICS = {
 
 def work(job: Job) -> None:
     spec, source = job.spec(DPOSpec), job.input("model")
-    model, tokenizer = load_model(source)
+    model, tokenizer = load_model(source, spec)
     limits = limits_of(model, spec)
     encoder = Encoder(tokenizer)
     if spec.pairs:
@@ -59,7 +60,7 @@ def work(job: Job) -> None:
     trainer = PairTrainer(
         model=model,
         args=DPOConfig(
-            **arguments(job, spec),
+            **arguments(job, spec, model),
             max_length=None,  # the pairs are within the limits
             beta=spec.beta,
             loss_type=list(losses),
@@ -70,10 +71,11 @@ def work(job: Job) -> None:
         ),
         train_dataset=_dataset(pairs),
         processing_class=tokenizer,
+        peft_config=peft_config(spec.adapter, model) if spec.adapter else None,
     )
-    share_prompts(trainer.model, trainer.ref_model)
+    share_prompts(base_of(trainer.model), trainer.ref_model)
     fit(trainer, job, METRICS, initial=counts)
-    finish(job, model, source, spec.label, encoder.chat)
+    finish(job, trainer, source, spec, encoder.chat)
 
 
 def _dataset(pairs: Sequence[Pair]) -> Dataset:

@@ -36,7 +36,6 @@ class DPOSpec(PostTrainSpec):
     pairs: PairsSpec | None = Field(None, description="sample the pairs from the model; null: the rows are pairs")
     steps: int = Field(30, ge=1, le=1_000_000, description="optimizer steps")
     batch_size: int = Field(32, ge=1, le=65_536, description="pairs per optimizer step")
-    micro_batch_size: int = Field(32, ge=1, le=65_536, description="pairs in one forward and backward pass")
     learning_rate: float = Field(3e-4, gt=0, le=0.1, description="AdamW's peak learning rate")
     beta: float = Field(0.1, gt=0, le=10, description="DPO's beta; higher: closer to the reference model")
     sft_weight: float = Field(
@@ -55,5 +54,10 @@ class DPOSpec(PostTrainSpec):
         return PROMPTED if self.pairs.chosen == "best" else tuple(kind for kind in PROMPTED if kind != "prompt")
 
     def problems(self) -> list[Problem]:
-        of_pairs = self.pairs.problems() if self.pairs else []
-        return super().problems() + [problem.under("pairs") for problem in of_pairs]
+        found = super().problems() + [
+            problem.under("pairs") for problem in (self.pairs.problems() if self.pairs else [])
+        ]
+        if self.pairs and self.layout.sharding != "none":
+            allowed = "none with `pairs`, which one process samples; or rows of kind preference"
+            found.append(Problem("layout.sharding", self.layout.sharding, allowed))
+        return found

@@ -7,10 +7,10 @@ from tasks.artifacts import HFModel, Rows
 from tasks.dpo.spec import DPOSpec
 from tasks.stage import run, stage
 
-ENGINES = {"trl": Engine("dpo", "tasks.dpo.dpo", version="3")}
+ENGINES = {"trl": Engine("dpo", "tasks.dpo.dpo", version="4")}
 
 
 @stage(ENGINES["trl"], image=images.POST_TRAIN, pod=SAVES)
 def dpo(spec: DPOSpec, model: HFModel, rows: Rows) -> HFModel:
     """Tune a model to prefer the better of two answers."""
-    return run(ENGINES[spec.engine], HFModel, spec, model=model, rows=rows)
+    return run(ENGINES[spec.engine], HFModel, spec, processes=spec.layout.torchrun_processes(), model=model, rows=rows)

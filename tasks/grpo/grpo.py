@@ -13,18 +13,18 @@ from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 from typing import Any
 
-import torch
 from datasets import Dataset
 from trl import GRPOConfig
 
 from tasks.grpo.spec import GRPOSpec
 from tasks.job import Job, StageError, main
 from tasks.metric import known_mean
+from tasks.posttrain.adapter import base_of, peft_config
 from tasks.posttrain.encode import Encoder, prompted
 from tasks.posttrain.rows import choose, kind_of, say_repeats
 from tasks.posttrain.score import reserved, score, try_on_gold
 from tasks.posttrain.trainer import LOGGED, arguments, ends, finish, fit, limits_of, load_model
-from tasks.posttrain.trl_hooks.grpo import TokenTrainer, generate_on_cpu
+from tasks.posttrain.trl_hooks.grpo import TokenTrainer, generate_live
 from tasks.posttrain.trl_hooks.shared_prompts import share_prompts
 from tasks.rewards.scorer import Scorer
 from tasks.rows.stored import Row
@@ -45,7 +45,7 @@ METRICS = {
 
 def work(job: Job) -> None:
     spec, source = job.spec(GRPOSpec), job.input("model")
-    model, tokenizer = load_model(source)
+    model, tokenizer = load_model(source, spec)
     limits = limits_of(model, spec)
     kind_of(job, *spec.row_kinds())
     if taken := reserved((reward.label for reward in spec.rewards), METRICS):
@@ -63,15 +63,14 @@ def work(job: Job) -> None:
     say_repeats("prompts", len(chosen.rows), prompts)
     rows, prompt_ids = [row for row, _ in chosen.rows], [ids for _, ids in chosen.rows]
     try_on_gold(spec.rewards, rows, encoder.ended)
-    if not torch.cuda.is_available():
-        generate_on_cpu(spec.seed)
+    generate_live(spec.seed)
     with Scorer(spec.rewards) as scorer:
         trainer = TokenTrainer(
             prompt_ids,
             model=model,
             reward_funcs=reward_function(scorer, rows),
             args=GRPOConfig(
-                **arguments(job, spec),
+                **arguments(job, spec, model),
                 num_generations=spec.generations,
                 max_completion_length=limits.new,
                 temperature=spec.temperature,
@@ -87,10 +86,11 @@ def work(job: Job) -> None:
             ),
             train_dataset=Dataset.from_dict({"prompt": list(map(str, islice(cycle(range(len(rows))), prompts)))}),
             processing_class=tokenizer,
+            peft_config=peft_config(spec.adapter, model) if spec.adapter else None,
         )
-        share_prompts(trainer.model, trainer.ref_model)
+        share_prompts(base_of(trainer.model), trainer.ref_model)
         fit(trainer, job, METRICS, stateful=scorer, initial=chosen.counts())
-    finish(job, model, source, spec.label, encoder.chat)
+    finish(job, trainer, source, spec, encoder.chat)
 
 
 def reward_function(scorer: Scorer, rows: Sequence[Row]) -> Callable[..., list[float | None]]:

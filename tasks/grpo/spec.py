@@ -1,9 +1,10 @@
 """Spec of a GRPO run."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from tasks.posttrain.layout import MICRO_BATCH
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
 from tasks.serve.spec import vllm_share
@@ -13,10 +14,11 @@ from tasks.spec import Problem
 class GRPOSpec(PostTrainSpec):
     """Group-relative policy optimization on rows with a prompt, scored by rewards."""
 
+    most_in_micro_batch: ClassVar[int] = 2 * MICRO_BATCH
+
     engine: Literal["trl"] = Field("trl", description="training library")
     steps: int = Field(40, ge=1, le=1_000_000, description="optimizer steps, each on new samples")
     batch_size: int = Field(128, ge=2, le=65_536, description="completions per optimizer step")
-    micro_batch_size: int = Field(64, ge=1, le=65_536, description="completions in one forward and backward pass")
     generations: int = Field(8, ge=2, le=4_096, description="completions per prompt: the group size")
     learning_rate: float = Field(1.5e-4, gt=0, le=0.1, description="AdamW's peak learning rate")
     beta: float = Field(0.1, ge=0, le=10, description="weight of the KL to the initial model; 0: none")
@@ -33,4 +35,6 @@ class GRPOSpec(PostTrainSpec):
         found = super().problems() + [problem.under("rewards") for problem in rewards_problems(self.rewards)]
         if self.batch_size % self.generations:
             found.append(Problem("generations", self.generations, f"a divisor of batch_size {self.batch_size}"))
+        if self.layout.sharding != "none":
+            found.append(Problem("layout.sharding", self.layout.sharding, "none: GRPO runs in one process"))
         return found

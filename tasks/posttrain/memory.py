@@ -1,11 +1,13 @@
-"""Estimate the memory of a post-training process: TRL and Transformers, in one process.
+"""Estimate the memory of each process of a post-training stage: TRL and Transformers.
 
 Weights, gradients and AdamW's two moments are in fp32, and autocast copies the weights to bf16. DPO, and GRPO with a KL
-term, add a reference model in fp32; GRPO adds its vLLM engine. Activations are what autograd saves of Transformers'
-decoder layers in eager mode (modeling_qwen3.py of 5.17; compared with measurements in tests/posttrain/test_memory.py),
-for rows of the maximum length. On a GPU only each layer's input is saved (gradient checkpointing). Logits are computed
-in tiles (trl/kernels/chunked_logprob.py of 1.16). Not counted, as in tasks/pretrain/memory.py: CUDA's context and
-fragmentation.
+term, add a reference model in fp32; GRPO adds its vLLM engine. With an adapter the model is frozen in bf16 and is also
+the reference; gradients and moments are the adapter's. Activations are what autograd saves of Transformers' decoder
+layers in eager mode (modeling_qwen3.py of 5.17; compared with measurements in tests/posttrain/test_memory.py), for rows
+of the maximum length. DDP adds buckets as large as the gradients. FSDP2 divides weights, gradients, optimizer and
+reference by the processes, and gathers two layers and the embedding at a time. On a GPU only each layer's input is
+saved (gradient checkpointing). Logits are computed in tiles (trl/kernels/chunked_logprob.py of 1.16). Not counted, as
+in tasks/pretrain/memory.py: CUDA's context and fragmentation.
 """
 
 from dataclasses import dataclass
@@ -58,18 +60,27 @@ def estimate(
     """Estimate from the rows of the embedding, the model's positions, and the GPU's capacity in bytes; if that is
     unknown (None), vLLM is counted with its weights alone."""
     weights = model.parameters(vocabulary)
+    trained = spec.adapter.lora.parameters(model) if spec.adapter else weights
+    frozen = _frozen_bytes(spec) * weights if spec.adapter else 0
+    parts = spec.layout.processes if spec.layout.sharding == "fsdp2" else 1
+    buckets = 2 if spec.layout.sharding == "ddp" else 1
     vllm = 0
     if held.vllm_share is not None:
         share = int(held.vllm_share * capacity) if capacity else 0
         vllm = max(BF16 * weights, share) if kernels == GPU else BF16 * weights + CPU_CACHE
     return TuningMemory(
-        weights=FP32 * weights,
-        gradients=FP32 * weights,
-        optimizer=2 * FP32 * weights,
+        weights=(FP32 * trained + frozen) // parts,
+        gradients=buckets * FP32 * trained // parts,
+        optimizer=2 * FP32 * trained // parts,
         activations=_activations(spec, held, model, vocabulary, positions, kernels == GPU),
-        reference=FP32 * weights * held.reference,
+        reference=0 if spec.adapter else FP32 * weights * held.reference // parts,
         vllm=vllm,
     )
+
+
+def _frozen_bytes(spec: PostTrainSpec) -> int:
+    """Bytes of a frozen weight under an adapter; models are stored in bf16."""
+    return BF16 if spec.precision == "bf16" else FP32
 
 
 def _activations(
@@ -77,20 +88,25 @@ def _activations(
 ) -> int:
     """The larger of two moments: the end of the forward pass, and the beginning of the backward pass."""
     limits = spec.limits(positions)
-    tokens = spec.micro_batch_size * held.rows * limits.total
-    learned = spec.micro_batch_size * held.rows * (limits.new if held.completions_alone else limits.total)
-    weights = model.parameters(vocabulary)
+    tokens = spec.micro_batch() * held.rows * limits.total
+    learned = spec.micro_batch() * held.rows * (limits.new if held.completions_alone else limits.total)
+    trained = spec.adapter.lora.parameters(model) if spec.adapter else model.parameters(vocabulary)
+    weights = trained if spec.precision == "bf16" else 0  # that autocast copies
+    trains_head = spec.adapter is None
     layer = tokens * _of_a_token(model, limits.total)
+    sharded = spec.layout.sharding == "fsdp2"
+    if sharded:  # what is gathered at a time, in bf16
+        weights = 2 * model.parameters(vocabulary) // model.layers + vocabulary * model.hidden
     copies = BF16 * weights  # autocast caches them during the forward pass, and autograd saves them
     if not checkpointing:
         copies += BF16 * weights * held.reference_in_step
-        head = _head(learned, vocabulary, model.hidden, 8 * FP32)  # torch's softmax, step by step
+        head = _head(learned, vocabulary, model.hidden, 8 * FP32, trains_head)  # torch's softmax, step by step
         return model.layers * layer + copies + head
     saved = model.layers * tokens * FP32 * model.hidden
-    accumulates = spec.batch_size > spec.micro_batch_size
-    forward = copies - (0 if accumulates else FP32 * weights)  # the gradients don't exist yet
-    work = layer + BF16 * weights // model.layers  # recomputation of a layer
-    return saved + max(0, forward, work, _head(learned, vocabulary, model.hidden, 0))
+    accumulates = spec.batch_size > spec.micro_batch() * spec.layout.processes
+    forward = copies - (0 if accumulates or sharded else FP32 * trained)  # the gradients don't exist yet
+    work = layer + (copies if sharded else BF16 * weights // model.layers)  # recomputation of a layer
+    return saved + max(0, forward, work, _head(learned, vocabulary, model.hidden, 0, trains_head))
 
 
 def _of_a_token(model: ModelSpec, length: int) -> int:
@@ -107,8 +123,8 @@ def _of_a_token(model: ModelSpec, length: int) -> int:
     return norms + inputs + attention + 4 * BF16 * feed_forward
 
 
-def _head(tokens: int, vocabulary: int, hidden: int, extra: int) -> int:
+def _head(tokens: int, vocabulary: int, hidden: int, extra: int, trained: bool) -> int:
     """Bytes of one tile of TRL's logits (bf16, of full width even for a small vocabulary; `extra`: further bytes per
     logit), and of the projection's gradients."""
     tile = min(tokens, TILE_TOKENS) * (BF16 * TILE_WORDS + extra * min(vocabulary, TILE_WORDS))
-    return tile + FP32 * vocabulary * hidden + 2 * FP32 * tokens * hidden
+    return tile + FP32 * vocabulary * hidden * trained + 2 * FP32 * tokens * hidden

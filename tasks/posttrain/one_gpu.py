@@ -1,7 +1,8 @@
-"""Restrict the process to one GPU; each post-training engine imports this first.
+"""Restrict a single process to one GPU; each post-training engine imports this first.
 
-TRL doesn't start in a process that sees several (Transformers' Trainer would use DataParallel). CUDA reads
-CUDA_VISIBLE_DEVICES once, when it is initialized, which some libraries do on import.
+Processes of torchrun see all of them, and each takes its own. TRL doesn't start in a single process that sees several
+(Transformers' Trainer would use DataParallel). CUDA reads CUDA_VISIBLE_DEVICES once, when it is initialized, which some
+libraries do on import.
 """
 
 import os
@@ -17,7 +18,8 @@ def see_one_gpu(gpus: int, environment: MutableMapping[str, str]) -> None:
         return
     first = environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     environment["CUDA_VISIBLE_DEVICES"] = first
-    say(f"post-training runs in one process and uses one GPU: {first} of the {gpus} visible ones")
+    say(f"post-training without layout.processes uses one GPU: {first} of the {gpus} visible ones")
 
 
-see_one_gpu(len(this_machine().gpus), os.environ)
+if "LOCAL_RANK" not in os.environ:
+    see_one_gpu(len(this_machine().gpus), os.environ)

@@ -1,13 +1,17 @@
 """Base of the three post-training specs."""
 
 from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from tasks.spec import Problem, StageSpec
+from tasks.posttrain.adapter_spec import AdapterSpec
+from tasks.posttrain.layout import MICRO_BATCH, TuningLayout
+from tasks.spec import Problem, StageSpec, not_identity
 
 PROMPTED = ("prompt", "prompt_completion", "messages")  # kinds of rows with a prompt
 LENGTH, SAMPLED = 2048, 256  # default tokens of a sequence, and of a sampled completion
+ADDED: dict[str, Any] = {"adapter": None, "precision": "bf16"}  # fields added later, and their defaults
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,8 @@ class Limits:
 class PostTrainSpec(StageSpec):
     """An optimizer run over a set of rows."""
 
+    most_in_micro_batch: ClassVar[int] = MICRO_BATCH  # by default
+
     data: str = Field(
         "",
         description="set of rows, by its name under the recipe's `data` (required)",
@@ -36,7 +42,6 @@ class PostTrainSpec(StageSpec):
     label: str = Field("", description="name of the tuned model; filled in by Baton from the stage's name")
     steps: int = Field(100, ge=1, le=1_000_000, description="optimizer steps")
     batch_size: int = Field(64, ge=1, le=65_536, description="sequences per optimizer step")
-    micro_batch_size: int = Field(64, ge=1, le=65_536, description="sequences in one forward and backward pass")
     learning_rate: float = Field(1e-4, gt=0, le=0.1, description="AdamW's peak learning rate")
     warmup_steps: int = Field(5, ge=0, le=100_000, description="steps of linear warmup")
     weight_decay: float = Field(0.0, ge=0, le=1, description="AdamW's decoupled weight decay")
@@ -55,7 +60,32 @@ class PostTrainSpec(StageSpec):
         f"max_prompt_tokens, and {SAMPLED} are sampled (or half of the positions)",
     )
     checkpoint_every: int = Field(50, ge=1, le=100_000, description="steps between checkpoints")
+    adapter: AdapterSpec | None = Field(None, description="train an adapter; null: every weight of the model")
+    precision: Literal["bf16", "fp32"] = Field(
+        "bf16", description="precision of matrix products; trained weights and the optimizer are in fp32 with either"
+    )
     seed: int = Field(0, ge=0, lt=2**31, description="seed of the choice of rows, their order, and sampling")
+
+    layout: TuningLayout = not_identity(TuningLayout(), "Processes, sharding and micro batches")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_before_layout(cls, given: Any) -> Any:
+        """Recipes from before `layout` have its `micro_batch` as `micro_batch_size`."""
+        if not isinstance(given, dict) or "micro_batch_size" not in given or "layout" in given:
+            return given
+        rest = {name: value for name, value in given.items() if name != "micro_batch_size"}
+        return rest | {"layout": {"micro_batch": given["micro_batch_size"]}}
+
+    def micro_batch(self) -> int:
+        """Sequences (DPO: pairs) in one forward and backward pass of a process."""
+        return self.layout.micro_batch_of(self.batch_size, self.most_in_micro_batch)
+
+    def identity(self) -> dict[str, Any]:
+        """Without the fields of ADDED that are at their defaults: results from before these fields existed are the
+        same and stay cached."""
+        kept = {name for name in type(self).model_fields if getattr(self, name) != ADDED.get(name, ...)}
+        return {name: value for name, value in super().identity().items() if name in kept}
 
     def row_kinds(self) -> tuple[str, ...]:
         """Kinds of rows that the stage accepts."""
@@ -88,11 +118,7 @@ class PostTrainSpec(StageSpec):
         )
 
     def problems(self) -> list[Problem]:
-        found = []
-        if self.batch_size % self.micro_batch_size:
-            found.append(
-                Problem("micro_batch_size", self.micro_batch_size, f"a divisor of batch_size {self.batch_size}")
-            )
+        found = [problem.under("layout") for problem in self.layout.problems_with(self.batch_size)]
         if self.warmup_steps >= self.steps:
             found.append(Problem("warmup_steps", self.warmup_steps, f"fewer than steps ({self.steps})"))
         return found

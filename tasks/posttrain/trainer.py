@@ -12,20 +12,28 @@ import shutil
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
 import torch
+from peft import get_peft_model
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from tasks.checkpoints import KIND, CheckpointFolder
 from tasks.job import Job, StageError
 from tasks.manifest import RECORD, read_manifest, remove, write_manifest
+from tasks.posttrain import process
+from tasks.posttrain.adapter import merged, peft_config
+from tasks.posttrain.batches import loader
 from tasks.posttrain.chat import Chat, with_end
+from tasks.posttrain.encode import IGNORED
 from tasks.posttrain.spec import Limits, PostTrainSpec
-from tasks.posttrain.trl_hooks.trainer import load_checkpoint, order_by_epoch, score_completions_only
+from tasks.posttrain.trl_hooks import fsdp
+from tasks.posttrain.trl_hooks.checkpoint import full_weights, load_weights, store_by_name
+from tasks.posttrain.trl_hooks.trainer import order_by_epoch, score_completions_only
 
 KEEP = 2  # checkpoints
 LOGGED = "logged/"  # prefix of metrics that are recorded under any name: those of rewards
@@ -34,12 +42,15 @@ SIGTERM_EXIT = 128 + signal.SIGTERM
 log = logging.getLogger(__name__)
 
 
-def load_model(path: Path) -> tuple[Any, Any]:
-    """(model in fp32, tokenizer) of a Hugging Face directory."""
+def load_model(path: Path, spec: PostTrainSpec) -> tuple[Any, Any]:
+    """(model, tokenizer) of a Hugging Face directory: in fp32, except that weights frozen under an adapter stay in bf16
+    if they are stored so."""
+    process.start()
     if not torch.cuda.is_available():
         score_completions_only()
     tokenizer = AutoTokenizer.from_pretrained(path)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    frozen = spec.adapter and spec.precision == "bf16" and storage_dtype(path) == torch.bfloat16
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16 if frozen else torch.float32)
     return model, tokenizer
 
 
@@ -60,9 +71,13 @@ def ends(model: Any, tokenizer: Any, chat: Chat | None) -> list[int]:
     return list(model.generation_config.eos_token_id)
 
 
-def finish(job: Job, model: Any, source: Path, label: str, chat: Chat | None) -> None:
-    """Write the output: `source` with this model's weights, in `source`'s dtype, and the chat template if it was tuned
-    on chat. Then delete the checkpoints."""
+def finish(job: Job, trainer: Any, source: Path, spec: PostTrainSpec, chat: Chat | None) -> None:
+    """Write the output: `source` with the trainer's weights, its adapter merged, in `source`'s dtype, and the chat
+    template if it was tuned on chat. Then delete the checkpoints. Collective; rank 0 writes."""
+    weights = full_weights(trainer.model) if spec.layout.sharding == "fsdp2" else None
+    if not process.is_first():
+        return
+    model = merged(trainer.model if weights is None else _with_weights(source, spec, weights))
     with _full_disk_as_stage_error(job.output, "the run continues from its last checkpoint"):
         for old in job.output.iterdir() if job.output.exists() else ():
             if old.name != RECORD:  # left by a killed engine
@@ -73,8 +88,20 @@ def finish(job: Job, model: Any, source: Path, label: str, chat: Chat | None) ->
                 shutil.copy(path, job.output / path.name)
         if chat:
             chat.write(job.output)
-        job.finish(**read_manifest(source).facts | {"label": label or job.stage})
+        job.finish(**read_manifest(source).facts | {"label": spec.label or job.stage})
     checkpoints(job).remove_all()
+
+
+def _with_weights(source: Path, spec: PostTrainSpec, weights: dict[str, torch.Tensor]) -> Any:
+    """`source` with these trained weights, of the model or of its adapter."""
+    model, _ = load_model(source, spec)
+    if spec.adapter:
+        model = get_peft_model(model, peft_config(spec.adapter, model))
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    if not trained <= weights.keys():
+        raise StageError(f"weights are missing: {', '.join(sorted(trained - weights.keys()))}")
+    model.load_state_dict(weights, strict=False)
+    return model
 
 
 @contextmanager
@@ -108,21 +135,25 @@ def storage_dtype(directory: Path) -> torch.dtype:
     return names[found.pop()]
 
 
-def arguments(job: Job, spec: PostTrainSpec) -> dict[str, Any]:
+def arguments(job: Job, spec: PostTrainSpec, model: Any) -> dict[str, Any]:
     """Arguments common to SFTConfig, DPOConfig and GRPOConfig."""
     gpu = torch.cuda.is_available()
+    sharded = spec.layout.sharding == "fsdp2"
+    if sharded:
+        fsdp.allow_cpus()
     return {
+        **(fsdp.arguments(model) if sharded else {}),
         "output_dir": str(checkpoints(job).path),
         "max_steps": spec.steps,
-        "per_device_train_batch_size": spec.micro_batch_size,
-        "gradient_accumulation_steps": spec.batch_size // spec.micro_batch_size,
+        "per_device_train_batch_size": spec.micro_batch(),
+        "gradient_accumulation_steps": spec.batch_size // (spec.micro_batch() * spec.layout.processes),
         "learning_rate": spec.learning_rate,
         "warmup_steps": spec.warmup_steps,
         "weight_decay": spec.weight_decay,
         "seed": spec.seed,
-        "bf16": True,
+        "bf16": spec.precision == "bf16",
         "use_cpu": not gpu,
-        "gradient_checkpointing": gpu,  # memory is scarce on GPUs only
+        "gradient_checkpointing": spec.layout.recomputes(gpu),
         "dataloader_pin_memory": gpu,
         "save_strategy": "steps",
         "save_steps": spec.checkpoint_every,
@@ -155,17 +186,24 @@ def fit(
     is recorded as step 0. On SIGTERM, checkpoints and raises SystemExit(143).
     """
     order_by_epoch(trainer)
+    store_by_name(trainer)
+    if trainer.is_fsdp_enabled:
+        fsdp.reduce_in_fp32(trainer)
+    if process.BY_TORCHRUN:
+        trainer.get_train_dataloader = partial(loader, trainer, IGNORED)
+        torch.manual_seed(trainer.args.seed + trainer.args.process_index)  # of dropout
     reporter = Reporter(job, metrics, stateful)
     trainer.add_callback(reporter)
-    checkpoint = reporter.checkpoints.newest()
+    checkpoint = process.from_first(reporter.checkpoints.newest() if process.is_first() else None)
     step = reporter.checkpoints.step(checkpoint) if checkpoint else None
-    job.forget_after(-1 if step is None else step)
-    if step is None and initial:
-        job.metric(0, **initial)
+    if process.is_first():
+        job.forget_after(-1 if step is None else step)
+        if step is None and initial:
+            job.metric(0, **initial)
     if checkpoint and stateful:
         stateful.load(checkpoint)
     if checkpoint and reporter.checkpoints.step(checkpoint) >= trainer.args.max_steps:
-        load_checkpoint(trainer, checkpoint)  # killed after the last step
+        load_weights(trainer.model, checkpoint)  # killed after the last step
         return
     if checkpoint:
         log.warning("continuing from %s", checkpoint)
@@ -204,9 +242,11 @@ class Reporter(TrainerCallback):
             signal.signal(signal.SIGTERM, before)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.job.progress(state.global_step, state.max_steps, "steps")
+        if process.is_first():
+            self.job.progress(state.global_step, state.max_steps, "steps")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.stopping = process.any_rank(self.stopping)
         if self.stopping:
             control.should_save = control.should_training_stop = True
 
@@ -222,12 +262,17 @@ class Reporter(TrainerCallback):
             raise StageError(
                 f"step {state.global_step}: {', '.join(bad)}; the training has diverged, try a lower learning_rate"
             )
+        if not process.is_first():
+            return
         self.job.metric(state.global_step, **values)
         shown = {name: value for name, value in values.items() if name in ("loss", "reward", "margin")}
         self.job.progress(state.global_step, state.max_steps, "steps", **shown)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         checkpoint = Path(args.output_dir) / f"{self.checkpoints.prefix}{state.global_step}"
+        process.barrier()  # every rank has written its files
+        if not process.is_first():
+            return
         if self.stateful:
             self.stateful.save(checkpoint)
         self.job.sync_metrics()

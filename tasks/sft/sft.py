@@ -13,6 +13,7 @@ from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
 
 from tasks.job import Job, main
+from tasks.posttrain.adapter import peft_config
 from tasks.posttrain.encode import IGNORED, Encoder, loss_of
 from tasks.posttrain.rows import choose, kind_of, say_repeats
 from tasks.posttrain.trainer import arguments, finish, fit, limits_of, load_model
@@ -33,7 +34,7 @@ Learned = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]  # token ids, labels
 
 def work(job: Job) -> None:
     spec, source = job.spec(SFTSpec), job.input("model")
-    model, tokenizer = load_model(source)
+    model, tokenizer = load_model(source, spec)
     limits = limits_of(model, spec)
     kind = kind_of(job, *spec.row_kinds())
     loss = loss_of(spec.loss, kind)
@@ -60,7 +61,7 @@ def work(job: Job) -> None:
     trainer = SFTTrainer(
         model=model,
         args=SFTConfig(
-            **arguments(job, spec),
+            **arguments(job, spec, model),
             include_num_input_tokens_seen="non_padding",
             packing=spec.packing,
             max_length=limits.total if spec.packing else None,  # the rows are within the limits
@@ -72,9 +73,10 @@ def work(job: Job) -> None:
             {"input_ids": [ids for ids, _ in chosen.rows], "labels": [labels for _, labels in chosen.rows]}
         ),
         processing_class=tokenizer,
+        peft_config=peft_config(spec.adapter, model) if spec.adapter else None,
     )
     fit(trainer, job, METRICS, initial=chosen.counts())
-    finish(job, model, source, spec.label, encoder.chat)
+    finish(job, trainer, source, spec, encoder.chat)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ class SFTSpec(PostTrainSpec):
     engine: Literal["trl"] = Field("trl", description="training library")
     steps: int = Field(150, ge=1, le=1_000_000, description="optimizer steps")
     batch_size: int = Field(32, ge=1, le=65_536, description="rows per optimizer step")
-    micro_batch_size: int = Field(32, ge=1, le=65_536, description="rows in one forward and backward pass")
     warmup_steps: int = Field(10, ge=0, le=100_000, description="steps of linear warmup")
     learning_rate: float = Field(5e-4, gt=0, le=0.1, description="AdamW's peak learning rate")
     loss: Literal["assistant", "completion", "all"] | None = Field(

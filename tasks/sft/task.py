@@ -13,4 +13,4 @@ ENGINES = {"trl": Engine("sft", "tasks.sft.sft", version="2")}
 @stage(ENGINES["trl"], image=images.POST_TRAIN, pod=SAVES)
 def sft(spec: SFTSpec, model: HFModel, rows: Rows) -> HFModel:
     """Fine-tune a model on rows."""
-    return run(ENGINES[spec.engine], HFModel, spec, model=model, rows=rows)
+    return run(ENGINES[spec.engine], HFModel, spec, processes=spec.layout.torchrun_processes(), model=model, rows=rows)

@@ -85,6 +85,24 @@ def test_the_rollouts_come_from_the_weights_that_are_trained(tuned: Path) -> Non
     assert all(1.0 <= line["rollout_mismatch"] < 1.05 for line in lines)
 
 
+@pytest.mark.usefixtures("vllm")
+def test_an_adapter_is_merged_into_the_engine_s_weights_and_into_the_output(
+    inputs: dict[str, Path], spec: dict[str, Any], tmp_path: Path
+) -> None:
+    adapted = spec | {"adapter": {"lora": {"rank": 8}}, "learning_rate": 0.02}
+    job = write_job(tmp_path / "job", "grpo", adapted, **inputs)
+
+    assert start("tasks.grpo.grpo", job).wait() == 0, (job / "log.txt").read_text()
+
+    lines = metrics(job)[1:]
+    assert lines[0]["kl"] < 0.001 and lines[-1]["kl"] > 0.01
+    assert all(1.0 <= line["rollout_mismatch"] < 1.05 for line in lines)
+    before, after = (load_file(path / "model.safetensors") for path in (inputs["model"], job / "output"))
+    assert {name for name in before if not torch.equal(before[name], after[name])} == {
+        name for name in before if "proj" in name
+    }
+
+
 def test_every_step_says_what_was_rolled_out_and_each_reward_is_a_metric(tuned: Path) -> None:
     first, *lines = metrics(tuned)
 

@@ -80,7 +80,7 @@ def test_whichever_file_is_damaged_the_checkpoint_before_is_used(
 ) -> None:
     newest = complete_checkpoints(job.directory)[-1]
     names = {path.name for path in newest.iterdir()} - {MANIFEST}
-    assert {"model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"} < names
+    assert {".metadata", "__0_0.distcp", "scheduler.pt", "rng_state.pth", "trainer_state.json"} <= names
 
     for name in names:
         folder = Path(shutil.copytree(newest.parent, tmp_path / name))
@@ -92,9 +92,9 @@ def test_whichever_file_is_damaged_the_checkpoint_before_is_used(
 @pytest.mark.parametrize(
     ("damage", "name"),
     [
-        ("a bit flipped", "model.safetensors"),
+        ("a bit flipped", "__0_0.distcp"),
         ("a bit flipped", MANIFEST),
-        ("emptied", "optimizer.pt"),
+        ("emptied", ".metadata"),
         ("emptied", MANIFEST),
         ("cut", "trainer_state.json"),
         ("deleted", "rng_state.pth"),
@@ -116,7 +116,7 @@ def test_the_run_then_makes_the_same_model_and_the_same_metrics(
 def test_a_pickle_that_was_swapped_is_not_loaded(job: Job, tmp_path: Path) -> None:
     harm = tmp_path / "harm"
     for checkpoint in complete_checkpoints(job.directory):
-        for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"):
+        for name in (".metadata", "__0_0.distcp", "scheduler.pt", "rng_state.pth"):
             (checkpoint / name).write_bytes(f"cos\nmkdir\n(S'{harm}'\ntR.".encode())
 
     with pytest.raises(ArtifactError, match="every checkpoint is damaged"):
@@ -125,7 +125,7 @@ def test_a_pickle_that_was_swapped_is_not_loaded(job: Job, tmp_path: Path) -> No
 
 
 def test_metrics_that_a_power_cut_has_left_in_pieces_are_taken_anew(job: Job, expected: Job) -> None:
-    flip_a_bit(complete_checkpoints(job.directory)[-1] / "optimizer.pt")
+    flip_a_bit(complete_checkpoints(job.directory)[-1] / "__0_0.distcp")
     metrics = job.directory / "metrics.jsonl"
     *synced, last = metrics.read_bytes().splitlines(keepends=True)
     metrics.write_bytes(b"".join(synced) + last[:20] + b"\n" + b"\0" * 100 + b"\n\xff\xfe\n[]\n" + last[:30])

@@ -11,6 +11,9 @@ from trl import DPOConfig, SFTConfig, SFTTrainer
 
 from tasks.dpo.spec import DPOSpec
 from tasks.grpo.spec import GRPOSpec
+from tasks.posttrain.adapter import peft_config
+from tasks.posttrain.adapter_spec import AdapterSpec
+from tasks.posttrain.layout import TuningLayout
 from tasks.posttrain.memory import TuningMemory, estimate
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.posttrain.trl_hooks.dpo import PairTrainer
@@ -53,10 +56,11 @@ def model(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def measured(model: Path, spec: PostTrainSpec, folder: Path, checkpointing: bool) -> TuningMemory:
     """Memory of two steps of TRL's trainer on rows of the maximum length (one is shorter, so that there is padding)."""
-    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16 if spec.adapter else torch.float32)
+    adapter = {"peft_config": peft_config(spec.adapter, policy)} if spec.adapter else {}
     common: dict[str, Any] = {
-        "output_dir": str(folder), "max_steps": 2, "per_device_train_batch_size": spec.micro_batch_size,
-        "gradient_accumulation_steps": spec.batch_size // spec.micro_batch_size, "bf16": True, "use_cpu": True,
+        "output_dir": str(folder), "max_steps": 2, "per_device_train_batch_size": spec.micro_batch(),
+        "gradient_accumulation_steps": spec.batch_size // spec.micro_batch(), "bf16": True, "use_cpu": True,
         "gradient_checkpointing": checkpointing, "dataloader_pin_memory": False, "save_strategy": "no",
         "report_to": "none", "disable_tqdm": True, "max_length": None,
     }  # fmt: skip
@@ -68,21 +72,25 @@ def measured(model: Path, spec: PostTrainSpec, folder: Path, checkpointing: bool
         ids = [torch.randint(2, VOCABULARY, (64 - row % 2,)).tolist() for row in range(count)]
         rows = Dataset.from_dict({"input_ids": ids, "labels": ids})
         arguments = SFTConfig(**common, dataset_kwargs={"skip_prepare_dataset": True})
-        trainer = SFTTrainer(model=policy, args=arguments, train_dataset=rows, processing_class=tokenizer)
+        trainer = SFTTrainer(model=policy, args=arguments, train_dataset=rows, processing_class=tokenizer, **adapter)
     else:
         parts = ("prompt_ids", "chosen_ids", "rejected_ids")
         ids = {name: [torch.randint(2, VOCABULARY, (32 - row % 2,)).tolist() for row in range(count)] for name in parts}
         arguments = DPOConfig(**common, remove_unused_columns=False)
         trainer = PairTrainer(
-            model=policy, args=arguments, train_dataset=Dataset.from_dict(ids), processing_class=tokenizer
+            model=policy,
+            args=arguments,
+            train_dataset=Dataset.from_dict(ids),
+            processing_class=tokenizer,
+            **adapter,
         )
     with peak() as largest:
         trainer.train()
-    gradients = size(policy.parameters())
+    gradients = size(weight for weight in trainer.model.parameters() if weight.requires_grad)
     moments = size(each for state in trainer.optimizer.state.values() for each in state.values() if each.dim())
     reference = size(trainer.ref_model.parameters()) if getattr(trainer, "ref_model", None) else 0
     activations = largest() - gradients - moments
-    return TuningMemory(size(policy.parameters()), gradients, moments, activations, reference)
+    return TuningMemory(size(trainer.model.parameters()), gradients, moments, activations, reference)
 
 
 @pytest.fixture(autouse=True)
@@ -98,11 +106,14 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(
     ("spec", "checkpointing"),
     [
-        (SFTSpec(**LIMITS, batch_size=16, micro_batch_size=8), False),
-        (SFTSpec(**LIMITS, batch_size=16, micro_batch_size=8), True),
-        (DPOSpec(**LIMITS, batch_size=8, micro_batch_size=4), False),
+        (SFTSpec(**LIMITS, batch_size=16, layout=TuningLayout(micro_batch=8)), False),
+        (SFTSpec(**LIMITS, batch_size=16, layout=TuningLayout(micro_batch=8)), True),
+        (DPOSpec(**LIMITS, batch_size=8, layout=TuningLayout(micro_batch=4)), False),
+        (SFTSpec(**LIMITS, batch_size=16, layout=TuningLayout(micro_batch=8), adapter=AdapterSpec()), False),
+        (SFTSpec(**LIMITS, batch_size=16, layout=TuningLayout(micro_batch=8), adapter=AdapterSpec()), True),
+        (DPOSpec(**LIMITS, batch_size=8, layout=TuningLayout(micro_batch=4), adapter=AdapterSpec()), False),
     ],
-    ids=["SFT", "SFT, each layer computed again", "DPO"],
+    ids=["SFT", "SFT, each layer computed again", "DPO", "LoRA", "LoRA, each layer computed again", "DPO with LoRA"],
 )
 def test_trl_holds_what_is_estimated(model: Path, tmp_path: Path, spec: PostTrainSpec, checkpointing: bool) -> None:
     """With each layer computed again it is the GPU's estimate, whose kernels need no fp32 logits: those of a CPU are
@@ -128,6 +139,30 @@ def test_a_weight_takes_16_to_18_bytes_and_4_more_with_a_reference() -> None:
     assert 20 < bytes_each(DPOSpec(**once)) < bytes_each(DPOSpec(**twice)) < 22.1
 
 
+def test_with_an_adapter_a_weight_takes_two_bytes_and_the_reference_none() -> None:
+    large = ModelSpec(layers=36, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn_hidden=12288, max_positions=4096)
+    for kind in (SFTSpec, DPOSpec):
+        spec = kind(**LIMITS, batch_size=1, layout=TuningLayout(micro_batch=1), adapter=AdapterSpec())
+        found = estimate(spec, held(spec), large, 151_936, 4096)
+        assert found.reference == 0
+        assert 2 < found.total / large.parameters(151_936) < 2.6
+
+
+def test_fsdp2_divides_what_each_process_holds_and_ddp_adds_buckets() -> None:
+    large = ModelSpec(layers=36, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn_hidden=12288, max_positions=4096)
+
+    def memory(sharding: Any, processes: int) -> TuningMemory:
+        layout = TuningLayout(sharding=sharding, processes=processes, micro_batch=1)
+        spec = DPOSpec(**LIMITS, batch_size=8, layout=layout)
+        return estimate(spec, held(spec), large, 151_936, 4096)
+
+    alone, copied, sharded = memory("none", 1), memory("ddp", 4), memory("fsdp2", 4)
+    for part in ("weights", "gradients", "optimizer", "reference"):
+        assert getattr(sharded, part) == pytest.approx(getattr(alone, part) / 4, rel=1e-6)
+    assert copied.gradients == 2 * alone.gradients and copied.optimizer == alone.optimizer
+    assert alone.total / 4 < sharded.total < alone.total / 3
+
+
 def test_grpo_has_vllm_s_share_beside_it_and_a_reference_for_its_kl() -> None:
     with_kl, without = (estimated(GRPOSpec(**REWARDED, beta=beta), capacity=80e9) for beta in (0.1, 0.0))
     assert with_kl.vllm == without.vllm == 24e9
@@ -139,4 +174,4 @@ def test_smaller_micro_batches_and_shorter_rows_take_less() -> None:
     def total(**changes: Any) -> int:
         return estimated(SFTSpec(**LIMITS | {"batch_size": 32, "micro_batch_size": 32} | changes), CPU).total
 
-    assert total(micro_batch_size=8) < total(max_new_tokens=8) < total() < total(max_new_tokens=64)
+    assert total(layout=TuningLayout(micro_batch=8)) < total(max_new_tokens=8) < total() < total(max_new_tokens=64)

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from transformers import Trainer, TrainingArguments
 
 from tasks.job import Job, StageError
+from tasks.posttrain.layout import TuningLayout
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.posttrain.trainer import checkpoints, fit, storage_dtype
 
@@ -74,6 +75,6 @@ def test_mixed_number_formats_are_refused(tmp_path: Path) -> None:
 
 
 def test_every_problem_of_a_spec_is_found_at_once() -> None:
-    spec = PostTrainSpec(data="chat", steps=5, warmup_steps=5, batch_size=10, micro_batch_size=4)
+    spec = PostTrainSpec(data="chat", steps=5, warmup_steps=5, batch_size=10, layout=TuningLayout(micro_batch=4))
 
-    assert [problem.path for problem in spec.problems()] == ["micro_batch_size", "warmup_steps"]
+    assert [problem.path for problem in spec.problems()] == ["layout.micro_batch", "warmup_steps"]

@@ -137,7 +137,7 @@ def test_where_every_checkpoint_is_damaged_the_run_ends_with_a_named_error(
     engine.kill()
     engine.wait()
     for checkpoint in complete_checkpoints(job):
-        (checkpoint / "optimizer.pt").write_bytes(b"")
+        (checkpoint / "__0_0.distcp").write_bytes(b"")
 
     assert start("tasks.sft.sft", job).wait() == 1
 

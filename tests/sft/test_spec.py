@@ -3,6 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
+from tasks.posttrain.layout import TuningLayout
 from tasks.sft.spec import SFTSpec
 
 
@@ -11,9 +12,9 @@ def test_the_defaults_have_no_problems() -> None:
 
 
 def test_micro_batches_have_to_fill_the_batch() -> None:
-    (problem,) = SFTSpec(data="chat", batch_size=32, micro_batch_size=12).problems()
+    (problem,) = SFTSpec(data="chat", batch_size=32, layout=TuningLayout(micro_batch=12)).problems()
 
-    assert str(problem) == "micro_batch_size: 12: a divisor of batch_size 32"
+    assert str(problem) == "layout.micro_batch: 12: a divisor of batch_size 32"
 
 
 @pytest.mark.parametrize(

@@ -273,14 +273,14 @@ def test_a_secret_that_is_not_set_is_named() -> None:
 def test_all_problems_are_reported_at_once() -> None:
     def change(recipe: dict[str, Any]) -> None:
         put("pretrain.step", 5)(recipe)  # pydantic's
-        put("post_training.0.sft.micro_batch_size", 5)(recipe)  # across fields, in another section
+        put("post_training.0.sft.layout", {"micro_batch": 5})(recipe)  # across fields, in another section
         put("corpus.source", {"kind": "files", "path": "/no/such"})(recipe)  # of this machine
         drop("tokenizer")(recipe)  # of the chain
 
     with pytest.raises(RecipeError) as caught:
         Recipe.model_validate(recipe_with(change))
     paths = {problem.path for problem in caught.value.problems}
-    assert {"pretrain.step", "post_training.0.sft.micro_batch_size", "corpus.source.path", "shards"} <= paths
+    assert {"pretrain.step", "post_training.0.sft.layout.micro_batch", "corpus.source.path", "shards"} <= paths
 
 
 def test_an_unknown_field_does_not_hide_what_else_is_wrong_in_its_section() -> None:

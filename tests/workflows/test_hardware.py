@@ -114,9 +114,9 @@ HALF_A_BILLION = ModelSpec(
 )
 
 
-def tuning_problems(device: str, **tuning: Any) -> list[Problem]:
-    """Of one post-training stage of a model with 474 M weights, beside the evaluation of it."""
-    pretrain = PretrainSpec(model=HALF_A_BILLION, layout=Layout(device=device, micro_batch=1))
+def tuning_problems(device: str, model: ModelSpec = HALF_A_BILLION, **tuning: Any) -> list[Problem]:
+    """Of one post-training stage of a model, by default with 474 M weights, beside the evaluation of it."""
+    pretrain = PretrainSpec(model=model, layout=Layout(device=device, micro_batch=1))
     evaluate = EvaluateSpec.model_validate({"bits_per_byte": {}, "gpu_memory_share": tuning.pop("evaluate", 0.85)})
     specs = {"pretrain": pretrain, "evaluate": evaluate, "post_training": [Tuning.model_validate(tuning)]}
     found = [problem for check in CHECKS for problem in check(RunContext(specs, LAPTOP))]
@@ -127,8 +127,25 @@ def test_a_smaller_micro_batch_is_named_where_it_fits() -> None:
     (problem,) = tuning_problems("L4", sft={"data": "rows", "batch_size": 48, "micro_batch_size": 48})
     assert problem.path == "post_training.0.sft"
     assert "GB on one L4 (24 GB): weights 1.9 GB" in problem.allowed
-    size = int(problem.allowed.partition("use micro_batch_size: ")[2].partition(",")[0])
+    size = int(problem.allowed.partition("use layout: {micro_batch: ")[2].partition("}")[0])
     assert tuning_problems("L4", sft={"data": "rows", "batch_size": 48, "micro_batch_size": size}) == []
+
+
+def test_sharding_is_named_where_it_fits() -> None:
+    model = HALF_A_BILLION.model_copy(update={"layers": 4 * HALF_A_BILLION.layers})
+    sft: dict[str, Any] = {"data": "rows", "layout": {"micro_batch": 1}}
+    (problem,) = tuning_problems("L4", model, sft=sft)
+    assert "; use layout: {processes: 2, sharding: fsdp2}, which needs " in problem.allowed
+    more = {"layout": {"processes": 2, "sharding": "fsdp2", "micro_batch": 1}}
+    assert tuning_problems("L4", model, sft=sft | more) == []
+
+
+def test_an_adapter_is_named_where_sharding_is_not_enough() -> None:
+    model = HALF_A_BILLION.model_copy(update={"layers": 4 * HALF_A_BILLION.layers})
+    sft: dict[str, Any] = {"data": "rows", "batch_size": 3, "layout": {"micro_batch": 1}}
+    (problem,) = tuning_problems("L4", model, sft=sft)
+    assert "; use adapter: {lora: {}}, which needs " in problem.allowed
+    assert tuning_problems("L4", model, sft=sft | {"adapter": {"lora": {}}}) == []
 
 
 def test_vllm_s_share_is_taken_from_the_training() -> None:

@@ -63,7 +63,7 @@ PLANTED = [
     Planted("pretrain.optimizer.warmup_steps", 9999, "pretrain.optimizer.warmup_steps", "less than steps"),
     Planted("pretrain.batch_warmup", {"start": 15, "increment": 9}, "pretrain.batch_warmup.increment", "must divide"),
     Planted("pretrain.data_weights", [-1.0], "pretrain.data_weights", "0 or more each"),
-    Planted("post_training.0.sft.micro_batch_size", 5, "post_training.0.sft.micro_batch_size", "divisor"),
+    Planted("post_training.0.sft.layout", {"micro_batch": 5}, "post_training.0.sft.layout.micro_batch", "divisor"),
     Planted("post_training.1.dpo.warmup_steps", 5000, "post_training.1.dpo.warmup_steps", "fewer than steps"),
     Planted("post_training.2.grpo.generations", 7, "post_training.2.grpo.generations", "divisor"),
     Planted("serve.load.concurrency", [2, 1], "serve.load.concurrency", "begin with 1"),

@@ -51,7 +51,7 @@ def _tune(check: Check, engine: str, spec: type[PostTrainSpec], steps: int, **fi
         "data": "rows",
         "steps": steps,
         "batch_size": size.rows,
-        "micro_batch_size": min(8, size.rows),
+        "layout": {"micro_batch": min(8, size.rows)},
         "warmup_steps": 1,
         "max_prompt_tokens": size.prompt,
         "max_new_tokens": size.new,

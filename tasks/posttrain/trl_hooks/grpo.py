@@ -1,14 +1,17 @@
 """Hooks into TRL's GRPOTrainer and its generation with vLLM."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 import trl.trainer.grpo_trainer
+from peft import PeftModel
 from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 
+from tasks.posttrain.adapter import merged_weights
 from tasks.serve.engine import open_engine
 from tasks.serve.vllm_hooks import reload_weights
 
@@ -34,7 +37,15 @@ class TokenTrainer(GRPOTrainer):
         return output
 
 
-class CPUGeneration(VLLMGeneration):
+class LiveGeneration(VLLMGeneration):
+    """Generation with vLLM on the trainer's weights. TRL merges an adapter in place to read the weights, and undoes it
+    afterwards, which changes bf16 weights in each step."""
+
+    def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return merged_weights(self.model) if isinstance(self.model, PeftModel) else super()._iter_named_params()
+
+
+class CPUGeneration(LiveGeneration):
     """Colocated generation with vLLM on CPU, where TRL's own fails: it writes into vLLM's parameters, which the CPU
     build has repacked. vLLM reloads them in place instead, keeping the engine, its KV cache and its scheduler."""
 
@@ -55,6 +66,7 @@ class CPUGeneration(VLLMGeneration):
         reload_weights(self.llm, weights_iterator=self._iter_named_params())
 
 
-def generate_on_cpu(seed: int) -> None:
-    """Let GRPOTrainer generate with CPUGeneration."""
-    trl.trainer.grpo_trainer.VLLMGeneration = partial(CPUGeneration, seed=seed)
+def generate_live(seed: int) -> None:
+    """Let GRPOTrainer generate with LiveGeneration, or CPUGeneration without a GPU."""
+    chosen = LiveGeneration if torch.cuda.is_available() else partial(CPUGeneration, seed=seed)
+    trl.trainer.grpo_trainer.VLLMGeneration = chosen

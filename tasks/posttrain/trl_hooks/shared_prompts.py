@@ -13,7 +13,7 @@ standard computation up to rounding; this is checked for each model before its f
 
 import inspect
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from types import MethodType
@@ -104,13 +104,18 @@ def _patch(model: Any, branched: int) -> None:
 
     def forward(self: Any, *args: Any, fused_lm_head: bool = False, **inputs: Any) -> Any:
         aux_loss = getattr(config, "output_router_logits", False)  # it would count a shared prompt's tokens only once
-        if fused_lm_head and not args and not aux_loss and inputs.keys() - {"use_cache"} == set(BATCH):
+        if fused_lm_head and not args and not aux_loss and _given(inputs) == set(BATCH):
             batch = [inputs[name] for name in BATCH]
             if _completions_end_rows(*batch[1:]):
                 return log_probs(own_forward, batch, branched)
         return own_forward(*args, fused_lm_head=fused_lm_head, **inputs)
 
     model.forward = MethodType(forward, model)
+
+
+def _given(inputs: Mapping[str, Any]) -> set[str]:
+    """The names of the inputs; PEFT passes on every argument of a model, most of them None."""
+    return {name for name, value in inputs.items() if value is not None} - {"use_cache"}
 
 
 def log_probs(forward: Any, batch: Sequence[torch.Tensor], branched: int = BRANCHED) -> FusedCausalLMOutput:

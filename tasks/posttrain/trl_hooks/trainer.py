@@ -1,7 +1,6 @@
 """Hooks into the base of TRL's trainers."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -47,8 +46,3 @@ def order_by_epoch(trainer: Any) -> None:
         return PerEpoch(found, trainer) if isinstance(found, LengthGroupedSampler) else found
 
     trainer._get_train_sampler = sampler
-
-
-def load_checkpoint(trainer: Any, checkpoint: Path) -> None:
-    """Load the weights of a checkpoint of the last step: `train()` would find no step left and not load them."""
-    trainer._load_from_checkpoint(str(checkpoint))

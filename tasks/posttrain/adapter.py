@@ -1,0 +1,92 @@
+"""Train a LoRA adapter with PEFT, and merge it.
+
+The frozen weights stay in bf16 if they are stored so, the adapter is in fp32. Merging is done in fp32: a merged bf16
+weight would lose small updates, and merging in place to undo it later would change the base model.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel
+from peft.tuners.lora import LoraLayer
+
+from tasks.job import StageError
+from tasks.posttrain.adapter_spec import AdapterSpec
+
+TOLERANCE = 1e-3  # of merged logits, relative to the largest; fp32 differs by 1e-6
+
+
+def peft_config(adapter: AdapterSpec, model: Any) -> LoraConfig:
+    """PEFT's configuration. Raises StageError if the model has no such layers."""
+    lora = adapter.lora
+    if lora.targets != "all-linear":
+        layers = {name.rpartition(".")[2] for name, module in model.named_modules() if _adaptable(model, module)}
+        if unknown := sorted({*lora.targets} - layers):
+            raise StageError(
+                f"adapter.lora.targets: {', '.join(unknown)}: the model has {', '.join(sorted(layers))}; or all-linear"
+            )
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type] # PEFT only divides it
+        lora_dropout=lora.dropout,
+        target_modules=lora.targets,
+    )
+
+
+def _adaptable(model: Any, module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.Linear) and module is not model.get_output_embeddings()
+
+
+def base_of(model: Any) -> Any:
+    """The Transformers model, of which an adapter's layers are part."""
+    return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
+def merged(model: Any) -> Any:
+    """The Transformers model in fp32 with the adapter merged into its weights; a model without an adapter is returned
+    as it is. Raises StageError if the merged model differs."""
+    if not isinstance(model, PeftModel):
+        return model
+    model.eval().float()
+    before = _logits(base_of(model))
+    whole = model.merge_and_unload()
+    after = _logits(whole)
+    difference = float((after - before).abs().max() / before.abs().max())
+    if not difference <= TOLERANCE:
+        raise StageError(
+            f"the merged model's logits differ from those of model and adapter by {difference:.2g} of the largest, "
+            f"more than {TOLERANCE:g}: PEFT cannot merge this model exactly; train without `adapter`"
+        )
+    print(f"the adapter is merged; logits differ by {difference:.2g} of the largest", flush=True)
+    return whole
+
+
+@torch.no_grad()
+def _logits(model: Any) -> torch.Tensor:
+    """Logits of 4 random rows of 16 tokens, without autocast."""
+    drawn = torch.Generator().manual_seed(0)
+    tokens = torch.randint(model.config.get_text_config().vocab_size, (4, 16), generator=drawn).to(model.device)
+    with torch.autocast(model.device.type, enabled=False):
+        logits: torch.Tensor = model(input_ids=tokens, use_cache=False).logits
+    return logits.float()
+
+
+def merged_weights(model: PeftModel) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the base model's weights by its own names, with the adapter merged: in fp32, one tensor at a time, without
+    changing the model."""
+    adapted = {f"{name}.base_layer.weight": module for name, module in model.named_modules() if _has_adapter(module)}
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if model.prefix in name:
+                continue  # A and B
+            plain = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+            if layer := adapted.get(name):
+                yield plain, weight.float() + layer.get_delta_weight("default").float()
+            else:
+                yield plain, weight.data
+
+
+def _has_adapter(module: torch.nn.Module) -> bool:
+    return isinstance(module, LoraLayer) and "default" in module.lora_A

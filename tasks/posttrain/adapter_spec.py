@@ -1,0 +1,36 @@
+"""Spec of an adapter: the weights that are trained instead of the model's own."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from tasks.pretrain.model_spec import ModelSpec
+from tasks.spec import Spec
+
+
+class LoRASpec(Spec):
+    """Low-rank adaptation (Hu et al. 2021): W + alpha / rank · B A with W frozen."""
+
+    rank: int = Field(16, ge=1, le=1024, description="rank of A and B")
+    alpha: float = Field(32, gt=0, le=4096, description="scale of the update, divided by the rank")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the adapter's input while training")
+    targets: Literal["all-linear"] | list[str] = Field(
+        "all-linear", description="adapted layers: every linear one but the LM head, or names such as q_proj"
+    )
+
+    def parameters(self, model: ModelSpec) -> int:
+        """Number of trained weights: rank × (inputs + outputs) of each adapted layer. Fused expert weights are not
+        linear layers and have no adapter."""
+        hidden, queries, keys = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
+        sizes = dict.fromkeys(("k_proj", "v_proj"), hidden + keys)
+        sizes |= dict.fromkeys(("q_proj", "o_proj"), hidden + queries)
+        if not model.experts:
+            sizes |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden + model.ffn_hidden)
+        adapted = sizes if self.targets == "all-linear" else {name: sizes.get(name, 0) for name in self.targets}
+        return self.rank * model.layers * sum(adapted.values())
+
+
+class AdapterSpec(Spec):
+    """What is trained in place of the whole model."""
+
+    lora: LoRASpec = Field(LoRASpec(), description="Low-rank adaptation; the output is the merged model")

@@ -1,0 +1,56 @@
+"""How a post-training stage is spread over processes. Not part of a result's identity: a run may be resumed with
+another layout.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from tasks.spec import Problem, Spec
+
+MICRO_BATCH = 32  # the default; less if a process has fewer rows in a step
+
+
+class TuningLayout(Spec):
+    """Processes of one machine, and what each of them holds."""
+
+    processes: int = Field(1, ge=1, le=64, description="Processes: one per GPU")
+    sharding: Literal["none", "ddp", "fsdp2"] = Field(
+        "none",
+        description="`none`: one process; `ddp`: each process has the whole model; `fsdp2`: weights, gradients and "
+        "optimizer state are sharded over the processes",
+    )
+    micro_batch: int | None = Field(
+        None,
+        ge=1,
+        le=65_536,
+        description="Sequences (DPO: pairs) in one forward and backward pass of a process; null: the largest divisor "
+        f"of its share of the batch up to {MICRO_BATCH}, in GRPO {2 * MICRO_BATCH}",
+    )
+    gradient_checkpointing: bool | Literal["auto"] = Field(
+        "auto", description="Recompute each layer in the backward pass to save memory; `auto`: on GPUs"
+    )
+
+    def micro_batch_of(self, batch_size: int, at_most: int = MICRO_BATCH) -> int:
+        """The micro batch for so many sequences per optimizer step."""
+        share = max(1, batch_size // self.processes)
+        return self.micro_batch or next(size for size in range(min(at_most, share), 0, -1) if share % size == 0)
+
+    def torchrun_processes(self) -> int | None:
+        """The number of processes for torchrun; None: the engine runs without it."""
+        return None if self.sharding == "none" else self.processes
+
+    def recomputes(self, gpu: bool) -> bool:
+        """Whether each layer is recomputed in the backward pass."""
+        return gpu if self.gradient_checkpointing == "auto" else self.gradient_checkpointing
+
+    def problems_with(self, batch_size: int) -> list[Problem]:
+        """Why a step of `batch_size` sequences cannot be split so."""
+        if self.processes > 1 and self.sharding == "none":
+            return [Problem("sharding", self.sharding, f"ddp or fsdp2 with processes: {self.processes}")]
+        if batch_size % self.processes:
+            return [Problem("processes", self.processes, f"a divisor of batch_size {batch_size}")]
+        if batch_size % (self.processes * (self.micro_batch or 1)):
+            times = f", times processes ({self.processes})" if self.processes > 1 else ""
+            return [Problem("micro_batch", self.micro_batch, f"a divisor of batch_size {batch_size}{times}")]
+        return []

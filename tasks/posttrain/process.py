@@ -1,0 +1,49 @@
+"""One of the processes of a post-training stage."""
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+BY_TORCHRUN = "TORCHELASTIC_RUN_ID" in os.environ  # vLLM also sets RANK, and has a process group of its own
+
+
+def start() -> None:
+    """Give the process its share of the cores, or its GPU, if torchrun has started it."""
+    if not BY_TORCHRUN:
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    else:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["LOCAL_WORLD_SIZE"])))
+
+
+def is_first() -> bool:
+    """Whether this is rank 0, which alone writes metrics and output."""
+    return not BY_TORCHRUN or dist.get_rank() == 0
+
+
+def from_first(value: Any) -> Any:
+    """Rank 0's value, on every rank. Collective."""
+    if not BY_TORCHRUN:
+        return value
+    values = [value]
+    dist.broadcast_object_list(values)
+    return values[0]
+
+
+def any_rank(condition: bool) -> bool:
+    """Whether the condition holds on some rank. Collective."""
+    if not BY_TORCHRUN:
+        return condition
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    flag = torch.tensor([condition], dtype=torch.int32, device=device)
+    dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+    return bool(flag.item())
+
+
+def barrier() -> None:
+    """Wait for all ranks."""
+    if BY_TORCHRUN:
+        dist.barrier()

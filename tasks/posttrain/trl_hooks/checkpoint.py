@@ -1,0 +1,75 @@
+"""Checkpoints that any layout can resume: torch.distributed.checkpoint instead of the Transformers Trainer's formats.
+
+Of the Trainer's own files remain trainer_state.json, scheduler.pt and each rank's random state. A checkpoint has the
+trained weights only, by their names in the model: those of an adapter, where there is one.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+from tasks.posttrain.process import BY_TORCHRUN
+
+SCHEDULER = "scheduler.pt"
+OPTIONS = StateDictOptions(ignore_frozen_params=True, strict=False)
+
+
+def store_by_name(trainer: Any) -> None:
+    """Let a trainer save and load such checkpoints."""
+
+    def save(folder: str) -> None:
+        state = {
+            "model": get_model_state_dict(trainer.model, options=OPTIONS),
+            "optimizer": get_optimizer_state_dict(trainer.model, trainer.optimizer.optimizer, options=OPTIONS),
+        }
+        try:
+            dcp.save(state, checkpoint_id=folder, no_dist=not BY_TORCHRUN)
+        except CheckpointException as error:  # a BaseException
+            raise RuntimeError(str(error)) from error
+        if trainer.args.should_save:
+            torch.save(trainer.lr_scheduler.state_dict(), Path(folder) / SCHEDULER)
+
+    def load(folder: str | None) -> None:
+        if folder is None:
+            return
+        load_weights(trainer.model, Path(folder))
+        optimizer = trainer.optimizer.optimizer
+        state = {"optimizer": get_optimizer_state_dict(trainer.model, optimizer, options=OPTIONS)}
+        _load(state, Path(folder))
+        set_optimizer_state_dict(trainer.model, optimizer, state["optimizer"], options=OPTIONS)
+        trainer.lr_scheduler.load_state_dict(torch.load(Path(folder) / SCHEDULER, weights_only=True))
+
+    trainer.save_model = lambda *_, **__: None
+    trainer._save_optimizer_and_scheduler = save
+    trainer._load_from_checkpoint = lambda *_, **__: None  # with the optimizer's state
+    trainer._load_optimizer_and_scheduler = load
+
+
+def load_weights(model: Any, folder: Path) -> None:
+    """Load the weights of a checkpoint; the model may be sharded."""
+    state = {"model": get_model_state_dict(model, options=OPTIONS)}
+    _load(state, folder)
+    set_model_state_dict(model, state["model"], options=OPTIONS)
+
+
+def full_weights(model: Any) -> dict[str, Any]:
+    """The trained weights of a sharded model, on the CPU of rank 0; empty on the others. Collective."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True, strict=False)
+    return get_model_state_dict(model, options=options)
+
+
+def _load(state: dict[str, Any], folder: Path) -> None:
+    try:
+        dcp.load(state, checkpoint_id=folder, no_dist=not BY_TORCHRUN)
+    except CheckpointException as error:
+        raise RuntimeError(str(error)) from error

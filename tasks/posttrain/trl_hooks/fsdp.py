@@ -1,0 +1,49 @@
+"""FSDP2 through Accelerate, on CPUs too."""
+
+from typing import Any
+
+import torch
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+
+def arguments(model: Any) -> dict[str, Any]:
+    """TrainingArguments for FSDP2: each decoder layer is a unit."""
+    return {
+        "fsdp": True,
+        "fsdp_config": {
+            "version": 2,
+            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "transformer_layer_cls_to_wrap": sorted(
+                {type(module).__name__ for module in model.modules()} & {*model._no_split_modules}
+            ),
+            "state_dict_type": "SHARDED_STATE_DICT",
+        },
+    }
+
+
+def allow_cpus() -> None:
+    """Let Accelerate shard on CPUs: its list of devices for FSDP lacks them, and it would train with DDP without a
+    word. A hook into accelerate 1.15 (AcceleratorState.__init__)."""
+    own = AcceleratorState.__init__
+    if hasattr(own, "allows_cpus"):
+        return
+
+    def init(self: Any, *args: Any, fsdp_plugin: Any = None, **more: Any) -> None:
+        own(self, *args, fsdp_plugin=fsdp_plugin, **more)
+        if fsdp_plugin is not None and self.device.type == "cpu":
+            self.fsdp_plugin = fsdp_plugin
+            self.distributed_type = DistributedType.FSDP
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    init.allows_cpus = True  # type: ignore[attr-defined]
+    AcceleratorState.__init__ = init  # type: ignore[method-assign]
+
+
+def reduce_in_fp32(trainer: Any) -> None:
+    """Gather weights in bf16 but reduce gradients in fp32; Accelerate's policy does both in bf16. On CPUs all is in
+    fp32 and autocast applies, as without sharding."""
+    if trainer.args.bf16 and torch.cuda.is_available():
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        trainer.accelerator.state.fsdp_plugin.mixed_precision_policy = policy

@@ -1,0 +1,112 @@
+"""Every layout trains the same model, and continues a run that another layout has begun.
+
+Rows are repeated, and the last step of an epoch has 6 of them, then 1: less than processes.
+"""
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.posttrain.tiny import metrics, said_twice, tiny_model, tiny_rows, write_job
+
+SPEC: dict[str, Any] = {
+    "data": "twice",
+    "steps": 8,
+    "batch_size": 8,
+    "warmup_steps": 2,
+    "learning_rate": 0.003,
+    "max_new_tokens": 16,
+    "checkpoint_every": 3,
+    "precision": "fp32",
+}
+METHODS: dict[str, dict[str, Any]] = {"full": {}, "lora": {"adapter": {"lora": {"rank": 4}}, "learning_rate": 0.01}}
+CASES = list(itertools.product(("sft", "dpo"), METHODS))
+PROCESSES, SHARDINGS = (1, 2, 4), ("ddp", "fsdp2")
+TOLERANCE = 1e-6  # of losses, gradient norms and weights, in fp32
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Path]]:
+    """For each stage, a model in fp32 and rows: 30 and 25."""
+    root = tmp_path_factory.mktemp("parity")
+    model = tiny_model(root / "model", dtype="float32")
+    preferences = [row | {"chosen": row["completion"], "rejected": " no, not this"} for row in said_twice(25)]
+    return {
+        "sft": {"model": model, "rows": tiny_rows(root / "rows", said_twice(30), "prompt_completion")},
+        "dpo": {"model": model, "rows": tiny_rows(root / "preferences", preferences, "preference")},
+    }
+
+
+def start_all(jobs: list[Path], processes: int | None) -> None:
+    """Run jobs one after the other in the same processes, by torchrun; None: without it."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    module = ["-m", "tests.posttrain.parity", *map(str, jobs)]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    ended = subprocess.run(
+        [sys.executable, *(torchrun if processes else []), *module],
+        check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.fixture(scope="module")
+def runs(inputs: dict[str, dict[str, Path]], tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Path]:
+    """The job directory of each run, by stage, method and layout; "alone" is one process without torchrun, in one micro
+    batch a step."""
+    root = tmp_path_factory.mktemp("runs")
+    found = {}
+    for processes in (None, *PROCESSES):
+        jobs = {}
+        for (stage, method), sharding in itertools.product(CASES, SHARDINGS if processes else ("none",)):
+            name = f"{sharding}-{processes}" if processes else "alone"
+            layout = {"processes": processes, "sharding": sharding, "micro_batch": 4 // processes} if processes else {}
+            spec = SPEC | METHODS[method] | ({"layout": layout} if layout else {})
+            jobs[stage, method, name] = write_job(root / f"{stage}-{method}-{name}", stage, spec, **inputs[stage])
+        start_all([*jobs.values()], processes)
+        found |= jobs
+    return found
+
+
+def difference(one: Path, other: Path) -> float:
+    """The largest difference of two runs' losses, gradient norms and weights; of the metrics relative to 1 or more."""
+    found = []
+    first, second = metrics(one), metrics(other)
+    assert [line["step"] for line in first] == [line["step"] for line in second]
+    for ours, theirs in zip(first[1:], second[1:], strict=True):
+        found += [abs(ours[name] - theirs[name]) / max(1, abs(theirs[name])) for name in ("loss", "grad_norm")]
+    weights, others = (load_file(job / "output" / "model.safetensors") for job in (one, other))
+    assert weights.keys() == others.keys()
+    return max(*found, *(float((weights[name] - others[name]).abs().max()) for name in weights))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("processes", PROCESSES)
+@pytest.mark.parametrize("sharding", SHARDINGS)
+@pytest.mark.parametrize(("stage", "method"), CASES)
+def test_a_layout_trains_the_model_of_one_process(
+    runs: dict[tuple[str, ...], Path], stage: str, method: str, sharding: str, processes: int
+) -> None:
+    job = runs[stage, method, f"{sharding}-{processes}"]
+    found = difference(job, runs[stage, method, "alone"])
+    print(f"parity: {stage} {method} {sharding} {processes}: {found:.2g}")
+
+    assert found < TOLERANCE
+    # Accelerate silently trains with DDP what it does not shard
+    assert (job / "wrapper").read_text().startswith("FSDP") == (sharding == "fsdp2")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("stage", "method"), CASES)
+def test_the_training_changes_the_model(runs: dict[tuple[str, ...], Path], stage: str, method: str) -> None:
+    """Otherwise any two layouts would agree."""
+    lines = metrics(runs[stage, method, "alone"])
+    assert lines[-1]["loss"] < lines[1]["loss"] - 0.05

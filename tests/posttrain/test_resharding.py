@@ -1,0 +1,109 @@
+"""A run continues under another layout; a killed rank ends it, and it continues from its last checkpoint."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.launch import Engine, EngineFailed, run_engine
+from tests.posttrain.test_parity import METHODS, SPEC, TOLERANCE, difference, inputs, start_all
+from tests.posttrain.tiny import metrics, write_job
+
+__all__ = ["inputs"]  # a fixture
+
+Job = Path
+LEGS: list[dict[str, Any]] = [
+    {},
+    {"processes": 2, "sharding": "ddp", "micro_batch": 2},
+    {"processes": 4, "sharding": "fsdp2", "micro_batch": 1},
+    {"processes": 2, "sharding": "fsdp2", "micro_batch": 4},
+]
+
+
+def relaid(job: Job, layout: dict[str, Any]) -> int | None:
+    """Change a job's layout, as another run with the same cache key does; returns torchrun's number of processes."""
+    request = json.loads((job / "spec.json").read_text())
+    request["spec"]["layout"] = layout
+    (job / "spec.json").write_text(json.dumps(request))
+    return layout.get("processes")
+
+
+@pytest.mark.long
+def test_a_run_continues_from_one_layout_to_the_next(
+    inputs: dict[str, dict[str, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process, 2 with DDP, 4 with FSDP2, 2 with FSDP2: two steps each, optimizer state included."""
+    spec = SPEC | {"checkpoint_every": 2}
+    cases = [("sft", "full"), ("dpo", "lora")]
+    whole, stopped = (
+        [
+            write_job(tmp_path / f"{name}-{stage}", stage, spec | METHODS[method], **inputs[stage])
+            for stage, method in cases
+        ]
+        for name in ("whole", "stopped")
+    )
+    start_all(whole, None)
+    for number, layout in enumerate(LEGS, 1):
+        monkeypatch.setenv("STOP_AFTER", str(2 * number) if number < len(LEGS) else "1000")
+        processes = [relaid(job, layout) for job in stopped]
+        start_all(stopped, processes[0])
+
+    for one, other in zip(stopped, whole, strict=True):
+        assert difference(one, other) < TOLERANCE
+
+
+def in_background(job: Job, processes: int) -> tuple[threading.Thread, list[str]]:
+    """Run an SFT job as its stage does; the list gets the message of a failure."""
+    failures: list[str] = []
+
+    def run() -> None:
+        try:
+            engine = Engine("sft", "tasks.sft.sft", "test")
+            run_engine(engine, job, json.loads((job / "spec.json").read_text()), title="sft", processes=processes)
+        except EngineFailed as error:
+            failures.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, failures
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sharding", ["ddp", "fsdp2"])
+def test_a_killed_rank_ends_the_run_which_then_makes_the_same_model(
+    inputs: dict[str, dict[str, Path]], tmp_path: Path, sharding: str
+) -> None:
+    spec = SPEC | {"steps": 40, "checkpoint_every": 3, "layout": {"processes": 2, "sharding": sharding}}
+    whole, killed = (write_job(tmp_path / name, "sft", spec, **inputs["sft"]) for name in ("whole", "killed"))
+    thread, failures = in_background(killed, 2)
+    while not any(line["step"] >= 7 for line in metrics(killed)):
+        assert thread.is_alive(), failures
+        time.sleep(0.02)
+    os.kill(json.loads((killed / "work" / "ranks" / "1.json").read_text())["pid"], signal.SIGKILL)
+    began = time.monotonic()
+    thread.join()
+    assert time.monotonic() - began < 60
+    assert "rank 1 was killed by SIGKILL" in failures[0]
+
+    for job in (killed, whole):
+        thread, failures = in_background(job, 2)
+        thread.join()
+        assert not failures
+
+    assert "continuing from" in (killed / "log.txt").read_text()
+    results = [json.loads((job / "result.json").read_text()) for job in (killed, whole)]
+    assert results[0] == results[1]
+
+
+@pytest.mark.long
+def test_an_error_of_a_rank_is_the_stage_s_message(inputs: dict[str, dict[str, Path]], tmp_path: Path) -> None:
+    layout = {"processes": 2, "sharding": "ddp"}
+    spec = SPEC | {"max_prompt_tokens": 8, "max_new_tokens": 4, "layout": layout}
+    thread, failures = in_background(write_job(tmp_path / "job", "sft", spec, **inputs["sft"]), 2)
+    thread.join()
+    assert failures[0].startswith("sft: none of the 30 training rows is within max_prompt_tokens 8")
