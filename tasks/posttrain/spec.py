@@ -11,7 +11,6 @@ from tasks.spec import Problem, StageSpec, not_identity
 
 PROMPTED = ("prompt", "prompt_completion", "messages")  # kinds of rows with a prompt
 LENGTH, SAMPLED = 2048, 256  # default tokens of a sequence, and of a sampled completion
-ADDED: dict[str, Any] = {"adapter": None, "precision": "bf16"}  # fields added later, and their defaults
 
 
 @dataclass(frozen=True)
@@ -80,12 +79,6 @@ class PostTrainSpec(StageSpec):
     def micro_batch(self) -> int:
         """Sequences (DPO: pairs) in one forward and backward pass of a process."""
         return self.layout.micro_batch_of(self.batch_size, self.most_in_micro_batch)
-
-    def identity(self) -> dict[str, Any]:
-        """Without the fields of ADDED that are at their defaults: results from before these fields existed are the
-        same and stay cached."""
-        kept = {name for name in type(self).model_fields if getattr(self, name) != ADDED.get(name, ...)}
-        return {name: value for name, value in super().identity().items() if name in kept}
 
     def row_kinds(self) -> tuple[str, ...]:
         """Kinds of rows that the stage accepts."""
