@@ -30,14 +30,14 @@ class PlannedSource:
     most_epochs: float | None
 
     def text(self) -> str:
-        """`web: 70.0 % of the training tokens, 3.2 epochs of about 1.2 B: repeated`"""
+        """`web: 70.0 % of the training tokens, 3.2 epochs of about 1.2 B tokens: repeated`"""
         shared = "by size" if self.share is None else f"{share(self.share)} of the training tokens"
         if self.tokens is None or self.epochs is None:
             return f"{self.name}: {shared}; its size is not known before the run"
         about = "about " if self.estimated else ""
         over = self.most_epochs is not None and self.epochs > self.most_epochs
         repeated = f": more than epochs: {self.most_epochs:g}" if over else ": repeated" if self.epochs > 1 else ""
-        return f"{self.name}: {shared}, {self.epochs:.3g} epochs of {about}{count(self.tokens)}{repeated}"
+        return f"{self.name}: {shared}, {self.epochs:.3g} epochs of {about}{count(self.tokens)} tokens{repeated}"
 
 
 def planned_sources(

@@ -70,7 +70,8 @@ def _rule(step: CurateStep, folder: Path) -> Rule:
 def _language(step: LanguageStep) -> Rule:
     from lingua import LanguageDetectorBuilder
 
-    detector = LanguageDetectorBuilder.from_all_languages().build()
+    # from 120 characters on both modes are the same; below, the other loads 5 s and gigabytes of models
+    detector = LanguageDetectorBuilder.from_all_languages().with_low_accuracy_mode().build()
 
     def rule(item: Document) -> str | Dropped:
         best = detector.compute_language_confidence_values(item.text[:LANGUAGE_CHARACTERS])[0]

@@ -100,10 +100,11 @@ def _start(tokenizer_dir: Path, eos_id: int, dtype: TokenDtype) -> None:
     global _encoder  # noqa: PLW0603  a pool's initializer cannot return anything
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per worker
     _encoder = open_encoder(tokenizer_dir, eos_id, dtype)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
-def _exit_with_parent() -> None:
+def exit_with_parent() -> None:
+    """End this worker process when its parent has ended; for a thread."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

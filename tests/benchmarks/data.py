@@ -3,6 +3,9 @@
 How fast the tokenizer engine feeds `tokenizers`' BPE trainer: its texts, read from the corpus in Parquet with progress
 written, against the same texts from memory, in lists as large. The trainer only counts words here (its vocabulary has
 room for bytes alone), since merging does not depend on how it is fed.
+
+How fast documents are curated by datatrove's rules, with everything counted, against the same rules called alone, both
+in one process.
 """
 
 import argparse
@@ -15,7 +18,10 @@ os.environ["TOKENIZERS_PARALLELISM"] = "true"  # the trainer on all cores, as in
 
 from tokenizers import pre_tokenizers, trainers
 
-from tasks.data.documents import read_row_group, row_groups
+from tasks.data.curate import Curation
+from tasks.data.curate_spec import CurateStep
+from tasks.data.curation_tally import Tally
+from tasks.data.documents import document, read_row_group, row_groups
 from tasks.data.tokenizer import sample_of, untrained
 from tasks.manifest import write_manifest
 from tests.benchmarks.harness import median_ratio, report, side_by_side
@@ -45,6 +51,7 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         return trainers.BpeTrainer(vocab_size=256, initial_alphabet=alphabet, show_progress=False)
 
+    curated = compare_curation([text for texts in lists for text in texts], rounds)
     contenders = {
         "engine": lambda: untrained().train_from_iterator(sample_of(job, corpus, 1e6), trainer()),
         "library": lambda: untrained().train_from_iterator(iter(lists), trainer()),
@@ -60,13 +67,46 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
             ("tokenizers' trainer alone", f"{speed['library']:.2f} MB/s"),
             ("fed by the engine", f"{speed['engine']:.2f} MB/s"),
             ("engine / library", f"{ratio:.2f}  (target: at least 0.95)"),
+            ("curation / datatrove's rules alone", f"{curated:.2f}  (target: at least 0.95)"),
         ],
         {
             "tokenizer_fed_over_library": ratio,
             "tokenizer_fed_mb_per_s": speed["engine"],
             "tokenizer_library_mb_per_s": speed["library"],
+            "curation_over_datatrove": curated,
         },
     )
+
+
+def compare_curation(texts: list[str], rounds: int, megabytes: float = 1.0) -> float:
+    """The speed of curation over that of the rules alone."""
+    from datatrove.data import Document
+    from datatrove.pipeline.filters import FineWebQualityFilter, GopherQualityFilter, GopherRepetitionFilter
+
+    chosen, size = [], 0
+    for text in texts:
+        if size < megabytes * 1e6:
+            chosen.append(text)
+            size += len(text)
+    items = [document(f"{number}", text) for number, text in enumerate(chosen)]
+    rules = ["gopher", "repetition", "fineweb"]
+    curation = Curation([CurateStep.model_validate({"quality": {"rules": rules}})], Path())
+    filters = [GopherQualityFilter(), GopherRepetitionFilter(), FineWebQualityFilter()]
+
+    def alone() -> int:
+        theirs = [Document(text=item.text, id=item.id) for item in items]
+        return sum(all(kept(of.filter(item)) for of in filters) for item in theirs)
+
+    def kept(found: bool | tuple[bool, str]) -> bool:
+        return found if isinstance(found, bool) else found[0]
+
+    def counted() -> int:
+        tally = Tally()
+        return sum(curation.apply(item, None, tally) is not None for item in items)
+
+    assert alone() == counted()
+    times = side_by_side({"alone": alone, "counted": counted}, rounds)
+    return median_ratio(times["alone"], times["counted"])
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def recipe(tmp_path: Path) -> dict[str, Any]:
         "corpus": {"sources": sources},
         "tokenizer": {"vocab_size": 300},
         "shards": {},
-        "pretrain": {"steps": 50, "global_batch": 4, "sequence_length": 100},
+        "pretrain": {"steps": 50, "global_batch": 16, "sequence_length": 25},
     }
 
 
@@ -31,7 +31,7 @@ def test_sizes_are_estimated_before_the_shards_exist(recipe: dict[str, Any]) -> 
     assert (books.tokens, web.tokens) == (1_000, 10_000)
     assert web.share == pytest.approx(10 / 11)
     assert web.epochs == pytest.approx(20_000 / 11_000)
-    assert web.text() == "web: 90.9 % of the training tokens, 1.82 epochs of about 10.0 k: repeated"
+    assert web.text() == "web: 90.9 % of the training tokens, 1.82 epochs of about 10,000 tokens: repeated"
 
 
 def test_the_shards_tokens_are_exact_and_a_limit_of_epochs_is_compared(recipe: dict[str, Any]) -> None:
@@ -41,7 +41,7 @@ def test_the_shards_tokens_are_exact_and_a_limit_of_epochs_is_compared(recipe: d
     spec, corpus = whole.pretraining(), whole.corpus
     assert spec and corpus
     books, web = planned_sources(corpus, spec, {"books": 2_000, "web": 30_000})
-    assert books.text() == "books: 25.0 % of the training tokens, 2.5 epochs of 2.0 k: more than epochs: 2"
+    assert books.text() == "books: 25.0 % of the training tokens, 2.5 epochs of 2,000 tokens: more than epochs: 2"
     assert (web.share, web.epochs, web.estimated) == (0.75, 0.5, False)
 
 
