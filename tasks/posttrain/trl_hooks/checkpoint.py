@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -33,7 +33,7 @@ def store_by_name(trainer: Any) -> None:
             "optimizer": get_optimizer_state_dict(trainer.model, trainer.optimizer.optimizer, options=OPTIONS),
         }
         try:
-            dcp.save(state, checkpoint_id=folder, no_dist=not BY_TORCHRUN)
+            state_dict_saver.save(state, checkpoint_id=folder, no_dist=not BY_TORCHRUN)
         except CheckpointException as error:  # a BaseException
             raise RuntimeError(str(error)) from error
         if trainer.args.should_save:
@@ -70,6 +70,6 @@ def full_weights(model: Any) -> dict[str, Any]:
 
 def _load(state: dict[str, Any], folder: Path) -> None:
     try:
-        dcp.load(state, checkpoint_id=folder, no_dist=not BY_TORCHRUN)
+        state_dict_loader.load(state, checkpoint_id=folder, no_dist=not BY_TORCHRUN)
     except CheckpointException as error:
         raise RuntimeError(str(error)) from error
