@@ -4,6 +4,7 @@ Of the Trainer's own files remain trainer_state.json, scheduler.pt and each rank
 trained weights only, by their names in the model: those of an adapter, where there is one.
 """
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from torch.distributed.checkpoint.state_dict import (
 from tasks.posttrain.process import BY_TORCHRUN
 
 SCHEDULER = "scheduler.pt"
+# a single process saves and loads by itself, which is meant
+warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 OPTIONS = StateDictOptions(ignore_frozen_params=True, strict=False)
 
 
