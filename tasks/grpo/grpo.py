@@ -67,6 +67,7 @@ def work(job: Job) -> None:
     with Scorer(spec.rewards) as scorer:
         trainer = TokenTrainer(
             prompt_ids,
+            spec.drift.max if spec.drift else None,
             model=model,
             reward_funcs=reward_function(scorer, rows),
             args=GRPOConfig(

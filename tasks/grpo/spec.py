@@ -8,7 +8,15 @@ from tasks.posttrain.layout import MICRO_BATCH
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
 from tasks.serve.spec import vllm_share
-from tasks.spec import Problem
+from tasks.spec import Problem, Spec
+
+
+class DriftSpec(Spec):
+    """How far vLLM's probabilities of its samples may be from the trainer's."""
+
+    max: float = Field(
+        1.1, ge=1, le=100, description="maximum of rollout_mismatch, a step's mean of exp|Δ log p|; 1: no difference"
+    )
 
 
 class GRPOSpec(PostTrainSpec):
@@ -25,6 +33,11 @@ class GRPOSpec(PostTrainSpec):
     temperature: float = Field(1.0, gt=0, le=2, description="sampling temperature")
     rewards: list[RewardSpec] = Field(
         min_length=1, max_length=MOST, description="rewards of the completions; their weighted sum is maximized"
+    )
+    drift: DriftSpec | None = Field(
+        None,
+        description="stop the run, with the worst tokens, if trainer and vLLM drift apart; null: only log it",
+        json_schema_extra={"identity": False},
     )
     gpu_memory_share: float = vllm_share(0.3, "while training")
 

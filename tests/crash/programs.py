@@ -126,7 +126,7 @@ def _sft(inputs: Path, root: Path) -> str:
         "data": "twice",
         "steps": 4,
         "batch_size": 4,
-        "micro_batch_size": 4,
+        "layout": {"micro_batch": 4},
         "warmup_steps": 1,
         "learning_rate": 0.01,
         "checkpoint_every": 1,

@@ -103,6 +103,20 @@ def test_an_adapter_is_merged_into_the_engine_s_weights_and_into_the_output(
     }
 
 
+@pytest.mark.usefixtures("vllm")
+def test_a_drift_above_its_maximum_ends_the_stage_with_the_worst_tokens(
+    inputs: dict[str, Path], spec: dict[str, Any], tmp_path: Path
+) -> None:
+    """In bf16 the two never agree to the last bit."""
+    job = write_job(tmp_path / "job", "grpo", spec | {"drift": {"max": 1.0}}, **inputs)
+
+    assert start("tasks.grpo.grpo", job).wait() == 1, (job / "log.txt").read_text()
+
+    error = json.loads((job / "result.json").read_text())
+    assert error["kind"] == "StageError" and "above drift.max 1." in error["error"]
+    assert "worst sequences" in error["error"] and "worst tokens" in error["error"]
+
+
 def test_every_step_says_what_was_rolled_out_and_each_reward_is_a_metric(tuned: Path) -> None:
     first, *lines = metrics(tuned)
 

@@ -22,7 +22,14 @@ from tests.posttrain.tiny import (
     write_job,
 )
 
-SPEC = {"data": "twice", "steps": 4, "batch_size": 4, "micro_batch_size": 2, "warmup_steps": 1, "checkpoint_every": 1}
+SPEC = {
+    "data": "twice",
+    "steps": 4,
+    "batch_size": 4,
+    "layout": {"micro_batch": 2},
+    "warmup_steps": 1,
+    "checkpoint_every": 1,
+}
 
 
 def cut(path: Path) -> None:

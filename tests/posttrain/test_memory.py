@@ -172,6 +172,8 @@ def test_grpo_has_vllm_s_share_beside_it_and_a_reference_for_its_kl() -> None:
 
 def test_smaller_micro_batches_and_shorter_rows_take_less() -> None:
     def total(**changes: Any) -> int:
-        return estimated(SFTSpec(**LIMITS | {"batch_size": 32, "micro_batch_size": 32} | changes), CPU).total
+        return estimated(
+            SFTSpec(**LIMITS | {"batch_size": 32, "layout": TuningLayout(micro_batch=32)} | changes), CPU
+        ).total
 
     assert total(layout=TuningLayout(micro_batch=8)) < total(max_new_tokens=8) < total() < total(max_new_tokens=64)

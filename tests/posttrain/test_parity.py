@@ -25,10 +25,11 @@ SPEC: dict[str, Any] = {
     "checkpoint_every": 3,
     "precision": "fp32",
 }
-METHODS: dict[str, dict[str, Any]] = {"full": {}, "lora": {"adapter": {"lora": {"rank": 4}}, "learning_rate": 0.01}}
+METHODS: dict[str, dict[str, Any]] = {"full": {}, "lora": {"adapter": {"lora": {"rank": 4, "alpha": 8}}}}
 CASES = list(itertools.product(("sft", "dpo"), METHODS))
 PROCESSES, SHARDINGS = (1, 2, 4), ("ddp", "fsdp2")
-TOLERANCE = 1e-6  # of losses, gradient norms and weights, in fp32
+# in fp32: of losses and weights; and of gradient norms, relative, whose sums over tensors and processes are rounded
+TOLERANCE, NORM_TOLERANCE = 1e-6, 1e-5
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def runs(inputs: dict[str, dict[str, Path]], tmp_path_factory: pytest.TempPathFa
     """The job directory of each run, by stage, method and layout; "alone" is one process without torchrun, in one micro
     batch a step."""
     root = tmp_path_factory.mktemp("runs")
-    found = {}
+    found: dict[tuple[str, ...], Path] = {}
     for processes in (None, *PROCESSES):
         jobs = {}
         for (stage, method), sharding in itertools.product(CASES, SHARDINGS if processes else ("none",)):
@@ -77,15 +78,17 @@ def runs(inputs: dict[str, dict[str, Path]], tmp_path_factory: pytest.TempPathFa
 
 
 def difference(one: Path, other: Path) -> float:
-    """The largest difference of two runs' losses, gradient norms and weights; of the metrics relative to 1 or more."""
+    """The largest difference of two runs' losses, gradient norms and weights, in units of their tolerance; of losses
+    and norms relative to 1 or more."""
     found = []
+    tolerances = {"loss": TOLERANCE, "grad_norm": NORM_TOLERANCE}
     first, second = metrics(one), metrics(other)
     assert [line["step"] for line in first] == [line["step"] for line in second]
     for ours, theirs in zip(first[1:], second[1:], strict=True):
-        found += [abs(ours[name] - theirs[name]) / max(1, abs(theirs[name])) for name in ("loss", "grad_norm")]
+        found += [abs(ours[name] - theirs[name]) / max(1, abs(theirs[name])) / tolerances[name] for name in tolerances]
     weights, others = (load_file(job / "output" / "model.safetensors") for job in (one, other))
     assert weights.keys() == others.keys()
-    return max(*found, *(float((weights[name] - others[name]).abs().max()) for name in weights))
+    return max(*found, *(float((weights[name] - others[name]).abs().max()) / TOLERANCE for name in weights))
 
 
 @pytest.mark.long
@@ -97,9 +100,9 @@ def test_a_layout_trains_the_model_of_one_process(
 ) -> None:
     job = runs[stage, method, f"{sharding}-{processes}"]
     found = difference(job, runs[stage, method, "alone"])
-    print(f"parity: {stage} {method} {sharding} {processes}: {found:.2g}")
+    print(f"parity: {stage} {method} {sharding} {processes}: {found:.2g} of the tolerance")
 
-    assert found < TOLERANCE
+    assert found < 1
     # Accelerate silently trains with DDP what it does not shard
     assert (job / "wrapper").read_text().startswith("FSDP") == (sharding == "fsdp2")
 

@@ -4,14 +4,17 @@ The others are tested beside what they do: test_trainer.py (the order after a re
 test_shared_prompts.py, tests/grpo/test_rollouts.py.
 """
 
+import inspect
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from transformers import AutoTokenizer
 from trl import DPOConfig, GRPOTrainer, SFTConfig
+from trl.generation.vllm_generation import VLLMGeneration
 
 from tasks.posttrain.trl_hooks import VERSIONS
 from tests.posttrain.tiny import tiny_model
@@ -26,6 +29,16 @@ def test_trl_scores_every_position_on_a_cpu() -> None:
     from trl.kernels.chunked_logprob import _use_triton
 
     assert not _use_triton(torch.device("cpu"))
+
+
+def test_accelerate_does_not_shard_on_cpus() -> None:
+    branches = inspect.getsource(AcceleratorState.__init__).split("elif self.distributed_type in [")
+    devices = branches[1].partition("]")[0]
+    assert "MULTI_GPU" in devices and "MULTI_CPU" not in devices
+
+
+def test_trl_merges_an_adapter_in_place() -> None:
+    assert "model.merge_adapter()" in inspect.getsource(VLLMGeneration._iter_named_params)
 
 
 def test_trl_prepares_the_pairs_of_dpo_in_any_case() -> None:

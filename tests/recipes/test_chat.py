@@ -18,8 +18,8 @@ from tests.workflows.test_pretrain_to_rl import pyflyte
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("vllm")]
 SMALL: dict[str, dict[str, Any]] = {
-    "sft": {"steps": 140, "batch_size": 4, "micro_batch_size": 4, "warmup_steps": 4, "learning_rate": 0.01},
-    "dpo": {"steps": 4, "batch_size": 8, "micro_batch_size": 8, "warmup_steps": 1, "learning_rate": 3e-4},
+    "sft": {"steps": 140, "batch_size": 4, "layout": {"micro_batch": 4}, "warmup_steps": 4, "learning_rate": 0.01},
+    "dpo": {"steps": 4, "batch_size": 8, "layout": {"micro_batch": 8}, "warmup_steps": 1, "learning_rate": 3e-4},
 }
 COLOURS = {"the sky": "blue", "grass": "green", "snow": "white", "coal": "black", "a lemon": "yellow", "blood": "red"}
 ASKING = (

@@ -65,7 +65,7 @@ def doubles() -> Iterator[dict[str, Any]]:
 @pytest.mark.usefixtures("vllm")
 def test_grpo_is_rewarded_by_tests(tmp_path: Path) -> None:
     (spec,) = (each["grpo"] for each in recipe("grpo.yaml")["post_training"])
-    spec |= {"steps": 2, "batch_size": 8, "micro_batch_size": 8, "generations": 4, "warmup_steps": 1}
+    spec |= {"steps": 2, "batch_size": 8, "layout": {"micro_batch": 8}, "generations": 4, "warmup_steps": 1}
     spec |= {"max_prompt_tokens": 128, "max_new_tokens": 16, "rewards": [small(each) for each in spec["rewards"]]}
     rows = tiny_rows(tmp_path / "rows", list(doubles()), "prompt_completion")
     job = write_job(tmp_path / "grpo", "grpo", spec, model=tiny_model(tmp_path / "model", turns=True), rows=rows)

@@ -13,7 +13,7 @@ ASKED: dict[str, Any] = {"data": "statements", "rewards": [ALL_CHECKS], "prompts
 TUNE: dict[str, Any] = {
     "data": "statements",
     "batch_size": 8,
-    "micro_batch_size": 8,
+    "layout": {"micro_batch": 8},
     "warmup_steps": 1,
     "max_prompt_tokens": 80,
     "max_new_tokens": 16,

@@ -124,11 +124,11 @@ def tuning_problems(device: str, model: ModelSpec = HALF_A_BILLION, **tuning: An
 
 
 def test_a_smaller_micro_batch_is_named_where_it_fits() -> None:
-    (problem,) = tuning_problems("L4", sft={"data": "rows", "batch_size": 48, "micro_batch_size": 48})
+    (problem,) = tuning_problems("L4", sft={"data": "rows", "batch_size": 48, "layout": {"micro_batch": 48}})
     assert problem.path == "post_training.0.sft"
     assert "GB on one L4 (24 GB): weights 1.9 GB" in problem.allowed
     size = int(problem.allowed.partition("use layout: {micro_batch: ")[2].partition("}")[0])
-    assert tuning_problems("L4", sft={"data": "rows", "batch_size": 48, "micro_batch_size": size}) == []
+    assert tuning_problems("L4", sft={"data": "rows", "batch_size": 48, "layout": {"micro_batch": size}}) == []
 
 
 def test_sharding_is_named_where_it_fits() -> None:
@@ -149,14 +149,14 @@ def test_an_adapter_is_named_where_sharding_is_not_enough() -> None:
 
 
 def test_vllm_s_share_is_taken_from_the_training() -> None:
-    grpo = {"data": "rows", "rewards": ["math"], "batch_size": 32, "micro_batch_size": 4}
+    grpo = {"data": "rows", "rewards": ["math"], "batch_size": 32, "layout": {"micro_batch": 4}}
     assert tuning_problems("L4", grpo=grpo) == []
     (problem,) = tuning_problems("L4", grpo=grpo | {"gpu_memory_share": 0.6})
     assert "vLLM 14.4 GB" in problem.allowed
 
 
 def test_vllm_s_share_holds_the_model() -> None:
-    sft = {"data": "rows", "micro_batch_size": 1}
+    sft = {"data": "rows", "layout": {"micro_batch": 1}}
     (problem,) = tuning_problems("L4", sft=sft, evaluate=0.03)
     assert (problem.path, problem.value) == ("evaluate.gpu_memory_share", 0.03)
     assert problem.allowed.startswith("at least 0.043: 0.948 GB of weights in bf16 and a KV cache, on L4 (24 GB)")

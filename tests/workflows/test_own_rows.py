@@ -18,7 +18,7 @@ from tests.source import ROOT
 from tests.workflows.test_pretrain_to_rl import PYFLYTE
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("vllm")]
-SMALL: dict[str, Any] = {"steps": 3, "batch_size": 8, "micro_batch_size": 8, "warmup_steps": 1}
+SMALL: dict[str, Any] = {"steps": 3, "batch_size": 8, "layout": {"micro_batch": 8}, "warmup_steps": 1}
 
 
 def block(language: str) -> str:

@@ -1,13 +1,16 @@
-"""Private hooks into TRL and the Transformers Trainer below it: everything that their public API cannot do.
+"""Private hooks into TRL, and the Transformers Trainer and Accelerate below it: everything that their public API cannot
+do.
 
     templates.py    read TRL's chat templates without importing torch
-    trainer.py      score labelled positions only; reproducible epochs after a resume; load a finished checkpoint
-    dpo.py          train on pairs of token ids
-    grpo.py         sample from token ids; vLLM on CPU; a metric of the rollouts' mismatch
+    trainer.py      score labelled positions only; reproducible epochs after a resume
+    checkpoint.py   checkpoints that any layout can resume
+    fsdp.py         FSDP2 on CPUs too; gradients reduced in fp32
+    dpo.py          train on pairs of token ids; losses that are means over the step
+    grpo.py         sample from token ids; vLLM on CPU; merged weights; a metric of the rollouts' mismatch, and its gate
     shared_prompts.py    compute a prompt once for all of its completions
 
 VERSIONS are those the hooks are written for. tests/posttrain/test_trl_hooks.py fails for others, and when a hook is no
 longer needed.
 """
 
-VERSIONS = {"trl": "1.16", "transformers": "5.17"}
+VERSIONS = {"trl": "1.16", "transformers": "5.17", "accelerate": "1.15"}

@@ -4,11 +4,12 @@ Of the Trainer's own files remain trainer_state.json, scheduler.pt and each rank
 trained weights only, by their names in the model: those of an adapter, where there is one.
 """
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -21,6 +22,8 @@ from torch.distributed.checkpoint.state_dict import (
 from tasks.posttrain.process import BY_TORCHRUN
 
 SCHEDULER = "scheduler.pt"
+# a single process saves and loads by itself, which is meant
+warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 OPTIONS = StateDictOptions(ignore_frozen_params=True, strict=False)
 
 
@@ -33,7 +36,7 @@ def store_by_name(trainer: Any) -> None:
             "optimizer": get_optimizer_state_dict(trainer.model, trainer.optimizer.optimizer, options=OPTIONS),
         }
         try:
-            dcp.save(state, checkpoint_id=folder, no_dist=not BY_TORCHRUN)
+            state_dict_saver.save(state, checkpoint_id=folder, no_dist=not BY_TORCHRUN)
         except CheckpointException as error:  # a BaseException
             raise RuntimeError(str(error)) from error
         if trainer.args.should_save:
@@ -70,6 +73,6 @@ def full_weights(model: Any) -> dict[str, Any]:
 
 def _load(state: dict[str, Any], folder: Path) -> None:
     try:
-        dcp.load(state, checkpoint_id=folder, no_dist=not BY_TORCHRUN)
+        state_dict_loader.load(state, checkpoint_id=folder, no_dist=not BY_TORCHRUN)
     except CheckpointException as error:
         raise RuntimeError(str(error)) from error

@@ -21,8 +21,9 @@ class PairTrainer(DPOTrainer):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.collate, self.data_collator = self.data_collator, self._counted
-        self.weights = list(self.loss_weights)
+        self.collate: Any = vars(self)["data_collator"]
+        self.data_collator = self._counted
+        self.weights: list[float] = list(vars(self)["loss_weights"])
 
     def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:
         return dataset

@@ -12,6 +12,7 @@ from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 
 from tasks.posttrain.adapter import merged_weights
+from tasks.posttrain.drift import beginning, check_drift
 from tasks.serve.engine import open_engine
 from tasks.serve.vllm_hooks import reload_weights
 
@@ -19,11 +20,12 @@ from tasks.serve.vllm_hooks import reload_weights
 class TokenTrainer(GRPOTrainer):
     """GRPOTrainer on prompts of token ids: the dataset's column `prompt` has indices into `prompt_ids`, as text.
 
-    It also logs `rollout_mismatch`, how far vLLM's probabilities are from the trainer's.
+    It also logs `rollout_mismatch`, how far vLLM's probabilities are from the trainer's, and raises StageError if it is
+    above `most_drift`.
     """
 
-    def __init__(self, prompt_ids: Sequence[list[int]], **arguments: Any) -> None:
-        self.prompt_ids = prompt_ids
+    def __init__(self, prompt_ids: Sequence[list[int]], most_drift: float | None = None, **arguments: Any) -> None:
+        self.prompt_ids, self.most_drift = prompt_ids, most_drift
         super().__init__(**arguments)
 
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
@@ -32,8 +34,11 @@ class TokenTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         mask = output["completion_mask"].bool()
-        difference = (output["old_per_token_logps"] - output["sampling_per_token_logps"]).abs()[mask]
-        self._metrics["train"]["rollout_mismatch"].append(difference.exp().mean().item())
+        trainer, engine = output["old_per_token_logps"], output["sampling_per_token_logps"]
+        self._metrics["train"]["rollout_mismatch"].append((trainer - engine).abs()[mask].exp().mean().item())
+        if self.most_drift is not None:
+            describe = beginning(self.processing_class.decode, output["completion_ids"], mask)
+            check_drift(self.most_drift, trainer, engine, mask, describe)
         return output
 
 
