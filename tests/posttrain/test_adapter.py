@@ -14,7 +14,6 @@ from tasks.job import StageError, open_job
 from tasks.manifest import read_manifest, verify
 from tasks.posttrain.adapter import merged, merged_weights, peft_config
 from tasks.posttrain.adapter_spec import AdapterSpec, LoRASpec
-from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.model_spec import ModelSpec
 from tasks.sft import sft
 from tests.posttrain.tiny import metrics, said_twice, tiny_rows, without_times, write_job
@@ -85,16 +84,6 @@ def test_weights_are_merged_one_by_one_without_changing_the_model(model: Path) -
     assert found.keys() == expected.keys()
     for name, weight in found.items():
         torch.testing.assert_close(weight.float(), expected[name], rtol=0, atol=1e-6)
-
-
-def test_a_recipe_without_an_adapter_keeps_its_identity() -> None:
-    plain = PostTrainSpec(data="rows")
-    assert not {"adapter", "precision"} & plain.identity().keys()
-    changed = plain.model_copy(update={"adapter": AdapterSpec(), "precision": "fp32"})
-    assert changed.identity() == plain.identity() | {
-        "adapter": {"lora": {"rank": 16, "alpha": 32.0, "dropout": 0.0, "targets": "all-linear"}},
-        "precision": "fp32",
-    }
 
 
 @pytest.fixture(scope="module")
