@@ -66,7 +66,7 @@ def runs(inputs: dict[str, dict[str, Path]], tmp_path_factory: pytest.TempPathFa
     root = tmp_path_factory.mktemp("runs")
     found: dict[tuple[str, ...], Path] = {}
     for processes in (None, *PROCESSES):
-        jobs = {}
+        jobs: dict[tuple[str, ...], Path] = {}
         for (stage, method), sharding in itertools.product(CASES, SHARDINGS if processes else ("none",)):
             name = f"{sharding}-{processes}" if processes else "alone"
             layout = {"processes": processes, "sharding": sharding, "micro_batch": 4 // processes} if processes else {}
