@@ -160,7 +160,7 @@ def test_fsdp2_divides_what_each_process_holds_and_ddp_adds_buckets() -> None:
     for part in ("weights", "gradients", "optimizer", "reference"):
         assert getattr(sharded, part) == pytest.approx(getattr(alone, part) / 4, rel=1e-6)
     assert copied.gradients == 2 * alone.gradients and copied.optimizer == alone.optimizer
-    assert alone.total / 4 < sharded.total < alone.total / 3
+    assert 0 < sharded.activations < alone.activations  # a layer is gathered at a time
 
 
 def test_grpo_has_vllm_s_share_beside_it_and_a_reference_for_its_kl() -> None:

@@ -85,8 +85,8 @@ def test_a_model_that_is_too_large_to_be_tuned_is_refused() -> None:
     assert [problem.path for problem in caught.value.problems] == ["post_training.0.sft", "post_training.1.dpo"]
     (sft, dpo) = (problem.allowed for problem in caught.value.problems)
     assert "GB on one H100 (80 GB): weights 32.8 GB, gradients 32.8 GB, optimizer 65.5 GB" in sft
-    assert "tune a smaller model, or give the stage a `placement` on B200 (180 GB)" in sft
-    assert "reference model 32.8 GB" in dpo and "on MI300X (192 GB)" in dpo
+    assert "use layout: {processes: 2, sharding: fsdp2}, which needs 71.2 GB on each GPU" in sft
+    assert "reference model 32.8 GB" in dpo and "layout: {processes: 4, sharding: fsdp2}" in dpo
 
 
 def test_on_a_larger_accelerator_it_is_not() -> None:

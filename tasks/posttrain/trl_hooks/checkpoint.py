@@ -32,7 +32,7 @@ def store_by_name(trainer: Any) -> None:
 
     def save(folder: str) -> None:
         state = {
-            "model": get_model_state_dict(trainer.model, options=OPTIONS),
+            "model": _trained_weights(trainer.model),
             "optimizer": get_optimizer_state_dict(trainer.model, trainer.optimizer.optimizer, options=OPTIONS),
         }
         try:
@@ -60,9 +60,16 @@ def store_by_name(trainer: Any) -> None:
 
 def load_weights(model: Any, folder: Path) -> None:
     """Load the weights of a checkpoint; the model may be sharded."""
-    state = {"model": get_model_state_dict(model, options=OPTIONS)}
+    state = {"model": _trained_weights(model)}
     _load(state, folder)
     set_model_state_dict(model, state["model"], options=OPTIONS)
+
+
+def _trained_weights(model: Any) -> dict[str, Any]:
+    """The trained weights by name. `ignore_frozen_params` alone would keep a frozen tied weight by its second name."""
+    frozen = {name for name, weight in model.named_parameters(remove_duplicate=False) if not weight.requires_grad}
+    weights = get_model_state_dict(model, options=OPTIONS)
+    return {name: weight for name, weight in weights.items() if name not in frozen}
 
 
 def full_weights(model: Any) -> dict[str, Any]:
