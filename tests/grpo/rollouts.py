@@ -1,0 +1,53 @@
+"""Change a trainer's weights beside a live engine: `python -m tests.grpo.rollouts FOLDER`. A process of its own, since
+vLLM keeps a process group that other tests may destroy. Prints the mismatch of both models as JSON: at first, after the
+change, after a sync.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tasks.posttrain.trl_hooks.grpo import CPUGeneration
+from tests.posttrain.tiny import tiny_model
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    first, second = tiny_model(folder / "first", seed=1), tiny_model(folder / "second", seed=2)
+    model = AutoModelForCausalLM.from_pretrained(first, dtype=torch.float32)
+    rollouts = CPUGeneration(
+        seed=0,
+        model=model,
+        accelerator=Accelerator(cpu=True),
+        processing_class=AutoTokenizer.from_pretrained(first),
+        max_model_length=64,
+        max_num_seqs=8,
+        max_completion_length=16,
+    )
+    found = [mismatch(model, rollouts)]
+    sharper = AutoModelForCausalLM.from_pretrained(second, dtype=torch.float32)
+    model.load_state_dict({name: 4 * weight for name, weight in sharper.state_dict().items()})
+    found.append(mismatch(model, rollouts))
+    rollouts.sync_weights()
+    print(json.dumps([*found, mismatch(model, rollouts)]))
+
+
+def mismatch(model: torch.nn.Module, rollouts: CPUGeneration) -> float:
+    """Mean of exp|log-probability(model) − log-probability(vLLM)| over sampled tokens."""
+    prompts = [[5, 6, 7, 8], [9, 10, 11, 12, 13]]
+    _, completions, logprobs, _ = rollouts.generate(prompts, None, num_generations=1)
+    apart = []
+    for prompt, completion, theirs in zip(prompts, completions, logprobs, strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*prompt, *completion]])).logits[0, len(prompt) - 1 : -1]
+        ours = logits.log_softmax(-1)[range(len(completion)), list(completion)]
+        apart.append((ours - torch.tensor(theirs)[:, 0]).abs())
+    return float(torch.cat(apart).exp().mean())
+
+
+if __name__ == "__main__":
+    main()
