@@ -64,7 +64,9 @@ class Bubblewrapped:
         if self._outer.poll() is not None:
             return
         self._killed = True
-        if not select.select([self._info], [], [], START_S)[0]:
+        started = select.poll()  # not select.select, which takes no descriptor from 1,024 on
+        started.register(self._info, select.POLLIN)
+        if not started.poll(1000 * START_S):
             self._outer.kill()
             return
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile

@@ -1,7 +1,10 @@
 """A sandbox runs a program within limits, and says how it ended."""
 
 import gc
+import os
+import resource
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +130,15 @@ def test_a_pool_keeps_the_order_and_nothing_else() -> None:
     assert [result.stdout.decode() for result in results] == [f"{number} []\n" for number in range(20)]
     assert psutil.Process().children(recursive=True) == before
     assert len([*Path("/proc/self/fd").iterdir()]) <= descriptors
+
+
+def test_a_process_with_many_open_files_can_use_it() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(2048, hard)), hard))
+    with ExitStack() as files:
+        for _ in range(1100):
+            files.enter_context(Path(os.devnull).open())
+        assert run("while True: pass", wall_s=0.5).limit == "wall"
 
 
 # Refusal
