@@ -142,11 +142,15 @@ def write_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path)
     return directory
 
 
+def environment() -> dict[str, str]:
+    """An engine's, as the launcher sets it."""
+    return os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "1000"}
+
+
 def start(module: str, job: Path) -> subprocess.Popen[bytes]:
     """Start the engine as a subprocess, with its output in log.txt."""
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "1000"}
     with (job / "log.txt").open("ab") as log:
-        return subprocess.Popen([sys.executable, "-m", module, str(job)], stdout=log, stderr=log, env=environment)
+        return subprocess.Popen([sys.executable, "-m", module, str(job)], stdout=log, stderr=log, env=environment())
 
 
 def metrics(job: Path) -> list[dict[str, float]]:

@@ -1,0 +1,211 @@
+"""`python -m tests.benchmarks.post_training [--rounds N] [--only sft|grpo]`
+
+Baton's SFT and GRPO engines against TRL's trainers with TRL's defaults: the same model (Qwen3's architecture, 5.8 M
+parameters), rows, sequences per optimizer step and learning rate, each in a process of its own, one after the other.
+SFT is compared by trained tokens per second, padding not counted, GRPO by the seconds of a step. Starting, loading and
+the first two steps are not counted; both have the same threads. On a CPU TRL samples with Transformers, since its own
+vLLM mode does not run there.
+"""
+
+import argparse
+import inspect
+import json
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.harness import report
+from tests.posttrain.tiny import environment, metrics, start, tiny_model, tiny_rows, write_job
+
+STEPS = {"sft": 12, "grpo": 7}
+SKIPPED = 2  # first steps
+SEQUENCES = {"sft": 32, "grpo": 64}  # of a step
+GENERATIONS = 8
+PROMPT, NEW = 256, 64  # tokens, at most
+TARGETS = {"sft": 1.3, "grpo": 1.5}
+MODULES = ("argparse", "ast", "asyncio.base_events", "configparser", "decimal", "inspect", "pathlib", "typing")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=list(STEPS))
+    parser.add_argument(
+        "--plain", nargs=2, metavar=("STAGE", "FOLDER"), help="run TRL's trainer alone (used by itself)"
+    )
+    options = parser.parse_args()
+    if options.plain:
+        PLAIN[options.plain[0]](Path(options.plain[1]))
+        return
+    table, figures = [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        model, rows = benchmark_model(root / "model"), tiny_rows(root / "rows", functions(), "prompt_completion")
+        for stage in [options.only] if options.only else list(STEPS):
+            speeds: dict[str, list[float]] = {"baton": [], "trl": []}
+            for number in range(options.rounds):
+                for name in speeds if number % 2 == 0 else reversed(speeds):
+                    job = root / f"{stage}-{name}-{number}"
+                    speeds[name].append(RUN[name](job, stage, model, rows))
+            ratios = sorted(a / b for a, b in zip(speeds["baton"], speeds["trl"], strict=True))
+            ratio = statistics.median(ratios)
+            unit = "trained tokens/s" if stage == "sft" else "steps/s"
+            shown = ", ".join(f"{name} {statistics.median(found):.4g}" for name, found in speeds.items())
+            target = f"target: at least {TARGETS[stage]}"
+            table.append(
+                (stage, f"{ratio:.2f} times TRL ({ratios[0]:.2f} to {ratios[-1]:.2f}; {target}); {unit}: {shown}")
+            )
+            figures[f"{stage}_over_trl"] = ratio
+    report("post_training", table, figures)
+
+
+def benchmark_model(directory: Path) -> Path:
+    """A random Qwen3 with 5.8 M parameters and the tokenizer of the tests' model."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from tasks.manifest import read_manifest, write_manifest
+
+    tiny_model(directory)
+    torch.manual_seed(0)
+    small = Qwen3Config.from_pretrained(directory)
+    sizes = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6, "num_attention_heads": 4}
+    heads = {"num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 1024, "layer_types": None}
+    model = Qwen3ForCausalLM(Qwen3Config(**small.to_dict() | sizes | heads)).to(torch.bfloat16)
+    model.save_pretrained(directory)
+    facts = read_manifest(directory).facts
+    write_manifest(directory, "hf_model", facts | {"parameters": model.num_parameters(), "max_positions": 1024})
+    return directory
+
+
+def functions() -> list[dict[str, str]]:
+    """Functions of the standard library: the first half is the prompt. Their lengths vary as texts' do."""
+    library, found = Path(sysconfig.get_path("stdlib")), []
+    for name in MODULES:
+        lines = (library / f"{name.replace('.', '/')}.py").read_text().splitlines(keepends=True)
+        starts = [number for number, line in enumerate(lines) if line.lstrip().startswith("def ")]
+        for begin in starts:
+            block = inspect.getblock(lines[begin:])[:24]
+            half = max(1, len(block) // 2)
+            if block[half:]:
+                found.append({"prompt": "".join(block[:half]), "completion": "".join(block[half:])})
+    return found
+
+
+def length(completions: list[str], **columns: Any) -> list[float]:
+    """A reward that takes no time."""
+    return [float(len(completion) % 7) for completion in completions]
+
+
+# -- Baton --------------------------------------------------------------------------------------------------------
+
+
+def run_baton(job: Path, stage: str, model: Path, rows: Path) -> float:
+    """The engine's speed: tokens per second for SFT, steps per second for GRPO."""
+    from tasks.rewards.spec import RewardSpec
+
+    spec: dict[str, Any] = {
+        "data": "functions",
+        "steps": STEPS[stage],
+        "batch_size": SEQUENCES[stage],
+        "warmup_steps": 0,
+    }
+    spec |= {"max_prompt_tokens": PROMPT, "max_new_tokens": NEW, "checkpoint_every": 1000, "learning_rate": 1e-5}
+    if stage == "grpo":
+        function = RewardSpec.model_validate({"function": f"{__file__}:length"}).as_found()
+        spec |= {"generations": GENERATIONS, "beta": 0.0, "rewards": [function.model_dump(mode="json")]}
+    write_job(job, stage, spec, model=model, rows=rows)
+    assert start(f"tasks.{stage}.{stage}", job).wait() == 0, (job / "log.txt").read_text()
+    return speed([line for line in metrics(job) if line["step"]], stage)
+
+
+def speed(lines: list[dict[str, float]], stage: str) -> float:
+    first, last = lines[SKIPPED - 1], lines[-1]
+    done = last["tokens"] - first["tokens"] if stage == "sft" else last["step"] - first["step"]
+    return float(done / (last["time"] - first["time"]))
+
+
+# -- TRL ----------------------------------------------------------------------------------------------------------
+
+
+def run_trl(job: Path, stage: str, model: Path, rows: Path) -> float:
+    job.mkdir()
+    (job / "about.json").write_text(json.dumps({"model": str(model), "rows": str(rows / "train.jsonl")}))
+    command = [sys.executable, "-m", "tests.benchmarks.post_training", "--plain", stage, str(job)]
+    with (job / "log.txt").open("w") as log:
+        subprocess.run(command, check=True, stdout=log, stderr=log, env=environment())
+    return speed([json.loads(line) for line in (job / "steps.jsonl").read_text().splitlines()], stage)
+
+
+def plain_sft(job: Path) -> None:
+    from trl import SFTConfig, SFTTrainer
+
+    def fits(row: dict[str, str]) -> bool:
+        return len(tokenizer(row["prompt"]).input_ids) <= PROMPT and len(tokenizer(row["completion"]).input_ids) < NEW
+
+    model, rows, tokenizer = loaded(job)
+    arguments = SFTConfig(**common(job, "sft"), include_num_input_tokens_seen="non_padding")
+    trained(SFTTrainer(model, arguments, train_dataset=rows.filter(fits), processing_class=tokenizer), job)
+
+
+def plain_grpo(job: Path) -> None:
+    from trl import GRPOConfig, GRPOTrainer
+
+    model, rows, tokenizer = loaded(job)
+    rows = rows.filter(lambda row: len(tokenizer(row["prompt"]).input_ids) <= PROMPT)
+    arguments = GRPOConfig(**common(job, "grpo"), num_generations=GENERATIONS, max_completion_length=NEW)
+    trained(GRPOTrainer(model, length, arguments, train_dataset=rows, processing_class=tokenizer), job)
+
+
+def loaded(job: Path) -> tuple[Any, Any, Any]:
+    import datasets
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    about = json.loads((job / "about.json").read_text())
+    model = AutoModelForCausalLM.from_pretrained(about["model"], dtype=torch.float32)
+    return model, datasets.Dataset.from_json(about["rows"]), AutoTokenizer.from_pretrained(about["model"])
+
+
+def common(job: Path, stage: str) -> dict[str, Any]:
+    """TRL's defaults but for what both must have in common: the sequences of a step, the steps, the learning rate."""
+    return {
+        "output_dir": str(job / "output"),
+        "max_steps": STEPS[stage],
+        "gradient_accumulation_steps": SEQUENCES[stage] // 8,  # 8 in a micro batch: TRL's default
+        "learning_rate": 1e-5,
+        "use_cpu": True,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "dataloader_pin_memory": False,
+    }
+
+
+def trained(trainer: Any, job: Path) -> None:
+    """Train, with the time of each step in steps.jsonl."""
+    import time
+
+    from transformers import TrainerCallback
+
+    class Times(TrainerCallback):  # type: ignore[misc] # transformers has no types
+        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
+            if "loss" in logs:
+                line = {"step": state.global_step, "time": time.time(), "tokens": state.num_input_tokens_seen}
+                with (job / "steps.jsonl").open("a") as lines:
+                    lines.write(json.dumps(line) + "\n")
+
+    trainer.add_callback(Times())
+    trainer.train()
+
+
+PLAIN: dict[str, Callable[[Path], None]] = {"sft": plain_sft, "grpo": plain_grpo}
+RUN: dict[str, Callable[[Path, str, Path, Path], float]] = {"baton": run_baton, "trl": run_trl}
+
+if __name__ == "__main__":
+    main()
