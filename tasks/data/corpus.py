@@ -30,7 +30,8 @@ from infra.text import words
 from tasks.data.curate_pool import curating
 from tasks.data.curation_tally import TALLY, Tally
 from tasks.data.documents import SPLITS, Document, Split, SplitWriter, document, read_documents, split_of
-from tasks.data.sources import AnySource, Raw, read_source
+from tasks.data.source_spec import AnySource
+from tasks.data.sources import Raw, read_source
 from tasks.data.spec import CorpusSpec
 from tasks.job import Job, StageError, main
 from tasks.manifest import remove

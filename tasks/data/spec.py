@@ -9,28 +9,14 @@ from pydantic import Field
 from infra.placement.address import File, bring, digest_of, files_in, find, selected, state_of
 from infra.placement.storage import StorageError, is_bucket
 from tasks.data.curate_spec import CurateStep
-from tasks.data.source_spec import (
-    FilesSource,
-    FunctionSource,
-    HuggingFaceSource,
-    JsonlSource,
-    ParquetSource,
-    StdlibSource,
-    expanded,
-    is_path,
-)
+from tasks.data.source_spec import AnySource, HuggingFaceSource, StdlibSource, expanded, is_path
 from tasks.spec import NotSeen, PathText, Problem, StageSpec
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>")
 TOKENIZER_FILES = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte, so that any text can be encoded
 
-Source = Annotated[
-    StdlibSource | FilesSource | JsonlSource | ParquetSource | HuggingFaceSource | FunctionSource,
-    Field(discriminator="kind"),
-]
-
-
+Source = Annotated[AnySource, Field(discriminator="kind")]
 SourceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 MOST_SOURCES = 100  # each is a data set of Megatron's, whose index building slows down with more than 200
 
