@@ -35,6 +35,11 @@ class Node:
         return [*here, "--master-addr", self.address, "--master-port", str(self.port)]
 
 
+def placed_nodes(nodes: int) -> int:
+    """`nodes` if a placement has started this, on each of them; else 1, for work that one machine can do as well."""
+    return nodes if VARIABLES[0] in os.environ else 1
+
+
 def this_node(nodes: int) -> Node:
     """This machine among `nodes`. Raises NotPlaced."""
     if nodes == 1:

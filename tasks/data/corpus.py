@@ -7,7 +7,8 @@ The sources are cut into partitions (partitions.py), on which worker processes w
     write        write each partition's documents that are left (write.py)
 
 and whose results are put together in the order of the sources' names and of the partitions. So the corpus does not
-depend on the number of workers, and a killed engine continues with what is missing. Documents that are not UTF-8 or
+depend on the number of workers, and a killed engine continues with what is missing. Several machines that a placement
+has started share the work of each round; the first puts the corpus together. Documents that are not UTF-8 or
 only white space are counted and skipped; of duplicates the first is kept. No process has all documents or all hashes in
 memory.
 
@@ -35,13 +36,14 @@ from typing import TypeVar
 from blake3 import blake3
 
 from infra.paths import baton_home
+from infra.torchrun_env import Node, placed_nodes, this_node
 from infra.versions import package_versions
 from tasks.data.assemble import assemble
 from tasks.data.curation_tally import Tally
 from tasks.data.exact_duplicates import DuplicatesItem, find_duplicates, hash_ranges
 from tasks.data.kept_scans import KeptScans
 from tasks.data.partitions import Partition, partitions
-from tasks.data.rounds import Progress, Work, cores, run_round
+from tasks.data.rounds import Progress, Work, cores, dealt, run_round, wait_for
 from tasks.data.scan import ScanItem, Scanned, scan
 from tasks.data.spec import CorpusSpec
 from tasks.data.write import WriteItem, write
@@ -59,12 +61,13 @@ def work(job: Job) -> None:
     spec = job.spec(CorpusSpec)
     if problems := spec.problems():
         raise StageError("\n".join(map(str, problems)))
-    job.empty_output()
-    for left in job.work.rglob("*.partial"):  # by a killed engine
-        remove(left)
+    machine = this_node(placed_nodes(spec.partitions.machines))
+    if machine.nodes == 1:  # others may be at work
+        for left in job.work.rglob("*.partial"):  # by a killed engine
+            remove(left)
     sources = spec.by_name().items()
     plan = [part for name, source in sources for part in partitions(name, source, spec.partitions.target())]
-    rounds = Rounds(job, spec.partitions.concurrency or cores())
+    rounds = Rounds(job, spec.partitions.concurrency or cores(), machine)
     scans = scan_all(rounds, spec, plan)
     tally, documents = Tally(), 0
     for folder in scans:
@@ -78,34 +81,47 @@ def work(job: Job) -> None:
     ranges = hash_ranges(documents)
     duplicates = [folder / f"duplicates-{item.number:05}.npy" for item in ranges]
     of_ranges = [DuplicatesItem(path, scans, item) for path, item in zip(duplicates, ranges, strict=True)]
-    rounds.run("duplicates", find_duplicates, of_ranges, [1] * len(ranges))
+    rounds.run("duplicates", find_duplicates, of_ranges, duplicates, [1] * len(ranges))
     writes = [folder / f"{number:05}.write" for number in range(len(plan))]
     of_partitions = [
         WriteItem(path, of, number, duplicates) for number, (path, of) in enumerate(zip(writes, scans, strict=True))
     ]
-    rounds.run("write", write, of_partitions, [max(1, part.size) for part in plan])
+    rounds.run("write", write, of_partitions, writes, [max(1, part.size) for part in plan])
+    if machine.rank:
+        wait_for([job.directory / "result.json"], lambda _: None)
+        return
+    job.empty_output()
     assemble(job, spec, plan, scans, writes)
     remove(job.work)
 
 
 @dataclass
 class Rounds:
-    """Runs the rounds, shows their progress and notes their speed."""
+    """Runs the rounds, shows their progress and notes their speed. Of several machines, which share the job's folder,
+    each works on its share of a round, and begins the next when all are done."""
 
     job: Job
     workers: int
+    machine: Node
     began: float = field(default_factory=time.monotonic)
 
-    def run(self, name: str, work: Work[T], items: Sequence[T], sizes: Sequence[int]) -> None:
+    def run(self, name: str, work: Work[T], items: Sequence[T], made: Sequence[Path], sizes: Sequence[int]) -> None:
+        """Work on the items, which make these files or folders."""
         start, end = ROUNDS[name]
         unit = "ranges" if name == "duplicates" else "partitions"
 
         def show(progress: Progress) -> None:
+            if self.machine.rank:
+                return
             shown = {unit: f"{progress.done:,}/{len(items):,}", "documents": f"{progress.documents:,}"}
             self.job.progress(start + (end - start) * progress.fraction, 100, "%", round=name, **shown)
 
+        mine = [number for number, rank in enumerate(dealt(sizes, self.machine.nodes)) if rank == self.machine.rank]
         began = time.monotonic()
-        documents = run_round(work, items, sizes, self.workers, show)
+        documents = run_round(
+            work, [items[number] for number in mine], [sizes[number] for number in mine], self.workers, show
+        )
+        wait_for(made, lambda done: show(Progress(done / len(items), done, documents)))
         took = max(1e-6, time.monotonic() - began)
         memory = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         print(
@@ -132,11 +148,12 @@ def scan_all(rounds: Rounds, spec: CorpusSpec, plan: list[Partition]) -> list[Pa
         )
         for part in plan
     ]
-    rounds.run("scan", scan, items, [max(1, part.size) for part in plan])
-    for item in items:
-        if item.kept:
-            item.kept.keep(item.folder)
-    kept.forget_old()
+    rounds.run("scan", scan, items, [item.folder for item in items], [max(1, part.size) for part in plan])
+    if not rounds.machine.rank:
+        for item in items:
+            if item.kept:
+                item.kept.keep(item.folder)
+        kept.forget_old()
     return [item.folder for item in items]
 
 

@@ -3,9 +3,12 @@
 A round is a function of this project and its items, which do not depend on each other: each writes its own file or
 folder, completely or not at all, and an item that is made is not made again. So a round gives the same result with any
 number of workers, and after any number of restarts.
+
+Machines that share the folder deal the items out among themselves: each works on its share, and waits for the others'.
 """
 
 import ctypes
+import heapq
 import multiprocessing
 import os
 import threading
@@ -14,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from tasks.job import StageError
@@ -42,6 +46,24 @@ class Progress:
 def cores() -> int:
     """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def dealt(sizes: Sequence[int], machines: int) -> list[int]:
+    """The machine, from 0, that works on each item: the largest first, each to the machine that has least."""
+    machine, loads = [0] * len(sizes), [(0, rank) for rank in range(machines)]
+    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+        load, rank = heapq.heappop(loads)
+        machine[number] = rank
+        heapq.heappush(loads, (load + sizes[number], rank))
+    return machine
+
+
+def wait_for(made: Sequence[Path], show: Callable[[int], None]) -> None:
+    """Wait until all of these are there, made by other machines. Calls `show` with their number now and then."""
+    missing = list(made)
+    while missing := [path for path in missing if not path.exists()]:
+        show(len(made) - len(missing))
+        time.sleep(SHOWN_S)
 
 
 def run_round(

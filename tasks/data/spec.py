@@ -39,6 +39,15 @@ class PartitionsSpec(Spec):
         json_schema_extra={"identity": False},
     )
 
+    machines: int = Field(
+        1,
+        ge=1,
+        le=4096,
+        description="machines that share the work: the nodes of a placement, or pods on a Flyte cluster, where each "
+        "reads and curates its share; one elsewhere",
+        json_schema_extra={"identity": False},
+    )
+
     def target(self) -> int:
         """In bytes."""
         return int(self.size_mb * 1e6)

@@ -3,6 +3,7 @@ documents, merged corpora and pruned shards."""
 
 import images
 from infra.launch import Engine
+from infra.torchrun_env import placed_nodes
 from tasks.artifacts import Corpus, TokenizedCorpus, Tokenizer
 from tasks.data.spec import CorpusSpec, GatherSpec, ShardsSpec, TokenizerSpec
 from tasks.stage import run, stage
@@ -18,7 +19,7 @@ PRUNE = Engine("prune", "tasks.data.prune", version="1")
 @stage(CORPUS, image=images.DATA)
 def prepare_corpus(spec: CorpusSpec) -> Corpus:
     """Read a source, drop duplicates, and split it by content."""
-    return run(CORPUS, Corpus, spec)
+    return run(CORPUS, Corpus, spec, nodes=placed_nodes(spec.partitions.machines))
 
 
 @stage(TOKENIZER, image=images.DATA)
