@@ -90,6 +90,14 @@ class Corpus(Artifact):
     deleted: int = 0
 
 
+class ReadPartitions(Artifact):
+    """`partitions.json`: the keys of the partitions that one pod has read for a corpus; they are in storage."""
+
+    kind = "partitions"
+    partitions: int
+    documents: int
+
+
 class Tokenizer(Artifact):
     """A Hugging Face tokenizer directory."""
 

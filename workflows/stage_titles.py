@@ -9,7 +9,8 @@ from typing import Any
 
 from tasks.choose.task import choose
 from tasks.convert.task import audit, convert, import_hf, load_hf
-from tasks.data.task import prepare_corpus, tokenize, train_tokenizer
+from tasks.data.spec import CorpusSpec
+from tasks.data.task import prepare_corpus, read_partitions, tokenize, train_tokenizer
 from tasks.evaluate.task import evaluate
 from tasks.pretrain.task import pretrain
 from tasks.publish.task import publish
@@ -17,6 +18,7 @@ from tasks.report.task import report
 from tasks.rows.task import decontaminate, prepare_rows
 from tasks.seeds import title_of
 from tasks.serve.task import serve
+from workflows.corpora import shares
 from workflows.post_training import BASE, repeated, steps
 from workflows.recipe import Recipe
 
@@ -29,9 +31,10 @@ def stage_titles(recipe: Recipe) -> list[str]:
 def _titles(recipe: Recipe) -> Iterator[str]:
     tuning = list(repeated(recipe.post_training, recipe.seeds))
     if recipe.corpus:
-        yield _title(prepare_corpus)
+        yield from _corpus_titles(recipe.corpus)
     yield from _row_titles(recipe)
-    yield from (_title(prepare_corpus) for _ in recipe.more_corpora)
+    for spec in recipe.more_corpora:
+        yield from _corpus_titles(spec)
     if recipe.tokenizer:
         yield _title(train_tokenizer)
     if recipe.shards:
@@ -60,6 +63,12 @@ def _titles(recipe: Recipe) -> Iterator[str]:
     if recipe.publish:
         yield _title(publish)
     yield _title(report)
+
+
+def _corpus_titles(spec: CorpusSpec) -> Iterator[str]:
+    """As `corpora.prepared`."""
+    yield from (_title(read_partitions) for _ in shares(spec))
+    yield _title(prepare_corpus)
 
 
 def _row_titles(recipe: Recipe) -> Iterator[str]:

@@ -35,6 +35,7 @@ from typing import TypeVar
 
 from blake3 import blake3
 
+from infra.durable import make_folder
 from infra.paths import baton_home
 from infra.torchrun_env import Node, placed_nodes, this_node
 from infra.versions import package_versions
@@ -46,12 +47,15 @@ from tasks.data.partitions import Partition, partitions
 from tasks.data.rounds import Progress, Work, cores, dealt, run_round, wait_for
 from tasks.data.scan import ScanItem, Scanned, scan
 from tasks.data.spec import CorpusSpec
+from tasks.data.stored_scans import StoredScans
 from tasks.data.write import WriteItem, write
 from tasks.job import Job, StageError, main
 from tasks.manifest import remove
+from tasks.offsite import offsite
 
 SCAN_VERSION = 1  # raise it when the scan of the same partition would have another result
 LIBRARIES = ("datatrove", "lingua-language-detector", "pyarrow")  # that shape it
+SCANS = "scans"  # in the job's folder; not in work/, whose complete folders tasks/offsite.py would send too
 ROUNDS = {"scan": (0, 80), "duplicates": (80, 85), "write": (85, 100)}  # from and to which percentage, about
 
 T = TypeVar("T")
@@ -63,7 +67,7 @@ def work(job: Job) -> None:
         raise StageError("\n".join(map(str, problems)))
     machine = this_node(placed_nodes(spec.partitions.machines))
     if machine.nodes == 1:  # others may be at work
-        for left in job.work.rglob("*.partial"):  # by a killed engine
+        for left in (*job.work.rglob("*.partial"), *(job.directory / SCANS).glob("*.partial")):  # by a killed engine
             remove(left)
     sources = spec.by_name().items()
     plan = [part for name, source in sources for part in partitions(name, source, spec.partitions.target())]
@@ -93,6 +97,7 @@ def work(job: Job) -> None:
     job.empty_output()
     assemble(job, spec, plan, scans, writes)
     remove(job.work)
+    remove(job.directory / SCANS)
 
 
 @dataclass
@@ -102,7 +107,7 @@ class Rounds:
 
     job: Job
     workers: int
-    machine: Node
+    machine: Node = Node()
     began: float = field(default_factory=time.monotonic)
 
     def run(self, name: str, work: Work[T], items: Sequence[T], made: Sequence[Path], sizes: Sequence[int]) -> None:
@@ -132,29 +137,39 @@ class Rounds:
 
 
 def scan_all(rounds: Rounds, spec: CorpusSpec, plan: list[Partition]) -> list[Path]:
-    """The folders of the scanned partitions, in order; scans of sources with several are kept for other corpora."""
-    kept = KeptScans(baton_home() / "partitions")
+    """The folders of the scanned partitions, in order."""
+    items = scan_items(rounds.job, spec, plan)
+    rounds.run("scan", scan, items, [item.folder for item in items], [max(1, part.size) for part in plan])
+    if not rounds.machine.rank:
+        local_scans().forget_old()
+    return [item.folder for item in items]
+
+
+def scan_items(job: Job, spec: CorpusSpec, plan: list[Partition]) -> list[ScanItem]:
+    """The scans of the partitions. In a pod all are in storage, for other pods and other corpora; elsewhere those of
+    sources with several are kept for other corpora."""
+    remote = offsite(job.directory)
+    stored = StoredScans(f"{remote.storage}/partitions") if remote else None
     sources = spec.by_name()
     number = {name: sum(part.source == name for part in plan) for name in sources}
-    items = [
+    folder = job.directory / SCANS
+    make_folder(folder)
+    return [
         ScanItem(
-            folder=rounds.job.work / f"{_key(spec, part)}.scan",  # a name without a number: see tasks/offsite.py
+            folder=folder / _key(spec, part),
             partition=part,
             source=sources[part.source],
             steps=spec.curate,
             held_out=spec.held_out,
-            functions=rounds.job.work / "functions",
-            kept=kept if number[part.source] > 1 else None,
+            functions=job.work / "functions",
+            kept=stored or (local_scans() if number[part.source] > 1 else None),
         )
         for part in plan
     ]
-    rounds.run("scan", scan, items, [item.folder for item in items], [max(1, part.size) for part in plan])
-    if not rounds.machine.rank:
-        for item in items:
-            if item.kept:
-                item.kept.keep(item.folder)
-        kept.forget_old()
-    return [item.folder for item in items]
+
+
+def local_scans() -> KeptScans:
+    return KeptScans(baton_home() / "partitions")
 
 
 def _key(spec: CorpusSpec, part: Partition) -> str:

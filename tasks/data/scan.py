@@ -29,6 +29,7 @@ from tasks.data.partitions import Partition
 from tasks.data.rounds import Report
 from tasks.data.source_spec import AnySource
 from tasks.data.sources import Raw, read_source
+from tasks.data.stored_scans import StoredScans
 from tasks.manifest import read_manifest, remove, write_manifest
 
 REPORT_DOCUMENTS = 16  # between two reports
@@ -85,7 +86,7 @@ class ScanItem:
     steps: list[CurateStep]
     held_out: float
     functions: Path  # a folder for users' functions
-    kept: KeptScans | None  # where results of earlier corpora may be
+    kept: KeptScans | StoredScans | None  # where results of earlier corpora, or other pods, may be
 
 
 def scan(item: ScanItem, report: Report) -> None:
@@ -100,6 +101,8 @@ def scan(item: ScanItem, report: Report) -> None:
     scanned = _scan(item, partial, report)
     write_manifest(partial, "partition", scanned.model_dump(mode="json"))
     rename(partial, item.folder)
+    if item.kept:
+        item.kept.keep(item.folder)
 
 
 def _scan(item: ScanItem, folder: Path, report: Report) -> Scanned:

@@ -133,6 +133,14 @@ class CorpusSpec(StageSpec):
         return super().as_found().model_copy(update={"state": state})
 
 
+class ShareSpec(StageSpec):
+    """The partitions of a corpus that one of several pods reads."""
+
+    corpus: CorpusSpec = Field(description="the corpus")
+    number: int = Field(0, ge=0, description="which share, from 0")
+    machines: int = Field(1, ge=1, description="number of shares")
+
+
 class TokenizerSpec(StageSpec):
     """A byte-level BPE trained on the corpus, or an existing tokenizer."""
 

@@ -4,16 +4,23 @@ documents, merged corpora and pruned shards."""
 import images
 from infra.launch import Engine
 from infra.torchrun_env import placed_nodes
-from tasks.artifacts import Corpus, TokenizedCorpus, Tokenizer
-from tasks.data.spec import CorpusSpec, GatherSpec, ShardsSpec, TokenizerSpec
+from tasks.artifacts import Corpus, ReadPartitions, TokenizedCorpus, Tokenizer
+from tasks.data.spec import CorpusSpec, GatherSpec, ShardsSpec, ShareSpec, TokenizerSpec
 from tasks.stage import run, stage
 
+READ = Engine("read_partitions", "tasks.data.read_partitions", version="1")
 CORPUS = Engine("corpus", "tasks.data.corpus", version="1")
 TOKENIZER = Engine("tokenizer", "tasks.data.tokenizer", version="2")
 SHARDS = Engine("shards", "tasks.data.shards", version="2")
 INCREMENT = Engine("increment", "tasks.data.increment", version="1")
 GATHER = Engine("gather", "tasks.data.gather", version="1")
 PRUNE = Engine("prune", "tasks.data.prune", version="1")
+
+
+@stage(READ, image=images.DATA)
+def read_partitions(spec: ShareSpec) -> ReadPartitions:
+    """Read and curate a share of a corpus' partitions, for `prepare_corpus` in another pod."""
+    return run(READ, ReadPartitions, spec)
 
 
 @stage(CORPUS, image=images.DATA)
