@@ -53,6 +53,7 @@ class Job:
     kind: str
     raw_spec: dict[str, Any]
     inputs: dict[str, dict[str, str]]  # "path" is on this machine, "place" is valid on others too
+    storage: str | None = None  # of a job in a pod, whose own disk is lost with it
 
     @property
     def output(self) -> Path:
@@ -153,7 +154,7 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
 
 def open_job(directory: Path) -> Job:
     raw = json.loads((directory / "spec.json").read_text())
-    return Job(directory, raw["stage"], raw["kind"], raw["spec"], raw["inputs"])
+    return Job(directory, raw["stage"], raw["kind"], raw["spec"], raw["inputs"], raw.get("storage"))
 
 
 def main(work: Callable[[Job], None]) -> None:

@@ -269,6 +269,7 @@ def run(
         "stage": engine.stage,
         "kind": made.kind,
         "spec": spec.model_dump(mode="json", exclude={"placement": {"setup"}}),  # setup may contain secrets
+        "storage": remote.storage if remote else None,
         "inputs": {
             name: {"path": str(item.local()), "digest": item.digest, "place": item.place}
             for name, item in named.items()

@@ -51,7 +51,6 @@ from tasks.data.stored_scans import StoredScans
 from tasks.data.write import WriteItem, write
 from tasks.job import Job, StageError, main
 from tasks.manifest import remove
-from tasks.offsite import offsite
 
 SCAN_VERSION = 1  # raise it when the scan of the same partition would have another result
 LIBRARIES = ("datatrove", "lingua-language-detector", "pyarrow")  # that shape it
@@ -107,7 +106,7 @@ class Rounds:
 
     job: Job
     workers: int
-    machine: Node = Node()
+    machine: Node = field(default_factory=Node)
     began: float = field(default_factory=time.monotonic)
 
     def run(self, name: str, work: Work[T], items: Sequence[T], made: Sequence[Path], sizes: Sequence[int]) -> None:
@@ -148,8 +147,7 @@ def scan_all(rounds: Rounds, spec: CorpusSpec, plan: list[Partition]) -> list[Pa
 def scan_items(job: Job, spec: CorpusSpec, plan: list[Partition]) -> list[ScanItem]:
     """The scans of the partitions. In a pod all are in storage, for other pods and other corpora; elsewhere those of
     sources with several are kept for other corpora."""
-    remote = offsite(job.directory)
-    stored = StoredScans(f"{remote.storage}/partitions") if remote else None
+    stored = StoredScans(f"{job.storage}/partitions") if job.storage else None
     sources = spec.by_name()
     number = {name: sum(part.source == name for part in plan) for name in sources}
     folder = job.directory / SCANS
