@@ -27,7 +27,7 @@ import json
 import resource
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
@@ -41,7 +41,7 @@ from tasks.data.curation_tally import Tally
 from tasks.data.exact_duplicates import DuplicatesItem, find_duplicates, hash_ranges
 from tasks.data.kept_scans import KeptScans
 from tasks.data.partitions import Partition, partitions
-from tasks.data.rounds import Progress, Work, cores, run_round
+from tasks.data.rounds import Progress, Work, Workers, cores, workers
 from tasks.data.scan import ScanItem, Scanned, scan
 from tasks.data.spec import CorpusSpec
 from tasks.data.write import WriteItem, write
@@ -64,7 +64,13 @@ def work(job: Job) -> None:
         remove(left)
     sources = spec.by_name().items()
     plan = [part for name, source in sources for part in partitions(name, source, spec.partitions.target())]
-    rounds = Rounds(job, spec.partitions.concurrency or cores())
+    with workers(spec.partitions.concurrency or cores()) as pool:
+        make(job, spec, plan, Rounds(job, pool))
+    remove(job.work)
+
+
+def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: "Rounds") -> None:
+    """Make the corpus of the partitions and seal it."""
     scans = scan_all(rounds, spec, plan)
     tally, documents = Tally(), 0
     for folder in scans:
@@ -85,7 +91,6 @@ def work(job: Job) -> None:
     ]
     rounds.run("write", write, of_partitions, [max(1, part.size) for part in plan])
     assemble(job, spec, plan, scans, writes)
-    remove(job.work)
 
 
 @dataclass
@@ -93,8 +98,7 @@ class Rounds:
     """Runs the rounds, shows their progress and notes their speed."""
 
     job: Job
-    workers: int
-    began: float = field(default_factory=time.monotonic)
+    pool: Workers
 
     def run(self, name: str, work: Work[T], items: Sequence[T], sizes: Sequence[int]) -> None:
         start, end = ROUNDS[name]
@@ -105,7 +109,7 @@ class Rounds:
             self.job.progress(start + (end - start) * progress.fraction, 100, "%", round=name, **shown)
 
         began = time.monotonic()
-        documents = run_round(work, items, sizes, self.workers, show)
+        documents = self.pool.run(work, items, sizes, show)
         took = max(1e-6, time.monotonic() - began)
         memory = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         print(
