@@ -6,7 +6,6 @@ character is a word.
 
 import re
 import zlib
-from functools import lru_cache
 from string import punctuation
 
 import numpy as np
@@ -18,13 +17,16 @@ Hashes = npt.NDArray[np.uint64]
 
 _AROUND = punctuation + "“”‘’„«»…–—。、，！？：；（）「」『』"
 _CHARACTER = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_NO_WORD = np.uint64(2**64 - 1)  # in place of a hash
 _FACTOR = 6364136223846793005  # of Knuth's 64-bit LCG
 
 
-def word_hashes(text: str) -> list[int]:
+def word_hashes(text: str) -> Hashes:
     """A hash of 32 bits for each word."""
     text = text.lower() if text.isascii() else _CHARACTER.sub(r" \g<0> ", text.lower())
-    return [number for word in text.split() if (number := _hash(word)) >= 0]
+    words = text.split()
+    hashes = np.fromiter(map(_known.__getitem__, words), np.uint64, len(words))
+    return hashes if hashes.max(initial=0) < _NO_WORD else hashes[hashes != _NO_WORD]
 
 
 def ngrams(words: Hashes, size: int) -> Hashes:
@@ -38,8 +40,16 @@ def ngrams(words: Hashes, size: int) -> Hashes:
     return hashes
 
 
-@lru_cache(KNOWN_WORDS)
-def _hash(word: str) -> int:
-    """Hash a word stripped of punctuation. Pure punctuation is hashed unstripped if it is ASCII, else it gives -1."""
-    bare = word.strip(_AROUND) or (word if word.isascii() else "")
-    return zlib.crc32(bare.encode()) if bare else -1
+class _Known(dict[str, int]):
+    """The hashes of words seen before."""
+
+    def __missing__(self, word: str) -> int:
+        """Hash a word stripped of punctuation; a sign alone if it is ASCII."""
+        if len(self) >= KNOWN_WORDS:
+            self.clear()
+        bare = word.strip(_AROUND) or (word if word.isascii() else "")
+        self[word] = found = zlib.crc32(bare.encode()) if bare else int(_NO_WORD)
+        return found
+
+
+_known = _Known()

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from infra.placement.address import File, bring, digest_of, files_in, find, selected, state_of
 from infra.placement.storage import StorageError, is_bucket
-from tasks.data.curate_spec import CurateStep
+from tasks.data.curate_spec import CurateStep, order_problems
 from tasks.data.source_spec import (
     FilesSource,
     FunctionSource,
@@ -83,6 +83,7 @@ class CorpusSpec(StageSpec):
             found += [Problem(f"sources.{name}.weight", None, allowed) for name in unweighted]
         for number, step in enumerate(self.curate):
             found += [problem.under(f"curate.{number}") for problem in step.problems()]
+        found += [problem.under("curate") for problem in order_problems(self.curate)]
         return found
 
     def missing(self) -> list[Problem]:

@@ -123,7 +123,7 @@ def _windows(row: Row) -> Hashes:
     """Hashes of all 13-grams of each turn."""
     windows = [np.empty(0, np.uint64)]
     for turn in prompt_turns(row):
-        windows.append(ngrams(np.array(word_hashes(turn), np.uint64), WORDS))
+        windows.append(ngrams(word_hashes(turn), WORDS))
     return np.concatenate(windows)
 
 
