@@ -58,6 +58,10 @@ class StorageError(Stopped):
         super().__init__(message)
         self.curable = curable
 
+    def __reduce__(self) -> tuple[type["StorageError"], tuple[str, bool]]:
+        """For worker processes, which hand their errors on."""
+        return type(self), (self.message, self.curable)
+
 
 def is_bucket(place: str) -> bool:
     """Whether a place is an address (s3://…, gs://…) and not a folder."""

@@ -1,15 +1,21 @@
 """The engine that reads one source, or several with names, into a corpus.
 
-One pass, with few documents in memory at a time. Documents that are not UTF-8 or only white space are counted and
-skipped; of duplicates the first is kept. Deduplication stores 16 bytes per document (about 120 in memory: 10 million
-documents take 1.2 GB).
+The sources are cut into partitions (partitions.py), on which worker processes work in rounds:
+
+    scan         read, decode and curate each partition and drop copies within it (scan.py)
+    duplicates   find copies over all partitions, by ranges of hashes (exact_duplicates.py)
+    write        write each partition's documents that are left (write.py)
+
+and whose results are put together in the order of the sources' names and of the partitions. So the corpus does not
+depend on the number of workers, and a killed engine continues with what is missing. Documents that are not UTF-8 or
+only white space are counted and skipped; of duplicates the first is kept. No process has all documents or all hashes in
+memory.
 
 With named sources, each has its own files in the train split, which pretraining blends by weight. The held-out split
 is one, with the sources' documents mixed evenly, so that any first part of it represents all of them. A document's
 `source` begins with its source's name: "web/pages.jsonl#17".
 
-With `curate`, each document passes the steps of the curation, on all cores, before duplicates are dropped, and
-`record/curation.json` has what each step did to each source.
+With `curate`, `record/curation.json` has what each step did to each source.
 
 Facts: `documents` and `bytes` are the train split's; `held_out_documents` and `held_out_bytes` the held-out split's;
 `duplicates`, `empty` and `invalid_utf8` count the skipped documents; `sources` has documents and bytes of each named
@@ -17,215 +23,140 @@ source; `curation` how many documents each step saw, dropped and changed; `broke
 as broken, which `record/broken.json` lists.
 """
 
-import heapq
+import json
+import resource
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from infra.durable import write_json
-from infra.text import words
-from tasks.data.curate_pool import curating
-from tasks.data.curation_tally import TALLY, Tally
-from tasks.data.documents import SPLITS, Document, Split, SplitWriter, document, read_documents, split_of
-from tasks.data.sources import AnySource, Raw, read_source
+from blake3 import blake3
+
+from infra.paths import baton_home
+from infra.versions import package_versions
+from tasks.data.assemble import assemble
+from tasks.data.curation_tally import Tally
+from tasks.data.exact_duplicates import DuplicatesItem, find_duplicates, hash_ranges
+from tasks.data.kept_scans import KeptScans
+from tasks.data.partitions import Partition, partitions
+from tasks.data.rounds import Progress, Work, cores, run_round
+from tasks.data.scan import ScanItem, Scanned, scan
 from tasks.data.spec import CorpusSpec
+from tasks.data.write import WriteItem, write
 from tasks.job import Job, StageError, main
 from tasks.manifest import remove
 
-PROGRESS_INTERVAL_S = 0.5
-SAMPLES = 8  # documents shown in the report
-SAMPLE_CHARACTERS = 600
+SCAN_VERSION = 1  # raise it when the scan of the same partition would have another result
+LIBRARIES = ("datatrove", "lingua-language-detector", "pyarrow")  # that shape it
+ROUNDS = {"scan": (0, 80), "duplicates": (80, 85), "write": (85, 100)}  # from and to which percentage, about
 
-
-@dataclass
-class Counts:
-    """Numbers of skipped documents."""
-
-    duplicates: int = 0
-    empty: int = 0
-    invalid_utf8: int = 0
-
-
-@dataclass(frozen=True)
-class Size:
-    """Of a split."""
-
-    documents: int
-    bytes: int
+T = TypeVar("T")
 
 
 def work(job: Job) -> None:
     spec = job.spec(CorpusSpec)
-    job.empty_output()
-    remove(job.work)  # a partial earlier attempt cannot be continued
     if problems := spec.problems():
         raise StageError("\n".join(map(str, problems)))
-    counts, tally = Counts(), Tally()
-    broken: list[str] = []
-    writers = {name: _writers(job, name) for name in spec.by_name()}
-    for name, item in _documents(job, spec, counts, tally, broken):
-        writers[name][split_of(item.id, spec.held_out)].add(item)
-    for of_source in writers.values():
-        for writer in of_source.values():
-            writer.close()
+    job.empty_output()
+    for left in job.work.rglob("*.partial"):  # by a killed engine
+        remove(left)
+    sources = spec.by_name().items()
+    plan = [part for name, source in sources for part in partitions(name, source, spec.partitions.target())]
+    rounds = Rounds(job, spec.partitions.concurrency or cores())
+    scans = scan_all(rounds, spec, plan)
+    tally, documents = Tally(), 0
+    for folder in scans:
+        scanned = Scanned.read(folder)
+        tally.add(scanned.tally)
+        documents += scanned.rows
     tally.check(spec.curate)
-    _refuse_empty(spec, counts, writers)
-    more: dict[str, Any] = {}
-    if spec.curate:
-        (job.record / TALLY).write_text(tally.model_dump_json(indent=1))
-        more["curation"] = tally.facts()
-    if broken:
-        write_json(job.record / "broken.json", broken)
-        more["broken"] = len(broken)
-    if None in writers:
-        finish(job, writers[None], counts, **more)
-    else:
-        _finish_named(job, {str(name): of_source for name, of_source in writers.items()}, counts, **more)
+    # what these folders have depends on all partitions
+    folder = job.work / f"{blake3(''.join(path.name for path in scans).encode()).hexdigest()[:32]}.rounds"
+    folder.mkdir(exist_ok=True)
+    ranges = hash_ranges(documents)
+    duplicates = [folder / f"duplicates-{item.number:05}.npy" for item in ranges]
+    of_ranges = [DuplicatesItem(path, scans, item) for path, item in zip(duplicates, ranges, strict=True)]
+    rounds.run("duplicates", find_duplicates, of_ranges, [1] * len(ranges))
+    writes = [folder / f"{number:05}.write" for number in range(len(plan))]
+    of_partitions = [
+        WriteItem(path, of, number, duplicates) for number, (path, of) in enumerate(zip(writes, scans, strict=True))
+    ]
+    rounds.run("write", write, of_partitions, [max(1, part.size) for part in plan])
+    assemble(job, spec, plan, scans, writes)
     remove(job.work)
 
 
-def _writers(job: Job, name: str | None) -> dict[Split, SplitWriter]:
-    """A source's writers. Held-out documents of named sources are mixed in the end, and until then in work/."""
-    if name is None:
-        return {split: SplitWriter(job.output, split) for split in SPLITS}
-    return {"train": SplitWriter(job.output, "train", name), "held_out": SplitWriter(_folder(job, name), "held_out")}
+@dataclass
+class Rounds:
+    """Runs the rounds, shows their progress and notes their speed."""
+
+    job: Job
+    workers: int
+    began: float = field(default_factory=time.monotonic)
+
+    def run(self, name: str, work: Work[T], items: Sequence[T], sizes: Sequence[int]) -> None:
+        start, end = ROUNDS[name]
+        unit = "ranges" if name == "duplicates" else "partitions"
+
+        def show(progress: Progress) -> None:
+            shown = {unit: f"{progress.done:,}/{len(items):,}", "documents": f"{progress.documents:,}"}
+            self.job.progress(start + (end - start) * progress.fraction, 100, "%", round=name, **shown)
+
+        began = time.monotonic()
+        documents = run_round(work, items, sizes, self.workers, show)
+        took = max(1e-6, time.monotonic() - began)
+        memory = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        print(
+            f"{name}: {len(items):,} {unit} in {took:.1f} s, {documents:,} documents ({documents / took:,.0f}/s), "
+            f"largest process so far {memory / 1e3:,.0f} MB",
+            flush=True,
+        )
 
 
-def _folder(job: Job, name: str) -> Path:
-    path = job.work / name
-    path.mkdir(exist_ok=True)
-    return path
-
-
-def _finish_named(job: Job, writers: dict[str, dict[Split, SplitWriter]], counts: Counts, **more: Any) -> None:
-    """Mix the sources' held-out documents, each source's evenly spread over all of them, and seal the corpus."""
-    streams = [
-        _spread(name, read_documents(_folder(job, name), "held_out"), of_source["held_out"].documents)
-        for name, of_source in writers.items()
+def scan_all(rounds: Rounds, spec: CorpusSpec, plan: list[Partition]) -> list[Path]:
+    """The folders of the scanned partitions, in order; scans of sources with several are kept for other corpora."""
+    kept = KeptScans(baton_home() / "partitions")
+    sources = spec.by_name()
+    number = {name: sum(part.source == name for part in plan) for name in sources}
+    items = [
+        ScanItem(
+            folder=rounds.job.work / f"{_key(spec, part)}.scan",  # a name without a number: see tasks/offsite.py
+            partition=part,
+            source=sources[part.source],
+            steps=spec.curate,
+            held_out=spec.held_out,
+            functions=rounds.job.work / "functions",
+            kept=kept if number[part.source] > 1 else None,
+        )
+        for part in plan
     ]
-    held_out = SplitWriter(job.output, "held_out")
-    for _, _, item in heapq.merge(*streams, key=lambda entry: entry[:2]):
-        held_out.add(item)
-    held_out.close()
-    train = [of_source["train"] for of_source in writers.values()]
-    whole = Size(sum(part.documents for part in train), sum(part.bytes for part in train))
-    sources = {
-        name: {
-            "documents": of_source["train"].documents,
-            "bytes": of_source["train"].bytes,
-            "held_out_documents": of_source["held_out"].documents,
-            "held_out_bytes": of_source["held_out"].bytes,
-        }
-        for name, of_source in writers.items()
-    }
-    finish(job, {"train": whole, "held_out": held_out}, counts, sources=sources, **more)
+    rounds.run("scan", scan, items, [max(1, part.size) for part in plan])
+    for item in items:
+        if item.kept:
+            item.kept.keep(item.folder)
+    kept.forget_old()
+    return [item.folder for item in items]
 
 
-def _spread(name: str, documents: Iterator[Document], count: int) -> Iterator[tuple[float, str, Document]]:
-    """The documents of a source with their places in (0, 1) when spread evenly."""
-    for number, item in enumerate(documents):
-        yield (number + 0.5) / count, name, item
-
-
-def finish(job: Job, splits: Mapping[Split, SplitWriter | Size], counts: Counts, **more: Any) -> None:
-    """Seal a corpus that is written, with the facts of every corpus and some `more`."""
-    train, held_out = splits["train"], splits["held_out"]
-    write_samples(job)
-    job.finish(
-        documents=train.documents,
-        held_out_documents=held_out.documents,
-        bytes=train.bytes,
-        held_out_bytes=held_out.bytes,
-        **asdict(counts),
-        **more,
-    )
-
-
-def _documents(
-    job: Job, spec: CorpusSpec, counts: Counts, tally: Tally, broken: list[str]
-) -> Iterator[tuple[str | None, Document]]:
-    """The sources' documents with their source's name, curated, without invalid, empty and duplicate ones, which are
-    counted."""
-    seen: set[bytes] = set()
-    with curating(spec.curate, job.work / "functions") as curate:
-        for name, source in spec.by_name().items():
-            read = read_with_progress(job, source, name, broken)
-            valid = (item for raw in read if (item := valid_document(raw, counts)))
-            for item in curate(valid, name, tally):
-                key = bytes.fromhex(item.id[:32])
-                if key in seen:
-                    counts.duplicates += 1
-                    continue
-                seen.add(key)
-                yield name, item
-
-
-def read_with_progress(
-    job: Job, source: AnySource, name: str | None = None, broken: list[str] | None = None
-) -> Iterator[Raw]:
-    """The documents of a source, with its name, if any, before theirs; reports progress. Adds what is wrong with each
-    skipped file to `broken`."""
-    shown = time.monotonic()
-    title = {"source": name} if name else {}
-    for number, raw in enumerate(read_source(source, broken), start=1):
-        if time.monotonic() - shown > PROGRESS_INTERVAL_S:
-            shown = time.monotonic()
-            job.progress(100 * raw.done, 100, "%", documents=f"{number:,}", **title)
-        yield replace(raw, source=f"{name}/{raw.source}") if name else raw
-
-
-def valid_document(raw: Raw, counts: Counts) -> Document | None:
-    """The document; None, and counted, if it is not UTF-8 or only white space."""
-    try:
-        item = document(raw.source, raw.text.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        counts.invalid_utf8 += 1
-        return None
-    if not item.text.strip():
-        counts.empty += 1
-        return None
-    return item
-
-
-def _refuse_empty(spec: CorpusSpec, counts: Counts, writers: dict[str | None, dict[Split, SplitWriter]]) -> None:
-    splits = {split: sum(of_source[split].documents for of_source in writers.values()) for split in SPLITS}
-    found = sum(splits.values())
-    if not found:
-        raise no_documents(spec, counts)
-    for split, number in splits.items():
-        if not number:
-            way_out = "smaller" if split == "train" else "larger"
-            raise StageError(
-                f"with held_out={spec.held_out}, none of the {found} documents is in the {words(split)} split; "
-                f"add documents or use a {way_out} held_out"
-            )
-    for name, of_source in writers.items():
-        if not of_source["train"].documents:
-            raise StageError(
-                f"sources.{name}: none of its documents is in the train split: they are empty, not UTF-8, in another "
-                "source too, or held out. Add documents, or remove the source"
-            )
-
-
-def no_documents(spec: CorpusSpec, counts: Counts, more: str = "") -> StageError:
-    kinds = " and ".join(dict.fromkeys(source.kind for source in spec.by_name().values()))
-    have = "sources have" if spec.sources else "source has"
-    return StageError(
-        f"the {kinds} {have} no documents ({counts.empty} empty, {counts.invalid_utf8} not UTF-8); "
-        f"choose another path or text_field{more}"
-    )
-
-
-def write_samples(job: Job) -> None:
-    """Write the first characters of a few held-out documents, for the report."""
-    samples = [
-        {"source": item.source, "text": item.text[:SAMPLE_CHARACTERS]}
-        for item in islice(read_documents(job.output, "held_out"), SAMPLES)
+def _key(spec: CorpusSpec, part: Partition) -> str:
+    """A digest of all that the scan of a partition depends on."""
+    source = spec.by_name()[part.source]
+    said = [
+        SCAN_VERSION,
+        package_versions() | {name: version(name) for name in LIBRARIES},
+        source.model_dump(mode="json", exclude={"weight", "epochs"}),
+        [step.identity() for step in spec.curate],
+        spec.held_out,
+        part.source,
+        [
+            (piece.file.place, piece.file.name, piece.file.size, piece.file.version, piece.start, piece.end)
+            for piece in part.pieces
+        ]
+        or spec.state,
     ]
-    write_json(job.record / "samples.json", samples)
+    return blake3(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
 
 
 if __name__ == "__main__":

@@ -68,6 +68,10 @@ def stem(split: Split, source: str | None) -> str:
     return f"{split}-{source}" if source else split
 
 
+def file_name(of_stem: str, number: int) -> str:
+    return f"{of_stem}-{number:05}.parquet"
+
+
 def read_documents(corpus_dir: Path, split: Split) -> Iterator[Document]:
     """A split's documents, in order, with about 1 MiB of text in memory at a time."""
     for group in row_groups(corpus_dir, split):
@@ -87,25 +91,33 @@ def text_sizes(corpus_dir: Path, split: Split) -> npt.NDArray[np.int64]:
 
 
 def _columns(corpus_dir: Path, split: Split, names: list[str]) -> Iterator[pa.RecordBatch]:
-    for path in _files(corpus_dir, split):
+    for path in split_files(corpus_dir, split):
         with pq.ParquetFile(path) as file:
             yield from file.iter_batches(_ROWS, columns=names, use_threads=False)
 
 
-def _files(corpus_dir: Path, split: Split) -> list[Path]:
+def split_files(corpus_dir: Path, split: Split) -> list[Path]:
+    """A split's files, in order."""
     return sorted(corpus_dir.glob(f"{split}-*.parquet"))
 
 
 def row_groups(corpus_dir: Path, split: Split, source: str | None = None) -> list[RowGroup]:
     """A split's row groups, in order, or those of one named source. Only reads the files' footers."""
     named = re.compile(rf"{stem(split, source)}-\d{{5}}\.parquet")
-    paths = [path for path in _files(corpus_dir, split) if source is None or named.fullmatch(path.name)]
+    paths = [path for path in split_files(corpus_dir, split) if source is None or named.fullmatch(path.name)]
     return [RowGroup(path, index) for path in paths for index in range(pq.read_metadata(path).num_row_groups)]
 
 
 def read_row_group(group: RowGroup) -> list[Document]:
+    return documents_in(read_table(group))
+
+
+def read_table(group: RowGroup) -> pa.Table:
     with pq.ParquetFile(group.path) as file:
-        table = file.read_row_group(group.index, use_threads=False)
+        return file.read_row_group(group.index, use_threads=False)
+
+
+def documents_in(table: pa.Table) -> list[Document]:
     return [Document(*row) for row in zip(*(table[name].to_pylist() for name in _SCHEMA.names), strict=True)]
 
 
@@ -126,29 +138,37 @@ class SplitWriter:
     _writer: pq.ParquetWriter | None = None
 
     def add(self, item: Document) -> None:
-        size = len(item.text.encode())
-        self.documents += 1
-        self.bytes += size
         self._rows.append(item)
-        self._rows_bytes += size
+        self._rows_bytes += len(item.text) if item.text.isascii() else len(item.text.encode())
         if self._rows_bytes >= ROW_GROUP_BYTES:
             self._flush()
+
+    def add_table(self, table: pa.Table) -> None:
+        """Add documents as a row group of their own."""
+        self._flush()
+        self._write(table, int(pc.sum(pc.binary_length(table["text"])).as_py() or 0))
 
     def close(self) -> None:
         self._flush()
         self._close_file()
 
     def _flush(self) -> None:
-        if not self._rows:
+        columns = [[getattr(row, name) for row in self._rows] for name in _SCHEMA.names]
+        size = self._rows_bytes
+        self._rows, self._rows_bytes = [], 0
+        self._write(pa.table(columns, schema=_SCHEMA), size)
+
+    def _write(self, table: pa.Table, size: int) -> None:
+        if not len(table):
             return
         if self._writer is None:
-            path = self.directory / f"{stem(self.split, self.source)}-{self._files:05}.parquet"
+            path = self.directory / file_name(stem(self.split, self.source), self._files)
             self._writer = pq.ParquetWriter(path, _SCHEMA, compression="zstd", use_dictionary=False)
             self._files += 1
-        columns = [[getattr(row, name) for row in self._rows] for name in _SCHEMA.names]
-        self._writer.write_table(pa.table(columns, schema=_SCHEMA), row_group_size=len(self._rows))
-        self._file_bytes += self._rows_bytes
-        self._rows, self._rows_bytes = [], 0
+        self._writer.write_table(table, row_group_size=len(table))
+        self.documents += len(table)
+        self.bytes += size
+        self._file_bytes += size
         if self._file_bytes >= FILE_BYTES:
             self._close_file()
 

@@ -22,9 +22,8 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from tasks.data.documents import RowGroup, read_row_group
 from tasks.data.indexed_dataset import TokenDtype
+from tasks.data.rounds import AHEAD, cores, exit_with_parent
 from tasks.job import StageError
-
-AHEAD = 3  # row groups in flight per worker
 
 
 @dataclass(frozen=True)
@@ -62,11 +61,6 @@ def open_encoder(tokenizer_dir: Path, eos_id: int, dtype: TokenDtype) -> Encoder
     return Encoder(tokenizer, eos_id, dtype)
 
 
-def cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 @contextmanager
 def worker_pool(tokenizer_dir: Path, eos_id: int, dtype: TokenDtype) -> Iterator[ProcessPoolExecutor]:
     """Worker processes that exit with this process, however it exits."""
@@ -101,14 +95,6 @@ def _start(tokenizer_dir: Path, eos_id: int, dtype: TokenDtype) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per worker
     _encoder = open_encoder(tokenizer_dir, eos_id, dtype)
     threading.Thread(target=exit_with_parent, daemon=True).start()
-
-
-def exit_with_parent() -> None:
-    """End this worker process when its parent has ended; for a thread."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _encode(group: RowGroup) -> Encoded:

@@ -7,9 +7,10 @@ split is merged.
 Facts: those of the corpus engine; `deleted` counts the documents skipped because they are gone.
 """
 
+from tasks.data.assemble import finish
 from tasks.data.changes import Changes
-from tasks.data.corpus import Counts, finish
 from tasks.data.documents import SPLITS, SplitWriter, read_documents
+from tasks.data.scan import Counts
 from tasks.data.spec import GatherSpec
 from tasks.job import Job, main
 

@@ -13,13 +13,20 @@ known corpus.
 """
 
 import shutil
+import time
+from collections.abc import Iterator
 
+from tasks.data.assemble import finish, no_documents
 from tasks.data.changes import Changes, Known
-from tasks.data.corpus import Counts, finish, no_documents, read_with_progress, valid_document
 from tasks.data.documents import SPLITS, SplitWriter, document_id, read_documents, split_of
+from tasks.data.scan import Counts, valid_document
+from tasks.data.source_spec import AnySource
+from tasks.data.sources import Raw, read_source
 from tasks.data.spec import CorpusSpec
 from tasks.job import Job, main
 from tasks.manifest import remove
+
+PROGRESS_INTERVAL_S = 0.5
 
 
 def work(job: Job) -> None:
@@ -58,7 +65,7 @@ def _compare(job: Job, spec: CorpusSpec, known: Known, counts: Counts) -> Change
     found: dict[str, str] = {}
     added: set[str] = set()
     pending = SplitWriter(job.work, "train")
-    for raw in read_with_progress(job, spec.source):
+    for raw in _read(job, spec.source):
         identity = document_id(raw.text)
         if known.names.get(raw.source) == identity:
             unmoved.add(identity)
@@ -77,6 +84,16 @@ def _compare(job: Job, spec: CorpusSpec, known: Known, counts: Counts) -> Change
         more = f". {len(known.splits)} of its documents are known: is its folder mounted?" if known.splits else ""
         raise no_documents(spec, counts, more)
     return known.compare(unmoved, found)
+
+
+def _read(job: Job, source: AnySource) -> Iterator[Raw]:
+    """The documents of a source; reports progress."""
+    shown = time.monotonic()
+    for number, raw in enumerate(read_source(source), start=1):
+        if time.monotonic() - shown > PROGRESS_INTERVAL_S:
+            shown = time.monotonic()
+            job.progress(100 * raw.done, 100, "%", documents=f"{number:,}")
+        yield raw
 
 
 if __name__ == "__main__":

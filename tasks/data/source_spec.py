@@ -306,6 +306,9 @@ class HuggingFaceSource(_Bounded):
             ) from error
 
 
+AnySource = StdlibSource | FilesSource | JsonlSource | ParquetSource | HuggingFaceSource | FunctionSource
+
+
 def is_path(name: str) -> bool:
     """Whether a name is a local path and not a hub name."""
     return name.startswith((".", "/", "~")) or expanded(name).exists()

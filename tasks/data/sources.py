@@ -6,7 +6,7 @@ with "surrogatepass", which yields invalid UTF-8.
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,10 @@ import pyarrow.parquet as pq
 
 from infra.placement.address import File, digest_of, find
 from infra.placement.storage import is_bucket
+from tasks.data.partitions import Piece, whole
 from tasks.data.source_spec import (
     LARGEST_MB,
+    AnySource,
     FilesSource,
     FunctionSource,
     HuggingFaceSource,
@@ -33,9 +35,7 @@ from tasks.job import StageError
 from tasks.load_function import described
 
 ROWS = 32  # Parquet rows in memory at a time
-PAGES_BYTES = 1 << 20  # of a column read at a time
-
-AnySource = StdlibSource | FilesSource | JsonlSource | ParquetSource | HuggingFaceSource | FunctionSource
+PAGES_BYTES = 1 << 20  # of a column, or of a line to skip, read at a time
 
 
 class BrokenFile(StageError):
@@ -51,22 +51,27 @@ class Raw:
     done: float  # fraction of the source that has been read; 0 if unknown
 
 
-def read_source(source: AnySource, broken: list[str] | None = None) -> Iterator[Raw]:
-    """The source's documents in a fixed order. With `on_broken: skip` and a list `broken`, what is wrong with each
-    broken file is added to it, and the documents before the damage are kept. Raises StageError, OSError."""
+def read_source(
+    source: AnySource, broken: list[str] | None = None, pieces: Sequence[Piece] | None = None
+) -> Iterator[Raw]:
+    """The source's documents in a fixed order, or those of some `pieces` of it. With `on_broken: skip` and a list
+    `broken`, what is wrong with each broken file is added to it, and the documents before the damage are kept. Raises
+    StageError, OSError."""
     match source:
-        case StdlibSource():
-            return _read_files(source.files(), int(LARGEST_MB * 1e6))
-        case FilesSource():
-            return _read_files(source.files(), source.max_bytes())
-        case JsonlSource():
-            return _read_jsonl(source, broken)
-        case ParquetSource():
-            return _read_parquet(source, broken)
         case HuggingFaceSource():
             return _read_hugging_face(source)
         case FunctionSource():
             return _read_function(source)
+    chosen = whole(source.files()) if pieces is None else pieces
+    match source:
+        case StdlibSource():
+            return _read_files(chosen, int(LARGEST_MB * 1e6))
+        case FilesSource():
+            return _read_files(chosen, source.max_bytes())
+        case JsonlSource():
+            return _read_jsonl(source, chosen, broken)
+        case ParquetSource():
+            return _read_parquet(source, chosen, broken)
 
 
 def _read_function(source: FunctionSource) -> Iterator[Raw]:
@@ -90,7 +95,7 @@ def first_jsonl_record(source: File, most: int) -> dict[str, Any]:
     """The first record of a .jsonl(.gz|.zst) file that is UTF-8. Raises StageError if there is none, or its line has
     more than `most` bytes."""
     with source.open() as file:
-        for number, line in _lines(source.place, file, most):
+        for number, line in _lines(Piece(source), file, most):
             try:
                 return _record(source.place, number, line)
             except UnicodeDecodeError:
@@ -98,15 +103,15 @@ def first_jsonl_record(source: File, most: int) -> dict[str, Any]:
     raise StageError(f"{source.place}: has no JSON object; remove the file")
 
 
-def _read_files(files: list[File], most: int) -> Iterator[Raw]:
-    total = sum(file.size for file in files) or 1
+def _read_files(pieces: Sequence[Piece], most: int) -> Iterator[Raw]:
+    total = sum(piece.size for piece in pieces) or 1
     done = 0
-    for source in files:
-        with source.open() as file:
+    for piece in pieces:
+        with piece.file.open() as file:
             text = file.read(most + 1)
-        _refuse_large(len(text), most, source.place)
+        _refuse_large(len(text), most, piece.file.place)
         done += len(text)
-        yield Raw(source.name, text, min(1.0, done / total))
+        yield Raw(piece.file.name, text, min(1.0, done / total))
 
 
 @contextmanager
@@ -120,16 +125,19 @@ def _skipping(source: JsonlSource | ParquetSource, broken: list[str] | None) -> 
         broken.append(str(error))
 
 
-def _read_jsonl(source: JsonlSource, broken: list[str] | None) -> Iterator[Raw]:
-    files = source.files()
-    total = sum(file.size for file in files) or 1
+def _read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: list[str] | None) -> Iterator[Raw]:
+    """Documents are named by their line's number: "pages.jsonl#17", counted from a range's first byte if it is not the
+    file's: "pages.jsonl@268435456#17"."""
+    total = sum(piece.size for piece in pieces) or 1
     before = 0
-    for item in files:
+    for piece in pieces:
+        item, first = piece.file, f"@{piece.start}" if piece.start else ""
         with _skipping(source, broken), item.open() as file:
-            for number, line in _lines(item.place, file, source.max_bytes()):
-                done = min(1.0, (before + file.tell()) / total)
-                yield Raw(f"{item.name}#{number}", _line_text(source, item.place, number, line), done)
-        before += item.size
+            for number, line in _lines(piece, file, source.max_bytes()):
+                done = min(1.0, (before + file.tell() - piece.start) / total)
+                text = _line_text(source, f"{item.place}{first}", number, line)
+                yield Raw(f"{item.name}{first}#{number}", text, done)
+        before += piece.size
 
 
 def _line_text(source: JsonlSource, path: str, number: int, line: bytes) -> bytes:
@@ -146,15 +154,16 @@ def _line_text(source: JsonlSource, path: str, number: int, line: bytes) -> byte
     return _encoded(record[source.text_field], f"{path}, line {number}")
 
 
-def _lines(path: str, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]:
-    """The nonblank lines with their numbers, decompressed by the file's suffix. Reads at most `most` bytes of a line,
-    plus its end."""
+def _lines(piece: Piece, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]:
+    """The nonblank lines that begin in the piece with their numbers, decompressed by the file's suffix. Reads at most
+    `most` bytes of a line, plus its end."""
+    path = piece.file.place
     compression = {".gz": "gzip", ".zst": "zstd"}.get(path[path.rfind(".") :])
     stream: IO[bytes] = file
     if compression is not None:
         stream = io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(file), compression), 1 << 18)
-    number = 0
-    while True:
+    number, left = 0, None if piece.end is None else piece.end - _next_line(stream, piece.start)
+    while left is None or left > 0:
         try:
             line = stream.readline(most + 2)  # the line's end does not count
         except (OSError, pa.ArrowException) as error:
@@ -163,10 +172,24 @@ def _lines(path: str, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]
             raise BrokenFile(message) from error
         if not line:
             return
+        if left is not None:
+            left -= len(line)
         number += 1
         _refuse_large(len(line.rstrip(b"\r\n")), most, f"{path}, line {number}")
         if line.strip():
             yield number, line
+
+
+def _next_line(stream: IO[bytes], start: int) -> int:
+    """Move to the first line that begins at `start` or after it; returns its place."""
+    if start == 0:
+        return 0
+    place = stream.seek(start - 1)
+    while skipped := stream.readline(PAGES_BYTES):  # in parts, since a line may have any length
+        place += len(skipped)
+        if skipped.endswith(b"\n"):
+            break
+    return place
 
 
 def _record(path: str, number: int, line: bytes) -> dict[str, Any]:
@@ -201,16 +224,14 @@ def _encoded(text: Any, where: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _read_parquet(source: ParquetSource, broken: list[str] | None) -> Iterator[Raw]:
-    files = source.files()
-    total = sum(file.size for file in files) or 1
+def _read_parquet(source: ParquetSource, pieces: Sequence[Piece], broken: list[str] | None) -> Iterator[Raw]:
+    total = sum(piece.size for piece in pieces) or 1
     before = 0
-    for item in files:
-        with _skipping(source, broken), _as_broken(item):
-            texts = _parquet_texts(item, source.text_field, source.max_bytes())
-            for row, (text, done) in enumerate(texts):
-                yield Raw(f"{item.name}#{row}", text, min(1.0, (before + done * item.size) / total))
-        before += item.size
+    for piece in pieces:
+        with _skipping(source, broken), _as_broken(piece.file):
+            for row, text, done in _parquet_texts(piece, source.text_field, source.max_bytes()):
+                yield Raw(f"{piece.file.name}#{row}", text, min(1.0, (before + done * piece.size) / total))
+        before += piece.size
 
 
 @contextmanager
@@ -222,28 +243,31 @@ def _as_broken(item: File) -> Iterator[None]:
         raise BrokenFile(message) from error
 
 
-def _parquet_texts(source: File, column: str, most: int) -> Iterator[tuple[bytes, float]]:
-    """One column's values and the fraction of the file read. Values are binary, since Parquet strings may not be valid
-    UTF-8."""
-    path = source.place
+def _parquet_texts(piece: Piece, column: str, most: int) -> Iterator[tuple[int, bytes, float]]:
+    """One column's rows: their number in the file, their value and the fraction of the piece read. Values are binary,
+    since Parquet strings may not be valid UTF-8."""
+    path = piece.file.place
     # both options are needed: with either default, a whole row group is in memory
-    with source.open() as opened, pq.ParquetFile(opened, buffer_size=PAGES_BYTES, pre_buffer=False) as file:
+    with piece.file.open() as opened, pq.ParquetFile(opened, buffer_size=PAGES_BYTES, pre_buffer=False) as file:
         names = file.schema_arrow.names
         if column not in names:
             raise StageError(f"{path}: no column {column!r}; it has {listed(names)}. Set text_field.")
         kind = file.schema_arrow.field(column).type
         if not _is_text(kind):
             raise StageError(f"{path}: column {column!r} is {kind}, not text; set text_field to a text column")
-        row = 0
-        for batch in file.iter_batches(batch_size=ROWS, columns=[column]):
+        sizes = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+        row = first = sum(sizes[: piece.start])
+        number = sum(sizes[piece.start : piece.end])
+        groups = range(len(sizes))[piece.start : piece.end]
+        for batch in file.iter_batches(batch_size=ROWS, row_groups=groups, columns=[column]):
             values = batch.column(0)
             if pa.types.is_dictionary(kind):
                 values = values.dictionary_decode()
             for value in values.cast(pa.large_binary()):
                 text = value.as_py() or b""
                 _refuse_large(len(text), most, f"{path}, row {row}")
+                yield row, text, (row + 1 - first) / number
                 row += 1
-                yield text, row / file.metadata.num_rows
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -4,35 +4,44 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from infra.placement.address import File, bring, digest_of, files_in, find, selected, state_of
 from infra.placement.storage import StorageError, is_bucket
 from tasks.data.curate_spec import CurateStep, order_problems
-from tasks.data.source_spec import (
-    FilesSource,
-    FunctionSource,
-    HuggingFaceSource,
-    JsonlSource,
-    ParquetSource,
-    StdlibSource,
-    expanded,
-    is_path,
-)
-from tasks.spec import NotSeen, PathText, Problem, StageSpec
+from tasks.data.source_spec import AnySource, HuggingFaceSource, StdlibSource, expanded, is_path
+from tasks.spec import NotSeen, PathText, Problem, Spec, StageSpec
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>")
 TOKENIZER_FILES = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte, so that any text can be encoded
 
-Source = Annotated[
-    StdlibSource | FilesSource | JsonlSource | ParquetSource | HuggingFaceSource | FunctionSource,
-    Field(discriminator="kind"),
-]
-
-
+Source = Annotated[AnySource, Field(discriminator="kind")]
 SourceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 MOST_SOURCES = 100  # each is a data set of Megatron's, whose index building slows down with more than 200
+
+
+class PartitionsSpec(Spec):
+    """How a corpus is cut into parts, which are read by several processes at a time."""
+
+    size_mb: float = Field(
+        256.0,
+        ge=0.001,
+        le=100_000,
+        description="MB of the source's files in a partition, about: files are put together up to it, and plain JSONL "
+        "and Parquet files above it are cut. Smaller ones keep more cores busy and lose less when a run is killed",
+    )
+    concurrency: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="partitions that are worked on at a time, each on one core; null: as many as there are cores",
+        json_schema_extra={"identity": False},
+    )
+
+    def target(self) -> int:
+        """In bytes."""
+        return int(self.size_mb * 1e6)
 
 
 class CorpusSpec(StageSpec):
@@ -53,12 +62,26 @@ class CorpusSpec(StageSpec):
         "are dropped",
         json_schema_extra={"identity": "if set"},
     )
+    partitions: PartitionsSpec = Field(
+        PartitionsSpec(),
+        description="how the work is divided; the size decides where a corpus' files end and how lines of a JSONL file "
+        "that is cut are named, never which documents it has",
+        json_schema_extra={"identity": "if set"},
+    )
     held_out: float = Field(
         0.05, gt=0, lt=0.5, description="fraction of documents held out for evaluation, chosen by content hash"
     )
     state: str | None = Field(
         None, description="state of the source at the start of the run; filled in by Baton, see `as_found`"
     )
+
+    @model_serializer(mode="wrap")
+    def _serialized(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without a `source` that nobody set, so that one beside `sources` stays known as set."""
+        values: dict[str, Any] = fields(self)
+        if self.sources and "source" not in self.model_fields_set:
+            values.pop("source", None)
+        return values
 
     def by_name(self) -> dict[str | None, Source]:
         """The sources in the order in which they are read; a single one has no name."""
@@ -70,7 +93,7 @@ class CorpusSpec(StageSpec):
 
     def problems(self) -> list[Problem]:
         found = []
-        if self.sources and self.source != StdlibSource():
+        if self.sources and "source" in self.model_fields_set:
             allowed = f"only one of source and sources; move it into sources, beside {', '.join(self.sources)}"
             found.append(Problem("source", self.source.kind, allowed))
         for name in ("weight", "epochs"):

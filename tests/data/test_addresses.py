@@ -24,8 +24,8 @@ from tasks.data import corpus as corpus_engine
 from tasks.data import increment as increment_engine
 from tasks.data import tokenizer as tokenizer_engine
 from tasks.data.changes import Changes
-from tasks.data.source_spec import FilesSource, HuggingFaceSource, JsonlSource, ParquetSource
-from tasks.data.sources import AnySource, read_source
+from tasks.data.source_spec import AnySource, FilesSource, HuggingFaceSource, JsonlSource, ParquetSource
+from tasks.data.sources import read_source
 from tasks.data.spec import CorpusSpec, TokenizerSpec
 from tasks.spec import NotSeen
 from tests.data.by_hand import facts, new_job

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 
-from tasks.data.source_spec import FilesSource, HuggingFaceSource, JsonlSource, ParquetSource, StdlibSource
-from tasks.data.sources import AnySource, read_source
+from tasks.data.source_spec import AnySource, FilesSource, HuggingFaceSource, JsonlSource, ParquetSource, StdlibSource
+from tasks.data.sources import read_source
 from tasks.data.spec import CorpusSpec
 from tasks.job import StageError
 

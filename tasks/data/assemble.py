@@ -1,0 +1,153 @@
+"""Put a corpus together from its written partitions, and seal it."""
+
+import heapq
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from infra.durable import write_json
+from infra.text import words
+from tasks.data.curation_tally import TALLY, Tally
+from tasks.data.documents import SPLITS, Document, Split, SplitWriter, file_name, read_documents, split_files, stem
+from tasks.data.partitions import Partition
+from tasks.data.scan import Counts, Scanned, Size
+from tasks.data.spec import CorpusSpec
+from tasks.data.write import Written
+from tasks.job import Job, StageError
+
+SAMPLES = 8  # documents shown in the report
+SAMPLE_CHARACTERS = 600
+
+Sizes = dict[str | None, dict[Split, Size]]
+
+
+def assemble(
+    job: Job, spec: CorpusSpec, plan: Sequence[Partition], scans: Sequence[Path], writes: Sequence[Path]
+) -> None:
+    """Make the output of the written partitions. Raises StageError if a split is empty."""
+    counts, tally, broken = Counts(), Tally(), list[str]()
+    sizes: Sizes = {name: {split: Size() for split in SPLITS} for name in spec.by_name()}
+    folders: dict[str | None, list[Path]] = {name: [] for name in spec.by_name()}
+    for part, scan, folder in zip(plan, scans, writes, strict=True):
+        scanned, written = Scanned.read(scan), Written.read(folder)
+        counts.add(scanned.counts)
+        counts.duplicates += written.duplicates
+        tally.add(scanned.tally)
+        broken += scanned.broken
+        folders[part.source].append(folder)
+        for split, size in written.splits.items():
+            sizes[part.source][split].add(size)
+    _refuse_empty(spec, counts, sizes)
+    more: dict[str, Any] = {}
+    if spec.curate:
+        (job.record / TALLY).write_text(tally.model_dump_json(indent=1))
+        more["curation"] = tally.facts()
+    if broken:
+        write_json(job.record / "broken.json", broken)
+        more["broken"] = len(broken)
+    for name, written_folders in folders.items():
+        _link(written_folders, job.output, "train", name)
+    if None in folders:
+        _link(folders[None], job.output, "held_out", None)
+    else:
+        _mix_held_out(job, folders, sizes)
+        more["sources"] = {str(name): _facts(of_source) for name, of_source in sizes.items()}
+    whole = {split: Size() for split in SPLITS}
+    for of_source in sizes.values():
+        for split in SPLITS:
+            whole[split].add(of_source[split])
+    finish(job, whole, counts, **more)
+
+
+def _link(folders: Sequence[Path], output: Path, split: Split, name: str | None) -> None:
+    """Put a split's files of several partitions in order, numbered through."""
+    paths = chain.from_iterable(split_files(folder, split) for folder in folders)
+    for number, path in enumerate(paths):
+        os.link(path, output / file_name(stem(split, name), number))
+
+
+def _mix_held_out(job: Job, folders: Mapping[str | None, Sequence[Path]], sizes: Sizes) -> None:
+    """Write the sources' held-out documents, each source's evenly spread over all of them."""
+    streams = [
+        _spread(
+            str(name),
+            chain.from_iterable(read_documents(folder, "held_out") for folder in of_source),
+            sizes[name]["held_out"].documents,
+        )
+        for name, of_source in folders.items()
+    ]
+    held_out = SplitWriter(job.output, "held_out")
+    for _, _, item in heapq.merge(*streams, key=lambda entry: entry[:2]):
+        held_out.add(item)
+    held_out.close()
+
+
+def _spread(name: str, documents: Iterator[Document], count: int) -> Iterator[tuple[float, str, Document]]:
+    """The documents of a source with their places in (0, 1) when spread evenly."""
+    for number, item in enumerate(documents):
+        yield (number + 0.5) / count, name, item
+
+
+def _facts(sizes: Mapping[Split, Size]) -> dict[str, int]:
+    """Of a named source."""
+    train, held_out = sizes["train"], sizes["held_out"]
+    return {
+        "documents": train.documents,
+        "bytes": train.bytes,
+        "held_out_documents": held_out.documents,
+        "held_out_bytes": held_out.bytes,
+    }
+
+
+def finish(job: Job, splits: Mapping[Split, SplitWriter | Size], counts: Counts, **more: Any) -> None:
+    """Seal a corpus that is written, with the facts of every corpus and some `more`."""
+    train, held_out = splits["train"], splits["held_out"]
+    write_samples(job)
+    job.finish(
+        documents=train.documents,
+        held_out_documents=held_out.documents,
+        bytes=train.bytes,
+        held_out_bytes=held_out.bytes,
+        **counts.model_dump(),
+        **more,
+    )
+
+
+def _refuse_empty(spec: CorpusSpec, counts: Counts, sizes: Sizes) -> None:
+    splits = {split: sum(of_source[split].documents for of_source in sizes.values()) for split in SPLITS}
+    found = sum(splits.values())
+    if not found:
+        raise no_documents(spec, counts)
+    for split, number in splits.items():
+        if not number:
+            way_out = "smaller" if split == "train" else "larger"
+            raise StageError(
+                f"with held_out={spec.held_out}, none of the {found} documents is in the {words(split)} split; "
+                f"add documents or use a {way_out} held_out"
+            )
+    for name, of_source in sizes.items():
+        if not of_source["train"].documents:
+            raise StageError(
+                f"sources.{name}: none of its documents is in the train split: they are empty, not UTF-8, in another "
+                "source too, or held out. Add documents, or remove the source"
+            )
+
+
+def no_documents(spec: CorpusSpec, counts: Counts, more: str = "") -> StageError:
+    kinds = " and ".join(dict.fromkeys(source.kind for source in spec.by_name().values()))
+    have = "sources have" if spec.sources else "source has"
+    return StageError(
+        f"the {kinds} {have} no documents ({counts.empty} empty, {counts.invalid_utf8} not UTF-8); "
+        f"choose another path or text_field{more}"
+    )
+
+
+def write_samples(job: Job) -> None:
+    """Write the first characters of a few held-out documents, for the report."""
+    samples = [
+        {"source": item.source, "text": item.text[:SAMPLE_CHARACTERS]}
+        for item in islice(read_documents(job.output, "held_out"), SAMPLES)
+    ]
+    write_json(job.record / "samples.json", samples)

@@ -1,0 +1,151 @@
+"""Find documents with the same text over all partitions, without having all hashes in memory.
+
+A scanned partition has a sorted table of its documents' hashes. All hashes are divided into equal ranges, and each
+range, of all partitions, is sorted alone: of equal ones the first document stays. A document's place is
+`partition << 32 | row`, so that "first" is by partition, then by row, and the result depends on the documents and their
+order alone.
+
+    keys-00000.npy, keys-00001.npy, …    [3, n] uint64: upper and lower half of the hash, and the row; sorted by hash
+
+Drops are arrays [n, 2] of uint64, (dropped, kept), sorted by the dropped one. On disk they are transposed, so that each
+partition reads its own alone.
+"""
+
+import os
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from infra.durable import rename, sync
+from tasks.data.rounds import Report
+
+Places = npt.NDArray[np.uint64]
+
+KEYS_IN_MEMORY = 1 << 21  # of a partition being scanned: 350 MB
+KEYS_IN_RANGE = 1 << 23  # about; 600 MB to sort
+
+_ROW_BITS = np.uint64(32)
+
+
+@dataclass
+class KeyWriter:
+    """Tells documents that were seen from new ones and writes the keys of a partition, in several files if there are
+    many: what it does not remember any more is found later, with the other partitions."""
+
+    folder: Path
+    rows: int = 0
+    _seen: set[bytes] = field(default_factory=set)
+    _hashes: bytearray = field(default_factory=bytearray)
+    _rows: array = field(default_factory=lambda: array("Q"))  # type: ignore[type-arg]
+    _files: int = 0
+
+    def is_new(self, document_id: str) -> bool:
+        """Whether the document is not a copy of one that is remembered; its row is the number of new ones before."""
+        key = bytes.fromhex(document_id[:32])
+        if key in self._seen:
+            return False
+        if len(self._seen) >= KEYS_IN_MEMORY:
+            self._flush()
+        self._seen.add(key)
+        self._hashes += key
+        self._rows.append(self.rows)
+        self.rows += 1
+        return True
+
+    def close(self) -> None:
+        self._flush()
+
+    def _flush(self) -> None:
+        keys = np.frombuffer(bytes(self._hashes), ">u8").reshape(-1, 2).astype(np.uint64)
+        order = np.lexsort((keys[:, 1], keys[:, 0]))
+        rows = np.frombuffer(self._rows.tobytes(), np.uint64)
+        np.save(self.folder / f"keys-{self._files:05}.npy", np.stack([keys[order, 0], keys[order, 1], rows[order]]))
+        self._files += 1
+        self._seen, self._hashes, self._rows = set(), bytearray(), array("Q")
+
+
+@dataclass(frozen=True)
+class HashRange:
+    """One of several equal ranges of all hashes."""
+
+    number: int
+    of: int
+
+    def slice_of(self, sorted_hashes: Places) -> slice:
+        low, high = (-(-end * 2**64 // self.of) for end in (self.number, self.number + 1))
+        start = np.searchsorted(sorted_hashes, np.uint64(low))
+        end = len(sorted_hashes) if high == 2**64 else np.searchsorted(sorted_hashes, np.uint64(high))
+        return slice(int(start), int(end))
+
+
+def hash_ranges(documents: int) -> list[HashRange]:
+    """The ranges, each of about `KEYS_IN_RANGE` of the documents, at most."""
+    number = max(1, -(-documents // KEYS_IN_RANGE))
+    return [HashRange(index, number) for index in range(number)]
+
+
+def exact_drops(scans: Sequence[Path], of: HashRange) -> Places:
+    """The documents of a range that are copies of earlier ones."""
+    parts = []
+    for number, scan in enumerate(scans):
+        for path in sorted(scan.glob("keys-*.npy")):
+            keys = np.load(path, mmap_mode="r")
+            part = np.array(keys[:, of.slice_of(keys[0])])
+            part[2] |= np.uint64(number) << _ROW_BITS
+            parts.append(part)
+    upper, lower, places = np.concatenate(parts, axis=1)
+    del parts
+    order = np.lexsort((lower, upper))  # stable: equal hashes stay in the order of their places
+    upper, lower, places = upper[order], lower[order], places[order]
+    same = np.zeros(len(order), bool)
+    same[1:] = (upper[1:] == upper[:-1]) & (lower[1:] == lower[:-1])
+    firsts = np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))
+    return by_dropped(np.stack([places[same], places[firsts[same]]], axis=1))
+
+
+@dataclass(frozen=True)
+class DuplicatesItem:
+    """A range of hashes, and the file for its drops."""
+
+    target: Path
+    scans: list[Path]
+    of: HashRange
+
+
+def find_duplicates(item: DuplicatesItem, report: Report) -> None:
+    """Write the drops of a range unless they are there."""
+    if not item.target.exists():
+        save_drops(item.target, exact_drops(item.scans, item.of))
+    report(1.0, 0)
+
+
+def by_dropped(drops: Places) -> Places:
+    ordered: Places = np.take(drops, np.lexsort((drops[:, 1], drops[:, 0])), axis=0)
+    return ordered
+
+
+def save_drops(path: Path, drops: Places) -> None:
+    """Write sorted drops, completely or not at all."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    with partial.open("wb") as stream:
+        np.save(stream, np.ascontiguousarray(drops.T))
+    sync(partial)
+    rename(partial, path)
+
+
+def drops_of(partition: int, files: Iterable[Path]) -> Places:
+    """The drops of one partition as [n, 2] rows, each row once, with the first document that it is dropped for."""
+    ends = np.array([partition, partition + 1], np.uint64) << _ROW_BITS
+    parts = [np.empty((2, 0), np.uint64)]
+    for path in files:
+        drops = np.load(path, mmap_mode="r")
+        start, end = np.searchsorted(drops[0], ends)
+        parts.append(np.array(drops[:, start:end]))
+    found = by_dropped(np.concatenate(parts, axis=1).T)
+    found = np.take(found, np.unique(found[:, 0], return_index=True)[1], axis=0)
+    found[:, 0] &= np.uint64(2**32 - 1)
+    return found

@@ -1,0 +1,147 @@
+"""Read one partition of a source: its documents, decoded, curated and split, without copies within the partition.
+
+    train-00000.parquet …, held_out-00000.parquet …    as in a corpus
+    held_out.npy        bool of each row: which split it is in; rows are documents in the order of the source
+    keys-00000.npy …    hashes of the rows' texts (exact_duplicates.py)
+    manifest.json       its facts are `Scanned`
+
+A partition is read by one process, which needs nothing but the item and the source, and its folder is complete or
+missing. It depends on nothing but the partition's content and the item: not on the other partitions, nor on its number.
+"""
+
+import os
+from codecs import BOM_UTF8
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel
+
+from infra.durable import rename
+from tasks.data.curate import Curation
+from tasks.data.curate_spec import CurateStep
+from tasks.data.curation_tally import Tally
+from tasks.data.documents import SPLITS, Document, Split, SplitWriter, document_id, split_of
+from tasks.data.exact_duplicates import KeyWriter
+from tasks.data.kept_scans import KeptScans, is_intact
+from tasks.data.partitions import Partition
+from tasks.data.rounds import Report
+from tasks.data.source_spec import AnySource
+from tasks.data.sources import Raw, read_source
+from tasks.manifest import read_manifest, remove, write_manifest
+
+REPORT_DOCUMENTS = 16  # between two reports
+
+
+class Counts(BaseModel):
+    """Numbers of skipped documents."""
+
+    duplicates: int = 0
+    empty: int = 0
+    invalid_utf8: int = 0
+
+    def add(self, other: "Counts") -> None:
+        self.duplicates += other.duplicates
+        self.empty += other.empty
+        self.invalid_utf8 += other.invalid_utf8
+
+
+class Size(BaseModel):
+    """Of a split."""
+
+    documents: int = 0
+    bytes: int = 0
+
+    def add(self, other: "Size") -> None:
+        self.documents += other.documents
+        self.bytes += other.bytes
+
+
+class Scanned(BaseModel):
+    """What was found in a partition."""
+
+    splits: dict[Split, Size]
+    counts: Counts
+    tally: Tally
+    broken: list[str]  # what is wrong with each file that was skipped
+
+    @property
+    def rows(self) -> int:
+        return sum(size.documents for size in self.splits.values())
+
+    @classmethod
+    def read(cls, folder: Path) -> "Scanned":
+        return cls.model_validate(read_manifest(folder).facts)
+
+
+@dataclass(frozen=True)
+class ScanItem:
+    """A partition to read, and where to."""
+
+    folder: Path
+    partition: Partition
+    source: AnySource
+    steps: list[CurateStep]
+    held_out: float
+    functions: Path  # a folder for users' functions
+    kept: KeptScans | None  # where results of earlier corpora may be
+
+
+def scan(item: ScanItem, report: Report) -> None:
+    """Read a partition unless it was read before. Raises StageError, StorageError, OSError."""
+    if is_intact(item.folder) or (item.kept and item.kept.take(item.folder)):
+        report(1.0, 0)
+        return
+    remove(item.folder)
+    partial = item.folder.with_name(f"{item.folder.name}.{os.getpid()}.partial")
+    remove(partial)
+    partial.mkdir(parents=True)
+    scanned = _scan(item, partial, report)
+    write_manifest(partial, "partition", scanned.model_dump(mode="json"))
+    rename(partial, item.folder)
+
+
+def _scan(item: ScanItem, folder: Path, report: Report) -> Scanned:
+    curation = _curation(tuple(step.model_dump_json() for step in item.steps), item.functions)
+    name, counts, tally, broken = item.partition.source, Counts(), Tally(), list[str]()
+    writers: dict[Split, SplitWriter] = {split: SplitWriter(folder, split) for split in SPLITS}
+    keys, held_out = KeyWriter(folder), bytearray()
+    for number, raw in enumerate(read_source(item.source, broken, item.partition.pieces or None)):
+        if not number % REPORT_DOCUMENTS:
+            report(raw.done, number)
+        found = valid_document(replace(raw, source=f"{name}/{raw.source}") if name else raw, counts)
+        document = curation.apply(found, name, tally) if found else None
+        if document is None:
+            continue
+        if not keys.is_new(document.id):
+            counts.duplicates += 1
+            continue
+        split = split_of(document.id, item.held_out)
+        held_out.append(split == "held_out")
+        writers[split].add(document)
+    for writer in writers.values():
+        writer.close()
+    keys.close()
+    np.save(folder / "held_out.npy", np.frombuffer(bytes(held_out), bool))
+    splits = {split: Size(documents=writer.documents, bytes=writer.bytes) for split, writer in writers.items()}
+    return Scanned(splits=splits, counts=counts, tally=tally, broken=broken)
+
+
+def valid_document(raw: Raw, counts: Counts) -> Document | None:
+    """The document; None, and counted, if it is not UTF-8 or only white space."""
+    try:
+        text = raw.text.removeprefix(BOM_UTF8).decode()
+    except UnicodeDecodeError:
+        counts.invalid_utf8 += 1
+        return None
+    if not text.strip():
+        counts.empty += 1
+        return None
+    return Document(document_id(raw.text), raw.source, text)
+
+
+@lru_cache(maxsize=1)
+def _curation(steps: tuple[str, ...], folder: Path) -> Curation:
+    """This process's models; several partitions use the same."""
+    return Curation([CurateStep.model_validate_json(step) for step in steps], folder / str(os.getpid()))
