@@ -35,7 +35,7 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from rensa import RMinHash  # type: ignore[import-untyped]
+from rensa import RMinHash
 
 from tasks.data.curate_spec import NearDuplicatesStep
 from tasks.data.documents import Document

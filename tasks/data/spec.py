@@ -47,7 +47,9 @@ class PartitionsSpec(Spec):
 class CorpusSpec(StageSpec):
     """Documents from one source or several, without exact duplicates, split by content."""
 
-    source: Source = Field(StdlibSource(), description="where the documents come from; `kind` selects one of six types")
+    source: Source = Field(
+        StdlibSource(), description="where the documents come from; `kind` selects one of eight types"
+    )
     sources: dict[SourceName, Source] = Field(
         {},
         max_length=MOST_SOURCES,
