@@ -5,6 +5,7 @@ folder, completely or not at all, and an item that is made is not made again. So
 number of workers, and after any number of restarts.
 """
 
+import errno
 import multiprocessing
 import os
 import threading
@@ -15,9 +16,12 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
+from infra.durable import rename, sync_tree
 from tasks.job import StageError
+from tasks.manifest import remove
 
 AHEAD = 3  # items in flight per worker
 SHOWN_S = 0.5  # between two reports
@@ -147,6 +151,19 @@ def _work(work: Work[T], entry: tuple[int, T]) -> None:
 
     work(item, report)
     _reports.put((number, *last))
+
+
+def put(partial: Path, target: Path) -> bool:
+    """Move a complete folder to its place. False, and it is removed, if another process was first."""
+    sync_tree(partial)
+    try:
+        rename(partial, target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        remove(partial)
+        return False
+    return True
 
 
 def exit_with_parent() -> None:
