@@ -6,8 +6,10 @@ curate:
     at_most_dropped: 0.5
   - pii: {emails: mask, ips: mask}
   - function: filters.py:keep
+  - near_duplicates: {threshold: 0.8}
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -57,8 +59,21 @@ class PiiStep(Spec):
     ips: Literal["mask", "keep"] = Field("mask", description="public IPv4 addresses: mask as 22.214.171.124, or keep")
 
 
+class NearDuplicatesStep(Spec):
+    """Drop documents that are similar to an earlier one: by their shares of 5-grams of words, over all sources."""
+
+    method: Literal["minhash"] = Field("minhash", description="MinHash signatures of 112 values, by rensa")
+    threshold: float = Field(
+        0.8,
+        ge=0.5,
+        le=1,
+        description="Jaccard similarity of the two documents' sets of 5-grams from which the later one is dropped; it "
+        "is estimated, with a standard error of 0.04 at 0.8",
+    )
+
+
 class CurateStep(Spec):
-    """One step: exactly one of `language`, `quality`, `pii` and `function`."""
+    """One step: exactly one of `language`, `quality`, `pii`, `function` and `near_duplicates`."""
 
     language: LanguageStep | None = Field(None, description="Keep documents in some languages")
     quality: QualityStep | None = Field(None, description="Rules of Gopher, C4 and FineWeb")
@@ -67,6 +82,9 @@ class CurateStep(Spec):
         None,
         description="function of a document (with `id`, `source` and `text`) that returns True to keep it, and False, "
         "or the reason as a string, to drop it: `file.py:function` or `package.module:function`",
+    )
+    near_duplicates: NearDuplicatesStep | None = Field(
+        None, description="Drop documents that are similar to an earlier one; at most once in the list"
     )
     at_most_dropped: float = Field(
         1.0,
@@ -94,10 +112,33 @@ class CurateStep(Spec):
         return self.function.problems() if self.function else []
 
 
-KINDS = ("language", "quality", "pii", "function")
+KINDS = ("language", "quality", "pii", "function", "near_duplicates")
 
 
-def step_names(steps: list[CurateStep]) -> list[str]:
+def order_problems(steps: list[CurateStep]) -> list[Problem]:
+    """Near duplicates are found between two passes over the documents, of which the second only drops some."""
+    found: list[Problem] = []
+    near = [number for number, step in enumerate(steps) if step.near_duplicates]
+    for number in near[1:]:
+        found.append(Problem(f"{number}.near_duplicates", "again", "at most one in the list; keep the lower threshold"))
+    for number, step in enumerate(steps):
+        changes = "pii" if step.pii else "quality" if step.quality and "c4" in step.quality.rules else None
+        if near and number > near[0] and changes:
+            why = "rule c4 removes lines" if changes == "quality" else "it masks text"
+            allowed = f"before near_duplicates, since it changes documents ({why}); later steps can only drop them"
+            found.append(Problem(f"{number}.{changes}", "after near_duplicates", allowed))
+    return found
+
+
+def around_near_duplicates(
+    steps: list[CurateStep],
+) -> tuple[list[CurateStep], NearDuplicatesStep | None, list[CurateStep]]:
+    """The steps before near duplicates, these, and the steps after them."""
+    at = next((number for number, step in enumerate(steps) if step.near_duplicates), len(steps))
+    return steps[:at], steps[at].near_duplicates if at < len(steps) else None, steps[at + 1 :]
+
+
+def step_names(steps: Sequence[CurateStep]) -> list[str]:
     """The steps' names in reports: their kind, with a number from its second use on."""
     names: list[str] = []
     for number, step in enumerate(steps):

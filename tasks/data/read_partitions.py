@@ -9,7 +9,7 @@ Facts: `partitions`, and their `documents` after curation and without copies wit
 from infra.durable import write_json
 from tasks.data.corpus import SCANS, Rounds, scan_items
 from tasks.data.partitions import partitions
-from tasks.data.rounds import cores, dealt
+from tasks.data.rounds import cores, dealt, workers
 from tasks.data.scan import Scanned, scan
 from tasks.data.spec import ShareSpec
 from tasks.job import Job, main
@@ -27,8 +27,8 @@ def work(job: Job) -> None:
     mine = [number for number, machine in enumerate(dealt(sizes, share.machines)) if machine == share.number]
     items = scan_items(job, spec, [plan[number] for number in mine])
     folders = [item.folder for item in items]
-    rounds = Rounds(job, spec.partitions.concurrency or cores())
-    rounds.run("scan", scan, items, folders, [sizes[number] for number in mine])
+    with workers(spec.partitions.concurrency or cores()) as pool:
+        Rounds(job, pool).run("scan", scan, items, folders, [sizes[number] for number in mine])
     write_json(job.output / "partitions.json", [folder.name for folder in folders])
     documents = sum(Scanned.read(folder).rows for folder in folders)
     job.finish(partitions=len(items), documents=documents)

@@ -1,4 +1,4 @@
-"""Read the six kinds of source, one document at a time, as raw bytes.
+"""Read the eight kinds of source, one document at a time, as raw bytes.
 
 Bytes, because the corpus engine checks whether they are UTF-8. Text from JSON may have lone surrogates; it is encoded
 with "surrogatepass", which yields invalid UTF-8.
@@ -22,12 +22,14 @@ from tasks.data.partitions import Piece, whole
 from tasks.data.source_spec import (
     LARGEST_MB,
     AnySource,
+    ArrowSource,
     FilesSource,
     FunctionSource,
     HuggingFaceSource,
     JsonlSource,
     ParquetSource,
     StdlibSource,
+    WarcSource,
     json_at,
     listed,
 )
@@ -35,6 +37,7 @@ from tasks.job import StageError
 from tasks.load_function import described
 
 ROWS = 32  # Parquet rows in memory at a time
+ARROW_FILE = b"ARROW1"
 PAGES_BYTES = 1 << 20  # of a column, or of a line to skip, read at a time
 
 
@@ -72,6 +75,10 @@ def read_source(
             return _read_jsonl(source, chosen, broken)
         case ParquetSource():
             return _read_parquet(source, chosen, broken)
+        case ArrowSource():
+            return _read_arrow(source, chosen, broken)
+        case WarcSource():
+            return _read_warc(source, chosen, broken)
 
 
 def _read_function(source: FunctionSource) -> Iterator[Raw]:
@@ -115,7 +122,9 @@ def _read_files(pieces: Sequence[Piece], most: int) -> Iterator[Raw]:
 
 
 @contextmanager
-def _skipping(source: JsonlSource | ParquetSource, broken: list[str] | None) -> Iterator[None]:
+def _skipping(
+    source: JsonlSource | ParquetSource | ArrowSource | WarcSource, broken: list[str] | None
+) -> Iterator[None]:
     """Note a broken file instead of raising, if the source says so and the reader counts them."""
     try:
         yield
@@ -228,18 +237,69 @@ def _read_parquet(source: ParquetSource, pieces: Sequence[Piece], broken: list[s
     total = sum(piece.size for piece in pieces) or 1
     before = 0
     for piece in pieces:
-        with _skipping(source, broken), _as_broken(piece.file):
+        with _skipping(source, broken), _as_broken(piece.file, "Parquet"):
             for row, text, done in _parquet_texts(piece, source.text_field, source.max_bytes()):
                 yield Raw(f"{piece.file.name}#{row}", text, min(1.0, (before + done * piece.size) / total))
         before += piece.size
 
 
+def _read_arrow(source: ArrowSource, pieces: Sequence[Piece], broken: list[str] | None) -> Iterator[Raw]:
+    total = sum(piece.size for piece in pieces) or 1
+    before = 0
+    for piece in pieces:
+        item = piece.file
+        with _skipping(source, broken), _as_broken(item, "Arrow"), item.open() as file:
+            reader, row = arrow_reader(file), 0
+            _refuse_column(item.place, reader.schema, source.text_field)
+            for batch in _batches(reader):
+                for value in _binary(batch.column(source.text_field)):
+                    text = value.as_py() or b""
+                    _refuse_large(len(text), source.max_bytes(), f"{item.place}, row {row}")
+                    yield Raw(f"{item.name}#{row}", text, min(1.0, (before + file.tell()) / total))
+                    row += 1
+        before += piece.size
+
+
+def arrow_reader(file: IO[bytes]) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
+    """A reader of Arrow's file format, or of its streams, such as `save_to_disk` writes."""
+    magic = file.read(len(ARROW_FILE))
+    file.seek(0)
+    return pa.ipc.open_file(file) if magic == ARROW_FILE else pa.ipc.open_stream(file)
+
+
+def _batches(reader: pa.RecordBatchFileReader | pa.RecordBatchStreamReader) -> Iterator[pa.RecordBatch]:
+    if isinstance(reader, pa.RecordBatchFileReader):
+        yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
+    else:
+        yield from reader
+
+
+def _read_warc(source: WarcSource, pieces: Sequence[Piece], broken: list[str] | None) -> Iterator[Raw]:
+    """Documents are named by their record and address: "crawl.warc.gz#d4b8…-… https://example.com/"."""
+    from tasks.data.warc import Truncated, read_warc  # native parsers, which other sources do not need
+
+    total = sum(piece.size for piece in pieces) or 1
+    before = 0
+    for piece in pieces:
+        item, name = piece.file, ""
+        with _skipping(source, broken), item.open() as file:
+            try:
+                for name, text in read_warc(file, item.name.endswith(".gz"), source.main_content):
+                    _refuse_large(len(text), source.max_bytes(), f"{item.place}, record {name}")
+                    yield Raw(f"{item.name}#{name}", text, min(1.0, (before + file.tell()) / total))
+            except (Truncated, OSError, EOFError) as error:
+                where = f"{item.place}, after record {name}" if name else item.place
+                message = f"{where}: damaged or truncated ({error}); download it again, or set on_broken: skip"
+                raise BrokenFile(message) from error
+        before += piece.size
+
+
 @contextmanager
-def _as_broken(item: File) -> Iterator[None]:
+def _as_broken(item: File, kind: str) -> Iterator[None]:
     try:
         yield
     except pa.ArrowInvalid as error:
-        message = f"{item.place}: not readable as Parquet ({error}); download it again, or set on_broken: skip"
+        message = f"{item.place}: not readable as {kind} ({error}); download it again, or set on_broken: skip"
         raise BrokenFile(message) from error
 
 
@@ -249,25 +309,30 @@ def _parquet_texts(piece: Piece, column: str, most: int) -> Iterator[tuple[int, 
     path = piece.file.place
     # both options are needed: with either default, a whole row group is in memory
     with piece.file.open() as opened, pq.ParquetFile(opened, buffer_size=PAGES_BYTES, pre_buffer=False) as file:
-        names = file.schema_arrow.names
-        if column not in names:
-            raise StageError(f"{path}: no column {column!r}; it has {listed(names)}. Set text_field.")
-        kind = file.schema_arrow.field(column).type
-        if not _is_text(kind):
-            raise StageError(f"{path}: column {column!r} is {kind}, not text; set text_field to a text column")
+        _refuse_column(path, file.schema_arrow, column)
         sizes = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         row = first = sum(sizes[: piece.start])
         number = sum(sizes[piece.start : piece.end])
         groups = range(len(sizes))[piece.start : piece.end]
         for batch in file.iter_batches(batch_size=ROWS, row_groups=groups, columns=[column]):
-            values = batch.column(0)
-            if pa.types.is_dictionary(kind):
-                values = values.dictionary_decode()
-            for value in values.cast(pa.large_binary()):
+            for value in _binary(batch.column(0)):
                 text = value.as_py() or b""
                 _refuse_large(len(text), most, f"{path}, row {row}")
                 yield row, text, (row + 1 - first) / number
                 row += 1
+
+
+def _refuse_column(path: str, schema: pa.Schema, column: str) -> None:
+    """Raises StageError if the column is not there, or is not text."""
+    if column not in schema.names:
+        raise StageError(f"{path}: no column {column!r}; it has {listed(schema.names)}. Set text_field.")
+    kind = schema.field(column).type
+    if not _is_text(kind):
+        raise StageError(f"{path}: column {column!r} is {kind}, not text; set text_field to a text column")
+
+
+def _binary(values: pa.Array) -> pa.Array:
+    return (values.dictionary_decode() if pa.types.is_dictionary(values.type) else values).cast(pa.large_binary())
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -8,7 +8,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from infra.placement.address import File, bring, digest_of, files_in, find, selected, state_of
 from infra.placement.storage import StorageError, is_bucket
-from tasks.data.curate_spec import CurateStep
+from tasks.data.curate_spec import CurateStep, order_problems
 from tasks.data.source_spec import AnySource, HuggingFaceSource, StdlibSource, expanded, is_path
 from tasks.spec import NotSeen, PathText, Problem, Spec, StageSpec
 
@@ -56,7 +56,9 @@ class PartitionsSpec(Spec):
 class CorpusSpec(StageSpec):
     """Documents from one source or several, without exact duplicates, split by content."""
 
-    source: Source = Field(StdlibSource(), description="where the documents come from; `kind` selects one of six types")
+    source: Source = Field(
+        StdlibSource(), description="where the documents come from; `kind` selects one of eight types"
+    )
     sources: dict[SourceName, Source] = Field(
         {},
         max_length=MOST_SOURCES,
@@ -115,6 +117,7 @@ class CorpusSpec(StageSpec):
             found += [Problem(f"sources.{name}.weight", None, allowed) for name in unweighted]
         for number, step in enumerate(self.curate):
             found += [problem.under(f"curate.{number}") for problem in step.problems()]
+        found += [problem.under("curate") for problem in order_problems(self.curate)]
         return found
 
     def missing(self) -> list[Problem]:

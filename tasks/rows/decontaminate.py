@@ -6,9 +6,8 @@ The rule is GPT-3's (Brown et al., "Language Models are Few-Shot Learners", 2020
 
 - A row is dropped if its whole prompt equals that of a held-out row, ignoring case and white space. This also catches
   short prompts.
-- A row is dropped if one of its turns shares 13 consecutive words with a turn of a held-out prompt. Words are lower
-  case and stripped of punctuation (a single sign is a word: 3 + 5 is not 3 - 5); each Chinese or Japanese character is
-  a word.
+- A row is dropped if one of its turns shares 13 consecutive words (`tasks.data.ngrams`) with a turn of a held-out
+  prompt.
 - 13-grams in more than 10 training rows are ignored, such as an instruction that all prompts begin with.
 
 Prompts are compared (`stored.prompt_turns`): the user's turns or the prompt; plain text as a whole. System prompts and
@@ -20,13 +19,9 @@ Facts: those of the set; `contaminated` counts the dropped rows. rows.json lists
 """
 
 import json
-import re
 import shutil
-import zlib
 from collections.abc import Iterable
-from functools import lru_cache
 from pathlib import Path
-from string import punctuation
 from typing import Any
 
 import numpy as np
@@ -34,22 +29,15 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from infra.durable import write_json
+from tasks.data.ngrams import Hashes, ngrams, word_hashes
 from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest
 from tasks.rows.stored import Row, plain, prompt_turns, read_lines
 
 WORDS = 13
 COMMON = 10  # a 13-gram in more training rows than this is ignored
-KNOWN_WORDS = 1_000_000  # words whose hashes are cached: about 200 MB
 LISTED = 20  # dropped rows in rows.json
 SHOWN = 200  # characters of each
-
-Hashes = npt.NDArray[np.uint64]
-
-_AROUND = punctuation + "“”‘’„«»…–—。、，！？：；（）「」『』"
-_CHARACTER = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
-# a window's hash is the sum of its words' hashes times these odd numbers: powers of Knuth's 64-bit LCG multiplier
-_FACTORS = [np.uint64(pow(6364136223846793005, place + 1, 2**64)) for place in range(WORDS)]
 
 
 class HeldOut:
@@ -131,22 +119,11 @@ def work(job: Job) -> None:
     job.finish(**facts | changed)
 
 
-@lru_cache(KNOWN_WORDS)
-def _hash(word: str) -> int:
-    """Hash a word stripped of punctuation. Pure punctuation is hashed unstripped if it is ASCII, else it gives -1."""
-    bare = word.strip(_AROUND) or (word if word.isascii() else "")
-    return zlib.crc32(bare.encode()) if bare else -1
-
-
 def _windows(row: Row) -> Hashes:
     """Hashes of all 13-grams of each turn."""
     windows = [np.empty(0, np.uint64)]
     for turn in prompt_turns(row):
-        text = turn.lower() if turn.isascii() else _CHARACTER.sub(r" \g<0> ", turn.lower())
-        hashes = np.array([number for word in text.split() if (number := _hash(word)) >= 0], np.uint64)
-        size = len(hashes) - WORDS + 1
-        if size > 0:
-            windows.append(np.sum([hashes[at : at + size] * factor for at, factor in enumerate(_FACTORS)], axis=0))
+        windows.append(ngrams(word_hashes(turn), WORDS))
     return np.concatenate(windows)
 
 

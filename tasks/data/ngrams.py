@@ -1,0 +1,55 @@
+"""Hashes of a text's words and word n-grams, for comparing texts.
+
+Words are lower case and stripped of punctuation (a single sign is a word: 3 + 5 is not 3 - 5); each Chinese or Japanese
+character is a word.
+"""
+
+import re
+import zlib
+from string import punctuation
+
+import numpy as np
+import numpy.typing as npt
+
+KNOWN_WORDS = 1_000_000  # words whose hashes are cached: about 200 MB
+
+Hashes = npt.NDArray[np.uint64]
+
+_AROUND = punctuation + "“”‘’„«»…–—。、，！？：；（）「」『』"
+_CHARACTER = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_NO_WORD = np.uint64(2**64 - 1)  # in place of a hash
+_FACTOR = 6364136223846793005  # of Knuth's 64-bit LCG
+
+
+def word_hashes(text: str) -> Hashes:
+    """A hash of 32 bits for each word."""
+    text = text.lower() if text.isascii() else _CHARACTER.sub(r" \g<0> ", text.lower())
+    words = text.split()
+    hashes = np.fromiter(map(_known.__getitem__, words), np.uint64, len(words))
+    return hashes if hashes.max(initial=0) < _NO_WORD else hashes[hashes != _NO_WORD]
+
+
+def ngrams(words: Hashes, size: int) -> Hashes:
+    """The hash of each `size` consecutive words: the sum of their hashes times powers of an odd number."""
+    if len(words) < size:
+        return np.empty(0, np.uint64)
+    ends = len(words) - size + 1
+    hashes = np.zeros(ends, np.uint64)
+    for place in range(size):
+        hashes += words[place : place + ends] * np.uint64(pow(_FACTOR, place + 1, 2**64))
+    return hashes
+
+
+class _Known(dict[str, int]):
+    """The hashes of words seen before."""
+
+    def __missing__(self, word: str) -> int:
+        """Hash a word stripped of punctuation; a sign alone if it is ASCII."""
+        if len(self) >= KNOWN_WORDS:
+            self.clear()
+        bare = word.strip(_AROUND) or (word if word.isascii() else "")
+        self[word] = found = zlib.crc32(bare.encode()) if bare else int(_NO_WORD)
+        return found
+
+
+_known = _Known()

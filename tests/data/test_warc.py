@@ -1,0 +1,87 @@
+"""Documents from WARC and WET files, and what happens to damaged ones."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from tasks.data.source_spec import WarcSource
+from tasks.data.sources import BrokenFile, read_source
+
+PAGE = """<html><head><title>Cities</title></head><body><nav>Home About</nav><article><h1>Köln</h1>
+<p>Köln liegt am Rhein und ist sehr alt.</p></article><footer>Imprint</footer></body></html>"""
+
+
+def record(kind: str, number: int, body: bytes, address: str = "https://example.com/") -> bytes:
+    head = (
+        f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Record-ID: <urn:uuid:{number:04}>\r\nWARC-Target-URI: {address}\r\n"
+        f"WARC-Date: 2026-01-01T00:00:00Z\r\nContent-Length: {len(body)}\r\n"
+    )
+    more = "Content-Type: application/http; msgtype=response\r\n" if kind == "response" else ""
+    return f"{head}{more}\r\n".encode() + body + b"\r\n\r\n"
+
+
+def response(body: bytes, content_type: str, status: str = "200 OK", more: str = "") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n{more}\r\n".encode() + body
+
+
+def write(path: Path, *records: bytes) -> Path:
+    path.write_bytes(b"".join(map(gzip.compress, records)) if path.name.endswith(".gz") else b"".join(records))
+    return path
+
+
+def found(path: Path, broken: list[str] | None = None, **more: object) -> dict[str, str]:
+    source = WarcSource.model_validate({"path": str(path), **more})
+    return {raw.source: raw.text.decode() for raw in read_source(source, broken)}
+
+
+@pytest.mark.parametrize("name", ["crawl.wet", "crawl.warc.wet.gz"])
+def test_each_conversion_record_of_a_wet_file_is_a_document(tmp_path: Path, name: str) -> None:
+    records = [record("warcinfo", 0, b"software: x"), record("conversion", 1, "Grüße\nan alle".encode())]
+    assert found(write(tmp_path / name, *records)) == {f"{name}#0001 https://example.com/": "Grüße\nan alle"}
+
+
+@pytest.mark.parametrize("name", ["crawl.warc", "crawl.warc.gz"])
+def test_pages_become_text(tmp_path: Path, name: str) -> None:
+    path = write(
+        tmp_path / name,
+        record("request", 0, b"GET / HTTP/1.1\r\n\r\n"),
+        record("response", 1, response(PAGE.encode("latin-1"), "text/html; charset=iso-8859-1")),
+        record("response", 2, response(gzip.compress(PAGE.encode()), "text/html", more="Content-Encoding: gzip\r\n")),
+        record("response", 3, response(b"schlicht", "text/plain"), "https://example.com/robots.txt"),
+        record("response", 4, response(PAGE.encode(), "text/html", "404 Not Found")),
+        record("response", 5, response(b"\x89PNG", "image/png")),
+    )
+    page = "Köln\n\nKöln liegt am Rhein und ist sehr alt."
+    assert found(path) == {
+        f"{name}#0001 https://example.com/": page,
+        f"{name}#0002 https://example.com/": page,
+        f"{name}#0003 https://example.com/robots.txt": "schlicht",
+    }
+
+
+def test_all_of_a_page_by_choice(tmp_path: Path) -> None:
+    path = write(tmp_path / "crawl.warc", record("response", 1, response(PAGE.encode(), "text/html")))
+    (text,) = found(path, main_content=False).values()
+    assert "Home About" in text
+    assert "Imprint" in text
+
+
+@pytest.mark.parametrize("name", ["crawl.wet", "crawl.wet.gz"])
+@pytest.mark.parametrize("missing", [5, 50, 200])
+def test_a_truncated_file_is_broken(tmp_path: Path, name: str, missing: int) -> None:
+    noise = ["".join(chr(97 + (number * at) % 23) for at in range(1_000)).encode() for number in range(1, 400)]
+    path = write(tmp_path / name, *(record("conversion", number, text) for number, text in enumerate(noise)))
+    path.write_bytes(path.read_bytes()[:-missing])
+    with pytest.raises(BrokenFile, match="damaged or truncated"):
+        found(path)
+    broken: list[str] = []
+    assert len(found(path, broken, on_broken="skip")) > 100
+    (why,) = broken
+    assert str(path) in why
+
+
+def test_another_format_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "x.warc.gz").write_bytes(b"{}")
+    with pytest.raises(BrokenFile, match=r"x\.warc\.gz"):
+        found(tmp_path)
