@@ -27,7 +27,7 @@ def assemble(
     job: Job, spec: CorpusSpec, plan: Sequence[Partition], scans: Sequence[Path], writes: Sequence[Path]
 ) -> None:
     """Make the output of the written partitions. Raises StageError if a split is empty."""
-    counts, tally, broken = Counts(), Tally(), list[str]()
+    counts, tally, later, broken = Counts(), Tally(), Tally(), list[str]()
     sizes: Sizes = {name: {split: Size() for split in SPLITS} for name in spec.by_name()}
     folders: dict[str | None, list[Path]] = {name: [] for name in spec.by_name()}
     for part, scan, folder in zip(plan, scans, writes, strict=True):
@@ -35,10 +35,13 @@ def assemble(
         counts.add(scanned.counts)
         counts.duplicates += written.duplicates
         tally.add(scanned.tally)
+        later.add(written.tally)
         broken += scanned.broken
         folders[part.source].append(folder)
         for split, size in written.splits.items():
             sizes[part.source][split].add(size)
+    tally.add(later)
+    tally.check(spec.curate)
     _refuse_empty(spec, counts, sizes)
     more: dict[str, Any] = {}
     if spec.curate:

@@ -4,7 +4,8 @@ The sources are cut into partitions (partitions.py), on which worker processes w
 
     scan         read, decode and curate each partition and drop copies within it (scan.py)
     duplicates   find copies over all partitions, by ranges of hashes (exact_duplicates.py)
-    write        write each partition's documents that are left (write.py)
+    near         find near duplicates over all partitions, if a step of the curation says so (near_duplicates.py)
+    write        write each partition's documents that are left, after the steps behind near duplicates (write.py)
 
 and whose results are put together in the order of the sources' names and of the partitions. So the corpus does not
 depend on the number of workers, and a killed engine continues with what is missing. Documents that are not UTF-8 or
@@ -26,22 +27,25 @@ as broken, which `record/broken.json` lists.
 import json
 import resource
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from blake3 import blake3
 
 from infra.paths import baton_home
 from infra.versions import package_versions
 from tasks.data.assemble import assemble
+from tasks.data.curate_spec import around_near_duplicates, step_names
 from tasks.data.curation_tally import Tally
-from tasks.data.exact_duplicates import DuplicatesItem, find_duplicates, hash_ranges
+from tasks.data.exact_duplicates import DropsItem, Places, exact_drops, find_drops, hash_ranges
 from tasks.data.kept_scans import KeptScans
+from tasks.data.near_duplicates import near_drops, near_items
 from tasks.data.partitions import Partition, partitions
-from tasks.data.rounds import Progress, Work, cores, run_round
+from tasks.data.rounds import Progress, Work, Workers, cores, workers
 from tasks.data.scan import ScanItem, Scanned, scan
 from tasks.data.spec import CorpusSpec
 from tasks.data.write import WriteItem, write
@@ -49,8 +53,13 @@ from tasks.job import Job, StageError, main
 from tasks.manifest import remove
 
 SCAN_VERSION = 1  # raise it when the scan of the same partition would have another result
-LIBRARIES = ("datatrove", "lingua-language-detector", "pyarrow")  # that shape it
-ROUNDS = {"scan": (0, 80), "duplicates": (80, 85), "write": (85, 100)}  # from and to which percentage, about
+LIBRARIES = ("datatrove", "lingua-language-detector", "pyarrow", "rensa")  # that shape it
+ROUNDS = {
+    "scan": (0, 80),
+    "duplicates": (80, 83),
+    "near": (83, 90),
+    "write": (90, 100),
+}  # from and to which percentage, about
 
 T = TypeVar("T")
 
@@ -64,28 +73,52 @@ def work(job: Job) -> None:
         remove(left)
     sources = spec.by_name().items()
     plan = [part for name, source in sources for part in partitions(name, source, spec.partitions.target())]
-    rounds = Rounds(job, spec.partitions.concurrency or cores())
+    with workers(spec.partitions.concurrency or cores()) as pool:
+        make(job, spec, plan, Rounds(job, pool))
+    remove(job.work)
+
+
+def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: "Rounds") -> None:
+    """Make the corpus of the partitions and seal it."""
+    before, near, after = around_near_duplicates(spec.curate)
     scans = scan_all(rounds, spec, plan)
     tally, documents = Tally(), 0
-    for folder in scans:
-        scanned = Scanned.read(folder)
+    for scanned in map(Scanned.read, scans):
         tally.add(scanned.tally)
         documents += scanned.rows
-    tally.check(spec.curate)
-    # what these folders have depends on all partitions
-    folder = job.work / f"{blake3(''.join(path.name for path in scans).encode()).hexdigest()[:32]}.rounds"
+    tally.check(before)
+    # what this folder has depends on all partitions
+    folder = job.work / f"{_digest([[path.name for path in scans], [step.identity() for step in spec.curate]])}.rounds"
     folder.mkdir(exist_ok=True)
-    ranges = hash_ranges(documents)
-    duplicates = [folder / f"duplicates-{item.number:05}.npy" for item in ranges]
-    of_ranges = [DuplicatesItem(path, scans, item) for path, item in zip(duplicates, ranges, strict=True)]
-    rounds.run("duplicates", find_duplicates, of_ranges, [1] * len(ranges))
-    writes = [folder / f"{number:05}.write" for number in range(len(plan))]
-    of_partitions = [
-        WriteItem(path, of, number, duplicates) for number, (path, of) in enumerate(zip(writes, scans, strict=True))
+    duplicates = find(rounds, "duplicates", folder, [partial(exact_drops, scans, of) for of in hash_ranges(documents)])
+    of_near = [partial(near_drops, scans, item, near) for item in near_items(scans, near)] if near else []
+    near_duplicates = find(rounds, "near", folder, of_near)
+    names = step_names(spec.curate)
+    writes = [
+        WriteItem(
+            folder=folder / f"{number:05}.write",
+            scan=scan,
+            number=number,
+            source=part.source,
+            duplicates=duplicates,
+            near_duplicates=near_duplicates,
+            near=names[len(before)] if near else None,
+            steps=after,
+            names=names[len(names) - len(after) :],
+            functions=job.work / "functions",
+        )
+        for number, (part, scan) in enumerate(zip(plan, scans, strict=True))
     ]
-    rounds.run("write", write, of_partitions, [max(1, part.size) for part in plan])
-    assemble(job, spec, plan, scans, writes)
-    remove(job.work)
+    rounds.run("write", write, writes, [max(1, part.size) for part in plan])
+    assemble(job, spec, plan, scans, [item.folder for item in writes])
+
+
+def find(rounds: "Rounds", name: str, folder: Path, items: Sequence[Callable[[], Places]]) -> list[Path]:
+    """Run a round that finds drops; returns their files."""
+    drops = [DropsItem(folder / f"{name}-{number:05}.npy", item) for number, item in enumerate(items)]
+    if drops:
+        rounds.run(name, find_drops, drops, [1] * len(drops))
+    return [item.target for item in drops]
 
 
 @dataclass
@@ -93,19 +126,18 @@ class Rounds:
     """Runs the rounds, shows their progress and notes their speed."""
 
     job: Job
-    workers: int
-    began: float = field(default_factory=time.monotonic)
+    pool: Workers
 
     def run(self, name: str, work: Work[T], items: Sequence[T], sizes: Sequence[int]) -> None:
         start, end = ROUNDS[name]
-        unit = "ranges" if name == "duplicates" else "partitions"
+        unit = "partitions" if name in ("scan", "write") else "ranges"
 
         def show(progress: Progress) -> None:
             shown = {unit: f"{progress.done:,}/{len(items):,}", "documents": f"{progress.documents:,}"}
             self.job.progress(start + (end - start) * progress.fraction, 100, "%", round=name, **shown)
 
         began = time.monotonic()
-        documents = run_round(work, items, sizes, self.workers, show)
+        documents = self.pool.run(work, items, sizes, show)
         took = max(1e-6, time.monotonic() - began)
         memory = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         print(
@@ -120,12 +152,14 @@ def scan_all(rounds: Rounds, spec: CorpusSpec, plan: list[Partition]) -> list[Pa
     kept = KeptScans(baton_home() / "partitions")
     sources = spec.by_name()
     number = {name: sum(part.source == name for part in plan) for name in sources}
+    steps, near, _ = around_near_duplicates(spec.curate)
     items = [
         ScanItem(
             folder=rounds.job.work / f"{_key(spec, part)}.scan",  # a name without a number: see tasks/offsite.py
             partition=part,
             source=sources[part.source],
-            steps=spec.curate,
+            steps=steps,
+            near=near,
             held_out=spec.held_out,
             functions=rounds.job.work / "functions",
             kept=kept if number[part.source] > 1 else None,
@@ -143,11 +177,13 @@ def scan_all(rounds: Rounds, spec: CorpusSpec, plan: list[Partition]) -> list[Pa
 def _key(spec: CorpusSpec, part: Partition) -> str:
     """A digest of all that the scan of a partition depends on."""
     source = spec.by_name()[part.source]
+    steps, near, _ = around_near_duplicates(spec.curate)
     said = [
         SCAN_VERSION,
         package_versions() | {name: version(name) for name in LIBRARIES},
         source.model_dump(mode="json", exclude={"weight", "epochs"}),
-        [step.identity() for step in spec.curate],
+        [step.identity() for step in steps],
+        near and near.identity(),
         spec.held_out,
         part.source,
         [
@@ -156,6 +192,10 @@ def _key(spec: CorpusSpec, part: Partition) -> str:
         ]
         or spec.state,
     ]
+    return _digest(said)
+
+
+def _digest(said: Any) -> str:
     return blake3(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
 
 

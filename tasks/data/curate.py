@@ -5,7 +5,7 @@ and sentences are spaCy's, by rules without a model). Nothing is downloaded. A d
 its text, so it is the same in any order and in any process.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,10 +31,12 @@ Rule = Callable[[Document], str | Dropped]
 
 
 class Curation:
-    """The steps, ready to be applied. `folder`: where users' functions are written."""
+    """The steps, ready to be applied. `folder`: where users' functions are written; `names`: those of the steps in
+    reports, if these are not the first steps."""
 
-    def __init__(self, steps: list[CurateStep], folder: Path) -> None:
-        self._rules = [(name, _rule(step, folder)) for name, step in zip(step_names(steps), steps, strict=True)]
+    def __init__(self, steps: Sequence[CurateStep], folder: Path, names: Sequence[str] | None = None) -> None:
+        named = zip(names or step_names(steps), steps, strict=True)
+        self._rules = [(name, _rule(step, folder)) for name, step in named]
 
     def apply(self, item: Document, source: str | None, tally: Tally) -> Document | None:
         """The document, its text maybe changed; None if a step drops it. Raises StageError if a step fails."""

@@ -9,6 +9,7 @@ curate:
   - near_duplicates: {threshold: 0.8}
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -137,7 +138,7 @@ def around_near_duplicates(
     return steps[:at], steps[at].near_duplicates if at < len(steps) else None, steps[at + 1 :]
 
 
-def step_names(steps: list[CurateStep]) -> list[str]:
+def step_names(steps: Sequence[CurateStep]) -> list[str]:
     """The steps' names in reports: their kind, with a number from its second use on."""
     names: list[str] = []
     for number, step in enumerate(steps):

@@ -13,7 +13,7 @@ partition reads its own alone.
 
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,18 +108,17 @@ def exact_drops(scans: Sequence[Path], of: HashRange) -> Places:
 
 
 @dataclass(frozen=True)
-class DuplicatesItem:
-    """A range of hashes, and the file for its drops."""
+class DropsItem:
+    """A part of a round that finds drops, and the file for them."""
 
     target: Path
-    scans: list[Path]
-    of: HashRange
+    find: Callable[[], Places]
 
 
-def find_duplicates(item: DuplicatesItem, report: Report) -> None:
-    """Write the drops of a range unless they are there."""
+def find_drops(item: DropsItem, report: Report) -> None:
+    """Write the drops unless they are there."""
     if not item.target.exists():
-        save_drops(item.target, exact_drops(item.scans, item.of))
+        save_drops(item.target, item.find())
     report(1.0, 0)
 
 

@@ -15,7 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.durable import make_folder, rename, sync_tree
+from infra.durable import make_folder
+from tasks.data.rounds import put
 from tasks.manifest import MANIFEST, ArtifactError, remove, verify
 
 KEPT_S = 30 * 24 * 3600.0  # after its last use
@@ -73,17 +74,10 @@ def _copied(source: Path, target: Path) -> bool:
     remove(partial)
     try:
         shutil.copytree(source, partial, copy_function=_linked)
-        sync_tree(partial)
-        rename(partial, target)
     except (FileNotFoundError, shutil.Error):
         remove(partial)
         return False
-    except OSError as error:
-        remove(partial)
-        if error.errno != errno.ENOTEMPTY:
-            raise
-        return target.exists()
-    return True
+    return put(partial, target) or target.exists()
 
 
 def _linked(source: str, target: str) -> None:

@@ -5,7 +5,7 @@ folder, completely or not at all, and an item that is made is not made again. So
 number of workers, and after any number of restarts.
 """
 
-import ctypes
+import errno
 import multiprocessing
 import os
 import threading
@@ -13,23 +13,29 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
 
+from infra.durable import rename, sync_tree
 from tasks.job import StageError
+from tasks.manifest import remove
 
 AHEAD = 3  # items in flight per worker
-SHOWN_S = 0.5  # between two looks at the progress
-
-
-class Report(Protocol):
-    """How an item says which part of its work is done."""
-
-    def __call__(self, fraction: float, documents: int) -> None: ...
-
+SHOWN_S = 0.5  # between two reports
 
 T = TypeVar("T")
-Work = Callable[[T, Report], Any]
+Report = Callable[[float, int], None]  # which part of an item is done, and how many documents
+Work = Callable[[T, Report], None]
+
+_context = multiprocessing.get_context("spawn")  # tokenizers' threads do not survive a fork
+
+
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True)
@@ -39,83 +45,125 @@ class Progress:
     documents: int
 
 
-def cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+@dataclass
+class _Round:
+    """The state of a round."""
+
+    sizes: Sequence[int]
+    show: Callable[[Progress], None]
+    running: dict[int, tuple[float, int]] = field(default_factory=dict)
+    done: int = 0
+    size: int = 0  # of the items that are done
+    documents: int = 0  # in them
+    shown: float = field(default_factory=time.monotonic)
+
+    def report(self, number: int, fraction: float, documents: int) -> None:
+        self.running[number] = fraction, documents
+        if time.monotonic() - self.shown > SHOWN_S:
+            self.shown = time.monotonic()
+            size = self.size + sum(part * self.sizes[item] for item, (part, _) in self.running.items())
+            found = self.documents + sum(documents for _, documents in self.running.values())
+            self.show(Progress(size / (sum(self.sizes) or 1), self.done, found))
+
+    def end(self, number: int) -> None:
+        self.documents += self.running.pop(number, (0.0, 0))[1]
+        self.size += self.sizes[number]
+        self.done += 1
 
 
-def run_round(
-    work: Work[T], items: Sequence[T], sizes: Sequence[int], workers: int, show: Callable[[Progress], None]
-) -> int:
-    """Work on all items, the largest first; in this process if there is only one of them or one worker. The first error
-    of an item is raised, after those in progress have ended. Returns the number of documents that the items reported.
-    Raises StageError if a worker dies."""
-    context = multiprocessing.get_context("spawn")  # tokenizers' threads do not survive a fork
-    state = context.RawArray(ctypes.c_double, 2 * len(items))  # of each item: its fraction and its documents
-    total = sum(sizes) or 1
-    last = time.monotonic()
+class Workers:
+    """Worker processes, which are started by the first round that has use for several."""
 
-    def shown(done: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > SHOWN_S:
-            last = time.monotonic()
-            fraction = sum(part * size for part, size in zip(state[0::2], sizes, strict=True)) / total
-            show(Progress(fraction, done, int(sum(state[1::2]))))
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._pool: ProcessPoolExecutor | None = None
+        self._reports: Any = _context.SimpleQueue()
 
-    ordered = sorted(enumerate(items), key=lambda entry: -sizes[entry[0]])
-    workers = min(workers, len(items))
-    if workers > 1:
-        for done in _in_pool(context, work, ordered, workers, state):
-            shown(done)
-        return int(sum(state[1::2]))
-    for done, (number, item) in enumerate(ordered):
+    def run(self, work: Work[T], items: Sequence[T], sizes: Sequence[int], show: Callable[[Progress], None]) -> int:
+        """Work on all items, the largest first; in this process if there is one item or one worker. The first error of
+        an item is raised, after those in progress have ended. Returns the number of documents that the items reported.
+        Raises StageError if a worker dies."""
+        state = _Round(sizes, show)
+        ordered = sorted(enumerate(items), key=lambda entry: -sizes[entry[0]])
+        if min(self._number, len(items)) > 1:
+            self._run_in_pool(work, ordered, state)
+        else:
+            for number, item in ordered:
+                work(item, partial(state.report, number))
+                state.end(number)
+        return state.documents
 
-        def report(fraction: float, documents: int, number: int = number, done: int = done) -> None:
-            state[2 * number : 2 * number + 2] = [fraction, documents]
-            shown(done)
+    def _run_in_pool(self, work: Work[T], items: Sequence[tuple[int, T]], state: _Round) -> None:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(self._number, _context, initializer=_start, initargs=(self._reports,))
+        upcoming, pending = iter(items), dict[Future[None], int]()
+        try:
+            while True:
+                while len(pending) < AHEAD * self._number and (entry := next(upcoming, None)) is not None:
+                    pending[self._pool.submit(_work, work, entry)] = entry[0]
+                if not pending:
+                    return
+                ended, _ = wait(pending, SHOWN_S, FIRST_COMPLETED)
+                while not self._reports.empty():
+                    state.report(*self._reports.get())
+                for future in ended:
+                    future.result()
+                    state.end(pending.pop(future))
+        except BrokenProcessPool as error:
+            why = "a worker was killed (out of memory?); run again to continue, maybe with partitions.concurrency: 1"
+            raise StageError(why) from error
 
-        work(item, report)
-    return int(sum(state[1::2]))
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
 
-def _in_pool(context: Any, work: Work[T], items: Sequence[tuple[int, T]], workers: int, state: Any) -> Iterator[int]:
-    """Yields the number of finished items, now and then."""
-    pool = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(state,))
-    upcoming, pending, done = iter(items), set[Future[None]](), 0
+@contextmanager
+def workers(number: int) -> Iterator[Workers]:
+    """Up to this many worker processes, which end with the block, and with this process however it ends."""
+    pool = Workers(number)
     try:
-        while True:
-            while len(pending) < AHEAD * workers and (entry := next(upcoming, None)) is not None:
-                pending.add(pool.submit(_work, work, entry))
-            if not pending:
-                return
-            ended, pending = wait(pending, SHOWN_S, FIRST_COMPLETED)
-            for future in ended:
-                future.result()
-            done += len(ended)
-            yield done
-    except BrokenProcessPool as error:
-        message = "a worker was killed (out of memory?); run again to continue, maybe with partitions.concurrency: 1"
-        raise StageError(message) from error
+        yield pool
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.close()
 
 
-_state: Any = None  # this worker's
+_reports: Any = None  # this worker's
 
 
-def _start(state: Any) -> None:
-    global _state  # noqa: PLW0603  a pool's initializer cannot return anything
-    _state = state
+def _start(reports: Any) -> None:
+    global _reports  # noqa: PLW0603  a pool's initializer cannot return anything
+    _reports = reports
     threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
 def _work(work: Work[T], entry: tuple[int, T]) -> None:
     number, item = entry
+    last = (0.0, 0)
+    sent = time.monotonic()
 
     def report(fraction: float, documents: int) -> None:
-        _state[2 * number : 2 * number + 2] = [fraction, documents]
+        nonlocal last, sent
+        last = fraction, documents
+        if time.monotonic() - sent > SHOWN_S:
+            sent = time.monotonic()
+            _reports.put((number, fraction, documents))
 
     work(item, report)
+    _reports.put((number, *last))
+
+
+def put(partial: Path, target: Path) -> bool:
+    """Move a complete folder to its place. False, and it is removed, if another process was first."""
+    sync_tree(partial)
+    try:
+        rename(partial, target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        remove(partial)
+        return False
+    return True
 
 
 def exit_with_parent() -> None:

@@ -3,6 +3,7 @@
     train-00000.parquet …, held_out-00000.parquet …    as in a corpus
     held_out.npy        bool of each row: which split it is in; rows are documents in the order of the source
     keys-00000.npy …    hashes of the rows' texts (exact_duplicates.py)
+    signatures.u32 …    their signatures, if near duplicates are to be found (near_duplicates.py)
     manifest.json       its facts are `Scanned`
 
 A partition is read by one process, which needs nothing but the item and the source, and its folder is complete or
@@ -11,6 +12,7 @@ missing. It depends on nothing but the partition's content and the item: not on 
 
 import os
 from codecs import BOM_UTF8
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,15 +20,15 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel
 
-from infra.durable import rename
 from tasks.data.curate import Curation
-from tasks.data.curate_spec import CurateStep
+from tasks.data.curate_spec import CurateStep, NearDuplicatesStep, step_names
 from tasks.data.curation_tally import Tally
 from tasks.data.documents import SPLITS, Document, Split, SplitWriter, document_id, split_of
 from tasks.data.exact_duplicates import KeyWriter
 from tasks.data.kept_scans import KeptScans, is_intact
+from tasks.data.near_duplicates import NearWriter
 from tasks.data.partitions import Partition
-from tasks.data.rounds import Report
+from tasks.data.rounds import Report, put
 from tasks.data.source_spec import AnySource
 from tasks.data.sources import Raw, read_source
 from tasks.manifest import read_manifest, remove, write_manifest
@@ -82,7 +84,8 @@ class ScanItem:
     folder: Path
     partition: Partition
     source: AnySource
-    steps: list[CurateStep]
+    steps: Sequence[CurateStep]
+    near: NearDuplicatesStep | None
     held_out: float
     functions: Path  # a folder for users' functions
     kept: KeptScans | None  # where results of earlier corpora may be
@@ -99,11 +102,12 @@ def scan(item: ScanItem, report: Report) -> None:
     partial.mkdir(parents=True)
     scanned = _scan(item, partial, report)
     write_manifest(partial, "partition", scanned.model_dump(mode="json"))
-    rename(partial, item.folder)
+    put(partial, item.folder)
 
 
 def _scan(item: ScanItem, folder: Path, report: Report) -> Scanned:
-    curation = _curation(tuple(step.model_dump_json() for step in item.steps), item.functions)
+    curation = curation_of(item.steps, item.functions)
+    near = NearWriter(folder, item.near) if item.near else None
     name, counts, tally, broken = item.partition.source, Counts(), Tally(), list[str]()
     writers: dict[Split, SplitWriter] = {split: SplitWriter(folder, split) for split in SPLITS}
     keys, held_out = KeyWriter(folder), bytearray()
@@ -120,9 +124,13 @@ def _scan(item: ScanItem, folder: Path, report: Report) -> Scanned:
         split = split_of(document.id, item.held_out)
         held_out.append(split == "held_out")
         writers[split].add(document)
+        if near:
+            near.add(document)
     for writer in writers.values():
         writer.close()
     keys.close()
+    if near:
+        near.close()
     np.save(folder / "held_out.npy", np.frombuffer(bytes(held_out), bool))
     splits = {split: Size(documents=writer.documents, bytes=writer.bytes) for split, writer in writers.items()}
     return Scanned(splits=splits, counts=counts, tally=tally, broken=broken)
@@ -141,7 +149,11 @@ def valid_document(raw: Raw, counts: Counts) -> Document | None:
     return Document(document_id(raw.text), raw.source, text)
 
 
+def curation_of(steps: Sequence[CurateStep], folder: Path, names: Sequence[str] | None = None) -> Curation:
+    """The steps with this process's models, which several partitions use. `folder`: of all processes' functions."""
+    return _curation(tuple(step.model_dump_json() for step in steps), folder, tuple(names or step_names(steps)))
+
+
 @lru_cache(maxsize=1)
-def _curation(steps: tuple[str, ...], folder: Path) -> Curation:
-    """This process's models; several partitions use the same."""
-    return Curation([CurateStep.model_validate_json(step) for step in steps], folder / str(os.getpid()))
+def _curation(steps: tuple[str, ...], folder: Path, names: tuple[str, ...]) -> Curation:
+    return Curation([CurateStep.model_validate_json(step) for step in steps], folder / str(os.getpid()), names)

@@ -6,19 +6,22 @@ dropped are those of the scan, linked and not copied.
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import BaseModel
 
-from infra.durable import rename, sync_tree
-from tasks.data.documents import SPLITS, Split, SplitWriter, read_table, row_groups, split_files
-from tasks.data.exact_duplicates import drops_of
-from tasks.data.rounds import Report
-from tasks.data.scan import Scanned, Size
+from tasks.data.curate_spec import CurateStep
+from tasks.data.curation_tally import Count, Tally
+from tasks.data.documents import SPLITS, Split, SplitWriter, documents_in, read_table, row_groups, split_files
+from tasks.data.exact_duplicates import Places, drops_of
+from tasks.data.rounds import Report, put
+from tasks.data.scan import Scanned, Size, curation_of
 
 WRITTEN = "written.json"
 
@@ -29,6 +32,7 @@ class Written(BaseModel):
     """What is left of a partition."""
 
     duplicates: int  # of documents in this partition or earlier ones
+    tally: Tally
     splits: dict[Split, Size]
 
     @classmethod
@@ -43,41 +47,72 @@ class WriteItem:
     folder: Path
     scan: Path
     number: int  # among the corpus' partitions
-    duplicates: list[Path]  # drops of all partitions
+    source: str | None
+    duplicates: Sequence[Path]  # drops of all partitions
+    near_duplicates: Sequence[Path]
+    near: str | None  # the name of the step that finds near duplicates
+    steps: Sequence[CurateStep]  # after it; they only drop documents
+    names: Sequence[str]  # of these steps
+    functions: Path  # a folder for users' functions
 
 
 def write(item: WriteItem, report: Report) -> None:
-    """Write a partition unless it is there."""
+    """Write a partition unless it is there. Raises StageError."""
     if item.folder.exists():
         return
     partial = item.folder.with_name(f"{item.folder.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    held_out = np.load(item.scan / "held_out.npy")
-    dropped = np.zeros(len(held_out), bool)
-    dropped[drops_of(item.number, item.duplicates)[:, 0].astype(np.int64)] = True
-    written = Written(duplicates=int(dropped.sum()), splits={})
-    scanned = Scanned.read(item.scan)
-    for split in SPLITS:
-        kept = ~dropped[held_out == (split == "held_out")]
-        if kept.all():
+    written = _write(item, partial, report)
+    (partial / WRITTEN).write_text(written.model_dump_json())
+    put(partial, item.folder)
+
+
+def _write(item: WriteItem, folder: Path, report: Report) -> Written:
+    scanned, held_out = Scanned.read(item.scan), np.load(item.scan / "held_out.npy")
+    copies = _mask(len(held_out), drops_of(item.number, item.duplicates))
+    similar = _mask(len(held_out), drops_of(item.number, item.near_duplicates)) & ~copies
+    written = Written(duplicates=int(copies.sum()), tally=Tally(), splits={})
+    for number, split in enumerate(SPLITS):
+        rows = held_out == (split == "held_out")
+        if item.steps or item.near or copies[rows].any():
+            written.splits[split] = _filter(item, folder, split, copies[rows], similar[rows], written.tally)
+        else:
             written.splits[split] = scanned.splits[split]
             for path in split_files(item.scan, split):
-                os.link(path, partial / path.name)
-        else:
-            written.splits[split] = _write(item.scan, partial, split, kept)
-        report(len(written.splits) / len(SPLITS), len(held_out))
-    (partial / WRITTEN).write_text(written.model_dump_json())
-    sync_tree(partial)
-    rename(partial, item.folder)
+                os.link(path, folder / path.name)
+        report((number + 1) / len(SPLITS), len(held_out))
+    return written
 
 
-def _write(scan: Path, folder: Path, split: Split, kept: Mask) -> Size:
+def _mask(rows: int, drops: Places) -> Mask:
+    mask = np.zeros(rows, bool)
+    mask[drops[:, 0].astype(np.int64)] = True
+    return mask
+
+
+def _filter(item: WriteItem, folder: Path, split: Split, copies: Mask, similar: Mask, tally: Tally) -> Size:
+    """Write a split's documents that are neither copies nor similar to others and pass the last steps."""
+    curation = curation_of(item.steps, item.functions, item.names)
     writer = SplitWriter(folder, split)
     start = 0
-    for group in row_groups(scan, split):
+    for group in row_groups(item.scan, split):
         table = read_table(group)
-        writer.add_table(table.filter(pa.array(kept[start : start + len(table)])))
+        here = slice(start, start + len(table))
         start += len(table)
+        if item.near:
+            _count_similar(tally.of(item.near, item.source), table, copies[here], similar[here])
+        kept = ~(copies[here] | similar[here])
+        if item.steps:
+            documents = documents_in(table.filter(pa.array(kept)))
+            kept[kept] = [curation.apply(document, item.source, tally) is not None for document in documents]
+        writer.add_table(table.filter(pa.array(kept)))
     writer.close()
     return Size(documents=writer.documents, bytes=writer.bytes)
+
+
+def _count_similar(count: Count, table: pa.Table, copies: Mask, similar: Mask) -> None:
+    count.documents += int((~copies).sum())
+    count.bytes += int(pc.binary_length(table["text"]).to_numpy()[~copies].sum())
+    for document in documents_in(table.filter(pa.array(similar))):
+        count.drop(document, len(document.text.encode()), "near duplicate")

@@ -1,0 +1,181 @@
+"""The corpus stage in several processes: the same corpus with any number of them, after kills, and beside others."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.placement.storage import StorageError
+from tasks.data.corpus import work
+from tasks.data.documents import read_documents
+from tasks.data.rounds import Report, workers
+from tasks.job import Job, StageError
+from tests.data.by_hand import digest, facts, new_job, run, start
+
+ROOT = Path(__file__).parents[2]
+FILES = 12
+LINES = 150
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """JSONL files with copies within them and over them."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    draw = random.Random(0)
+    for number in range(FILES):
+        texts = [f"text {draw.randrange(FILES * LINES)} {'of some words ' * 8}" for _ in range(LINES)]
+        (folder / f"{number:02}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BATON_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def job_of(folder: Path, source: Path, workers: int = 1, **more: Any) -> Job:
+    spec = {
+        "sources": {
+            "a": {"kind": "jsonl", "path": str(source), **more},
+            "b": {"kind": "files", "path": str(ROOT / "tasks")},
+        },
+        "curate": [{"pii": {}}],
+        "partitions": {"size_mb": 0.05, "concurrency": workers},
+        "held_out": 0.3,
+    }
+    return new_job(folder, "corpus", spec)
+
+
+def made(job: Job) -> str:
+    work(job)
+    return digest(job.output)
+
+
+def test_the_corpus_does_not_depend_on_the_number_of_workers(source: Path, home: Path, tmp_path: Path) -> None:
+    one, *others = (job_of(tmp_path / f"of-{number}", source, number) for number in (1, 3, 7))
+    expected = made(one)
+    for job in others:
+        (home / "partitions").rename(tmp_path / f"{job.directory.name}-kept")
+        assert made(job) == expected
+        assert facts(job.output) == facts(one.output)
+    texts = {item.text for split in ("train", "held_out") for item in read_documents(one.output, split)}
+    found = facts(one.output)
+    assert len(texts) == found["documents"] + found["held_out_documents"]
+    assert found["duplicates"] > 100
+
+
+def scans(folder: Path) -> dict[str, float]:
+    """The finished ones, and when they were written."""
+    return {path.parent.name: path.stat().st_mtime for path in folder.glob("*.scan/manifest.json")}
+
+
+def test_a_killed_engine_goes_on_with_what_is_missing(source: Path, home: Path, tmp_path: Path) -> None:
+    expected = made(job_of(tmp_path / "whole", source))
+    (home / "partitions").rename(tmp_path / "kept")
+    job = job_of(tmp_path / "killed", source, 2)
+    process = start(job)
+    while len(before := scans(job.work)) < 4:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert before.items() <= scans(job.work).items()
+    assert digest(run(job)) == expected
+
+
+@pytest.mark.long
+def test_twenty_kills_change_nothing(source: Path, home: Path, tmp_path: Path) -> None:
+    expected = made(job_of(tmp_path / "whole", source))
+    draw, kills, number = random.Random(1), 0, 0
+    while kills < 20:
+        (home / "partitions").rename(tmp_path / f"kept-{number}")
+        job = job_of(tmp_path / f"job-{number}", source, 2)
+        number += 1
+        while True:
+            process = start(job)
+            try:
+                output, _ = process.communicate(timeout=draw.uniform(1.0, 3.0))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                kills += 1
+                continue
+            assert process.returncode == 0, output
+            break
+        assert digest(job.output) == expected
+
+
+def test_a_second_corpus_at_the_same_time_is_the_same(source: Path, home: Path, tmp_path: Path) -> None:
+    jobs = [job_of(tmp_path / name, source, 2) for name in ("one", "two")]
+    processes = [start(job) for job in jobs]
+    for process in processes:
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, output
+    assert digest(jobs[0].output) == digest(jobs[1].output)
+
+
+def test_only_a_changed_partition_is_read_again(source: Path, home: Path, tmp_path: Path) -> None:
+    made(job_of(tmp_path / "one", source))
+    before = scans(home / "partitions")
+    assert len(before) > 10
+    with (source / "05.jsonl").open("a") as file:
+        file.write(json.dumps({"text": "one more"}) + "\n")
+    changed = made(job_of(tmp_path / "two", source))
+    assert len(scans(home / "partitions").keys() - before.keys()) == 1
+    (home / "partitions").rename(tmp_path / "kept")
+    assert made(job_of(tmp_path / "anew", source)) == changed
+
+
+def test_a_damaged_kept_partition_is_read_again(source: Path, home: Path, tmp_path: Path) -> None:
+    expected = made(job_of(tmp_path / "one", source))
+    for path in (home / "partitions").glob("*.scan/keys-00000.npy"):
+        path.write_bytes(b"damaged")
+    assert made(job_of(tmp_path / "two", source)) == expected
+
+
+def test_what_no_corpus_has_used_for_long_is_not_kept(source: Path, home: Path, tmp_path: Path) -> None:
+    made(job_of(tmp_path / "one", source))
+    unused = home / "partitions" / "0.scan"
+    shutil.copytree(next((home / "partitions").iterdir()), unused)
+    before = scans(home / "partitions")
+    os.utime(unused / "manifest.json", (0, 0))
+    made(job_of(tmp_path / "two", source))
+    assert scans(home / "partitions").keys() == before.keys() - {"0.scan"}
+
+
+def test_a_broken_file_is_skipped_and_counted_or_stops_the_engine(source: Path, home: Path, tmp_path: Path) -> None:
+    with (source / "03.jsonl").open("a") as file:
+        file.write('{"text": "cut o')
+    job = job_of(tmp_path / "skip", source, on_broken="skip")
+    work(job)
+    assert facts(job.output)["broken"] == 1
+    assert "03.jsonl, line 151" in (job.output / "record" / "broken.json").read_text()
+    with pytest.raises(StageError, match=r"03\.jsonl, line 151"):
+        work(job_of(tmp_path / "stop", source, 2))
+
+
+def refuse(item: str, report: Report) -> None:
+    raise StorageError(item, curable=True)
+
+
+def test_an_error_of_a_worker_is_the_round_s() -> None:
+    with workers(2) as pool, pytest.raises(StorageError) as error:
+        pool.run(refuse, ["no", "no"], [1, 1], lambda progress: None)
+    assert (error.value.message, error.value.curable) == ("no", True)
+
+
+def die(item: int, report: Report) -> None:
+    os._exit(9)
+
+
+def test_a_worker_that_dies_is_an_error_with_a_way_out() -> None:
+    with workers(2) as pool, pytest.raises(StageError, match=r"out of memory.*concurrency: 1"):
+        pool.run(die, [1, 2], [1, 1], lambda progress: None)
