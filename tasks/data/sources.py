@@ -284,8 +284,9 @@ def _read_warc(source: WarcSource, pieces: Sequence[Piece], broken: list[str] | 
         item, name = piece.file, ""
         with _skipping(source, broken), item.open() as file:
             try:
-                for name, text in read_warc(file, item.name.endswith(".gz"), source.main_content):
-                    _refuse_large(len(text), source.max_bytes(), f"{item.place}, record {name}")
+                most, compressed = source.max_bytes(), item.name.endswith(".gz")
+                for name, size, text in read_warc(file, compressed, most, source.main_content):
+                    _refuse_large(size, most, f"{item.place}, record {name}")
                     yield Raw(f"{item.name}#{name}", text, min(1.0, (before + file.tell()) / total))
             except (Truncated, OSError, EOFError) as error:
                 where = f"{item.place}, after record {name}" if name else item.place
