@@ -110,5 +110,3 @@ class Contamination:
 
 def _mapped(path: Path, kind: type[np.generic]) -> npt.NDArray[np.generic]:
     return np.memmap(path, kind, "r")
-
-
