@@ -17,6 +17,7 @@ from tasks.report.task import report
 from tasks.rows.task import decontaminate, prepare_rows
 from tasks.seeds import title_of
 from tasks.serve.task import serve
+from workflows.corpora import evaluated_names
 from workflows.post_training import BASE, repeated, steps
 from workflows.recipe import Recipe
 
@@ -28,9 +29,11 @@ def stage_titles(recipe: Recipe) -> list[str]:
 
 def _titles(recipe: Recipe) -> Iterator[str]:
     tuning = list(repeated(recipe.post_training, recipe.seeds))
+    first = evaluated_names(recipe)
+    yield from (_title(prepare_rows) for _ in first)
     if recipe.corpus:
         yield _title(prepare_corpus)
-    yield from _row_titles(recipe)
+    yield from _row_titles(recipe, first)
     yield from (_title(prepare_corpus) for _ in recipe.more_corpora)
     if recipe.tokenizer:
         yield _title(train_tokenizer)
@@ -62,12 +65,13 @@ def _titles(recipe: Recipe) -> Iterator[str]:
     yield _title(report)
 
 
-def _row_titles(recipe: Recipe) -> Iterator[str]:
-    """As `tuning.rows_of`: each set is prepared, then kept apart from the sets that an evaluation uses."""
+def _row_titles(recipe: Recipe, first: list[str]) -> Iterator[str]:
+    """As `tuning.rows_of`: each set is prepared, unless it was before the corpus, then kept apart from the sets that an
+    evaluation uses."""
     evaluated = recipe.evaluate.sets() if recipe.evaluate else []
     used = {*evaluated, *(step.spec.data for step in steps(recipe.post_training))}
     names = [name for name in recipe.data if name in used]
-    yield from (_title(prepare_rows) for _ in names)
+    yield from (_title(prepare_rows) for name in names if name not in first)
     yield from (_title(decontaminate) for name in names if any(other != name for other in evaluated))
 
 

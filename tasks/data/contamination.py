@@ -1,14 +1,14 @@
-"""Find texts of an evaluation in documents: by the 13 consecutive words that GPT-3 was decontaminated with (Brown et al.,
-"Language Models are Few-Shot Learners", 2020, appendix C).
+"""Find texts of an evaluation in documents by 13 consecutive words, as for GPT-3 (Brown et al., "Language Models are
+Few-Shot Learners", 2020, appendix C).
 
     digest = write_index(folder, items, size)    # once, before documents are read
     known = Contamination(folder)                # in each process; the index is mapped, not read
     known.find(text)                             # "sums, row 12", or None
 
-An item is a row of a set, or of a file; it has several texts, such as a question and its answers. A text is found by any
-13 of its words in a row. One of 8 to 12 words is found as a whole; shorter ones are not looked for, since they would be
-found everywhere, and are counted. N-grams in more than 10 different texts, such as an instruction that all prompts begin
-with, are left out unless the text has no other.
+An item is a row of a set, or of a file; it has several texts, such as a question and its answers. A text is found by
+any 13 of its words in a row. One of 8 to 12 words is found as a whole; shorter ones are not looked for, since they
+would be found everywhere, and are counted. N-grams in more than 10 different texts, such as an instruction that all
+prompts begin with, are left out unless the text has no other.
 
     ngrams-13.u64 …    sorted hashes, one file for each length
     items-13.u32 …     the first item with each

@@ -110,6 +110,20 @@ def first_jsonl_record(source: File, most: int) -> dict[str, Any]:
     raise StageError(f"{source.place}: has no JSON object; remove the file")
 
 
+def jsonl_records(source: File) -> Iterator[dict[str, Any]]:
+    """All records of a .jsonl(.gz|.zst) file. Raises StageError."""
+    with source.open() as file:
+        for number, line in _lines(Piece(source), file, int(LARGEST_MB * 1e6)):
+            yield _record(source.place, number, line)
+
+
+def parquet_records(source: File) -> Iterator[dict[str, Any]]:
+    """All rows of a Parquet file. Raises StageError."""
+    with _as_broken(source, "Parquet"), source.open() as opened, pq.ParquetFile(opened) as file:
+        for batch in file.iter_batches(batch_size=ROWS):
+            yield from batch.to_pylist()
+
+
 def _read_files(pieces: Sequence[Piece], most: int) -> Iterator[Raw]:
     total = sum(piece.size for piece in pieces) or 1
     done = 0

@@ -3,7 +3,7 @@ documents, merged corpora and pruned shards."""
 
 import images
 from infra.launch import Engine
-from tasks.artifacts import Corpus, TokenizedCorpus, Tokenizer
+from tasks.artifacts import Corpus, Rows, TokenizedCorpus, Tokenizer
 from tasks.data.spec import CorpusSpec, GatherSpec, ShardsSpec, TokenizerSpec
 from tasks.stage import run, stage
 
@@ -19,6 +19,13 @@ PRUNE = Engine("prune", "tasks.data.prune", version="1")
 def prepare_corpus(spec: CorpusSpec) -> Corpus:
     """Read a source, drop duplicates, and split it by content."""
     return run(CORPUS, Corpus, spec)
+
+
+@stage(CORPUS, image=images.DATA)
+def prepare_clean_corpus(spec: CorpusSpec, against: list[Rows]) -> Corpus:
+    """Prepare a corpus without the documents that contain a held-out row of one of some sets, as a step of its curation
+    says."""
+    return run(CORPUS, Corpus, spec, against=against)
 
 
 @stage(TOKENIZER, image=images.DATA)

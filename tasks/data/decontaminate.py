@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks.data.contamination import About, write_index
+from tasks.data.contamination import write_index
 from tasks.data.curate_spec import EVALUATE, CurateStep, DecontaminateStep
 from tasks.data.source_spec import JSONL_SUFFIXES, PARQUET_SUFFIXES
 from tasks.data.sources import jsonl_records, parquet_records
@@ -43,11 +43,10 @@ def _items(job: Job, step: DecontaminateStep) -> Iterator[tuple[str, list[str]]]
             sets = job.input_list("against")
             if not sets:
                 raise StageError("decontaminate: against: [evaluate] needs the evaluation's rows, which this run lacks")
-            for number, folder in enumerate(sets, start=1):
-                title = str(read_manifest(folder).spec.get("label") or f"set {number}")
+            for folder in sets:
                 with (folder / "held_out.jsonl").open(encoding="utf-8") as lines:
                     for row, line in enumerate(lines, start=1):
-                        yield f"{EVALUATE}, {title}, row {row}", list(texts_of(json.loads(line)))
+                        yield f"{_title(folder)}, held-out row {row}", list(texts_of(json.loads(line)))
             continue
         for file in step.files(place):
             if file.name.endswith(JSONL_SUFFIXES):
@@ -59,6 +58,15 @@ def _items(job: Job, step: DecontaminateStep) -> Iterator[tuple[str, list[str]]]
                     records = iter([opened.read().decode("utf-8", "replace")])
             for row, record in enumerate(records, start=1):
                 yield f"{file.name}, row {row}", list(texts_of(record))
+
+
+def _title(folder: Path) -> str:
+    """What a set of rows was made of."""
+    spec = read_manifest(folder).spec
+    made_of = spec.get("path") or spec.get("huggingface") or spec.get("function") or {}
+    if isinstance(made_of, str):
+        return made_of.rpartition("/")[2] or made_of
+    return str(made_of.get("name"))
 
 
 def texts_of(value: Any) -> Iterator[str]:
