@@ -166,7 +166,7 @@ def tune_champion(recipe: ContinuousRecipe, base: HFModel) -> str:
     known = generations(_name(recipe))
     corpora = [part(generation, "corpus") for generation in known if generation.accepted]
     corpus = gather(spec=GatherSpec(train=True), corpora=corpora, newest=part(known[-1], "corpus"))
-    sets = rows_of(recipe, corpus)
+    sets = rows_of(recipe, corpus, {})
     *_, model = tuned(recipe, base, sets)
     rows = [sets[name] for name in recipe.evaluate.sets()]
     reports = [

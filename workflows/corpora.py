@@ -1,13 +1,28 @@
-"""A corpus in a DAG: on a Flyte cluster with `partitions.machines`, pods read its partitions first, side by side.
+"""The corpora of a DAG, and the rows that they must not contain.
 
-They are nodes of the DAG and not an array node (flytekit's `map_task`), which would run past the checks of a stage and
-could not be placed by SkyPilot.
+On a Flyte cluster with `partitions.machines`, pods read a corpus' partitions first, side by side. They are nodes of the
+DAG and not an array node (flytekit's `map_task`), which would run past the checks of a stage.
 """
 
 from infra.pod import this_pod
-from tasks.artifacts import Corpus
+from tasks.artifacts import Corpus, Rows
+from tasks.data.curate_spec import against_evaluation
 from tasks.data.spec import CorpusSpec, ShareSpec
-from tasks.data.task import prepare_corpus, read_partitions
+from tasks.data.task import prepare_clean_corpus, prepare_corpus, read_partitions
+from workflows.recipe import Recipe
+from workflows.tuning import prepared
+
+
+def evaluated_names(recipe: Recipe) -> list[str]:
+    """The evaluated sets of rows, if a corpus is decontaminated against them."""
+    corpora = [recipe.corpus, *recipe.more_corpora]
+    needed = any(corpus and against_evaluation(corpus.curate) for corpus in corpora)
+    return recipe.evaluate.sets() if recipe.evaluate and needed else []
+
+
+def evaluated_first(recipe: Recipe) -> dict[str, Rows]:
+    """These sets, prepared before the corpora."""
+    return prepared(recipe, None, evaluated_names(recipe))
 
 
 def shares(spec: CorpusSpec) -> list[ShareSpec]:
@@ -18,11 +33,16 @@ def shares(spec: CorpusSpec) -> list[ShareSpec]:
     return [ShareSpec(corpus=spec, number=number, machines=machines, pod=spec.pod) for number in range(machines)]
 
 
-def prepared(spec: CorpusSpec) -> Corpus:
-    """The corpus, after the pods that read its partitions, if any."""
+def corpus_of(spec: CorpusSpec, evaluated: dict[str, Rows]) -> Corpus:
+    """A corpus, after the pods that read its partitions, if any; without the evaluated rows if its curation says so."""
     found = spec.as_found()
-    read = [read_partitions(spec=share) for share in shares(found)]
-    corpus: Corpus = prepare_corpus(spec=found)
+    against = list(evaluated.values()) if against_evaluation(spec.curate) else []
+    read = [read_partitions(spec=share, against=against) for share in shares(found)]
+    corpus: Corpus = (
+        prepare_clean_corpus(spec=found, against=against)
+        if against_evaluation(spec.curate)
+        else prepare_corpus(spec=found)
+    )
     for share in read:
         share >> corpus  # type: ignore[operator]  # promises, while a DAG is compiled
     return corpus

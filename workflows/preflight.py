@@ -11,6 +11,8 @@ from infra.placement.storage import is_bucket, storage_of
 from infra.progress import say
 from infra.tracking.redact import HIDDEN, redact_text
 from tasks.convert.spec import unexportable
+from tasks.data.curate_spec import EVALUATE, against_evaluation
+from tasks.data.spec import CorpusSpec
 from tasks.dpo.spec import DPOSpec
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.evaluate.task_files import is_file_name
@@ -204,6 +206,29 @@ def _text(context: RunContext) -> list[Problem]:
     return [
         Problem(path, "on", "needs corpus (the text that it reads); add `corpus:` or leave it out") for path in readers
     ]
+
+
+def _decontamination(context: RunContext) -> list[Problem]:
+    """What a corpus is decontaminated against can be prepared before it."""
+    found = []
+    evaluated = context.specs["evaluate"].sets() if "evaluate" in context else []
+    of_documents = [
+        name for name, rows in context.specs.get("data", {}).items() if name in evaluated and rows.documents
+    ]
+    corpora = {path: spec for path, spec in context.stages().items() if isinstance(spec, CorpusSpec)}
+    for path, spec in corpora.items():
+        for number, step in enumerate(spec.curate):
+            if not against_evaluation([step]):
+                continue
+            field = f"{path}.curate.{number}.decontaminate.against"
+            if not evaluated:
+                allowed = "files with the items; or add `evaluate:` with `data:` (lm-eval's tasks have no rows here)"
+                found.append(Problem(field, EVALUATE, allowed))
+            found += [
+                Problem(field, EVALUATE, f"files: data.{name} is made of the corpus itself (`documents: true`)")
+                for name in of_documents
+            ]
+    return found
 
 
 def _best(context: RunContext) -> list[Problem]:
@@ -496,6 +521,7 @@ CHECKS: list[Callable[[RunContext], list[Problem]]] = [
     problems_of_rows,
     problems_of_rewards,
     _text,
+    _decontamination,
     _best,
     _data_sets,
     _vocabulary,

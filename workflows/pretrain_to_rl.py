@@ -22,7 +22,7 @@ from tasks.publish.task import publish
 from tasks.report.spec import ReportSpec
 from tasks.report.task import report
 from tasks.serve.task import serve
-from workflows.corpora import prepared
+from workflows.corpora import corpus_of, evaluated_first
 from workflows.dynamic_part import dag_part
 from workflows.recipe import Recipe
 from workflows.stage_titles import stage_titles
@@ -37,11 +37,12 @@ def dag(recipe: Recipe) -> Report:
     models: list[HFModel] = []
     reports: list[EvalReport] = []
 
+    ready = evaluated_first(recipe)
     if recipe.corpus:
-        sources["corpus"] = corpus = prepared(recipe.corpus)
-    rows = rows_of(recipe, corpus)  # so that invalid rows are found before training
+        sources["corpus"] = corpus = corpus_of(recipe.corpus, ready)
+    rows = rows_of(recipe, corpus, ready)  # so that invalid rows are found before training
     results: dict[str, Artifact] = {f"rows_{number}": prepared for number, prepared in enumerate(rows.values(), 1)}
-    more_corpora = [prepared(spec) for spec in recipe.more_corpora]
+    more_corpora = [corpus_of(spec, ready) for spec in recipe.more_corpora]
     sources |= {f"corpus_{number}": other for number, other in enumerate(more_corpora, 2)}
     if recipe.tokenizer:
         sources["tokenizer"] = tokenizer = train_tokenizer(spec=recipe.tokenizer.as_found(), corpus=corpus)

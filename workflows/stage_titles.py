@@ -18,7 +18,7 @@ from tasks.report.task import report
 from tasks.rows.task import decontaminate, prepare_rows
 from tasks.seeds import title_of
 from tasks.serve.task import serve
-from workflows.corpora import shares
+from workflows.corpora import evaluated_names, shares
 from workflows.post_training import BASE, repeated, steps
 from workflows.recipe import Recipe
 
@@ -30,9 +30,11 @@ def stage_titles(recipe: Recipe) -> list[str]:
 
 def _titles(recipe: Recipe) -> Iterator[str]:
     tuning = list(repeated(recipe.post_training, recipe.seeds))
+    first = evaluated_names(recipe)
+    yield from (_title(prepare_rows) for _ in first)
     if recipe.corpus:
         yield from _corpus_titles(recipe.corpus)
-    yield from _row_titles(recipe)
+    yield from _row_titles(recipe, first)
     for spec in recipe.more_corpora:
         yield from _corpus_titles(spec)
     if recipe.tokenizer:
@@ -66,17 +68,18 @@ def _titles(recipe: Recipe) -> Iterator[str]:
 
 
 def _corpus_titles(spec: CorpusSpec) -> Iterator[str]:
-    """As `corpora.prepared`."""
+    """As `corpora.corpus_of`."""
     yield from (_title(read_partitions) for _ in shares(spec))
     yield _title(prepare_corpus)
 
 
-def _row_titles(recipe: Recipe) -> Iterator[str]:
-    """As `tuning.rows_of`: each set is prepared, then kept apart from the sets that an evaluation uses."""
+def _row_titles(recipe: Recipe, first: list[str]) -> Iterator[str]:
+    """As `tuning.rows_of`: each set is prepared, unless it was before the corpus, then kept apart from the sets that an
+    evaluation uses."""
     evaluated = recipe.evaluate.sets() if recipe.evaluate else []
     used = {*evaluated, *(step.spec.data for step in steps(recipe.post_training))}
     names = [name for name in recipe.data if name in used]
-    yield from (_title(prepare_rows) for _ in names)
+    yield from (_title(prepare_rows) for name in names if name not in first)
     yield from (_title(decontaminate) for name in names if any(other != name for other in evaluated))
 
 

@@ -14,11 +14,12 @@ from workflows.recipe import Recipe
 TASKS: dict[str, Callable[..., HFModel]] = {"sft": sft, "dpo": dpo, "grpo": grpo}
 
 
-def rows_of(recipe: Recipe, corpus: Corpus | None) -> dict[str, Rows]:
-    """The sets of rows that the stages use, by name, each without the held-out rows of the evaluated ones."""
+def rows_of(recipe: Recipe, corpus: Corpus | None, ready: dict[str, Rows]) -> dict[str, Rows]:
+    """The sets of rows that the stages use, by name, each without the held-out rows of the evaluated ones. `ready`:
+    those that were prepared before the corpus."""
     trained = {step.spec.data for step in steps(recipe.post_training)}
     evaluated = recipe.evaluate.sets() if recipe.evaluate else []
-    found = prepared(recipe, corpus, {*trained, *evaluated})
+    found = ready | prepared(recipe, corpus, {*trained, *evaluated} - ready.keys())
     return {
         name: _decontaminated(rows, [found[other] for other in evaluated if other != name])
         for name, rows in found.items()

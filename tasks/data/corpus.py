@@ -44,6 +44,7 @@ from infra.versions import package_versions
 from tasks.data.assemble import assemble
 from tasks.data.curate_spec import around_near_duplicates, step_names
 from tasks.data.curation_tally import Tally
+from tasks.data.decontaminate import with_indexes
 from tasks.data.exact_duplicates import DropsItem, Places, exact_drops, find_drops, hash_ranges
 from tasks.data.kept_scans import KeptScans
 from tasks.data.near_duplicates import near_drops, near_items
@@ -74,6 +75,7 @@ def work(job: Job) -> None:
     if problems := spec.problems():
         raise StageError("\n".join(map(str, problems)))
     machine = this_node(placed_nodes(spec.partitions.machines))
+    spec = spec.model_copy(update={"curate": with_indexes(job, spec.curate)})
     if machine.nodes == 1:  # others may be at work
         for left in (*job.work.rglob("*.partial"), *(job.directory / SCANS).glob("*.partial")):  # by a killed engine
             remove(left)
@@ -112,6 +114,7 @@ def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: "Rounds") ->
             source=part.source,
             duplicates=duplicates,
             near_duplicates=near_duplicates,
+            scans=scans,
             near=names[len(before)] if near else None,
             steps=after,
             names=names[len(names) - len(after) :],

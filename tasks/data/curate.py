@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.data.curate_spec import CurateStep, LanguageStep, PiiStep, QualityStep, step_names
+from tasks.data.contamination import Contamination
+from tasks.data.curate_spec import CurateStep, DecontaminateStep, LanguageStep, PiiStep, QualityStep, step_names
 from tasks.data.curation_tally import Tally
 from tasks.data.documents import Document, document
 from tasks.functions import Function
@@ -24,6 +25,7 @@ MASKED_IP = "22.214.171.124"
 @dataclass(frozen=True)
 class Dropped:
     reason: str
+    what: str = ""  # it was dropped for: shown with the sample, not counted apart
 
 
 # the text to keep, changed or not
@@ -49,7 +51,7 @@ class Curation:
             if isinstance(found, str) and not found.strip():
                 found = Dropped("nothing is left")
             if isinstance(found, Dropped):
-                count.drop(item, size, found.reason)
+                count.drop(item, size, found.reason, found.what)
                 return None
             if found != item.text:
                 count.changed += 1
@@ -65,7 +67,9 @@ def _rule(step: CurateStep, folder: Path) -> Rule:
         return _quality(step.quality)
     if step.pii:
         return _pii(step.pii)
-    assert step.function  # CurateStep.problems
+    if step.decontaminate:
+        return _decontaminate(step.decontaminate)
+    assert step.function  # CurateStep.problems, and near duplicates are no rule for one document
     return _function(step.function, folder)
 
 
@@ -123,6 +127,17 @@ def _pii(step: PiiStep) -> Rule:
         ip_replacement=MASKED_IP,
     )
     return lambda item: str(formatter.format(item.text))
+
+
+def _decontaminate(step: DecontaminateStep) -> Rule:
+    assert step.index  # with_indexes
+    known = Contamination(Path(step.index))
+
+    def rule(item: Document) -> str | Dropped:
+        found = known.find(item.text)
+        return Dropped(found.partition(",")[0], f"has a text of {found}") if found else item.text
+
+    return rule
 
 
 def _function(function: Function, folder: Path) -> Rule:

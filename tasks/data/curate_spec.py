@@ -7,15 +7,22 @@ curate:
   - pii: {emails: mask, ips: mask}
   - function: filters.py:keep
   - near_duplicates: {threshold: 0.8}
+  - decontaminate: {against: [evaluate], ngram: 13}
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, Self
 
 from pydantic import Field
 
+from infra.placement.address import File
+from tasks.data.source_spec import JSONL_SUFFIXES, PARQUET_SUFFIXES, FilesSource
 from tasks.functions import Function
-from tasks.spec import Problem, Spec
+from tasks.spec import PathText, Problem, Spec
+
+EVALUATE = "evaluate"  # in place of a path
+ITEM_SUFFIXES = (*JSONL_SUFFIXES, *PARQUET_SUFFIXES, ".txt", ".md")
 
 # ISO 639-1 codes of the languages that lingua identifies
 _CODES = (
@@ -72,8 +79,58 @@ class NearDuplicatesStep(Spec):
     )
 
 
+class DecontaminateStep(Spec):
+    """Drop documents that contain texts of an evaluation."""
+
+    against: list[PathText] = Field(
+        min_length=1,
+        max_length=100,
+        description="`evaluate`, the held-out rows of the sets that the recipe's evaluators name under `data`; or "
+        "files (.jsonl, .jsonl.gz, .jsonl.zst, .parquet: each row is an item; .txt, .md: each file is one), a folder "
+        "or a glob of them, local or at an address",
+    )
+    ngram: int = Field(
+        13,
+        ge=5,
+        le=50,
+        description="words in a row that a document must have in common with an item; an item of fewer words, but 8, "
+        "is found as a whole",
+    )
+    state: str | None = Field(
+        None, description="state of the files at the start of the run; filled in by Baton, see `as_found`"
+    )
+    index: str | None = Field(
+        None, description="folder of the index; filled in by Baton", json_schema_extra={"identity": False}
+    )
+
+    def files(self, place: str) -> list[File]:
+        """The files of an item of `against`, in order. Raises StorageError."""
+        return _ItemFiles(path=place).files()
+
+    def places(self) -> list[str]:
+        """What `against` names beside the recipe's evaluation."""
+        return [place for place in self.against if place != EVALUATE]
+
+    def missing(self) -> list[Problem]:
+        """What the files lack on this machine, from a cheap check."""
+        return [
+            replace(problem, path=f"against.{self.against.index(place)}")
+            for place in self.places()
+            for problem in _ItemFiles(path=place).missing()
+        ]
+
+    def as_found(self) -> Self:
+        """A copy with the files' state. Raises StorageError."""
+        states = [_ItemFiles(path=place).state() for place in self.places()]
+        return self.model_copy(update={"state": "; ".join(states) or None})
+
+
+class _ItemFiles(FilesSource):
+    suffixes = ITEM_SUFFIXES  # type: ignore[assignment]  # a ClassVar, narrowed in the base class
+
+
 class CurateStep(Spec):
-    """One step: exactly one of `language`, `quality`, `pii`, `function` and `near_duplicates`."""
+    """One step: exactly one of `language`, `quality`, `pii`, `function`, `near_duplicates` and `decontaminate`."""
 
     language: LanguageStep | None = Field(None, description="Keep documents in some languages")
     quality: QualityStep | None = Field(None, description="Rules of Gopher, C4 and FineWeb")
@@ -86,6 +143,7 @@ class CurateStep(Spec):
     near_duplicates: NearDuplicatesStep | None = Field(
         None, description="Drop documents that are similar to an earlier one; at most once in the list"
     )
+    decontaminate: DecontaminateStep | None = Field(None, description="Drop documents with texts of an evaluation")
     at_most_dropped: float = Field(
         1.0,
         gt=0,
@@ -108,11 +166,15 @@ class CurateStep(Spec):
         return [problem.under(self.kind) for problem in part.problems()]
 
     def missing(self) -> list[Problem]:
-        """What its function lacks."""
-        return self.function.problems() if self.function else []
+        """What its function or its files lack."""
+        if self.function:
+            return [problem.under("function") for problem in self.function.problems()]
+        return (
+            [problem.under("decontaminate") for problem in self.decontaminate.missing()] if self.decontaminate else []
+        )
 
 
-KINDS = ("language", "quality", "pii", "function", "near_duplicates")
+KINDS = ("language", "quality", "pii", "function", "near_duplicates", "decontaminate")
 
 
 def order_problems(steps: list[CurateStep]) -> list[Problem]:
@@ -128,6 +190,11 @@ def order_problems(steps: list[CurateStep]) -> list[Problem]:
             allowed = f"before near_duplicates, since it changes documents ({why}); later steps can only drop them"
             found.append(Problem(f"{number}.{changes}", "after near_duplicates", allowed))
     return found
+
+
+def against_evaluation(steps: Sequence[CurateStep]) -> bool:
+    """Whether the steps need the rows of the recipe's evaluation."""
+    return any(step.decontaminate and EVALUATE in step.decontaminate.against for step in steps)
 
 
 def around_near_duplicates(

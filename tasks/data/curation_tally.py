@@ -19,6 +19,7 @@ class Sample(BaseModel):
     source: str
     id: str
     text: str  # its first characters
+    what: str = ""  # it was dropped for: "near duplicate of pages.jsonl#17", "has a text of sums, row 12"
 
 
 class Count(BaseModel):
@@ -32,13 +33,13 @@ class Count(BaseModel):
     reasons: dict[str, int] = {}
     samples: dict[str, list[Sample]] = {}  # by reason
 
-    def drop(self, item: Document, size: int, reason: str) -> None:
+    def drop(self, item: Document, size: int, reason: str, what: str = "") -> None:
         self.dropped += 1
         self.dropped_bytes += size
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
         shown = self.samples.setdefault(reason, [])
         if len(shown) < SAMPLES:
-            shown.append(Sample(source=item.source, id=item.id, text=item.text[:SAMPLE_CHARACTERS]))
+            shown.append(Sample(source=item.source, id=item.id, text=item.text[:SAMPLE_CHARACTERS], what=what))
 
     def add(self, other: "Count") -> None:
         """Add the count of documents that come later."""

@@ -117,6 +117,17 @@ def read_table(group: RowGroup) -> pa.Table:
         return file.read_row_group(group.index, use_threads=False)
 
 
+def source_at(corpus_dir: Path, split: Split, row: int) -> str:
+    """Where a row of a split was found."""
+    for group in row_groups(corpus_dir, split):
+        with pq.ParquetFile(group.path) as file:
+            rows = file.metadata.row_group(group.index).num_rows
+            if row < rows:
+                return str(file.read_row_group(group.index, columns=["source"])["source"][row])
+            row -= rows
+    raise IndexError(f"{corpus_dir}, {split}: no such row")
+
+
 def documents_in(table: pa.Table) -> list[Document]:
     return [Document(*row) for row in zip(*(table[name].to_pylist() for name in _SCHEMA.names), strict=True)]
 

@@ -8,6 +8,7 @@ Facts: `partitions`, and their `documents` after curation and without copies wit
 
 from infra.durable import write_json
 from tasks.data.corpus import SCANS, Rounds, scan_items
+from tasks.data.decontaminate import with_indexes
 from tasks.data.partitions import partitions
 from tasks.data.rounds import cores, dealt, workers
 from tasks.data.scan import Scanned, scan
@@ -18,7 +19,7 @@ from tasks.manifest import remove
 
 def work(job: Job) -> None:
     share = job.spec(ShareSpec)
-    spec = share.corpus
+    spec = share.corpus.model_copy(update={"curate": with_indexes(job, share.corpus.curate)})
     job.empty_output()
     plan = [
         part for name, source in spec.by_name().items() for part in partitions(name, source, spec.partitions.target())

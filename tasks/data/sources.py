@@ -110,6 +110,20 @@ def first_jsonl_record(source: File, most: int) -> dict[str, Any]:
     raise StageError(f"{source.place}: has no JSON object; remove the file")
 
 
+def jsonl_records(source: File) -> Iterator[dict[str, Any]]:
+    """All records of a .jsonl(.gz|.zst) file. Raises StageError."""
+    with source.open() as file:
+        for number, line in _lines(Piece(source), file, int(LARGEST_MB * 1e6)):
+            yield _record(source.place, number, line)
+
+
+def parquet_records(source: File) -> Iterator[dict[str, Any]]:
+    """All rows of a Parquet file. Raises StageError."""
+    with _as_broken(source, "Parquet"), source.open() as opened, pq.ParquetFile(opened) as file:
+        for batch in file.iter_batches(batch_size=ROWS):
+            yield from batch.to_pylist()
+
+
 def _read_files(pieces: Sequence[Piece], most: int) -> Iterator[Raw]:
     total = sum(piece.size for piece in pieces) or 1
     done = 0
@@ -284,8 +298,9 @@ def _read_warc(source: WarcSource, pieces: Sequence[Piece], broken: list[str] | 
         item, name = piece.file, ""
         with _skipping(source, broken), item.open() as file:
             try:
-                for name, text in read_warc(file, item.name.endswith(".gz"), source.main_content):
-                    _refuse_large(len(text), source.max_bytes(), f"{item.place}, record {name}")
+                most, compressed = source.max_bytes(), item.name.endswith(".gz")
+                for name, size, text in read_warc(file, compressed, most, source.main_content):
+                    _refuse_large(size, most, f"{item.place}, record {name}")
                     yield Raw(f"{item.name}#{name}", text, min(1.0, (before + file.tell()) / total))
             except (Truncated, OSError, EOFError) as error:
                 where = f"{item.place}, after record {name}" if name else item.place

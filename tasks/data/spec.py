@@ -124,7 +124,7 @@ class CorpusSpec(StageSpec):
         """What the sources lack on this machine, from a cheap check."""
         found = [problem.under(path) for path, source in self.by_path().items() for problem in source.missing()]
         for number, step in enumerate(self.curate):
-            found += [problem.under(f"curate.{number}.function") for problem in step.missing()]
+            found += [problem.under(f"curate.{number}") for problem in step.missing()]
         return found
 
     def as_found(self, *, ask_hub: bool = False) -> "CorpusSpec":

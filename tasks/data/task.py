@@ -4,7 +4,7 @@ documents, merged corpora and pruned shards."""
 import images
 from infra.launch import Engine
 from infra.torchrun_env import placed_nodes
-from tasks.artifacts import Corpus, ReadPartitions, TokenizedCorpus, Tokenizer
+from tasks.artifacts import Corpus, ReadPartitions, Rows, TokenizedCorpus, Tokenizer
 from tasks.data.spec import CorpusSpec, GatherSpec, ShardsSpec, ShareSpec, TokenizerSpec
 from tasks.stage import run, stage
 
@@ -18,15 +18,22 @@ PRUNE = Engine("prune", "tasks.data.prune", version="1")
 
 
 @stage(READ, image=images.DATA)
-def read_partitions(spec: ShareSpec) -> ReadPartitions:
-    """Read and curate a share of a corpus' partitions, for `prepare_corpus` in another pod."""
-    return run(READ, ReadPartitions, spec)
+def read_partitions(spec: ShareSpec, against: list[Rows]) -> ReadPartitions:
+    """Read and curate a share of a corpus' partitions, for the corpus' own stage in another pod."""
+    return run(READ, ReadPartitions, spec, against=against)
 
 
 @stage(CORPUS, image=images.DATA)
 def prepare_corpus(spec: CorpusSpec) -> Corpus:
     """Read a source, drop duplicates, and split it by content."""
     return run(CORPUS, Corpus, spec, nodes=placed_nodes(spec.partitions.machines))
+
+
+@stage(CORPUS, image=images.DATA)
+def prepare_clean_corpus(spec: CorpusSpec, against: list[Rows]) -> Corpus:
+    """Prepare a corpus without the documents that contain a held-out row of one of some sets, as a step of its curation
+    says."""
+    return run(CORPUS, Corpus, spec, nodes=placed_nodes(spec.partitions.machines), against=against)
 
 
 @stage(TOKENIZER, image=images.DATA)

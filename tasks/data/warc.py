@@ -15,42 +15,54 @@ from resiliparse.parse.encoding import bytes_to_str, detect_encoding
 from resiliparse.parse.html import HTMLTree
 
 HTML = ("text/html", "application/xhtml+xml")
+PLAIN = "text/plain"
 
 
 class Truncated(Exception):
     """A file ends within a record."""
 
 
-def read_warc(file: IO[bytes], compressed: bool, main_content: bool) -> Iterator[tuple[str, bytes]]:
-    """The documents, each with its WARC-Record-ID and address. Raises Truncated, OSError (not a WARC file, damaged),
-    EOFError (a compressed file that is truncated)."""
+def read_warc(file: IO[bytes], compressed: bool, most: int, main_content: bool) -> Iterator[tuple[str, int, bytes]]:
+    """The documents: their WARC-Record-ID and address, the size of their record, and their text, which is not read of
+    a record of more than `most` bytes. Raises Truncated, OSError (not a WARC file, damaged), EOFError (a compressed
+    file that is truncated)."""
     # decompressed here: FastWARC takes the end of a truncated member for the end of the file
     stream = gzip.GzipFile(fileobj=file) if compressed else file
     kinds = WarcRecordType.conversion | WarcRecordType.response
     for record in ArchiveIterator(stream, record_types=kinds, parse_http=False, fsspec_args=False):
-        size = record.headers.get("Content-Length")
-        record.freeze()
-        if size is None or record.content_length < int(size):
-            raise Truncated(f"record {record.record_id} has {record.content_length} of {size} bytes")
-        text = _text(record, main_content)
-        if text is not None:
+        said = record.headers.get("Content-Length")
+        size = record.content_length
+        if large := size > most:
+            record.parse_http()  # reads the head alone
+            size = record.content_length
+            held = record.consume()
+        else:
+            record.freeze()
+            held = record.content_length
+            record.parse_http(auto_decode="all")
+        if said is None or held < size:
+            raise Truncated(f"record {record.record_id} has {held} of {size if said else 'unknown'} bytes")
+        if _is_document(record):
             name = (record.record_id or "").strip("<>").removeprefix("urn:uuid:")
-            yield f"{name} {record.headers.get('WARC-Target-URI', '')}".rstrip(), text
+            text = b"" if large else _text(record, main_content)
+            yield f"{name} {record.headers.get('WARC-Target-URI', '')}".rstrip(), size, text
 
 
-def _text(record: WarcRecord, main_content: bool) -> bytes | None:
+def _is_document(record: WarcRecord) -> bool:
     if record.record_type == WarcRecordType.conversion:
-        return bytes(record.reader.read())
-    record.parse_http(auto_decode="all")
-    if not record.http_headers or record.http_headers.status_code != 200:
-        return None
-    kind = record.http_content_type
-    if kind not in HTML and kind != "text/plain":
-        return None
-    content = record.reader.read()
-    encoding = record.http_charset or detect_encoding(content, from_html_meta=kind in HTML)
-    if kind == "text/plain":
-        text = bytes_to_str(content, encoding)
-    else:
-        text = extract_plain_text(HTMLTree.parse_from_bytes(content, encoding), main_content=main_content)
-    return text.encode("utf-8", "surrogatepass")
+        return True
+    head = record.http_headers
+    return bool(head) and head.status_code == 200 and record.http_content_type in (*HTML, PLAIN)
+
+
+def _text(record: WarcRecord, main_content: bool) -> bytes:
+    """In UTF-8, or as it is in a WET file."""
+    content = bytes(record.reader.read())
+    if record.record_type == WarcRecordType.conversion:
+        return content
+    is_html = record.http_content_type in HTML
+    encoding = record.http_charset or detect_encoding(content, from_html_meta=is_html) or "utf-8"
+    if not is_html:
+        return bytes_to_str(content, encoding).encode("utf-8", "surrogatepass")
+    tree = HTMLTree.parse_from_bytes(content, encoding)
+    return extract_plain_text(tree, main_content=main_content).encode("utf-8", "surrogatepass")

@@ -17,13 +17,23 @@ import pyarrow.compute as pc
 from pydantic import BaseModel
 
 from tasks.data.curate_spec import CurateStep
-from tasks.data.curation_tally import Count, Tally
-from tasks.data.documents import SPLITS, Split, SplitWriter, documents_in, read_table, row_groups, split_files
+from tasks.data.curation_tally import SAMPLES, Count, Tally
+from tasks.data.documents import (
+    SPLITS,
+    Split,
+    SplitWriter,
+    documents_in,
+    read_table,
+    row_groups,
+    source_at,
+    split_files,
+)
 from tasks.data.exact_duplicates import Places, drops_of
 from tasks.data.rounds import Report, put
 from tasks.data.scan import Scanned, Size, curation_of
 
 WRITTEN = "written.json"
+REASON = "near duplicate"
 
 Mask = npt.NDArray[np.bool_]
 
@@ -50,6 +60,7 @@ class WriteItem:
     source: str | None
     duplicates: Sequence[Path]  # drops of all partitions
     near_duplicates: Sequence[Path]
+    scans: Sequence[Path]  # of all partitions: a sample names what it is similar to
     near: str | None  # the name of the step that finds near duplicates
     steps: Sequence[CurateStep]  # after it; they only drop documents
     names: Sequence[str]  # of these steps
@@ -71,12 +82,16 @@ def write(item: WriteItem, report: Report) -> None:
 def _write(item: WriteItem, folder: Path, report: Report) -> Written:
     scanned, held_out = Scanned.read(item.scan), np.load(item.scan / "held_out.npy")
     copies = _mask(len(held_out), drops_of(item.number, item.duplicates))
-    similar = _mask(len(held_out), drops_of(item.number, item.near_duplicates)) & ~copies
+    drops = drops_of(item.number, item.near_duplicates)
+    similar = _mask(len(held_out), drops) & ~copies
+    earlier = np.zeros(len(held_out), np.uint64)  # what each is similar to
+    earlier[drops[:, 0].astype(np.int64)] = drops[:, 1]
     written = Written(duplicates=int(copies.sum()), tally=Tally(), splits={})
     for number, split in enumerate(SPLITS):
         rows = held_out == (split == "held_out")
         if item.steps or item.near or copies[rows].any():
-            written.splits[split] = _filter(item, folder, split, copies[rows], similar[rows], written.tally)
+            of_split = (copies[rows], similar[rows], earlier[rows])
+            written.splits[split] = _filter(item, folder, split, *of_split, written.tally)
         else:
             written.splits[split] = scanned.splits[split]
             for path in split_files(item.scan, split):
@@ -91,7 +106,9 @@ def _mask(rows: int, drops: Places) -> Mask:
     return mask
 
 
-def _filter(item: WriteItem, folder: Path, split: Split, copies: Mask, similar: Mask, tally: Tally) -> Size:
+def _filter(
+    item: WriteItem, folder: Path, split: Split, copies: Mask, similar: Mask, earlier: Places, tally: Tally
+) -> Size:
     """Write a split's documents that are neither copies nor similar to others and pass the last steps."""
     curation = curation_of(item.steps, item.functions, item.names)
     writer = SplitWriter(folder, split)
@@ -101,7 +118,8 @@ def _filter(item: WriteItem, folder: Path, split: Split, copies: Mask, similar: 
         here = slice(start, start + len(table))
         start += len(table)
         if item.near:
-            _count_similar(tally.of(item.near, item.source), table, copies[here], similar[here])
+            count = tally.of(item.near, item.source)
+            _count_similar(count, table, copies[here], similar[here], earlier[here], item.scans)
         kept = ~(copies[here] | similar[here])
         if item.steps:
             documents = documents_in(table.filter(pa.array(kept)))
@@ -111,8 +129,20 @@ def _filter(item: WriteItem, folder: Path, split: Split, copies: Mask, similar: 
     return Size(documents=writer.documents, bytes=writer.bytes)
 
 
-def _count_similar(count: Count, table: pa.Table, copies: Mask, similar: Mask) -> None:
+def _count_similar(
+    count: Count, table: pa.Table, copies: Mask, similar: Mask, earlier: Places, scans: Sequence[Path]
+) -> None:
     count.documents += int((~copies).sum())
     count.bytes += int(pc.binary_length(table["text"]).to_numpy()[~copies].sum())
-    for document in documents_in(table.filter(pa.array(similar))):
-        count.drop(document, len(document.text.encode()), "near duplicate")
+    for document, place in zip(documents_in(table.filter(pa.array(similar))), earlier[similar].tolist(), strict=True):
+        is_sample = len(count.samples.get(REASON, [])) < SAMPLES
+        what = f"{REASON} of {_source_at(scans, place)}" if is_sample else ""
+        count.drop(document, len(document.text.encode()), REASON, what)
+
+
+def _source_at(scans: Sequence[Path], place: int) -> str:
+    """Where the document at `partition << 32 | row` was found."""
+    scan, row = scans[place >> 32], place & 0xFFFFFFFF
+    held_out = np.load(scan / "held_out.npy", mmap_mode="r")
+    split: Split = "held_out" if held_out[row] else "train"
+    return source_at(scan, split, int((held_out[:row] == held_out[row]).sum()))

@@ -1,12 +1,15 @@
-"""Documents from WARC and WET files, and what happens to damaged ones."""
+"""Documents from WARC, WET and Arrow files, and what happens to damaged ones."""
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from tasks.data.source_spec import WarcSource
+from tasks.data.source_spec import ArrowSource, WarcSource
 from tasks.data.sources import BrokenFile, read_source
+from tasks.job import StageError
 
 PAGE = """<html><head><title>Cities</title></head><body><nav>Home About</nav><article><h1>Köln</h1>
 <p>Köln liegt am Rhein und ist sehr alt.</p></article><footer>Imprint</footer></body></html>"""
@@ -79,6 +82,40 @@ def test_a_truncated_file_is_broken(tmp_path: Path, name: str, missing: int) -> 
     assert len(found(path, broken, on_broken="skip")) > 100
     (why,) = broken
     assert str(path) in why
+
+
+def test_a_page_that_ends_in_its_head_is_broken(tmp_path: Path) -> None:
+    path = write(tmp_path / "crawl.warc", record("response", 1, response(PAGE.encode(), "text/html")))
+    path.write_bytes(path.read_bytes().partition(b"Content-Type: text/html")[0])
+    with pytest.raises(BrokenFile, match="0001"):
+        found(path)
+
+
+def test_a_large_page_is_refused_and_a_large_film_passed_over(tmp_path: Path) -> None:
+    film = record("response", 1, response(bytes(9_000), "video/mp4"))
+    page = record("response", 2, response(PAGE.encode() * 40, "text/html"))
+    assert found(write(tmp_path / "film.warc", film), max_document_mb=0.005) == {}
+    with pytest.raises(StageError, match=r"record 0002 .*larger than max_document_mb = 0.005"):
+        found(write(tmp_path / "page.warc.gz", film, page), max_document_mb=0.005)
+
+
+@pytest.mark.parametrize("options", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_arrow_files_and_streams(tmp_path: Path, options: Callable[..., pa.RecordBatchStreamWriter]) -> None:
+    table = pa.table({"body": ["one", None, "drei"], "n": [1, 2, 3]})
+    with options(str(tmp_path / "x.arrow"), table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    source = ArrowSource(path=str(tmp_path), text_field="body")
+    assert source.missing() == []
+    assert {raw.source: raw.text for raw in read_source(source)} == {
+        "x.arrow#0": b"one",
+        "x.arrow#1": b"",
+        "x.arrow#2": b"drei",
+    }
+    (problem,) = ArrowSource(path=str(tmp_path)).missing()
+    assert problem.path == "text_field"
+    (tmp_path / "x.arrow").write_bytes((tmp_path / "x.arrow").read_bytes()[:-200])
+    with pytest.raises(BrokenFile, match=r"x\.arrow: not readable as Arrow"):
+        list(read_source(source))
 
 
 def test_another_format_is_broken(tmp_path: Path) -> None:

@@ -1,0 +1,112 @@
+"""Find texts of an evaluation in documents by 13 consecutive words, as for GPT-3 (Brown et al., "Language Models are
+Few-Shot Learners", 2020, appendix C).
+
+    digest = write_index(folder, items, size)    # once, before documents are read
+    known = Contamination(folder)                # in each process; the index is mapped, not read
+    known.find(text)                             # "sums, row 12", or None
+
+An item is a row of a set, or of a file; it has several texts, such as a question and its answers. A text is found by
+any 13 of its words in a row. One of 8 to 12 words is found as a whole; shorter ones are not looked for, since they
+would be found everywhere, and are counted. N-grams in more than 10 different texts, such as an instruction that all
+prompts begin with, are left out unless the text has no other.
+
+    ngrams-13.u64 …    sorted hashes, one file for each length
+    items-13.u32 …     the first item with each
+    names.txt          of the items, one a line
+    about.json         items, and how many of them have no text that is looked for
+"""
+
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+from pydantic import BaseModel
+
+from tasks.data.ngrams import Hashes, ngrams, word_hashes
+
+SHORTEST = 8  # words of a text that is looked for as a whole
+COMMON = 10  # an n-gram in more texts than this is left out
+
+
+class About(BaseModel):
+    """An index."""
+
+    items: int = 0
+    too_short: int = 0  # items without a text that is looked for
+    digest: str = ""  # of the hashes and names
+
+
+def write_index(folder: Path, items: Iterable[tuple[str, list[str]]], size: int) -> About:
+    """Write an index of items, each with a name and its texts. Memory: about 100 bytes for each word of them."""
+    about, names = About(), []
+    found: dict[int, list[tuple[int, Hashes]]] = {}  # by length: (item, the n-grams of one text)
+    seen: set[bytes] = set()
+    for number, (name, texts) in enumerate(items):
+        names.append(" ".join(name.split()))
+        lengths = []
+        for text in texts:
+            words = word_hashes(text)
+            length = min(len(words), size)
+            lengths.append(length)
+            if length >= min(SHORTEST, size) and (key := words.tobytes()) not in seen:
+                seen.add(key)
+                found.setdefault(length, []).append((number, np.unique(ngrams(words, length))))
+        about.items += 1
+        about.too_short += max(lengths, default=0) < min(SHORTEST, size)
+    digest = blake3("\n".join(names).encode())
+    for length, texts_of in sorted(found.items()):
+        hashes, owners = _without_common(texts_of)
+        hashes.tofile(folder / f"ngrams-{length}.u64")
+        owners.tofile(folder / f"items-{length}.u32")
+        digest.update(f"\0{length}".encode() + hashes.tobytes() + owners.tobytes())
+    about.digest = digest.hexdigest()
+    (folder / "names.txt").write_text("\n".join(names))
+    (folder / "about.json").write_text(about.model_dump_json())
+    return about
+
+
+def _without_common(texts: list[tuple[int, Hashes]]) -> tuple[Hashes, npt.NDArray[np.uint32]]:
+    """The n-grams of all texts, sorted, with the first item that has each."""
+    hashes, numbers = np.unique(np.concatenate([part for _, part in texts]), return_counts=True)
+    common = hashes[numbers > COMMON]
+    kept = []
+    for _, part in texts:
+        own = part[~np.isin(part, common)]
+        kept.append(own if len(own) else part)
+    owners = np.repeat(np.array([item for item, _ in texts], np.uint32), [len(part) for part in kept])
+    unique, first = np.unique(np.concatenate(kept), return_index=True)
+    return unique, owners[first]
+
+
+class Contamination:
+    """An index that was written."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._tables = [
+            (int(path.stem.partition("-")[2]), _mapped(path, np.uint64), folder / f"items-{path.stem[7:]}.u32")
+            for path in sorted(folder.glob("ngrams-*.u64"))
+        ]
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return (self._folder / "names.txt").read_text().split("\n")
+
+    def find(self, text: str) -> str | None:
+        """The name of an item of which the text has a part; of several the first."""
+        words = word_hashes(text)
+        items = [item for item in (self._first(words, *table) for table in self._tables) if item is not None]
+        return self._names[min(items)] if items else None
+
+    def _first(self, words: Hashes, length: int, known: Hashes, owners: Path) -> int | None:
+        hashes = ngrams(words, length)
+        places = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
+        hits = places[known[places] == hashes]
+        return int(_mapped(owners, np.uint32)[hits].min()) if len(hits) else None
+
+
+def _mapped(path: Path, kind: type[np.generic]) -> npt.NDArray[np.generic]:
+    return np.memmap(path, kind, "r")

@@ -1,0 +1,86 @@
+"""The items that a corpus must not contain: held-out rows of an evaluation, and files."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tasks.data.contamination import write_index
+from tasks.data.curate_spec import EVALUATE, CurateStep, DecontaminateStep
+from tasks.data.source_spec import JSONL_SUFFIXES, PARQUET_SUFFIXES
+from tasks.data.sources import jsonl_records, parquet_records
+from tasks.job import Job, StageError
+from tasks.manifest import read_manifest
+
+NOT_TEXT = ("role", "id", "type", "name")  # keys of a row whose values are in many rows
+
+
+def with_indexes(job: Job, steps: list[CurateStep]) -> list[CurateStep]:
+    """The steps, with an index on disk for each decontamination. Raises StageError."""
+    return [
+        step.model_copy(update={"decontaminate": _indexed(job, number, step.decontaminate)})
+        if step.decontaminate
+        else step
+        for number, step in enumerate(steps)
+    ]
+
+
+def _indexed(job: Job, number: int, step: DecontaminateStep) -> DecontaminateStep:
+    folder = (
+        job.work / f"contamination-{number}-{os.environ.get('NODE_RANK', 0)}"
+    )  # machines may share the job's folder
+    folder.mkdir(parents=True, exist_ok=True)
+    about = write_index(folder, _items(job, step), step.ngram)
+    if not about.items:
+        raise StageError(f"curate.{number} (decontaminate): there is nothing in {', '.join(step.against)}")
+    short = f"; {about.too_short:,} are too short to be looked for" * bool(about.too_short)
+    print(f"decontaminate: {about.items:,} items of {', '.join(step.against)}{short}", flush=True)
+    return step.model_copy(update={"state": about.digest, "index": str(folder)})
+
+
+def _items(job: Job, step: DecontaminateStep) -> Iterator[tuple[str, list[str]]]:
+    """Names and texts."""
+    for place in step.against:
+        if place == EVALUATE:
+            sets = job.input_list("against")
+            if not sets:
+                raise StageError("decontaminate: against: [evaluate] needs the evaluation's rows, which this run lacks")
+            for folder in sets:
+                with (folder / "held_out.jsonl").open(encoding="utf-8") as lines:
+                    for row, line in enumerate(lines, start=1):
+                        yield f"{_title(folder)}, held-out row {row}", list(texts_of(json.loads(line)))
+            continue
+        for file in step.files(place):
+            if file.name.endswith(JSONL_SUFFIXES):
+                records = jsonl_records(file)
+            elif file.name.endswith(PARQUET_SUFFIXES):
+                records = parquet_records(file)
+            else:
+                with file.open() as opened:
+                    records = iter([opened.read().decode("utf-8", "replace")])
+            for row, record in enumerate(records, start=1):
+                yield f"{file.name}, row {row}", list(texts_of(record))
+
+
+def _title(folder: Path) -> str:
+    """What a set of rows was made of."""
+    spec = read_manifest(folder).spec
+    made_of = spec.get("path") or spec.get("huggingface") or spec.get("function") or {}
+    if isinstance(made_of, str):
+        return made_of.rpartition("/")[2] or made_of
+    return str(made_of.get("name"))
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """The texts in a row of JSON types; system prompts, which many rows share, are left out."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        if value.get("role") != "system":
+            for key, inner in value.items():
+                if key not in NOT_TEXT:
+                    yield from texts_of(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from texts_of(inner)
