@@ -6,6 +6,7 @@
 import os
 import sys
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,10 @@ def main() -> None:
         job = open_job(directory)
         engine = import_module(f"tasks.{job.stage}.{job.stage}")
         vars(engine)["fit"] = fit_and_name_the_wrapper
+        if job.stage == "grpo":
+            from tests.posttrain.recorded import generate_recorded
+
+            vars(engine)["generate_live"] = partial(generate_recorded, directory)
         with suppress(Stopped):
             engine.work(job)
         process.barrier()

@@ -19,7 +19,7 @@ def problems(layout: dict[str, Any], spec: type[PostTrainSpec] = SFTSpec, **fiel
 @pytest.mark.parametrize(
     ("layout", "problem"),
     [
-        ({"processes": 2}, "layout.sharding: 'none': ddp or fsdp2 with processes: 2"),
+        ({"processes": 2}, "layout.sharding: 'none': ddp or fsdp2 with processes (2)"),
         ({"processes": 3, "sharding": "ddp"}, "layout.processes: 3: a divisor of batch_size 32"),
         ({"micro_batch": 12}, "layout.micro_batch: 12: a divisor of batch_size 32"),
         (

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from tests.posttrain.tiny import metrics, said_twice, tiny_model, tiny_rows, write_job
+from tests.posttrain.tiny import metrics, reward, said_twice, tiny_model, tiny_rows, write_job
 
 SPEC: dict[str, Any] = {
     "data": "twice",
@@ -26,7 +26,7 @@ SPEC: dict[str, Any] = {
     "precision": "fp32",
 }
 METHODS: dict[str, dict[str, Any]] = {"full": {}, "lora": {"adapter": {"lora": {"rank": 4, "alpha": 8}}}}
-CASES = list(itertools.product(("sft", "dpo"), METHODS))
+CASES = list(itertools.product(("sft", "dpo", "grpo"), METHODS))
 PROCESSES, SHARDINGS = (1, 2, 4), ("ddp", "fsdp2")
 # in fp32: of losses and weights; and of gradient norms, relative, whose sums over tensors and processes are rounded
 TOLERANCE, NORM_TOLERANCE = 1e-6, 1e-5
@@ -41,7 +41,14 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Path
     return {
         "sft": {"model": model, "rows": tiny_rows(root / "rows", said_twice(30), "prompt_completion")},
         "dpo": {"model": model, "rows": tiny_rows(root / "preferences", preferences, "preference")},
+        "grpo": {"model": model, "rows": tiny_rows(root / "prompts", said_twice(30), "prompt_completion")},
     }
+
+
+def spec_of(stage: str, method: str, folder: Path) -> dict[str, Any]:
+    """GRPO's groups of 4 are divided by 4 processes; of its rewards one compares the completions of a group."""
+    rewards = [reward(folder, "near"), {"diversity": {}, "weight": 0.5}]
+    return SPEC | METHODS[method] | ({"generations": 4, "rewards": rewards} if stage == "grpo" else {})
 
 
 def start_all(jobs: list[Path], processes: int | None) -> None:
@@ -70,7 +77,7 @@ def runs(inputs: dict[str, dict[str, Path]], tmp_path_factory: pytest.TempPathFa
         for (stage, method), sharding in itertools.product(CASES, SHARDINGS if processes else ("none",)):
             name = f"{sharding}-{processes}" if processes else "alone"
             layout = {"processes": processes, "sharding": sharding, "micro_batch": 4 // processes} if processes else {}
-            spec = SPEC | METHODS[method] | ({"layout": layout} if layout else {})
+            spec = spec_of(stage, method, root / "rewards") | ({"layout": layout} if layout else {})
             jobs[stage, method, name] = write_job(root / f"{stage}-{method}-{name}", stage, spec, **inputs[stage])
         start_all([*jobs.values()], processes)
         found |= jobs
@@ -82,6 +89,8 @@ def difference(one: Path, other: Path) -> float:
     and norms relative to 1 or more."""
     found = []
     tolerances = {"loss": TOLERANCE, "grad_norm": NORM_TOLERANCE}
+    if "reward" in metrics(one)[-1]:
+        tolerances |= dict.fromkeys(("reward", "reward_std", "near", "diversity"), TOLERANCE)
     first, second = metrics(one), metrics(other)
     assert [line["step"] for line in first] == [line["step"] for line in second]
     for ours, theirs in zip(first[1:], second[1:], strict=True):
