@@ -5,11 +5,18 @@ A token's ratio is exp|Δ log p|, 1 if both agree. Their mean is the metric `rol
 
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from tasks.job import StageError
 
 WORST = 5  # sequences and tokens shown
+
+
+def sum_and_count(trainer: Tensor, engine: Tensor, mask: Tensor) -> Tensor:
+    """The sum of the ratios and their number, (2,), which can be added up over processes."""
+    ratios = (trainer - engine).abs()[mask].exp().double()
+    return torch.stack([ratios.sum(), mask.sum().double()])
 
 
 def check_drift(

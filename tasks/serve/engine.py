@@ -4,6 +4,7 @@ Importing this module imports vLLM (several seconds), so only engines do. Withou
 calling process (see vllm_hooks.py). On a GPU, vLLM's defaults apply.
 """
 
+import gc
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ CPU_CACHE_GIB = 1  # KV cache; see CPU_CACHE in tasks/posttrain/memory.py
 STEP_TOKENS = 4096  # that an engine of whole prompts computes in a step
 
 from vllm import LLM, SamplingParams  # noqa: E402 — after its environment is set
+from vllm.distributed import cleanup_dist_env_and_memory  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,12 @@ def open_engine(
             else {}
         ),
     )
+
+
+def close_engines() -> None:
+    """Free the memory of engines that are no longer referenced, and vLLM's process group in this process."""
+    gc.collect()
+    cleanup_dist_env_and_memory()
 
 
 def sample(

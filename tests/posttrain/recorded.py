@@ -11,7 +11,6 @@ from typing import Any
 import trl.trainer.grpo_trainer
 from safetensors.torch import save_file
 
-from tasks.posttrain import process
 from tasks.posttrain.trl_hooks.grpo import LiveGeneration
 
 END, FIRST, ENTRIES = 0, 4, 512  # the end-of-text token, the first that is not special, and all of tiny_model's

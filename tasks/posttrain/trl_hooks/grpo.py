@@ -13,7 +13,7 @@ from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 
 from tasks.posttrain.adapter import merged_weights
-from tasks.posttrain.drift import beginning, check_drift
+from tasks.posttrain.drift import beginning, check_drift, sum_and_count
 from tasks.serve.engine import open_engine, sample
 from tasks.serve.vllm_hooks import reload_weights
 
@@ -40,8 +40,7 @@ class TokenTrainer(GRPOTrainer):
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         mask = output["completion_mask"].bool()
         trainer, engine = output["old_per_token_logps"], output["sampling_per_token_logps"]
-        ratios = (trainer - engine).abs()[mask].exp()
-        total, count = self.accelerator.reduce(torch.stack([ratios.sum(), mask.sum()]).double(), "sum").tolist()
+        total, count = self.accelerator.reduce(sum_and_count(trainer, engine, mask), "sum").tolist()
         self._metrics["train"]["rollout_mismatch"].append(total / count)
         if self.most_drift is not None:
             describe = beginning(self.processing_class.decode, output["completion_ids"], mask)
