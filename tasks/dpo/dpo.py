@@ -2,8 +2,8 @@
 
     python -m tasks.dpo.dpo JOB_DIR        inputs: model (HFModel), rows (Rows)
 
-With `pairs`, rank 0 does both: vLLM samples completions of the rows' prompts and rewards score them (the pairs are saved
-in work/pairs); then vLLM is closed and TRL trains, on every rank.
+With `pairs`, rank 0 first samples completions of the rows' prompts with vLLM, and rewards score them (the pairs are
+saved in work/pairs). Then vLLM is closed, and TRL trains on every rank.
 """
 
 import tasks.posttrain.one_gpu  # noqa: F401 - before torch looks for GPUs

@@ -21,6 +21,17 @@ class Stopped(Exception):
     """A job was stopped at a checkpoint."""
 
 
+def engine_of(directory: Path) -> Any:
+    """The module of a job's engine; that of GRPO gets its rollouts from recorded.py."""
+    stage = open_job(directory).stage
+    engine = import_module(f"tasks.{stage}.{stage}")
+    if stage == "grpo":
+        from tests.posttrain.recorded import generate_recorded
+
+        vars(engine)["generate_live"] = partial(generate_recorded, directory)
+    return engine
+
+
 def main() -> None:
     fit, on_save = trainer.fit, trainer.Reporter.on_save
     stop_after = int(os.environ.get("STOP_AFTER", "1000"))  # the step whose checkpoint ends each job
@@ -39,12 +50,8 @@ def main() -> None:
 
     for directory in map(Path, sys.argv[1:]):
         job = open_job(directory)
-        engine = import_module(f"tasks.{job.stage}.{job.stage}")
+        engine = engine_of(directory)
         vars(engine)["fit"] = fit_and_name_the_wrapper
-        if job.stage == "grpo":
-            from tests.posttrain.recorded import generate_recorded
-
-            vars(engine)["generate_live"] = partial(generate_recorded, directory)
         with suppress(Stopped):
             engine.work(job)
         process.barrier()
