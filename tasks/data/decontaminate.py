@@ -27,9 +27,8 @@ def with_indexes(job: Job, steps: list[CurateStep]) -> list[CurateStep]:
 
 
 def _indexed(job: Job, number: int, step: DecontaminateStep) -> DecontaminateStep:
-    folder = (
-        job.work / f"contamination-{number}-{os.environ.get('NODE_RANK', 0)}"
-    )  # machines may share the job's folder
+    rank = os.environ.get("NODE_RANK", "0")  # machines may share the job's folder
+    folder = job.work / f"contamination-{number}-{rank}"
     folder.mkdir(parents=True, exist_ok=True)
     about = write_index(folder, _items(job, step), step.ngram)
     if not about.items:
