@@ -33,7 +33,7 @@ class TokenTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        mask = output["completion_mask"].bool()
+        mask = (output["completion_mask"] * output.get("tool_mask", 1)).bool()
         trainer, engine = output["old_per_token_logps"], output["sampling_per_token_logps"]
         self._metrics["train"]["rollout_mismatch"].append((trainer - engine).abs()[mask].exp().mean().item())
         if self.most_drift is not None:
