@@ -171,7 +171,7 @@ def _received(connection: socket.socket) -> bytes:
 
 def main() -> None:
     leave_project()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # one file per conversation
     requests, answers = take_pipes()
     host = Host(Path(sys.argv[1]), (requests, answers))

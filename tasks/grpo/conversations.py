@@ -56,8 +56,8 @@ def score_conversations(
         if not kept:
             raise StageError(message)
         print(message, flush=True)
-    seen = {ENVIRONMENTS} if environments.spec.environment else set()
-    rows = [one.row | {name: one.final.state for name in seen} for one in kept]
+    has_state = environments.spec.environment is not None
+    rows = [one.row | ({ENVIRONMENTS: one.final.state} if has_state else {}) for one in kept]
     scores = score(scorer, rows, [one.messages for one in kept], [one.ids for one in kept], state)
     rewards, total = dict(scores.rewards), list(scores.total)
     if environments.owns_reward:

@@ -69,7 +69,7 @@ def tune(job: Job, spec: GRPOSpec, environments: Environments | None) -> None:
     if environments and environments.owns_reward:
         labels.append(environments.name)
     if not labels:
-        raise StageError(f"there is no reward: set `rewards`, or give {environments.name} a method get_reward()")
+        raise StageError("there is no reward: set `rewards`, or give the environment a method get_reward()")
     if taken := reserved(labels, METRICS):
         raise StageError(f"reward {taken}: training has a metric of this name; set another `name`")
     encoder = Encoder(tokenizer)

@@ -10,7 +10,6 @@ answers; or when its environment is lost.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tasks.environments.environments import Environments, Final
 from tasks.job import StageError
