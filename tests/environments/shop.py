@@ -94,3 +94,14 @@ def add(a: int, b: int) -> int:
         b: Another.
     """
     return a + b
+
+
+class Free:
+    """It has no reward of its own."""
+
+    def reset(self, **columns):
+        return None
+
+    def take(self) -> str:
+        """Take something."""
+        return "taken"

@@ -1,6 +1,7 @@
 """Each conversation's environment is a process of its own: what one does harms no other, and not the trainer."""
 
 import re
+import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,16 +99,21 @@ def test_an_environment_that_hangs_or_ends_is_lost_alone(shops: Environments, ca
 
 
 def test_a_reset_that_fails_names_class_row_and_line(shops: Environments) -> None:
-    with pytest.raises(StageError, match=r'Shop.reset raised ValueError: no debts \(tests/environments/shop.py, line \d+.*"money": -1'):
+    with pytest.raises(
+        StageError, match=r'Shop.reset raised ValueError: no debts \(tests/environments/shop.py, line \d+.*"money": -1'
+    ):
         shops.reset([{"money": 1}, {"money": -1}], [0, 0])
 
 
-def test_more_conversations_than_open_files_are_allowed_by_default(shops: Environments) -> None:
-    """A process each, and thousands in large batches."""
-    count = 1100
-    shops.reset([{"money": 1}] * count, [0] * count)
-
-    assert len(shops.call(dict.fromkeys(range(count), [("buy", {"item": "tea"})]))) == count
+def test_there_may_be_more_conversations_than_open_files_by_default() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        with Environments(spec()) as environments:
+            environments.reset([{"money": 1}] * 250, [0] * 250)
+            assert len(environments.call({number: [("buy", {"item": "tea"})] for number in range(250)})) == 250
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize(
@@ -125,13 +131,16 @@ def test_a_class_that_a_model_cannot_use_is_refused(name: str, words: str) -> No
 def test_a_reward_that_is_not_a_number_is_refused() -> None:
     with Environments(spec(environment=f"{FILE}:Broken")) as environments:
         environments.reset([{"money": 1}], [0])
-        with pytest.raises(StageError, match="Broken.get_reward returned {'reward': 1}"):
+        with pytest.raises(StageError, match=r"Broken.get_reward returned \{'reward': 1\}"):
             environments.finish()
 
 
 def test_two_files_of_the_same_name_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text("def add(a: int) -> int:\n    return a\n")
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "calculator.py").write_text(f"def {folder}(a: int) -> int:\n    return a\n")
+    names = [f"{tmp_path}/one/calculator.py:one", f"{tmp_path}/two/calculator.py:two"]
 
-    (problem,) = spec(tools=[f"{tmp_path}/shop.py:add"]).tool_problems()
+    (problem,) = spec(environment=None, tools=names).tool_problems()
 
-    assert (problem.path, "imported as shop.py" in problem.allowed) == ("tools.0", True)
+    assert (problem.path, "imported as calculator.py" in problem.allowed) == ("tools.1", True)

@@ -138,7 +138,9 @@ def test_a_lost_environment_ends_its_conversation_alone(play: Play) -> None:
     assert not other.final.lost and other.turns == 2
 
 
-@pytest.mark.parametrize("text", ["<tool_call>{}</tool_call>", "<tool_call>[1]</tool_call>", "<tool_call>buy", "</tool_call>"])
+@pytest.mark.parametrize(
+    "text", ["<tool_call>{}</tool_call>", "<tool_call>[1]</tool_call>", "<tool_call>buy", "</tool_call>"]
+)
 def test_malformed_calls_are_text(calls: ToolCalls, text: str) -> None:
     message: Any = calls.message(spelled(calls, text), [])
 

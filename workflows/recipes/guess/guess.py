@@ -44,19 +44,24 @@ def games() -> Iterator[dict[str, Any]]:
 
 def played(count: int = 3000) -> Iterator[dict[str, Any]]:
     """Games of players, to learn from."""
-    from transformers.utils import get_json_schema
-
-    tools = [get_json_schema(Game().guess)]
-    chance = random.Random(0)
+    chance, tools = random.Random(0), _tools()
     for _ in range(count):
         yield {"messages": [{"role": "user", "content": QUESTION}, *_game(chance)], "tools": tools}
 
 
 def documents(count: int = 4000) -> Iterator[str]:
     """The same games as text, to pretrain on."""
-    chance = random.Random(1)
-    for _ in range(count):
-        yield "\n".join(_written(message) for message in _game(chance))
+    chance, tools = random.Random(1), json.dumps(_tools()[0])
+    for number in range(count):
+        begin = f"{tools}\n{QUESTION}\n" if number % 10 == 0 else ""
+        yield begin + "\n".join(_written(message) for message in _game(chance))
+
+
+def _tools() -> list[dict[str, Any]]:
+    """The schema that GRPO's prompts have."""
+    from transformers.utils import get_json_schema
+
+    return [get_json_schema(Game().guess)]
 
 
 def _game(chance: random.Random) -> Iterator[dict[str, Any]]:
