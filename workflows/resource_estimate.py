@@ -76,5 +76,5 @@ def need(
     tokens = spec.steps * spec.batch_size * sequences * length
     flops = tokens * passes * flops_per_token(model, vocabulary, length) / 3
     memory = estimate_tuning(spec, held(spec), model, vocabulary, positions, kernels, capacity)
-    processes, precision = spec.layout.processes, spec.precision
+    processes, precision = spec.layout.world, spec.precision
     return Need(weights, active, tokens, flops, memory, processes, precision, sampling=not isinstance(spec, SFTSpec))

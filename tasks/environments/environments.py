@@ -13,7 +13,8 @@ rewards see (tasks/rewards/process.py), and are no sandbox against an attacker.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,10 +54,11 @@ class Final:
 class Environments:
     """A context manager for the processes of the environment, or the tools, that a spec names."""
 
-    def __init__(self, spec: ToolUse) -> None:
+    def __init__(self, spec: ToolUse, waiting: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
+        """`waiting` is entered while the processes work."""
         if problems := spec.tool_problems():
             raise StageError("\n".join(map(str, problems)))
-        self.spec = spec
+        self.spec, self.waiting = spec, waiting
         self.schemas: list[dict[str, Any]] = []
         self.owns_reward = False
         self.lost: dict[int, str] = {}  # conversations of this batch
@@ -148,7 +150,8 @@ class Environments:
         except (TypeError, ValueError) as error:
             raise StageError(f"environment: columns may contain text, numbers, lists and objects: {error}") from error
         calls = sum(max(1, len(message.get("calls", ()))) for message in messages.values())
-        answers = self._process.ask(request, LOAD_S + 2 * timeout_s * calls)
+        with self.waiting():
+            answers = self._process.ask(request, LOAD_S + 2 * timeout_s * calls)
         return {int(number): answer for number, answer in answers.items()}
 
 

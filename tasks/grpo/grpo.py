@@ -3,8 +3,9 @@
     python -m tasks.grpo.grpo JOB_DIR        inputs: model (HFModel), rows (Rows)
 
 In each step vLLM loads the newest weights and samples several completions per prompt, the rewards score them in a
-subprocess, and TRL updates the model. On-policy: one update per rollout. With an environment or tools, a completion is
-a conversation: the model's turns, and the answers to its calls.
+subprocess, and TRL updates the model. On-policy: one update per rollout. Of several processes each has its own vLLM
+engine and samples its share of the completions; rank 0 scores them all, in one call as in one process. With an
+environment or tools, a completion is a conversation: the model's turns, and the answers to its calls.
 """
 
 import tasks.posttrain.one_gpu  # noqa: F401 - before torch looks for GPUs
@@ -23,10 +24,11 @@ from tasks.grpo.conversations import about, score_conversations, with_tools
 from tasks.grpo.spec import GRPOSpec
 from tasks.job import Job, StageError, main
 from tasks.metric import known_mean
+from tasks.posttrain import process
 from tasks.posttrain.adapter import base_of, peft_config
 from tasks.posttrain.encode import Encoder, prompted
 from tasks.posttrain.rows import choose, kind_of, say_repeats
-from tasks.posttrain.score import reserved, score, try_on_gold
+from tasks.posttrain.score import of_all_ranks, reserved, score, try_on_gold
 from tasks.posttrain.tool_calls import ToolCalls
 from tasks.posttrain.trainer import LOGGED, arguments, ends, finish, fit, limits_of, load_model
 from tasks.posttrain.trl_hooks.grpo import TokenTrainer, generate_live
@@ -56,7 +58,7 @@ METRICS = {
 
 def work(job: Job) -> None:
     spec = job.spec(GRPOSpec)
-    with Environments(spec) if spec.uses_tools() else nullcontext() as environments:
+    with Environments(spec, job.heart.repeated) if spec.uses_tools() else nullcontext() as environments:
         tune(job, spec, environments)
 
 
@@ -88,14 +90,15 @@ def tune(job: Job, spec: GRPOSpec, environments: Environments | None) -> None:
     )
     say_repeats("prompts", len(chosen.rows), prompts)
     rows, prompt_ids = [row for row, _ in chosen.rows], [ids for _, ids in chosen.rows]
-    try_on_gold(spec.rewards, rows, encoder.ended)
-    generate_live(spec.seed)
-    with Scorer(spec.rewards) as scorer:
+    if process.is_first():
+        try_on_gold(spec.rewards, rows, encoder.ended)
+    generate_live(spec.seed, alive=lambda step: job.heart.beat(step, "rollout"))
+    with Scorer(spec.rewards) if process.is_first() else nullcontext() as scorer:
         trainer = TokenTrainer(
             prompt_ids,
             spec.drift.max if spec.drift else None,
             model=model,
-            reward_funcs=reward_function(scorer, rows, environments),
+            reward_funcs=of_all_ranks(reward_function(scorer, rows, environments), job.heart),
             rollout_func=rollouts(about(rows, environments, calls, spec, limits)) if environments and calls else None,
             args=GRPOConfig(
                 **arguments(job, spec, model),
@@ -122,9 +125,10 @@ def tune(job: Job, spec: GRPOSpec, environments: Environments | None) -> None:
 
 
 def reward_function(
-    scorer: Scorer, rows: Sequence[Row], environments: Environments | None = None
+    scorer: Scorer | None, rows: Sequence[Row], environments: Environments | None = None
 ) -> Callable[..., list[float | None]]:
-    """A reward function with TRL's signature: the weighted sum of the rewards. Each reward is logged as a metric."""
+    """A reward function with TRL's signature: the weighted sum of the rewards. Each reward is logged as a metric. It
+    cannot be called without a scorer, which rank 0 alone has."""
 
     def reward(
         prompts: list[str],
@@ -135,6 +139,7 @@ def reward_function(
         conversation: Sequence[Conversation] = (),
         **_: Any,
     ) -> list[float | None]:
+        assert scorer is not None
         prompt_rows = [rows[int(index)] for index in prompts]
         state = {name: float(getattr(trainer_state, name) or 0) for name in ("global_step", "max_steps", "epoch")}
         if environments:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel
 from peft.tuners.lora import LoraLayer
+from torch.distributed.tensor import DTensor
 
 from tasks.job import StageError
 from tasks.posttrain.adapter_spec import AdapterSpec
@@ -75,7 +76,7 @@ def _logits(model: Any) -> torch.Tensor:
 
 def merged_weights(model: PeftModel) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the base model's weights by its own names, with the adapter merged: in fp32, one tensor at a time, without
-    changing the model."""
+    changing the model. Collective if they are sharded."""
     adapted = {f"{name}.base_layer.weight": module for name, module in model.named_modules() if _has_adapter(module)}
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -83,9 +84,14 @@ def merged_weights(model: PeftModel) -> Iterator[tuple[str, torch.Tensor]]:
                 continue  # A and B
             plain = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
             if layer := adapted.get(name):
-                yield plain, weight.float() + layer.get_delta_weight("default").float()
+                yield plain, _whole(weight.float() + layer.get_delta_weight("default").float())
             else:
-                yield plain, weight.data
+                yield plain, _whole(weight.data)
+
+
+def _whole(weight: torch.Tensor) -> torch.Tensor:
+    """A weight that may be sharded, gathered."""
+    return weight.full_tensor() if isinstance(weight, DTensor) else weight
 
 
 def _has_adapter(module: torch.nn.Module) -> bool:

@@ -17,8 +17,9 @@ from tasks.posttrain.spec import Limits
 from tasks.posttrain.tool_calls import ToolCalls, calls_of, tool_messages
 from tasks.rows.stored import Row
 
-Generate = Callable[[list[list[int]], int], tuple[list[list[int]], list[list[float]]]]
-"""(prompts, maximum of new tokens) -> the sampled tokens and their log-probabilities."""
+Generate = Callable[[list[list[int]], list[int], int], tuple[list[list[int]], list[list[float]]]]
+"""(prompts, a distinct place of each for its seed, maximum of new tokens) -> the sampled tokens and their
+log-probabilities."""
 
 
 @dataclass
@@ -65,7 +66,8 @@ def converse(
         if not going:
             break
         room = max(limits.new - len(done[number].ids) for number in going)
-        sampled = generate([done[number].prompt + done[number].ids for number in going], room)
+        places = [(turn - 1) * len(done) + number for number in going]
+        sampled = generate([done[number].prompt + done[number].ids for number in going], places, room)
         for number, ids, logprobs in zip(going, *sampled, strict=True):
             _sample(done[number], ids, logprobs, calls, limits.new)
         asked = {

@@ -45,14 +45,12 @@ def play(shops: Environments, calls: ToolCalls) -> Play:
 
     def played(*scripts: Sequence[str], new: int = 1000, max_turns: int = 8, ended: bool = True) -> list[Conversation]:
         waiting = [list(script) for script in scripts]
-        begun: list[list[int]] = []
 
-        def generate(prompts: list[list[int]], most: int) -> tuple[list[list[int]], list[list[float]]]:
-            numbers = [_whose(begun, prompt) for prompt in prompts] if begun else list(range(len(prompts)))
+        def generate(
+            prompts: list[list[int]], places: list[int], most: int
+        ) -> tuple[list[list[int]], list[list[float]]]:
+            numbers = [place % len(scripts) for place in places]
             turns = [spelled(calls, waiting[number].pop(0), ended) for number in numbers]
-            begun[:] = begun or prompts
-            for number, prompt, turn in zip(numbers, prompts, turns, strict=True):
-                begun[number] = prompt + turn
             return turns, [[-0.5] * len(turn) for turn in turns]
 
         rows = [{"prompt": ASKED, "money": 3}] * len(scripts)
@@ -60,11 +58,6 @@ def play(shops: Environments, calls: ToolCalls) -> Play:
         return converse(rows, [0] * len(rows), shops, calls, generate, limits, max_turns)
 
     return played
-
-
-def _whose(begun: Sequence[list[int]], prompt: list[int]) -> int:
-    """Whose conversation a prompt goes on: it begins with what was sampled."""
-    return next(number for number, ids in enumerate(begun) if prompt[: len(ids)] == ids)
 
 
 def spelled(calls: ToolCalls, text: str, ended: bool = True) -> list[int]:

@@ -16,11 +16,12 @@ def rollouts(converse: Converse) -> Callable[[list[str], Any], dict[str, Any]]:
     def roll_out(prompts: list[str], trainer: Any) -> dict[str, Any]:
         engine = trainer.vllm_generation
 
-        def generate(ids: list[list[int]], most: int) -> tuple[list[list[int]], list[list[float]]]:
+        def generate(ids: list[list[int]], places: list[int], most: int) -> tuple[list[list[int]], list[list[float]]]:
             engine.max_completion_length = most
-            _, sampled, logprobs, _ = engine.generate(prompts=ids, images=None, num_generations=1)
+            _, sampled, logprobs, _ = engine.generate(ids, None, 1, places=places)
             return [list(turn) for turn in sampled], [[of_token[0] for of_token in turn] for turn in logprobs]
 
+        engine.begin(trainer.state.global_step)
         done = converse(list(map(int, prompts)), trainer.state.global_step, generate)
         for name, value in totals(done).items():
             trainer._metrics["train"][name].append(value)
