@@ -92,6 +92,7 @@ def tune(job: Job, spec: GRPOSpec, environments: Environments | None) -> None:
     rows, prompt_ids = [row for row, _ in chosen.rows], [ids for _, ids in chosen.rows]
     if process.is_first():
         try_on_gold(spec.rewards, rows, encoder.ended)
+    stops = ends(model, tokenizer, encoder.chat)
     generate_live(spec.seed, alive=lambda step: job.heart.beat(step, "rollout"))
     with Scorer(spec.rewards) if process.is_first() else nullcontext() as scorer:
         trainer = TokenTrainer(
@@ -105,7 +106,7 @@ def tune(job: Job, spec: GRPOSpec, environments: Environments | None) -> None:
                 num_generations=spec.generations,
                 max_completion_length=limits.new,
                 temperature=spec.temperature,
-                generation_kwargs={"stop_token_ids": ends(model, tokenizer, encoder.chat)},
+                generation_kwargs={"stop_token_ids": [*stops, calls.end] if calls else stops},
                 beta=spec.beta,
                 use_vllm=True,
                 vllm_mode="colocate",

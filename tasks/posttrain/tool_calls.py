@@ -34,6 +34,7 @@ class ToolCalls:
         """Raises StageError if a call that the chat template renders is not read back."""
         self.tokenizer, self.encoder, self.schemas = tokenizer, encoder, list(schemas)
         self._known = knows_responses(tokenizer)  # by the model's own template, which the encoder may change
+        self.end = self._end_of_calls()
         self._check()
 
     def message(self, ids: Sequence[int], prefix: Sequence[int]) -> Row:
@@ -47,27 +48,31 @@ class ToolCalls:
         return {"role": "assistant", "content": text.partition("<tool_call>")[0].strip(), "tool_calls": calls}
 
     def is_ended(self, ids: Sequence[int]) -> bool:
-        """Whether the turn ends as the template ends turns."""
-        return bool(ids) and ids[-1] == self._end
+        """Whether the turn ends as the template ends turns with calls."""
+        return bool(ids) and ids[-1] == self.end
 
     def encoded(self, messages: Sequence[Row]) -> list[int]:
         """The tokens from the end of the model's turn with the calls to the beginning of its next one. `messages` are
         those of `tool_messages`."""
         before = [_QUESTION, _turn([(messages[0]["name"], {})])]
         prefix = self.encoder.messages(before)
-        last = len(prefix) - prefix[::-1].index(self._end)  # some templates write a line break after it
+        ended = len(prefix) - prefix[::-1].index(self.end)  # some templates write a line break after it
         whole = self.encoder.messages([*before, *messages], generates=True)
-        if common_prefix(prefix[:last], whole) < last:
+        if common_prefix(prefix[:ended], whole) < ended:
             raise StageError(
                 f"the chat template {self._shown!r} renders a call differently when an answer follows it; change the "
                 "model's chat_template.jinja"
             )
-        return whole[last:]
+        return whole[ended:]
 
-    @property
-    def _end(self) -> int:
-        assert self.encoder.chat  # since _check
-        return self.encoder.chat.end
+    def _end_of_calls(self) -> int:
+        """The last special token of a turn with calls. In most templates it ends all turns."""
+        special = set(self.tokenizer.get_added_vocab().values())
+        rendered = self.encoder.messages([_QUESTION, _turn([_CALL])])
+        end = next((token for token in reversed(rendered) if token in special), None)
+        if end is None:
+            raise StageError(f"the chat template {self._shown!r} ends a turn with calls by no special token")
+        return end
 
     @property
     def _shown(self) -> str:
@@ -75,10 +80,11 @@ class ToolCalls:
         return self.encoder.chat.shown
 
     def _check(self) -> None:
+        """Read back a call that the template renders."""
         schemas, self.schemas = self.schemas, [_SCHEMA]
-        prompt, ids = self.encoder.completion(
-            {"prompt": [_QUESTION], "completion": [_turn([_CALL])], "tools": [_SCHEMA]}
-        )
+        row = {"prompt": [_QUESTION], "completion": [_turn([_CALL])], "tools": [_SCHEMA]}
+        prompt, ids = self.encoder.completion(row)
+        ids = ids[: ids.index(self.end) + 1] if self.end in ids else ids
         read = calls_of(self.message(ids, prompt))
         self.schemas = schemas
         if read != [_CALL]:
