@@ -3,6 +3,10 @@
 import json
 import os
 import random
+import signal
+import socket
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -10,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from infra.heartbeat import read_beats
+from infra.heartbeat import Beat, read_beats
 from tests.posttrain.ranks import engine
 from tests.posttrain.test_parity import inputs, spec_of
 from tests.posttrain.tiny import without_times, write_job
@@ -22,6 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 KILLS = int(os.environ.get("KILLS", "10"))  # of each stage and sharding: 60 in all
 PROCESSES, STEPS = 2, 16
+NOT_YET = Beat(0, None, 0, None, 0.0)
 
 
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp2"])
@@ -50,6 +55,36 @@ def test_killed_at_random_moments_it_makes_the_same_model(
     with capsys.disabled():
         places = ", ".join(f"{count} in {place}" for place, count in hit.most_common())
         print(f"\n{stage} {method} {sharding}: {hit.total()} kills in {runs} runs, all bit-identical; {places}")
+
+
+@pytest.mark.usefixtures("vllm")
+def test_a_rank_that_dies_on_another_machine_is_replaced(inputs: dict[str, dict[str, Path]], tmp_path: Path) -> None:
+    """GRPO with vLLM on two machines, whose launchers meet where the placement says."""
+    layout = {"nodes": 2, "sharding": "fsdp2"}
+    spec = spec_of("grpo", "full", tmp_path / "rewards") | {"steps": 12, "checkpoint_every": 2, "layout": layout}
+    whole, broken = (write_job(tmp_path / name, "grpo", spec, **inputs["grpo"]) for name in ("whole", "broken"))
+    for job in (whole, broken):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
+        launchers = [
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.posttrain.launcher", str(job), "2"],
+                env=os.environ | meeting | {"NODE_RANK": str(node), "HF_HUB_OFFLINE": "1"},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for node in (0, 1)
+        ]
+        while job is broken and read_beats(job, [1]).get(1, NOT_YET).step < 5:
+            assert all(launcher.poll() is None for launcher in launchers)
+            time.sleep(0.02)
+        if job is broken:
+            os.kill(read_beats(job, [1])[1].pid, signal.SIGKILL)
+        said = [launcher.communicate()[1] for launcher in launchers]
+        assert [launcher.returncode for launcher in launchers] == [0, 0], said
+
+    assert "rank 1 was killed by SIGKILL" in said[1] and "restart 1 of 1" in said[1]
+    assert outcome(broken) == outcome(whole)
 
 
 def killed(job: Path, chance: random.Random, seconds: float) -> str | None:
