@@ -28,6 +28,7 @@ from tasks.pretrain.spec import PretrainSpec
 from tasks.serve.spec import ServeSpec
 from tasks.spec import NotSeen, Problem, Spec, StageSpec
 from workflows.costs import over_budget
+from workflows.environment_checks import problems_of_environments
 from workflows.pod_defaults import too_small
 from workflows.post_training import names_problems
 from workflows.resource_estimate import need
@@ -520,6 +521,7 @@ FOR_A_DAG: list[Callable[[RunContext], list[Problem]]] = [_across_fields, order,
 CHECKS: list[Callable[[RunContext], list[Problem]]] = [
     problems_of_rows,
     problems_of_rewards,
+    problems_of_environments,
     _text,
     _decontamination,
     _best,

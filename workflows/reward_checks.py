@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tasks.dpo.spec import DPOSpec
 from tasks.grpo.spec import GRPOSpec
 from tasks.job import StageError
+from tasks.rewards.call import ENVIRONMENTS
 from tasks.rewards.gold import own_answer
 from tasks.rewards.scorer import Scorer, lacking
 from tasks.rewards.spec import RewardSpec, rewards_problems
@@ -28,7 +29,7 @@ def problems_of_rewards(context: RunContext) -> list[Problem]:
 
 def _problems(context: RunContext) -> Iterator[Problem]:
     sets = context.specs.get("data", {})
-    for path, data, rewards in _lists(context):
+    for path, data, rewards, given in _lists(context):
         if rewards_problems(rewards):
             continue  # reported by the stage's spec
         rows = sets.get(data)
@@ -40,7 +41,7 @@ def _problems(context: RunContext) -> Iterator[Problem]:
             except StageError as error:
                 yield Problem(f"{path}.{number}", reward.label, f"a function that can be used as a reward; {error}")
                 continue
-            for problem in lacking(reward, named, _columns(first.rows)) if first and first.rows else ():
+            for problem in lacking(reward, named, _columns(first.rows) | given) if first and first.rows else ():
                 present = f"; those of {data} have {', '.join(problem.value)}"
                 yield Problem(f"{path}.{number}", reward.label, problem.allowed + present)
 
@@ -52,18 +53,19 @@ def _first(rows: RowsSpec) -> "First | None":
         return None  # reported for the set itself
 
 
-def _lists(context: RunContext) -> Iterator[tuple[str, str, Sequence[RewardSpec]]]:
-    """(path, set of rows, rewards) of each list of rewards."""
+def _lists(context: RunContext) -> Iterator[tuple[str, str, Sequence[RewardSpec], set[str]]]:
+    """(path, set of rows, rewards, columns that they get beside the rows') of each list of rewards."""
     for step in context.tunings():
         if step.spec.placement:
             continue
         if isinstance(step.spec, GRPOSpec):
-            yield f"{step.path}.rewards", step.spec.data, step.spec.rewards
+            given = {ENVIRONMENTS} if step.spec.environment else set()
+            yield f"{step.path}.rewards", step.spec.data, step.spec.rewards, given
         elif isinstance(step.spec, DPOSpec) and step.spec.pairs:
-            yield f"{step.path}.pairs.rewards", step.spec.data, step.spec.pairs.rewards
+            yield f"{step.path}.pairs.rewards", step.spec.data, step.spec.pairs.rewards, set()
     if "evaluate" in context and not context.specs["evaluate"].placement:
         for name, evaluator in context.specs["evaluate"].evaluators().items():
-            yield f"evaluate.{name}.rewards", evaluator.data or "", evaluator.rewards
+            yield f"evaluate.{name}.rewards", evaluator.data or "", evaluator.rewards, set()
 
 
 @cache

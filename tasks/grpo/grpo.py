@@ -4,7 +4,8 @@
 
 In each step vLLM loads the newest weights and samples several completions per prompt, the rewards score them in a
 subprocess, and TRL updates the model. On-policy: one update per rollout. Of several processes each has its own vLLM
-engine and samples its share of the completions; rank 0 scores them all, in one call as in one process.
+engine and samples its share of the completions; rank 0 scores them all, in one call as in one process. With an
+environment or tools, a completion is a conversation: the model's turns, and the answers to its calls.
 """
 
 import tasks.posttrain.one_gpu  # noqa: F401 - before torch looks for GPUs
@@ -18,6 +19,8 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOConfig
 
+from tasks.environments.environments import Environments
+from tasks.grpo.conversations import about, score_conversations, with_tools
 from tasks.grpo.spec import GRPOSpec
 from tasks.job import Job, StageError, main
 from tasks.metric import known_mean
@@ -26,9 +29,12 @@ from tasks.posttrain.adapter import base_of, peft_config
 from tasks.posttrain.encode import Encoder, prompted
 from tasks.posttrain.rows import choose, kind_of, say_repeats
 from tasks.posttrain.score import of_all_ranks, reserved, score, try_on_gold
+from tasks.posttrain.tool_calls import ToolCalls
 from tasks.posttrain.trainer import LOGGED, arguments, ends, finish, fit, limits_of, load_model
 from tasks.posttrain.trl_hooks.grpo import TokenTrainer, generate_live
 from tasks.posttrain.trl_hooks.shared_prompts import share_prompts
+from tasks.posttrain.trl_hooks.turns import rollouts
+from tasks.posttrain.turns import Conversation
 from tasks.rewards.scorer import Scorer
 from tasks.rows.stored import Row
 
@@ -43,23 +49,42 @@ METRICS = {
     "completions/mean_length": "completion_length",
     "completions/clipped_ratio": "cut_off",
     "rollout_mismatch": "rollout_mismatch",
+    "turns": "turns",
+    "tool_calls": "tool_calls",
+    "tool_errors": "tool_errors",
+    "environments_lost": "environments_lost",
 }
 
 
 def work(job: Job) -> None:
-    spec, source = job.spec(GRPOSpec), job.input("model")
+    spec = job.spec(GRPOSpec)
+    with Environments(spec, job.heart.repeated) if spec.uses_tools() else nullcontext() as environments:
+        tune(job, spec, environments)
+
+
+def tune(job: Job, spec: GRPOSpec, environments: Environments | None) -> None:
+    source = job.input("model")
     model, tokenizer = load_model(source, spec)
     limits = limits_of(model, spec)
     kind_of(job, *spec.row_kinds())
-    if taken := reserved((reward.label for reward in spec.rewards), METRICS):
+    labels = [reward.label for reward in spec.rewards]
+    if environments and environments.owns_reward:
+        labels.append(environments.name)
+    if not labels:
+        raise StageError("there is no reward: set `rewards`, or give the environment a method get_reward()")
+    if taken := reserved(labels, METRICS):
         raise StageError(f"reward {taken}: training has a metric of this name; set another `name`")
     encoder = Encoder(tokenizer)
+    calls = ToolCalls(tokenizer, encoder, environments.schemas) if environments else None
     prompts = spec.steps * spec.batch_size // spec.generations
     chosen = choose(
         job,
         spec.seed,
         limits,
-        encode=lambda row: (with_prompt := prompted(row), encoder.prompt(with_prompt)),
+        encode=lambda row: (
+            with_prompt := prompted(row),
+            encoder.prompt(with_tools(with_prompt, environments) if environments else with_prompt),
+        ),
         tokens=lambda prompt: (len(prompt[1]), 0),
         enough=prompts,
     )
@@ -67,19 +92,21 @@ def work(job: Job) -> None:
     rows, prompt_ids = [row for row, _ in chosen.rows], [ids for _, ids in chosen.rows]
     if process.is_first():
         try_on_gold(spec.rewards, rows, encoder.ended)
+    stops = ends(model, tokenizer, encoder.chat)
     generate_live(spec.seed, alive=lambda step: job.heart.beat(step, "rollout"))
     with Scorer(spec.rewards) if process.is_first() else nullcontext() as scorer:
         trainer = TokenTrainer(
             prompt_ids,
             spec.drift.max if spec.drift else None,
             model=model,
-            reward_funcs=of_all_ranks(reward_function(scorer, rows), job.heart),
+            reward_funcs=of_all_ranks(reward_function(scorer, rows, environments), job.heart),
+            rollout_func=rollouts(about(rows, environments, calls, spec, limits)) if environments and calls else None,
             args=GRPOConfig(
                 **arguments(job, spec, model),
                 num_generations=spec.generations,
                 max_completion_length=limits.new,
                 temperature=spec.temperature,
-                generation_kwargs={"stop_token_ids": ends(model, tokenizer, encoder.chat)},
+                generation_kwargs={"stop_token_ids": [*stops, calls.end] if calls else stops},
                 beta=spec.beta,
                 use_vllm=True,
                 vllm_mode="colocate",
@@ -98,7 +125,9 @@ def work(job: Job) -> None:
     finish(job, trainer, source, spec, encoder.chat)
 
 
-def reward_function(scorer: Scorer | None, rows: Sequence[Row]) -> Callable[..., list[float | None]]:
+def reward_function(
+    scorer: Scorer | None, rows: Sequence[Row], environments: Environments | None = None
+) -> Callable[..., list[float | None]]:
     """A reward function with TRL's signature: the weighted sum of the rewards. Each reward is logged as a metric. It
     cannot be called without a scorer, which rank 0 alone has."""
 
@@ -108,12 +137,16 @@ def reward_function(scorer: Scorer | None, rows: Sequence[Row]) -> Callable[...,
         completion_ids: list[list[int]],
         trainer_state: Any,
         log_metric: Callable[[str, float], None],
+        conversation: Sequence[Conversation] = (),
         **_: Any,
     ) -> list[float | None]:
         assert scorer is not None
         prompt_rows = [rows[int(index)] for index in prompts]
         state = {name: float(getattr(trainer_state, name) or 0) for name in ("global_step", "max_steps", "epoch")}
-        scores = score(scorer, prompt_rows, completions, completion_ids, state)
+        if environments:
+            scores = score_conversations(scorer, conversation, environments, state)
+        else:
+            scores = score(scorer, prompt_rows, completions, completion_ids, state)
         if all(total is None for total in scores.total):
             raise StageError(
                 f"step {trainer_state.global_step + 1}: no reward applies to any of {len(completions)} completions "

@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from tasks.environments.spec import ToolUse
 from tasks.posttrain.layout import MICRO_BATCH
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
@@ -19,7 +20,7 @@ class DriftSpec(Spec):
     )
 
 
-class GRPOSpec(PostTrainSpec):
+class GRPOSpec(ToolUse, PostTrainSpec):
     """Group-relative policy optimization on rows with a prompt, scored by rewards."""
 
     most_in_micro_batch: ClassVar[int] = 2 * MICRO_BATCH
@@ -32,7 +33,10 @@ class GRPOSpec(PostTrainSpec):
     beta: float = Field(0.1, ge=0, le=10, description="weight of the KL to the initial model; 0: none")
     temperature: float = Field(1.0, gt=0, le=2, description="sampling temperature")
     rewards: list[RewardSpec] = Field(
-        min_length=1, max_length=MOST, description="rewards of the completions; their weighted sum is maximized"
+        [],
+        max_length=MOST,
+        description="rewards of the completions; their weighted sum, with the environment's own if it has get_reward, "
+        "is maximized",
     )
     drift: DriftSpec | None = Field(
         None,
@@ -46,6 +50,12 @@ class GRPOSpec(PostTrainSpec):
 
     def problems(self) -> list[Problem]:
         found = super().problems() + [problem.under("rewards") for problem in rewards_problems(self.rewards)]
+        found += self.tool_problems()
         if self.batch_size % self.generations:
             found.append(Problem("generations", self.generations, f"a divisor of batch_size {self.batch_size}"))
+        if not (self.rewards or self.environment):
+            found.append(Problem("rewards", [], "at least one, or an environment with get_reward"))
+        if self.uses_tools() and self.layout.torchrun_processes() is not None:
+            allowed = "none: GRPO with an environment or tools runs in one process"
+            found.append(Problem("layout.sharding", self.layout.sharding, allowed))
         return found

@@ -60,6 +60,10 @@ class Encoder:
             return self._render(row, row["prompt"], add_generation_prompt=True)
         return list(self.tokenizer(row["prompt"])["input_ids"])
 
+    def messages(self, messages: list[Row], generates: bool = False) -> list[int]:
+        """A conversation; `generates`: up to where the model's next turn begins."""
+        return self._render({"messages": messages}, messages, add_generation_prompt=generates)
+
     def completion(self, row: Row, column: str = "completion") -> tuple[list[int], list[int]]:
         """(prompt, completion) in token ids, the completion from `column`."""
         prompt = self.prompt(row)

@@ -27,14 +27,14 @@ def try_on_gold(rewards: Sequence[RewardSpec], rows: Sequence[Row], encode: Call
 def score(
     scorer: Scorer,
     rows: Sequence[Row],
-    texts: Sequence[str],
+    texts: Sequence[str | list[Row]],
     completion_ids: Sequence[Sequence[int]],
     state: Mapping[str, float] | None = None,
 ) -> Scores:
     """Score completions; `rows` and `texts` have one item per completion. As in TRL, the completion of a prompt of
     messages is a list of messages."""
     completions = [
-        [{"role": "assistant", "content": text}] if isinstance(row["prompt"], list) else text
+        [{"role": "assistant", "content": text}] if isinstance(row["prompt"], list) and isinstance(text, str) else text
         for row, text in zip(rows, texts, strict=True)
     ]
     return scorer.score(

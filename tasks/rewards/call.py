@@ -20,10 +20,21 @@ from typing import Any
 
 from tasks.load_function import Unusable, described
 
+ENVIRONMENTS = "environments"  # column: the final states of the conversations' environments, as objects like TRL's
 _GIVEN = {"prompts", "completions", "trainer_state", "log_metric", "log_extra"}  # available for any rows
 _VERL = {"data_source", "ground_truth", "extra_info"}
 _NO_VERL: dict[str, Any] = {"data_source": "", "extra_info": {}}  # defaults for rows without these columns
 _START = {"global_step": 0, "max_steps": 0, "epoch": 0.0}  # default trainer state
+
+
+class Attributes(SimpleNamespace):
+    """The final state of a conversation's environment: what of its public attributes JSON can represent."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"the environment has no {name!r}, but {', '.join(vars(self)) or 'no attributes'}: a reward sees an "
+            "environment's public attributes that are JSON values"
+        )
 
 
 @dataclass(frozen=True)
@@ -116,6 +127,8 @@ class Reward:
         if "solution_str" in self.parameters:
             return [_score(_awaited(self._verl(one)), log) for one in map(batch.row, range(len(batch.prompts)))]
         arguments = {**batch.columns, "prompts": batch.prompts, "completions": batch.completions}
+        if ENVIRONMENTS in arguments:
+            arguments[ENVIRONMENTS] = [Attributes(**state) for state in arguments[ENVIRONMENTS]]
         state = SimpleNamespace(**(_START | batch.state))
         return _awaited(
             self._with(arguments | {"trainer_state": state, "log_metric": log.metric, "log_extra": log.column})
@@ -171,9 +184,9 @@ def _score(value: Any, log: Log) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """The text of a completion or answer: text, a number, or a list of messages."""
+    """The text of a completion or answer: text, a number, or a list of messages, without those of tools."""
     if isinstance(value, list):
-        return "\n".join(map(text_of, value))
+        return "\n".join(text_of(one) for one in value if not (isinstance(one, dict) and one.get("role") == "tool"))
     if isinstance(value, dict):  # a message, or a block of its content
         return text_of(value.get("content") or value.get("text") or "")
     return str(value)

@@ -16,7 +16,7 @@ from typing import Any
 
 from tasks.job import StageError
 from tasks.rewards.builtin.builtin import ANSWERS
-from tasks.rewards.call import text_of
+from tasks.rewards.call import ENVIRONMENTS, text_of
 from tasks.rewards.scorer import Scorer
 from tasks.rewards.spec import RewardSpec
 
@@ -43,7 +43,8 @@ def check_gold(
     rewards: Sequence[RewardSpec], rows: Iterable[Mapping[str, Any]], encode: Callable[[str], list[int]] | None = None
 ) -> list[GoldLine]:
     """Score own and other answers; one line per reward, none if the rows have fewer than two distinct answers. `encode`
-    tokenizes text for rewards that need completion_ids; without it, those are skipped. Raises StageError."""
+    tokenizes text for rewards that need completion_ids; without it, those are skipped, as are those that need an
+    environment. Raises StageError."""
     known_rows = list(islice(rows, ROWS))
     known = [(row, answer) for row in known_rows if (answer := own_answer(row)) is not None and "prompt" in row]
     pairs = [(row, answer, other) for row, answer in known if (other := _other(row, known)) is not None]
@@ -54,9 +55,10 @@ def check_gold(
     names = {name for row, _, _ in pairs for name in row} - {"prompt"}
     columns = {name: [row.get(name) for row, _, _ in pairs] for name in sorted(names)}
     with Scorer(checked) as scorer:
-        usable = [reward for reward in checked if encode or not scorer.columns[reward.label].get("completion_ids")]
+        cannot = {ENVIRONMENTS} if encode else {ENVIRONMENTS, "completion_ids"}
+        usable = [reward for reward in checked if not any(map(scorer.columns[reward.label].get, cannot))]
         if len(usable) < len(checked):
-            return check_gold(usable, known_rows)
+            return check_gold(usable, known_rows, encode)
 
         def score(answers: list[Any]) -> dict[str, list[float | None]]:
             ids = [encode(text_of(answer)) for answer in answers] if encode else None

@@ -1,19 +1,19 @@
-"""Start a subprocess that runs rewards (worker.py), and send it requests."""
+"""Start a subprocess that runs users' functions (worker.py, tasks/environments/host.py), and send it requests."""
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from infra.paths import QUIET
 from infra.supervisor import kill_group
 from tasks.job import StageError
-from tasks.rewards.worker import SOURCES, STACKS
+from tasks.load_function import SOURCES, STACKS, stuck_at
 
 # environment variables that a function may need to run; none that may contain a key
 VISIBLE = (
@@ -21,20 +21,22 @@ VISIBLE = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "HF_HOME", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
 )  # fmt: skip
 GRACE_S = 10.0  # beyond the functions' timeouts, until a worker that hasn't ended itself is killed
-_PLACE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
 
 
 class Process:
-    """A running worker, whose environment has only VISIBLE and the variables named in `environment`."""
+    """A running worker, `module` with the folder and `arguments`, whose environment has only VISIBLE and the variables
+    named in `environment`. `what` it runs is for messages."""
 
-    def __init__(self, folder: Path, own: bool, environment: list[str]) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, environment: Sequence[str], module: str, *arguments: str, what: str = "reward"
+    ) -> None:
+        self.folder, self.what = folder, what
         (folder / SOURCES).mkdir(parents=True)
         root = str(Path(__file__).parents[2])
         seen = {name: os.environ[name] for name in (*VISIBLE, *environment) if name in os.environ}
         path = os.pathsep.join(filter(None, [root, seen.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tasks.rewards.worker", str(folder), "own" if own else "theirs"],
+            [sys.executable, "-P", "-m", module, str(folder), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -43,7 +45,7 @@ class Process:
             env=QUIET | {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"} | seen | {"PYTHONPATH": path},
         )
 
-        self._ends = threading.Thread(target=self._end_children, name="rewards", daemon=True)
+        self._ends = threading.Thread(target=self._end_children, name=self.what, daemon=True)
         self._ends.start()
 
     def _end_children(self) -> None:
@@ -70,7 +72,7 @@ class Process:
             pass  # the process has ended (its pipes are closed); reported below
         finally:
             timer.cancel()
-        raise StageError(f"reward {last['error']}" if "error" in last else self._failure(last))
+        raise StageError(f"{self.what} {last['error']}" if "error" in last else self._failure(last))
 
     def close(self) -> None:
         """Kill the process and its children."""
@@ -89,16 +91,8 @@ class Process:
     def _failure(self, last: dict[str, Any]) -> str:
         """Format the failure of a process that sent no answer; `last` is its last message."""
         self.close()
-        stacks = self.folder / STACKS
-        main = stacks.read_text(errors="replace").rpartition("Thread ")[2] if stacks.exists() else ""  # it comes last
-        frames = list(_PLACE.finditer(main))
-        if frames:
-            sources = self.folder / SOURCES
-            user_frames = [frame for frame in frames if Path(frame["file"]).is_relative_to(sources)]
-            frame = (user_frames or frames)[0]
-            name = Path(frame["file"]).relative_to(sources) if user_frames else Path(frame["file"]).name
-            where = f"stuck at {name}, line {frame['line']}, in {frame['function']}"
-            return f"reward {last['at']} did not finish within {last['limit']}: {where}"
+        if where := stuck_at(self.folder / STACKS, self.folder / SOURCES):
+            return f"{self.what} {last['at']} did not finish within {last['limit']}: {where}"
         code = self._process.returncode
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return f"the process of reward {last['at']} {how}; see the log for its output"
+        return f"the process of {self.what} {last['at']} {how}; see the log for its output"

@@ -23,10 +23,10 @@ from typing import Any, Self
 
 from infra.durable import write_json
 from tasks.job import StageError
+from tasks.load_function import SOURCES
 from tasks.rewards.call import Batch
 from tasks.rewards.process import Process
 from tasks.rewards.spec import RewardSpec, rewards_problems
-from tasks.rewards.worker import SOURCES
 from tasks.spec import Problem
 
 MEMORY = "rewards.json"
@@ -125,7 +125,8 @@ class Scorer:
             groups.setdefault(_group(reward), []).append(reward)
         for number, members in enumerate(groups.values()):
             environment = [name for reward in members for name in _environment(reward)]
-            process = Process(home / str(number), own=members[0].builtin is not None, environment=environment)
+            owner = "theirs" if members[0].function else "own"
+            process = Process(home / str(number), environment, "tasks.rewards.worker", owner)
             self._processes.append(process)
             for reward in members:
                 if reward.function:

@@ -24,11 +24,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from tasks.load_function import Unusable, load_function
+from tasks.load_function import SOURCES, STACKS, Unusable, leave_project, load_function, take_pipes
 from tasks.rewards.call import Batch, Log, Reward
-
-STACKS = "stacks"
-SOURCES = "sources"
 
 
 class Worker:
@@ -110,14 +107,9 @@ def _state(reward: Reward) -> Any:
 
 def main() -> None:
     folder, own = Path(sys.argv[1]), sys.argv[2] == "own"
-    if not own:  # a user's function imports its own and installed modules, not ours
-        ours = str(Path(__file__).parents[2])
-        sys.path[:] = [place for place in sys.path if place != ours]
-        program = sys.modules["__main__"]
-        program.__spec__, program.__file__ = None, None  # or processes spawned by a function would import it
-    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    if not own:
+        leave_project()
+    requests, answers = take_pipes()
     waiting: SimpleQueue[dict[str, Any]] = SimpleQueue()
 
     def receive() -> None:

@@ -46,13 +46,16 @@ def own_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that the recipes take from the user."""
     folder = tmp_path_factory.mktemp("own")
     tiny_model(folder / "my-model", turns=True)
-    (reward,) = [block for block in page_blocks(ROOT / "docs/post-training.md") if block.language == "python"]
-    (folder / "reward.py").write_text(reward.text)
+    for page, file in (("post-training", "reward.py"), ("environments", "shop.py")):
+        (code,) = [block for block in page_blocks(ROOT / f"docs/{page}.md") if block.language == "python"]
+        (folder / file).write_text(code.text)
     for path in ("text/one.txt", "notes/one.md", "data/one.jsonl"):
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_text(json.dumps({"text": "A document."}) + "\n")
     turns = [{"role": "user", "content": "2+2="}, {"role": "assistant", "content": "4"}]
     (folder / "chat.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
+    customer = {"prompt": [{"role": "user", "content": "Buy tea."}], "money": 3}
+    (folder / "customers.jsonl").write_text(json.dumps(customer) + "\n")
     return folder
 
 

@@ -76,7 +76,9 @@ def tiny_rows(directory: Path, rows: Sequence[Row], kind: str) -> Path:
     return directory
 
 
-def tiny_model(directory: Path, seed: int = 0, dtype: str = "bfloat16", turns: bool = False) -> Path:
+def tiny_model(
+    directory: Path, seed: int = 0, dtype: str = "bfloat16", turns: bool = False, positions: int = 256
+) -> Path:
     """A random Qwen3 (0.1 M parameters) with a tokenizer of 512 entries (`turns`: those that ChatML begins and ends
     turns with among them); a sealed HFModel."""
     import torch
@@ -105,7 +107,7 @@ def tiny_model(directory: Path, seed: int = 0, dtype: str = "bfloat16", turns: b
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=32,
-        max_position_embeddings=256,
+        max_position_embeddings=positions,
         tie_word_embeddings=True,
         eos_token_id=0,
         pad_token_id=1,
@@ -120,7 +122,7 @@ def tiny_model(directory: Path, seed: int = 0, dtype: str = "bfloat16", turns: b
         "architecture": "Qwen3ForCausalLM",
         "parameters": model.num_parameters(),
         "vocab_size": 512,
-        "max_positions": 256,
+        "max_positions": positions,
         "dtype": dtype,
     }
     write_manifest(directory, "hf_model", facts)

@@ -38,7 +38,7 @@ class TokenTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        mask = output["completion_mask"].bool()
+        mask = (output["completion_mask"] * output.get("tool_mask", 1)).bool()
         trainer, engine = output["old_per_token_logps"], output["sampling_per_token_logps"]
         total, count = self.accelerator.reduce(sum_and_count(trainer, engine, mask), "sum").tolist()
         self._metrics["train"]["rollout_mismatch"].append(total / count)
@@ -67,14 +67,24 @@ class LiveGeneration(VLLMGeneration):
         self.step = step
         self.alive(step)
 
-    def generate(self, prompts: Any, images: None, num_generations: int, profiler: Any = None) -> tuple[Any, ...]:
+    def generate(
+        self,
+        prompts: Any,
+        images: None,
+        num_generations: int,
+        profiler: Any = None,
+        places: Sequence[int] | None = None,
+    ) -> tuple[Any, ...]:
+        """A completion of each prompt; `places` in the batch of all processes, if not the prompts' own."""
         first = self.accelerator.process_index * len(prompts)
+        if places is None:
+            places = range(first, first + len(prompts))
         completions = sample(
             self.llm,
             prompts,
             temperature=self.temperature,
             max_tokens=self.max_completion_length,
-            seeds=[completion_seed(self.seed, self.step, first + number) for number in range(len(prompts))],
+            seeds=[completion_seed(self.seed, self.step, place) for place in places],
             **self.generation_kwargs,
         )
         ids = [list(completion.token_ids) for completion in completions]

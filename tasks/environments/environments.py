@@ -1,0 +1,159 @@
+"""The environments of a batch of conversations, each in a process of its own.
+
+    with Environments(spec) as environments:                 # a ToolUse
+        environments.schemas                                 # of the tools, for the chat template
+        observations = environments.reset(rows, seeds)       # text or None; begins a batch
+        answers = environments.call({0: [("buy", {"item": "tea"})]})
+        finals = environments.finish()
+
+Processes are forked from one that has imported the user's files (host.py): an environment that leaks, exits or hangs
+affects its own conversation alone. A call that raises is answered with the error's text; a conversation whose process
+is gone is lost: it has no answers any more, and no final state. The processes see the environment variables that
+rewards see (tasks/rewards/process.py), and are no sandbox against an attacker.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Self
+
+from tasks.environments.spec import ToolUse
+from tasks.functions import Function
+from tasks.job import StageError
+from tasks.load_function import SOURCES
+from tasks.rewards.process import Process
+from tasks.rows.stored import Row
+
+LOAD_S = 600.0  # for an import, which may load a model
+
+Call = tuple[str, Any]  # the tool's name and its arguments
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A tool's answer to the model."""
+
+    text: str
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class Final:
+    """How a conversation has left its environment. `state` are its public attributes that are JSON values, `reward` is
+    that of get_reward()."""
+
+    state: dict[str, Any]
+    reward: float | None = None
+    lost: str = ""  # why there is no state
+
+
+class Environments:
+    """A context manager for the processes of the environment, or the tools, that a spec names."""
+
+    def __init__(self, spec: ToolUse, waiting: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
+        """`waiting` is entered while the processes work."""
+        if problems := spec.tool_problems():
+            raise StageError("\n".join(map(str, problems)))
+        self.spec, self.waiting = spec, waiting
+        self.schemas: list[dict[str, Any]] = []
+        self.owns_reward = False
+        self.lost: dict[int, str] = {}  # conversations of this batch
+        self._count = 0
+
+    @property
+    def name(self) -> str:
+        """The class's, or `tools`."""
+        return self.spec.environment.attribute if self.spec.environment else "tools"
+
+    def __enter__(self) -> Self:
+        self._home = TemporaryDirectory(prefix="baton-environments-", ignore_cleanup_errors=True)
+        folder = Path(self._home.name) / "0"
+        self._process = Process(
+            folder,
+            self.spec.tool_variables,
+            "tasks.environments.host",
+            what="environment" if self.spec.environment else "tool",
+        )
+        try:
+            functions = {at: function.as_found() for at, function in self.spec.tool_functions().items()}
+            for function in functions.values():
+                function.write(folder / SOURCES)
+            places = {at: _place(function) for at, function in functions.items()}
+            environment = places.pop("environment", None)
+            common = {"memory_gb": self.spec.tool_memory_gb, "timeout_s": LOAD_S}
+            request = {"environment": environment, "tools": list(places.values()), **common}
+            described = self._process.ask(json.dumps({"open": request}), LOAD_S)
+        except BaseException:
+            self.close()
+            raise
+        self.schemas, self.owns_reward = described["schemas"], described["owns_reward"]
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._process.close()
+        self._home.cleanup()
+
+    def reset(self, rows: Sequence[Row], seeds: Sequence[int]) -> list[str | None]:
+        """Begin a conversation for each row, in place of those before; returns what `reset` returned. `seeds` seed
+        Python's global generator, and NumPy's. Raises StageError with the row."""
+        self._process.ask('{"drop": true}', LOAD_S)
+        self._count, self.lost = len(rows), {}
+        pairs = zip(rows, seeds, strict=True)
+        answers = self._tell({number: {"reset": row, "seed": seed} for number, (row, seed) in enumerate(pairs)})
+        for number, answer in answers.items():
+            if failed := answer.get("error") or (f"{self.name}.reset: {answer['lost']}" if "lost" in answer else None):
+                raise StageError(f"environment {failed}, for the row {json.dumps(rows[number], ensure_ascii=False)}")
+        return [answers[number]["observation"] for number in range(len(rows))]
+
+    def call(self, calls: Mapping[int, Sequence[Call]]) -> dict[int, list[Answer]]:
+        """Run each conversation's calls, in their order; conversations run in parallel. Conversations that are lost
+        have no answers, and are noted in `lost`."""
+        messages = {number: {"calls": list(some)} for number, some in calls.items() if number not in self.lost}
+        answers = self._tell(messages)
+        for number, answer in answers.items():
+            if "lost" in answer:
+                names = ", ".join(name for name, _ in calls[number])
+                self.lost[number] = f"{self.name}.{names}: {answer['lost']}"
+        return {
+            number: [Answer(text, failed) for text, failed in answers[number]["results"]]
+            for number in messages
+            if number not in self.lost
+        }
+
+    def finish(self) -> list[Final]:
+        """The final states of the conversations. Raises StageError if get_reward fails."""
+        answers = self._tell({number: {"end": True} for number in range(self._count) if number not in self.lost})
+        self._process.ask('{"drop": true}', LOAD_S)
+        if failed := next((answer["error"] for answer in answers.values() if "error" in answer), None):
+            raise StageError(f"environment {failed}")
+        self.lost |= {number: f"{self.name}: {it['lost']}" for number, it in answers.items() if "lost" in it}
+        return [
+            Final({}, lost=self.lost[number])
+            if number in self.lost
+            else Final(answers[number]["state"], answers[number]["reward"])
+            for number in range(self._count)
+        ]
+
+    def _tell(self, messages: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        if not messages:
+            return {}
+        timeout_s = self.spec.tool_timeout_s
+        try:
+            request = json.dumps({"tell": messages, "timeout_s": timeout_s})
+        except (TypeError, ValueError) as error:
+            raise StageError(f"environment: columns may contain text, numbers, lists and objects: {error}") from error
+        calls = sum(max(1, len(message.get("calls", ()))) for message in messages.values())
+        with self.waiting():
+            answers = self._process.ask(request, LOAD_S + 2 * timeout_s * calls)
+        return {int(number): answer for number, answer in answers.items()}
+
+
+def _place(function: Function) -> dict[str, Any]:
+    return {"module": function.module, "attribute": function.attribute, "in_folder": function.source is not None}

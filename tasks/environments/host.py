@@ -1,0 +1,193 @@
+"""Import an environment and tools once, and fork a process for each conversation:
+`python -P -m tasks.environments.host FOLDER`, see environments.py and tasks/rewards/process.py.
+
+A request is a line of JSON on standard input, its answer a line of JSON on standard output:
+
+    {"open": {"environment": place or null, "tools": [place], "memory_gb", "timeout_s"}}    a place: {"module", …}
+    {"tell": {id: message}, "timeout_s"}        {id: answer} of the conversations' processes (conversation.py)
+    {"drop": true}                              ends all conversations
+
+A conversation begins with its first message. One whose process ends, or is killed since it takes too long, is answered
+{"lost": why}. A fork costs milliseconds, has its own memory, and takes what leaks with it. Standard library only.
+"""
+
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.environments.conversation import serve
+from tasks.load_function import SOURCES, Unusable, leave_project, load_function, stuck_at, take_pipes
+
+AT_ONCE = 4 * (os.cpu_count() or 1)  # conversations that work at the same time; more would only wait for each other
+GRACE_S = 5.0  # beyond its time limit, until a process that has not ended itself is killed
+LOAD_S = 600.0  # for an import, which may load a model
+
+
+@dataclass
+class Child:
+    """A conversation's process."""
+
+    pid: int
+    socket: socket.socket
+    stacks: Path
+    received: bytes = b""
+    deadline: float = 0.0
+    killed: bool = False
+
+    def kill(self) -> None:
+        """Kill it and its children."""
+        for kill in (os.killpg, os.kill):  # it may not have a group yet
+            try:
+                kill(self.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+class Host:
+    """The processes of all conversations."""
+
+    def __init__(self, folder: Path, pipes: tuple[Any, ...] = ()) -> None:
+        self.folder, self.pipes = folder, pipes
+        self.children: dict[str, Child] = {}
+        self.environment: type[Any] | None = None
+        self.tools: list[Callable[..., Any]] = []
+        self.memory_bytes, self.begun = 0, 0
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if "open" in request:
+            return self._open(**request["open"])
+        if "drop" in request:
+            for identity in list(self.children):
+                self._lose(identity)
+            return {}
+        return self.tell(request["tell"], request["timeout_s"])
+
+    def _open(
+        self, environment: dict[str, Any] | None, tools: list[dict[str, Any]], memory_gb: float, timeout_s: float
+    ) -> dict[str, Any]:
+        self.memory_bytes = int(memory_gb * 1e9)
+        self.environment = self._load(environment) if environment else None  # type: ignore[assignment]
+        if environment and not isinstance(self.environment, type):
+            raise Unusable(f"{environment['attribute']} is not a class")
+        self.tools = [self._load(tool) for tool in tools]
+        described = self.tell({"": {"describe": True}}, LOAD_S)[""]
+        self._lose("")
+        if failed := described.get("error") or described.get("lost"):
+            raise Unusable(failed)
+        return described
+
+    def _load(self, place: dict[str, Any]) -> Callable[..., Any]:
+        try:
+            return load_function(self.folder / SOURCES, **place)
+        except Unusable as error:
+            raise Unusable(f"{place['attribute']}: {error}") from error
+
+    def tell(self, messages: Mapping[str, dict[str, Any]], timeout_s: float) -> dict[str, dict[str, Any]]:
+        """Send each conversation its message, and wait for the answers."""
+        waiting, answers = deque(messages.items()), {}
+        with selectors.DefaultSelector() as selector:
+            while waiting or selector.get_map():
+                while waiting and len(selector.get_map()) < AT_ONCE:
+                    identity, message = waiting.popleft()
+                    if self._send(identity, message, timeout_s):
+                        selector.register(self.children[identity].socket, selectors.EVENT_READ, identity)
+                    else:
+                        answers[identity] = self._lose(identity)
+                for key, _ in selector.select(timeout=1.0):
+                    identity = key.data
+                    child = self.children[identity]
+                    chunk = _received(child.socket)
+                    child.received += chunk
+                    if not chunk or child.received.endswith(b"\n"):
+                        selector.unregister(child.socket)
+                        answers[identity] = json.loads(child.received) if chunk else self._lose(identity)
+                        child.received = b""
+                self._kill_late(key.data for key in selector.get_map().values())
+        return answers
+
+    def _send(self, identity: str, message: dict[str, Any], timeout_s: float) -> bool:
+        """Whether the conversation's process, which is begun if there is none, has got the message."""
+        child = self.children.get(identity) or self._fork(identity)
+        limit_s = timeout_s * max(1, len(message.get("calls", ())))
+        child.deadline = time.monotonic() + limit_s + GRACE_S
+        try:
+            child.socket.sendall(json.dumps(message | {"timeout_s": limit_s}).encode() + b"\n")
+        except OSError:
+            return False
+        return True
+
+    def _fork(self, identity: str) -> Child:
+        self.begun += 1
+        ours, theirs = socket.socketpair()
+        stacks = self.folder / f"stacks-{self.begun}"
+        pid = os.fork()
+        if pid == 0:
+            try:
+                for other in [ours, *(child.socket for child in self.children.values()), *self.pipes]:
+                    other.close()  # or it would outlive this process, which the others notice by that
+                serve(theirs, stacks, self.folder, self.memory_bytes, self.environment, self.tools)
+            finally:
+                os._exit(1)
+        theirs.close()
+        self.children[identity] = Child(pid, ours, stacks)
+        return self.children[identity]
+
+    def _kill_late(self, identities: Any) -> None:
+        for child in [self.children[identity] for identity in identities]:
+            if time.monotonic() > child.deadline and not child.killed:
+                child.killed = True
+                child.kill()
+
+    def _lose(self, identity: str) -> dict[str, Any]:
+        """End a conversation's process; returns why it has ended before."""
+        child = self.children.pop(identity)
+        child.socket.close()
+        child.kill()
+        code = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
+        where = stuck_at(child.stacks, self.folder / SOURCES)
+        child.stacks.unlink(missing_ok=True)
+        if where or child.killed:
+            return {"lost": f"it did not finish within its time limit{', ' if where else ''}{where}"}
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return {"lost": f"its process {how}"}
+
+
+def _received(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(1 << 16)
+    except OSError:
+        return b""  # it has been killed
+
+
+def main() -> None:
+    leave_project()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # one file per conversation
+    requests, answers = take_pipes()
+    host = Host(Path(sys.argv[1]), (requests, answers))
+
+    def send(message: dict[str, Any]) -> None:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    send({"at": "environment", "limit": f"{LOAD_S:g} s (for its import)"})
+    for line in requests:
+        try:
+            send({"answer": host.answer(json.loads(line))})
+        except Unusable as error:
+            send({"error": str(error)})
+    host.answer({"drop": True})
+
+
+if __name__ == "__main__":
+    main()

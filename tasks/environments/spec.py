@@ -1,0 +1,78 @@
+"""Spec of what a model can call while it answers: an environment, or tools without state.
+
+    environment: shop.py:Shop      # a class in the shape of TRL's `environment_factory`
+    tools: [tools.py:add]          # functions, as in TRL's `tools`
+
+The environment is a class without arguments. `reset(**columns)` gets the row's columns and returns None, or text that
+is appended to the last user message. Its other public methods are the tools. Type hints and a Google-style docstring
+of each tool tell the model how to call it. `get_reward()`, if there is one, is added to the rewards.
+"""
+
+from pydantic import Field
+
+from tasks.functions import FUNCTION, Function
+from tasks.spec import Problem, Spec
+
+
+class ToolUse(Spec):
+    """The environment or the tools of a stage that samples from a model."""
+
+    environment: Function | None = Field(
+        None,
+        description="class with `reset` and methods that the model can call, one instance per completion (TRL's "
+        f"environment_factory): {FUNCTION}",
+        json_schema_extra={"identity": "if set"},
+    )
+    tools: list[Function] = Field(
+        [],
+        max_length=64,
+        description="functions that the model can call (TRL's tools)",
+        json_schema_extra={"identity": "if set"},
+    )
+    max_turns: int = Field(
+        8,
+        ge=1,
+        le=1_000,
+        description="model's turns per completion; calls in the last one are run, but not answered",
+        json_schema_extra={"identity": "if set"},
+    )
+    tool_timeout_s: float = Field(
+        30.0,
+        gt=0,
+        le=86_400,
+        description="time limit of one call; the process of an environment that exceeds it is killed. Seconds",
+        json_schema_extra={"identity": False},
+    )
+    tool_memory_gb: float = Field(
+        4.0,
+        gt=0,
+        le=10_000,
+        description="memory of one completion's environment; beyond it, allocations fail. GB",
+        json_schema_extra={"identity": False},
+    )
+    tool_variables: list[str] = Field(
+        [],
+        description="environment variables visible to the environment and the tools, such as an API key",
+        json_schema_extra={"identity": False},
+    )
+
+    def uses_tools(self) -> bool:
+        return self.environment is not None or bool(self.tools)
+
+    def tool_functions(self) -> dict[str, Function]:
+        """The environment's class and the tools, by their fields."""
+        named = {f"tools.{number}": tool for number, tool in enumerate(self.tools)}
+        return {"environment": self.environment, **named} if self.environment else named
+
+    def tool_problems(self) -> list[Problem]:
+        """Whether their files exist, and can be imported by one process."""
+        found = [problem.under(at) for at, function in self.tool_functions().items() for problem in function.problems()]
+        if found:
+            return found
+        texts: dict[str, str] = {}
+        for at, function in self.tool_functions().items():
+            for file, text in (function.as_found().source or {}).items():
+                if texts.setdefault(file, text) != text:
+                    allowed = f"files with distinct names: two different ones are imported as {file}; rename one"
+                    found.append(Problem(at, function.name, allowed))
+        return found

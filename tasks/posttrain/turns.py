@@ -1,0 +1,136 @@
+"""Let a model and its environments take turns: sample, run the calls, append their answers, sample again.
+
+    done = converse(rows, seeds, environments, calls, generate, limits, max_turns)
+
+All conversations of a batch are sampled together, turn by turn. What the model sampled is kept as token ids; only the
+tools' answers are encoded (tool_calls.py), and their tokens have a zero in `mask` and in `logprobs`. A conversation
+ends when a turn has no call, does not end as a turn does, or is the last of `max_turns`; when there is no room for the
+answers; or when its environment is lost.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tasks.environments.environments import Environments, Final
+from tasks.job import StageError
+from tasks.posttrain.spec import Limits
+from tasks.posttrain.tool_calls import ToolCalls, calls_of, tool_messages
+from tasks.rows.stored import Row
+
+Generate = Callable[[list[list[int]], list[int], int], tuple[list[list[int]], list[list[float]]]]
+"""(prompts, a distinct place of each for its seed, maximum of new tokens) -> the sampled tokens and their
+log-probabilities."""
+
+
+@dataclass
+class Conversation:
+    """A prompt, the model's turns, and the answers to its calls."""
+
+    row: Row  # its prompt with what the environment's reset returned
+    prompt: list[int]
+    ids: list[int] = field(default_factory=list)  # the completion: the model's turns and the answers
+    mask: list[int] = field(default_factory=list)  # per token of `ids`: 1 if the model sampled it, else 0
+    logprobs: list[float] = field(default_factory=list)  # per token of `ids`; 0 if it was not sampled
+    messages: list[Row] = field(default_factory=list)  # of the completion
+    turns: int = 0
+    calls: int = 0
+    errors: int = 0  # calls that failed
+    final: Final = field(default_factory=lambda: Final({}))
+
+    def add_sampled(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+        self.ids += ids
+        self.mask += [1] * len(ids)
+        self.logprobs += logprobs
+
+    def add_answers(self, ids: Sequence[int]) -> None:
+        self.ids += ids
+        self.mask += [0] * len(ids)
+        self.logprobs += [0.0] * len(ids)
+
+
+def converse(
+    rows: Sequence[Row],
+    seeds: Sequence[int],
+    environments: Environments,
+    calls: ToolCalls,
+    generate: Generate,
+    limits: Limits,
+    max_turns: int,
+) -> list[Conversation]:
+    """A conversation about each row, whose prompts are messages. `limits.new` bounds a conversation's `ids`. Raises
+    StageError if an environment fails by itself, not by a call."""
+    observations = environments.reset(rows, seeds)
+    done = [_begun(row, seen, calls, limits) for row, seen in zip(rows, observations, strict=True)]
+    going = list(range(len(done)))
+    for turn in range(1, max_turns + 1):
+        if not going:
+            break
+        room = max(limits.new - len(done[number].ids) for number in going)
+        places = [(turn - 1) * len(done) + number for number in going]
+        sampled = generate([done[number].prompt + done[number].ids for number in going], places, room)
+        for number, ids, logprobs in zip(going, *sampled, strict=True):
+            _sample(done[number], ids, logprobs, calls, limits.new)
+        asked = {
+            number: some
+            for number in going
+            if (some := calls_of(done[number].messages[-1])) and calls.is_ended(done[number].ids)
+        }
+        answered = environments.call(asked)
+        for number, answers in answered.items():
+            conversation = done[number]
+            conversation.calls += len(answers)
+            conversation.errors += sum(answer.failed for answer in answers)
+            conversation.messages += tool_messages(asked[number], answers)
+        for number in asked.keys() - answered.keys():  # what has ended its environment
+            done[number].calls, done[number].errors = done[number].calls + 1, done[number].errors + 1
+        if turn == max_turns:
+            break
+        going = [number for number in answered if _answer(done[number], len(answered[number]), calls, limits.new)]
+    for conversation, final in zip(done, environments.finish(), strict=True):
+        conversation.final = final
+    return done
+
+
+def _begun(row: Row, observation: str | None, calls: ToolCalls, limits: Limits) -> Conversation:
+    """The conversation before the model's first turn; as in TRL, an observation is appended to the last message."""
+    *before, last = row["prompt"]
+    prompt = [*before, last | {"content": (last["content"] or "") + observation}] if observation else row["prompt"]
+    ids = calls.encoder.prompt(row | {"prompt": prompt, "tools": calls.schemas})
+    if not limits.fit(len(ids), 0):
+        raise StageError(
+            f"a prompt has {len(ids)} tokens with the tools and what reset returned, and is not within {limits.shown}; "
+            f"raise max_prompt_tokens. The prompt: {prompt!r:.200}"
+        )
+    return Conversation(row | {"prompt": prompt}, ids)
+
+
+def _sample(
+    conversation: Conversation, ids: Sequence[int], logprobs: Sequence[float], calls: ToolCalls, new: int
+) -> None:
+    """Append a sampled turn, cut to the room that is left."""
+    room = new - len(conversation.ids)
+    conversation.turns += 1
+    conversation.messages.append(calls.message(ids[:room], conversation.prompt + conversation.ids))
+    conversation.add_sampled(ids[:room], logprobs[:room])
+
+
+def _answer(conversation: Conversation, count: int, calls: ToolCalls, new: int) -> bool:
+    """Append the tokens of its last `count` messages, the answers. Whether there is room for them and a further turn;
+    else the conversation stays as it is."""
+    ids = calls.encoded(conversation.messages[-count:])
+    if len(conversation.ids) + len(ids) >= new:
+        return False
+    conversation.add_answers(ids)
+    return True
+
+
+def totals(conversations: Sequence[Conversation]) -> dict[str, float]:
+    """Metrics of a batch: means per conversation; of the calls, the share that failed."""
+    count = len(conversations)
+    calls = sum(one.calls for one in conversations)
+    return {
+        "turns": sum(one.turns for one in conversations) / count,
+        "tool_calls": calls / count,
+        "tool_errors": sum(one.errors for one in conversations) / calls if calls else 0.0,
+        "environments_lost": sum(bool(one.final.lost) for one in conversations) / count,
+    }

@@ -1,0 +1,107 @@
+"""An environment and a tool as users write them, with every way to fail."""
+
+import os
+import random
+import sys
+import time
+
+
+class Shop:
+    """A shop with one customer."""
+
+    def __init__(self) -> None:
+        self.money, self.bought, self._secret = 0, [], "not shown"
+        self.opened = random.random()
+
+    def reset(self, money, **columns):
+        if money < 0:
+            raise ValueError("no debts")
+        self.money = money
+        return f" You have {money} coins." if money else None
+
+    def buy(self, item: str, price: int = 1) -> str:
+        """
+        Buy something.
+
+        Args:
+            item: What to buy.
+            price: What it costs.
+        """
+        if price > self.money:
+            raise ValueError(f"{item} costs {price}, you have {self.money}")
+        self.money -= price
+        self.bought.append(item)
+        print("garbage on standard output")
+        return f"bought {item}"
+
+    async def wait(self, seconds: float) -> str:
+        """
+        Wait.
+
+        Args:
+            seconds: How long.
+        """
+        time.sleep(seconds)
+        return "waited"
+
+    def leave(self, how: str) -> str:
+        """
+        Leave the shop.
+
+        Args:
+            how: `exit`, `kill` or `sys`.
+        """
+        if how == "sys":
+            sys.exit(3)
+        os._exit(3) if how == "exit" else os.abort()
+
+    def hoard(self, gigabytes: float) -> int:
+        """
+        Allocate memory.
+
+        Args:
+            gigabytes: How much.
+        """
+        return len(b"x" * int(gigabytes * 1e9))
+
+    def get_reward(self) -> float:
+        return len(self.bought)
+
+
+class Silent:
+    """Its method does not say what it does."""
+
+    def reset(self, **columns):
+        return None
+
+    def act(self, x):
+        return x
+
+
+class Broken(Shop):
+    """Its own reward fails."""
+
+    def get_reward(self):
+        return {"reward": 1}
+
+
+def add(a: int, b: int) -> int:
+    """
+    Add two numbers.
+
+    Args:
+        a: A number.
+        b: Another.
+    """
+    return a + b
+
+
+class Free:
+    """It has no reward of its own."""
+
+    def reset(self, **columns):
+        return None
+
+    def take(self) -> str:
+        """Take something."""
+        return "taken"

@@ -1,0 +1,146 @@
+"""Each conversation's environment is a process of its own: what one does harms no other, and not the trainer."""
+
+import re
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.environments.environments import Answer, Environments
+from tasks.environments.spec import ToolUse
+from tasks.job import StageError
+
+FILE = Path(__file__).with_name("shop.py")
+
+
+def spec(**fields: Any) -> ToolUse:
+    return ToolUse.model_validate({"environment": f"{FILE}:Shop", "tool_timeout_s": 1.0, **fields})
+
+
+@pytest.fixture(scope="module")
+def shops() -> Iterator[Environments]:
+    with Environments(spec(tools=[f"{FILE}:add"], tool_memory_gb=1.0)) as environments:
+        yield environments
+
+
+def test_methods_and_tools_are_described_as_in_trl(shops: Environments) -> None:
+    described = {schema["function"]["name"]: schema["function"] for schema in shops.schemas}
+
+    assert list(described) == ["add", "buy", "hoard", "leave", "wait"]
+    assert described["buy"]["parameters"]["required"] == ["item"]
+    assert described["buy"]["description"] == "Buy something."
+    assert shops.owns_reward
+
+
+def test_each_conversation_has_its_own_instance(shops: Environments) -> None:
+    seen = shops.reset([{"money": 3, "prompt": "?"}, {"money": 0, "prompt": "?"}], [1, 1])
+
+    answers = shops.call({0: [("buy", {"item": "tea"}), ("add", {"a": 1, "b": 2})], 1: [("buy", {"item": "tea"})]})
+
+    assert seen == [" You have 3 coins.", None]
+    assert answers[0] == [Answer("bought tea"), Answer("3")]
+    assert answers[1] == [Answer("{'error': 'tea costs 1, you have 0'}", failed=True)]
+    first, second = shops.finish()
+    assert first.state["money"] == 2 and first.state["bought"] == ["tea"] and "_secret" not in first.state
+    assert (first.reward, second.reward) == (1.0, 0.0)
+
+
+def test_chance_follows_from_the_seed(shops: Environments) -> None:
+    def opened(seeds: list[int]) -> list[float]:
+        shops.reset([{"money": 1}] * len(seeds), seeds)
+        return [final.state["opened"] for final in shops.finish()]
+
+    assert opened([7, 8]) == opened([7, 8])
+    assert len({*opened([7, 8, 7])}) == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (("buy", {"item": "tea", "price": 9}), "tea costs 9, you have 3"),
+        (("steal", {}), "Tool steal not found."),
+        (("buy", {"thing": "tea"}), "unexpected keyword argument 'thing'"),
+        (("buy", [1]), "argument after ** must be a mapping"),
+        (("leave", {"how": "sys"}), "3"),
+        (("hoard", {"gigabytes": 2}), "MemoryError"),
+    ],
+)
+def test_a_call_that_fails_is_answered_with_its_error(shops: Environments, call: Any, text: str) -> None:
+    shops.reset([{"money": 3}], [0])
+
+    (answer,) = shops.call({0: [call]})[0]
+
+    assert answer.failed and text in answer.text
+    assert shops.call({0: [("buy", {"item": "tea"})]})[0] == [Answer("bought tea")], "the conversation goes on"
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (("wait", {"seconds": 30}), r"Shop\.wait: it did not finish within .* stuck at .*shop\.py, line \d+, in wait"),
+        (("leave", {"how": "exit"}), "Shop.leave: its process ended with exit code 3"),
+        (("leave", {"how": "abort"}), "Shop.leave: its process was killed by SIGABRT"),
+    ],
+)
+def test_an_environment_that_hangs_or_ends_is_lost_alone(shops: Environments, call: Any, why: str) -> None:
+    shops.reset([{"money": 3}] * 3, [0, 1, 2])
+    began = time.monotonic()
+
+    answers = shops.call({0: [("buy", {"item": "tea"})], 1: [call], 2: [("buy", {"item": "tea"})]})
+
+    assert answers.keys() == {0, 2} and time.monotonic() - began < 10
+    assert shops.call({1: [("buy", {"item": "tea"})]}) == {}
+    finals = shops.finish()
+    assert [bool(final.lost) for final in finals] == [False, True, False]
+    assert re.search(why, finals[1].lost)
+
+
+def test_a_reset_that_fails_names_class_row_and_line(shops: Environments) -> None:
+    with pytest.raises(
+        StageError, match=r'Shop.reset raised ValueError: no debts \(tests/environments/shop.py, line \d+.*"money": -1'
+    ):
+        shops.reset([{"money": 1}, {"money": -1}], [0, 0])
+
+
+def test_there_may_be_more_conversations_than_open_files_by_default() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        with Environments(spec()) as environments:
+            environments.reset([{"money": 1}] * 250, [0] * 250)
+            assert len(environments.call({number: [("buy", {"item": "tea"})] for number in range(250)})) == 250
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Silent", "Silent: act needs type hints and a Google-style docstring"),
+        ("add", "add is not a class"),
+    ],
+)
+def test_a_class_that_a_model_cannot_use_is_refused(name: str, words: str) -> None:
+    with pytest.raises(StageError, match=words), Environments(spec(environment=f"{FILE}:{name}")):
+        pass
+
+
+def test_a_reward_that_is_not_a_number_is_refused() -> None:
+    with Environments(spec(environment=f"{FILE}:Broken")) as environments:
+        environments.reset([{"money": 1}], [0])
+        with pytest.raises(StageError, match=r"Broken.get_reward returned \{'reward': 1\}"):
+            environments.finish()
+
+
+def test_two_files_of_the_same_name_are_refused(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "calculator.py").write_text(f"def {folder}(a: int) -> int:\n    return a\n")
+    names = [f"{tmp_path}/one/calculator.py:one", f"{tmp_path}/two/calculator.py:two"]
+
+    (problem,) = spec(environment=None, tools=names).tool_problems()
+
+    assert (problem.path, "imported as calculator.py" in problem.allowed) == ("tools.1", True)

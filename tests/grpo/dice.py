@@ -1,0 +1,25 @@
+"""An environment for a tiny model."""
+
+import random
+
+
+class Dice:
+    """A die that shows how often it was rolled."""
+
+    def reset(self, **columns):
+        self.shown = []
+
+    def roll(self) -> int:
+        """Roll."""
+        self.shown.append(random.randint(1, 6))
+        return self.shown[-1]
+
+    def get_reward(self) -> float:
+        return min(len(self.shown), 2) / 2
+
+
+def even(completions, environments, **columns):
+    return [
+        float(sum(dice.shown) % 2 == 0 and len(turns) > 1)
+        for dice, turns in zip(environments, completions, strict=True)
+    ]

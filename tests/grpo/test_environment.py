@@ -1,0 +1,99 @@
+"""GRPO with an environment, as its engine runs it, on a tiny model that has seen a few calls."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.functions import Function
+from tasks.rewards.spec import RewardSpec
+from tests.grpo.test_grpo import SFT
+from tests.posttrain.tiny import metrics, start, tiny_model, tiny_rows, wait_for_step, without_times, write_job
+
+pytestmark = pytest.mark.long
+DICE = Path(__file__).with_name("dice.py")
+ASKED = {"role": "user", "content": "Roll."}
+SCHEMA = {
+    "type": "function",
+    "function": {
+        "name": "roll",
+        "description": "Roll.",
+        "parameters": {"type": "object", "properties": {}},
+        "return": {"type": "integer"},
+    },
+}
+SPEC = {
+    "data": "dice",
+    "steps": 6,
+    "batch_size": 32,
+    "generations": 8,
+    "warmup_steps": 1,
+    "learning_rate": 0.0005,
+    "beta": 0,
+    "max_prompt_tokens": 260,
+    "max_new_tokens": 200,
+    "max_turns": 3,
+    "checkpoint_every": 2,
+    "environment": Function.model_validate(f"{DICE}:Dice").as_found().model_dump(mode="json"),
+    "rewards": [RewardSpec.model_validate(f"{DICE}:even").as_found().model_dump(mode="json")],
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A model that knows how to call, after one roll or two."""
+    root = tmp_path_factory.mktemp("tiny")
+    rows = [{"messages": [ASKED, *rolled(shown)], "tools": [SCHEMA]} for shown in ([3], [4, 1], [6], [2, 5])]
+    seen = tiny_rows(root / "seen", rows, "messages")
+    spec = SFT | {"steps": 60, "batch_size": 4, "max_new_tokens": 200, "learning_rate": 0.01}
+    sft = write_job(root / "sft", "sft", spec, model=tiny_model(root / "model", turns=True, positions=512), rows=seen)
+    assert start("tasks.sft.sft", sft).wait() == 0, (sft / "log.txt").read_text()
+    asked = tiny_rows(root / "asked", [{"prompt": [ASKED]}, {"prompt": [ASKED], "again": 1}], "prompt")
+    return {"model": sft / "output", "rows": asked}
+
+
+def rolled(shown: list[int]) -> list[dict[str, Any]]:
+    call = {"type": "function", "function": {"name": "roll", "arguments": {}}}
+    turns = [
+        [
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "name": "roll", "content": str(n)},
+        ]
+        for n in shown
+    ]
+    return [*(message for turn in turns for message in turn), {"role": "assistant", "content": "Done."}]
+
+
+@pytest.fixture(scope="module")
+def tuned(vllm: None, inputs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    job = write_job(tmp_path_factory.mktemp("grpo") / "job", "grpo", SPEC, **inputs)
+    assert start("tasks.grpo.grpo", job).wait() == 0, (job / "log.txt").read_text()
+    return job
+
+
+def test_the_model_and_the_environment_take_turns(tuned: Path) -> None:
+    lines = metrics(tuned)[1:]
+
+    assert all(line["turns"] > 1.5 and line["tool_calls"] > 0.5 for line in lines)
+    assert all(line["tool_errors"] == 0 == line["environments_lost"] for line in lines)
+    for line in lines:
+        assert line["reward"] == pytest.approx(line["even"] + line["Dice"])
+
+
+def test_answers_are_masked_where_trainer_and_engine_are_compared(tuned: Path) -> None:
+    """A shift by one token, or an answer among what is compared, would show."""
+    assert all(1.0 <= line["rollout_mismatch"] < 1.05 for line in metrics(tuned)[1:])
+
+
+def test_killed_and_resumed_it_makes_the_same_model(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
+    job = write_job(tmp_path / "job", "grpo", SPEC, **inputs)
+    engine = start("tasks.grpo.grpo", job)
+    wait_for_step(job, engine, 5)
+    engine.kill()
+    engine.wait()
+
+    assert start("tasks.grpo.grpo", job).wait() == 0, (job / "log.txt").read_text()
+
+    assert json.loads((job / "result.json").read_text()) == json.loads((tuned / "result.json").read_text())
+    assert without_times(job) == without_times(tuned)

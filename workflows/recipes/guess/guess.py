@@ -1,0 +1,83 @@
+"""A game: the model guesses a number from 1 to 15, and is told `higher` or `lower`. In four guesses it can always be
+found, by halving.
+
+SFT teaches to call the tool, with games of players who use the answers but guess anywhere in what is left; they find
+about three numbers of five in four guesses. GRPO plays the game itself, and is paid for finding the number.
+"""
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+HIGHEST, GUESSES = 15, 4
+QUESTION = f"I think of a number from 1 to {HIGHEST}. Find it in {GUESSES} guesses."
+
+
+class Game:
+    """TRL's shape of an environment: `reset` gets the row's columns, and the other methods are tools."""
+
+    def reset(self, number: int, **columns: Any) -> None:
+        self.number, self.guesses = number, list[int]()
+
+    def guess(self, number: int) -> str:
+        """
+        Guess the number.
+
+        Args:
+            number: Your guess.
+        """
+        if len(self.guesses) == GUESSES:
+            raise ValueError("no guesses are left")
+        self.guesses.append(number)
+        return "right" if number == self.number else "higher" if self.number > number else "lower"
+
+    def get_reward(self) -> float:
+        return float(self.number in self.guesses)
+
+
+def games() -> Iterator[dict[str, Any]]:
+    """A row for each number, to play with."""
+    for number in range(1, HIGHEST + 1):
+        yield {"prompt": [{"role": "user", "content": QUESTION}], "number": number}
+
+
+def played(count: int = 3000) -> Iterator[dict[str, Any]]:
+    """Games of players, to learn from."""
+    chance, tools = random.Random(0), _tools()
+    for _ in range(count):
+        yield {"messages": [{"role": "user", "content": QUESTION}, *_game(chance)], "tools": tools}
+
+
+def documents(count: int = 4000) -> Iterator[str]:
+    """The same games as text, to pretrain on."""
+    chance, tools = random.Random(1), json.dumps(_tools()[0])
+    for number in range(count):
+        begin = f"{tools}\n{QUESTION}\n" if number % 10 == 0 else ""
+        yield begin + "\n".join(_written(message) for message in _game(chance))
+
+
+def _tools() -> list[dict[str, Any]]:
+    """The schema that GRPO's prompts have."""
+    from transformers.utils import get_json_schema
+
+    return [get_json_schema(Game().guess)]
+
+
+def _game(chance: random.Random) -> Iterator[dict[str, Any]]:
+    game, low, high = Game(), 1, HIGHEST
+    game.reset(chance.randint(low, high))
+    answer = ""
+    while answer != "right" and len(game.guesses) < GUESSES:
+        number = chance.randint(low, high)
+        call = {"type": "function", "function": {"name": "guess", "arguments": {"number": number}}}
+        answer = game.guess(number)
+        low, high = (number + 1, high) if answer == "higher" else (low, number - 1)
+        yield {"role": "assistant", "content": "", "tool_calls": [call]}
+        yield {"role": "tool", "name": "guess", "content": answer}
+    yield {"role": "assistant", "content": "found" if answer == "right" else "lost"}
+
+
+def _written(message: dict[str, Any]) -> str:
+    calls = [json.dumps(call["function"]) for call in message.get("tool_calls", ())]
+    return f"{message['role']}\n{message['content']}" + "".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
