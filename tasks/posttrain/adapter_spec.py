@@ -33,4 +33,16 @@ class LoRASpec(Spec):
 class AdapterSpec(Spec):
     """What is trained in place of the whole model."""
 
-    lora: LoRASpec = Field(LoRASpec(), description="Low-rank adaptation; the output is the merged model")
+    lora: LoRASpec = Field(LoRASpec(), description="Low-rank adaptation")
+    quantize: Literal["nf4"] | None = Field(
+        None,
+        description="hold the frozen model in 4 bits: QLoRA with NormalFloat and double quantization (Dettmers et al. "
+        "2023); null: in bf16 if it is stored so",
+        json_schema_extra={"identity": "if set"},
+    )
+    output: Literal["merged", "adapter"] = Field(
+        "merged",
+        description="the stage's model: `merged` into the original weights; or the `adapter` alone, in PEFT's format, "
+        "which evaluation, vLLM and the next stage use together with its base",
+        json_schema_extra={"identity": "if set"},
+    )
