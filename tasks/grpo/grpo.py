@@ -20,6 +20,7 @@ from tasks.grpo.spec import GRPOSpec
 from tasks.job import Job, StageError, main
 from tasks.metric import known_mean
 from tasks.posttrain.adapter import base_of, peft_config
+from tasks.posttrain.adapter_files import source_of
 from tasks.posttrain.encode import Encoder, prompted
 from tasks.posttrain.rows import choose, kind_of, say_repeats
 from tasks.posttrain.score import reserved, score, try_on_gold
@@ -44,7 +45,7 @@ METRICS = {
 
 
 def work(job: Job) -> None:
-    spec, source = job.spec(GRPOSpec), job.input("model")
+    spec, source = job.spec(GRPOSpec), source_of(job)
     model, tokenizer = load_model(source, spec)
     limits = limits_of(model, spec)
     kind_of(job, *spec.row_kinds())
