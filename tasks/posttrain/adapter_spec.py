@@ -8,6 +8,15 @@ from tasks.pretrain.model_spec import ModelSpec
 from tasks.spec import Spec
 
 
+def linear_layers(model: ModelSpec) -> dict[str, tuple[int, int]]:
+    """(inputs, outputs), in either order, of each linear layer of a decoder layer. Fused expert weights are none."""
+    hidden, queries, keys = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
+    found = dict.fromkeys(("k_proj", "v_proj"), (hidden, keys)) | dict.fromkeys(("q_proj", "o_proj"), (hidden, queries))
+    if not model.experts:
+        found |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), (hidden, model.ffn_hidden))
+    return found
+
+
 class LoRASpec(Spec):
     """Low-rank adaptation (Hu et al. 2021): W + alpha / rank · B A with W frozen."""
 
@@ -19,13 +28,8 @@ class LoRASpec(Spec):
     )
 
     def parameters(self, model: ModelSpec) -> int:
-        """Number of trained weights: rank × (inputs + outputs) of each adapted layer. Fused expert weights are not
-        linear layers and have no adapter."""
-        hidden, queries, keys = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
-        sizes = dict.fromkeys(("k_proj", "v_proj"), hidden + keys)
-        sizes |= dict.fromkeys(("q_proj", "o_proj"), hidden + queries)
-        if not model.experts:
-            sizes |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden + model.ffn_hidden)
+        """Number of trained weights: rank × (inputs + outputs) of each adapted layer."""
+        sizes = {name: sum(shape) for name, shape in linear_layers(model).items()}
         adapted = sizes if self.targets == "all-linear" else {name: sizes.get(name, 0) for name in self.targets}
         return self.rank * model.layers * sum(adapted.values())
 
