@@ -5,7 +5,9 @@ from typing import Literal
 from pydantic import Field
 
 from tasks.pretrain.model_spec import ModelSpec
-from tasks.spec import Spec
+from tasks.spec import Problem, Spec
+
+MOST_SERVED = 512  # vLLM's largest rank
 
 
 def linear_layers(model: ModelSpec) -> dict[str, tuple[int, int]]:
@@ -50,3 +52,9 @@ class AdapterSpec(Spec):
         "which evaluation, vLLM and the next stage use together with its base",
         json_schema_extra={"identity": "if set"},
     )
+
+    def problems(self) -> list[Problem]:
+        if self.output == "adapter" and self.lora.rank > MOST_SERVED:
+            allowed = f"at most {MOST_SERVED}, which vLLM serves, with output: adapter; or output: merged"
+            return [Problem("lora.rank", self.lora.rank, allowed)]
+        return []
