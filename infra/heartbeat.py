@@ -10,14 +10,27 @@ import fcntl
 import json
 import os
 import signal
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
 # In the order in which a rank passes through them between two steps
-Phase = Literal["start", "validation", "checkpoint", "data", "forward-backward", "optimizer", "hand-over", "done"]
+Phase = Literal[
+    "start",
+    "validation",
+    "checkpoint",
+    "data",
+    "rollout",
+    "rewards",
+    "forward-backward",
+    "optimizer",
+    "hand-over",
+    "done",
+]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 RECORD_BYTES = 192  # one write within a page: a reader sees the old beat or the new one
 
@@ -71,6 +84,28 @@ class Heartbeat:
         if began is None and phase != "start":
             began = step
         self._write(Beat(self._last.pid, phase, step, began, time.time()))
+
+    def again(self) -> None:
+        """Report that the rank is alive, in the phase that it reported last; nothing before the first one."""
+        if self._last.phase is not None:
+            self._write(replace(self._last, time=time.time()))
+
+    @contextmanager
+    def repeated(self) -> Iterator[None]:
+        """Call `again` every second in this context, around work with a time limit of its own."""
+        over = threading.Event()
+
+        def repeat() -> None:
+            while not over.wait(1):
+                self.again()
+
+        thread = threading.Thread(target=repeat, name="heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def end(self) -> None:
         """Report that the rank is done and may exit."""

@@ -84,7 +84,7 @@ def _place(spec: StageSpec, context: RunContext, quoted: Quotes | None) -> Place
     if isinstance(spec, PretrainSpec):
         layout, device = spec.layout, next(iter(devices_of(spec)), None)
     elif isinstance(spec, PostTrainSpec):
-        layout = Layout(processes=spec.layout.processes)
+        layout = Layout(nodes=spec.layout.nodes, processes=spec.layout.processes)
         device = next(iter(tuning_devices(context, spec)), None)
     if quoted and quoted.found:
         device = quoted.found[0].offer.accelerator
@@ -130,8 +130,8 @@ def _takes(step: Planned, mfu: float) -> Iterator[tuple[str, str]]:
     yield "arithmetic", f"{needed.flops / needed.tokens / 1e9:.3g} GFLOP per token, {needed.flops:.2e} FLOP in total"
     if isinstance(spec, PretrainSpec):
         yield "layout", f"{spec.layout.name()}: {spec.layout.nodes} x {spec.layout.processes} processes"
-    if isinstance(spec, PostTrainSpec) and spec.layout.processes > 1:
-        yield "layout", f"{spec.layout.sharding} over {spec.layout.processes} processes"
+    if isinstance(spec, PostTrainSpec) and spec.layout.world > 1:
+        yield "layout", f"{spec.layout.sharding} over {spec.layout.nodes} x {spec.layout.processes} processes"
     if step.device_memory:
         capacity = f"{step.device} ({step.device_memory / GB:.3g} GB)"
         yield "memory", f"{needed.memory.total / GB:.3g} GB on each {capacity}"

@@ -17,7 +17,6 @@ from tasks.evaluate.task_names import unknown
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME, accelerator
 from tasks.pretrain.fit import Place, fitting, place_of
-from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import GB, estimate
 from tasks.pretrain.spec import PretrainSpec
 from tasks.serve.spec import ServeSpec
@@ -352,11 +351,12 @@ def _placements(context: RunContext) -> list[Problem]:
     found, specs = [], context.stages()
     for name, placement in placements_of(context).items():
         spec = specs[name]
-        layout = spec.layout if isinstance(spec, PretrainSpec) else Layout()
-        if placement.nodes != layout.nodes:
-            what = "as layout.nodes is" if isinstance(spec, PretrainSpec) else "this stage runs on one"
-            found.append(Problem(f"{name}.placement.nodes", placement.nodes, f"{layout.nodes}: {what}"))
-        processes = spec.layout.processes if isinstance(spec, PretrainSpec | PostTrainSpec) else 1
+        divided = isinstance(spec, PretrainSpec | PostTrainSpec)
+        nodes = spec.layout.nodes if divided else 1
+        if placement.nodes != nodes:
+            what = "as layout.nodes is" if divided else "this stage runs on one"
+            found.append(Problem(f"{name}.placement.nodes", placement.nodes, f"{nodes}: {what}"))
+        processes = spec.layout.processes if divided else 1
         one_each = isinstance(spec, PretrainSpec) or processes > 1
         for number, chips in enumerate(placement.accelerators if one_each else ()):
             chip, _, count = chips.partition(":")
@@ -374,7 +374,7 @@ def _placements(context: RunContext) -> list[Problem]:
                 allowed = f"an environment variable that is set here: export {secret}=…"
                 found.append(Problem(f"{name}.placement.secrets.{number}", secret, allowed))
         storage = storage_of(placement.storage)
-        if layout.nodes > 1 and is_bucket(storage):
+        if nodes > 1 and is_bucket(storage):
             allowed = "a folder that the machines share: they write one checkpoint together"
             found.append(Problem(f"{name}.placement.storage", storage, allowed))
     return found

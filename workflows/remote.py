@@ -17,6 +17,8 @@ from infra.placement.storage import StorageError, is_bucket
 from infra.progress import say
 from infra.tracking.machine import CONSOLE, LINEAGE
 from infra.tracking.redact import redact_text
+from tasks.posttrain.spec import PostTrainSpec
+from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem
 from workflows.pod_defaults import fitted, gpus_of_all
 from workflows.recipe import Recipe, context_of, validated
@@ -97,16 +99,18 @@ def images_of(run: Any) -> None:
 
 def _nodes(context: RunContext, shared: str) -> list[Problem]:
     """Several nodes need SkyPilot to start their processes, and a shared folder for their common checkpoint."""
-    spec = context.specs.get("pretrain")
-    if spec is None or spec.layout.nodes == 1:
-        return []
-    if spec.placement is None:
+    found = []
+    for path, spec in context.stages().items():
+        if not isinstance(spec, PretrainSpec | PostTrainSpec) or spec.layout.nodes == 1:
+            continue
         nodes = spec.layout.nodes
-        allowed = f"1 in a cluster's pod; for several nodes use SkyPilot: add `placement: {{nodes: {nodes}, …}}`"
-        return [Problem("pretrain.layout.nodes", nodes, allowed)]
-    if spec.placement.storage or (shared and not is_bucket(shared)):
-        return []
-    return [Problem("pretrain.placement.storage", None, "a folder that the machines share with the cluster's pods")]
+        if spec.placement is None:
+            allowed = f"1 in a cluster's pod; for several nodes use SkyPilot: add `placement: {{nodes: {nodes}, …}}`"
+            found.append(Problem(f"{path}.layout.nodes", nodes, allowed))
+        elif not spec.placement.storage and (not shared or is_bucket(shared)):
+            allowed = "a folder that the machines share with the cluster's pods"
+            found.append(Problem(f"{path}.placement.storage", None, allowed))
+    return found
 
 
 def _tracking(environment: dict[str, str]) -> list[Problem]:

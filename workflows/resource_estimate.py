@@ -88,7 +88,7 @@ def need(
     tokens = spec.steps * spec.batch_size * sequences * length
     flops = tokens * passes * flops_per_token(model, vocabulary, length) / 3
     memory = estimate_tuning(spec, held(spec), model, vocabulary, positions, kernels, capacity)
-    processes, precision = spec.layout.processes, spec.precision
+    processes, precision = spec.layout.world, spec.precision
     return Need(
         weights, active, tokens, flops, memory, processes, precision, **_sampling(spec, model, weights, positions)
     )
@@ -98,7 +98,7 @@ def _sampling(spec: PostTrainSpec, model: ModelSpec, weights: int, positions: in
     """What a stage samples. A process decodes its share of a step's completions together, all of maximum length."""
     if not isinstance(spec, GRPOSpec):
         return {"sampling": spec.samples_model()}
-    limits, together = spec.limits(positions), spec.batch_size // spec.layout.processes
+    limits, together = spec.limits(positions), spec.batch_size // spec.layout.world
     of_a_token = 2 * BF16 * model.layers * model.kv_heads * model.head_dim
     context = limits.prompt + limits.new / 2
     read = BF16 * weights + together * context * of_a_token

@@ -2,14 +2,15 @@
 
     python -m tasks.dpo.dpo JOB_DIR        inputs: model (HFModel), rows (Rows)
 
-With `pairs`, one process does both: vLLM samples completions of the rows' prompts and rewards score them (the pairs are
-saved in work/pairs); then vLLM is closed and TRL trains.
+With `pairs`, rank 0 first samples completions of the rows' prompts with vLLM, and rewards score them (the pairs are
+saved in work/pairs). Then vLLM is closed, and TRL trains on every rank.
 """
 
 import tasks.posttrain.one_gpu  # noqa: F401 - before torch looks for GPUs
 
 # isort: split
 import shutil
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from tasks.dpo.sampling import choose_prompts, make_pairs
 from tasks.dpo.spec import DPOSpec, PairsSpec
 from tasks.job import Job, StageError, main
 from tasks.manifest import ArtifactError
+from tasks.posttrain import process
 from tasks.posttrain.adapter import base_of, peft_config
 from tasks.posttrain.adapter_files import source_of
 from tasks.posttrain.encode import Encoder
@@ -105,17 +107,21 @@ def _of_rows(job: Job, spec: DPOSpec, encoder: Encoder, limits: Limits) -> tuple
 def _sampled(
     job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder, limits: Limits, model: Any
 ) -> tuple[Pairs, dict[str, float]]:
-    """Pairs sampled from the model, or those that a killed engine left complete in work/pairs."""
+    """Pairs sampled from the model, or those that a killed engine left complete in work/pairs. Rank 0 samples; the
+    others wait for the folder, since there is no process group before vLLM is closed."""
     if taken := reserved((reward.label for reward in how.rewards), METRICS):
         raise StageError(f"reward {taken}: training has a metric of this name; set another `name`")
     prompts = choose_prompts(job, spec, how, encoder, limits)
     folder = job.work / "pairs"
-    if folder.exists():
+    while folder.exists() or not process.is_first():
         try:
             return Pairs.load(folder), prompts.counts()
         except ArtifactError as error:
-            print(f"{error} Sampling the model again", flush=True)
-            shutil.rmtree(folder)
+            if process.is_first():
+                print(f"{error} Sampling the model again", flush=True)
+                shutil.rmtree(folder)
+            else:
+                time.sleep(1)
     pairs = make_pairs(job, spec, how, encoder, limits, prompts.rows, model)
     pairs.save(folder)
     print(f"{len(pairs.pairs)} pairs; none of the other {pairs.no_pair} prompts has a better completion", flush=True)

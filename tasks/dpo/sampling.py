@@ -1,6 +1,5 @@
 """Sample preference pairs from a model: vLLM completes the rows' prompts, and rewards score the completions."""
 
-import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from tasks.posttrain.spec import PROMPTED, Limits
 from tasks.posttrain.trainer import ends
 from tasks.rewards.scorer import Scorer
 from tasks.rows.stored import Row, reward_columns
-from tasks.serve.engine import open_engine, sample
+from tasks.serve.engine import close_engines, open_engine, sample
 
 PROMPTS_A_CALL = 256  # prompts sampled and scored together
 
@@ -84,7 +83,7 @@ def make_pairs(
                 made = pair(prompt.ids, answers[number * how.samples : (number + 1) * how.samples], gold)
                 pairs += [made] if made else []
     del llm
-    gc.collect()  # training needs the engine's memory
+    close_engines()  # training needs their memory
     if not pairs:
         other = "the row's own" if how.chosen == "gold" else "another"
         raise StageError(

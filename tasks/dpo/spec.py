@@ -54,10 +54,6 @@ class DPOSpec(PostTrainSpec):
         return PROMPTED if self.pairs.chosen == "best" else tuple(kind for kind in PROMPTED if kind != "prompt")
 
     def problems(self) -> list[Problem]:
-        found = super().problems() + [
+        return super().problems() + [
             problem.under("pairs") for problem in (self.pairs.problems() if self.pairs else [])
         ]
-        if self.pairs and self.layout.sharding != "none":
-            allowed = "none with `pairs`, which one process samples; or rows of kind preference"
-            found.append(Problem("layout.sharding", self.layout.sharding, allowed))
-        return found

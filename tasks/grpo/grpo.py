@@ -3,13 +3,15 @@
     python -m tasks.grpo.grpo JOB_DIR        inputs: model (HFModel), rows (Rows)
 
 In each step vLLM loads the newest weights and samples several completions per prompt, the rewards score them in a
-subprocess, and TRL updates the model. On-policy: one update per rollout.
+subprocess, and TRL updates the model. On-policy: one update per rollout. Of several processes each has its own vLLM
+engine and samples its share of the completions; rank 0 scores them all, in one call as in one process.
 """
 
 import tasks.posttrain.one_gpu  # noqa: F401 - before torch looks for GPUs
 
 # isort: split
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import cycle, islice
 from typing import Any
 
@@ -19,11 +21,12 @@ from trl import GRPOConfig
 from tasks.grpo.spec import GRPOSpec
 from tasks.job import Job, StageError, main
 from tasks.metric import known_mean
+from tasks.posttrain import process
 from tasks.posttrain.adapter import base_of, peft_config
 from tasks.posttrain.adapter_files import source_of
 from tasks.posttrain.encode import Encoder, prompted
 from tasks.posttrain.rows import choose, kind_of, say_repeats
-from tasks.posttrain.score import reserved, score, try_on_gold
+from tasks.posttrain.score import of_all_ranks, reserved, score, try_on_gold
 from tasks.posttrain.trainer import LOGGED, arguments, ends, finish, fit, limits_of, load_model
 from tasks.posttrain.trl_hooks.grpo import TokenTrainer, generate_live
 from tasks.posttrain.trl_hooks.shared_prompts import share_prompts
@@ -63,14 +66,15 @@ def work(job: Job) -> None:
     )
     say_repeats("prompts", len(chosen.rows), prompts)
     rows, prompt_ids = [row for row, _ in chosen.rows], [ids for _, ids in chosen.rows]
-    try_on_gold(spec.rewards, rows, encoder.ended)
-    generate_live(spec.seed)
-    with Scorer(spec.rewards) as scorer:
+    if process.is_first():
+        try_on_gold(spec.rewards, rows, encoder.ended)
+    generate_live(spec.seed, alive=lambda step: job.heart.beat(step, "rollout"))
+    with Scorer(spec.rewards) if process.is_first() else nullcontext() as scorer:
         trainer = TokenTrainer(
             prompt_ids,
             spec.drift.max if spec.drift else None,
             model=model,
-            reward_funcs=reward_function(scorer, rows),
+            reward_funcs=of_all_ranks(reward_function(scorer, rows), job.heart),
             args=GRPOConfig(
                 **arguments(job, spec, model),
                 num_generations=spec.generations,
@@ -95,8 +99,9 @@ def work(job: Job) -> None:
     finish(job, trainer, source, spec, encoder.chat)
 
 
-def reward_function(scorer: Scorer, rows: Sequence[Row]) -> Callable[..., list[float | None]]:
-    """A reward function with TRL's signature: the weighted sum of the rewards. Each reward is logged as a metric."""
+def reward_function(scorer: Scorer | None, rows: Sequence[Row]) -> Callable[..., list[float | None]]:
+    """A reward function with TRL's signature: the weighted sum of the rewards. Each reward is logged as a metric. It
+    cannot be called without a scorer, which rank 0 alone has."""
 
     def reward(
         prompts: list[str],
@@ -106,6 +111,7 @@ def reward_function(scorer: Scorer, rows: Sequence[Row]) -> Callable[..., list[f
         log_metric: Callable[[str, float], None],
         **_: Any,
     ) -> list[float | None]:
+        assert scorer is not None
         prompt_rows = [rows[int(index)] for index in prompts]
         state = {name: float(getattr(trainer_state, name) or 0) for name in ("global_step", "max_steps", "epoch")}
         scores = score(scorer, prompt_rows, completions, completion_ids, state)

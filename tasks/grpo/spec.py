@@ -48,6 +48,4 @@ class GRPOSpec(PostTrainSpec):
         found = super().problems() + [problem.under("rewards") for problem in rewards_problems(self.rewards)]
         if self.batch_size % self.generations:
             found.append(Problem("generations", self.generations, f"a divisor of batch_size {self.batch_size}"))
-        if self.layout.sharding != "none":
-            found.append(Problem("layout.sharding", self.layout.sharding, "none: GRPO runs in one process"))
         return found

@@ -7,10 +7,20 @@ from tasks.artifacts import HFModel, Rows
 from tasks.grpo.spec import GRPOSpec
 from tasks.stage import run, stage
 
-ENGINES = {"trl": Engine("grpo", "tasks.grpo.grpo", version="3")}
+ENGINES = {"trl": Engine("grpo", "tasks.grpo.grpo", version="4")}
 
 
 @stage(ENGINES["trl"], image=images.POST_TRAIN, pod=SAVES)
 def grpo(spec: GRPOSpec, model: HFModel, rows: Rows) -> HFModel:
     """Tune a model by rewards of its completions."""
-    return run(ENGINES[spec.engine], HFModel, spec, model=model, rows=rows)
+    return run(
+        ENGINES[spec.engine],
+        HFModel,
+        spec,
+        processes=spec.layout.torchrun_processes(),
+        nodes=spec.layout.nodes,
+        max_restarts=spec.survival.max_restarts,
+        hang_timeout_s=spec.survival.hang_timeout_s,
+        model=model,
+        rows=rows,
+    )

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel
 from peft.tuners.lora import LoraLayer
+from torch.distributed.tensor import DTensor
 
 from tasks.job import StageError
 from tasks.posttrain.adapter_spec import AdapterSpec
@@ -77,7 +78,8 @@ def _logits(model: Any) -> torch.Tensor:
 
 def merged_weights(model: PeftModel) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the base model's weights by its own names, with the adapter merged: in fp32, one tensor at a time, without
-    changing the model. Of weights in 4 bits, the originals are read from the model's files."""
+    changing the model. Of weights in 4 bits, the originals are read from the model's files. Collective if the weights
+    are sharded."""
     original = original_weights(Path(model.name_or_path))
     adapted = {f"{name}.base_layer.weight": module for name, module in model.named_modules() if _has_adapter(module)}
     with torch.no_grad():
@@ -88,7 +90,12 @@ def merged_weights(model: PeftModel) -> Iterator[tuple[str, torch.Tensor]]:
             whole = original(plain).to(weight.device) if in_4_bits(weight) else weight.data
             if layer := adapted.get(name):
                 whole = whole.float() + layer.get_delta_weight("default").float()
-            yield plain, whole
+            yield plain, _whole(whole)
+
+
+def _whole(weight: torch.Tensor) -> torch.Tensor:
+    """A weight that may be sharded, gathered."""
+    return weight.full_tensor() if isinstance(weight, DTensor) else weight
 
 
 def _has_adapter(module: torch.nn.Module) -> bool:

@@ -5,6 +5,7 @@ A token's ratio is exp|Δ log p|, 1 if both agree. Their mean is the metric `rol
 
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from tasks.job import StageError
@@ -12,12 +13,20 @@ from tasks.job import StageError
 WORST = 5  # sequences and tokens shown
 
 
-def check_drift(most: float, trainer: Tensor, engine: Tensor, mask: Tensor, describe: Callable[[int], str]) -> None:
-    """Raises StageError, with the worst sequences and tokens, if the mean ratio is above `most`. `trainer`, `engine`
-    (log-probabilities) and `mask` are (sequences, tokens); `describe` returns a sequence's beginning."""
-    ratios = (trainer - engine).abs().exp()
-    mean = float(ratios[mask].mean())
+def sum_and_count(trainer: Tensor, engine: Tensor, mask: Tensor) -> Tensor:
+    """The sum of the ratios and their number, (2,), which can be added up over processes."""
+    ratios = (trainer - engine).abs()[mask].exp().double()
+    return torch.stack([ratios.sum(), mask.sum().double()])
+
+
+def check_drift(
+    most: float, mean: float, trainer: Tensor, engine: Tensor, mask: Tensor, describe: Callable[[int], str]
+) -> None:
+    """Raises StageError if the mean ratio of all processes is above `most`, with this process's worst sequences and
+    tokens. `trainer`, `engine` (log-probabilities) and `mask` are (sequences, tokens); `describe` returns a sequence's
+    beginning."""
     if mean > most:
+        ratios = (trainer - engine).abs().exp()
         lines = [*_sequences(ratios, mask, describe), *_tokens(ratios * mask, trainer, engine)]
         raise StageError(
             f"trainer and vLLM have drifted apart: the mean of exp|Δ log p| over sampled tokens is {mean:.4g}, above "

@@ -12,9 +12,10 @@ MICRO_BATCH = 32  # the default; less if a process has fewer rows in a step
 
 
 class TuningLayout(Spec):
-    """Processes of one machine, and what each of them holds."""
+    """Processes of one or more machines, and what each of them holds."""
 
-    processes: int = Field(1, ge=1, le=64, description="Processes: one per GPU")
+    nodes: int = Field(1, ge=1, le=4096, description="Machines")
+    processes: int = Field(1, ge=1, le=64, description="Processes on each machine: one per GPU")
     sharding: Literal["none", "ddp", "fsdp2"] = Field(
         "none",
         description="`none`: one process; `ddp`: each process has the whole model; `fsdp2`: weights, gradients and "
@@ -31,13 +32,18 @@ class TuningLayout(Spec):
         "auto", description="Recompute each layer in the backward pass to save memory; `auto`: on GPUs"
     )
 
+    @property
+    def world(self) -> int:
+        """Processes on all machines."""
+        return self.nodes * self.processes
+
     def micro_batch_of(self, batch_size: int, at_most: int = MICRO_BATCH) -> int:
         """The micro batch for so many sequences per optimizer step."""
-        share = max(1, batch_size // self.processes)
+        share = max(1, batch_size // self.world)
         return self.micro_batch or next(size for size in range(min(at_most, share), 0, -1) if share % size == 0)
 
     def torchrun_processes(self) -> int | None:
-        """The number of processes for torchrun; None: the engine runs without it."""
+        """The number of processes on each machine for torchrun; None: the engine runs without it."""
         return None if self.sharding == "none" else self.processes
 
     def recomputes(self, gpu: bool) -> bool:
@@ -46,11 +52,13 @@ class TuningLayout(Spec):
 
     def problems_with(self, batch_size: int) -> list[Problem]:
         """Why a step of `batch_size` sequences cannot be split so."""
-        if self.processes > 1 and self.sharding == "none":
-            return [Problem("sharding", self.sharding, f"ddp or fsdp2 with processes: {self.processes}")]
-        if batch_size % self.processes:
-            return [Problem("processes", self.processes, f"a divisor of batch_size {batch_size}")]
-        if batch_size % (self.processes * (self.micro_batch or 1)):
-            times = f", times processes ({self.processes})" if self.processes > 1 else ""
+        several = f"nodes x processes ({self.world})" if self.nodes > 1 else f"processes ({self.processes})"
+        if self.world > 1 and self.sharding == "none":
+            return [Problem("sharding", self.sharding, f"ddp or fsdp2 with {several}")]
+        if batch_size % self.world:
+            times = f", times nodes ({self.nodes})" if self.nodes > 1 else ""
+            return [Problem("processes", self.processes, f"a divisor of batch_size {batch_size}{times}")]
+        if batch_size % (self.world * (self.micro_batch or 1)):
+            times = f", times {several}" if self.world > 1 else ""
             return [Problem("micro_batch", self.micro_batch, f"a divisor of batch_size {batch_size}{times}")]
         return []

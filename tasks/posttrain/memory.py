@@ -65,7 +65,7 @@ def estimate(
     weights = model.parameters(vocabulary)
     trained = spec.adapter.lora.parameters(model) if spec.adapter else weights
     frozen = _frozen(spec, model, weights)
-    parts = spec.layout.processes if spec.layout.sharding == "fsdp2" else 1
+    parts = spec.layout.world if spec.layout.sharding == "fsdp2" else 1
     buckets = 2 if spec.layout.sharding == "ddp" else 1
     vllm = 0
     if held.vllm_share is not None:
@@ -113,7 +113,7 @@ def _activations(spec: PostTrainSpec, held: Held, model: ModelSpec, vocabulary: 
     if not spec.layout.recomputes(gpu):
         return model.layers * layer + copies + BF16 * weights * held.reference_in_step + head
     saved = model.layers * tokens * FP32 * model.hidden
-    accumulates = spec.batch_size > spec.micro_batch() * spec.layout.processes
+    accumulates = spec.batch_size > spec.micro_batch() * spec.layout.world
     forward = copies - (0 if accumulates or sharded else FP32 * trained)  # the gradients don't exist yet
     work = layer + (copies if sharded else BF16 * weights // model.layers)  # recomputation of a layer
     return saved + max(0, forward, work, head)

@@ -1,12 +1,16 @@
 """One of the processes of a post-training stage."""
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
+T = TypeVar("T")
+
 BY_TORCHRUN = "TORCHELASTIC_RUN_ID" in os.environ  # vLLM also sets RANK, and has a process group of its own
+RANK = int(os.environ["RANK"]) if BY_TORCHRUN else 0
 
 
 def start() -> None:
@@ -20,8 +24,8 @@ def start() -> None:
 
 
 def is_first() -> bool:
-    """Whether this is rank 0, which alone writes metrics and output."""
-    return not BY_TORCHRUN or dist.get_rank() == 0
+    """Whether this is rank 0, which alone scores completions and writes metrics and output."""
+    return RANK == 0
 
 
 def from_first(value: Any) -> Any:
@@ -31,6 +35,17 @@ def from_first(value: Any) -> Any:
     values = [value]
     dist.broadcast_object_list(values)
     return values[0]
+
+
+def on_first(work: Callable[[list[T]], list[Any]], items: list[T]) -> list[Any]:
+    """Rank 0's work on the items of all ranks, in the ranks' order; each rank gets the results of its own items, of
+    which it has as many as every other. Collective."""
+    if not BY_TORCHRUN:
+        return work(items)
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.gather_object(items, parts if is_first() else None)
+    results = from_first(work([item for part in parts for item in part]) if is_first() else None)
+    return list(results[RANK * len(items) : (RANK + 1) * len(items)])
 
 
 def any_rank(condition: bool) -> bool:

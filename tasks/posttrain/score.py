@@ -1,7 +1,11 @@
 """Score completions of rows with rewards."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from typing import Any
 
+from infra.heartbeat import Heartbeat
+from tasks.posttrain import process
 from tasks.rewards.gold import check_gold, table
 from tasks.rewards.scorer import Scorer, Scores
 from tasks.rewards.spec import RewardSpec
@@ -36,3 +40,24 @@ def score(
     return scorer.score(
         [row["prompt"] for row in rows], completions, reward_columns(rows), completion_ids=completion_ids, state=state
     )
+
+
+def of_all_ranks(reward: Callable[..., list[float | None]], heart: Heartbeat) -> Callable[..., list[float | None]]:
+    """A reward function with TRL's signature that rank 0 calls with the completions of all ranks, in the order of one
+    process: a reward may compare them, or remember some."""
+
+    @wraps(reward)
+    def scored(
+        prompts: list[Any], completions: list[Any], completion_ids: list[list[int]], trainer_state: Any, **more: Any
+    ) -> list[float | None]:
+        def together(asked: list[tuple[Any, Any, list[int]]]) -> list[float | None]:
+            columns = dict(
+                zip(("prompts", "completions", "completion_ids"), map(list, zip(*asked, strict=True)), strict=True)
+            )
+            with heart.repeated():  # the rewards have time limits of their own
+                return reward(**columns, trainer_state=trainer_state, **more)
+
+        heart.beat(trainer_state.global_step, "rewards")
+        return process.on_first(together, list(zip(prompts, completions, completion_ids, strict=True)))
+
+    return scored

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.layout import MICRO_BATCH, TuningLayout
 from tasks.spec import Problem, StageSpec, not_identity
+from tasks.survival import Survival
 
 PROMPTED = ("prompt", "prompt_completion", "messages")  # kinds of rows with a prompt
 LENGTH, SAMPLED = 2048, 256  # default tokens of a sequence, and of a sampled completion
@@ -66,6 +67,7 @@ class PostTrainSpec(StageSpec):
     seed: int = Field(0, ge=0, lt=2**31, description="seed of the choice of rows, their order, and sampling")
 
     layout: TuningLayout = not_identity(TuningLayout(), "Processes, sharding and micro batches")
+    survival: Survival = not_identity(Survival(), "How dead or hung processes are handled")
 
     @model_validator(mode="before")
     @classmethod

@@ -41,6 +41,7 @@ from tasks.posttrain.trl_hooks.trainer import order_by_epoch, score_completions_
 KEEP = 2  # checkpoints
 LOGGED = "logged/"  # prefix of metrics that are recorded under any name: those of rewards
 SIGTERM_EXIT = 128 + signal.SIGTERM
+COLLECTIVE_S = 7 * 86400  # torch's timeout: the launcher finds a hung rank by heartbeats, and a long rollout is none
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ def ends(model: Any, tokenizer: Any, chat: Chat | None) -> list[int]:
 def finish(job: Job, trainer: Any, source: Path, spec: PostTrainSpec, chat: Chat | None) -> None:
     """Write the output: `source` with the trainer's weights, its adapter merged, in `source`'s dtype, or the adapter
     alone; and the chat template if it was tuned on chat. Then delete the checkpoints. Collective; rank 0 writes."""
+    job.heart.beat(trainer.state.global_step, "hand-over")
     alone = spec.adapter is not None and spec.adapter.output == "adapter"
     from_files = alone or spec.layout.sharding == "fsdp2" or _in_4_bits(spec)
     weights = full_weights(trainer.model) if from_files else None
@@ -148,13 +150,14 @@ def arguments(job: Job, spec: PostTrainSpec, model: Any) -> dict[str, Any]:
         "output_dir": str(checkpoints(job).path),
         "max_steps": spec.steps,
         "per_device_train_batch_size": spec.micro_batch(),
-        "gradient_accumulation_steps": spec.batch_size // (spec.micro_batch() * spec.layout.processes),
+        "gradient_accumulation_steps": spec.batch_size // (spec.micro_batch() * spec.layout.world),
         "learning_rate": spec.learning_rate,
         "warmup_steps": spec.warmup_steps,
         "weight_decay": spec.weight_decay,
         "seed": spec.seed,
         "bf16": spec.precision == "bf16",
         "use_cpu": not gpu,
+        "ddp_timeout": COLLECTIVE_S,
         "gradient_checkpointing": spec.layout.recomputes(gpu),
         "dataloader_pin_memory": gpu,
         "save_strategy": "steps",
@@ -193,17 +196,19 @@ def fit(
     if trainer.is_fsdp_enabled:
         fsdp.reduce_in_fp32(trainer)
     if process.BY_TORCHRUN:
-        trainer.get_train_dataloader = partial(loader, trainer, IGNORED)
+        if not hasattr(trainer, "num_generations"):  # GRPO's own loader keeps the order of groups
+            trainer.get_train_dataloader = partial(loader, trainer, IGNORED)
         torch.manual_seed(trainer.args.seed + trainer.args.process_index)  # of dropout
     reporter = Reporter(job, metrics, stateful)
     trainer.add_callback(reporter)
+    trainer.model.register_forward_pre_hook(lambda *_: reporter.in_forward_pass())
     checkpoint = process.from_first(reporter.checkpoints.newest() if process.is_first() else None)
     step = reporter.checkpoints.step(checkpoint) if checkpoint else None
     if process.is_first():
         job.forget_after(-1 if step is None else step)
         if step is None and initial:
             job.metric(0, **initial)
-    if checkpoint and stateful:
+    if checkpoint and stateful and process.is_first():
         stateful.load(checkpoint)
     if checkpoint and reporter.checkpoints.step(checkpoint) >= trainer.args.max_steps:
         load_weights(trainer.model, checkpoint)  # killed after the last step
@@ -224,12 +229,21 @@ def checkpoints(job: Job) -> CheckpointFolder:
 
 
 class Reporter(TrainerCallback):
-    """Records metrics and progress, seals checkpoints and deletes old ones, and stops on SIGTERM."""
+    """Records metrics and progress, sends heartbeats, seals checkpoints and deletes old ones, and stops on SIGTERM."""
 
     def __init__(self, job: Job, metrics: Mapping[str, str], stateful: Stateful | None) -> None:
         self.job, self.metrics, self.stateful = job, metrics, stateful
         self.checkpoints = checkpoints(job)
         self.stopping = False
+        self.step = 0  # completed
+
+    def in_forward_pass(self) -> None:
+        """Send a heartbeat. A forward pass without gradients belongs to the phase that it is in: a rollout is scored, a
+        pair is compared with the reference."""
+        if torch.is_grad_enabled():
+            self.job.heart.beat(self.step, "forward-backward")
+        else:
+            self.job.heart.again()
 
     @contextmanager
     def until_sigterm(self) -> Iterator[None]:
@@ -245,13 +259,22 @@ class Reporter(TrainerCallback):
             signal.signal(signal.SIGTERM, before)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.step = state.global_step
         if process.is_first():
             self.job.progress(state.global_step, state.max_steps, "steps")
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.job.heart.beat(self.step, "data")
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.job.heart.beat(self.step, "optimizer")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.stopping = process.any_rank(self.stopping)
         if self.stopping:
             control.should_save = control.should_training_stop = True
+        self.step = state.global_step
+        self.job.heart.beat(self.step, "checkpoint" if control.should_save else "data")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
         if "loss" not in logs:

@@ -16,6 +16,7 @@ from tasks.pretrain.mixture import SourceShare
 from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.spec import Problem, Spec, StageSpec, not_identity
+from tasks.survival import Survival
 
 Reaction = Literal["stop", "skip", "roll_back", "continue"]
 
@@ -51,18 +52,6 @@ class CheckpointPolicy(Spec):
     keep_last: int = Field(2, ge=1, le=1000, description="Newest checkpoints kept while training")
     keep_every: int | None = Field(None, ge=1, description="Also keep checkpoints at multiples of this many steps")
     asynchronous: bool = Field(True, description="Write while training continues")
-
-
-class Survival(Spec):
-    """How dead or hung processes are handled."""
-
-    max_restarts: int = Field(3, ge=0, le=1000, description="Restarts from the newest checkpoint before giving up")
-    hang_timeout_s: float = Field(
-        600.0,
-        gt=0,
-        le=86400,
-        description="Time without a heartbeat after which a process counts as hung; seconds",
-    )
 
 
 class PretrainSpec(StageSpec):

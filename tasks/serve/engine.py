@@ -4,6 +4,7 @@ Importing this module imports vLLM (several seconds), so only engines do. Withou
 calling process (see vllm_hooks.py). On a GPU, vLLM's defaults apply.
 """
 
+import gc
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,10 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 ON_GPU = prepare_process()
 CPU_CACHE_GIB = 1  # KV cache; see CPU_CACHE in tasks/posttrain/memory.py
 
+STEP_TOKENS = 4096  # that an engine of whole prompts computes in a step
+
 from vllm import LLM, SamplingParams  # noqa: E402 — after its environment is set
+from vllm.distributed import cleanup_dist_env_and_memory  # noqa: E402
 from vllm.lora.request import LoRARequest  # noqa: E402
 
 
@@ -58,10 +62,13 @@ def open_engine(
     gpu_memory_share: float = 0.5,
     dtype: str = "bfloat16",
     base: Path | None = None,
+    whole_prompts: bool = False,
 ) -> LLM:
     """Load a Hugging Face directory, or an adapter's with the weights in `base`. `max_model_len` limits prompt plus
     completion, in tokens; `gpu_memory_share` is the fraction of the GPU's memory to use. `seed` determines all
-    sampling: the same calls in the same order on the same machine give the same tokens."""
+    sampling: the same calls in the same order on the same machine give the same tokens. `whole_prompts`: compute no
+    prompt in parts, without which the CPU build fails on requests with seeds of their own (it would turn back a
+    generator, which torch's on CPUs cannot)."""
     if not ON_GPU:
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(CPU_CACHE_GIB)
     opened = Model(model, base or model)
@@ -75,7 +82,18 @@ def open_engine(
         logprobs_mode="processed_logprobs",  # see `Completion.logprobs`
         disable_log_stats=True,
         **({"gpu_memory_utilization": gpu_memory_share} if ON_GPU else {}),
+        **(
+            {"enable_chunked_prefill": False, "max_num_batched_tokens": max(max_model_len, STEP_TOKENS)}
+            if whole_prompts
+            else {}
+        ),
     )
+
+
+def close_engines() -> None:
+    """Free the memory of engines that are no longer referenced, and vLLM's process group in this process."""
+    gc.collect()
+    cleanup_dist_env_and_memory()
 
 
 def sample(
@@ -87,15 +105,19 @@ def sample(
     top_p: float = 1.0,
     n: int = 1,
     seed: int | None = None,
+    seeds: Sequence[int] | None = None,
     **options: Any,
 ) -> list[Completion]:
     """Sample `n` completions of each prompt (token ids), n × len(prompts) in all, those of one prompt consecutive. They
-    are determined by `seed`, or else by the engine's seed and the previous calls. `options` go to vLLM's
-    SamplingParams."""
+    are determined by `seed`, by `seeds` of each, or else by the engine's seed and the previous calls. `options` go to
+    vLLM's SamplingParams."""
     # one request per completion instead of vLLM's n, so that each is scheduled by itself
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts for _ in range(n)]
     common = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "skip_special_tokens": False}
     params = [SamplingParams(**common | options, logprobs=0) for _ in requests]
+    if seeds is not None:
+        for request_params, own in zip(params, seeds, strict=True):
+            request_params.seed = own
     if seed is not None:
         llm.reset_prefix_cache()
         if ON_GPU:

@@ -21,6 +21,7 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(first, dtype=torch.float32)
     rollouts = CPUGeneration(
         seed=0,
+        alive=lambda step: None,
         model=model,
         accelerator=Accelerator(cpu=True),
         processing_class=AutoTokenizer.from_pretrained(first),

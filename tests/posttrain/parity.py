@@ -6,6 +6,7 @@
 import os
 import sys
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,17 @@ from tasks.posttrain import process, trainer
 
 class Stopped(Exception):
     """A job was stopped at a checkpoint."""
+
+
+def engine_of(directory: Path) -> Any:
+    """The module of a job's engine; that of GRPO gets its rollouts from recorded.py."""
+    stage = open_job(directory).stage
+    engine = import_module(f"tasks.{stage}.{stage}")
+    if stage == "grpo":
+        from tests.posttrain.recorded import generate_recorded
+
+        vars(engine)["generate_live"] = partial(generate_recorded, directory)
+    return engine
 
 
 def main() -> None:
@@ -38,7 +50,7 @@ def main() -> None:
 
     for directory in map(Path, sys.argv[1:]):
         job = open_job(directory)
-        engine = import_module(f"tasks.{job.stage}.{job.stage}")
+        engine = engine_of(directory)
         vars(engine)["fit"] = fit_and_name_the_wrapper
         with suppress(Stopped):
             engine.work(job)

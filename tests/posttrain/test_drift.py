@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tasks.job import StageError
-from tasks.posttrain.drift import beginning, check_drift
+from tasks.posttrain.drift import beginning, check_drift, sum_and_count
 
 MASK = torch.tensor([[True, True, True], [True, True, False]])
 TRAINER = torch.tensor([[-1.0, -2.0, -3.0], [-1.0, -1.0, -9.0]])
@@ -13,7 +13,8 @@ ENGINE = torch.tensor([[-1.0, -2.0, -3.1], [-1.5, -1.0, 0.0]])  # the last one i
 
 def check(most: float) -> None:
     ids = torch.tensor([[5, 6, 7], [8, 9, 0]])
-    check_drift(most, TRAINER, ENGINE, MASK, beginning(str, ids, MASK))
+    total, count = sum_and_count(TRAINER, ENGINE, MASK).tolist()
+    check_drift(most, total / count, TRAINER, ENGINE, MASK, beginning(str, ids, MASK))
 
 
 def test_a_mean_ratio_up_to_the_maximum_passes_whatever_the_padding() -> None:

@@ -19,9 +19,14 @@ def problems(layout: dict[str, Any], spec: type[PostTrainSpec] = SFTSpec, **fiel
 @pytest.mark.parametrize(
     ("layout", "problem"),
     [
-        ({"processes": 2}, "layout.sharding: 'none': ddp or fsdp2 with processes: 2"),
+        ({"processes": 2}, "layout.sharding: 'none': ddp or fsdp2 with processes (2)"),
         ({"processes": 3, "sharding": "ddp"}, "layout.processes: 3: a divisor of batch_size 32"),
         ({"micro_batch": 12}, "layout.micro_batch: 12: a divisor of batch_size 32"),
+        ({"nodes": 2}, "layout.sharding: 'none': ddp or fsdp2 with nodes x processes (2)"),
+        (
+            {"nodes": 3, "processes": 4, "sharding": "ddp"},
+            "layout.processes: 4: a divisor of batch_size 32, times nodes (3)",
+        ),
         (
             {"processes": 4, "sharding": "fsdp2", "micro_batch": 16},
             "layout.micro_batch: 16: a divisor of batch_size 32, times processes (4)",
@@ -32,14 +37,10 @@ def test_a_batch_that_cannot_be_divided_is_refused(layout: dict[str, Any], probl
     assert problems(layout) == [problem]
 
 
-def test_what_samples_the_model_runs_in_one_process() -> None:
-    layout = {"processes": 2, "sharding": "ddp"}
-    assert problems(layout, DPOSpec) == []
-    (of_pairs,) = problems(layout, DPOSpec, pairs={"rewards": ["math"]})
-    (of_grpo,) = problems(layout, GRPOSpec, rewards=["math"])
-    assert of_pairs.startswith("layout.sharding: 'ddp': none with `pairs`") and of_grpo.startswith(
-        "layout.sharding: 'd"
-    )
+def test_what_samples_the_model_runs_in_several_processes_too() -> None:
+    layout = {"nodes": 2, "processes": 2, "sharding": "ddp"}
+    assert problems(layout, DPOSpec, pairs={"rewards": ["math"]}) == []
+    assert problems(layout, GRPOSpec, rewards=["math"]) == []
 
 
 @pytest.mark.parametrize(

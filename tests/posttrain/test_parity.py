@@ -3,17 +3,17 @@
 Rows are repeated, and the last step of an epoch has 6 of them, then 1: less than processes.
 """
 
-import itertools
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 
-from tests.posttrain.tiny import metrics, said_twice, tiny_model, tiny_rows, write_job
+from tests.posttrain.tiny import metrics, reward, said_twice, tiny_model, tiny_rows, write_job
 
 SPEC: dict[str, Any] = {
     "data": "twice",
@@ -26,8 +26,14 @@ SPEC: dict[str, Any] = {
     "precision": "fp32",
 }
 METHODS: dict[str, dict[str, Any]] = {"full": {}, "lora": {"adapter": {"lora": {"rank": 4, "alpha": 8}}}}
-CASES = list(itertools.product(("sft", "dpo"), METHODS))
+CASES = list(product(("sft", "dpo", "grpo"), METHODS))
 PROCESSES, SHARDINGS = (1, 2, 4), ("ddp", "fsdp2")
+IN_CI = {(stage, processes) for stage in ("sft", "dpo") for processes in PROCESSES} | {("grpo", 2)}  # the rest: slow
+LAYOUTS = [
+    pytest.param(stage, method, sharding, processes, marks=[] if (stage, processes) in IN_CI else pytest.mark.slow)
+    for (stage, method), sharding, processes in product(CASES, SHARDINGS, PROCESSES)
+]
+SYNCED = "synced.safetensors"  # of recorded.py
 # in fp32: of losses and weights; and of gradient norms, relative, whose sums over tensors and processes are rounded
 TOLERANCE, NORM_TOLERANCE = 1e-6, 1e-5
 
@@ -41,7 +47,14 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Path
     return {
         "sft": {"model": model, "rows": tiny_rows(root / "rows", said_twice(30), "prompt_completion")},
         "dpo": {"model": model, "rows": tiny_rows(root / "preferences", preferences, "preference")},
+        "grpo": {"model": model, "rows": tiny_rows(root / "prompts", said_twice(30), "prompt_completion")},
     }
+
+
+def spec_of(stage: str, method: str, folder: Path) -> dict[str, Any]:
+    """GRPO's groups of 4 are divided by 4 processes; of its rewards one compares the completions of a group."""
+    rewards = [reward(folder, "near"), {"diversity": {}, "weight": 0.5}]
+    return SPEC | METHODS[method] | ({"generations": 4, "rewards": rewards} if stage == "grpo" else {})
 
 
 def start_all(jobs: list[Path], processes: int | None) -> None:
@@ -59,22 +72,34 @@ def start_all(jobs: list[Path], processes: int | None) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
+class Runs:
+    """Runs of all cases that are compared together, each made when it is first asked for."""
+
+    def __init__(self, root: Path, inputs: dict[str, dict[str, Path]]) -> None:
+        self.root, self.inputs = root, inputs
+
+    def of(self, stage: str, method: str, sharding: str = "none", processes: int | None = None) -> Path:
+        """The job directory of a run; without processes it is one process without torchrun, in one micro batch a
+        step."""
+        job = self._job(stage, method, sharding, processes)
+        if not job.exists():
+            together = [case for case in CASES if ((case[0], processes) in IN_CI) == ((stage, processes) in IN_CI)]
+            layouts = SHARDINGS if processes else (sharding,)
+            start_all([self._write(*case, layout, processes) for case, layout in product(together, layouts)], processes)
+        return job
+
+    def _job(self, stage: str, method: str, sharding: str, processes: int | None) -> Path:
+        return self.root / f"{stage}-{method}-{sharding}-{processes or 'alone'}"
+
+    def _write(self, stage: str, method: str, sharding: str, processes: int | None) -> Path:
+        layout = {"processes": processes, "sharding": sharding, "micro_batch": 4 // processes} if processes else {}
+        spec = spec_of(stage, method, self.root / "rewards") | ({"layout": layout} if layout else {})
+        return write_job(self._job(stage, method, sharding, processes), stage, spec, **self.inputs[stage])
+
+
 @pytest.fixture(scope="module")
-def runs(inputs: dict[str, dict[str, Path]], tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Path]:
-    """The job directory of each run, by stage, method and layout; "alone" is one process without torchrun, in one micro
-    batch a step."""
-    root = tmp_path_factory.mktemp("runs")
-    found: dict[tuple[str, ...], Path] = {}
-    for processes in (None, *PROCESSES):
-        jobs: dict[tuple[str, ...], Path] = {}
-        for (stage, method), sharding in itertools.product(CASES, SHARDINGS if processes else ("none",)):
-            name = f"{sharding}-{processes}" if processes else "alone"
-            layout = {"processes": processes, "sharding": sharding, "micro_batch": 4 // processes} if processes else {}
-            spec = SPEC | METHODS[method] | ({"layout": layout} if layout else {})
-            jobs[stage, method, name] = write_job(root / f"{stage}-{method}-{name}", stage, spec, **inputs[stage])
-        start_all([*jobs.values()], processes)
-        found |= jobs
-    return found
+def runs(inputs: dict[str, dict[str, Path]], tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("runs"), inputs)
 
 
 def difference(one: Path, other: Path) -> float:
@@ -82,6 +107,8 @@ def difference(one: Path, other: Path) -> float:
     and norms relative to 1 or more."""
     found = []
     tolerances = {"loss": TOLERANCE, "grad_norm": NORM_TOLERANCE}
+    if "reward" in metrics(one)[-1]:
+        tolerances |= dict.fromkeys(("reward", "reward_std", "near", "diversity"), TOLERANCE)
     first, second = metrics(one), metrics(other)
     assert [line["step"] for line in first] == [line["step"] for line in second]
     for ours, theirs in zip(first[1:], second[1:], strict=True):
@@ -92,14 +119,12 @@ def difference(one: Path, other: Path) -> float:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("processes", PROCESSES)
-@pytest.mark.parametrize("sharding", SHARDINGS)
-@pytest.mark.parametrize(("stage", "method"), CASES)
+@pytest.mark.parametrize(("stage", "method", "sharding", "processes"), LAYOUTS)
 def test_a_layout_trains_the_model_of_one_process(
-    runs: dict[tuple[str, ...], Path], stage: str, method: str, sharding: str, processes: int
+    runs: Runs, stage: str, method: str, sharding: str, processes: int
 ) -> None:
-    job = runs[stage, method, f"{sharding}-{processes}"]
-    found = difference(job, runs[stage, method, "alone"])
+    job, alone = runs.of(stage, method, sharding, processes), runs.of(stage, method)
+    found = difference(job, alone)
     print(f"parity: {stage} {method} {sharding} {processes}: {found:.2g} of the tolerance")
 
     assert found < 1
@@ -109,7 +134,23 @@ def test_a_layout_trains_the_model_of_one_process(
 
 @pytest.mark.long
 @pytest.mark.parametrize(("stage", "method"), CASES)
-def test_the_training_changes_the_model(runs: dict[tuple[str, ...], Path], stage: str, method: str) -> None:
+def test_the_training_changes_the_model(
+    runs: Runs, inputs: dict[str, dict[str, Path]], stage: str, method: str
+) -> None:
     """Otherwise any two layouts would agree."""
-    lines = metrics(runs[stage, method, "alone"])
-    assert lines[-1]["loss"] < lines[1]["loss"] - 0.05
+    job = runs.of(stage, method)
+    before, after = (load_file(path / "model.safetensors") for path in (inputs[stage]["model"], job / "output"))
+    assert max(float((after[name] - before[name]).abs().max()) for name in before) > 1e-3
+    if stage != "grpo":
+        lines = metrics(job)
+        assert lines[-1]["loss"] < lines[1]["loss"] - 0.05
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sharding", SHARDINGS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_rank_s_engine_gets_the_whole_merged_weights(runs: Runs, method: str, sharding: str) -> None:
+    """Those of the last sync; an adapter is merged into sharded weights."""
+    ours, theirs = (load_file(job / SYNCED) for job in (runs.of("grpo", method, sharding, 2), runs.of("grpo", method)))
+    assert ours.keys() == theirs.keys()
+    assert max(float((ours[name] - theirs[name]).abs().max()) for name in ours) < TOLERANCE

@@ -57,14 +57,15 @@ def test_a_run_continues_from_one_layout_to_the_next(
         assert difference(one, other) < 1
 
 
-def in_background(job: Job, processes: int) -> tuple[threading.Thread, list[str]]:
+def in_background(job: Job, processes: int, hang_timeout_s: float = 15) -> tuple[threading.Thread, list[str]]:
     """Run an SFT job as its stage does; the list gets the message of a failure."""
     failures: list[str] = []
 
     def run() -> None:
         try:
             engine = Engine("sft", "tasks.sft.sft", "test")
-            run_engine(engine, job, json.loads((job / "spec.json").read_text()), title="sft", processes=processes)
+            request = json.loads((job / "spec.json").read_text())
+            run_engine(engine, job, request, title="sft", processes=processes, hang_timeout_s=hang_timeout_s)
         except EngineFailed as error:
             failures.append(str(error))
 
@@ -74,9 +75,15 @@ def in_background(job: Job, processes: int) -> tuple[threading.Thread, list[str]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("sharding", ["ddp", "fsdp2"])
-def test_a_killed_rank_ends_the_run_which_then_makes_the_same_model(
-    inputs: dict[str, dict[str, Path]], tmp_path: Path, sharding: str
+@pytest.mark.parametrize(
+    ("sharding", "signum", "found"),
+    [
+        ("ddp", signal.SIGSTOP, "rank 1 hangs: no heartbeat for"),
+        ("fsdp2", signal.SIGKILL, "rank 1 was killed by SIGKILL"),
+    ],
+)
+def test_a_dead_or_hung_rank_ends_the_run_which_then_makes_the_same_model(
+    inputs: dict[str, dict[str, Path]], tmp_path: Path, sharding: str, signum: signal.Signals, found: str
 ) -> None:
     spec = SPEC | {"steps": 40, "checkpoint_every": 3, "layout": {"processes": 2, "sharding": sharding}}
     whole, killed = (write_job(tmp_path / name, "sft", spec, **inputs["sft"]) for name in ("whole", "killed"))
@@ -84,11 +91,11 @@ def test_a_killed_rank_ends_the_run_which_then_makes_the_same_model(
     while not any(line["step"] >= 7 for line in metrics(killed)):
         assert thread.is_alive(), failures
         time.sleep(0.02)
-    os.kill(json.loads((killed / "work" / "ranks" / "1.json").read_text())["pid"], signal.SIGKILL)
+    os.kill(json.loads((killed / "work" / "ranks" / "1.json").read_text())["pid"], signum)
     began = time.monotonic()
     thread.join()
     assert time.monotonic() - began < 60
-    assert "rank 1 was killed by SIGKILL" in failures[0]
+    assert found in failures[0]
 
     for job in (killed, whole):
         thread, failures = in_background(job, 2)

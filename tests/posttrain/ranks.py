@@ -1,0 +1,25 @@
+"""Post-training engines as ranks that are forked from a process with the libraries loaded (tests/pretrain/ranks.py)."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from tests.pretrain import ranks
+
+ranks._SERVER.set_forkserver_preload(["torch.distributed.checkpoint", "transformers", "peft", "trl", "pytest"])
+
+
+def engine(job: Path) -> ranks.Ranks:
+    """An engine on a job, in the layout of its spec; GRPO gets its rollouts from recorded.py."""
+    layout = json.loads((job / "spec.json").read_text())["spec"]["layout"]
+    return ranks.Ranks(layout["processes"], job, _engine, job)
+
+
+def _engine(job: Path) -> None:
+    os.environ["TORCHELASTIC_RUN_ID"] = "tests"  # read when tasks.posttrain.process is imported
+    from tasks.job import main
+    from tests.posttrain.parity import engine_of
+
+    sys.argv = ["tests.posttrain.ranks", str(job)]
+    main(engine_of(job).work)

@@ -1,0 +1,49 @@
+"""Rollouts that are given instead of sampled, so that layouts can be compared: the completion at a place in a step's
+batch is the same in each."""
+
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import trl.trainer.grpo_trainer
+from safetensors.torch import save_file
+
+from tasks.posttrain.trl_hooks.grpo import LiveGeneration
+
+END, FIRST, ENTRIES = 0, 4, 512  # the end-of-text token, the first that is not special, and all of tiny_model's
+LOG_PROB = -6.2  # about that of a random model
+SYNCED = "synced.safetensors"
+
+
+class RecordedGeneration(LiveGeneration):
+    """Without an engine: the weights of the newest sync are saved as vLLM would get them, by the last rank."""
+
+    def __init__(self, *, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        super().__init__(**settings)
+
+    def _init_vllm(self) -> None:
+        self.llm = SimpleNamespace(llm_engine=SimpleNamespace(step=None))
+
+    def sync_weights(self) -> None:
+        weights = {name: weight.detach().clone() for name, weight in self._iter_named_params()}
+        if self.accelerator.process_index == self.accelerator.num_processes - 1:
+            save_file(weights, self.folder / SYNCED)
+
+    def generate(self, prompts: Any, images: None, num_generations: int, profiler: Any = None) -> tuple[Any, ...]:
+        first = self.accelerator.process_index * len(prompts)
+        completions = [completion(self.step, first + number) for number in range(len(prompts))]
+        return prompts, completions, [[[LOG_PROB]] * len(ids) for ids in completions], None
+
+
+def completion(step: int, place: int) -> list[int]:
+    drawn = random.Random(f"{step} {place}")
+    return [*(drawn.randrange(FIRST, ENTRIES) for _ in range(drawn.randrange(1, 12))), END]
+
+
+def generate_recorded(folder: Path, seed: int, alive: Callable[[int], None]) -> None:
+    """In place of generate_live."""
+    trl.trainer.grpo_trainer.VLLMGeneration = partial(RecordedGeneration, folder=folder, seed=seed, alive=alive)
