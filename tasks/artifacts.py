@@ -160,8 +160,16 @@ class MegatronWeights(Artifact):
     precision: str
 
 
+class Base(BaseModel):
+    """The HFModel that an adapter belongs to."""
+
+    digest: str
+    place: str
+
+
 class HFModel(Artifact):
-    """A Hugging Face directory: safetensors, config, generation config, tokenizer."""
+    """A Hugging Face directory: safetensors, config, generation config, tokenizer. With a `base`, an adapter of that
+    model (tasks/adapted.py)."""
 
     kind = "hf_model"
     label: str  # base, sft, dpo, grpo
@@ -170,6 +178,24 @@ class HFModel(Artifact):
     vocab_size: int
     max_positions: int
     dtype: str
+    base: Base | None = None
+
+    def base_model(self) -> "HFModel | None":
+        """The base of an adapter. Raises ArtifactError if another model is in its place."""
+        if self.base is None:
+            return None
+        found = HFModel.from_place(self.base.place)
+        if found.digest != self.base.digest:
+            raise ArtifactError(
+                f"{self.place} is an adapter of model {self.base.digest[:12]}, but {self.base.place} is "
+                f"{found.digest[:12]}. {RECREATE_HINT}"
+            )
+        return found
+
+    def with_base_at(self, place: str) -> "HFModel":
+        """The same adapter, its base at another location."""
+        assert self.base is not None
+        return self.model_copy(update={"base": self.base.model_copy(update={"place": place})})
 
 
 class ConversionAudit(Artifact):

@@ -47,7 +47,8 @@ from infra.torchrun_env import Node, this_node
 from infra.tracking.execution import execution_id, note_cached
 from infra.tracking.machine import lineage_page
 from infra.tracking.record import tracked
-from tasks.artifacts import Artifact
+from tasks.adapted import BASE
+from tasks.artifacts import Artifact, HFModel
 from tasks.manifest import MANIFEST, ArtifactError, Manifest, remove, text_digest, verify
 from tasks.offsite import offsite
 from tasks.spec import Spec, StageSpec
@@ -213,6 +214,8 @@ def _apart(inputs: dict[str, Any]) -> dict[str, Any]:
 
 def _sent(value: Any, storage: str) -> Any:
     """Artifacts as they are in storage, sent there first if necessary; anything else unchanged."""
+    if isinstance(value, HFModel) and value.base:
+        value = value.with_base_at(send(value.base.place, value.base.digest, storage))
     if isinstance(value, Artifact):
         return value.at(send(value.place, value.digest, storage))
     if isinstance(value, dict):
@@ -301,12 +304,14 @@ def _found(title: str, made: type[A], place: str, manifest: Manifest) -> A:
 
 
 def _flat(inputs: Mapping[str, Artifact | Sequence[Artifact] | Mapping[str, Artifact]]) -> dict[str, Artifact]:
-    """Each artifact by a name of its own; an empty list adds none. Mappings are sorted by key, since on a cluster they
-    arrive in any order."""
+    """Each artifact by a name of its own, and the base of an adapter; an empty list adds none. Mappings are sorted by
+    key, since on a cluster they arrive in any order."""
     flat: dict[str, Artifact] = {}
     for name, value in inputs.items():
         if isinstance(value, Artifact):
             flat[name] = value
+            if isinstance(value, HFModel) and (base := value.base_model()):
+                flat[f"{name}.{BASE}"] = base
         else:
             items = sorted(value.items()) if isinstance(value, Mapping) else enumerate(value)
             flat |= {f"{name}.{key}": artifact for key, artifact in items}

@@ -31,7 +31,7 @@ from workflows.preflight import has_dag
 from workflows.recipe import Recipe, context_of
 from workflows.recipe_error import RecipeError, shown
 from workflows.recipe_text import load
-from workflows.resource_estimate import MFU, Need, need
+from workflows.resource_estimate import DECODING, MFU, Need, need
 from workflows.run_context import RunContext, devices_of, tuning_devices
 
 
@@ -136,6 +136,11 @@ def _takes(step: Planned, mfu: float) -> Iterator[tuple[str, str]]:
         capacity = f"{step.device} ({step.device_memory / GB:.3g} GB)"
         yield "memory", f"{needed.memory.total / GB:.3g} GB on each {capacity}"
         yield "", needed.memory.breakdown()
+    device = BY_NAME.get(step.device or "")
+    if needed.sampled and device and step.hours:
+        share = needed.sampling_hours(device) / step.hours
+        at = f"vLLM at {DECODING:.0%} of the memory's bandwidth"
+        yield "rollouts", f"{_short(needed.sampled)} tokens at most, {share:.0%} of the time, with {at}"
     if step.hours is None:
         yield "time", "not known: the device's peak is not in the table"
     else:

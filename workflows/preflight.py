@@ -13,38 +13,32 @@ from infra.tracking.redact import HIDDEN, redact_text
 from tasks.convert.spec import unexportable
 from tasks.data.curate_spec import EVALUATE, against_evaluation
 from tasks.data.spec import CorpusSpec
-from tasks.dpo.spec import DPOSpec
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.evaluate.task_files import is_file_name
 from tasks.evaluate.task_names import unknown
-from tasks.grpo.spec import GRPOSpec
-from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME, accelerator
-from tasks.pretrain.fit import USABLE, Place, fitting, place_of
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.memory import GB, GPU, estimate
+from tasks.pretrain.fit import Place, fitting, place_of
+from tasks.pretrain.memory import GB, estimate
 from tasks.pretrain.spec import PretrainSpec
 from tasks.serve.spec import ServeSpec
-from tasks.spec import NotSeen, Problem, Spec, StageSpec
+from tasks.spec import NotSeen, Problem, Spec
 from workflows.costs import over_budget
 from workflows.environment_checks import problems_of_environments
 from workflows.pod_defaults import too_small
 from workflows.post_training import names_problems
-from workflows.resource_estimate import need
 from workflows.reward_checks import problems_of_rewards
 from workflows.row_checks import problems_of_rows
 from workflows.run_context import (
     RunContext,
     devices_of,
     is_for_a_cluster,
-    model_of,
     placements_of,
     positions_of,
     runs_on_a_cluster,
-    tuning_devices,
     vocabulary_of,
 )
+from workflows.tuning_room import tuning_room, vllm_room
 
 # stage: the stage it needs, and that stage's output
 NEEDS = {
@@ -65,7 +59,6 @@ IN_CONFIG = {
     "kv_heads": "num_key_value_heads", "head_dim": "head_dim", "vocab_size": "vocab_size",
     "tied_embeddings": "tie_word_embeddings",
 }  # fmt: skip
-WITH_CACHE = 1.1  # times the weights' size: with vLLM's activations and a minimal KV cache
 WITH_START_FROM_OFF = ("tokenizer", "shards", "init_from", "pretrain", "convert")
 
 
@@ -353,91 +346,6 @@ def _layout(context: RunContext) -> list[Problem]:
     return found
 
 
-def _tuning_room(context: RunContext) -> list[Problem]:
-    """Each process of a post-training stage fits wherever it may run, and has a GPU where there are any."""
-    found = []
-    for step in context.tunings():
-        if runs_on_a_cluster() and not step.spec.placement:
-            continue
-        processes, gpus = step.spec.layout.processes, len(context.machine.gpus)
-        for device in tuning_devices(context, step.spec):
-            if gpus and not device and processes > gpus:
-                allowed = f"at most this machine's GPUs ({gpus}), one for each process"
-                found.append(Problem(f"{step.path}.layout.processes", processes, allowed))
-            place = place_of(Layout(device=device, processes=processes), context.machine)
-            needed = need(context, step.spec, place.kernels, place.capacity) if place else None
-            if place is None or needed is None or place.has_room_for(needed.memory):
-                continue
-            allowed = (
-                f"needs {needed.memory.total / GB:.3g} GB on {'one' if processes == 1 else 'each'} {place.name} "
-                f"({place.capacity / GB:.3g} GB): {needed.memory.breakdown()}; {_smaller(context, step.spec, place)}"
-            )
-            found.append(Problem(step.path, f"{needed.parameters / 1e9:.3g} B parameters", allowed))
-    return found
-
-
-def _smaller(context: RunContext, spec: PostTrainSpec, place: Place) -> str:
-    """Suggest what would fit: smaller micro batches, more processes, an adapter, or another accelerator."""
-    for size in range(spec.micro_batch() - 1, 0, -1):
-        layout = spec.layout.model_copy(update={"micro_batch": size})
-        if layout.problems_with(spec.batch_size):
-            continue
-        smaller = need(context, spec.model_copy(update={"layout": layout}), place.kernels, place.capacity)
-        if smaller and place.has_room_for(smaller.memory):
-            return f"use layout: {{micro_batch: {size}}}, which needs {smaller.memory.total / GB:.3g} GB"
-    if sharded := _sharded(context, spec, place):
-        return sharded
-    adapted = need(context, spec.model_copy(update={"adapter": AdapterSpec()}), place.kernels, place.capacity)
-    if spec.adapter is None and adapted and place.has_room_for(adapted.memory):
-        return f"use adapter: {{lora: {{}}}}, which needs {adapted.memory.total / GB:.3g} GB"
-    for chip in sorted(BY_NAME.values(), key=lambda chip: chip.memory_gb):
-        larger = place_of(Layout(device=chip.name), context.machine)
-        needed = need(context, spec, capacity=larger.capacity) if larger else None
-        if larger and needed and larger.has_room_for(needed.memory):
-            return f"tune a smaller model, or give the stage a `placement` on {chip.name} ({chip.memory_gb:g} GB)"
-    return "tune a smaller model: no accelerator has as much memory"
-
-
-def _sharded(context: RunContext, spec: PostTrainSpec, place: Place) -> str | None:
-    """Suggest FSDP2 over more GPUs of the same kind, if the stage can be sharded and fits then."""
-    for processes in (2, 4, 8):
-        layout = spec.layout.model_copy(update={"processes": processes, "sharding": "fsdp2"})
-        changed = spec.model_copy(update={"layout": layout})
-        if place.kernels != GPU or processes <= spec.layout.processes or changed.problems():
-            continue
-        needed = need(context, changed, place.kernels, place.capacity)
-        if needed and place.has_room_for(needed.memory):
-            layout_text = f"{{processes: {processes}, sharding: fsdp2}}"
-            return f"use layout: {layout_text}, which needs {needed.memory.total / GB:.3g} GB on each GPU"
-    return None
-
-
-def _vllm_room(context: RunContext) -> list[Problem]:
-    """vLLM's share of a stage's GPU holds the model's weights and a minimal KV cache."""
-    known = model_of(context)
-    if known is None or runs_on_a_cluster():
-        return []
-    weights, found = known[0].parameters(known[1]) * MODEL_BYTES, []
-    shares: dict[str, tuple[StageSpec, float]] = {}
-    if "evaluate" in context:
-        shares["evaluate"] = (context.specs["evaluate"], context.specs["evaluate"].gpu_memory_share)
-    for step in context.tunings():
-        if isinstance(step.spec, GRPOSpec):
-            shares[step.path] = (step.spec, step.spec.gpu_memory_share)
-        elif isinstance(step.spec, DPOSpec) and step.spec.pairs:
-            shares[f"{step.path}.pairs"] = (step.spec, step.spec.pairs.gpu_memory_share)
-    for path, (spec, share) in shares.items():
-        for device in tuning_devices(context, spec):
-            place = place_of(Layout(device=device), context.machine)
-            if place is None or place.kernels != GPU or weights * WITH_CACHE <= share * place.capacity:
-                continue
-            least = weights * WITH_CACHE / place.capacity
-            instead = f"at least {least:.2g}" if least < USABLE else "a smaller model, or a larger accelerator"
-            allowed = f"{instead}: {weights / GB:.3g} GB of weights in bf16 and a KV cache, on {place.name}"
-            found.append(Problem(f"{path}.gpu_memory_share", share, f"{allowed} ({place.capacity / GB:.3g} GB)"))
-    return found
-
-
 def _instead(spec: PretrainSpec, vocabulary: int, place: Place) -> str:
     """Suggest a layout that fits."""
     found = fitting(spec, vocabulary, place)
@@ -534,8 +442,8 @@ CHECKS: list[Callable[[RunContext], list[Problem]]] = [
     _same_model,
     _hardware,
     _layout,
-    _tuning_room,
-    _vllm_room,
+    tuning_room,
+    vllm_room,
     _room,
     _placements,
     too_small,

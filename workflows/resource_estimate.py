@@ -1,10 +1,12 @@
 """Estimate the resources a stage requires: tokens, arithmetic, memory, and hours on an accelerator.
 
 FLOPs are counted as in tasks/pretrain/flops.py. Hours follow from the assumed share of the accelerator's peak (MFU),
-which only a run can measure.
+which only a run can measure. Sampling reads all weights and the KV cache from the GPU's memory for each token of a
+batch: its hours follow from the share of the memory's bandwidth that vLLM reaches.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from tasks.dpo.spec import DPOSpec
 from tasks.grpo.spec import GRPOSpec
@@ -14,11 +16,14 @@ from tasks.posttrain.spec import LENGTH, PostTrainSpec
 from tasks.pretrain.accelerators import Accelerator
 from tasks.pretrain.flops import flops_per_token
 from tasks.pretrain.memory import GPU, Kernels, Memory, estimate
+from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.sft.spec import SFTSpec
 from tasks.spec import StageSpec
 from workflows.run_context import RunContext, model_of, positions_of
 
+DECODING = 0.5  # assumed share of the memory's bandwidth while vLLM decodes
+BF16 = 2  # bytes
 MFU = 0.4  # of a well-tuned run on a frontier GPU: Llama 3 reached 38-43 %
 
 
@@ -33,12 +38,19 @@ class Need:
     memory: Memory  # of each process, in bytes
     processes: int  # one on each accelerator
     precision: str
-    sampling: bool = False  # it samples too, which is memory-bound: it takes longer than its arithmetic
+    sampling: bool = False  # it samples, which is not counted: it takes longer than its arithmetic
+    sampled: int = 0  # tokens
+    read: float = 0.0  # bytes that each accelerator reads from its memory to sample them
 
     def hours(self, accelerator: Accelerator | None, mfu: float) -> float | None:
-        """Hours at that MFU. None: the accelerator's peak is not known."""
+        """Hours at that MFU, with sampling. None: the accelerator's peak is not known."""
         peak = accelerator.peak(self.precision) if accelerator else None
-        return self.flops / (mfu * peak * self.processes) / 3600 if peak else None
+        computing = self.flops / (mfu * peak * self.processes) / 3600 if peak else None
+        return computing + self.sampling_hours(accelerator) if computing is not None and accelerator else None
+
+    def sampling_hours(self, accelerator: Accelerator) -> float:
+        """Hours of decoding at the share DECODING of the memory's bandwidth."""
+        return self.read / (DECODING * accelerator.bandwidth * 1e12) / 3600
 
 
 # TRL's stages: sequences per example, and passes over each. A backward pass counts as two; DPO and GRPO also run the
@@ -77,4 +89,17 @@ def need(
     flops = tokens * passes * flops_per_token(model, vocabulary, length) / 3
     memory = estimate_tuning(spec, held(spec), model, vocabulary, positions, kernels, capacity)
     processes, precision = spec.layout.world, spec.precision
-    return Need(weights, active, tokens, flops, memory, processes, precision, sampling=not isinstance(spec, SFTSpec))
+    return Need(
+        weights, active, tokens, flops, memory, processes, precision, **_sampling(spec, model, weights, positions)
+    )
+
+
+def _sampling(spec: PostTrainSpec, model: ModelSpec, weights: int, positions: int) -> dict[str, Any]:
+    """What a stage samples. A process decodes its share of a step's completions together, all of maximum length."""
+    if not isinstance(spec, GRPOSpec):
+        return {"sampling": spec.samples_model()}
+    limits, together = spec.limits(positions), spec.batch_size // spec.layout.world
+    of_a_token = 2 * BF16 * model.layers * model.kv_heads * model.head_dim
+    context = limits.prompt + limits.new / 2
+    read = BF16 * weights + together * context * of_a_token
+    return {"sampled": spec.steps * spec.batch_size * limits.new, "read": float(spec.steps * limits.new * read)}

@@ -7,6 +7,7 @@ first is chosen.
 """
 
 from infra.progress import say
+from tasks.adapted import Model
 from tasks.choose.spec import ChooseSpec
 from tasks.evaluate.results import Results, read_results
 from tasks.job import Job, StageError, main
@@ -28,7 +29,7 @@ def work(job: Job) -> None:
     for evaluation in evaluations:
         say(f"{evaluation.label}: {spec.metric} {measured[evaluation.model_digest]}")
     best = job.input(max(found, key=lambda name: found[name].worth()))
-    copy_model(best, job.output)
+    copy_model(Model(best, best), job.output)
     job.finish(**read_manifest(best).facts)
 
 

@@ -25,6 +25,7 @@ from tasks.job import Job, StageError, main
 from tasks.manifest import ArtifactError
 from tasks.posttrain import process
 from tasks.posttrain.adapter import base_of, peft_config
+from tasks.posttrain.adapter_files import source_of
 from tasks.posttrain.encode import Encoder
 from tasks.posttrain.rows import choose, kind_of, say_repeats
 from tasks.posttrain.score import reserved
@@ -47,7 +48,7 @@ METRICS = {
 
 
 def work(job: Job) -> None:
-    spec, source = job.spec(DPOSpec), job.input("model")
+    spec, source = job.spec(DPOSpec), source_of(job)
     model, tokenizer = load_model(source, spec)
     limits = limits_of(model, spec)
     encoder = Encoder(tokenizer)

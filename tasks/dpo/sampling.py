@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tasks.dpo.pairs import Answer, Pair, Pairs, pair
@@ -55,7 +56,10 @@ def make_pairs(
     rewards: dict[str, list[float | None]] = {}
     with Scorer(how.rewards) as scorer:
         llm = open_engine(
-            job.input("model"), max_model_len=limits.total, seed=spec.seed, gpu_memory_share=how.gpu_memory_share
+            Path(model.name_or_path),
+            max_model_len=limits.total,
+            seed=spec.seed,
+            gpu_memory_share=how.gpu_memory_share,
         )
         for begin in range(0, len(prompts), PROMPTS_A_CALL):
             job.progress(begin, len(prompts), "prompts")

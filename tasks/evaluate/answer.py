@@ -35,6 +35,7 @@ class EvaluatedModel:
             partial(
                 open_engine,
                 info.path,
+                base=info.base,
                 max_model_len=info.positions,
                 seed=spec.seed,
                 gpu_memory_share=spec.gpu_memory_share,

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from infra.durable import write_json
 from infra.progress import say
+from tasks.adapted import model_of
 from tasks.evaluate import questions
 from tasks.evaluate.bits import bits_per_byte
 from tasks.evaluate.held_out import FIRST, HeldOut, choose
@@ -46,7 +47,8 @@ SAMPLES = 12
 
 def work(job: Job) -> None:
     spec = job.spec(EvaluateSpec)
-    info = read_model_info(job.input("model"))
+    opened = model_of(job)
+    info = read_model_info(opened.directory, opened.weights)
     texts = _texts(job)
     if spec.bits_per_byte is None:
         sets = []

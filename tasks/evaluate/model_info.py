@@ -25,6 +25,7 @@ class ModelInfo:
     positions: int  # limit of prompt plus completion, in tokens
     end_of_text: int  # token id, before and after every document
     tokenizer: Tokenizer
+    base: Path | None = None  # of an adapter
 
     def tokens(self, text: str) -> list[int]:
         """Tokenize a text without special tokens; "<|endoftext|>" in it is ordinary text."""
@@ -55,8 +56,8 @@ class ModelInfo:
         return tokenizer
 
 
-def read_model_info(path: Path) -> ModelInfo:
-    """Raises ArtifactError if the directory is not a complete artifact."""
+def read_model_info(path: Path, base: Path | None = None) -> ModelInfo:
+    """`base`: the weights of an adapter. Raises ArtifactError if the directory is not a complete artifact."""
     facts = read_manifest(path).facts
     end = json.loads((path / "config.json").read_text())["eos_token_id"]
     tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
@@ -67,4 +68,5 @@ def read_model_info(path: Path) -> ModelInfo:
         positions=int(facts["max_positions"]),
         end_of_text=end[0] if isinstance(end, list) else end,
         tokenizer=tokenizer,
+        base=base,
     )

@@ -26,6 +26,7 @@ from tasks.job import Job, StageError, main
 from tasks.metric import known_mean
 from tasks.posttrain import process
 from tasks.posttrain.adapter import base_of, peft_config
+from tasks.posttrain.adapter_files import source_of
 from tasks.posttrain.encode import Encoder, prompted
 from tasks.posttrain.rows import choose, kind_of, say_repeats
 from tasks.posttrain.score import of_all_ranks, reserved, score, try_on_gold
@@ -63,7 +64,7 @@ def work(job: Job) -> None:
 
 
 def tune(job: Job, spec: GRPOSpec, environments: Environments | None) -> None:
-    source = job.input("model")
+    source = source_of(job)
     model, tokenizer = load_model(source, spec)
     limits = limits_of(model, spec)
     kind_of(job, *spec.row_kinds())

@@ -5,6 +5,7 @@ weight would lose small updates, and merging in place to undo it later would cha
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from tasks.job import StageError
 from tasks.posttrain.adapter_spec import AdapterSpec
+from tasks.posttrain.quantize import in_4_bits, original_weights
 
 TOLERANCE = 1e-3  # of merged logits, relative to the largest; fp32 differs by 1e-6
 
@@ -76,17 +78,19 @@ def _logits(model: Any) -> torch.Tensor:
 
 def merged_weights(model: PeftModel) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the base model's weights by its own names, with the adapter merged: in fp32, one tensor at a time, without
-    changing the model. Collective if they are sharded."""
+    changing the model. Of weights in 4 bits, the originals are read from the model's files. Collective if the weights
+    are sharded."""
+    original = original_weights(Path(model.name_or_path))
     adapted = {f"{name}.base_layer.weight": module for name, module in model.named_modules() if _has_adapter(module)}
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if model.prefix in name:
                 continue  # A and B
             plain = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+            whole = original(plain).to(weight.device) if in_4_bits(weight) else weight.data
             if layer := adapted.get(name):
-                yield plain, _whole(weight.float() + layer.get_delta_weight("default").float())
-            else:
-                yield plain, _whole(weight.data)
+                whole = whole.float() + layer.get_delta_weight("default").float()
+            yield plain, _whole(whole)
 
 
 def _whole(weight: torch.Tensor) -> torch.Tensor:

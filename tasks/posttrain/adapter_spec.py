@@ -5,7 +5,18 @@ from typing import Literal
 from pydantic import Field
 
 from tasks.pretrain.model_spec import ModelSpec
-from tasks.spec import Spec
+from tasks.spec import Problem, Spec
+
+MOST_SERVED = 512  # vLLM's largest rank
+
+
+def linear_layers(model: ModelSpec) -> dict[str, tuple[int, int]]:
+    """(inputs, outputs), in either order, of each linear layer of a decoder layer. Fused expert weights are none."""
+    hidden, queries, keys = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
+    found = dict.fromkeys(("k_proj", "v_proj"), (hidden, keys)) | dict.fromkeys(("q_proj", "o_proj"), (hidden, queries))
+    if not model.experts:
+        found |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), (hidden, model.ffn_hidden))
+    return found
 
 
 class LoRASpec(Spec):
@@ -19,13 +30,8 @@ class LoRASpec(Spec):
     )
 
     def parameters(self, model: ModelSpec) -> int:
-        """Number of trained weights: rank × (inputs + outputs) of each adapted layer. Fused expert weights are not
-        linear layers and have no adapter."""
-        hidden, queries, keys = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
-        sizes = dict.fromkeys(("k_proj", "v_proj"), hidden + keys)
-        sizes |= dict.fromkeys(("q_proj", "o_proj"), hidden + queries)
-        if not model.experts:
-            sizes |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden + model.ffn_hidden)
+        """Number of trained weights: rank × (inputs + outputs) of each adapted layer."""
+        sizes = {name: sum(shape) for name, shape in linear_layers(model).items()}
         adapted = sizes if self.targets == "all-linear" else {name: sizes.get(name, 0) for name in self.targets}
         return self.rank * model.layers * sum(adapted.values())
 
@@ -33,4 +39,22 @@ class LoRASpec(Spec):
 class AdapterSpec(Spec):
     """What is trained in place of the whole model."""
 
-    lora: LoRASpec = Field(LoRASpec(), description="Low-rank adaptation; the output is the merged model")
+    lora: LoRASpec = Field(LoRASpec(), description="Low-rank adaptation")
+    quantize: Literal["nf4"] | None = Field(
+        None,
+        description="hold the frozen model in 4 bits: QLoRA with NormalFloat and double quantization (Dettmers et al. "
+        "2023); null: in bf16 if it is stored so",
+        json_schema_extra={"identity": "if set"},
+    )
+    output: Literal["merged", "adapter"] = Field(
+        "merged",
+        description="the stage's model: `merged` into the original weights; or the `adapter` alone, in PEFT's format, "
+        "which evaluation, vLLM and the next stage use together with its base",
+        json_schema_extra={"identity": "if set"},
+    )
+
+    def problems(self) -> list[Problem]:
+        if self.output == "adapter" and self.lora.rank > MOST_SERVED:
+            allowed = f"at most {MOST_SERVED}, which vLLM serves, with output: adapter; or output: merged"
+            return [Problem("lora.rank", self.lora.rank, allowed)]
+        return []

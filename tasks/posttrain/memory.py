@@ -1,22 +1,25 @@
 """Estimate the memory of each process of a post-training stage: TRL and Transformers.
 
 Weights, gradients and AdamW's two moments are in fp32, and autocast copies the weights to bf16. DPO, and GRPO with a KL
-term, add a reference model in fp32; GRPO adds its vLLM engine. With an adapter the model is frozen in bf16 and is also
-the reference; gradients and moments are the adapter's. Activations are what autograd saves of Transformers' decoder
-layers in eager mode (modeling_qwen3.py of 5.17; compared with measurements in tests/posttrain/test_memory.py), for rows
-of the maximum length. DDP adds buckets as large as the gradients. FSDP2 divides weights, gradients, optimizer and
-reference by the processes, and gathers two layers and the embedding at a time. On a GPU only each layer's input is
-saved (gradient checkpointing). Logits are computed in tiles (trl/kernels/chunked_logprob.py of 1.16). Not counted, as
-in tasks/pretrain/memory.py: CUDA's context and fragmentation.
+term, add a reference model in fp32; GRPO adds its vLLM engine. With an adapter the model is frozen in bf16, or its
+linear layers in 4 bits, and is also the reference; gradients and moments are the adapter's. Activations are what
+autograd saves of Transformers' decoder layers in eager mode (modeling_qwen3.py of 5.17; compared with measurements in
+tests/posttrain/test_memory.py), for rows of the maximum length. DDP adds buckets as large as the gradients. FSDP2
+divides weights, gradients, optimizer and reference by the processes, and gathers two layers and the embedding at a
+time. With gradient checkpointing, the default on a GPU, only each layer's input is saved. Logits are computed in tiles
+(trl/kernels/chunked_logprob.py of 1.16). Not counted, as in tasks/pretrain/memory.py: CUDA's context and fragmentation.
 """
 
 from dataclasses import dataclass
 
+from tasks.posttrain.adapter_spec import linear_layers
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.memory import GB, GPU, Kernels, Memory
 from tasks.pretrain.model_spec import ModelSpec
 
 FP32, BF16 = 4, 2  # bytes
+# of a weight in NF4 with double quantization: 4 bits, a scale of 8 bits per 64 weights, one in fp32 per 256 of those
+NF4 = 1 / 2 + 1 / 64 + FP32 / (64 * 256)
 TILE_TOKENS, TILE_WORDS = 4096, 32_768  # tile of TRL's logits
 CPU_CACHE = 2**30  # vLLM's KV cache on CPU, bytes (tasks/serve/engine.py)
 
@@ -61,7 +64,7 @@ def estimate(
     unknown (None), vLLM is counted with its weights alone."""
     weights = model.parameters(vocabulary)
     trained = spec.adapter.lora.parameters(model) if spec.adapter else weights
-    frozen = _frozen_bytes(spec) * weights if spec.adapter else 0
+    frozen = _frozen(spec, model, weights)
     parts = spec.layout.world if spec.layout.sharding == "fsdp2" else 1
     buckets = 2 if spec.layout.sharding == "ddp" else 1
     vllm = 0
@@ -78,14 +81,18 @@ def estimate(
     )
 
 
-def _frozen_bytes(spec: PostTrainSpec) -> int:
-    """Bytes of a frozen weight under an adapter; models are stored in bf16."""
-    return BF16 if spec.precision == "bf16" else FP32
+def _frozen(spec: PostTrainSpec, model: ModelSpec, weights: int) -> int:
+    """Bytes of the frozen model under an adapter; models are stored in bf16."""
+    if spec.adapter is None:
+        return 0
+    each = BF16 if spec.precision == "bf16" else FP32
+    if spec.adapter.quantize is None:
+        return each * weights
+    linear = model.layers * sum(rows * columns for rows, columns in linear_layers(model).values())
+    return int(NF4 * linear) + each * (weights - linear)
 
 
-def _activations(
-    spec: PostTrainSpec, held: Held, model: ModelSpec, vocabulary: int, positions: int, checkpointing: bool
-) -> int:
+def _activations(spec: PostTrainSpec, held: Held, model: ModelSpec, vocabulary: int, positions: int, gpu: bool) -> int:
     """The larger of two moments: the end of the forward pass, and the beginning of the backward pass."""
     limits = spec.limits(positions)
     tokens = spec.micro_batch() * held.rows * limits.total
@@ -98,15 +105,18 @@ def _activations(
     if sharded:  # what is gathered at a time, in bf16
         weights = 2 * model.parameters(vocabulary) // model.layers + vocabulary * model.hidden
     copies = BF16 * weights  # autocast caches them during the forward pass, and autograd saves them
-    if not checkpointing:
-        copies += BF16 * weights * held.reference_in_step
-        head = _head(learned, vocabulary, model.hidden, 8 * FP32, trains_head)  # torch's softmax, step by step
-        return model.layers * layer + copies + head
+    if spec.adapter and spec.adapter.quantize:  # one weight at a time, multiplied in bf16 or fp32
+        largest = max(rows * columns for rows, columns in linear_layers(model).values())
+        copies += (BF16 if spec.precision == "bf16" else FP32) * largest
+    softmax = 0 if gpu else 8 * FP32  # torch's, step by step
+    head = _head(learned, vocabulary, model.hidden, softmax, trains_head)
+    if not spec.layout.recomputes(gpu):
+        return model.layers * layer + copies + BF16 * weights * held.reference_in_step + head
     saved = model.layers * tokens * FP32 * model.hidden
     accumulates = spec.batch_size > spec.micro_batch() * spec.layout.world
     forward = copies - (0 if accumulates or sharded else FP32 * trained)  # the gradients don't exist yet
     work = layer + (copies if sharded else BF16 * weights // model.layers)  # recomputation of a layer
-    return saved + max(0, forward, work, _head(learned, vocabulary, model.hidden, 0, trains_head))
+    return saved + max(0, forward, work, head)
 
 
 def _of_a_token(model: ModelSpec, length: int) -> int:

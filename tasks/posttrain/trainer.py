@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import torch
 from peft import get_peft_model
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from tasks.checkpoints import KIND, CheckpointFolder
@@ -27,13 +27,16 @@ from tasks.job import Job, StageError
 from tasks.manifest import RECORD, read_manifest, remove, write_manifest
 from tasks.posttrain import process
 from tasks.posttrain.adapter import merged, peft_config
+from tasks.posttrain.adapter_files import base_facts, forget_source, write_adapter
 from tasks.posttrain.batches import loader
 from tasks.posttrain.chat import Chat, with_end
 from tasks.posttrain.encode import IGNORED
+from tasks.posttrain.model_files import copy_small_files, storage_dtype
+from tasks.posttrain.quantize import load_in_4_bits
 from tasks.posttrain.spec import Limits, PostTrainSpec
 from tasks.posttrain.trl_hooks import fsdp
 from tasks.posttrain.trl_hooks.checkpoint import full_weights, load_weights, store_by_name
-from tasks.posttrain.trl_hooks.trainer import order_by_epoch, score_completions_only
+from tasks.posttrain.trl_hooks.trainer import order_by_epoch, score_completions_only, train_in_fp32
 
 KEEP = 2  # checkpoints
 LOGGED = "logged/"  # prefix of metrics that are recorded under any name: those of rewards
@@ -45,14 +48,17 @@ log = logging.getLogger(__name__)
 
 def load_model(path: Path, spec: PostTrainSpec) -> tuple[Any, Any]:
     """(model, tokenizer) of a Hugging Face directory: in fp32, except that weights frozen under an adapter stay in bf16
-    if they are stored so."""
+    if they are stored so, or are in 4 bits."""
     process.start()
     if not torch.cuda.is_available():
         score_completions_only()
     tokenizer = AutoTokenizer.from_pretrained(path)
     frozen = spec.adapter and spec.precision == "bf16" and storage_dtype(path) == torch.bfloat16
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16 if frozen else torch.float32)
-    return model, tokenizer
+    dtype = torch.bfloat16 if frozen else torch.float32
+    if _in_4_bits(spec):
+        products = torch.bfloat16 if spec.precision == "bf16" else torch.float32
+        return load_in_4_bits(path, dtype, products), tokenizer
+    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype), tokenizer
 
 
 def limits_of(model: Any, spec: PostTrainSpec) -> Limits:
@@ -73,30 +79,42 @@ def ends(model: Any, tokenizer: Any, chat: Chat | None) -> list[int]:
 
 
 def finish(job: Job, trainer: Any, source: Path, spec: PostTrainSpec, chat: Chat | None) -> None:
-    """Write the output: `source` with the trainer's weights, its adapter merged, in `source`'s dtype, and the chat
-    template if it was tuned on chat. Then delete the checkpoints. Collective; rank 0 writes."""
+    """Write the output: `source` with the trainer's weights, its adapter merged, in `source`'s dtype, or the adapter
+    alone; and the chat template if it was tuned on chat. Then delete the checkpoints. Collective; rank 0 writes."""
     job.heart.beat(trainer.state.global_step, "hand-over")
-    weights = full_weights(trainer.model) if spec.layout.sharding == "fsdp2" else None
+    alone = spec.adapter is not None and spec.adapter.output == "adapter"
+    from_files = alone or spec.layout.sharding == "fsdp2" or _in_4_bits(spec)
+    weights = full_weights(trainer.model) if from_files else None
     if not process.is_first():
         return
-    model = merged(trainer.model if weights is None else _with_weights(source, spec, weights))
+    model = None if alone else merged(trainer.model if weights is None else _with_weights(source, spec, weights))
+    facts = read_manifest(Path(job.inputs["model"]["path"])).facts | {"label": spec.label or job.stage}
+    facts.pop("base", None)
     with _full_disk_as_stage_error(job.output, "the run continues from its last checkpoint"):
         for old in job.output.iterdir() if job.output.exists() else ():
             if old.name != RECORD:  # left by a killed engine
                 shutil.rmtree(old) if old.is_dir() else old.unlink()
-        model.to(storage_dtype(source)).save_pretrained(job.output)
-        for path in source.iterdir():  # config, generation config and tokenizer, unchanged
-            if path.suffix in (".json", ".jinja", ".txt", ".model") and not _about_weights(path.name):
-                shutil.copy(path, job.output / path.name)
+        job.output.mkdir(exist_ok=True)
+        if model is not None:
+            model.to(storage_dtype(source)).save_pretrained(job.output)
+        elif spec.adapter and weights is not None:
+            write_adapter(job, spec.adapter.lora, weights)
+            facts["base"] = base_facts(job)
+        copy_small_files(source, job.output)
         if chat:
             chat.write(job.output)
-        job.finish(**read_manifest(source).facts | {"label": spec.label or job.stage})
+        job.finish(**facts)
     checkpoints(job).remove_all()
+    forget_source(job)
+
+
+def _in_4_bits(spec: PostTrainSpec) -> bool:
+    return spec.adapter is not None and spec.adapter.quantize is not None
 
 
 def _with_weights(source: Path, spec: PostTrainSpec, weights: dict[str, torch.Tensor]) -> Any:
-    """`source` with these trained weights, of the model or of its adapter."""
-    model, _ = load_model(source, spec)
+    """`source` in fp32 with these trained weights, of the model or of its adapter."""
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     if spec.adapter:
         model = get_peft_model(model, peft_config(spec.adapter, model))
     trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
@@ -119,22 +137,6 @@ def _full_disk_as_stage_error(folder: Path, continues: str) -> Iterator[None]:
         raise StageError(
             f"{folder} could not be written: {error}. Make room there and start again: {continues}"
         ) from error
-
-
-def _about_weights(name: str) -> bool:
-    return name == "manifest.json" or name.endswith(".safetensors.index.json")
-
-
-def storage_dtype(directory: Path) -> torch.dtype:
-    """The dtype of the weights on disk. Raises StageError if it is not a single float type."""
-    names = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-    with safe_open(min(directory.glob("*.safetensors")), "pt") as weights:
-        found = {weights.get_slice(key).get_dtype() for key in weights.keys()}  # noqa: SIM118 (not a dict)
-    if len(found) != 1 or not found <= names.keys():
-        raise StageError(
-            f"{directory}: the weights are in {', '.join(sorted(found))}; exactly one of {', '.join(names)} is allowed"
-        )
-    return names[found.pop()]
 
 
 def arguments(job: Job, spec: PostTrainSpec, model: Any) -> dict[str, Any]:
@@ -189,6 +191,7 @@ def fit(
     is recorded as step 0. On SIGTERM, checkpoints and raises SystemExit(143).
     """
     order_by_epoch(trainer)
+    train_in_fp32(trainer.model)
     store_by_name(trainer)
     if trainer.is_fsdp_enabled:
         fsdp.reduce_in_fp32(trainer)

@@ -10,6 +10,7 @@ import json
 
 from infra.durable import sync_tree
 from infra.tracking.mlflow_records import mlflow_name
+from tasks.adapted import model_of
 from tasks.job import Job, main
 from tasks.manifest import content_digest, read_manifest
 from tasks.publish.card import model_card
@@ -30,12 +31,12 @@ PARTS = {
 
 def work(job: Job) -> None:
     spec = job.spec(PublishSpec)
-    directory = job.input("model")
-    model = read_manifest(directory)
+    opened = model_of(job)
+    model = read_manifest(opened.directory)
     links, evaluations = chain(job), reports(job)
 
     job.progress(0, 2, "steps", now="copying")
-    copy_model(directory, job.output)
+    copy_model(opened, job.output)
     (job.output / CARD).write_text(model_card(spec, model, links, evaluations), encoding="utf-8")
 
     sync_tree(job.output)  # before the registry refers to it

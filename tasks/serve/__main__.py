@@ -41,6 +41,11 @@ _seconds = partial(click.option, show_default=True, type=click.FloatRange(0.1))
 @click.option(
     "--like", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Use the settings of this Endpoint."
 )
+@click.option(
+    "--base",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Weights of the adapter in PATH, if they are not where it was trained.",
+)
 @_seconds("--drain", default=300.0, help="Seconds to finish responses at a switch or shutdown.")
 @_seconds("--health", default=30.0, help="Seconds without a successful health check until a server is replaced.")
 @_seconds(
@@ -80,6 +85,7 @@ def main(
     host: str,
     port: int,
     like: Path | None,
+    base: Path | None,
     drain: float,
     health: float,
     first_byte: float,
@@ -97,11 +103,11 @@ def main(
     limits = Limits(connections, body=body, bodies=8 * body, first_byte_s=first_byte, between_bytes_s=between_bytes)
     try:
         spec = _spec(like or path, SIDE_BY_SIDE if name else None, gpu_memory_share)
-        model = _model(path) if path else None
+        model = _model(path, base) if path else None
         with reserve(host, port) as bound:
             active = Active(switch, partial(_start, spec), health, drain)
             if path and model:
-                keep: Keeper = partial(_keep, active, model, partial(_model, path))
+                keep: Keeper = partial(_keep, active, model, partial(_model, path, base))
             else:
                 from tasks.serve.follow import Follower  # MLflow
 
@@ -120,13 +126,14 @@ def _spec(path: Path | None, default_share: float | None, share: float | None) -
     return spec.model_copy(update={"gpu_memory_share": share}) if share else spec
 
 
-def _model(path: Path) -> Served:
+def _model(path: Path, base: Path | None = None) -> Served:
     if read_manifest(path).kind != "endpoint":
-        return open_served(path)
+        return open_served(path, base=base)
     verify(path)
     try:
         recorded = json.loads((path / RECORD / MODEL).read_text())
         directory, digest = Path(str(recorded["path"])), str(recorded["digest"])
+        base = base or (Path(str(recorded["base"])) if "base" in recorded else None)
     except (OSError, ValueError, KeyError, TypeError) as error:  # the record is not part of the digest
         raise ArtifactError(f"{path / RECORD / MODEL} cannot be read ({error!r}); serve the model's folder") from error
     if not directory.exists():
@@ -134,7 +141,7 @@ def _model(path: Path) -> Served:
             f"model {digest[:12]} of this endpoint is no longer in {directory}; give its new location: "
             f"{command(f'python -m tasks.serve DIRECTORY --like {path}')}"
         )
-    served = open_served(directory)
+    served = open_served(directory, base=base)
     if served.digest != digest:
         raise ArtifactError(f"{directory}: expected model {digest[:12]}, found {served.digest[:12]}")
     return served

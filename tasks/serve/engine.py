@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from infra.paths import quiet
-from tasks.serve.vllm_hooks import prepare_process
+from tasks.adapted import ADAPTER, Model
+from tasks.serve.vllm_hooks import max_lora_rank, prepare_process
 
 quiet()
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
@@ -25,6 +26,21 @@ STEP_TOKENS = 4096  # that an engine of whole prompts computes in a step
 
 from vllm import LLM, SamplingParams  # noqa: E402 — after its environment is set
 from vllm.distributed import cleanup_dist_env_and_memory  # noqa: E402
+from vllm.lora.request import LoRARequest  # noqa: E402
+
+
+class Engine(LLM):  # type: ignore[misc]
+    """An LLM that applies the model's adapter, if it has one, to every request."""
+
+    def __init__(self, model: Model, **options: Any) -> None:
+        self.lora = LoRARequest(ADAPTER, 1, str(model.adapter)) if model.adapter else None
+        if self.lora:
+            options |= {"enable_lora": True, "max_lora_rank": max_lora_rank(model.rank)}
+        files = str(model.directory)
+        super().__init__(str(model.weights), tokenizer=files, generation_config=files, **options)
+
+    def generate(self, *requests: Any, **options: Any) -> Any:
+        return super().generate(*requests, **{"lora_request": self.lora} | options)
 
 
 @dataclass(frozen=True)
@@ -45,16 +61,19 @@ def open_engine(
     max_num_seqs: int = 256,
     gpu_memory_share: float = 0.5,
     dtype: str = "bfloat16",
+    base: Path | None = None,
     whole_prompts: bool = False,
 ) -> LLM:
-    """Load a Hugging Face directory. `max_model_len` limits prompt plus completion, in tokens; `gpu_memory_share` is
-    the fraction of the GPU's memory to use. `seed` determines all sampling: the same calls in the same order on the
-    same machine give the same tokens. `whole_prompts`: compute no prompt in parts, without which the CPU build fails
-    on requests with seeds of their own (it would turn back a generator, which torch's on CPUs cannot)."""
+    """Load a Hugging Face directory, or an adapter's with the weights in `base`. `max_model_len` limits prompt plus
+    completion, in tokens; `gpu_memory_share` is the fraction of the GPU's memory to use. `seed` determines all
+    sampling: the same calls in the same order on the same machine give the same tokens. `whole_prompts`: compute no
+    prompt in parts, without which the CPU build fails on requests with seeds of their own (it would turn back a
+    generator, which torch's on CPUs cannot)."""
     if not ON_GPU:
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(CPU_CACHE_GIB)
-    return LLM(
-        str(model),
+    opened = Model(model, base or model)
+    return Engine(
+        opened,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         seed=seed,

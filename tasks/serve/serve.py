@@ -7,6 +7,7 @@ Output: endpoint.json with the server's arguments, its responses, and the result
 from typing import Any
 
 from infra.durable import write_json
+from tasks.adapted import model_of
 from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest
 from tasks.serve.server import Server, engine_arguments, open_served
@@ -19,9 +20,10 @@ MODEL = "model.json"  # in the record: the model's path, which is not part of th
 
 def work(job: Job) -> None:
     spec = job.spec(ServeSpec)
-    directory = job.input("model")
+    opened = model_of(job)
+    directory, base = opened.directory, None if opened.adapter is None else opened.weights
     label = read_manifest(directory).facts["label"]
-    model = open_served(directory)
+    model = open_served(directory, base=base)
     job.empty_output()
     job.forget_after(0)  # drop the metrics of a killed attempt
     server = Server(spec, model, job.directory / "server.txt")
@@ -30,7 +32,8 @@ def work(job: Job) -> None:
     finally:
         server.stop()
     best = max(levels, key=lambda level: level["requests_per_s"], default=None)
-    write_json(job.record / MODEL, {"path": str(directory), "digest": model.digest})
+    paths = {"path": str(directory)} | ({"base": str(base)} if base else {})
+    write_json(job.record / MODEL, paths | {"digest": model.digest})
     job.finish(
         label=label,
         model_digest=model.digest,

@@ -18,9 +18,11 @@ from infra.launch import SHORT_WAITS
 from infra.parent_watchdog import LAUNCHED
 from infra.progress import say
 from infra.supervisor import kill_group
+from tasks.adapted import Model, open_model
 from tasks.job import StageError
-from tasks.manifest import ArtifactError, verify
+from tasks.manifest import ArtifactError, read_manifest
 from tasks.serve.spec import ServeSpec
+from tasks.serve.vllm_hooks import max_lora_rank
 
 VLLM = "tasks.serve.vllm_server"
 LOOPBACK = "127.0.0.1"
@@ -41,6 +43,18 @@ class Served:
     directory: Path
     digest: str  # of the HFModel: the first name, contained in each response
     name: str
+    base: Path | None = None  # if it is an adapter: the directory of the weights
+
+    def arguments(self) -> list[str]:
+        """vLLM's arguments for it. An adapter is loaded beside its base, which is served by its own name too."""
+        model = Model(self.directory, self.base or self.directory)
+        if model.adapter is None:
+            return ["--model", str(self.directory), "--served-model-name", self.digest, self.name]
+        files = ["--model", str(model.weights), "--tokenizer", str(self.directory)]
+        files += ["--generation-config", str(self.directory), "--served-model-name", f"base-of-{self.digest}"]
+        names = [f"{name}={model.adapter}" for name in (self.digest, self.name)]
+        rank = max_lora_rank(model.rank)
+        return [*files, "--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2", "--lora-modules", *names]
 
     @property
     def chats(self) -> bool:
@@ -51,13 +65,16 @@ class Served:
         return config.exists() and bool(json.loads(config.read_text()).get("chat_template"))
 
 
-def open_served(directory: Path, name: str | None = None) -> Served:
-    """Open the model in an HFModel's or a PublishedModel's directory, verifying every file. Raises ArtifactError."""
-    manifest = verify(directory)
+def open_served(directory: Path, name: str | None = None, base: Path | None = None) -> Served:
+    """Open the model in an HFModel's or a PublishedModel's directory, verifying every file; an adapter with its `base`,
+    by default where that was when the adapter was trained. Raises ArtifactError."""
+    manifest = read_manifest(directory)
     if manifest.kind not in ("hf_model", "published_model"):
         raise ArtifactError(f"{directory}: a {manifest.kind}; only an hf_model or a published_model can be served")
     digest = manifest.digest if manifest.kind == "hf_model" else manifest.parents.get("model", manifest.digest)
-    return Served(directory, digest, name or manifest.facts.get("registry_name") or manifest.facts["label"])
+    model = open_model(directory, base)
+    shown = name or manifest.facts.get("registry_name") or manifest.facts["label"]
+    return Served(directory, digest, shown, None if model.weights == directory else model.weights)
 
 
 def engine_arguments(spec: ServeSpec) -> list[str]:
@@ -79,8 +96,15 @@ class Server:
         self.url = f"http://{LOOPBACK}:{port}"
         self.started = time.monotonic()
         self._stopped = False
-        arguments = ["--model", str(model.directory), "--served-model-name", model.digest, model.name]
-        arguments += ["--host", LOOPBACK, "--port", str(port), "--disable-uvicorn-access-log", *engine_arguments(spec)]
+        arguments = [
+            *model.arguments(),
+            "--host",
+            LOOPBACK,
+            "--port",
+            str(port),
+            "--disable-uvicorn-access-log",
+            *engine_arguments(spec),
+        ]
         environment = SHORT_WAITS | os.environ | LAUNCHED | {"PYTHONUNBUFFERED": "1"}
         environment["VLLM_CPU_KVCACHE_SPACE"] = str(spec.cpu_cache_gib)
         log.parent.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vllm import LLM
 
 VERSIONS = ("0.27", "0.31")
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vllm/config/lora.py
 
 
 def prepare_process() -> bool:
@@ -30,6 +31,11 @@ def prepare_process() -> bool:
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     torch._dynamo.config.disable = True  # the variable has been read if something imported torch._dynamo
     return False
+
+
+def max_lora_rank(rank: int) -> int:
+    """vLLM's `max_lora_rank` for an adapter of this rank, at most 512."""
+    return next(allowed for allowed in LORA_RANKS if allowed >= rank)
 
 
 def reload_weights(llm: "LLM", **source: Any) -> None:

@@ -14,6 +14,7 @@ from trl import SFTConfig, SFTTrainer
 
 from tasks.job import Job, main
 from tasks.posttrain.adapter import peft_config
+from tasks.posttrain.adapter_files import source_of
 from tasks.posttrain.encode import IGNORED, Encoder, loss_of
 from tasks.posttrain.rows import choose, kind_of, say_repeats
 from tasks.posttrain.trainer import arguments, finish, fit, limits_of, load_model
@@ -33,7 +34,7 @@ Learned = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]  # token ids, labels
 
 
 def work(job: Job) -> None:
-    spec, source = job.spec(SFTSpec), job.input("model")
+    spec, source = job.spec(SFTSpec), source_of(job)
     model, tokenizer = load_model(source, spec)
     limits = limits_of(model, spec)
     kind = kind_of(job, *spec.row_kinds())

@@ -88,15 +88,23 @@ def test_weights_are_merged_one_by_one_without_changing_the_model(model: Path) -
         torch.testing.assert_close(weight.float(), expected[name], rtol=0, atol=1e-6)
 
 
+QUANTIZED = {"adapter": {**SPEC["adapter"], "quantize": "nf4"}}
+
+
+@pytest.fixture(params=[{}, QUANTIZED], ids=["LoRA", "QLoRA"])
+def spec(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return SPEC | request.param
+
+
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_rows(tmp_path_factory.mktemp("rows") / "rows", said_twice(), "prompt_completion")
 
 
 def test_sft_trains_the_adapter_and_writes_a_merged_model_in_the_sources_format(
-    model: Path, rows: Path, tmp_path: Path
+    model: Path, rows: Path, tmp_path: Path, spec: dict[str, Any]
 ) -> None:
-    job = write_job(tmp_path / "job", "sft", SPEC, model=model, rows=rows)
+    job = write_job(tmp_path / "job", "sft", spec, model=model, rows=rows)
     sft.work(open_job(job))
 
     assert verify(job / "output").facts == read_manifest(model).facts | {"label": "sft"}
@@ -109,9 +117,9 @@ def test_sft_trains_the_adapter_and_writes_a_merged_model_in_the_sources_format(
 
 
 def test_stopped_it_continues_from_a_checkpoint_of_the_adapter_alone(
-    model: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any]
 ) -> None:
-    whole, stopped = (write_job(tmp_path / name, "sft", SPEC, model=model, rows=rows) for name in ("whole", "stopped"))
+    whole, stopped = (write_job(tmp_path / name, "sft", spec, model=model, rows=rows) for name in ("whole", "stopped"))
     sft.work(open_job(whole))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("tasks.posttrain.trainer.Reporter.on_step_end", interrupted_after(6))
@@ -136,11 +144,11 @@ def interrupted_after(step: int) -> Any:
 
 
 def test_the_reference_of_dpo_is_the_base_without_a_second_model(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any]
 ) -> None:
     preferences = [row | {"chosen": row["completion"], "rejected": " no"} for row in said_twice()]
     rows = tiny_rows(tmp_path / "rows", preferences, "preference")
-    job = write_job(tmp_path / "job", "dpo", SPEC, model=model, rows=rows)
+    job = write_job(tmp_path / "job", "dpo", spec, model=model, rows=rows)
     references = []
     monkeypatch.setattr(dpo, "share_prompts", lambda _, reference: references.append(reference))
 

@@ -1,5 +1,6 @@
 """The memory estimate of a post-training process, compared with TRL's trainers on a tiny model, and by hand."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from tasks.posttrain.adapter import peft_config
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.layout import TuningLayout
 from tasks.posttrain.memory import TuningMemory, estimate
+from tasks.posttrain.quantize import load_in_4_bits
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.posttrain.trl_hooks.dpo import PairTrainer
+from tasks.posttrain.trl_hooks.trainer import train_in_fp32
 from tasks.pretrain.memory import CPU, GPU
 from tasks.pretrain.model_spec import ModelSpec
 from tasks.rewards.spec import RewardSpec
@@ -26,6 +29,7 @@ from workflows.resource_estimate import held
 
 VOCABULARY = 512
 MODEL = ModelSpec(layers=4, hidden=128, heads=4, kv_heads=2, head_dim=32, ffn_hidden=384, max_positions=256)
+QLORA = AdapterSpec(quantize="nf4")
 LIMITS: dict[str, Any] = {"max_prompt_tokens": 32, "max_new_tokens": 32, "data": "rows"}
 REWARDED: dict[str, Any] = {**LIMITS, "rewards": [RewardSpec.model_validate("math")]}
 
@@ -56,7 +60,10 @@ def model(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def measured(model: Path, spec: PostTrainSpec, folder: Path, checkpointing: bool) -> TuningMemory:
     """Memory of two steps of TRL's trainer on rows of the maximum length (one is shorter, so that there is padding)."""
-    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16 if spec.adapter else torch.float32)
+    if spec.adapter and spec.adapter.quantize:
+        policy = load_in_4_bits(model, torch.bfloat16, torch.bfloat16)
+    else:
+        policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16 if spec.adapter else torch.float32)
     adapter = {"peft_config": peft_config(spec.adapter, policy)} if spec.adapter else {}
     common: dict[str, Any] = {
         "output_dir": str(folder), "max_steps": 2, "per_device_train_batch_size": spec.micro_batch(),
@@ -84,13 +91,22 @@ def measured(model: Path, spec: PostTrainSpec, folder: Path, checkpointing: bool
             processing_class=tokenizer,
             **adapter,
         )
+    train_in_fp32(trainer.model)
     with peak() as largest:
         trainer.train()
     gradients = size(weight for weight in trainer.model.parameters() if weight.requires_grad)
     moments = size(each for state in trainer.optimizer.state.values() for each in state.values() if each.dim())
     reference = size(trainer.ref_model.parameters()) if getattr(trainer, "ref_model", None) else 0
     activations = largest() - gradients - moments
-    return TuningMemory(size(trainer.model.parameters()), gradients, moments, activations, reference)
+    return TuningMemory(size(_held(trainer.model)), gradients, moments, activations, reference)
+
+
+def _held(model: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """The weights, and the statistics of those in 4 bits."""
+    for weight in model.parameters():
+        yield weight
+        if state := getattr(weight, "quant_state", None):
+            yield from (state.absmax, state.state2.absmax)
 
 
 @pytest.fixture(autouse=True)
@@ -112,8 +128,15 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
         (SFTSpec(**LIMITS, batch_size=16, layout=TuningLayout(micro_batch=8), adapter=AdapterSpec()), False),
         (SFTSpec(**LIMITS, batch_size=16, layout=TuningLayout(micro_batch=8), adapter=AdapterSpec()), True),
         (DPOSpec(**LIMITS, batch_size=8, layout=TuningLayout(micro_batch=4), adapter=AdapterSpec()), False),
+        (SFTSpec(**LIMITS, batch_size=16, layout=TuningLayout(micro_batch=8), adapter=QLORA), False),
+        (SFTSpec(**LIMITS, batch_size=16, layout=TuningLayout(micro_batch=8), adapter=QLORA), True),
+        (DPOSpec(**LIMITS, batch_size=8, layout=TuningLayout(micro_batch=4), adapter=QLORA), False),
     ],
-    ids=["SFT", "SFT, each layer computed again", "DPO", "LoRA", "LoRA, each layer computed again", "DPO with LoRA"],
+    ids=[
+        f"{kind}{each}"
+        for each in ("", " with LoRA", " with QLoRA")
+        for kind in ("SFT", "SFT, each layer computed again,", "DPO")
+    ],
 )
 def test_trl_holds_what_is_estimated(model: Path, tmp_path: Path, spec: PostTrainSpec, checkpointing: bool) -> None:
     """With each layer computed again it is the GPU's estimate, whose kernels need no fp32 logits: those of a CPU are

@@ -12,8 +12,9 @@ from transformers import Trainer, TrainingArguments
 
 from tasks.job import Job, StageError
 from tasks.posttrain.layout import TuningLayout
+from tasks.posttrain.model_files import storage_dtype
 from tasks.posttrain.spec import PostTrainSpec
-from tasks.posttrain.trainer import checkpoints, fit, storage_dtype
+from tasks.posttrain.trainer import checkpoints, fit
 
 
 class Rows(torch.nn.Module):

@@ -148,6 +148,28 @@ def test_an_adapter_is_named_where_sharding_is_not_enough() -> None:
     assert tuning_problems("L4", model, sft=sft | {"adapter": {"lora": {}}}) == []
 
 
+@pytest.mark.parametrize(
+    ("times", "named"),
+    [
+        (4, "use adapter: {lora: {}}"),
+        (24, "use adapter: {lora: {}, quantize: nf4}"),
+        (96, "tune a smaller model: no accelerator has as much memory"),
+    ],
+)
+def test_where_sharding_is_not_enough_an_adapter_is_named_and_at_last_one_of_4_bits(times: int, named: str) -> None:
+    model = HALF_A_BILLION.model_copy(update={"layers": times * HALF_A_BILLION.layers})
+    sft: dict[str, Any] = {"data": "rows", "batch_size": 3, "layout": {"micro_batch": 1}}
+    (problem,) = (each for each in tuning_problems("L4", model, sft=sft) if each.path == "post_training.0.sft")
+    assert problem.allowed.partition("; ")[2].startswith(named)
+
+
+def test_layers_are_computed_again_before_processes_are_added() -> None:
+    layout = {"micro_batch": 1, "gradient_checkpointing": False}
+    model = HALF_A_BILLION.model_copy(update={"layers": 2 * HALF_A_BILLION.layers})
+    (problem,) = tuning_problems("L4", model, sft={"data": "rows", "layout": layout, "max_new_tokens": 1024})
+    assert "; use layout: {gradient_checkpointing: true}, which needs " in problem.allowed
+
+
 def test_vllm_s_share_is_taken_from_the_training() -> None:
     grpo = {"data": "rows", "rewards": ["math"], "batch_size": 32, "layout": {"micro_batch": 4}}
     assert tuning_problems("L4", grpo=grpo) == []

@@ -66,16 +66,22 @@ def load_weights(model: Any, folder: Path) -> None:
 
 
 def _trained_weights(model: Any) -> dict[str, Any]:
-    """The trained weights by name. `ignore_frozen_params` alone would keep a frozen tied weight by its second name."""
-    frozen = {name for name, weight in model.named_parameters(remove_duplicate=False) if not weight.requires_grad}
-    weights = get_model_state_dict(model, options=OPTIONS)
-    return {name: weight for name, weight in weights.items() if name not in frozen}
+    """The trained weights by name."""
+    return _only_trained(model, get_model_state_dict(model, options=OPTIONS))
 
 
 def full_weights(model: Any) -> dict[str, Any]:
-    """The trained weights of a sharded model, on the CPU of rank 0; empty on the others. Collective."""
+    """The trained weights of a model, on the CPU of rank 0; if it is sharded, empty on the others. Collective."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True, strict=False)
-    return get_model_state_dict(model, options=options)
+    return _only_trained(model, get_model_state_dict(model, options=options))
+
+
+def _only_trained(model: Any, weights: dict[str, Any]) -> dict[str, Any]:
+    """Without frozen weights that `ignore_frozen_params` leaves: a tied one by its second name, and the statistics of
+    quantized ones."""
+    frozen = {name for name, weight in model.named_parameters(remove_duplicate=False) if not weight.requires_grad}
+    prefixes = tuple(f"{name}." for name in frozen)
+    return {name: weight for name, weight in weights.items() if name not in frozen and not name.startswith(prefixes)}
 
 
 def _load(state: dict[str, Any], folder: Path) -> None:

@@ -46,3 +46,10 @@ def order_by_epoch(trainer: Any) -> None:
         return PerEpoch(found, trainer) if isinstance(found, LengthGroupedSampler) else found
 
     trainer._get_train_sampler = sampler
+
+
+def train_in_fp32(model: Any) -> None:
+    """Undo TRL's conversion of the adapter of a quantized model to bf16, in which small updates are lost."""
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.float()

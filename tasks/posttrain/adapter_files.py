@@ -1,0 +1,104 @@
+"""An adapter as an artifact: written in PEFT's format, and read as the model to tune further.
+
+A stage that tunes an adapter's model trains a new adapter on the merged weights. Both are then one adapter of the
+original base: their ranks add up, B₁A₁ + B₂A₂ = [B₁ B₂] [A₁; A₂].
+"""
+
+import fcntl
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from infra.durable import write_json
+from tasks.adapted import ADAPTER, BASE, Model, model_of
+from tasks.job import Job
+from tasks.manifest import remove
+from tasks.posttrain.adapter import merged
+from tasks.posttrain.adapter_spec import LoRASpec
+from tasks.posttrain.model_files import copy_small_files, storage_dtype
+
+SOURCE = "source"  # in work/
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+
+
+def source_of(job: Job) -> Path:
+    """The directory of weights of the stage's model. An adapter's is made first, in work/source: merged into its base,
+    in the base's dtype."""
+    model = model_of(job)
+    if model.adapter is None:
+        return model.directory
+    folder = job.work / SOURCE
+    with (job.work / f"{SOURCE}.lock").open("a") as lock:  # of several processes, one makes it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            partial = job.work / f"{SOURCE}.partial"
+            remove(partial)
+            _write_merged(model, model.adapter, partial)
+            partial.rename(folder)
+    return folder
+
+
+def _write_merged(model: Model, adapter: Path, folder: Path) -> None:
+    base = AutoModelForCausalLM.from_pretrained(model.weights, dtype=torch.float32)
+    whole = merged(PeftModel.from_pretrained(base, adapter))
+    whole.to(storage_dtype(model.weights)).save_pretrained(folder)
+    copy_small_files(model.directory, folder)
+
+
+def base_facts(job: Job) -> dict[str, str]:
+    """The base of an adapter that the stage trains: its model, or that model's base."""
+    entry = job.inputs.get(f"model.{BASE}") or job.inputs["model"]
+    return {"digest": entry["digest"], "place": entry.get("place", entry["path"])}
+
+
+def forget_source(job: Job) -> None:
+    """Delete what `source_of` has made."""
+    remove(job.work / SOURCE)
+
+
+def write_adapter(job: Job, lora: LoRASpec, trained: Mapping[str, torch.Tensor]) -> None:
+    """Write an adapter in fp32 to output/adapter: the trained one, joined to that of the stage's model if it has one.
+    `trained`: weights by PEFT's names in the model."""
+    weights = {name.replace(".default.", "."): weight.float().contiguous() for name, weight in trained.items()}
+    rank, alpha = lora.rank, lora.alpha
+    before = Path(job.inputs["model"]["path"]) / ADAPTER
+    if before.is_dir():
+        config = json.loads((before / CONFIG).read_text())
+        weights, rank = joined((load_file(before / WEIGHTS), config["r"], config["lora_alpha"]), (weights, rank, alpha))
+        alpha = float(rank)
+    config = LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=alpha, inference_mode=True).to_dict()  # type: ignore[arg-type]
+    config |= {
+        "base_model_name_or_path": base_facts(job)["digest"],
+        "target_modules": sorted({name.split(".")[-3] for name in weights}),
+    }
+    del config["peft_version"]  # as everything else in it, it would change the digest
+    folder = job.output / ADAPTER
+    folder.mkdir(parents=True)
+    save_file(weights, folder / WEIGHTS, {"format": "pt"})
+    write_json(folder / CONFIG, config)
+
+
+Adapter = tuple[dict[str, torch.Tensor], int, float]  # weights by PEFT's names, rank, alpha
+
+
+def joined(first: Adapter, second: Adapter) -> tuple[dict[str, torch.Tensor], int]:
+    """(weights, rank) of the adapter, its alpha equal to its rank, whose update is the sum of both. A layer that only
+    one of them adapts is padded with zeros, since vLLM wants one rank."""
+    rank = first[1] + second[1]
+    found: dict[str, torch.Tensor] = {}
+    for name in sorted(first[0].keys() | second[0].keys()):
+        of_b = ".lora_B." in name
+        parts = []
+        for weights, own_rank, alpha in (first, second):
+            like = weights.get(name)
+            if like is None:
+                other = (first if weights is second[0] else second)[0][name]
+                like = other.new_zeros((len(other), own_rank) if of_b else (own_rank, other.shape[1]))
+            parts.append(like.float() * (alpha / own_rank if of_b else 1))
+        found[name] = torch.cat(parts, dim=1 if of_b else 0).contiguous()
+    return found, rank

@@ -1,0 +1,48 @@
+"""The frozen base of an adapter in 4 bits: QLoRA (Dettmers et al. 2023) with bitsandbytes.
+
+The 4-bit weights are only multiplied with. A merge, and vLLM, take the original ones from the model's files: a merged
+weight that is quantized again loses most of the update.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+
+def load_in_4_bits(path: Path, dtype: torch.dtype, products: torch.dtype) -> Any:
+    """The model with its linear layers, except the LM head, in NF4 with double quantization, and the other weights in
+    `dtype`; matrix products are in `products`."""
+    device = torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
+    config = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=products
+    )
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, quantization_config=config, device_map={"": device})
+    for module in model.modules():
+        # on CPUs with AVX512-BF16, bitsandbytes 0.50 would pack the weights in a forward pass in evaluation mode, and
+        # compute with them less exactly from then on
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+    return model
+
+
+def in_4_bits(weight: torch.Tensor) -> bool:
+    return hasattr(weight, "quant_state")
+
+
+def original_weights(path: Path) -> Callable[[str], torch.Tensor]:
+    """A function that reads a weight of a Hugging Face directory by its name."""
+    files: dict[str, Path] = {}
+    for file in path.glob("*.safetensors"):
+        with safe_open(file, "pt") as weights:
+            files |= dict.fromkeys(weights.keys(), file)
+
+    def read(name: str) -> torch.Tensor:
+        with safe_open(files[name], "pt") as weights:
+            tensor: torch.Tensor = weights.get_tensor(name)
+        return tensor
+
+    return read

@@ -1,0 +1,25 @@
+"""Print vLLM's greedy completions of models: `python -m tests.posttrain.greedy DIRECTORY…`, adapters with the bases
+that they were trained on. A process of its own, as in tests/serve/probe.py."""
+
+import json
+import sys
+from pathlib import Path
+
+from tasks.adapted import open_model
+from tasks.serve.engine import open_engine, sample
+
+PROMPTS = [list(range(10 + 3 * row, 30 + 4 * row)) for row in range(8)]
+
+
+def main() -> None:
+    found = []
+    for directory in map(Path, sys.argv[1:]):
+        model = open_model(directory)
+        llm = open_engine(directory, base=model.weights, max_model_len=128, seed=0, max_num_seqs=8)
+        found.append([completion.token_ids for completion in sample(llm, PROMPTS, temperature=0.0, max_tokens=16)])
+        del llm
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

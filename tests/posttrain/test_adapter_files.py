@@ -1,0 +1,135 @@
+"""An adapter as a stage's model: its files, its base, and what is made of both."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from tasks.adapted import ADAPTER, open_model
+from tasks.job import open_job
+from tasks.manifest import ArtifactError, read_manifest
+from tasks.posttrain.adapter_files import joined
+from tasks.sft import sft
+from tests.posttrain.test_adapter import SPEC
+from tests.posttrain.tiny import said_twice, tiny_model, tiny_rows, write_job
+from tests.source import ROOT
+
+
+def spec(output: str) -> dict[str, Any]:
+    return SPEC | {"adapter": {"lora": {"rank": 4, "alpha": 8}, "output": output}}
+
+
+def tuned(folder: Path, rows: Path, output: str, **inputs: Path) -> Path:
+    job = write_job(folder, "sft", spec(output), rows=rows, **inputs)
+    sft.work(open_job(job))
+    return job / "output"
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_rows(tmp_path_factory.mktemp("rows") / "rows", said_twice(), "prompt_completion")
+
+
+@pytest.fixture(scope="module")
+def adapter(model: Path, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tuned(tmp_path_factory.mktemp("adapter") / "job", rows, "adapter", model=model)
+
+
+@pytest.fixture(scope="module")
+def merged(model: Path, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tuned(tmp_path_factory.mktemp("merged") / "job", rows, "merged", model=model)
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model(input_ids=torch.arange(40).unsqueeze(0)).logits
+    return found.float()
+
+
+def whole(path: Path, dtype: torch.dtype = torch.float32) -> Any:
+    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+
+
+def test_it_has_the_adapter_s_weights_alone_and_the_digest_of_its_base(model: Path, adapter: Path) -> None:
+    base = read_manifest(model)
+    assert read_manifest(adapter).facts == base.facts | {
+        "label": "sft",
+        "base": {"digest": base.digest, "place": str(model)},
+    }
+    assert [path.parent.name for path in adapter.rglob("*.safetensors")] == [ADAPTER]
+    config = json.loads((adapter / ADAPTER / "adapter_config.json").read_text())
+    assert (config["base_model_name_or_path"], config["r"]) == (base.digest, 4)
+
+
+def test_peft_reads_it_as_the_merged_model(model: Path, adapter: Path, merged: Path) -> None:
+    found = logits(PeftModel.from_pretrained(whole(model), adapter / ADAPTER))
+    torch.testing.assert_close(found, logits(whole(merged)), atol=0.03, rtol=0)  # that is stored in bf16
+    assert (found - logits(whole(model))).abs().max() > 0.3
+
+
+def test_an_adapter_is_refused_on_another_base(adapter: Path, tmp_path: Path) -> None:
+    other = tiny_model(tmp_path / "other", seed=1)
+    digest = read_manifest(other).digest[:12]
+    with pytest.raises(ArtifactError, match=f"is an adapter of model .*, but .* is {digest}. An adapter fits only"):
+        open_model(adapter, other)
+
+
+def test_a_base_that_has_moved_is_asked_for(model: Path, adapter: Path, tmp_path: Path) -> None:
+    gone = json.loads((adapter / "manifest.json").read_text())
+    gone["facts"]["base"]["place"] = str(tmp_path / "gone")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in adapter.rglob("*"):
+        if path.is_file():
+            (copy / path.relative_to(adapter)).parent.mkdir(parents=True, exist_ok=True)
+            (copy / path.relative_to(adapter)).write_bytes(path.read_bytes())
+    (copy / "manifest.json").write_text(json.dumps(gone))
+
+    with pytest.raises(ArtifactError, match=r"its base .* is no longer in .*gone: give its new location with --base"):
+        open_model(copy)
+    assert open_model(copy, model).weights == model
+
+
+def test_a_second_stage_trains_on_the_merged_model_and_leaves_one_adapter_of_the_first_base(
+    model: Path, adapter: Path, merged: Path, rows: Path, tmp_path: Path
+) -> None:
+    inputs = {"model": adapter, "model.base": model}
+    second = tuned(tmp_path / "adapter", rows, "adapter", **inputs)
+    expected = tuned(tmp_path / "merged", rows, "merged", model=merged)
+
+    assert read_manifest(second).facts["base"]["digest"] == read_manifest(model).digest
+    weights = load_file(second / ADAPTER / "adapter_model.safetensors")
+    assert {min(weight.shape) for weight in weights.values()} == {8}
+    found = logits(PeftModel.from_pretrained(whole(model), second / ADAPTER))
+    torch.testing.assert_close(found, logits(whole(expected)), atol=0.05, rtol=0)
+
+
+def test_joined_adapters_add_up_and_layers_of_one_alone_are_padded() -> None:
+    names = [f"layers.0.{layer}.lora_{part}.weight" for layer in ("q", "v") for part in "AB"]
+    first = dict(zip(names, (torch.randn(2, 6), torch.randn(5, 2), torch.randn(2, 6), torch.randn(4, 2)), strict=True))
+    second = {names[0]: torch.randn(3, 6), names[1]: torch.randn(5, 3)}
+
+    both, rank = joined((first, 2, 8), (second, 3, 3))
+
+    assert rank == 5
+    torch.testing.assert_close(
+        both[names[1]] @ both[names[0]], 4 * first[names[1]] @ first[names[0]] + second[names[1]] @ second[names[0]]
+    )
+    torch.testing.assert_close(both[names[3]] @ both[names[2]], 4 * first[names[3]] @ first[names[2]])
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("vllm")
+def test_vllm_answers_with_the_adapter_as_with_the_merged_model(model: Path, adapter: Path, merged: Path) -> None:
+    command = [sys.executable, "-m", "tests.posttrain.greedy", *map(str, (model, adapter, merged))]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    of_base, of_adapter, of_merged = json.loads(ended.stdout.splitlines()[-1])
+    assert of_adapter == of_merged != of_base

@@ -1,0 +1,47 @@
+"""QLoRA: a base in 4 bits, whose original weights are what an adapter is merged into."""
+
+from pathlib import Path
+
+import torch
+from peft import get_peft_model
+from transformers import AutoModelForCausalLM
+
+from tasks.posttrain.adapter import merged_weights, peft_config
+from tasks.posttrain.adapter_spec import AdapterSpec
+from tasks.posttrain.quantize import in_4_bits, load_in_4_bits
+
+
+def test_every_linear_layer_but_the_head_takes_4_bits(model: Path) -> None:
+    found = load_in_4_bits(model, torch.bfloat16, torch.bfloat16)
+    stored = {name for name, weight in found.named_parameters() if in_4_bits(weight)}
+    assert stored == {name for name, _ in found.named_parameters() if "proj" in name}
+    assert found.lm_head.weight.dtype == torch.bfloat16
+
+
+def test_the_weights_that_reach_vllm_are_the_originals_with_the_adapter(model: Path) -> None:
+    """Not the 4-bit ones: these differ by several per cent."""
+    base = load_in_4_bits(model, torch.float32, torch.float32)
+    both = get_peft_model(base, peft_config(AdapterSpec(quantize="nf4"), base))
+    for module in both.modules():
+        if hasattr(module, "lora_B"):
+            torch.nn.init.normal_(module.lora_B["default"].weight, std=0.1)
+
+    originals = dict(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).named_parameters())
+    updates = {
+        name: module.get_delta_weight("default")
+        for name, module in both.named_modules()
+        if "_proj" in name and hasattr(module, "lora_A")
+    }
+    found = dict(merged_weights(both))
+
+    assert found.keys() == originals.keys()
+    for name, weight in originals.items():
+        update = updates.get(f"base_model.model.{name.removesuffix('.weight')}")
+        torch.testing.assert_close(found[name], weight if update is None else weight + update)
+
+
+def test_an_evaluation_does_not_change_the_weights_in_4_bits(model: Path) -> None:
+    base, tokens = load_in_4_bits(model, torch.float32, torch.float32), torch.arange(20).unsqueeze(0)
+    with torch.no_grad():
+        first, evaluated, last = (base.train(mode)(input_ids=tokens).logits for mode in (True, False, True))
+    assert torch.equal(first, evaluated) and torch.equal(first, last)

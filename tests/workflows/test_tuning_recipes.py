@@ -1,0 +1,68 @@
+"""The recipes that tune 8 B and 32 B models, planned for the GPUs that they name. The models' shapes are those of
+Qwen/Qwen3-8B-Base and Qwen/Qwen3-32B; their config.json stands in for the hub's."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.pretrain.hardware import Machine
+from tests.workflows.test_recipes import read
+from workflows.plan import plan
+from workflows.recipe import Recipe, context_of
+from workflows.recipe_error import RecipeError
+from workflows.resource_estimate import MFU
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "8B": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32},
+    "32B": {"hidden_size": 5120, "intermediate_size": 25600, "num_hidden_layers": 64, "num_attention_heads": 64},
+}
+H100, L4 = "NVIDIA H100 80GB HBM3", "NVIDIA L4"
+
+
+def model(folder: Path, size: str) -> str:
+    config = SHAPES[size] | {
+        "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 8, "head_dim": 128,
+        "vocab_size": 151936, "tie_word_embeddings": False, "max_position_embeddings": 32768,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").touch()
+    (folder / "tokenizer_config.json").write_text("{}")
+    return str(folder)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Pretend that this machine has these GPUs."""
+    return lambda *gpus: monkeypatch.setattr("workflows.run_context.this_machine", lambda: Machine(gpus, 2**40))
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "gpus", "stages"),
+    [
+        ("8b-rl", "8B", (H100,) * 8, ["sft", "dpo", "grpo"]),
+        ("8b-qlora", "8B", (L4,), ["sft", "dpo"]),
+        ("32b-rl", "32B", (), ["grpo"]),
+    ],
+)
+def test_it_fits_the_gpus_that_it_is_for(
+    machine: Callable[..., None], tmp_path: Path, name: str, size: str, gpus: tuple[str, ...], stages: list[str]
+) -> None:
+    machine(*gpus)
+    recipe = Recipe.model_validate(read(name) | {"start_from": {"model": model(tmp_path, size)}})
+    steps = {step.stage: step for step in plan(recipe, context_of(recipe), MFU)}
+    for stage in stages:
+        step = steps[stage]
+        assert step.need and step.device_memory and step.hours
+        assert 0.3 < step.need.memory.total / step.device_memory < 0.95, step.need.memory.breakdown()
+
+
+def test_grpo_in_4_bits_does_not_fit_beside_vllm_on_24_gb(machine: Callable[..., None], tmp_path: Path) -> None:
+    machine(L4)
+    grpo = read("8b-rl")["post_training"][2]["grpo"]
+    grpo |= {"layout": {"micro_batch": 1}, "adapter": {"quantize": "nf4"}, "gpu_memory_share": 0.8}
+    changes = {"start_from": {"model": model(tmp_path, "8B")}, "post_training": [{"grpo": grpo}]}
+    with pytest.raises(RecipeError, match=r"needs .* GB on one L4 \(24 GB\): .*vLLM 19.2 GB"):
+        Recipe.model_validate(read("8b-rl") | changes)

@@ -1,0 +1,124 @@
+"""Check that each post-training stage, and vLLM's share, fits the GPU that it runs on, and suggest what would."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from tasks.dpo.spec import DPOSpec
+from tasks.grpo.spec import GRPOSpec
+from tasks.posttrain.adapter_spec import AdapterSpec
+from tasks.posttrain.spec import PostTrainSpec
+from tasks.pretrain.accelerators import BY_NAME
+from tasks.pretrain.fit import USABLE, Place, place_of
+from tasks.pretrain.layout import Layout
+from tasks.pretrain.memory import GB, GPU
+from tasks.spec import Problem, StageSpec
+from workflows.resource_estimate import need
+from workflows.run_context import RunContext, model_of, runs_on_a_cluster, tuning_devices
+
+MODEL_BYTES = 2  # of a weight in bf16
+WITH_CACHE = 1.1  # times the weights' size: with vLLM's activations and a minimal KV cache
+MOST_PROCESSES = 8  # suggested for a stage that is placed elsewhere
+
+
+def tuning_room(context: RunContext) -> list[Problem]:
+    """Each process of a post-training stage fits wherever it may run, and has a GPU where there are any."""
+    found = []
+    for step in context.tunings():
+        if runs_on_a_cluster() and not step.spec.placement:
+            continue
+        processes, gpus = step.spec.layout.processes, len(context.machine.gpus)
+        for device in tuning_devices(context, step.spec):
+            if gpus and not device and processes > gpus:
+                allowed = f"at most this machine's GPUs ({gpus}), one for each process"
+                found.append(Problem(f"{step.path}.layout.processes", processes, allowed))
+            place = place_of(Layout(device=device, processes=processes), context.machine)
+            needed = need(context, step.spec, place.kernels, place.capacity) if place else None
+            if place is None or needed is None or place.has_room_for(needed.memory):
+                continue
+            allowed = (
+                f"needs {needed.memory.total / GB:.3g} GB on {'one' if processes == 1 else 'each'} {place.name} "
+                f"({place.capacity / GB:.3g} GB): {needed.memory.breakdown()}; {_smaller(context, step.spec, place)}"
+            )
+            found.append(Problem(step.path, f"{needed.parameters / 1e9:.3g} B parameters", allowed))
+    return found
+
+
+def _smaller(context: RunContext, spec: PostTrainSpec, place: Place) -> str:
+    """Suggest what would fit, or another accelerator."""
+    for changed in _nearest(context, spec, place):
+        needed = need(context, changed, place.kernels, place.capacity)
+        if needed and not changed.problems() and place.has_room_for(needed.memory):
+            several = " on each GPU" if changed.layout.processes > 1 else ""
+            return f"use {_difference(spec, changed)}, which needs {needed.memory.total / GB:.3g} GB{several}"
+    for chip in sorted(BY_NAME.values(), key=lambda chip: chip.memory_gb):
+        larger = place_of(Layout(device=chip.name), context.machine)
+        needed = need(context, spec, capacity=larger.capacity) if larger else None
+        if larger and needed and larger.has_room_for(needed.memory):
+            return f"tune a smaller model, or give the stage a `placement` on {chip.name} ({chip.memory_gb:g} GB)"
+    return "tune a smaller model: no accelerator has as much memory"
+
+
+def _nearest(context: RunContext, spec: PostTrainSpec, place: Place) -> Iterator[PostTrainSpec]:
+    """What takes less memory, the smallest change first: smaller micro batches, then also each layer computed again,
+    then also FSDP2 over the GPUs that there may be, then also LoRA, and at last QLoRA."""
+    layout, adapter, gpus = spec.layout, spec.adapter, len(context.machine.gpus)
+    if adapter is None:
+        adapters = [None, AdapterSpec(), AdapterSpec(quantize="nf4")]
+    else:
+        adapters = [adapter, adapter.model_copy(update={"quantize": "nf4"})]
+    most = gpus if gpus and not spec.placement else MOST_PROCESSES
+    more = [count for count in (2, 4, 8) if layout.processes <= count <= most] if place.kernels == GPU else []
+    spread: list[dict[str, Any]] = [{}, *({"processes": count, "sharding": "fsdp2"} for count in more)]
+    recompute: list[dict[str, Any]] = [{}, {"gradient_checkpointing": True}]
+    for changed, divided, again in itertools.product(adapters, spread, recompute):
+        if again and layout.recomputes(place.kernels == GPU):
+            continue
+        wider = layout.model_copy(update=divided | again)
+        own = wider.micro_batch_of(spec.batch_size, spec.most_in_micro_batch)
+        for size in (None, *range(own - 1, 0, -1)):
+            smaller = {} if size is None else {"micro_batch": size}
+            update = {"layout": wider.model_copy(update=smaller), "adapter": changed}
+            yield spec.model_copy(update=update)
+
+
+def _difference(before: PostTrainSpec, after: PostTrainSpec) -> str:
+    """The changed fields, as in a recipe."""
+    layout = {name: value for name, value in after.layout.model_dump().items() if value != getattr(before.layout, name)}
+    changed = {"layout": layout} if layout else {}
+    if after.adapter and after.adapter != before.adapter:
+        quantized = {"quantize": after.adapter.quantize} if after.adapter.quantize else {}
+        changed["adapter"] = {"lora": {}} | quantized if before.adapter is None else quantized
+    return " and ".join(f"{name}: {_in_yaml(value)}" for name, value in changed.items())
+
+
+def _in_yaml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_in_yaml(item)}" for name, item in value.items()) + "}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def vllm_room(context: RunContext) -> list[Problem]:
+    """vLLM's share of a stage's GPU holds the model's weights and a minimal KV cache."""
+    known = model_of(context)
+    if known is None or runs_on_a_cluster():
+        return []
+    weights, found = known[0].parameters(known[1]) * MODEL_BYTES, []
+    shares: dict[str, tuple[StageSpec, float]] = {}
+    if "evaluate" in context:
+        shares["evaluate"] = (context.specs["evaluate"], context.specs["evaluate"].gpu_memory_share)
+    for step in context.tunings():
+        if isinstance(step.spec, GRPOSpec):
+            shares[step.path] = (step.spec, step.spec.gpu_memory_share)
+        elif isinstance(step.spec, DPOSpec) and step.spec.pairs:
+            shares[f"{step.path}.pairs"] = (step.spec, step.spec.pairs.gpu_memory_share)
+    for path, (spec, share) in shares.items():
+        for device in tuning_devices(context, spec):
+            place = place_of(Layout(device=device), context.machine)
+            if place is None or place.kernels != GPU or weights * WITH_CACHE <= share * place.capacity:
+                continue
+            least = weights * WITH_CACHE / place.capacity
+            instead = f"at least {least:.2g}" if least < USABLE else "a smaller model, or a larger accelerator"
+            allowed = f"{instead}: {weights / GB:.3g} GB of weights in bf16 and a KV cache, on {place.name}"
+            found.append(Problem(f"{path}.gpu_memory_share", share, f"{allowed} ({place.capacity / GB:.3g} GB)"))
+    return found
