@@ -379,8 +379,11 @@ def _placements(context: RunContext) -> list[Problem]:
         spec = specs[name]
         layout = spec.layout if isinstance(spec, PretrainSpec | PostTrainSpec) else None
         nodes, processes = (layout.nodes, layout.processes) if layout else (1, 1)
+        field = "layout.nodes" if layout else ""
+        if isinstance(spec, CorpusSpec):
+            nodes, field = spec.partitions.machines, "partitions.machines"
         if placement.nodes != nodes:
-            what = "as layout.nodes is" if layout else "this stage runs on one"
+            what = f"as {field} is" if field else "this stage runs on one"
             found.append(Problem(f"{name}.placement.nodes", placement.nodes, f"{nodes}: {what}"))
         one_each = isinstance(spec, PretrainSpec) or processes > 1
         for number, chips in enumerate(placement.accelerators if one_each else ()):
@@ -400,7 +403,7 @@ def _placements(context: RunContext) -> list[Problem]:
                 found.append(Problem(f"{name}.placement.secrets.{number}", secret, allowed))
         storage = storage_of(placement.storage)
         if nodes > 1 and is_bucket(storage):
-            allowed = "a folder that the machines share: they write one checkpoint together"
+            allowed = "a folder that the machines share: they write into it together"
             found.append(Problem(f"{name}.placement.storage", storage, allowed))
     return found
 

@@ -49,8 +49,16 @@ def test_a_wrong_placement_is_a_problem_of_the_recipe() -> None:
     ("recipe", "said"),
     [
         (
+            {"tokenizer": {"vocab_size": 512, "placement": {"nodes": 2}}},
+            "tokenizer.placement.nodes: 2\n      1: this stage runs on one",
+        ),
+        (
             {"post_training": [{"sft": {"placement": {"nodes": 2}}}]},
-            "post_training.0.sft.placement.nodes: 2\n      1: this stage runs on one",
+            "post_training.0.sft.placement.nodes: 2\n      1: as layout.nodes is",
+        ),
+        (
+            {"corpus": {"placement": {"nodes": 2}, "partitions": {"machines": 4}}},
+            "corpus.placement.nodes: 2\n      4: as partitions.machines is",
         ),
         (
             {"pretrain": {"layout": {"nodes": 2}, "placement": {}}},
