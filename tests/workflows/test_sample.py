@@ -27,11 +27,11 @@ def test_each_step_says_what_it_would_drop(tmp_path: Path) -> None:
     steps = [{"function": f"{tmp_path}/filters.py:keep"}, {"near_duplicates": {}}, {"quality": {"rules": ["gopher"]}}]
     shown = lines_of(tmp_path, 1.0, steps)
     assert shown[0] == "\nsource, 100.0 %: 100 documents, 0 left"
-    assert shown[1].split() == "function 100 documents 10.0 % dropped seven 10".split()
+    assert shown[1].split() == ["function", "100", "documents", "10.0", "%", "dropped", "seven", "10"]
     assert shown[2].startswith("    x.jsonl#8: 7-0 7-1")
-    assert shown[3].split() == "near_duplicates 90 documents 10.0 % dropped near duplicate 9".split()
+    assert shown[3].split() == ["near_duplicates", "90", "documents", "10.0", "%", "dropped", "near", "duplicate", "9"]
     assert shown[4].startswith("    x.jsonl#20 (near duplicate of x.jsonl#10): word0 word1")
-    assert shown[5].split()[:5] == "quality 81 documents 100.0 %".split()
+    assert shown[5].split()[:5] == ["quality", "81", "documents", "100.0", "%"]
 
 
 def test_only_a_part_is_read(tmp_path: Path) -> None:
