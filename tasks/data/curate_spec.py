@@ -86,8 +86,8 @@ class DecontaminateStep(Spec):
         min_length=1,
         max_length=100,
         description="`evaluate`, the held-out rows of the sets that the recipe's evaluators name under `data`; or "
-        "files (.jsonl, .jsonl.gz, .jsonl.zst, .parquet: each row is an item; .txt, .md: each file is one), a folder or "
-        "a glob of them, local or at an address",
+        "files (.jsonl, .jsonl.gz, .jsonl.zst, .parquet: each row is an item; .txt, .md: each file is one), a folder "
+        "or a glob of them, local or at an address",
     )
     ngram: int = Field(
         13,
