@@ -74,7 +74,7 @@ class Spec(BaseModel):
             for name, field in type(self).model_fields.items()
             if isinstance(field.json_schema_extra, dict)
             and field.json_schema_extra.get("identity") == "if set"
-            and getattr(self, name) == field.get_default(call_default_factory=True)
+            and _same(getattr(self, name), field.get_default(call_default_factory=True))
         }
 
     def _values(self) -> dict[str, Any]:
@@ -167,6 +167,13 @@ class StageSpec(Spec):
 def not_identity(default: Spec, description: str) -> Any:
     """A field that says how a result is reached, not what it is: it enters no cache key and no digest."""
     return Field(default, description=description, json_schema_extra={"identity": False})
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether they give the same result."""
+    if isinstance(value, Spec) and isinstance(default, Spec):
+        return value.identity() == default.identity()
+    return bool(value == default)
 
 
 def _as_found(value: Any) -> Any:

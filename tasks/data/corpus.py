@@ -54,7 +54,7 @@ from tasks.job import Job, StageError, main
 from tasks.manifest import remove
 
 SCAN_VERSION = 1  # raise it when the scan of the same partition would have another result
-LIBRARIES = ("datatrove", "lingua-language-detector", "pyarrow", "rensa")  # that shape it
+LIBRARIES = ("datatrove", "fastwarc", "lingua-language-detector", "pyarrow", "rensa", "resiliparse")  # that shape it
 ROUNDS = {
     "scan": (0, 80),
     "duplicates": (80, 83),

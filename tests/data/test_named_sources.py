@@ -81,6 +81,21 @@ def test_a_spec_without_named_sources_has_the_identity_that_it_had_before_there_
     assert CorpusSpec().identity() == {"source": {"kind": "stdlib"}, "held_out": 0.05, "state": None}
 
 
+def test_only_a_source_that_was_written_counts_as_one(sources: dict[str, Any]) -> None:
+    spec = CorpusSpec.model_validate({"sources": sources})
+    assert CorpusSpec.model_validate(spec.model_dump(mode="json")).problems() == []
+    both = CorpusSpec.model_validate({"sources": sources, "source": {"kind": "stdlib"}})
+    assert CorpusSpec.model_validate_json(both.model_dump_json()).problems() != []
+
+
+def test_the_number_of_workers_is_in_no_cache_key_and_the_size_of_partitions_is() -> None:
+    def identity(**partitions: float) -> dict[str, Any]:
+        return CorpusSpec.model_validate({"partitions": partitions}).identity()
+
+    assert identity(concurrency=3) == CorpusSpec().identity()
+    assert identity(size_mb=8.0, concurrency=3) == identity(size_mb=8.0) != CorpusSpec().identity()
+
+
 def test_a_source_of_which_nothing_is_left_is_named(sources: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "web.jsonl").write_text(json.dumps({"text": "books 7"}))
     with pytest.raises(StageError, match=r"sources\.web: none of its documents is in the train split"):
@@ -91,6 +106,7 @@ def test_a_source_of_which_nothing_is_left_is_named(sources: dict[str, Any], tmp
     ("spec", "path", "allowed"),
     [
         ({"source": {"kind": "files", "path": "."}, "sources": {"a": {"kind": "stdlib"}}}, "source", "move it into"),
+        ({"source": {"kind": "stdlib"}, "sources": {"a": {"kind": "stdlib"}}}, "source", "move it into"),
         ({"source": {"kind": "stdlib", "weight": 1}}, "source.weight", "only for sources with a name"),
         (
             {"sources": {"a": {"kind": "stdlib", "weight": 1}, "b": {"kind": "files", "path": "."}}},
