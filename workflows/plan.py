@@ -3,6 +3,7 @@
 python -m workflows.plan RECIPE             stages, what is cached, resources of each, where it would run
 python -m workflows.plan RECIPE --json      the same as JSON
 python -m workflows.plan RECIPE --mfu 0.3   hours at 30 % of the accelerators' peak
+python -m workflows.plan RECIPE --sample 1%  also try the curation on 1 % of each source
 
 Exit code 2 if the recipe has a problem; `pyflyte run` refuses it with the same message.
 """
@@ -33,6 +34,7 @@ from workflows.recipe_error import RecipeError, shown
 from workflows.recipe_text import load
 from workflows.resource_estimate import DECODING, MFU, Need, need
 from workflows.run_context import RunContext, devices_of, tuning_devices
+from workflows.sample import tried
 
 
 @dataclass(frozen=True)
@@ -179,11 +181,25 @@ def _short(number: float) -> str:
     return f"{number:.3g}"
 
 
+def _share(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    """`1%` or `0.01` as a fraction."""
+    if value is None:
+        return None
+    try:
+        found = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+    except ValueError:
+        found = 0
+    if not 0 < found <= 1:
+        raise click.BadParameter(f"{value!r} is not a share, such as 1% or 0.01")
+    return found
+
+
 @click.command()
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--mfu", default=MFU, show_default=True, type=click.FloatRange(0.01, 1), help="Share of the peak FLOP/s.")
-def main(recipe: Path, as_json: bool, mfu: float) -> None:
+@click.option("--sample", metavar="SHARE", callback=_share, help="Try the curation on this share of each source: 1%.")
+def main(recipe: Path, as_json: bool, mfu: float, sample: float | None) -> None:
     """Print what a RECIPE would run, need and cost, without running it."""
     problems: list[Problem] = []
     stages: list[Planned] = []
@@ -215,6 +231,10 @@ def main(recipe: Path, as_json: bool, mfu: float) -> None:
         for line in here:
             print(f"\nhere: {line}")
         print(f"\n{RecipeError(problems, lines=lines)}" if problems else "\nno problem found")
+    if sample and whole and not problems:
+        for corpus in [whole.corpus, *whole.more_corpora] if whole.corpus else []:
+            for line in tried(corpus, sample):
+                print(line, file=sys.stderr if as_json else sys.stdout)
     sys.exit(2 if problems else 0)
 
 

@@ -19,6 +19,7 @@ prompts begin with, are left out unless the text has no other.
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,8 @@ from blake3 import blake3
 from pydantic import BaseModel
 
 from tasks.data.ngrams import Hashes, ngrams, word_hashes
+
+Number = TypeVar("Number", np.uint32, np.uint64)
 
 SHORTEST = 8  # words of a text that is looked for as a whole
 COMMON = 10  # an n-gram in more texts than this is left out
@@ -108,5 +111,5 @@ class Contamination:
         return int(_mapped(owners, np.uint32)[hits].min()) if len(hits) else None
 
 
-def _mapped(path: Path, kind: type[np.generic]) -> npt.NDArray[np.generic]:
+def _mapped(path: Path, kind: type[Number]) -> npt.NDArray[Number]:
     return np.memmap(path, kind, "r")

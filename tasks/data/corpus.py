@@ -58,7 +58,7 @@ from tasks.job import Job, StageError, main
 from tasks.manifest import remove
 
 SCAN_VERSION = 1  # raise it when the scan of the same partition would have another result
-LIBRARIES = ("datatrove", "lingua-language-detector", "pyarrow", "rensa")  # that shape it
+LIBRARIES = ("datatrove", "fastwarc", "lingua-language-detector", "pyarrow", "rensa", "resiliparse")  # that shape it
 SCANS = "scans"  # in the job's folder; not in work/, whose complete folders tasks/offsite.py would send too
 ROUNDS = {
     "scan": (0, 80),

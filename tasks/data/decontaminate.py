@@ -51,6 +51,7 @@ def _items(job: Job, step: DecontaminateStep) -> Iterator[tuple[str, list[str]]]
                         yield f"{_title(folder)}, held-out row {row}", list(texts_of(json.loads(line)))
             continue
         for file in step.files(place):
+            records: Iterator[Any]
             if file.name.endswith(JSONL_SUFFIXES):
                 records = jsonl_records(file)
             elif file.name.endswith(PARQUET_SUFFIXES):

@@ -121,7 +121,9 @@ def engine(folder: Path, place: Path, cores: int, size_mb: float) -> tuple[Path,
 def timed(words: list[str], **environment: str) -> Run:
     """Run Python with these words and wait for all of its processes."""
     began = time.perf_counter()
-    process = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, env=os.environ | environment)
+    process = subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | environment
+    )
     _, status, used = os.wait4(process.pid, 0)
     assert status == 0, words
     return Run(used.ru_utime + used.ru_stime, time.perf_counter() - began, used.ru_maxrss / 1e3)

@@ -214,6 +214,20 @@ def test_neither_the_result_nor_the_counts_depend_on_the_number_of_workers(tmp_p
     assert made[0] == made[1]
 
 
+def test_near_duplicates_are_dropped_over_all_partitions_before_the_later_steps(tmp_path: Path, filters: Path) -> None:
+    near = [f"{prose(number)}\nA last line that the first does not have." for number in range(5)]
+    later = [f"{prose(number)} spam" for number in range(60, 63)]
+    texts = {"books": TEXTS["books"], "web": [*near, *TEXTS["web"], *later]}
+    job = corpus_job(tmp_path, texts, {"near_duplicates": {}}, {"function": f"{filters}:keep"})
+    work(job)
+    of = Tally.model_validate_json((job.output / "record" / TALLY).read_bytes()).steps
+    assert (of["near_duplicates"]["books"].dropped, of["near_duplicates"]["web"].dropped) == (0, 5)
+    assert (of["near_duplicates"]["web"].documents, of["function"]["web"].documents) == (39, 34)
+    assert of["function"]["web"].reasons == {"spam": 3}
+    found = facts(job.output)
+    assert (found["duplicates"], found["documents"] + found["held_out_documents"]) == (1, 52)
+
+
 def test_a_function_that_cannot_be_loaded_is_an_error_of_the_stage(tmp_path: Path) -> None:
     (tmp_path / "filters.py").write_text("import nowhere_to_be_found\ndef keep(document): return True\n")
     job = corpus_job(tmp_path, TEXTS, {"function": f"{tmp_path}/filters.py:keep"})

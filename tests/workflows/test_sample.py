@@ -1,0 +1,45 @@
+"""What a curation would drop, tried on a part of the text."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tasks.data.spec import CorpusSpec
+from workflows.plan import main
+from workflows.sample import tried
+
+LONG = " ".join(f"word{number}" for number in range(60))
+
+
+def lines_of(folder: Path, part: float, curate: list[object]) -> list[str]:
+    with (folder / "x.jsonl").open("w") as file:
+        for number in range(100):
+            text = f"{LONG} {number}" if number % 10 == 9 else " ".join(f"{number}-{at}" for at in range(50))
+            file.write(json.dumps({"text": text}) + "\n")
+    source = {"kind": "jsonl", "path": f"{folder}/x.jsonl"}
+    return list(tried(CorpusSpec.model_validate({"source": source, "curate": curate}), part))
+
+
+def test_each_step_says_what_it_would_drop(tmp_path: Path) -> None:
+    (tmp_path / "filters.py").write_text("def keep(document):\n    return '7-1 ' not in document.text or 'seven'\n")
+    steps = [{"function": f"{tmp_path}/filters.py:keep"}, {"near_duplicates": {}}, {"quality": {"rules": ["gopher"]}}]
+    shown = lines_of(tmp_path, 1.0, steps)
+    assert shown[0] == "\nsource, 100.0 %: 100 documents, 0 left"
+    assert shown[1].split() == ["function", "100", "documents", "10.0", "%", "dropped", "seven", "10"]
+    assert shown[2].startswith("    x.jsonl#8: 7-0 7-1")
+    assert shown[3].split() == ["near_duplicates", "90", "documents", "10.0", "%", "dropped", "near", "duplicate", "9"]
+    assert shown[4].startswith("    x.jsonl#20 (near duplicate of x.jsonl#10): word0 word1")
+    assert shown[5].split()[:5] == ["quality", "81", "documents", "100.0", "%"]
+
+
+def test_only_a_part_is_read(tmp_path: Path) -> None:
+    assert "100 documents" not in lines_of(tmp_path, 0.01, [])[0]
+
+
+@pytest.mark.parametrize("share", ["0%", "half", "120%"])
+def test_a_share_is_between_nothing_and_all(share: str) -> None:
+    result = CliRunner().invoke(main, ["recipe.yaml", "--sample", share])
+    assert result.exit_code == 2
+    assert "is not a share" in result.output

@@ -1,0 +1,103 @@
+"""What each step of a curation would drop, tried on a part of each source.
+
+Of a source in files, the part is taken from the start of the files in an order by a hash of their names; of others,
+from the start. Near duplicates are found within the part, so there are more of them in the whole.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from blake3 import blake3
+
+from infra.progress import say
+from infra.text import share as percent
+from tasks.data.curate_spec import CurateStep, NearDuplicatesStep, around_near_duplicates, step_names
+from tasks.data.curation_tally import Count, Tally
+from tasks.data.documents import Document
+from tasks.data.source_spec import AnySource
+from tasks.data.spec import CorpusSpec
+
+MOST_DOCUMENTS = 100_000  # of a source; all of them if its size is not known
+MOST_BYTES = 100_000_000  # of a source's text: the part is in memory
+EXCERPT = 90  # characters
+
+
+def tried(spec: CorpusSpec, part: float) -> Iterator[str]:
+    """A table of each source, line by line. Raises StageError, StorageError."""
+    steps = [step for step in spec.as_found().curate if not step.decontaminate]
+    if len(steps) < len(spec.curate):
+        yield "decontaminate is not tried: its index is made in the run"
+    for name, source in spec.by_name().items():
+        title = f"{name or 'source'}, {percent(part)}"
+        say(f"reading {title} …")
+        with TemporaryDirectory() as folder:
+            tally, found, left = _curated(source, name, steps, part, Path(folder))
+        yield f"\n{title}: {found:,} documents, {left:,} left"
+        for step, count in zip(step_names(steps), (tally.of(step, name) for step in step_names(steps)), strict=True):
+            yield from _lines(step, count)
+
+
+def _lines(step: str, count: Count) -> Iterator[str]:
+    reasons = sorted(count.reasons.items(), key=lambda entry: (-entry[1], entry[0]))
+    why = ", ".join(f"{reason} {number:,}" for reason, number in reasons[:5])
+    yield f"  {step:<16}{count.documents:>10,} documents  {percent(count.share):>7} dropped  {why}".rstrip()
+    for sample in [count.samples[reason][0] for reason, _ in reasons[:2]]:
+        what = f" ({sample.what})" * bool(sample.what)
+        yield f"    {sample.source}{what}: {' '.join(sample.text.split())[:EXCERPT]}"
+
+
+def _curated(
+    source: AnySource, name: str | None, steps: list[CurateStep], part: float, folder: Path
+) -> tuple[Tally, int, int]:
+    """What the steps did, and how many documents were read and are left."""
+    from tasks.data.curate import Curation  # libraries that a plan without a sample does not need
+
+    before, near, after = around_near_duplicates(steps)
+    names = step_names(steps)
+    tally, documents, found = Tally(), [], 0
+    first = Curation(before, folder / "before", names[: len(before)])
+    for item in _part(source, part):
+        found += 1
+        if kept := first.apply(item, name, tally):
+            documents.append(kept)
+    if near:
+        documents = _distinct(documents, near, folder, tally.of(names[len(before)], name))
+    last = Curation(after, folder / "after", names[len(names) - len(after) :])
+    return tally, found, sum(last.apply(item, name, tally) is not None for item in documents)
+
+
+def _part(source: AnySource, part: float) -> Iterator[Document]:
+    from tasks.data.partitions import whole
+    from tasks.data.scan import Counts, valid_document
+    from tasks.data.sources import read_source
+
+    files = source.files() if not hasattr(source, "name") and hasattr(source, "files") else []
+    pieces = whole(sorted(files, key=lambda file: blake3(file.name.encode()).digest())) if files else None
+    size = 0
+    for number, raw in enumerate(read_source(source, [], pieces)):
+        if number and (raw.done > part or number >= MOST_DOCUMENTS or size >= MOST_BYTES):
+            return
+        size += len(raw.text)
+        if item := valid_document(raw, Counts()):
+            yield item
+
+
+def _distinct(documents: list[Document], step: NearDuplicatesStep, folder: Path, count: Count) -> list[Document]:
+    """The documents that are not similar to an earlier one."""
+    from tasks.data.near_duplicates import NearWriter, near_drops, near_items
+
+    writer = NearWriter(folder, step)
+    for item in documents:
+        writer.add(item)
+    writer.close()
+    dropped: dict[int, int] = {}
+    for near_item in near_items([folder], step):
+        dropped |= dict(near_drops([folder], near_item, step).tolist())
+    for row, item in enumerate(documents):
+        size = len(item.text.encode())
+        count.documents += 1
+        count.bytes += size
+        if row in dropped:
+            count.drop(item, size, "near duplicate", f"near duplicate of {documents[dropped[row]].source}")
+    return [item for row, item in enumerate(documents) if row not in dropped]
