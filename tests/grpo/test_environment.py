@@ -25,7 +25,7 @@ SCHEMA = {
 }
 SPEC = {
     "data": "dice",
-    "steps": 6,
+    "steps": 8,
     "batch_size": 32,
     "generations": 8,
     "warmup_steps": 1,
