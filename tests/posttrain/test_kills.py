@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from infra.heartbeat import Beat, read_beats
+from infra.heartbeat import Beat, rank_file, read_beats
 from tests.posttrain.ranks import engine
 from tests.posttrain.test_parity import inputs, spec_of
 from tests.posttrain.tiny import without_times, write_job
-from tests.pretrain.ranks import load_libraries
+from tests.pretrain.ranks import Ranks, load_libraries
 
 __all__ = ["inputs"]  # a fixture
 
@@ -39,8 +39,10 @@ def test_killed_at_random_moments_it_makes_the_same_model(
     layout = {"processes": PROCESSES, "sharding": sharding}
     spec = spec_of(stage, method, tmp_path / "rewards") | {"steps": STEPS, "checkpoint_every": 2, "layout": layout}
     whole = write_job(tmp_path / "whole", stage, spec, **inputs[stage])
+    run = engine(whole)
+    wait_for_training(run, whole)
     began = time.monotonic()
-    engine(whole).succeed()
+    run.succeed()
     seconds = time.monotonic() - began
 
     chance, hit, runs = random.Random(f"{stage} {sharding}"), Counter[str](), 0
@@ -88,10 +90,13 @@ def test_a_rank_that_dies_on_another_machine_is_replaced(inputs: dict[str, dict[
 
 
 def killed(job: Path, chance: random.Random, seconds: float) -> str | None:
-    """Start an engine and kill one of its ranks at a random moment, and at the latest a second later all. Returns the
-    rank's phase; None if the engine ended before."""
-    run = engine(job)
-    deadline, rank = time.monotonic() + chance.uniform(0, seconds), chance.randrange(PROCESSES)
+    """Start an engine and kill one of its ranks at a random moment of its training, and at the latest a second later
+    all. Returns the rank's phase; None if the engine ended before."""
+    for rank in range(PROCESSES):
+        rank_file(job, rank, "json").unlink(missing_ok=True)  # of the run before
+    run, rank = engine(job), chance.randrange(PROCESSES)
+    wait_for_training(run, job)
+    deadline = time.monotonic() + chance.uniform(0, seconds)
     try:
         while run.alive() and time.monotonic() < deadline:
             time.sleep(0.002)
@@ -104,6 +109,11 @@ def killed(job: Path, chance: random.Random, seconds: float) -> str | None:
         run.kill()
     beat = read_beats(job, [rank]).get(rank)
     return (beat and beat.phase) or "start"
+
+
+def wait_for_training(run: Ranks, job: Path) -> None:
+    while run.alive() and read_beats(job, [0]).get(0, NOT_YET).phase is None:
+        time.sleep(0.002)
 
 
 def ended(job: Path) -> bool:
