@@ -54,7 +54,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def rolled(shown: list[int]) -> list[dict[str, Any]]:
-    call = {"type": "function", "function": {"name": "roll", "arguments": {}}}
+    call: dict[str, Any] = {"type": "function", "function": {"name": "roll", "arguments": {}}}
     turns = [
         [
             {"role": "assistant", "content": "", "tool_calls": [call]},
@@ -62,7 +62,7 @@ def rolled(shown: list[int]) -> list[dict[str, Any]]:
         ]
         for n in shown
     ]
-    return [*(message for turn in turns for message in turn), {"role": "assistant", "content": "Done."}]
+    return [message for turn in [*turns, [{"role": "assistant", "content": "Done."}]] for message in turn]
 
 
 @pytest.fixture(scope="module")
