@@ -54,15 +54,12 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def rolled(shown: list[int]) -> list[dict[str, Any]]:
-    call: dict[str, Any] = {"type": "function", "function": {"name": "roll", "arguments": {}}}
-    turns = [
-        [
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "name": "roll", "content": str(n)},
-        ]
-        for n in shown
-    ]
-    return [message for turn in [*turns, [{"role": "assistant", "content": "Done."}]] for message in turn]
+    call = {"type": "function", "function": {"name": "roll", "arguments": {}}}
+    said: list[dict[str, Any]] = []
+    for number in shown:
+        said.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        said.append({"role": "tool", "name": "roll", "content": str(number)})
+    return [*said, {"role": "assistant", "content": "Done."}]
 
 
 @pytest.fixture(scope="module")
