@@ -4,16 +4,18 @@ import os
 import random
 import sys
 import time
+from typing import Any
 
 
 class Shop:
     """A shop with one customer."""
 
     def __init__(self) -> None:
-        self.money, self.bought, self._secret = 0, [], "not shown"
+        self.money, self._secret = 0, "not shown"
+        self.bought: list[str] = []
         self.opened = random.random()
 
-    def reset(self, money, **columns):
+    def reset(self, money: int, **columns: Any) -> str | None:
         if money < 0:
             raise ValueError("no debts")
         self.money = money
@@ -53,7 +55,9 @@ class Shop:
         """
         if how == "sys":
             sys.exit(3)
-        os._exit(3) if how == "exit" else os.abort()
+        if how == "exit":
+            os._exit(3)
+        os.abort()
 
     def hoard(self, gigabytes: float) -> int:
         """
@@ -71,17 +75,17 @@ class Shop:
 class Silent:
     """Its method does not say what it does."""
 
-    def reset(self, **columns):
-        return None
+    def reset(self, **columns: Any) -> None:
+        pass
 
-    def act(self, x):
+    def act(self, x):  # type: ignore[no-untyped-def]
         return x
 
 
 class Broken(Shop):
     """Its own reward fails."""
 
-    def get_reward(self):
+    def get_reward(self) -> Any:
         return {"reward": 1}
 
 
@@ -99,8 +103,8 @@ def add(a: int, b: int) -> int:
 class Free:
     """It has no reward of its own."""
 
-    def reset(self, **columns):
-        return None
+    def reset(self, **columns: Any) -> None:
+        pass
 
     def take(self) -> str:
         """Take something."""

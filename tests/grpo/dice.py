@@ -1,13 +1,14 @@
 """An environment for a tiny model."""
 
 import random
+from typing import Any
 
 
 class Dice:
     """A die that shows how often it was rolled."""
 
-    def reset(self, **columns):
-        self.shown = []
+    def reset(self, **columns: Any) -> None:
+        self.shown: list[int] = []
 
     def roll(self) -> int:
         """Roll."""
@@ -18,7 +19,7 @@ class Dice:
         return min(len(self.shown), 2) / 2
 
 
-def even(completions, environments, **columns):
+def even(completions: list[Any], environments: list[Any], **columns: Any) -> list[float]:
     return [
         float(sum(dice.shown) % 2 == 0 and len(turns) > 1)
         for dice, turns in zip(environments, completions, strict=True)

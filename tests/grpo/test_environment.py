@@ -25,7 +25,7 @@ SCHEMA = {
 }
 SPEC = {
     "data": "dice",
-    "steps": 6,
+    "steps": 8,
     "batch_size": 32,
     "generations": 8,
     "warmup_steps": 1,
@@ -55,14 +55,11 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def rolled(shown: list[int]) -> list[dict[str, Any]]:
     call = {"type": "function", "function": {"name": "roll", "arguments": {}}}
-    turns = [
-        [
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "name": "roll", "content": str(n)},
-        ]
-        for n in shown
-    ]
-    return [*(message for turn in turns for message in turn), {"role": "assistant", "content": "Done."}]
+    said: list[dict[str, Any]] = []
+    for number in shown:
+        said.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        said.append({"role": "tool", "name": "roll", "content": str(number)})
+    return [*said, {"role": "assistant", "content": "Done."}]
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,9 @@ class RecordedGeneration(LiveGeneration):
         if self.accelerator.process_index == self.accelerator.num_processes - 1:
             save_file(weights, self.folder / SYNCED)
 
-    def generate(self, prompts: Any, images: None, num_generations: int, profiler: Any = None) -> tuple[Any, ...]:
+    def generate(
+        self, prompts: Any, images: None, num_generations: int, profiler: Any = None, places: Any = None
+    ) -> tuple[Any, ...]:
         first = self.accelerator.process_index * len(prompts)
         completions = [completion(self.step, first + number) for number in range(len(prompts))]
         return prompts, completions, [[[LOG_PROB]] * len(ids) for ids in completions], None
