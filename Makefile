@@ -115,10 +115,12 @@ fuzz: $(READY)  ## fuzz recipes, configs, pickles and HTTP; BATON_FUZZ=N cases e
 
 parity: $(READY)  ## compare every parallel layout on up to 8 processes with one process; hours on two cores
 	$(BIN)/python -m pytest -m slow tests/pretrain/test_parity.py
+	$(BIN)/python -m pytest -m "long or slow" tests/posttrain/test_parity.py
 
-survive: $(READY)  ## kill -9 at random moments in every kind of layout, all chains of layouts; 15 minutes
+survive: $(READY)  ## kill -9 at random moments in every kind of layout, all chains of layouts; half an hour
 	$(BIN)/python -m pytest -m slow tests/pretrain/test_kills.py tests/pretrain/test_reshard.py \
 	  tests/pretrain/test_continue.py tests/pretrain/test_pods.py
+	$(BIN)/python -m pytest -m slow tests/posttrain/test_kills.py
 
 images: $(READY)  ## build and push the pods' images with Docker and pin them in Flyte's configuration; REGISTRY=…
 	@$(BIN)/python -m images $(REGISTRY)

@@ -351,12 +351,11 @@ def _placements(context: RunContext) -> list[Problem]:
     found, specs = [], context.stages()
     for name, placement in placements_of(context).items():
         spec = specs[name]
-        divided = isinstance(spec, PretrainSpec | PostTrainSpec)
-        nodes = spec.layout.nodes if divided else 1
+        layout = spec.layout if isinstance(spec, PretrainSpec | PostTrainSpec) else None
+        nodes, processes = (layout.nodes, layout.processes) if layout else (1, 1)
         if placement.nodes != nodes:
-            what = "as layout.nodes is" if divided else "this stage runs on one"
+            what = "as layout.nodes is" if layout else "this stage runs on one"
             found.append(Problem(f"{name}.placement.nodes", placement.nodes, f"{nodes}: {what}"))
-        processes = spec.layout.processes if divided else 1
         one_each = isinstance(spec, PretrainSpec) or processes > 1
         for number, chips in enumerate(placement.accelerators if one_each else ()):
             chip, _, count = chips.partition(":")

@@ -122,7 +122,8 @@ def _sampled(
                 shutil.rmtree(folder)
             else:
                 time.sleep(1)
-    pairs = make_pairs(job, spec, how, encoder, limits, prompts.rows, model)
+    with process.alone():
+        pairs = make_pairs(job, spec, how, encoder, limits, prompts.rows, model)
     pairs.save(folder)
     print(f"{len(pairs.pairs)} pairs; none of the other {pairs.no_pair} prompts has a better completion", flush=True)
     return pairs, prompts.counts()

@@ -1,7 +1,8 @@
 """One of the processes of a post-training stage."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -26,6 +27,16 @@ def start() -> None:
 def is_first() -> bool:
     """Whether this is rank 0, which alone scores completions and writes metrics and output."""
     return RANK == 0
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Without torchrun's store in this context, which a process group of one process would join and wait in."""
+    stores = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("TORCHELASTIC_")}
+    try:
+        yield
+    finally:
+        os.environ.update(stores)
 
 
 def from_first(value: Any) -> Any:

@@ -1,11 +1,12 @@
 """Change a trainer's weights beside a live engine: `python -m tests.grpo.rollouts FOLDER`. A process of its own, since
-vLLM keeps a process group that other tests may destroy. Prints the mismatch of both models as JSON: at first, after the
-change, after a sync.
+vLLM keeps a process group that other tests may destroy. Prints as JSON the mismatch of both models at first, after the
+change, and after a sync; what one process samples, and what two do.
 """
 
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from accelerate import Accelerator
@@ -34,7 +35,19 @@ def main() -> None:
     model.load_state_dict({name: 4 * weight for name, weight in sharper.state_dict().items()})
     found.append(mismatch(model, rollouts))
     rollouts.sync_weights()
-    print(json.dumps([*found, mismatch(model, rollouts)]))
+    found.append(mismatch(model, rollouts))
+    print(json.dumps({"mismatch": found, "one": sampled(rollouts, 1), "two": sampled(rollouts, 2)}))
+
+
+def sampled(rollouts: CPUGeneration, processes: int) -> list[list[int]]:
+    """The completions of a step of 4, by one process after the other."""
+    prompts = [[5, 6, 7, 8], [5, 6, 7, 8], [9, 10, 11], [12] * 40]
+    share, found = len(prompts) // processes, []
+    for rank in range(processes):
+        rollouts.accelerator = SimpleNamespace(process_index=rank)
+        rollouts.begin(3)
+        found += rollouts.generate(prompts[rank * share : (rank + 1) * share], None, num_generations=1)[1]
+    return found
 
 
 def mismatch(model: torch.nn.Module, rollouts: CPUGeneration) -> float:

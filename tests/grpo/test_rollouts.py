@@ -1,5 +1,6 @@
 """vLLM's weights follow the trainer's."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -7,15 +8,26 @@ from pathlib import Path
 
 import pytest
 
+from tasks.posttrain.trl_hooks.grpo import completion_seed
 from tests.source import ROOT
 
 
 @pytest.mark.usefixtures("vllm")
-def test_after_a_sync_the_engine_answers_with_the_trainers_weights(tmp_path: Path) -> None:
+def test_the_engine_follows_the_trainers_weights_and_samples_by_place(tmp_path: Path) -> None:
+    """What is sampled depends on no number of processes."""
     command = [sys.executable, "-m", "tests.grpo.rollouts", str(tmp_path)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
-    fresh, changed, synced = json.loads(ended.stdout.splitlines()[-1])
+    found = json.loads(ended.stdout.splitlines()[-1])
+    fresh, changed, synced = found["mismatch"]
     assert fresh < 1.01
     assert changed > 1.1, "the engine does not have the old weights"
     assert synced < 1.05
+    assert found["one"] == found["two"]
+    assert found["one"][0] != found["one"][1], "each completion of a prompt has a seed of its own"
+
+
+def test_a_completion_s_seed_depends_on_seed_step_and_place() -> None:
+    seeds = {completion_seed(*where) for where in itertools.product(range(2), range(20), range(50))}
+    assert len(seeds) == 2 * 20 * 50
+    assert completion_seed(0, 1, 2) == completion_seed(0, 1, 2) < 2**32

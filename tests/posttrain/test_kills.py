@@ -3,6 +3,10 @@
 import json
 import os
 import random
+import signal
+import socket
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -10,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from infra.heartbeat import read_beats
+from infra.heartbeat import Beat, rank_file, read_beats
 from tests.posttrain.ranks import engine
 from tests.posttrain.test_parity import inputs, spec_of
 from tests.posttrain.tiny import without_times, write_job
-from tests.pretrain.ranks import load_libraries
+from tests.pretrain.ranks import Ranks, load_libraries
 
 __all__ = ["inputs"]  # a fixture
 
@@ -22,6 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 KILLS = int(os.environ.get("KILLS", "10"))  # of each stage and sharding: 60 in all
 PROCESSES, STEPS = 2, 16
+NOT_YET = Beat(0, None, 0, None, 0.0)
 
 
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp2"])
@@ -34,8 +39,10 @@ def test_killed_at_random_moments_it_makes_the_same_model(
     layout = {"processes": PROCESSES, "sharding": sharding}
     spec = spec_of(stage, method, tmp_path / "rewards") | {"steps": STEPS, "checkpoint_every": 2, "layout": layout}
     whole = write_job(tmp_path / "whole", stage, spec, **inputs[stage])
+    run = engine(whole)
+    wait_for_training(run, whole)
     began = time.monotonic()
-    engine(whole).succeed()
+    run.succeed()
     seconds = time.monotonic() - began
 
     chance, hit, runs = random.Random(f"{stage} {sharding}"), Counter[str](), 0
@@ -52,11 +59,44 @@ def test_killed_at_random_moments_it_makes_the_same_model(
         print(f"\n{stage} {method} {sharding}: {hit.total()} kills in {runs} runs, all bit-identical; {places}")
 
 
+@pytest.mark.usefixtures("vllm")
+def test_a_rank_that_dies_on_another_machine_is_replaced(inputs: dict[str, dict[str, Path]], tmp_path: Path) -> None:
+    """GRPO with vLLM on two machines, whose launchers meet where the placement says."""
+    layout = {"nodes": 2, "sharding": "fsdp2"}
+    spec = spec_of("grpo", "full", tmp_path / "rewards") | {"steps": 12, "checkpoint_every": 2, "layout": layout}
+    whole, broken = (write_job(tmp_path / name, "grpo", spec, **inputs["grpo"]) for name in ("whole", "broken"))
+    for job in (whole, broken):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
+        launchers = [
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.posttrain.launcher", str(job), "2"],
+                env=os.environ | meeting | {"NODE_RANK": str(node), "HF_HUB_OFFLINE": "1"},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for node in (0, 1)
+        ]
+        while job is broken and read_beats(job, [1]).get(1, NOT_YET).step < 5:
+            assert all(launcher.poll() is None for launcher in launchers)
+            time.sleep(0.02)
+        if job is broken:
+            os.kill(read_beats(job, [1])[1].pid, signal.SIGKILL)
+        said = [launcher.communicate()[1] for launcher in launchers]
+        assert [launcher.returncode for launcher in launchers] == [0, 0], said
+
+    assert "rank 1 was killed by SIGKILL" in said[1] and "restart 1 of 1" in said[1]
+    assert outcome(broken) == outcome(whole)
+
+
 def killed(job: Path, chance: random.Random, seconds: float) -> str | None:
-    """Start an engine and kill one of its ranks at a random moment, and at the latest a second later all. Returns the
-    rank's phase; None if the engine ended before."""
-    run = engine(job)
-    deadline, rank = time.monotonic() + chance.uniform(0, seconds), chance.randrange(PROCESSES)
+    """Start an engine and kill one of its ranks at a random moment of its training, and at the latest a second later
+    all. Returns the rank's phase; None if the engine ended before."""
+    for rank in range(PROCESSES):
+        rank_file(job, rank, "json").unlink(missing_ok=True)  # of the run before
+    run, rank = engine(job), chance.randrange(PROCESSES)
+    wait_for_training(run, job)
+    deadline = time.monotonic() + chance.uniform(0, seconds)
     try:
         while run.alive() and time.monotonic() < deadline:
             time.sleep(0.002)
@@ -69,6 +109,11 @@ def killed(job: Path, chance: random.Random, seconds: float) -> str | None:
         run.kill()
     beat = read_beats(job, [rank]).get(rank)
     return (beat and beat.phase) or "start"
+
+
+def wait_for_training(run: Ranks, job: Path) -> None:
+    while run.alive() and read_beats(job, [0]).get(0, NOT_YET).phase is None:
+        time.sleep(0.002)
 
 
 def ended(job: Path) -> bool:

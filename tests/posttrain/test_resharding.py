@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from infra.launch import Engine, EngineFailed, run_engine
-from tests.posttrain.test_parity import METHODS, SPEC, difference, inputs, start_all
+from tests.posttrain.test_parity import SPEC, difference, inputs, spec_of, start_all
 from tests.posttrain.tiny import metrics, write_job
 
 __all__ = ["inputs"]  # a fixture
@@ -38,11 +38,15 @@ def test_a_run_continues_from_one_layout_to_the_next(
     inputs: dict[str, dict[str, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One process, 2 with DDP, 4 with FSDP2, 2 with FSDP2: two steps each, optimizer state included."""
-    spec = SPEC | {"checkpoint_every": 2}
-    cases = [("sft", "full"), ("dpo", "lora")]
+    cases = [("sft", "full"), ("dpo", "lora"), ("grpo", "full")]
     whole, stopped = (
         [
-            write_job(tmp_path / f"{name}-{stage}", stage, spec | METHODS[method], **inputs[stage])
+            write_job(
+                tmp_path / f"{name}-{stage}",
+                stage,
+                spec_of(stage, method, tmp_path / "rewards") | {"checkpoint_every": 2},
+                **inputs[stage],
+            )
             for stage, method in cases
         ]
         for name in ("whole", "stopped")

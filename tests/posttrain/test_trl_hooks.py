@@ -41,6 +41,16 @@ def test_trl_merges_an_adapter_in_place() -> None:
     assert "model.merge_adapter()" in inspect.getsource(VLLMGeneration._iter_named_params)
 
 
+def test_trl_seeds_each_process_s_engine() -> None:
+    assert "seed=accelerator.process_index" in inspect.getsource(VLLMGeneration._init_vllm)
+
+
+def test_a_generator_on_a_cpu_cannot_be_turned_back() -> None:
+    """Which vLLM does after a part of a prompt (open_engine's `whole_prompts`)."""
+    with pytest.raises(RuntimeError, match="offset"):
+        torch.Generator().get_offset()
+
+
 def test_trl_prepares_the_pairs_of_dpo_in_any_case() -> None:
     assert "dataset_kwargs" in {field.name for field in fields(SFTConfig)}
     assert "dataset_kwargs" not in {field.name for field in fields(DPOConfig)}

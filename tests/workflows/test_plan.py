@@ -212,9 +212,9 @@ def test_skypilot_is_loaded_for_placements_alone() -> None:
 # -- without SkyPilot: a placement and a layout go together ---------------------------------------------
 
 
-def problems(placement: dict[str, Any]) -> list[str]:
+def problems(placement: dict[str, Any], **more: Any) -> list[str]:
     with pytest.raises(RecipeError) as caught:
-        Recipe.model_validate(recipe(placement))
+        Recipe.model_validate(recipe(placement) | more)
     return [str(problem) for problem in caught.value.problems if "hub" not in problem.allowed]
 
 
@@ -226,6 +226,17 @@ def test_a_layout_fits_each_accelerator_that_it_may_get() -> None:
 def test_a_placement_has_the_machines_of_the_layout() -> None:
     (problem,) = problems({"accelerators": ["H100:8"], "nodes": 1})
     assert problem.startswith("pretrain.placement.nodes: 1: 2: as layout.nodes is")
+
+
+def test_so_has_the_placement_of_a_post_training_stage() -> None:
+    layout = {"nodes": 2, "processes": 8, "sharding": "fsdp2"}
+    sft = {"data": "chat", "layout": layout, "placement": {"accelerators": ["H100:8"]}}
+    found = problems(
+        {"accelerators": ["H100:8"], "nodes": 2},
+        data={"chat": {"path": "missing.jsonl"}},
+        post_training=[{"sft": sft}],
+    )
+    assert "post_training.0.sft.placement.nodes: 1: 2: as layout.nodes is" in found
 
 
 def test_a_placement_has_an_accelerator_for_each_process() -> None:

@@ -6,7 +6,8 @@ do.
     checkpoint.py   checkpoints that any layout can resume
     fsdp.py         FSDP2 on CPUs too; gradients reduced in fp32
     dpo.py          train on pairs of token ids; losses that are means over the step
-    grpo.py         sample from token ids; vLLM on CPU; merged weights; a metric of the rollouts' mismatch, and its gate
+    grpo.py         sample from token ids, each completion with a seed of its own; vLLM on CPU; merged weights; a metric
+                    of the rollouts' mismatch, and its gate
     shared_prompts.py    compute a prompt once for all of its completions
 
 VERSIONS are those the hooks are written for. tests/posttrain/test_trl_hooks.py fails for others, and when a hook is no
