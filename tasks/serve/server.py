@@ -45,9 +45,13 @@ class Served:
     name: str
     base: Path | None = None  # if it is an adapter: the directory of the weights
 
+    @property
+    def files(self) -> Model:
+        return Model(self.directory, self.base or self.directory)
+
     def arguments(self) -> list[str]:
         """vLLM's arguments for it. An adapter is loaded beside its base, which is served by its own name too."""
-        model = Model(self.directory, self.base or self.directory)
+        model = self.files
         if model.adapter is None:
             return ["--model", str(self.directory), "--served-model-name", self.digest, self.name]
         files = ["--model", str(model.weights), "--tokenizer", str(self.directory)]

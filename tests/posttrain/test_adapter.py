@@ -20,7 +20,7 @@ from tasks.pretrain.model_spec import ModelSpec
 from tasks.sft import sft
 from tests.posttrain.tiny import metrics, said_twice, tiny_rows, without_times, write_job
 
-SPEC = {
+SPEC: dict[str, Any] = {
     "data": "twice",
     "steps": 10,
     "batch_size": 8,
@@ -93,7 +93,8 @@ QUANTIZED = {"adapter": {**SPEC["adapter"], "quantize": "nf4"}}
 
 @pytest.fixture(params=[{}, QUANTIZED], ids=["LoRA", "QLoRA"])
 def spec(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return SPEC | request.param
+    chosen: dict[str, Any] = request.param
+    return SPEC | chosen
 
 
 @pytest.fixture(scope="module")

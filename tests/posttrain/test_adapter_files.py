@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,13 @@ from transformers import AutoModelForCausalLM
 
 from tasks.adapted import ADAPTER, open_model
 from tasks.job import open_job
-from tasks.manifest import ArtifactError, read_manifest
+from tasks.manifest import ArtifactError, read_manifest, write_manifest
 from tasks.posttrain.adapter_files import joined
+from tasks.posttrain.adapter_spec import AdapterSpec, LoRASpec
+from tasks.publish.copy import copy_model
+from tasks.serve.server import open_served
 from tasks.sft import sft
+from tasks.sft.spec import SFTSpec
 from tests.posttrain.test_adapter import SPEC
 from tests.posttrain.tiny import said_twice, tiny_model, tiny_rows, write_job
 from tests.source import ROOT
@@ -123,6 +128,40 @@ def test_joined_adapters_add_up_and_layers_of_one_alone_are_padded() -> None:
         both[names[1]] @ both[names[0]], 4 * first[names[1]] @ first[names[0]] + second[names[1]] @ second[names[0]]
     )
     torch.testing.assert_close(both[names[3]] @ both[names[2]], 4 * first[names[3]] @ first[names[2]])
+
+
+def test_it_is_served_under_its_digest_and_label_beside_its_base(model: Path, adapter: Path) -> None:
+    served = open_served(adapter)
+    words = dict(pairwise(served.arguments()))
+    assert (words["--model"], words["--tokenizer"], words["--max-lora-rank"]) == (str(model), str(adapter), "8")
+    assert served.arguments()[-2:] == [f"{name}={adapter / ADAPTER}" for name in (served.digest, "sft")]
+
+
+def test_a_published_adapter_has_the_weights_of_its_base_beside_it(model: Path, adapter: Path, tmp_path: Path) -> None:
+    copy_model(open_model(adapter), tmp_path / "published")
+    write_manifest(tmp_path / "published", "published_model", {"label": "sft"})
+    opened = open_model(tmp_path / "published")
+    assert (
+        opened.adapter
+        and (opened.weights / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"adapter": {"quantize": "nf4"}, "layout": {"processes": 2, "sharding": "fsdp2"}}, "layout.sharding"),
+        ({"adapter": {"lora": {"rank": 1024}, "output": "adapter"}}, "adapter.lora.rank"),
+    ],
+)
+def test_what_cannot_be_sharded_or_served_is_refused(changes: dict[str, Any], path: str) -> None:
+    (problem,) = SFTSpec.model_validate(changes).problems()
+    assert problem.path == path
+
+
+def test_a_merged_output_is_what_it_was_before_there_was_a_choice() -> None:
+    """No cache key changes for it."""
+    assert AdapterSpec().identity() == {"lora": LoRASpec().identity()}
 
 
 @pytest.mark.long
