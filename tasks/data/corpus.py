@@ -66,6 +66,7 @@ ROUNDS = {
     "near": (83, 90),
     "write": (90, 100),
 }  # from and to which percentage, about
+LAST = "write"
 
 T = TypeVar("T")
 
@@ -160,6 +161,8 @@ class Rounds:
         began = time.monotonic()
         mine = [number for number, rank in enumerate(dealt(sizes, self.machine.nodes)) if rank == self.machine.rank]
         documents = self.pool.run(work, [items[number] for number in mine], [sizes[number] for number in mine], show)
+        if name == LAST and self.machine.rank:
+            return  # the first machine may have removed what was made
         wait_for(made, lambda done: show(Progress(done / len(items), done, documents)))
         took = max(1e-6, time.monotonic() - began)
         memory = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -191,7 +194,7 @@ def scan_items(job: Job, spec: CorpusSpec, plan: list[Partition]) -> list[ScanIt
     make_folder(folder)
     return [
         ScanItem(
-            folder=folder / _key(spec, part),
+            folder=folder / f"{_key(spec, part)}.scan",
             partition=part,
             source=sources[part.source],
             steps=steps,

@@ -1,6 +1,6 @@
 """Scanned partitions in storage, for pods, which share no disk.
 
-    STORAGE/partitions/<key>/    the scan of one partition (scan.py); complete with its manifest, which is sent last
+    STORAGE/partitions/<key>.scan/    the scan of one partition (scan.py); complete with its manifest
 
 The key is that of the scans that are kept on a disk (kept_scans.py). So a partition that one pod has read is not read
 again, by another pod, after a restart or for another corpus. A lifecycle rule of the bucket may delete old ones at any

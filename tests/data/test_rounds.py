@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from infra.placement.storage import StorageError
-from tasks.data.corpus import work
+from tasks.data.corpus import SCANS, work
 from tasks.data.documents import read_documents
 from tasks.data.rounds import Report, workers
 from tasks.job import Job, StageError
@@ -82,18 +82,18 @@ def test_a_killed_engine_goes_on_with_what_is_missing(source: Path, home: Path, 
     (home / "partitions").rename(tmp_path / "kept")
     job = job_of(tmp_path / "killed", source, 2)
     process = start(job)
-    while len(before := scans(job.work)) < 4:
+    while len(before := scans(job.directory / SCANS)) < 4:
         assert process.poll() is None
         time.sleep(0.01)
     process.kill()
     process.communicate()
-    assert before.items() <= scans(job.work).items()
+    assert before.items() <= scans(job.directory / SCANS).items()
     assert digest(run(job)) == expected
 
 
 def folders(job: Job) -> int:
     """How many results of items are there."""
-    return len([*job.work.glob("*.scan"), *job.work.glob("*.rounds/*")])
+    return len([*(job.directory / SCANS).glob("*.scan"), *job.work.glob("*.rounds/*")])
 
 
 @pytest.mark.long

@@ -74,7 +74,7 @@ PLANTED = [
     Planted("pretrain.model.vocab_size", 4000, "pretrain.model.vocab_size", "(4096)"),
     Planted("evaluate.statements.max_new_tokens", 600, "evaluate.statements.max_new_tokens", "max_positions (512)"),
     Planted("post_training.2.grpo.max_prompt_tokens", 500, "post_training.2.grpo.max_prompt_tokens", "max_positions (512)"),
-    Planted("post_training.0.sft.placement.nodes", 2, "post_training.0.sft.placement.nodes", "runs on one"),
+    Planted("post_training.0.sft.placement.nodes", 2, "post_training.0.sft.placement.nodes", "layout.nodes"),
     Planted("post_training.1.dpo.placement.setup", "export X_TOKEN=abc", "post_training.1.dpo.placement.setup", "placement.secrets"),
     Planted("tokenizer", ON_ITS_OWN, "shards", "needs tokenizer"),
     Planted("more_corpora", [{"source": {"kind": "files", "path": "/no"}}], "more_corpora.0.source.path", "does not exist"),
