@@ -1,10 +1,10 @@
 """Partitions as they were read for earlier corpora, so that only changed ones are read again.
 
 HOME/partitions/<key>.scan/ has the scan of one partition (scan.py); its files are shared with the corpus where nothing
-was dropped from them later (hard links). The key is a digest of all that determines it: the partition's files with their
-sizes and modification times, the fields of the source, the steps of the curation, the held-out share, and versions.
-Only partitions of sources that were cut in several are kept; one that no corpus has used for 30 days is removed. The
-folder may be deleted at any time.
+was dropped from them later (hard links). The key is a digest of all that determines it: the partition's files with
+their sizes and modification times, the fields of the source, the steps of the curation, the held-out share, and
+versions. Only partitions of sources that were cut in several are kept; one that no corpus has used for 30 days is
+removed. The folder may be deleted at any time.
 """
 
 import errno
