@@ -39,7 +39,11 @@ def test_three_machines_make_the_corpus_of_one(tmp_path: Path) -> None:
 
     engines = [start(together.directory, tmp_path / f"home-{rank}", rank) for rank in range(3)]
 
-    logs = [engine.communicate(timeout=100)[0] for engine in engines]
+    try:
+        logs = [engine.communicate(timeout=100)[0] for engine in engines]
+    finally:
+        for engine in engines:
+            engine.kill()
     assert [engine.returncode for engine in engines] == [0, 0, 0], logs
     read = [int(log.split("documents", 1)[0].split()[-1].replace(",", "")) for log in logs]
     assert all(0 < documents < 40 * 60 for documents in read)  # each some, none all
