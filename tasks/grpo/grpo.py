@@ -94,7 +94,7 @@ def tune(job: Job, spec: GRPOSpec, environments: Environments | None) -> None:
     if process.is_first():
         try_on_gold(spec.rewards, rows, encoder.ended)
     stops = ends(model, tokenizer, encoder.chat)
-    generate_live(spec.seed, alive=lambda step: job.heart.beat(step, "rollout"))
+    generate_live(spec.seed, lambda step: job.heart.beat(step, "rollout"), spec.check_weights_every)
     with Scorer(spec.rewards) if process.is_first() else nullcontext() as scorer:
         trainer = TokenTrainer(
             prompt_ids,

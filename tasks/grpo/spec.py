@@ -43,6 +43,14 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         description="stop the run, with the worst tokens, if trainer and vLLM drift apart; null: only log it",
         json_schema_extra={"identity": False},
     )
+    check_weights_every: int | None = Field(
+        50,
+        ge=1,
+        le=1_000_000,
+        description="steps between checks, by digests of all tensors, that vLLM holds exactly the trainer's weights; "
+        "null: none",
+        json_schema_extra={"identity": False},
+    )
     gpu_memory_share: float = vllm_share(0.3, "while training")
 
     def samples_model(self) -> bool:

@@ -1,6 +1,6 @@
 """Change a trainer's weights beside a live engine: `python -m tests.grpo.rollouts FOLDER`. A process of its own, since
 vLLM keeps a process group that other tests may destroy. Prints as JSON the mismatch of both models at first, after the
-change, and after a sync; what one process samples, and what two do.
+change, and after a sync; what the checks of their weights said meanwhile; what one process samples, and what two do.
 """
 
 import json
@@ -12,7 +12,10 @@ import torch
 from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tasks.job import StageError
 from tasks.posttrain.trl_hooks.grpo import CPUGeneration
+from tasks.posttrain.weight_check import check_weights
+from tasks.serve.engine_weights import named_weights
 from tests.posttrain.tiny import tiny_model
 
 
@@ -23,6 +26,7 @@ def main() -> None:
     rollouts = CPUGeneration(
         seed=0,
         alive=lambda step: None,
+        check_every=2,
         model=model,
         accelerator=Accelerator(cpu=True),
         processing_class=AutoTokenizer.from_pretrained(first),
@@ -34,9 +38,22 @@ def main() -> None:
     sharper = AutoModelForCausalLM.from_pretrained(second, dtype=torch.float32)
     model.load_state_dict({name: 4 * weight for name, weight in sharper.state_dict().items()})
     found.append(mismatch(model, rollouts))
-    rollouts.sync_weights()
+    stale = refused(model, rollouts)
+    rollouts.sync_weights()  # with a check
     found.append(mismatch(model, rollouts))
-    print(json.dumps({"mismatch": found, "one": sampled(rollouts, 1), "two": sampled(rollouts, 2)}))
+    with torch.no_grad():
+        model.model.layers[1].self_attn.k_proj.weight[3, 4] *= 1.01
+    one_off = refused(model, rollouts)
+    checks = {"stale": stale, "one_off": one_off}
+    print(json.dumps({"mismatch": found, **checks, "one": sampled(rollouts, 1), "two": sampled(rollouts, 2)}))
+
+
+def refused(model: torch.nn.Module, rollouts: CPUGeneration) -> str:
+    try:
+        check_weights(model.named_parameters(), named_weights(rollouts.live_model()), step=7)
+    except StageError as error:
+        return str(error)
+    return ""
 
 
 def sampled(rollouts: CPUGeneration, processes: int) -> list[list[int]]:

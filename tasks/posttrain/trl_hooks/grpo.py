@@ -14,7 +14,9 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from tasks.posttrain.adapter import merged_weights
 from tasks.posttrain.drift import beginning, check_drift, sum_and_count
+from tasks.posttrain.weight_check import check_weights
 from tasks.serve.engine import open_engine, sample
+from tasks.serve.engine_weights import named_weights
 from tasks.serve.vllm_hooks import reload_weights
 
 
@@ -32,11 +34,8 @@ class TokenTrainer(GRPOTrainer):
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
         return [self.prompt_ids[int(index)] for index in prompts], None, {}
 
-    def _generate_single_turn(self, *args: Any, **more: Any) -> Any:
-        self.vllm_generation.begin(self.state.global_step)
-        return super()._generate_single_turn(*args, **more)
-
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        self.vllm_generation.begin(self.state.global_step)
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         mask = (output["completion_mask"] * output.get("tool_mask", 1)).bool()
         trainer, engine = output["old_per_token_logps"], output["sampling_per_token_logps"]
@@ -57,8 +56,10 @@ class LiveGeneration(VLLMGeneration):
     step.
     """
 
-    def __init__(self, *, seed: int, alive: Callable[[int], None], **settings: Any) -> None:
-        self.seed, self.alive, self.step = seed, alive, 0
+    def __init__(
+        self, *, seed: int, alive: Callable[[int], None], check_every: int | None = None, **settings: Any
+    ) -> None:
+        self.seed, self.alive, self.check_every, self.step = seed, alive, check_every, 0
         super().__init__(**settings)
         _before_each_step(self.llm.llm_engine, lambda: alive(self.step))
 
@@ -90,6 +91,21 @@ class LiveGeneration(VLLMGeneration):
         ids = [list(completion.token_ids) for completion in completions]
         return prompts, ids, [[[each] for each in completion.logprobs] for completion in completions], None
 
+    def sync_weights(self) -> None:
+        """Load the trainer's weights into the engine; every `check_every` steps, prove that it has them."""
+        self._load()
+        if self.check_every and self.step % self.check_every == 0:
+            compared = check_weights(self._iter_named_params(), named_weights(self.live_model()), self.step)
+            if self.accelerator.is_main_process:
+                print(f"step {self.step}: {compared}", flush=True)
+
+    def _load(self) -> None:
+        super().sync_weights()
+
+    def live_model(self) -> Any:
+        """The model in vLLM, which runs in this process."""
+        return self.llm.llm_engine.model_executor.driver_worker.model_runner.model
+
     def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
         return merged_weights(self.model) if isinstance(self.model, PeftModel) else super()._iter_named_params()
 
@@ -107,16 +123,15 @@ class CPUGeneration(LiveGeneration):
             whole_prompts=True,
         )
 
-    def sync_weights(self) -> None:
-        """Load the trainer's weights into the engine, and drop what it cached with the old ones."""
+    def _load(self) -> None:
         reload_weights(self.llm, weights_iterator=self._iter_named_params())
 
 
-def generate_live(seed: int, alive: Callable[[int], None]) -> None:
+def generate_live(seed: int, alive: Callable[[int], None], check_every: int | None) -> None:
     """Let GRPOTrainer generate with LiveGeneration, or CPUGeneration without a GPU. `alive` is called before each of
     vLLM's steps, with the number of completed training steps."""
     chosen = LiveGeneration if torch.cuda.is_available() else CPUGeneration
-    trl.trainer.grpo_trainer.VLLMGeneration = partial(chosen, seed=seed, alive=alive)
+    trl.trainer.grpo_trainer.VLLMGeneration = partial(chosen, seed=seed, alive=alive, check_every=check_every)
 
 
 def completion_seed(seed: int, step: int, place: int) -> int:
