@@ -82,6 +82,15 @@ class PostTrainSpec(StageSpec):
         """Sequences (DPO: pairs) in one forward and backward pass of a process."""
         return self.layout.micro_batch_of(self.batch_size, self.most_in_micro_batch)
 
+    def processes(self) -> dict[str, Any]:
+        """How its engine is started: arguments of tasks.stage.run."""
+        return {
+            "processes": self.layout.torchrun_processes(),
+            "nodes": self.layout.nodes,
+            "max_restarts": self.survival.max_restarts,
+            "hang_timeout_s": self.survival.hang_timeout_s,
+        }
+
     def row_kinds(self) -> tuple[str, ...]:
         """Kinds of rows that the stage accepts."""
         return PROMPTED
