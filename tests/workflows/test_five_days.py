@@ -27,6 +27,7 @@ import yaml
 
 from infra.lineage.api import Lineage
 from infra.lineage.artifacts import Artifact
+from tasks.data.documents import SPLITS, read_names
 from tasks.manifest import read_manifest
 from tasks.promote.ledger import Generation, generations
 from tasks.publish.aliases import CHAMPION, PREVIOUS, terms, version_at, versions
@@ -215,8 +216,8 @@ def test_the_empty_day_ends_in_seconds(week: World) -> None:
 
 
 def test_no_document_is_trained_on_twice(week: World) -> None:
-    made = [_changes(each) for each in generations(NAME)]
-    new = [each["id"] for changes in made for each in changes["new"]]
+    made = [Path(each.part("corpus").place) for each in generations(NAME)]
+    new = [document for corpus in made for split in SPLITS for document, _ in read_names(corpus, split)]
     assert len(new) == len(set(new))
 
 
