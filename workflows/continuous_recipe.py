@@ -58,7 +58,7 @@ class GrowSpec(Spec):
     def pretraining(
         self, first: PretrainSpec, new: Tokens, old: Sequence[Tokens], weights: Mapping[str, float], warm_from: float
     ) -> PretrainSpec:
-        """The spec of a run on the `old` data sets and a new one, which is last; with the sources' `weights`, if any."""
+        """The spec of a run on the `old` data sets and a new one, which is last; `weights`: the sources', if any."""
         steps = self.steps(sum(new.values()), first.global_batch * first.sequence_length)
         warmup = min(math.ceil(self.warmup * steps), steps - 1)
         schedule: dict[str, Any] = {"lr": self.lr, "min_lr": self.min_lr, "decay": "cosine", "wsd_decay_steps": 0}

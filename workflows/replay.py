@@ -1,8 +1,8 @@
 """How the new text and the replayed text of earlier runs share a run of continuous training.
 
-New text is read `grow.epochs` times, each of its sources by its size. Replayed text gets `grow.replay` of the tokens: its
-named sources by their weights over all earlier runs, each spread over these by size, so that a run that brought little
-of a source does not repeat it more often than others did.
+New text is read `grow.epochs` times, each of its sources by its size. Replayed text gets `grow.replay` of the tokens:
+its named sources by their weights over all earlier runs, each spread over these by size, so that a run that brought
+little of a source does not repeat it more often than others did.
 """
 
 from collections.abc import Mapping, Sequence

@@ -29,7 +29,7 @@ def work(job: Job) -> None:
     facts = read_manifest(data).facts
     dtype = token_dtype(facts["vocab_size"])
     job.empty_output()
-    named: list[str] = sorted(facts.get("sources", {}))
+    named = sorted(facts.get("sources", {}))
     parts: list[tuple[Split, str | None]] = [*(("train", name) for name in named or [None]), ("held_out", None)]
     tokens, kept = dict[str, int](), np.empty(0, bool)
     for split, source in parts:

@@ -103,7 +103,8 @@ def _changes(source: Source) -> list[Block]:
     facts = source.manifest.facts
     new = facts["documents"] + facts["held_out_documents"] - facts.get("edited", 0)
     told = ("edited", "renamed", "returned", "deleted", "gone")
-    counts: list[list[Cell]] = [["new", number(new)], *([words(name), number(len(changes[name]))] for name in told)]
+    counts: list[list[Cell]] = [["new", number(new)]]
+    counts += [[words(name), number(len(changes[name]))] for name in told]
     rows: list[list[Cell]] = [
         *([row["source"], "edited", f"{row['before'][:12]} → {row['after'][:12]}"] for row in changes["edited"]),
         *([row["after"], "renamed", f"was {row['before']}"] for row in changes["renamed"]),

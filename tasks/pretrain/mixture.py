@@ -61,7 +61,7 @@ def parts_of(
 ) -> list[Part]:
     """The parts of data sets (folder: facts) with these weights. Parts without weight or tokens are left out."""
     total, found = sum(weights), []
-    within = source_weights or [None] * len(weights)
+    within: Sequence[Mapping[str, float] | None] = source_weights or [None] * len(weights)
     for (folder, facts), weight, given in zip(data.items(), weights, within, strict=True):
         sources: Mapping[str, int] = facts.get("sources") or {}
         if not weight:
@@ -70,7 +70,9 @@ def parts_of(
             found.append(Part(folder / "train", weight, weight / total, facts["tokens"]))
             continue
         shares = {name: mixture.get(name, SourceShare()) for name in sources}
-        wanted = given or {name: shares[name].weight or float(tokens) for name, tokens in sources.items()}
+        wanted = (
+            dict(given) if given else {name: shares[name].weight or float(tokens) for name, tokens in sources.items()}
+        )
         wanted = {name: wanted[name] for name, tokens in sources.items() if tokens and wanted.get(name)}
         for name, wanted_weight in wanted.items():
             part = weight * wanted_weight / sum(wanted.values())
