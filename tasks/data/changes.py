@@ -151,7 +151,7 @@ class Known:
         self.tables.execute("DELETE FROM lost WHERE name = ?", (name,))
 
     def compare(self, today: Iterable[tuple[int, str, str]]) -> Changes:
-        """The changes from the known state to the source's documents (place, name, id), in the order of their places."""
+        """The changes from the known state to the source's documents: (place, name, id), in the order of places."""
         self.tables.executescript("DELETE FROM today; DELETE FROM edited; DROP INDEX IF EXISTS today_ids")
         self.tables.execute("BEGIN")
         self.tables.executemany("INSERT INTO today VALUES (?, ?, ?)", today)

@@ -18,8 +18,8 @@ With named sources, each has its own files in the train split, which pretraining
 is one, with the sources' documents mixed evenly, so that any first part of it represents all of them. A document's
 `source` begins with its source's name: "web/pages.jsonl#17".
 
-With `curate`, `record/curation.json` has what each step did to each source; `record/partitions.json` lists the scans that
-the corpus was made of.
+With `curate`, `record/curation.json` has what each step did to each source; `record/partitions.json` lists the scans
+that the corpus was made of.
 
 Facts: `documents` and `bytes` are the train split's; `held_out_documents` and `held_out_bytes` the held-out split's;
 `duplicates`, `empty` and `invalid_utf8` count the skipped documents; `sources` has documents and bytes of each named

@@ -1,7 +1,7 @@
-"""Which documents of the scanned partitions earlier corpora have: the round of an increment before duplicates are found.
+"""Which documents of the scanned partitions earlier corpora have: a round of an increment, before duplicates are found.
 
-Its folder has `00000.npy` … for each partition, bool [2, rows]: known ones, and new ones that were edited from a text of
-the other split; `changes.json`; and `found.json`.
+Its folder has `00000.npy` … for each partition, bool [2, rows]: known ones, and new ones that were edited from a text
+of the other split; `changes.json`; and `found.json`.
 """
 
 import os
