@@ -37,8 +37,8 @@ def tried(spec: CorpusSpec, part: float, evaluated: Mapping[str, RowsSpec]) -> I
     StorageError."""
     needed = evaluated if against_evaluation(spec.curate) else {}
     local = {name: rows for name, rows in needed.items() if _is_local(rows)}
-    for name in needed.keys() - local.keys():
-        yield f"decontaminate is tried without data.{name}, which the run downloads"
+    for left_out in sorted(needed.keys() - local.keys()):
+        yield f"decontaminate is tried without data.{left_out}, which the run downloads"
     with TemporaryDirectory() as root:
         steps = _with_indexes(spec.as_found().curate, local, Path(root))
         for number, (name, source) in enumerate(spec.by_name().items()):

@@ -190,11 +190,11 @@ class Rounds:
 
 def scan_all(rounds: Rounds, spec: CorpusSpec, plan: list[Partition]) -> list[Path]:
     """The folders of the scanned partitions, in order."""
+    if not rounds.machine.rank:
+        local_scans().make_room()
     items = scan_items(rounds.job, spec, plan)
     folders = [item.folder for item in items]
     rounds.run("scan", scan, items, folders, [max(1, part.size) for part in plan])
-    if not rounds.machine.rank:
-        local_scans().forget_old()
     return folders
 
 

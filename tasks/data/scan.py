@@ -43,6 +43,7 @@ from tasks.data.rounds import Report, put
 from tasks.data.source_spec import AnySource
 from tasks.data.sources import Raw, read_source
 from tasks.data.stored_scans import StoredScans
+from tasks.job import StageError
 from tasks.manifest import read_manifest, remove, write_manifest
 
 COPIES = "copies.parquet"
@@ -114,6 +115,9 @@ def scan(item: ScanItem, report: Report) -> None:
     remove(partial)
     partial.mkdir(parents=True)
     scanned = _scan(item, partial, report)
+    for piece in item.partition.pieces:
+        if piece.file.changed():
+            raise StageError(f"{piece.file.place}: changed while it was read; run again when nothing writes to it")
     write_manifest(partial, "partition", scanned.model_dump(mode="json"))
     put(partial, item.folder)
     if item.kept:

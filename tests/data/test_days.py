@@ -43,7 +43,7 @@ class Days:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
-    def job(self, name: str, workers: int = 1) -> Job:
+    def job(self, name: str) -> Job:
         spec: dict[str, Any] = {
             "sources": {name: {"kind": "jsonl", "path": f"{self.root}/{name}"} for name in ("books", "web")},
             "curate": [
@@ -51,7 +51,7 @@ class Days:
                 {"near_duplicates": {}},
                 {"decontaminate": {"against": [f"{self.root}/exam.txt"]}, "at_most_dropped": 0.3},
             ],
-            "partitions": {"size_mb": 0.002, "concurrency": workers},
+            "partitions": {"size_mb": 0.002, "concurrency": 2},
             "held_out": 0.3,
         }
         found = CorpusSpec.model_validate(spec).as_found().model_dump(mode="json")
@@ -117,7 +117,7 @@ def test_a_killed_day_is_the_same(days: Days) -> None:
     expected = digest(days.look())
     days.made.pop()
     shutil.rmtree(days.root / "home/partitions")
-    job = days.job("killed", workers=2)
+    job = days.job("killed")
     process = start(job)
     while not list((job.directory / SCANS).glob("*.scan")) and process.poll() is None:
         time.sleep(0.01)
