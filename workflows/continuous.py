@@ -23,7 +23,7 @@ from infra.tracking.execution import begin_execution, execution_id, mark_last
 from tasks.artifacts import Artifact, Corpus, Decision, HFModel, Promotion, TokenizedCorpus, Tokenizer
 from tasks.convert.task import audit, convert, import_hf
 from tasks.data.spec import GatherSpec
-from tasks.data.task import find_new, gather, prune, tokenize, train_tokenizer
+from tasks.data.task import gather, prune, tokenize, train_tokenizer
 from tasks.evaluate.task import evaluate
 from tasks.pretrain.task import pretrain
 from tasks.promote.spec import PromoteSpec
@@ -32,9 +32,11 @@ from tasks.publish.task import publish
 from tasks.report.spec import ReportSpec
 from tasks.report.task import report
 from workflows.continuous_recipe import ContinuousRecipe
+from workflows.corpora import evaluated_first, new_of
 from workflows.dynamic_part import dag_part
-from workflows.generations import Replayed, champion, generations, part, replayed
+from workflows.generations import Replayed, champion, generations, part, replayed, tokens_of
 from workflows.lock import exclusive
+from workflows.replay import source_weights
 from workflows.tuning import prepared, rows_of, tuned
 
 
@@ -61,7 +63,7 @@ def ingest(recipe: ContinuousRecipe) -> str:
         if not acquired:
             return _end(f"{name}: skipped, another run is at work on it")
         known = [part(generation, "corpus") for generation in generations(name)]
-        newest = find_new(spec=recipe.corpus.as_found(ask_hub=True), known=known)
+        newest = new_of(recipe.corpus, known, evaluated_first(recipe))
         message: str = grow(recipe=recipe, newest=newest)
         return message
 
@@ -95,7 +97,11 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
     if accepted:
         old = replayed(accepted, newest)
         spec = recipe.grow.pretraining(
-            recipe.pretrain, shards.tokens, [text.tokens for text in old], _final_lr(recipe, len(accepted))
+            recipe.pretrain,
+            tokens_of(shards),
+            [text.tokens for text in old],
+            source_weights(recipe.corpus),
+            _final_lr(recipe, len(accepted)),
         )
         first, *more = [*(_remaining(text, newest, recipe) for text in old), shards]
         latest = part(accepted[-1], "checkpoint")
@@ -104,7 +110,7 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
         held_out, new = gather(spec=GatherSpec(train=False), corpora=corpora, newest=newest), [newest]
     else:
         start = [import_hf(spec=recipe.init_from.as_found())] if recipe.init_from else []
-        checkpoint = pretrain(spec=recipe.pretrain, data=shards, more=[], start=start, resume=[])
+        checkpoint = pretrain(spec=recipe.pretraining(), data=shards, more=[], start=start, resume=[])
         held_out, new = newest, []
     model = convert(spec=recipe.convert, checkpoint=checkpoint, tokenizer=tokenizer)
     parts = {"corpus": newest, "tokenizer": tokenizer, "shards": shards, "pretrain": checkpoint}

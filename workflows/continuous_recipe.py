@@ -5,6 +5,7 @@ continues training as `grow` says, and `promotion` decides whether the result re
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -19,6 +20,7 @@ from tasks.publish.spec import PublishSpec
 from tasks.spec import Problem, Spec
 from workflows.recipe import SECTIONS as RECIPE_SECTIONS
 from workflows.recipe import Recipe
+from workflows.replay import Tokens, blend
 
 OFF = ("start_from", "more_corpora")
 
@@ -53,24 +55,21 @@ class GrowSpec(Spec):
         steps = math.ceil(new_tokens * self.epochs / (1 - self.replay) / tokens_per_step)
         return max(self.fewest_steps, min(steps, self.most_steps or steps))
 
-    def pretraining(self, first: PretrainSpec, new: int, old: list[int], warm_from: float) -> PretrainSpec:
-        """The spec of a run on the `old` data sets and a new one, which is last; sizes in tokens."""
-        steps = self.steps(new, first.global_batch * first.sequence_length)
+    def pretraining(
+        self, first: PretrainSpec, new: Tokens, old: Sequence[Tokens], weights: Mapping[str, float], warm_from: float
+    ) -> PretrainSpec:
+        """The spec of a run on the `old` data sets and a new one, which is last; `weights`: the sources', if any."""
+        steps = self.steps(sum(new.values()), first.global_batch * first.sequence_length)
         warmup = min(math.ceil(self.warmup * steps), steps - 1)
         schedule: dict[str, Any] = {"lr": self.lr, "min_lr": self.min_lr, "decay": "cosine", "wsd_decay_steps": 0}
         schedule |= {"warmup_from": min(warm_from, self.lr) if warmup else 0.0, "warmup_steps": warmup}
         optimizer = first.optimizer.model_copy(update=schedule)
-        shares = weights(new, old, self.replay)
-        changed = {"steps": steps, "optimizer": optimizer, "batch_warmup": None, "data_weights": shares}
+        shares = blend(new, old, self.replay, weights)
+        named = any(name for of_data in shares for name in of_data)
+        changed: dict[str, Any] = {"steps": steps, "optimizer": optimizer, "batch_warmup": None}
+        changed |= {"data_weights": [sum(of_data.values()) for of_data in shares]}
+        changed |= {"source_weights": shares if named else []}
         return first.model_copy(update=changed)
-
-
-def weights(new_tokens: int, old_tokens: list[int], replay: float) -> list[float]:
-    """Shares of the data sets: `replay` split over the old ones by size, and the rest for the new one, which is last.
-    If there is nothing to replay, or nothing new, the other gets everything."""
-    old = sum(old_tokens)
-    share = 0.0 if not old else 1.0 if not new_tokens else replay
-    return [share * tokens / old if old else 0.0 for tokens in old_tokens] + [1 - share]
 
 
 class RefreshSpec(Spec):
@@ -128,11 +127,6 @@ class ContinuousRecipe(Recipe):
             for name in OFF
             if getattr(self, name)
         ]
-        if self.corpus.sources:
-            found.append(Problem("corpus.sources", "on", "not possible in continuous training: give one source"))
-        if self.corpus.curate:
-            allowed = "not possible in continuous training: curate the text before, or in a source of kind function"
-            found.append(Problem("corpus.curate", "on", allowed))
         if self.publish.alias:
             found.append(Problem("publish.alias", self.publish.alias, "null: the promotion moves the alias"))
         if self.refresh and not self.post_training:

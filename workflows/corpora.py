@@ -5,10 +5,10 @@ DAG and not an array node (flytekit's `map_task`), which would run past the chec
 """
 
 from infra.pod import this_pod
-from tasks.artifacts import Corpus, Rows
+from tasks.artifacts import Corpus, ReadPartitions, Rows
 from tasks.data.curate_spec import against_evaluation
 from tasks.data.spec import CorpusSpec, ShareSpec
-from tasks.data.task import prepare_clean_corpus, prepare_corpus, read_partitions
+from tasks.data.task import find_new, prepare_clean_corpus, prepare_corpus, read_partitions
 from workflows.recipe import Recipe
 from workflows.tuning import prepared
 
@@ -35,14 +35,32 @@ def shares(spec: CorpusSpec) -> list[ShareSpec]:
 
 def corpus_of(spec: CorpusSpec, evaluated: dict[str, Rows]) -> Corpus:
     """A corpus, after the pods that read its partitions, if any; without the evaluated rows if its curation says so."""
-    found = spec.as_found()
-    against = list(evaluated.values()) if against_evaluation(spec.curate) else []
-    read = [read_partitions(spec=share, against=against) for share in shares(found)]
+    found, against = spec.as_found(), _against(spec, evaluated)
+    read = _read(found, against)
     corpus: Corpus = (
         prepare_clean_corpus(spec=found, against=against)
         if against_evaluation(spec.curate)
         else prepare_corpus(spec=found)
     )
+    return _after(read, corpus)
+
+
+def new_of(spec: CorpusSpec, known: list[Corpus], evaluated: dict[str, Rows]) -> Corpus:
+    """The documents that no known corpus has, in the same way."""
+    found, against = spec.as_found(ask_hub=True), _against(spec, evaluated)
+    read = _read(found, against)
+    return _after(read, find_new(spec=found, known=known, against=against))
+
+
+def _against(spec: CorpusSpec, evaluated: dict[str, Rows]) -> list[Rows]:
+    return list(evaluated.values()) if against_evaluation(spec.curate) else []
+
+
+def _read(spec: CorpusSpec, against: list[Rows]) -> list[ReadPartitions]:
+    return [read_partitions(spec=share, against=against) for share in shares(spec)]
+
+
+def _after(read: list[ReadPartitions], corpus: Corpus) -> Corpus:
     for share in read:
         share >> corpus  # type: ignore[operator]  # promises, while a DAG is compiled
     return corpus

@@ -56,7 +56,7 @@ class Replayed:
 
     corpus: Corpus
     shards: TokenizedCorpus
-    tokens: int  # training tokens still in the source, estimated from its documents
+    tokens: dict[str, int]  # training tokens still in each source, estimated from its documents
     whole: bool  # no document is gone
 
 
@@ -64,13 +64,24 @@ def replayed(accepted: "list[Generation]", newest: Corpus) -> list[Replayed]:
     """The text to replay of each generation, oldest first, without generations whose training text is gone. Raises
     LedgerError."""
     from tasks.data.changes import Changes
-    from tasks.data.documents import SPLITS, read_names
+    from tasks.data.documents import read_names
 
     gone = set(Changes.read(newest.local()).gone)
+
+    def remaining(corpus: Corpus, split: Any, source: str | None) -> float:
+        lost = [name in gone for name, _ in read_names(corpus.local(), split, source)]
+        return 1 - sum(lost) / max(1, len(lost))
+
     found = []
     for generation in accepted:
         corpus, shards = part(generation, "corpus"), part(generation, "shards")
-        lost = {split: [name in gone for name, _ in read_names(corpus.local(), split)] for split in SPLITS}
-        remaining = 1 - sum(lost["train"]) / max(1, len(lost["train"]))
-        found.append(Replayed(corpus, shards, round(shards.tokens * remaining), not any(map(any, lost.values()))))
-    return [replay for replay in found if replay.tokens]
+        left = {name: remaining(corpus, "train", name or None) for name in tokens_of(shards)}
+        whole = {*left.values(), remaining(corpus, "held_out", None)} == {1.0}
+        tokens = {name: round(number * left[name]) for name, number in tokens_of(shards).items()}
+        found.append(Replayed(corpus, shards, tokens, whole))
+    return [replay for replay in found if any(replay.tokens.values())]
+
+
+def tokens_of(shards: TokenizedCorpus) -> dict[str, int]:
+    """The training tokens of each named source; of "" if there is none."""
+    return shards.sources or {"": shards.tokens}

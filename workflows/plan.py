@@ -232,8 +232,9 @@ def main(recipe: Path, as_json: bool, mfu: float, sample: float | None) -> None:
             print(f"\nhere: {line}")
         print(f"\n{RecipeError(problems, lines=lines)}" if problems else "\nno problem found")
     if sample and whole and not problems:
+        evaluated = {name: whole.data[name] for name in whole.evaluate.sets()} if whole.evaluate else {}
         for corpus in [whole.corpus, *whole.more_corpora] if whole.corpus else []:
-            for line in tried(corpus, sample):
+            for line in tried(corpus, sample, evaluated):
                 print(line, file=sys.stderr if as_json else sys.stdout)
     sys.exit(2 if problems else 0)
 

@@ -1,10 +1,11 @@
 """What each step of a curation would drop, tried on a part of each source.
 
 Of a source in files, the part is taken from the start of the files in an order by a hash of their names; of others,
-from the start. Near duplicates are found within the part, so there are more of them in the whole.
+from the start. Near duplicates are found within the part, so there are more of them in the whole. Sets of rows that a
+step decontaminates against are prepared first, as in the run, unless they would have to be downloaded.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,30 +13,71 @@ from blake3 import blake3
 
 from infra.progress import say
 from infra.text import share as percent
-from tasks.data.curate_spec import CurateStep, NearDuplicatesStep, around_near_duplicates, step_names
+from tasks.data.curate_spec import (
+    CurateStep,
+    NearDuplicatesStep,
+    against_evaluation,
+    around_near_duplicates,
+    step_names,
+)
 from tasks.data.curation_tally import Count, Tally
 from tasks.data.documents import Document
 from tasks.data.source_spec import AnySource
 from tasks.data.spec import CorpusSpec
+from tasks.manifest import read_manifest
+from tasks.rows.spec import RowsSpec
 
 MOST_DOCUMENTS = 100_000  # of a source; all of them if its size is not known
 MOST_BYTES = 100_000_000  # of a source's text: the part is in memory
 EXCERPT = 90  # characters
 
 
-def tried(spec: CorpusSpec, part: float) -> Iterator[str]:
-    """A table of each source, line by line. Raises StageError, StorageError."""
-    steps = [step for step in spec.as_found().curate if not step.decontaminate]
-    if len(steps) < len(spec.curate):
-        yield "decontaminate is not tried: its index is made in the run"
-    for name, source in spec.by_name().items():
-        title = f"{name or 'source'}, {percent(part)}"
-        say(f"reading {title} …")
-        with TemporaryDirectory() as folder:
-            tally, found, left = _curated(source, name, steps, part, Path(folder))
-        yield f"\n{title}: {found:,} documents, {left:,} left"
-        for step, count in zip(step_names(steps), (tally.of(step, name) for step in step_names(steps)), strict=True):
-            yield from _lines(step, count)
+def tried(spec: CorpusSpec, part: float, evaluated: Mapping[str, RowsSpec]) -> Iterator[str]:
+    """A table of each source, line by line. `evaluated`: the sets of rows that the evaluation uses. Raises StageError,
+    StorageError."""
+    needed = evaluated if against_evaluation(spec.curate) else {}
+    local = {name: rows for name, rows in needed.items() if _is_local(rows)}
+    for left_out in sorted(needed.keys() - local.keys()):
+        yield f"decontaminate is tried without data.{left_out}, which the run downloads"
+    with TemporaryDirectory() as root:
+        steps = _with_indexes(spec.as_found().curate, local, Path(root))
+        for number, (name, source) in enumerate(spec.by_name().items()):
+            title = f"{name or 'source'}, {percent(part)}"
+            say(f"reading {title} …")
+            folder = Path(root) / f"source-{number}"
+            folder.mkdir()
+            tally, found, left = _curated(source, name, steps, part, folder)
+            yield f"\n{title}: {found:,} documents, {left:,} left"
+            for step in step_names(steps):
+                yield from _lines(step, tally.of(step, name))
+
+
+def _is_local(rows: RowsSpec) -> bool:
+    return rows.huggingface is None or bool(rows.huggingface.source().state())
+
+
+def _with_indexes(steps: list[CurateStep], evaluated: Mapping[str, RowsSpec], root: Path) -> list[CurateStep]:
+    """The steps, with the indexes of those that decontaminate; one without anything to look for is left out."""
+    from tasks.data.decontaminate import with_indexes
+    from tasks.job import Job
+    from tasks.rows import rows
+
+    inputs = {}
+    for number, (name, spec) in enumerate(evaluated.items()):
+        say(f"preparing data.{name} …")
+        job = Job(root / f"rows-{number}", "rows", "rows", spec.as_found().model_dump(mode="json"), {})
+        job.directory.mkdir()
+        rows.work(job)
+        inputs[f"against.{number}"] = {"path": str(job.output), "digest": read_manifest(job.output).digest}
+    found = []
+    for step in steps:
+        if step.decontaminate and not evaluated:
+            places = step.decontaminate.places()
+            if not places:
+                continue
+            step = step.model_copy(update={"decontaminate": step.decontaminate.model_copy(update={"against": places})})
+        found.append(step)
+    return with_indexes(Job(root / "corpus", "corpus", "corpus", {}, inputs), found)
 
 
 def _lines(step: str, count: Count) -> Iterator[str]:

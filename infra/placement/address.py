@@ -46,6 +46,13 @@ class File:
         about = path.stat()
         return cls(str(path), path.relative_to(root).as_posix(), about.st_size, str(about.st_mtime_ns))
 
+    def changed(self) -> bool:
+        """Whether a file of this machine is not what it was. At an address, reading it says so. Raises OSError."""
+        if is_bucket(self.place):
+            return False
+        about = Path(self.place).stat()
+        return (about.st_size, str(about.st_mtime_ns)) != (self.size, self.version)
+
     def open(self) -> IO[bytes]:
         """A seekable stream. Raises OSError, StorageError."""
         if not is_bucket(self.place):

@@ -1,7 +1,9 @@
 """Put a corpus together from its written partitions, and seal it."""
 
 import heapq
+import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -9,13 +11,16 @@ from typing import Any
 
 from infra.durable import write_json
 from infra.text import words
+from tasks.data.changes import CHANGES
 from tasks.data.curation_tally import TALLY, Tally
 from tasks.data.documents import SPLITS, Document, Split, SplitWriter, file_name, read_documents, split_files, stem
+from tasks.data.known import SCANS, Found, KnownItem
 from tasks.data.partitions import Partition
 from tasks.data.scan import Counts, Scanned, Size
 from tasks.data.spec import CorpusSpec
 from tasks.data.write import Written
 from tasks.job import Job, StageError
+from tasks.manifest import RECORD
 
 SAMPLES = 8  # documents shown in the report
 SAMPLE_CHARACTERS = 600
@@ -24,26 +29,44 @@ Sizes = dict[str | None, dict[Split, Size]]
 
 
 def assemble(
-    job: Job, spec: CorpusSpec, plan: Sequence[Partition], scans: Sequence[Path], writes: Sequence[Path]
+    job: Job,
+    spec: CorpusSpec,
+    plan: Sequence[Partition],
+    scans: Sequence[Path],
+    writes: Sequence[Path],
+    known: KnownItem | None,
 ) -> None:
-    """Make the output of the written partitions. Raises StageError if a split is empty."""
+    """Make the output of the written partitions. Raises StageError if a split is empty, except in an increment."""
     counts, tally, later, broken = Counts(), Tally(), Tally(), list[str]()
+    everything, rows, passed = Tally(), 0, 0
+    told = _scans_of(known.corpora[-1]) if known and known.corpora else set[str]()
     sizes: Sizes = {name: {split: Size() for split in SPLITS} for name in spec.by_name()}
     folders: dict[str | None, list[Path]] = {name: [] for name in spec.by_name()}
     for part, scan, folder in zip(plan, scans, writes, strict=True):
         scanned, written = Scanned.read(scan), Written.read(folder)
-        counts.add(scanned.counts)
-        counts.duplicates += written.duplicates
-        tally.add(scanned.tally)
-        later.add(written.tally)
-        broken += scanned.broken
+        everything.add(written.tally)
+        rows += scanned.rows
+        passed += written.known
+        if scan.name not in told:
+            counts.add(scanned.counts)
+            counts.duplicates += written.duplicates
+            tally.add(scanned.tally)
+            later.add(written.tally)
+            broken += scanned.broken
         folders[part.source].append(folder)
         for split, size in written.splits.items():
             sizes[part.source][split].add(size)
     tally.add(later)
-    tally.check(spec.curate)
-    _refuse_empty(spec, counts, sizes)
+    everything.check(spec.curate, passed)
     more: dict[str, Any] = {}
+    if known:
+        if not rows:
+            raise no_documents(spec, counts)
+        shutil.copy(known.folder / CHANGES, job.output)
+        more |= Found.read(known.folder).model_dump()
+    else:
+        _refuse_empty(spec, counts, sizes)
+    write_json(job.record / SCANS, sorted({scan.name for scan in scans}))
     if spec.curate:
         (job.record / TALLY).write_text(tally.model_dump_json(indent=1))
         more["curation"] = tally.facts()
@@ -62,6 +85,12 @@ def assemble(
         for split in SPLITS:
             whole[split].add(of_source[split])
     finish(job, whole, counts, **more)
+
+
+def _scans_of(corpus: Path) -> set[str]:
+    """The names of the scans that a corpus was made of; none if it was made without."""
+    listed = corpus / RECORD / SCANS
+    return set(json.loads(listed.read_text())) if listed.exists() else set()
 
 
 def _link(folders: Sequence[Path], output: Path, split: Split, name: str | None) -> None:
@@ -138,12 +167,12 @@ def _refuse_empty(spec: CorpusSpec, counts: Counts, sizes: Sizes) -> None:
             )
 
 
-def no_documents(spec: CorpusSpec, counts: Counts, more: str = "") -> StageError:
+def no_documents(spec: CorpusSpec, counts: Counts) -> StageError:
     kinds = " and ".join(dict.fromkeys(source.kind for source in spec.by_name().values()))
     have = "sources have" if spec.sources else "source has"
     return StageError(
         f"the {kinds} {have} no documents ({counts.empty} empty, {counts.invalid_utf8} not UTF-8); "
-        f"choose another path or text_field{more}"
+        "choose another path or text_field"
     )
 
 

@@ -3,6 +3,7 @@
 The sources are cut into partitions (partitions.py), on which worker processes work in rounds:
 
     scan         read, decode and curate each partition and drop copies within it (scan.py)
+    known        for an increment: find what earlier corpora have (known.py)
     duplicates   find copies over all partitions, by ranges of hashes (exact_duplicates.py)
     near         find near duplicates over all partitions, if a step of the curation says so (near_duplicates.py)
     write        write each partition's documents that are left, after the steps behind near duplicates (write.py)
@@ -17,7 +18,8 @@ With named sources, each has its own files in the train split, which pretraining
 is one, with the sources' documents mixed evenly, so that any first part of it represents all of them. A document's
 `source` begins with its source's name: "web/pages.jsonl#17".
 
-With `curate`, `record/curation.json` has what each step did to each source.
+With `curate`, `record/curation.json` has what each step did to each source; `record/partitions.json` lists the scans
+that the corpus was made of.
 
 Facts: `documents` and `bytes` are the train split's; `held_out_documents` and `held_out_bytes` the held-out split's;
 `duplicates`, `empty` and `invalid_utf8` count the skipped documents; `sources` has documents and bytes of each named
@@ -47,6 +49,7 @@ from tasks.data.curation_tally import Tally
 from tasks.data.decontaminate import with_indexes
 from tasks.data.exact_duplicates import DropsItem, Places, exact_drops, find_drops, hash_ranges
 from tasks.data.kept_scans import KeptScans
+from tasks.data.known import KnownItem, find_known
 from tasks.data.near_duplicates import near_drops, near_items
 from tasks.data.partitions import Partition, partitions
 from tasks.data.rounds import Progress, Work, Workers, cores, dealt, wait_for, workers
@@ -57,11 +60,12 @@ from tasks.data.write import WriteItem, write
 from tasks.job import Job, StageError, main
 from tasks.manifest import remove
 
-SCAN_VERSION = 1  # raise it when the scan of the same partition would have another result
+SCAN_VERSION = 2  # raise it when the scan of the same partition would have another result
 LIBRARIES = ("datatrove", "fastwarc", "lingua-language-detector", "pyarrow", "rensa", "resiliparse")  # that shape it
 SCANS = "scans"  # in the job's folder; not in work/, whose complete folders tasks/offsite.py would send too
 ROUNDS = {
-    "scan": (0, 80),
+    "scan": (0, 78),
+    "known": (78, 80),
     "duplicates": (80, 83),
     "near": (83, 90),
     "write": (90, 100),
@@ -72,6 +76,11 @@ T = TypeVar("T")
 
 
 def work(job: Job) -> None:
+    make_corpus(job, None)
+
+
+def make_corpus(job: Job, earlier: Sequence[Path] | None) -> None:
+    """Make the corpus; with `earlier` ones, oldest first, the increment to them. Raises StageError."""
     spec = job.spec(CorpusSpec)
     if problems := spec.problems():
         raise StageError("\n".join(map(str, problems)))
@@ -83,7 +92,7 @@ def work(job: Job) -> None:
     sources = spec.by_name().items()
     plan = [part for name, source in sources for part in partitions(name, source, spec.partitions.target())]
     with workers(spec.partitions.concurrency or cores()) as pool:
-        make(job, spec, plan, Rounds(job, pool, machine))
+        make(job, spec, plan, Rounds(job, pool, machine), earlier)
     if machine.rank:
         wait_for([job.directory / "result.json"], lambda _: None)
         return
@@ -91,7 +100,7 @@ def work(job: Job) -> None:
     remove(job.directory / SCANS)
 
 
-def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: "Rounds") -> None:
+def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: "Rounds", earlier: Sequence[Path] | None) -> None:
     """Make the corpus of the partitions and, on the first machine, seal it."""
     before, near, after = around_near_duplicates(spec.curate)
     scans = scan_all(rounds, spec, plan)
@@ -103,8 +112,13 @@ def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: "Rounds") ->
     # what this folder has depends on all partitions
     folder = job.work / f"{_digest([[path.name for path in scans], [step.identity() for step in spec.curate]])}.rounds"
     folder.mkdir(exist_ok=True)
+    known = None
+    if earlier is not None:
+        known = KnownItem(folder / "known", earlier, scans, list(spec.sources))
+        rounds.run("known", find_known, [known], [known.folder], [1])
+    masks = [known.of(number) for number in range(len(plan))] if known else None
     duplicates = find(rounds, "duplicates", folder, [partial(exact_drops, scans, of) for of in hash_ranges(documents)])
-    of_near = [partial(near_drops, scans, item, near) for item in near_items(scans, near)] if near else []
+    of_near = [partial(near_drops, scans, item, near, masks) for item in near_items(scans, near)] if near else []
     near_duplicates = find(rounds, "near", folder, of_near)
     names = step_names(spec.curate)
     writes = [
@@ -120,6 +134,7 @@ def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: "Rounds") ->
             steps=after,
             names=names[len(names) - len(after) :],
             functions=job.work / "functions",
+            known=masks[number] if masks else None,
         )
         for number, (part, scan) in enumerate(zip(plan, scans, strict=True))
     ]
@@ -127,7 +142,7 @@ def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: "Rounds") ->
     rounds.run("write", write, writes, folders, [max(1, part.size) for part in plan])
     if not rounds.machine.rank:
         job.empty_output()
-        assemble(job, spec, plan, scans, folders)
+        assemble(job, spec, plan, scans, folders, known)
 
 
 def find(rounds: "Rounds", name: str, folder: Path, items: Sequence[Callable[[], Places]]) -> list[Path]:
@@ -175,11 +190,11 @@ class Rounds:
 
 def scan_all(rounds: Rounds, spec: CorpusSpec, plan: list[Partition]) -> list[Path]:
     """The folders of the scanned partitions, in order."""
+    if not rounds.machine.rank:
+        local_scans().make_room()
     items = scan_items(rounds.job, spec, plan)
     folders = [item.folder for item in items]
     rounds.run("scan", scan, items, folders, [max(1, part.size) for part in plan])
-    if not rounds.machine.rank:
-        local_scans().forget_old()
     return folders
 
 

@@ -80,21 +80,24 @@ class Tally(BaseModel):
             for step, count in self.totals().items()
         }
 
-    def check(self, steps: list[CurateStep]) -> None:
-        """Raises StageError if a step dropped everything that reached it, or more than it may."""
+    def check(self, steps: list[CurateStep], passed: int = 0) -> None:
+        """Raises StageError if a step dropped everything that reached it, or more than it may. `passed`: documents that
+        passed all steps before and were not counted."""
         totals = self.totals()
         for number, (name, step) in enumerate(zip(step_names(steps), steps, strict=True)):
             count = totals.get(name, Count())
             reasons = sorted(count.reasons.items(), key=lambda item: (-item[1], item[0]))[:5]
             why = ", ".join(f"{reason} {times:,}" for reason, times in reasons)
-            if count.documents and count.dropped == count.documents:
+            documents = count.documents + passed
+            share = count.dropped / documents if documents else 0.0
+            if documents and count.dropped == documents:
                 raise StageError(
-                    f"curate.{number} ({name}) drops all {count.documents:,} documents that reach it ({why}); loosen "
+                    f"curate.{number} ({name}) drops all {documents:,} documents that reach it ({why}); loosen "
                     "it or leave it out"
                 )
-            if count.share > step.at_most_dropped:
+            if share > step.at_most_dropped:
                 raise StageError(
-                    f"curate.{number} ({name}) drops {count.share:.1%} of {count.documents:,} documents ({why}), and "
+                    f"curate.{number} ({name}) drops {share:.1%} of {documents:,} documents ({why}), and "
                     f"at_most_dropped is {step.at_most_dropped:.1%}; raise it, loosen the step, or leave it out"
                 )
 

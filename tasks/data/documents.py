@@ -9,7 +9,7 @@ give the same bytes on every machine.
 
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
@@ -46,6 +46,9 @@ class RowGroup:
     path: Path
     index: int
 
+    def rows(self) -> int:
+        return int(pq.read_metadata(self.path).row_group(self.index).num_rows)
+
 
 def document_id(text: bytes) -> str:
     """The id of a document with these bytes, without checking that they are UTF-8."""
@@ -78,33 +81,44 @@ def read_documents(corpus_dir: Path, split: Split) -> Iterator[Document]:
         yield from read_row_group(group)
 
 
-def read_names(corpus_dir: Path, split: Split) -> Iterator[tuple[str, str]]:
-    """(id, source) of a split's documents, in order, without reading their text."""
-    for batch in _columns(corpus_dir, split, ["id", "source"]):
+def read_names(corpus_dir: Path, split: Split, source: str | None = None) -> Iterator[tuple[str, str]]:
+    """(id, source) of a split's documents, or of a named source's, in order, without reading their text."""
+    for path in split_files(corpus_dir, split, source):
+        yield from names_of(path)
+
+
+def names_of(path: Path) -> Iterator[tuple[str, str]]:
+    """(id, source) of the documents of a Parquet file, in order."""
+    for batch in _columns(path, ["id", "source"]):
         yield from zip(batch["id"].to_pylist(), batch["source"].to_pylist(), strict=True)
+
+
+def write_names(path: Path, names: Sequence[tuple[str, str]]) -> None:
+    """Write documents without their texts."""
+    pq.write_table(pa.table(list(zip(*names, strict=True)), names=["id", "source"]), path, compression="zstd")
 
 
 def text_sizes(corpus_dir: Path, split: Split) -> npt.NDArray[np.int64]:
     """The UTF-8 size of each of a split's documents, in order."""
-    sizes = [pc.binary_length(batch["text"]).to_numpy() for batch in _columns(corpus_dir, split, ["text"])]
-    return np.concatenate([np.empty(0, np.int64), *sizes])
+    columns = (batch["text"] for path in split_files(corpus_dir, split) for batch in _columns(path, ["text"]))
+    return np.concatenate([np.empty(0, np.int64), *(pc.binary_length(texts).to_numpy() for texts in columns)])
 
 
-def _columns(corpus_dir: Path, split: Split, names: list[str]) -> Iterator[pa.RecordBatch]:
-    for path in split_files(corpus_dir, split):
-        with pq.ParquetFile(path) as file:
-            yield from file.iter_batches(_ROWS, columns=names, use_threads=False)
+def _columns(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(path) as file:
+        yield from file.iter_batches(_ROWS, columns=names, use_threads=False)
 
 
-def split_files(corpus_dir: Path, split: Split) -> list[Path]:
-    """A split's files, in order."""
-    return sorted(corpus_dir.glob(f"{split}-*.parquet"))
+def split_files(corpus_dir: Path, split: Split, source: str | None = None) -> list[Path]:
+    """A split's files, in order, or those of one named source."""
+    named = re.compile(rf"{stem(split, source)}-\d{{5}}\.parquet")
+    paths = sorted(corpus_dir.glob(f"{split}-*.parquet"))
+    return [path for path in paths if source is None or named.fullmatch(path.name)]
 
 
 def row_groups(corpus_dir: Path, split: Split, source: str | None = None) -> list[RowGroup]:
     """A split's row groups, in order, or those of one named source. Only reads the files' footers."""
-    named = re.compile(rf"{stem(split, source)}-\d{{5}}\.parquet")
-    paths = [path for path in split_files(corpus_dir, split) if source is None or named.fullmatch(path.name)]
+    paths = split_files(corpus_dir, split, source)
     return [RowGroup(path, index) for path in paths for index in range(pq.read_metadata(path).num_row_groups)]
 
 

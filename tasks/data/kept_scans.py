@@ -4,7 +4,8 @@ HOME/partitions/<key>.scan/ has the scan of one partition (scan.py); its files a
 was dropped from them later (hard links). The key is a digest of all that determines it: the partition's files with
 their sizes and modification times, the fields of the source, the steps of the curation, the held-out share, and
 versions. Only partitions of sources that were cut in several are kept; one that no corpus has used for 30 days is
-removed. The folder may be deleted at any time.
+removed, and so are those that were not used for longest when less than a tenth of the disk is free. The folder may be
+deleted at any time.
 """
 
 import errno
@@ -20,6 +21,7 @@ from tasks.data.rounds import put
 from tasks.manifest import MANIFEST, ArtifactError, remove, verify
 
 KEPT_S = 30 * 24 * 3600.0  # after its last use
+FREE = 0.1  # of the disk
 
 
 @dataclass(frozen=True)
@@ -47,16 +49,23 @@ class KeptScans:
         if not (self.folder / scan.name).exists():
             _copied(scan, self.folder / scan.name)
 
-    def forget_old(self) -> None:
-        """Remove what was not used for long, and what a killed process left."""
-        for path in self.folder.glob("*"):
-            manifest = path / MANIFEST
-            try:
-                used = (manifest if manifest.exists() else path).stat().st_mtime
-            except FileNotFoundError:
-                continue  # another process was first
-            if time.time() - used > KEPT_S:
-                remove(path)
+    def make_room(self) -> None:
+        """Remove what was not used for long, what a killed process left, and more if the disk is nearly full."""
+        used = sorted((moment, path) for path in self.folder.glob("*") if (moment := _last_use(path)) is not None)
+        for moment, path in used:
+            disk = shutil.disk_usage(self.folder)
+            if time.time() - moment <= KEPT_S and disk.free >= FREE * disk.total:
+                return
+            remove(path)
+
+
+def _last_use(scan: Path) -> float | None:
+    """When a scan was used; None if another process has just removed it."""
+    manifest = scan / MANIFEST
+    try:
+        return (manifest if manifest.exists() else scan).stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def is_intact(scan: Path) -> bool:

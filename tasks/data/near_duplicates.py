@@ -3,12 +3,13 @@
     writer = NearWriter(folder, step)           # in the scan of a partition: for each kept document, in its order
     writer.add(document); writer.close()
     items = near_items(folders, step)           # then, with the folders of all partitions, in their order
-    drops = near_drops(folders, item, step)     # of each item, in any order and any process
+    drops = near_drops(folders, item, step)     # of each item, in any order and any process; for an increment,
+                                                # with bool arrays of the rows that earlier corpora have
 
 A document is `partition << 32 | row`: the index of its folder in `folders`, and the number of documents that were added
 to that before it. `near_drops` returns rows (dropped, kept), sorted, each dropped document once; another item may drop
-it too. A document is dropped if it is similar to an earlier one, so that the first of a cluster always stays. The union
-over all items depends on the documents and their order alone.
+it too. A document is dropped if it is similar to an earlier one, so that the first of a cluster always stays; known
+ones come before all others. The union over all items depends on the documents and their order alone.
 
 Similarity is that of the documents' sets of 5-grams of words (Jaccard). It is estimated by 112 minima of random
 permutations (Broder, "On the resemblance and containment of documents", 1997; by rensa), whose bands of equal values
@@ -28,6 +29,7 @@ Memory of an item: about 80 bytes for each of its entries, at most some 4 millio
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -49,6 +51,7 @@ BATCH_WORDS = 1 << 17  # signed at a time
 BATCH_DOCUMENTS = 1 << 12
 ENTRIES = 1 << 22  # of an item, about
 PAIRS = 1 << 16  # compared at a time: 58 MB of signatures
+NEW = np.uint64(1 << 63)  # in the number of a document that is not known, while they are ordered
 
 Signatures = npt.NDArray[np.uint32]
 Number = TypeVar("Number", np.uint32, np.uint64)
@@ -133,9 +136,14 @@ def near_items(parts: list[Path], step: NearDuplicatesStep) -> list[NearItem]:
     return [NearItem(band, number, ranges) for band in range(bands(step.threshold)) for number in range(ranges)]
 
 
-def near_drops(parts: list[Path], item: NearItem, step: NearDuplicatesStep) -> Hashes:
-    """Documents (dropped, kept), [n, 2], sorted by the dropped one."""
+def near_drops(
+    parts: list[Path], item: NearItem, step: NearDuplicatesStep, known: Sequence[Path] | None = None
+) -> Hashes:
+    """Documents (dropped, kept), [n, 2], sorted by the dropped one. `known`: a file for each part with a bool array
+    [n] in its first row."""
     hashes, documents = _entries(parts, item, bands(step.threshold))
+    if known:
+        documents = _known_first(documents, known)
     order = np.lexsort((documents, hashes))
     hashes, documents = hashes[order], documents[order]
     starts = _starts(hashes)
@@ -145,7 +153,7 @@ def near_drops(parts: list[Path], item: NearItem, step: NearDuplicatesStep) -> H
     signatures = [_signatures(part) for part in parts]
     copies, distinct = _equal(hashes, documents, signatures)
     similar = _similar(hashes[distinct], documents[distinct], signatures, least_equal(step.threshold))
-    drops = np.concatenate([copies, similar])
+    drops = np.concatenate([copies, similar]) & ~NEW
     drops = drops[np.lexsort((drops[:, 1], drops[:, 0]))]
     once: Hashes = drops[np.unique(drops[:, 0], return_index=True)[1]]  # with the first of those it is similar to
     return once
@@ -163,6 +171,17 @@ def _entries(parts: list[Path], item: NearItem, number: int) -> tuple[Hashes, Ha
         hashes.append(of_part[start:end])
         documents.append(rows[start:end].astype(np.uint64) | np.uint64(index << 32))
     return np.concatenate(hashes), np.concatenate(documents)
+
+
+def _known_first(documents: Hashes, known: Sequence[Path]) -> Hashes:
+    """The documents, with NEW in the numbers of those that are not known."""
+    numbers = documents.copy()
+    parts = documents >> np.uint64(32)
+    for part in np.unique(parts):
+        chosen = parts == part
+        of_part = np.load(known[int(part)], mmap_mode="r")[0]
+        numbers[chosen] |= np.where(of_part[documents[chosen] & np.uint64(2**32 - 1)], np.uint64(0), NEW)
+    return numbers
 
 
 def _equal(hashes: Hashes, documents: Hashes, signatures: list[Signatures]) -> tuple[Hashes, npt.NDArray[np.intp]]:
@@ -209,7 +228,7 @@ def _starts(values: Hashes) -> npt.NDArray[np.bool_]:
 def _of(documents: Hashes, signatures: list[Signatures]) -> Signatures:
     """The documents' signatures, [n, 112]."""
     found = np.empty((len(documents), PERMUTATIONS), np.uint32)
-    parts = documents >> np.uint64(32)
+    parts = (documents & ~NEW) >> np.uint64(32)
     rows = documents & np.uint64(2**32 - 1)
     for part in np.unique(parts):
         chosen = parts == part

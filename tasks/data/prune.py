@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.data.changes import Changes
-from tasks.data.documents import SPLITS, Split, read_names, text_sizes
+from tasks.data.documents import Split, read_names, stem, text_sizes
 from tasks.data.indexed_dataset import TokenDtype, read_lengths, token_dtype, write_index
 from tasks.data.spec import ShardsSpec
 from tasks.job import Job, StageError, main
@@ -29,32 +29,37 @@ def work(job: Job) -> None:
     facts = read_manifest(data).facts
     dtype = token_dtype(facts["vocab_size"])
     job.empty_output()
-    keep = {split: np.array([key not in gone for key, _ in read_names(corpus, split)], bool) for split in SPLITS}
-    for split in SPLITS:
-        _copy(data, job, split, keep[split], dtype)
-    tokens = {split: (job.output / f"{split}.bin").stat().st_size // dtype.itemsize for split in SPLITS}
-    held_out_bytes = int(text_sizes(corpus, "held_out")[keep["held_out"]].sum())
-    job.finish(
-        **facts | {"tokens": tokens["train"], "held_out_tokens": tokens["held_out"], "held_out_bytes": held_out_bytes}
-    )
+    named = sorted(facts.get("sources", {}))
+    parts: list[tuple[Split, str | None]] = [*(("train", name) for name in named or [None]), ("held_out", None)]
+    tokens, kept = dict[str, int](), np.empty(0, bool)
+    for split, source in parts:
+        kept = np.array([key not in gone for key, _ in read_names(corpus, split, source)], bool)
+        name = stem(split, source)
+        _copy(data, job, name, kept, dtype)
+        tokens[name] = (job.output / f"{name}.bin").stat().st_size // dtype.itemsize
+    held_out_tokens = tokens.pop("held_out")
+    held_out_bytes = int(text_sizes(corpus, "held_out")[kept].sum())  # the last part is the held-out split
+    counted = {"tokens": sum(tokens.values()), "held_out_tokens": held_out_tokens, "held_out_bytes": held_out_bytes}
+    of_sources = {"sources": {name: tokens[stem("train", name)] for name in named}} if named else {}
+    job.finish(**facts | counted | of_sources)
     shutil.rmtree(job.work)
 
 
-def _copy(data: Path, job: Job, split: Split, keep: Mask, dtype: TokenDtype) -> None:
-    """Copy one split's ids of the documents to keep, and write their index. Raises StageError."""
-    lengths = read_lengths(data / f"{split}.idx")
+def _copy(data: Path, job: Job, name: str, keep: Mask, dtype: TokenDtype) -> None:
+    """Copy a part's ids of the documents to keep, and write their index. Raises StageError."""
+    lengths = read_lengths(data / f"{name}.idx")
     if len(lengths) != len(keep):
         raise StageError(
-            f"the shards have {len(lengths)} {split} documents, but the corpus has {len(keep)}; give the corpus that "
+            f"the shards have {len(lengths)} {name} documents, but the corpus has {len(keep)}; give the corpus that "
             "they were tokenized from"
         )
     ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))) * dtype.itemsize
-    with (job.output / f"{split}.bin").open("wb") as ids:
+    with (job.output / f"{name}.bin").open("wb") as ids:
         for first, last in _runs(keep):
-            np.memmap(data / f"{split}.bin", np.uint8, "r")[ends[first] : ends[last]].tofile(ids)
-    kept_lengths = job.work / f"{split}.lengths"
+            np.memmap(data / f"{name}.bin", np.uint8, "r")[ends[first] : ends[last]].tofile(ids)
+    kept_lengths = job.work / f"{name}.lengths"
     kept_lengths.write_bytes(lengths[keep].tobytes())
-    write_index(job.output / f"{split}.idx", kept_lengths, dtype)
+    write_index(job.output / f"{name}.idx", kept_lengths, dtype)
 
 
 def _runs(keep: Mask) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ import errno
 import heapq
 import multiprocessing
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -110,7 +111,8 @@ class Workers:
             self._run_in_pool(work, ordered, state)
         else:
             for number, item in ordered:
-                work(item, partial(state.report, number))
+                with full_disk_named():
+                    work(item, partial(state.report, number))
                 state.end(number)
         return state.documents
 
@@ -170,8 +172,20 @@ def _work(work: Work[T], entry: tuple[int, T]) -> None:
             sent = time.monotonic()
             _reports.put((number, fraction, documents))
 
-    work(item, report)
+    with full_disk_named():
+        work(item, report)
     _reports.put((number, *last))
+
+
+@contextmanager
+def full_disk_named() -> Iterator[None]:
+    """NumPy says only how much of an array could not be written, not why."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None and re.fullmatch(r"\d+ requested and \d+ written", str(error)):
+            raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (bytes or items: {error})") from error
+        raise
 
 
 def put(partial: Path, target: Path) -> bool:

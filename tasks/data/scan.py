@@ -3,6 +3,7 @@
     train-00000.parquet …, held_out-00000.parquet …    as in a corpus
     held_out.npy        bool of each row: which split it is in; rows are documents in the order of the source
     keys-00000.npy …    hashes of the rows' texts (exact_duplicates.py)
+    copies.parquet      id and source of the copies that were dropped, if any
     signatures.u32 …    their signatures, if near duplicates are to be found (near_duplicates.py)
     manifest.json       its facts are `Scanned`
 
@@ -12,7 +13,7 @@ missing. It depends on nothing but the partition's content and the item: not on 
 
 import os
 from codecs import BOM_UTF8
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +24,17 @@ from pydantic import BaseModel
 from tasks.data.curate import Curation
 from tasks.data.curate_spec import CurateStep, NearDuplicatesStep, step_names
 from tasks.data.curation_tally import Tally
-from tasks.data.documents import SPLITS, Document, Split, SplitWriter, document_id, split_of
+from tasks.data.documents import (
+    SPLITS,
+    Document,
+    Split,
+    SplitWriter,
+    document_id,
+    names_of,
+    read_names,
+    split_of,
+    write_names,
+)
 from tasks.data.exact_duplicates import KeyWriter
 from tasks.data.kept_scans import KeptScans, is_intact
 from tasks.data.near_duplicates import NearWriter
@@ -32,8 +43,10 @@ from tasks.data.rounds import Report, put
 from tasks.data.source_spec import AnySource
 from tasks.data.sources import Raw, read_source
 from tasks.data.stored_scans import StoredScans
+from tasks.job import StageError
 from tasks.manifest import read_manifest, remove, write_manifest
 
+COPIES = "copies.parquet"
 REPORT_DOCUMENTS = 16  # between two reports
 
 
@@ -102,6 +115,9 @@ def scan(item: ScanItem, report: Report) -> None:
     remove(partial)
     partial.mkdir(parents=True)
     scanned = _scan(item, partial, report)
+    for piece in item.partition.pieces:
+        if piece.file.changed():
+            raise StageError(f"{piece.file.place}: changed while it was read; run again when nothing writes to it")
     write_manifest(partial, "partition", scanned.model_dump(mode="json"))
     put(partial, item.folder)
     if item.kept:
@@ -113,7 +129,7 @@ def _scan(item: ScanItem, folder: Path, report: Report) -> Scanned:
     near = NearWriter(folder, item.near) if item.near else None
     name, counts, tally, broken = item.partition.source, Counts(), Tally(), list[str]()
     writers: dict[Split, SplitWriter] = {split: SplitWriter(folder, split) for split in SPLITS}
-    keys, held_out = KeyWriter(folder), bytearray()
+    keys, held_out, copies = KeyWriter(folder), bytearray(), list[tuple[str, str]]()
     for number, raw in enumerate(read_source(item.source, broken, item.partition.pieces or None)):
         if not number % REPORT_DOCUMENTS:
             report(raw.done, number)
@@ -123,6 +139,7 @@ def _scan(item: ScanItem, folder: Path, report: Report) -> Scanned:
             continue
         if not keys.is_new(document.id):
             counts.duplicates += 1
+            copies.append((document.id, document.source))
             continue
         split = split_of(document.id, item.held_out)
         held_out.append(split == "held_out")
@@ -134,9 +151,20 @@ def _scan(item: ScanItem, folder: Path, report: Report) -> Scanned:
     keys.close()
     if near:
         near.close()
+    if copies:
+        write_names(folder / COPIES, copies)
     np.save(folder / "held_out.npy", np.frombuffer(bytes(held_out), bool))
     splits = {split: Size(documents=writer.documents, bytes=writer.bytes) for split, writer in writers.items()}
     return Scanned(splits=splits, counts=counts, tally=tally, broken=broken)
+
+
+def names_in(scan: Path) -> Iterator[tuple[str, str]]:
+    """(id, source) of the rows, in order, and then of the copies that were dropped."""
+    names = [read_names(scan, split) for split in SPLITS]
+    for held_out in np.load(scan / "held_out.npy"):
+        yield next(names[int(held_out)])
+    if (scan / COPIES).exists():
+        yield from names_of(scan / COPIES)
 
 
 def valid_document(raw: Raw, counts: Counts) -> Document | None:

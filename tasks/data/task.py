@@ -12,7 +12,7 @@ READ = Engine("read_partitions", "tasks.data.read_partitions", version="1")
 CORPUS = Engine("corpus", "tasks.data.corpus", version="1")
 TOKENIZER = Engine("tokenizer", "tasks.data.tokenizer", version="2")
 SHARDS = Engine("shards", "tasks.data.shards", version="2")
-INCREMENT = Engine("increment", "tasks.data.increment", version="1")
+INCREMENT = Engine("increment", "tasks.data.increment", version="2")
 GATHER = Engine("gather", "tasks.data.gather", version="1")
 PRUNE = Engine("prune", "tasks.data.prune", version="1")
 
@@ -49,10 +49,11 @@ def tokenize(spec: ShardsSpec, corpus: Corpus, tokenizer: Tokenizer) -> Tokenize
 
 
 @stage(INCREMENT, image=images.DATA)
-def find_new(spec: CorpusSpec, known: list[Corpus]) -> Corpus:
-    """The source's documents that are in none of the known corpora (oldest first), possibly none; `changes.json` lists
-    the changes to the others."""
-    return run(INCREMENT, Corpus, spec, known=known)
+def find_new(spec: CorpusSpec, known: list[Corpus], against: list[Rows]) -> Corpus:
+    """The sources' documents that are in none of the known corpora (oldest first), possibly none; `changes.json` lists
+    the changes to the others. `against`: rows that no document may contain, as for `prepare_clean_corpus`."""
+    nodes = placed_nodes(spec.partitions.machines)
+    return run(INCREMENT, Corpus, spec, nodes=nodes, known=known, against=against)
 
 
 @stage(GATHER, image=images.DATA)

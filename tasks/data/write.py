@@ -41,6 +41,7 @@ Mask = npt.NDArray[np.bool_]
 class Written(BaseModel):
     """What is left of a partition."""
 
+    known: int  # documents in earlier corpora
     duplicates: int  # of documents in this partition or earlier ones
     tally: Tally
     splits: dict[Split, Size]
@@ -65,6 +66,7 @@ class WriteItem:
     steps: Sequence[CurateStep]  # after it; they only drop documents
     names: Sequence[str]  # of these steps
     functions: Path  # a folder for users' functions
+    known: Path | None = None  # of an increment: which rows earlier corpora have (known.py)
 
 
 def write(item: WriteItem, report: Report) -> None:
@@ -81,23 +83,40 @@ def write(item: WriteItem, report: Report) -> None:
 
 def _write(item: WriteItem, folder: Path, report: Report) -> Written:
     scanned, held_out = Scanned.read(item.scan), np.load(item.scan / "held_out.npy")
-    copies = _mask(len(held_out), drops_of(item.number, item.duplicates))
+    known, moved = np.load(item.known) if item.known else np.zeros((2, len(held_out)), bool)
+    copies = _mask(len(held_out), drops_of(item.number, item.duplicates)) & ~known
     drops = drops_of(item.number, item.near_duplicates)
-    similar = _mask(len(held_out), drops) & ~copies
-    earlier = np.zeros(len(held_out), np.uint64)  # what each is similar to
-    earlier[drops[:, 0].astype(np.int64)] = drops[:, 1]
-    written = Written(duplicates=int(copies.sum()), tally=Tally(), splits={})
+    rows = _Rows(known, copies, _mask(len(held_out), drops), np.zeros(len(held_out), np.uint64))
+    rows.earlier[drops[:, 0].astype(np.int64)] = drops[:, 1]
+    written = Written(known=int(known.sum()), duplicates=int(copies.sum()), tally=Tally(), splits={})
     for number, split in enumerate(SPLITS):
-        rows = held_out == (split == "held_out")
-        if item.steps or item.near or copies[rows].any():
-            of_split = (copies[rows], similar[rows], earlier[rows])
-            written.splits[split] = _filter(item, folder, split, *of_split, written.tally)
+        here = held_out == (split == "held_out")
+        if item.steps or item.near or moved.any() or (known | copies)[here].any():
+            writer = SplitWriter(folder, split)
+            for origin in sorted(SPLITS, key=lambda origin: origin != split):  # what was moved here comes last
+                to_here = here if origin == split else ~here
+                _filter(item, writer, origin, rows, to_here, moved ^ (origin == split), written.tally)
+            writer.close()
+            written.splits[split] = Size(documents=writer.documents, bytes=writer.bytes)
         else:
             written.splits[split] = scanned.splits[split]
             for path in split_files(item.scan, split):
                 os.link(path, folder / path.name)
         report((number + 1) / len(SPLITS), len(held_out))
     return written
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What becomes of each row of a partition."""
+
+    known: Mask  # in earlier corpora
+    copies: Mask
+    similar: Mask  # to earlier ones, or known ones
+    earlier: Places  # what each of these is similar to
+
+    def __getitem__(self, chosen: Mask | slice) -> "_Rows":
+        return _Rows(self.known[chosen], self.copies[chosen], self.similar[chosen], self.earlier[chosen])
 
 
 def _mask(rows: int, drops: Places) -> Mask:
@@ -107,34 +126,34 @@ def _mask(rows: int, drops: Places) -> Mask:
 
 
 def _filter(
-    item: WriteItem, folder: Path, split: Split, copies: Mask, similar: Mask, earlier: Places, tally: Tally
-) -> Size:
-    """Write a split's documents that are neither copies nor similar to others and pass the last steps."""
+    item: WriteItem, writer: SplitWriter, origin: Split, rows: _Rows, there: Mask, chosen: Mask, tally: Tally
+) -> None:
+    """Write those `chosen` of a split's rows, which are `there` in the partition, that are neither known nor copies nor
+    similar to others and pass the last steps. Row groups without such rows are not read."""
+    chosen = chosen[there] & ~rows.known[there] & ~rows.copies[there]
+    rows = rows[there]
     curation = curation_of(item.steps, item.functions, item.names)
-    writer = SplitWriter(folder, split)
     start = 0
-    for group in row_groups(item.scan, split):
-        table = read_table(group)
-        here = slice(start, start + len(table))
-        start += len(table)
+    for group in row_groups(item.scan, origin) if chosen.any() else ():
+        here = slice(start, start + group.rows())
+        start = here.stop
+        if not chosen[here].any():
+            continue
+        table, of = read_table(group).filter(pa.array(chosen[here])), rows[here][chosen[here]]
         if item.near:
-            count = tally.of(item.near, item.source)
-            _count_similar(count, table, copies[here], similar[here], earlier[here], item.scans)
-        kept = ~(copies[here] | similar[here])
+            _count_similar(tally.of(item.near, item.source), table, of, item.scans)
+        kept = ~of.similar
         if item.steps:
             documents = documents_in(table.filter(pa.array(kept)))
             kept[kept] = [curation.apply(document, item.source, tally) is not None for document in documents]
         writer.add_table(table.filter(pa.array(kept)))
-    writer.close()
-    return Size(documents=writer.documents, bytes=writer.bytes)
 
 
-def _count_similar(
-    count: Count, table: pa.Table, copies: Mask, similar: Mask, earlier: Places, scans: Sequence[Path]
-) -> None:
-    count.documents += int((~copies).sum())
-    count.bytes += int(pc.binary_length(table["text"]).to_numpy()[~copies].sum())
-    for document, place in zip(documents_in(table.filter(pa.array(similar))), earlier[similar].tolist(), strict=True):
+def _count_similar(count: Count, table: pa.Table, rows: _Rows, scans: Sequence[Path]) -> None:
+    count.documents += len(table)
+    count.bytes += int(pc.sum(pc.binary_length(table["text"])).as_py() or 0)
+    similar = documents_in(table.filter(pa.array(rows.similar)))
+    for document, place in zip(similar, rows.earlier[rows.similar].tolist(), strict=True):
         is_sample = len(count.samples.get(REASON, [])) < SAMPLES
         what = f"{REASON} of {_source_at(scans, place)}" if is_sample else ""
         count.drop(document, len(document.text.encode()), REASON, what)

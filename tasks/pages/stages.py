@@ -100,11 +100,15 @@ def _changes(source: Source) -> list[Block]:
     changes = source.content_json("changes.json")
     if changes is None:
         return []
-    counts: list[list[Cell]] = [[words(name), number(len(rows))] for name, rows in changes.items()]
+    facts = source.manifest.facts
+    new = facts["documents"] + facts["held_out_documents"] - facts.get("edited", 0)
+    told = ("edited", "renamed", "returned", "deleted", "gone")
+    counts: list[list[Cell]] = [["new", number(new)]]
+    counts += [[words(name), number(len(changes[name]))] for name in told]
     rows: list[list[Cell]] = [
         *([row["source"], "edited", f"{row['before'][:12]} → {row['after'][:12]}"] for row in changes["edited"]),
         *([row["after"], "renamed", f"was {row['before']}"] for row in changes["renamed"]),
-        *([row["source"], name, row["id"][:12]] for name in ("deleted", "returned", "new") for row in changes[name]),
+        *([row["source"], name, row["id"][:12]] for name in ("deleted", "returned") for row in changes[name]),
     ]
     blocks: list[Block] = [Table("Since the previous corpora", ["change", "documents"], counts)]
     if rows:

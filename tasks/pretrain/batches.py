@@ -105,7 +105,7 @@ def build_datasets(spec: PretrainSpec, data: list[Path], vocab_size: int, cache:
     be."""
     facts = [read_manifest(folder).facts for folder in data]
     weights = spec.data_weights or [float(fact["tokens"]) for fact in facts]
-    _check(weights, data, facts)
+    _check(weights, spec.source_weights, data, facts)
     read = partial(
         _gpt_dataset,
         random_seed=spec.seed,
@@ -118,7 +118,7 @@ def build_datasets(spec: PretrainSpec, data: list[Path], vocab_size: int, cache:
         create_attention_mask=False,
     )
     samples = spec.samples_at(spec.steps)
-    parts = parts_of(dict(zip(data, facts, strict=True)), weights, spec.mixture)
+    parts = parts_of(dict(zip(data, facts, strict=True)), weights, spec.mixture, spec.source_weights)
     if wrong := [message for part in parts if (message := part.too_many_epochs(samples * spec.sequence_length))]:
         raise StageError("\n".join(wrong))
     blend = [(part.prefix, part.weight) for part in parts]
@@ -126,9 +126,13 @@ def build_datasets(spec: PretrainSpec, data: list[Path], vocab_size: int, cache:
     return train, read(data[0] / "held_out", spec.validation_sequences)
 
 
-def _check(weights: list[float], data: list[Path], facts: list[dict[str, Any]]) -> None:
+def _check(
+    weights: list[float], source_weights: list[dict[str, float]], data: list[Path], facts: list[dict[str, Any]]
+) -> None:
     if len(weights) != len(data):
         raise StageError(f"data_weights {weights}: there are {len(data)} data sets; give one weight for each")
+    if source_weights and len(source_weights) != len(data):
+        raise StageError(f"source_weights {source_weights}: there are {len(data)} data sets; give weights for each")
     if not any(fact["tokens"] for fact in facts):
         raise StageError(f"there is no text to train on: {', '.join(map(str, data))} have 0 training tokens")
     for folder, weight, fact in zip(data, weights, facts, strict=True):

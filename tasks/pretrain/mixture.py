@@ -1,10 +1,11 @@
 """The parts of a blend: which `.bin/.idx` are trained on, in what shares, and how often each is repeated.
 
 A data set is one part, or one for each named source of its corpus. Data sets are weighted by `data_weights` (default:
-their tokens); the named sources share their data set's weight by `mixture` (default: their tokens).
+their tokens); the named sources share their data set's weight by `source_weights`, else by `mixture` (default: their
+tokens).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,11 +54,15 @@ class Part:
 
 
 def parts_of(
-    data: Mapping[Path, Mapping[str, Any]], weights: list[float], mixture: Mapping[str, SourceShare]
+    data: Mapping[Path, Mapping[str, Any]],
+    weights: list[float],
+    mixture: Mapping[str, SourceShare],
+    source_weights: Sequence[Mapping[str, float]] = (),
 ) -> list[Part]:
-    """The parts of data sets (folder: facts) with these weights. Parts of weight 0 are left out."""
+    """The parts of data sets (folder: facts) with these weights. Parts without weight or tokens are left out."""
     total, found = sum(weights), []
-    for (folder, facts), weight in zip(data.items(), weights, strict=True):
+    within: Sequence[Mapping[str, float] | None] = source_weights or [None] * len(weights)
+    for (folder, facts), weight, given in zip(data.items(), weights, within, strict=True):
         sources: Mapping[str, int] = facts.get("sources") or {}
         if not weight:
             continue
@@ -65,8 +70,11 @@ def parts_of(
             found.append(Part(folder / "train", weight, weight / total, facts["tokens"]))
             continue
         shares = {name: mixture.get(name, SourceShare()) for name in sources}
-        wanted = {name: shares[name].weight or float(tokens) for name, tokens in sources.items()}
-        for name, tokens in sources.items():
-            part = weight * wanted[name] / sum(wanted.values())
-            found.append(Part(folder / f"train-{name}", part, part / total, tokens, name, shares[name].epochs))
+        wanted = (
+            dict(given) if given else {name: shares[name].weight or float(tokens) for name, tokens in sources.items()}
+        )
+        wanted = {name: wanted[name] for name, tokens in sources.items() if tokens and wanted.get(name)}
+        for name, wanted_weight in wanted.items():
+            part = weight * wanted_weight / sum(wanted.values())
+            found.append(Part(folder / f"train-{name}", part, part / total, sources[name], name, shares[name].epochs))
     return found

@@ -78,6 +78,12 @@ class PretrainSpec(StageSpec):
         description="Shares of the corpus's named sources; filled in by Baton from corpus.sources",
         json_schema_extra={"identity": "if set"},
     )
+    source_weights: list[dict[str, float]] = Field(
+        [],
+        description="Weights of the named sources within each data set, in place of mixture; filled in by Baton in "
+        "continuous training",
+        json_schema_extra={"identity": "if set"},
+    )
     mask_documents: bool = Field(False, description="Mask attention at document boundaries; positions are not reset")
     anomalies: AnomalySpec = Field(AnomalySpec(), description="NaN, Inf and loss spikes")
     validate_every: int = Field(100, ge=1, description="Steps between validations (the last step always has one)")

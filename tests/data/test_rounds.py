@@ -1,5 +1,6 @@
 """The corpus stage in several processes: the same corpus with any number of them, after kills, and beside others."""
 
+import errno
 import json
 import os
 import random
@@ -9,12 +10,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from infra.placement.storage import StorageError
 from tasks.data.corpus import SCANS, work
 from tasks.data.documents import read_documents
 from tasks.data.rounds import Report, workers
+from tasks.data.spec import CorpusSpec
 from tasks.job import Job, StageError
 from tests.data.by_hand import digest, facts, new_job, run, start
 
@@ -178,6 +181,32 @@ def test_an_error_of_a_worker_is_the_round_s() -> None:
     with workers(2) as pool, pytest.raises(StorageError) as error:
         pool.run(refuse, ["no", "no"], [1, 1], lambda progress: None)
     assert (error.value.message, error.value.curable) == ("no", True)
+
+
+def write_array(item: str, report: Report) -> None:
+    np.ones(100_000).tofile(item)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_full_disk_is_named_whatever_wrote(number: int) -> None:
+    with workers(number) as pool, pytest.raises(OSError, match="No space left on device") as error:
+        pool.run(write_array, ["/dev/full", "/dev/full"], [1, 1], lambda progress: None)
+    assert error.value.errno == errno.ENOSPC
+
+
+def test_a_file_that_changes_while_it_is_read_is_named(source: Path, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "watching.py").write_text(
+        f"def keep(document):\n    open('{source}/00.jsonl', 'a').write(' ')\n    return True\n"
+    )
+    spec = CorpusSpec.model_validate(
+        {
+            "source": {"kind": "jsonl", "path": f"{source}/00.jsonl"},
+            "curate": [{"function": f"{tmp_path}/watching.py:keep"}],
+        }
+    )
+    with pytest.raises(StageError, match=r"00\.jsonl: changed while it was read"):
+        work(new_job(tmp_path / "job", "corpus", spec.as_found().model_dump(mode="json")))
+    assert not (home / "partitions").exists()
 
 
 def die(item: int, report: Report) -> None:

@@ -59,14 +59,13 @@ def test_every_kind_of_artifact_has_a_page(run: dict[str, Path], name: str, show
 def test_an_increment_tells_what_became_of_the_source(run: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(run["corpus"], tmp_path / "increment")
     Changes(
-        new=[Named(source="new.py", id="1" * 64)],
         edited=[Edited(source="shapes.py", before="a" * 64, after="b" * 64)],
         renamed=[Renamed(id="c" * 64, before="old name.py", after="new name.py")],
         deleted=[Named(source=f"{number}.py", id="d" * 64) for number in range(500)],
         gone=["a" * 64] * 501,
     ).write(tmp_path / "increment")
     text = Reading(stage_page(tmp_path / "increment")).text
-    shown = ["Since the previous corpora", "501", "503 changes, the first 400 shown", "aaaaaaaaaaaa → bbbbbbbbbbbb"]
+    shown = ["Since the previous corpora", "501", "502 changes, the first 400 shown", "aaaaaaaaaaaa → bbbbbbbbbbbb"]
     assert [word for word in (*shown, "new name.py", "was old name.py") if word not in text] == []
     assert "Since the previous corpora" not in Reading(stage_page(run["corpus"])).text
 

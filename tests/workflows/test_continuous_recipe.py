@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.pretrain.spec import PretrainSpec
-from workflows.continuous_recipe import ContinuousRecipe, GrowSpec, weights
+from workflows.continuous_recipe import ContinuousRecipe, GrowSpec
 from workflows.recipe_error import RecipeError
+from workflows.replay import blend
 
 RECIPE = Path(__file__).parents[2] / "workflows/recipes/continuous.yaml"
 
@@ -32,8 +33,10 @@ def test_the_steps_keep_within_their_bounds() -> None:
 
 @given(st.integers(0, 10**12), st.lists(st.integers(0, 10**12), max_size=20), st.floats(0, 0.99))
 def test_the_shares_make_one_whole_and_go_by_size(new: int, old: list[int], replay: float) -> None:
-    shares = weights(new, old, replay)
+    shares = [of_data.get("", 0.0) for of_data in blend({"": new}, [{"": size} for size in old], replay, {})]
     assert len(shares) == len(old) + 1
+    if not new and not sum(old):
+        return
     assert sum(shares) == pytest.approx(1)
     if new and sum(old):
         assert shares[-1] == pytest.approx(1 - replay)
@@ -41,9 +44,20 @@ def test_the_shares_make_one_whole_and_go_by_size(new: int, old: list[int], repl
     assert all(a <= b for (_, a), (_, b) in pairwise(pairs))
 
 
+def test_replayed_sources_share_by_weight_over_all_days_and_new_ones_by_size() -> None:
+    days = [{"books": 100, "web": 300}, {"books": 0, "web": 100}, {"books": 100, "web": 0}]
+    *old, new = blend({"books": 10, "web": 90}, days, 0.5, {"books": 3.0, "web": 1.0})
+    assert new == pytest.approx({"books": 0.05, "web": 0.45})
+    assert old == [
+        pytest.approx(each) for each in ({"books": 0.1875, "web": 0.09375}, {"web": 0.03125}, {"books": 0.1875})
+    ]
+
+
 def test_the_learning_rate_is_warmed_up_again_from_where_it_ended() -> None:
     first = PretrainSpec(steps=1000)
-    spec = GrowSpec(lr=1e-3, min_lr=2e-4, warmup=0.1).pretraining(first, 409_600, [409_600], warm_from=3e-4)
+    spec = GrowSpec(lr=1e-3, min_lr=2e-4, warmup=0.1).pretraining(
+        first, {"": 409_600}, [{"": 409_600}], {}, warm_from=3e-4
+    )
     assert (spec.steps, spec.optimizer.warmup_steps) == (200, 20)
     assert (spec.optimizer.warmup_from, spec.optimizer.lr, spec.optimizer.min_lr) == (3e-4, 1e-3, 2e-4)
     assert spec.problems() == []
@@ -52,7 +66,7 @@ def test_the_learning_rate_is_warmed_up_again_from_where_it_ended() -> None:
 @given(st.integers(1, 10**7), st.floats(0, 0.99), st.integers(1, 100))
 def test_every_run_on_new_text_is_a_right_spec(new: int, warmup: float, fewest: int) -> None:
     grow = GrowSpec(warmup=warmup, fewest_steps=fewest)
-    assert grow.pretraining(PretrainSpec(), new, [10**6], warm_from=3e-4).problems() == []
+    assert grow.pretraining(PretrainSpec(), {"": new}, [{"": 10**6}], {}, warm_from=3e-4).problems() == []
 
 
 @pytest.mark.parametrize(

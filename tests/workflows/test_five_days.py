@@ -27,6 +27,7 @@ import yaml
 
 from infra.lineage.api import Lineage
 from infra.lineage.artifacts import Artifact
+from tasks.data.documents import SPLITS, read_names
 from tasks.manifest import read_manifest
 from tasks.promote.ledger import Generation, generations
 from tasks.publish.aliases import CHAMPION, PREVIOUS, terms, version_at, versions
@@ -44,7 +45,15 @@ FIRST, SECOND, LAST = MODULES[:40], MODULES[40:60], MODULES[60:80]
 EDITED, DELETED = FIRST[:2]
 RECIPE: dict[str, Any] = {
     "name": NAME,
-    "corpus": {"source": {"kind": "files", "path": "incoming"}, "held_out": 0.3},
+    "corpus": {
+        "sources": {
+            "code": {"kind": "files", "path": "incoming", "weight": 0.9},
+            "notes": {"kind": "files", "path": "notes", "weight": 0.1},
+        },
+        "curate": [{"function": "filters.py:keep"}, {"near_duplicates": {}}],
+        "partitions": {"size_mb": 0.1},
+        "held_out": 0.3,
+    },
     "tokenizer": {"vocab_size": 512},
     "shards": {},
     "pretrain": {
@@ -85,13 +94,20 @@ class World:
         for name in names:
             (self.incoming / f"{name}.py").write_text((LIBRARY / f"{name}.py").read_text())
 
+    def note(self, *numbers: int) -> None:
+        for number in numbers:
+            (self.folder / "notes" / f"{number}.txt").write_text(f"Note {number}. " + f"It has line {number}.\n" * 40)
+
 
 def monday(world: World) -> None:
     world.arrive(*FIRST)
+    world.note(*range(20))
 
 
 def tuesday(world: World) -> None:
     world.arrive(*SECOND)
+    (world.incoming / "nearly_the_same.py").write_text((LIBRARY / f"{FIRST[3]}.py").read_text() + "\n# nearly the same\n")
+    (world.incoming / "unwanted.py").write_text("# unwanted\n" * 100)
     edited = world.incoming / f"{EDITED}.py"
     edited.write_text(f"{edited.read_text()}\n# edited\n")
     (world.incoming / f"{DELETED}.py").unlink()
@@ -121,6 +137,10 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("week")
     world = World(folder)
     world.incoming.mkdir()
+    (folder / "notes").mkdir()
+    (folder / "filters.py").write_text(
+        "def keep(document):\n    return '# unwanted' not in document.text or 'unwanted'\n"
+    )
     (folder / "recipe.yaml").write_text(yaml.safe_dump(RECIPE))
     set_here = pytest.MonkeyPatch()  # what a person's shell would have: the home, the recipe, the folder
     set_here.chdir(folder)
@@ -215,15 +235,24 @@ def test_the_empty_day_ends_in_seconds(week: World) -> None:
 
 
 def test_no_document_is_trained_on_twice(week: World) -> None:
-    made = [_changes(each) for each in generations(NAME)]
-    new = [each["id"] for changes in made for each in changes["new"]]
+    made = [Path(each.part("corpus").place) for each in generations(NAME)]
+    new = [document for corpus in made for split in SPLITS for document, _ in read_names(corpus, split)]
     assert len(new) == len(set(new))
+
+
+def test_what_a_day_dropped_is_counted(week: World) -> None:
+    facts = read_manifest(Path(by_number()[2].part("corpus").place)).facts
+    assert {step: count["dropped"] for step, count in facts["curation"].items()} == {
+        "function": 1,
+        "near_duplicates": 1,
+    }
+    assert facts["sources"]["notes"]["documents"] == 0
 
 
 def test_the_edited_and_the_deleted_file_are_told_of(week: World) -> None:
     changes = _changes(by_number()[2])
-    assert [each["source"] for each in changes["edited"]] == [f"{EDITED}.py"]
-    assert [each["source"] for each in changes["deleted"]] == [f"{DELETED}.py"]
+    assert [each["source"] for each in changes["edited"]] == [f"code/{EDITED}.py"]
+    assert [each["source"] for each in changes["deleted"]] == [f"code/{DELETED}.py"]
 
 
 def test_the_killed_run_continued_from_its_checkpoint(week: World) -> None:

@@ -7,19 +7,22 @@ import pytest
 from click.testing import CliRunner
 
 from tasks.data.spec import CorpusSpec
+from tasks.rows.spec import RowsSpec
 from workflows.plan import main
 from workflows.sample import tried
 
 LONG = " ".join(f"word{number}" for number in range(60))
 
 
-def lines_of(folder: Path, part: float, curate: list[object]) -> list[str]:
+def lines_of(
+    folder: Path, part: float, curate: list[object], evaluated: dict[str, RowsSpec] | None = None
+) -> list[str]:
     with (folder / "x.jsonl").open("w") as file:
         for number in range(100):
             text = f"{LONG} {number}" if number % 10 == 9 else " ".join(f"{number}-{at}" for at in range(50))
             file.write(json.dumps({"text": text}) + "\n")
     source = {"kind": "jsonl", "path": f"{folder}/x.jsonl"}
-    return list(tried(CorpusSpec.model_validate({"source": source, "curate": curate}), part))
+    return list(tried(CorpusSpec.model_validate({"source": source, "curate": curate}), part, evaluated or {}))
 
 
 def test_each_step_says_what_it_would_drop(tmp_path: Path) -> None:
@@ -32,6 +35,17 @@ def test_each_step_says_what_it_would_drop(tmp_path: Path) -> None:
     assert shown[3].split() == ["near_duplicates", "90", "documents", "10.0", "%", "dropped", "near", "duplicate", "9"]
     assert shown[4].startswith("    x.jsonl#20 (near duplicate of x.jsonl#10): word0 word1")
     assert shown[5].split()[:5] == ["quality", "81", "documents", "100.0", "%"]
+
+
+def test_documents_with_texts_of_the_evaluation_are_shown_and_what_was_not_looked_for(tmp_path: Path) -> None:
+    asked = " ".join(f"12-{at}" for at in range(20))
+    (tmp_path / "exam.jsonl").write_text(json.dumps({"prompt": asked, "completion": "x"}) + "\n")
+    sets = {"exam": {"path": f"{tmp_path}/exam.jsonl", "held_out": 1.0}, "far": {"huggingface": {"name": "some/set"}}}
+    evaluated = {name: RowsSpec.model_validate(spec) for name, spec in sets.items()}
+    shown = lines_of(tmp_path, 1.0, [{"decontaminate": {"against": ["evaluate"]}}], evaluated)
+    assert shown[0] == "decontaminate is tried without data.far, which the run downloads"
+    assert shown[2].split() == ["decontaminate", "100", "documents", "1.0", "%", "dropped", "exam.jsonl", "1"]
+    assert shown[3].startswith("    x.jsonl#13 (has a text of exam.jsonl, held-out row 1): 12-0 12-1")
 
 
 def test_only_a_part_is_read(tmp_path: Path) -> None:

@@ -1,0 +1,111 @@
+"""Which documents of the scanned partitions earlier corpora have: a round of an increment, before duplicates are found.
+
+Its folder has `00000.npy` … for each partition, bool [2, rows]: known ones, and new ones that were edited from a text
+of the other split; `changes.json`; and `found.json`.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel
+
+from infra.text import number
+from tasks.data.changes import Known
+from tasks.data.rounds import Report, put
+from tasks.data.scan import names_in
+from tasks.job import StageError
+from tasks.manifest import remove
+
+FOUND = "found.json"
+SCANS = "partitions.json"  # in a corpus' record: the scans that it was made of
+
+
+class Found(BaseModel):
+    """Numbers of changes since the known corpora."""
+
+    edited: int = 0
+    renamed: int = 0
+    deleted: int = 0
+
+    @classmethod
+    def read(cls, folder: Path) -> "Found":
+        return cls.model_validate_json((folder / FOUND).read_bytes())
+
+
+@dataclass(frozen=True)
+class KnownItem:
+    """The comparison of all partitions with the earlier corpora, oldest first."""
+
+    folder: Path
+    corpora: Sequence[Path]
+    scans: Sequence[Path]
+    sources: Sequence[str]  # names; none if the corpus has a single source
+
+    def of(self, partition: int) -> Path:
+        return self.folder / f"{partition:05}.npy"
+
+
+def find_known(item: KnownItem, report: Report) -> None:
+    """Compare unless that was done. Raises StageError if a source has lost all its documents."""
+    if item.folder.exists():
+        return
+    partial = item.folder.with_name(f"{item.folder.name}.{os.getpid()}.partial")
+    remove(partial)
+    partial.mkdir(parents=True)
+    known = Known(partial / "tables.sqlite")
+    for done, corpus in enumerate(item.corpora, start=1):
+        known.add(corpus)
+        report(0.5 * done / len(item.corpora), 0)
+    changes = known.compare(_rows(item.scans))
+    _refuse_lost(known, item.sources)
+    edits = _write_masks(known, item.scans, partial)
+    known.close()
+    (partial / "tables.sqlite").unlink()
+    changes.write(partial)
+    found = Found(edited=edits, renamed=len(changes.renamed), deleted=len(changes.deleted))
+    (partial / FOUND).write_text(found.model_dump_json())
+    put(partial, item.folder)
+
+
+def _rows(scans: Sequence[Path]) -> Iterator[tuple[int, str, str]]:
+    for partition, scan in enumerate(scans):
+        for row, (document_id, name) in enumerate(names_in(scan)):
+            yield partition << 32 | row, name, document_id
+
+
+def _write_masks(known: Known, scans: Sequence[Path], folder: Path) -> int:
+    """Write what is known of each partition. Returns the number of new documents that are edits."""
+    edits = set[str]()
+    new = groupby(known.new(), lambda entry: entry[0] >> 32)
+    upcoming = next(new, None)
+    for partition, scan in enumerate(scans):
+        held_out = np.load(scan / "held_out.npy")
+        masks = np.stack([np.ones(len(held_out), bool), np.zeros(len(held_out), bool)])
+        if upcoming and upcoming[0] == partition:
+            for place, document_id, split in upcoming[1]:
+                row = place & 0xFFFFFFFF
+                if split is not None:
+                    edits.add(document_id)
+                if row < len(held_out):  # no copy, which is not in the partition
+                    masks[0, row] = False
+                    masks[1, row] = split is not None and (split == "held_out") != held_out[row]
+            upcoming = next(new, None)
+        np.save(folder / f"{partition:05}.npy", masks)
+    return len(edits)
+
+
+def _refuse_lost(known: Known, sources: Sequence[str]) -> None:
+    """A source without documents is an error, not a day on which all was deleted."""
+    for name in sources or [""]:
+        prefix = f"{name}/" if name else ""
+        if not known.found(prefix) and (before := known.known(prefix)):
+            of = f"sources.{name}" if name else "the source"
+            way_out = "; if all were deleted, take it out of sources" if name else ""
+            raise StageError(
+                f"{of} has no documents now, and {number(before)} of its documents are known: is its folder "
+                f"mounted?{way_out}"
+            )

@@ -1,0 +1,152 @@
+"""Three days of two sources with a curation: what each day's increment has, reads and counts."""
+
+import json
+import random
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.data import gather as gather_engine
+from tasks.data import prune as prune_engine
+from tasks.data import shards as shards_engine
+from tasks.data import tokenizer as tokenizer_engine
+from tasks.data.changes import Changes
+from tasks.data.corpus import SCANS
+from tasks.data.documents import SPLITS, read_documents
+from tasks.data.increment import work
+from tasks.data.spec import CorpusSpec
+from tasks.job import Job, StageError
+from tests.data.by_hand import digest, facts, new_job, run, start
+
+EXAM = "which river was it that the old man had crossed before he came to the town on the hill"
+
+
+def words(seed: str, number: int = 60) -> str:
+    draw = random.Random(seed)
+    return " ".join(f"word{draw.randrange(5000)}" for _ in range(number))
+
+
+@dataclass
+class Days:
+    """Two sources that change, and their increments."""
+
+    root: Path
+    made: list[Path] = field(default_factory=list)
+
+    def write(self, file: str, *texts: str) -> None:
+        """A `.jsonl` file with these texts."""
+        path = self.root / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+    def job(self, name: str) -> Job:
+        spec: dict[str, Any] = {
+            "sources": {name: {"kind": "jsonl", "path": f"{self.root}/{name}"} for name in ("books", "web")},
+            "curate": [
+                {"function": f"{self.root}/filters.py:keep"},
+                {"near_duplicates": {}},
+                {"decontaminate": {"against": [f"{self.root}/exam.txt"]}, "at_most_dropped": 0.3},
+            ],
+            "partitions": {"size_mb": 0.002, "concurrency": 2},
+            "held_out": 0.3,
+        }
+        found = CorpusSpec.model_validate(spec).as_found().model_dump(mode="json")
+        return new_job(self.root / name, "increment", found, known=self.made)
+
+    def look(self) -> Path:
+        job = self.job(f"day-{len(self.made)}")
+        work(job)
+        self.made.append(job.output)
+        return job.output
+
+
+def texts(corpus: Path) -> set[str]:
+    return {item.text for split in SPLITS for item in read_documents(corpus, split)}
+
+
+@pytest.fixture
+def days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Days:
+    """After the first day: twelve files of four texts in each source."""
+    monkeypatch.setenv("BATON_HOME", str(tmp_path / "home"))
+    found = Days(tmp_path)
+    (tmp_path / "filters.py").write_text("def keep(document):\n    return 'unwanted' not in document.text or 'no'\n")
+    (tmp_path / "exam.txt").write_text(EXAM)
+    for source in ("books", "web"):
+        for number in range(12):
+            found.write(f"{source}/{number:02}.jsonl", *(words(f"{source} {number} {row}") for row in range(4)))
+    found.look()
+    return found
+
+
+def second_day(days: Days) -> None:
+    """What arrives in `web`, in a file that comes before all others."""
+    similar = words("books 3 1").replace("word1", "other1", 2)
+    days.write(
+        "web/0.jsonl", words("new"), words("books 5 0"), similar, f"unwanted {words('x')}", f"{words('y')} {EXAM}"
+    )
+
+
+def test_a_day_has_what_no_day_before_had_and_counts_what_it_dropped(days: Days) -> None:
+    assert facts(days.made[0])["documents"] + facts(days.made[0])["held_out_documents"] == 96
+    second_day(days)
+    corpus = days.look()
+    assert texts(corpus) == {words("new")}
+    dropped = {step: count["dropped"] for step, count in facts(corpus)["curation"].items()}
+    assert dropped == {"function": 1, "near_duplicates": 1, "decontaminate": 1}
+    assert facts(corpus)["sources"]["books"] == dict.fromkeys(facts(corpus)["sources"]["books"], 0)
+    again = days.look()
+    assert texts(again) == set()
+    assert {step: count["dropped"] for step, count in facts(again)["curation"].items()} == {}
+
+
+def test_a_day_reads_only_the_partitions_that_changed(days: Days) -> None:
+    kept = set((days.root / "home/partitions").iterdir())
+    days.write("books/04.jsonl", words("another"))
+    corpus = days.look()
+    assert texts(corpus) == {words("another")}
+    assert len(set((days.root / "home/partitions").iterdir()) - kept) == 1
+    assert len(Changes.read(corpus).gone) == 4
+
+
+def test_a_killed_day_is_the_same(days: Days) -> None:
+    second_day(days)
+    expected = digest(days.look())
+    days.made.pop()
+    shutil.rmtree(days.root / "home/partitions")
+    job = days.job("killed")
+    process = start(job)
+    while not list((job.directory / SCANS).glob("*.scan")) and process.poll() is None:
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert digest(run(job)) == expected
+
+
+def test_a_source_whose_documents_are_gone_is_named(days: Days) -> None:
+    for path in (days.root / "books").iterdir():
+        path.write_text("")
+    with pytest.raises(StageError, match=r"sources\.books has no documents now, and 48 of .* take it out of sources"):
+        days.look()
+
+
+def test_the_shards_of_what_is_left_keep_their_sources(days: Days) -> None:
+    tokenizer, data = (days.root / name for name in ("tokenizer", "data"))
+    for engine, folder, spec, inputs in (
+        (tokenizer_engine, tokenizer, {"vocab_size": 300}, {"corpus": days.made[0]}),
+        (shards_engine, data, {}, {"corpus": days.made[0], "tokenizer": tokenizer / "output"}),
+    ):
+        engine.work(new_job(folder, folder.name if folder == tokenizer else "shards", spec, **inputs))
+    (days.root / "web/03.jsonl").unlink()
+    newest = days.look()
+    job = new_job(days.root / "prune", "prune", {}, data=data / "output", corpus=days.made[0], newest=newest)
+    prune_engine.work(job)
+    before, after = facts(data / "output")["sources"], facts(job.output)["sources"]
+    assert after["books"] == before["books"]
+    assert 0 < after["web"] < before["web"]
+    job = new_job(days.root / "gather", "gather", {}, corpora=days.made, newest=newest)
+    gather_engine.work(job)
+    assert len(texts(job.output)) == 92

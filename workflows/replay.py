@@ -1,0 +1,33 @@
+"""How the new text and the replayed text of earlier runs share a run of continuous training.
+
+New text is read `grow.epochs` times, each of its sources by its size. Replayed text gets `grow.replay` of the tokens:
+its named sources by their weights over all earlier runs, each spread over these by size, so that a run that brought
+little of a source does not repeat it more often than others did.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from tasks.data.spec import CorpusSpec
+
+Tokens = Mapping[str, int]  # of one data set by source; "" if its corpus has a single one
+Shares = dict[str, float]
+
+
+def source_weights(corpus: CorpusSpec) -> dict[str, float]:
+    """The weights of the named sources; none: by size."""
+    return {name: source.weight for name, source in corpus.sources.items() if source.weight is not None}
+
+
+def blend(new: Tokens, old: Sequence[Tokens], replay: float, weights: Mapping[str, float]) -> list[Shares]:
+    """The share of each source of each data set in all tokens, the old ones' before the new one's. If there is nothing
+    to replay, or nothing new, the other gets everything. A source without a weight makes all of them go by size."""
+    sizes = {name: sum(tokens.get(name, 0) for tokens in old) for name in {name for tokens in old for name in tokens}}
+    sizes = {name: size for name, size in sorted(sizes.items()) if size}
+    share = 0.0 if not sizes else 1.0 if not sum(new.values()) else replay
+    weighted: Mapping[str, float] = weights if weights.keys() >= sizes.keys() else sizes
+    total = sum(weighted[name] for name in sizes)
+    of_source = {name: share * (weighted[name] / total) for name in sizes}
+    return [
+        *({name: of_source[name] * size / sizes[name] for name, size in tokens.items() if size} for tokens in old),
+        {name: (1 - share) * size / sum(new.values()) for name, size in new.items() if size},
+    ]
