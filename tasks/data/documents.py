@@ -101,10 +101,15 @@ def split_files(corpus_dir: Path, split: Split) -> list[Path]:
     return sorted(corpus_dir.glob(f"{split}-*.parquet"))
 
 
+def named_files(corpus_dir: Path, split: Split, source: str | None) -> list[Path]:
+    """A split's files of one named source, or those without one, in order."""
+    named = re.compile(rf"{stem(split, source)}-\d{{5}}\.parquet")
+    return [path for path in split_files(corpus_dir, split) if named.fullmatch(path.name)]
+
+
 def row_groups(corpus_dir: Path, split: Split, source: str | None = None) -> list[RowGroup]:
     """A split's row groups, in order, or those of one named source. Only reads the files' footers."""
-    named = re.compile(rf"{stem(split, source)}-\d{{5}}\.parquet")
-    paths = [path for path in split_files(corpus_dir, split) if source is None or named.fullmatch(path.name)]
+    paths = named_files(corpus_dir, split, source) if source else split_files(corpus_dir, split)
     return [RowGroup(path, index) for path in paths for index in range(pq.read_metadata(path).num_row_groups)]
 
 

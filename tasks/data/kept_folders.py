@@ -1,0 +1,121 @@
+"""Results of partitions that earlier corpora had, so that only changed partitions are worked on again.
+
+    HOME/partitions/<key>.scan/      the scan of one partition (scan.py)
+    HOME/partitions/<key>.tokens/    the tokens of a part of a corpus' file (encode.py)
+
+Their files are shared with the corpus and the shards where possible (hard links). The key is a digest of all that
+determines the content, versions included. Only what is one of several is kept; what was not used for 30 days is
+removed. The folder may be deleted at any time.
+"""
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from infra.durable import make_folder
+from infra.paths import baton_home
+from tasks.data.rounds import put
+from tasks.manifest import MANIFEST, ArtifactError, remove, verify, write_manifest
+
+KEPT_S = 30 * 24 * 3600.0  # after its last use
+
+
+class Kept(Protocol):
+    """Where complete folders are kept beyond their job."""
+
+    def take(self, target: Path) -> bool:
+        """Put the kept folder of this name at `target`; False if there is none that is intact."""
+
+    def keep(self, folder: Path) -> None:
+        """Keep a folder beyond its job."""
+
+
+def make_once(folder: Path, kind: str, kept: Kept | None, fill: Callable[[Path], dict[str, Any]]) -> bool:
+    """Make a folder with a manifest, completely or not at all, unless it is there or was kept: `fill` writes its files
+    and returns the manifest's facts. False if nothing was made. Raises what `fill` does, StorageError."""
+    if is_intact(folder) or (kept and kept.take(folder)):
+        return False
+    remove(folder)
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    remove(partial)
+    partial.mkdir(parents=True)
+    write_manifest(partial, kind, fill(partial))
+    put(partial, folder)
+    if kept:
+        kept.keep(folder)
+    return True
+
+
+@dataclass(frozen=True)
+class KeptFolders:
+    """The folder on this machine's disk."""
+
+    folder: Path
+
+    def take(self, target: Path) -> bool:
+        source = self.folder / target.name
+        if not source.exists() or not _copied(source, target):
+            return False
+        if is_intact(target):
+            with suppress(FileNotFoundError):  # just removed by another process
+                os.utime(source / MANIFEST)
+            return True
+        remove(target)
+        remove(source)
+        return False
+
+    def keep(self, folder: Path) -> None:
+        make_folder(self.folder)
+        if not (self.folder / folder.name).exists():
+            _copied(folder, self.folder / folder.name)
+
+    def forget_old(self) -> None:
+        """Remove what was not used for long, and what a killed process left."""
+        for path in self.folder.glob("*"):
+            manifest = path / MANIFEST
+            try:
+                used = (manifest if manifest.exists() else path).stat().st_mtime
+            except FileNotFoundError:
+                continue  # another process was first
+            if time.time() - used > KEPT_S:
+                remove(path)
+
+
+def kept_here() -> KeptFolders:
+    return KeptFolders(baton_home() / "partitions")
+
+
+def is_intact(folder: Path) -> bool:
+    """Whether all its files are there, unchanged."""
+    try:
+        verify(folder)
+    except (ArtifactError, FileNotFoundError):
+        return False
+    return True
+
+
+def _copied(source: Path, target: Path) -> bool:
+    """Copy a folder, by links if possible; False if another process removed it meanwhile or was first."""
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    remove(partial)
+    try:
+        shutil.copytree(source, partial, copy_function=_linked)
+    except (FileNotFoundError, shutil.Error):
+        remove(partial)
+        return False
+    return put(partial, target) or target.exists()
+
+
+def _linked(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK):
+            raise
+        shutil.copy2(source, target)
