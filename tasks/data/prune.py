@@ -30,31 +30,42 @@ def work(job: Job) -> None:
     dtype = token_dtype(facts["vocab_size"])
     job.empty_output()
     keep = {split: np.array([key not in gone for key, _ in read_names(corpus, split)], bool) for split in SPLITS}
+    names = {
+        split: [name for name in facts.get("prefixes", {}) if name.startswith(split)] or [split] for split in SPLITS
+    }
+    of_prefix: dict[str, int] = {}
     for split in SPLITS:
-        _copy(data, job, split, keep[split], dtype)
-    tokens = {split: (job.output / f"{split}.bin").stat().st_size // dtype.itemsize for split in SPLITS}
+        _copy(data, job, names[split], keep[split], dtype)
+        for name in names[split]:
+            of_prefix[name] = (job.output / f"{name}.bin").stat().st_size // dtype.itemsize
+    tokens = {split: sum(of_prefix[name] for name in names[split]) for split in SPLITS}
     held_out_bytes = int(text_sizes(corpus, "held_out")[keep["held_out"]].sum())
-    job.finish(
-        **facts | {"tokens": tokens["train"], "held_out_tokens": tokens["held_out"], "held_out_bytes": held_out_bytes}
-    )
+    several = {"prefixes": {name: of_prefix[name] for name in names["train"]}} if len(names["train"]) > 1 else {}
+    counted = {"tokens": tokens["train"], "held_out_tokens": tokens["held_out"], "held_out_bytes": held_out_bytes}
+    job.finish(**facts | counted | several)
     shutil.rmtree(job.work)
 
 
-def _copy(data: Path, job: Job, split: Split, keep: Mask, dtype: TokenDtype) -> None:
-    """Copy one split's ids of the documents to keep, and write their index. Raises StageError."""
-    lengths = read_lengths(data / f"{split}.idx")
-    if len(lengths) != len(keep):
+def _copy(data: Path, job: Job, names: list[str], keep: Mask, dtype: TokenDtype) -> None:
+    """Copy the ids of the documents to keep of one split, which is in some prefixes, and write their indexes. Raises
+    StageError."""
+    lengths = {name: read_lengths(data / f"{name}.idx") for name in names}
+    if (found := sum(map(len, lengths.values()))) != len(keep):
         raise StageError(
-            f"the shards have {len(lengths)} {split} documents, but the corpus has {len(keep)}; give the corpus that "
-            "they were tokenized from"
+            f"the shards have {found} documents in {', '.join(names)}, but the corpus has {len(keep)}; give the corpus "
+            "that they were tokenized from"
         )
-    ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))) * dtype.itemsize
-    with (job.output / f"{split}.bin").open("wb") as ids:
-        for first, last in _runs(keep):
-            np.memmap(data / f"{split}.bin", np.uint8, "r")[ends[first] : ends[last]].tofile(ids)
-    kept_lengths = job.work / f"{split}.lengths"
-    kept_lengths.write_bytes(lengths[keep].tobytes())
-    write_index(job.output / f"{split}.idx", kept_lengths, dtype)
+    start = 0
+    for name, of_prefix in lengths.items():
+        kept = keep[start : start + len(of_prefix)]
+        start += len(of_prefix)
+        ends = np.concatenate(([0], np.cumsum(of_prefix, dtype=np.int64))) * dtype.itemsize
+        with (job.output / f"{name}.bin").open("wb") as ids:
+            for first, last in _runs(kept):
+                np.memmap(data / f"{name}.bin", np.uint8, "r")[ends[first] : ends[last]].tofile(ids)
+        kept_lengths = job.work / f"{name}.lengths"
+        kept_lengths.write_bytes(of_prefix[kept].tobytes())
+        write_index(job.output / f"{name}.idx", kept_lengths, dtype)
 
 
 def _runs(keep: Mask) -> list[tuple[int, int]]:

@@ -77,8 +77,8 @@ def _join(job: Job, plan: Sequence[Prefix], items: Sequence[EncodeItem], rounds:
     rounds.run("join", join, joins, [item.folder for item in joins], [max(1, amount.tokens) for amount in amounts])
     job.empty_output()
     rounds.record()
-    for item in joins:
-        for path in item.folder.iterdir():
+    for joined in joins:
+        for path in joined.folder.iterdir():
             os.link(path, job.output / path.name)
     job.finish(**_facts(job, plan, {prefix.name: amount for prefix, amount in zip(plan, amounts, strict=True)}))
 
