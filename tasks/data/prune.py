@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.data.changes import Changes
-from tasks.data.documents import SPLITS, Split, read_names, text_sizes
+from tasks.data.documents import SPLITS, read_names, text_sizes
 from tasks.data.indexed_dataset import TokenDtype, read_lengths, token_dtype, write_index
 from tasks.data.spec import ShardsSpec
 from tasks.job import Job, StageError, main
