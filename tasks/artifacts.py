@@ -90,8 +90,9 @@ class Corpus(Artifact):
     deleted: int = 0
 
 
-class ReadPartitions(Artifact):
-    """`partitions.json`: the keys of the partitions that one pod has read for a corpus; they are in storage."""
+class StoredPartitions(Artifact):
+    """`partitions.json`: the keys of the partitions that one pod has read or tokenized for others; they are in
+    storage."""
 
     kind = "partitions"
     partitions: int
@@ -108,7 +109,8 @@ class Tokenizer(Artifact):
 
 
 class TokenizedCorpus(Artifact):
-    """Megatron `.bin/.idx`: `train`, or `train-<source>` for each named source, and `held_out`."""
+    """Megatron `.bin/.idx`: `train`, or `train-<source>` for each named source, and `held_out`; of large ones
+    several."""
 
     kind = "tokenized_corpus"
     tokens: int
@@ -118,6 +120,7 @@ class TokenizedCorpus(Artifact):
     eos_id: int  # the token that ends each document
     tokenizer_digest: str
     sources: dict[str, int] = {}  # training tokens of each named source
+    prefixes: dict[str, int] = {}  # of each `.bin/.idx`, where there are several of one source: train-web-00000
 
 
 class Rows(Artifact):

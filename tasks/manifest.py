@@ -57,6 +57,11 @@ def text_digest(text: str) -> str:
     return blake3(text.encode()).hexdigest()
 
 
+def short_digest(said: Any) -> str:
+    """A key, hex, of what JSON can say."""
+    return blake3(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
+
+
 def content_digest(directory: Path) -> str:
     """The digest that the directory would get from `write_manifest`."""
     return _digest_of({name: FileEntry(path.stat().st_size, file_digest(path)) for name, path in _content(directory)})

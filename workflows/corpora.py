@@ -1,16 +1,22 @@
-"""The corpora of a DAG, and the rows that they must not contain.
+"""The corpora of a DAG, the rows that they must not contain, and their tokens.
 
-On a Flyte cluster with `partitions.machines`, pods read a corpus' partitions first, side by side. They are nodes of the
-DAG and not an array node (flytekit's `map_task`), which would run past the checks of a stage.
+On a Flyte cluster with `machines`, pods read a corpus' partitions, or tokenize them, first and side by side. They are
+nodes of the DAG and not an array node (flytekit's `map_task`), which would run past the checks of a stage.
 """
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 from infra.pod import this_pod
-from tasks.artifacts import Corpus, ReadPartitions, Rows
+from tasks.artifacts import Artifact, Corpus, StoredPartitions, Rows, TokenizedCorpus, Tokenizer
 from tasks.data.curate_spec import against_evaluation
-from tasks.data.spec import CorpusSpec, ShareSpec
-from tasks.data.task import find_new, prepare_clean_corpus, prepare_corpus, read_partitions
+from tasks.data.spec import CorpusSpec, ReadShareSpec, ShardsSpec, ShareSpec
+from tasks.data.task import encode_partitions, find_new, prepare_clean_corpus, prepare_corpus, read_partitions, tokenize
+from tasks.spec import StageSpec
 from workflows.recipe import Recipe
 from workflows.tuning import prepared
+
+A = TypeVar("A", bound=Artifact)
 
 
 def evaluated_names(recipe: Recipe) -> list[str]:
@@ -25,12 +31,21 @@ def evaluated_first(recipe: Recipe) -> dict[str, Rows]:
     return prepared(recipe, None, evaluated_names(recipe))
 
 
-def shares(spec: CorpusSpec) -> list[ShareSpec]:
-    """What each pod reads; none outside of a cluster, or where SkyPilot places the corpus."""
-    machines = spec.partitions.machines
-    if machines == 1 or spec.placement or this_pod() is None:
-        return []
-    return [ShareSpec(corpus=spec, number=number, machines=machines, pod=spec.pod) for number in range(machines)]
+def pods(spec: StageSpec, machines: int) -> int:
+    """How many share a stage's work; 0 outside of a cluster, or where SkyPilot places the stage."""
+    return 0 if machines == 1 or spec.placement or this_pod() is None else machines
+
+
+def shares(spec: CorpusSpec) -> list[ReadShareSpec]:
+    """What each pod reads of a corpus."""
+    number = pods(spec, spec.partitions.machines)
+    return [ReadShareSpec(corpus=spec, number=share, machines=number, pod=spec.pod) for share in range(number)]
+
+
+def token_shares(spec: ShardsSpec) -> list[ShareSpec]:
+    """What each pod tokenizes of a corpus."""
+    number = pods(spec, spec.machines)
+    return [ShareSpec(number=share, machines=number, pod=spec.pod) for share in range(number)]
 
 
 def corpus_of(spec: CorpusSpec, evaluated: dict[str, Rows]) -> Corpus:
@@ -56,11 +71,19 @@ def _against(spec: CorpusSpec, evaluated: dict[str, Rows]) -> list[Rows]:
     return list(evaluated.values()) if against_evaluation(spec.curate) else []
 
 
-def _read(spec: CorpusSpec, against: list[Rows]) -> list[ReadPartitions]:
+def _read(spec: CorpusSpec, against: list[Rows]) -> list[StoredPartitions]:
     return [read_partitions(spec=share, against=against) for share in shares(spec)]
 
 
-def _after(read: list[ReadPartitions], corpus: Corpus) -> Corpus:
-    for share in read:
-        share >> corpus  # type: ignore[operator]  # promises, while a DAG is compiled
-    return corpus
+def _after(shares: Sequence[Artifact], made: A) -> A:
+    """What is made when the shares are done."""
+    for share in shares:
+        share >> made  # type: ignore[operator]  # promises, while a DAG is compiled
+    return made
+
+
+def shards_of(spec: ShardsSpec, corpus: Corpus, tokenizer: Tokenizer) -> TokenizedCorpus:
+    """A corpus' tokens, after the pods that tokenize its files, if any."""
+    encoded = [encode_partitions(spec=share, corpus=corpus, tokenizer=tokenizer) for share in token_shares(spec)]
+    shards: TokenizedCorpus = tokenize(spec=spec, corpus=corpus, tokenizer=tokenizer)
+    return _after(encoded, shards)

@@ -12,7 +12,7 @@ from infra.progress import say
 from infra.tracking.redact import HIDDEN, redact_text
 from tasks.convert.spec import unexportable
 from tasks.data.curate_spec import EVALUATE, against_evaluation
-from tasks.data.spec import CorpusSpec
+from tasks.data.spec import CorpusSpec, ShardsSpec
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.evaluate.task_files import is_file_name
 from tasks.evaluate.task_names import unknown
@@ -382,6 +382,8 @@ def _placements(context: RunContext) -> list[Problem]:
         field = "layout.nodes" if layout else ""
         if isinstance(spec, CorpusSpec):
             nodes, field = spec.partitions.machines, "partitions.machines"
+        elif isinstance(spec, ShardsSpec):
+            nodes, field = spec.machines, "machines"
         if placement.nodes != nodes:
             what = f"as {field} is" if field else "this stage runs on one"
             found.append(Problem(f"{name}.placement.nodes", placement.nodes, f"{nodes}: {what}"))

@@ -15,14 +15,14 @@ from tasks.artifacts import Artifact, EvalReport, HFModel, Report, TokenizedCorp
 from tasks.choose.spec import ChooseSpec
 from tasks.choose.task import choose
 from tasks.convert.task import audit, convert, import_hf, load_hf
-from tasks.data.task import tokenize, train_tokenizer
+from tasks.data.task import train_tokenizer
 from tasks.evaluate.task import evaluate
 from tasks.pretrain.task import pretrain
 from tasks.publish.task import publish
 from tasks.report.spec import ReportSpec
 from tasks.report.task import report
 from tasks.serve.task import serve
-from workflows.corpora import corpus_of, evaluated_first
+from workflows.corpora import corpus_of, evaluated_first, shards_of
 from workflows.dynamic_part import dag_part
 from workflows.recipe import Recipe
 from workflows.stage_titles import stage_titles
@@ -47,8 +47,8 @@ def dag(recipe: Recipe) -> Report:
     if recipe.tokenizer:
         sources["tokenizer"] = tokenizer = train_tokenizer(spec=recipe.tokenizer.as_found(), corpus=corpus)
     if recipe.shards:
-        sources["shards"] = shards = tokenize(spec=recipe.shards, corpus=corpus, tokenizer=tokenizer)
-        more_shards = [tokenize(spec=recipe.shards, corpus=other, tokenizer=tokenizer) for other in more_corpora]
+        sources["shards"] = shards = shards_of(recipe.shards, corpus, tokenizer)
+        more_shards = [shards_of(recipe.shards, other, tokenizer) for other in more_corpora]
         results |= {f"shards_{number}": other for number, other in enumerate(more_shards, 2)}
     if recipe.pretrain:
         start = [import_hf(spec=recipe.init_from.as_found())] if recipe.init_from else []

@@ -10,7 +10,7 @@ from typing import Any
 from tasks.choose.task import choose
 from tasks.convert.task import audit, convert, import_hf, load_hf
 from tasks.data.spec import CorpusSpec
-from tasks.data.task import prepare_corpus, read_partitions, tokenize, train_tokenizer
+from tasks.data.task import encode_partitions, prepare_corpus, read_partitions, tokenize, train_tokenizer
 from tasks.evaluate.task import evaluate
 from tasks.pretrain.task import pretrain
 from tasks.publish.task import publish
@@ -18,7 +18,7 @@ from tasks.report.task import report
 from tasks.rows.task import decontaminate, prepare_rows
 from tasks.seeds import title_of
 from tasks.serve.task import serve
-from workflows.corpora import evaluated_names, shares
+from workflows.corpora import evaluated_names, shares, token_shares
 from workflows.post_training import BASE, repeated, steps
 from workflows.recipe import Recipe
 
@@ -40,7 +40,9 @@ def _titles(recipe: Recipe) -> Iterator[str]:
     if recipe.tokenizer:
         yield _title(train_tokenizer)
     if recipe.shards:
-        yield from (_title(tokenize) for _ in (recipe.corpus, *recipe.more_corpora))
+        for _ in (recipe.corpus, *recipe.more_corpora):
+            yield from (_title(encode_partitions) for _ in token_shares(recipe.shards))
+            yield _title(tokenize)
     if recipe.pretrain:
         if recipe.init_from:
             yield _title(import_hf)

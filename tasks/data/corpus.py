@@ -27,52 +27,42 @@ source; `curation` how many documents each step saw, dropped and changed; `broke
 as broken, which `record/broken.json` lists.
 """
 
-import json
-import resource
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
-
-from blake3 import blake3
 
 from infra.durable import make_folder
-from infra.paths import baton_home
-from infra.torchrun_env import Node, placed_nodes, this_node
+from infra.torchrun_env import placed_nodes, this_node
 from infra.versions import package_versions
 from tasks.data.assemble import assemble
 from tasks.data.curate_spec import around_near_duplicates, step_names
 from tasks.data.curation_tally import Tally
 from tasks.data.decontaminate import with_indexes
 from tasks.data.exact_duplicates import DropsItem, Places, exact_drops, find_drops, hash_ranges
-from tasks.data.kept_scans import KeptScans
+from tasks.data.kept_folders import kept_here
 from tasks.data.known import KnownItem, find_known
+from tasks.data.machines import Rounds, Span
 from tasks.data.near_duplicates import near_drops, near_items
 from tasks.data.partitions import Partition, partitions
-from tasks.data.rounds import Progress, Work, Workers, cores, dealt, wait_for, workers
+from tasks.data.rounds import cores, wait_for, workers
 from tasks.data.scan import ScanItem, Scanned, scan
 from tasks.data.spec import CorpusSpec
-from tasks.data.stored_scans import StoredScans
+from tasks.data.stored_folders import stored
 from tasks.data.write import WriteItem, write
 from tasks.job import Job, StageError, main
-from tasks.manifest import remove
+from tasks.manifest import remove, short_digest
 
 SCAN_VERSION = 2  # raise it when the scan of the same partition would have another result
 LIBRARIES = ("datatrove", "fastwarc", "lingua-language-detector", "pyarrow", "rensa", "resiliparse")  # that shape it
 SCANS = "scans"  # in the job's folder; not in work/, whose complete folders tasks/offsite.py would send too
 ROUNDS = {
-    "scan": (0, 78),
-    "known": (78, 80),
-    "duplicates": (80, 83),
-    "near": (83, 90),
-    "write": (90, 100),
-}  # from and to which percentage, about
-LAST = "write"
-
-T = TypeVar("T")
+    "scan": Span(0, 78, "partitions"),
+    "known": Span(78, 80, "comparisons"),
+    "duplicates": Span(80, 83, "ranges"),
+    "near": Span(83, 90, "ranges"),
+    "write": Span(90, 100, "partitions", last=True),
+}
 
 
 def work(job: Job) -> None:
@@ -92,7 +82,7 @@ def make_corpus(job: Job, earlier: Sequence[Path] | None) -> None:
     sources = spec.by_name().items()
     plan = [part for name, source in sources for part in partitions(name, source, spec.partitions.target())]
     with workers(spec.partitions.concurrency or cores()) as pool:
-        make(job, spec, plan, Rounds(job, pool, machine), earlier)
+        make(job, spec, plan, Rounds(job, ROUNDS, pool, machine), earlier)
     if machine.rank:
         wait_for([job.directory / "result.json"], lambda _: None)
         return
@@ -100,7 +90,7 @@ def make_corpus(job: Job, earlier: Sequence[Path] | None) -> None:
     remove(job.directory / SCANS)
 
 
-def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: "Rounds", earlier: Sequence[Path] | None) -> None:
+def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: Rounds, earlier: Sequence[Path] | None) -> None:
     """Make the corpus of the partitions and, on the first machine, seal it."""
     before, near, after = around_near_duplicates(spec.curate)
     scans = scan_all(rounds, spec, plan)
@@ -110,7 +100,9 @@ def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: "Rounds", ea
         documents += scanned.rows
     tally.check(before)
     # what this folder has depends on all partitions
-    folder = job.work / f"{_digest([[path.name for path in scans], [step.identity() for step in spec.curate]])}.rounds"
+    folder = (
+        job.work / f"{short_digest([[path.name for path in scans], [step.identity() for step in spec.curate]])}.rounds"
+    )
     folder.mkdir(exist_ok=True)
     known = None
     if earlier is not None:
@@ -142,10 +134,11 @@ def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: "Rounds", ea
     rounds.run("write", write, writes, folders, [max(1, part.size) for part in plan])
     if not rounds.machine.rank:
         job.empty_output()
+        rounds.record()
         assemble(job, spec, plan, scans, folders, known)
 
 
-def find(rounds: "Rounds", name: str, folder: Path, items: Sequence[Callable[[], Places]]) -> list[Path]:
+def find(rounds: Rounds, name: str, folder: Path, items: Sequence[Callable[[], Places]]) -> list[Path]:
     """Run a round that finds drops; returns their files."""
     drops = [DropsItem(folder / f"{name}-{number:05}.npy", item) for number, item in enumerate(items)]
     if drops:
@@ -153,45 +146,10 @@ def find(rounds: "Rounds", name: str, folder: Path, items: Sequence[Callable[[],
     return [item.target for item in drops]
 
 
-@dataclass
-class Rounds:
-    """Runs the rounds, shows their progress and notes their speed. Of several machines, which share the job's folder,
-    each works on its share of a round, and begins the next when all are done."""
-
-    job: Job
-    pool: Workers
-    machine: Node = field(default_factory=Node)
-
-    def run(self, name: str, work: Work[T], items: Sequence[T], made: Sequence[Path], sizes: Sequence[int]) -> None:
-        """Work on the items, which make these files or folders."""
-        start, end = ROUNDS[name]
-        unit = "partitions" if name in ("scan", "write") else "ranges"
-
-        def show(progress: Progress) -> None:
-            if self.machine.rank:
-                return
-            shown = {unit: f"{progress.done:,}/{len(items):,}", "documents": f"{progress.documents:,}"}
-            self.job.progress(start + (end - start) * progress.fraction, 100, "%", round=name, **shown)
-
-        began = time.monotonic()
-        mine = [number for number, rank in enumerate(dealt(sizes, self.machine.nodes)) if rank == self.machine.rank]
-        documents = self.pool.run(work, [items[number] for number in mine], [sizes[number] for number in mine], show)
-        if name == LAST and self.machine.rank:
-            return  # the first machine may have removed what was made
-        wait_for(made, lambda done: show(Progress(done / len(items), done, documents)))
-        took = max(1e-6, time.monotonic() - began)
-        memory = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        print(
-            f"{name}: {len(items):,} {unit} in {took:.1f} s, {documents:,} documents ({documents / took:,.0f}/s), "
-            f"largest process so far {memory / 1e3:,.0f} MB",
-            flush=True,
-        )
-
-
 def scan_all(rounds: Rounds, spec: CorpusSpec, plan: list[Partition]) -> list[Path]:
     """The folders of the scanned partitions, in order."""
     if not rounds.machine.rank:
-        local_scans().make_room()
+        kept_here().make_room()
     items = scan_items(rounds.job, spec, plan)
     folders = [item.folder for item in items]
     rounds.run("scan", scan, items, folders, [max(1, part.size) for part in plan])
@@ -201,7 +159,6 @@ def scan_all(rounds: Rounds, spec: CorpusSpec, plan: list[Partition]) -> list[Pa
 def scan_items(job: Job, spec: CorpusSpec, plan: list[Partition]) -> list[ScanItem]:
     """The scans of the partitions. In a pod all are in storage, for other pods and other corpora; elsewhere those of
     sources with several are kept for other corpora."""
-    stored = StoredScans(f"{job.storage}/partitions") if job.storage else None
     sources = spec.by_name()
     number = {name: sum(part.source == name for part in plan) for name in sources}
     steps, near, _ = around_near_duplicates(spec.curate)
@@ -216,14 +173,10 @@ def scan_items(job: Job, spec: CorpusSpec, plan: list[Partition]) -> list[ScanIt
             near=near,
             held_out=spec.held_out,
             functions=job.work / "functions",
-            kept=stored or (local_scans() if number[part.source] > 1 else None),
+            kept=stored(job) or (kept_here() if number[part.source] > 1 else None),
         )
         for part in plan
     ]
-
-
-def local_scans() -> KeptScans:
-    return KeptScans(baton_home() / "partitions")
 
 
 def _key(spec: CorpusSpec, part: Partition) -> str:
@@ -244,11 +197,7 @@ def _key(spec: CorpusSpec, part: Partition) -> str:
         ]
         or spec.state,
     ]
-    return _digest(said)
-
-
-def _digest(said: Any) -> str:
-    return blake3(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
+    return short_digest(said)
 
 
 if __name__ == "__main__":

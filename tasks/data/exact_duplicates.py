@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infra.durable import rename, sync
-from tasks.data.rounds import Report
+from tasks.data.rounds import NOTHING, Report
 
 Places = npt.NDArray[np.uint64]
 
@@ -119,7 +119,7 @@ def find_drops(item: DropsItem, report: Report) -> None:
     """Write the drops unless they are there."""
     if not item.target.exists():
         save_drops(item.target, item.find())
-    report(1.0, 0)
+    report(1.0, NOTHING)
 
 
 def by_dropped(drops: Places) -> Places:

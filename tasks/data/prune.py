@@ -30,36 +30,45 @@ def work(job: Job) -> None:
     dtype = token_dtype(facts["vocab_size"])
     job.empty_output()
     named = sorted(facts.get("sources", {}))
+    several = facts.get("prefixes", {})
+    trained, tokens, kept = dict[str, int](), dict[str, int](), np.empty(0, bool)
     parts: list[tuple[Split, str | None]] = [*(("train", name) for name in named or [None]), ("held_out", None)]
-    tokens, kept = dict[str, int](), np.empty(0, bool)
     for split, source in parts:
         kept = np.array([key not in gone for key, _ in read_names(corpus, split, source)], bool)
-        name = stem(split, source)
-        _copy(data, job, name, kept, dtype)
-        tokens[name] = (job.output / f"{name}.bin").stat().st_size // dtype.itemsize
-    held_out_tokens = tokens.pop("held_out")
+        of = stem(split, source)
+        names = [name for name in several if name.rpartition("-")[0] == of] or [of]
+        _copy(data, job, names, kept, dtype)
+        of_names = {name: (job.output / f"{name}.bin").stat().st_size // dtype.itemsize for name in names}
+        trained |= of_names if split == "train" else {}
+        tokens[of] = sum(of_names.values())
     held_out_bytes = int(text_sizes(corpus, "held_out")[kept].sum())  # the last part is the held-out split
-    counted = {"tokens": sum(tokens.values()), "held_out_tokens": held_out_tokens, "held_out_bytes": held_out_bytes}
+    held_out = {"held_out_tokens": tokens.pop("held_out"), "held_out_bytes": held_out_bytes}
     of_sources = {"sources": {name: tokens[stem("train", name)] for name in named}} if named else {}
-    job.finish(**facts | counted | of_sources)
+    of_prefixes = {"prefixes": {name: trained[name] for name in several}} if several else {}
+    job.finish(**facts | {"tokens": sum(tokens.values())} | held_out | of_sources | of_prefixes)
     shutil.rmtree(job.work)
 
 
-def _copy(data: Path, job: Job, name: str, keep: Mask, dtype: TokenDtype) -> None:
-    """Copy a part's ids of the documents to keep, and write their index. Raises StageError."""
-    lengths = read_lengths(data / f"{name}.idx")
-    if len(lengths) != len(keep):
+def _copy(data: Path, job: Job, names: list[str], keep: Mask, dtype: TokenDtype) -> None:
+    """Copy the ids of the documents to keep of one part, which is in some `.bin/.idx`, and write their indexes. Raises
+    StageError."""
+    lengths = {name: read_lengths(data / f"{name}.idx") for name in names}
+    if (found := sum(map(len, lengths.values()))) != len(keep):
         raise StageError(
-            f"the shards have {len(lengths)} {name} documents, but the corpus has {len(keep)}; give the corpus that "
-            "they were tokenized from"
+            f"the shards have {found} documents in {', '.join(names)}, but the corpus has {len(keep)}; give the corpus "
+            "that they were tokenized from"
         )
-    ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))) * dtype.itemsize
-    with (job.output / f"{name}.bin").open("wb") as ids:
-        for first, last in _runs(keep):
-            np.memmap(data / f"{name}.bin", np.uint8, "r")[ends[first] : ends[last]].tofile(ids)
-    kept_lengths = job.work / f"{name}.lengths"
-    kept_lengths.write_bytes(lengths[keep].tobytes())
-    write_index(job.output / f"{name}.idx", kept_lengths, dtype)
+    start = 0
+    for name, of_name in lengths.items():
+        kept = keep[start : start + len(of_name)]
+        start += len(of_name)
+        ends = np.concatenate(([0], np.cumsum(of_name, dtype=np.int64))) * dtype.itemsize
+        with (job.output / f"{name}.bin").open("wb") as ids:
+            for first, last in _runs(kept):
+                np.memmap(data / f"{name}.bin", np.uint8, "r")[ends[first] : ends[last]].tofile(ids)
+        kept_lengths = job.work / f"{name}.lengths"
+        kept_lengths.write_bytes(of_name[kept].tobytes())
+        write_index(job.output / f"{name}.idx", kept_lengths, dtype)
 
 
 def _runs(keep: Mask) -> list[tuple[int, int]]:

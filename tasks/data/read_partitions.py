@@ -1,40 +1,35 @@
-"""The engine with which a pod reads and curates its share of a corpus' partitions, and leaves them in storage.
+"""The engine with which a pod reads and curates its share of a corpus' partitions (shares.py).
 
-The corpus engine, in a pod that runs after those of all shares, finds them there (stored_scans.py) and reads itself
-what is missing. Out: `partitions.json`, the keys of the share's partitions.
-
-Facts: `partitions`, and their `documents` after curation and without copies within one.
+The corpus engine, in a pod that runs after those of all shares, finds them in storage (stored_folders.py) and reads
+itself what is missing.
 """
 
-from infra.durable import write_json
-from tasks.data.corpus import SCANS, Rounds, scan_items
+from pathlib import Path
+
+from tasks.data.corpus import SCANS, scan_items
 from tasks.data.decontaminate import with_indexes
 from tasks.data.partitions import partitions
-from tasks.data.rounds import cores, dealt, workers
 from tasks.data.scan import Scanned, scan
-from tasks.data.spec import ShareSpec
+from tasks.data.shares import make_share
+from tasks.data.spec import ReadShareSpec
 from tasks.job import Job, main
 from tasks.manifest import remove
 
 
 def work(job: Job) -> None:
-    share = job.spec(ShareSpec)
+    share = job.spec(ReadShareSpec)
     spec = share.corpus.model_copy(update={"curate": with_indexes(job, share.corpus.curate)})
     job.empty_output()
-    plan = [
-        part for name, source in spec.by_name().items() for part in partitions(name, source, spec.partitions.target())
-    ]
+    target = spec.partitions.target()
+    plan = [part for name, source in spec.by_name().items() for part in partitions(name, source, target)]
     sizes = [max(1, part.size) for part in plan]
-    mine = [number for number, machine in enumerate(dealt(sizes, share.machines)) if machine == share.number]
-    items = scan_items(job, spec, [plan[number] for number in mine])
-    folders = [item.folder for item in items]
-    with workers(spec.partitions.concurrency or cores()) as pool:
-        Rounds(job, pool).run("scan", scan, items, folders, [sizes[number] for number in mine])
-    write_json(job.output / "partitions.json", [folder.name for folder in folders])
-    documents = sum(Scanned.read(folder).rows for folder in folders)
-    job.finish(partitions=len(items), documents=documents)
+    make_share(job, share, scan, scan_items(job, spec, plan), sizes, spec.partitions.concurrency, _documents)
     remove(job.directory / SCANS)
     remove(job.work)
+
+
+def _documents(scanned: Path) -> int:
+    return Scanned.read(scanned).rows
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import heapq
 import multiprocessing
 import os
 import re
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +20,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from infra.durable import rename, sync_tree
 from tasks.job import StageError
@@ -31,7 +32,21 @@ AHEAD = 3  # items in flight per worker
 SHOWN_S = 0.5  # between two reports
 
 T = TypeVar("T")
-Report = Callable[[float, int], None]  # which part of an item is done, and how many documents
+
+
+class Amount(NamedTuple):
+    """What was worked on."""
+
+    documents: int = 0
+    text_bytes: int = 0  # UTF-8
+    tokens: int = 0
+
+    def plus(self, more: "Amount") -> "Amount":
+        return Amount(*(one + other for one, other in zip(self, more, strict=True)))
+
+
+NOTHING = Amount()
+Report = Callable[[float, Amount], None]  # which part of an item is done, and what is in it
 Work = Callable[[T, Report], None]
 
 _context = multiprocessing.get_context("spawn")  # tokenizers' threads do not survive a fork
@@ -46,31 +61,46 @@ def cores() -> int:
 class Progress:
     fraction: float  # of the round, by the sizes of its items
     done: int  # items
-    documents: int
+    amount: Amount
+
+
+class Used(NamedTuple):
+    """What items took of the processes that worked on them."""
+
+    cpu_s: float = 0.0
+    memory: int = 0  # bytes, of the largest of these processes at its peak
+
+    def plus(self, more: "Used") -> "Used":
+        return Used(self.cpu_s + more.cpu_s, max(self.memory, more.memory))
+
+
+NO_USE = Used()
 
 
 @dataclass
-class _Round:
+class Round:
     """The state of a round."""
 
     sizes: Sequence[int]
     show: Callable[[Progress], None]
-    running: dict[int, tuple[float, int]] = field(default_factory=dict)
+    running: dict[int, tuple[float, Amount]] = field(default_factory=dict)
     done: int = 0
     size: int = 0  # of the items that are done
-    documents: int = 0  # in them
+    amount: Amount = NOTHING  # in them
+    used: Used = NO_USE
     shown: float = field(default_factory=time.monotonic)
 
-    def report(self, number: int, fraction: float, documents: int) -> None:
-        self.running[number] = fraction, documents
+    def report(self, number: int, fraction: float, amount: Amount) -> None:
+        self.running[number] = fraction, amount
         if time.monotonic() - self.shown > SHOWN_S:
             self.shown = time.monotonic()
             size = self.size + sum(part * self.sizes[item] for item, (part, _) in self.running.items())
-            found = self.documents + sum(documents for _, documents in self.running.values())
+            found = reduce(Amount.plus, (amount for _, amount in self.running.values()), self.amount)
             self.show(Progress(size / (sum(self.sizes) or 1), self.done, found))
 
-    def end(self, number: int) -> None:
-        self.documents += self.running.pop(number, (0.0, 0))[1]
+    def end(self, number: int, used: Used) -> None:
+        self.used = self.used.plus(used)
+        self.amount = self.amount.plus(self.running.pop(number, (0.0, NOTHING))[1])
         self.size += self.sizes[number]
         self.done += 1
 
@@ -101,25 +131,23 @@ class Workers:
         self._pool: ProcessPoolExecutor | None = None
         self._reports: Any = _context.SimpleQueue()
 
-    def run(self, work: Work[T], items: Sequence[T], sizes: Sequence[int], show: Callable[[Progress], None]) -> int:
+    def run(self, work: Work[T], items: Sequence[T], sizes: Sequence[int], show: Callable[[Progress], None]) -> Round:
         """Work on all items, the largest first; in this process if there is one item or one worker. The first error of
-        an item is raised, after those in progress have ended. Returns the number of documents that the items reported.
-        Raises StageError if a worker dies."""
-        state = _Round(sizes, show)
+        an item is raised, after those in progress have ended. Returns the round as it ended. Raises StageError if a
+        worker dies."""
+        state = Round(sizes, show)
         ordered = sorted(enumerate(items), key=lambda entry: -sizes[entry[0]])
         if min(self._number, len(items)) > 1:
             self._run_in_pool(work, ordered, state)
         else:
             for number, item in ordered:
-                with full_disk_named():
-                    work(item, partial(state.report, number))
-                state.end(number)
-        return state.documents
+                state.end(number, _measured(work, item, partial(state.report, number)))
+        return state
 
-    def _run_in_pool(self, work: Work[T], items: Sequence[tuple[int, T]], state: _Round) -> None:
+    def _run_in_pool(self, work: Work[T], items: Sequence[tuple[int, T]], state: Round) -> None:
         if self._pool is None:
             self._pool = ProcessPoolExecutor(self._number, _context, initializer=_start, initargs=(self._reports,))
-        upcoming, pending = iter(items), dict[Future[None], int]()
+        upcoming, pending = iter(items), dict[Future[Used], int]()
         try:
             while True:
                 while len(pending) < AHEAD * self._number and (entry := next(upcoming, None)) is not None:
@@ -130,8 +158,7 @@ class Workers:
                 while not self._reports.empty():
                     state.report(*self._reports.get())
                 for future in ended:
-                    future.result()
-                    state.end(pending.pop(future))
+                    state.end(pending.pop(future), future.result())
         except BrokenProcessPool as error:
             why = "a worker was killed (out of memory?); run again to continue, maybe with partitions.concurrency: 1"
             raise StageError(why) from error
@@ -160,21 +187,28 @@ def _start(reports: Any) -> None:
     threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
-def _work(work: Work[T], entry: tuple[int, T]) -> None:
-    number, item = entry
-    last = (0.0, 0)
-    sent = time.monotonic()
-
-    def report(fraction: float, documents: int) -> None:
-        nonlocal last, sent
-        last = fraction, documents
-        if time.monotonic() - sent > SHOWN_S:
-            sent = time.monotonic()
-            _reports.put((number, fraction, documents))
-
+def _measured(work: Work[T], item: T, report: Report) -> Used:
+    began = time.process_time()
     with full_disk_named():
         work(item, report)
+    return Used(time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def _work(work: Work[T], entry: tuple[int, T]) -> Used:
+    number, item = entry
+    last = (0.0, NOTHING)
+    sent = time.monotonic()
+
+    def report(fraction: float, amount: Amount) -> None:
+        nonlocal last, sent
+        last = fraction, amount
+        if time.monotonic() - sent > SHOWN_S:
+            sent = time.monotonic()
+            _reports.put((number, fraction, amount))
+
+    used = _measured(work, item, report)
     _reports.put((number, *last))
+    return used
 
 
 @contextmanager

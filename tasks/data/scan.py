@@ -15,8 +15,9 @@ import os
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
@@ -36,15 +37,14 @@ from tasks.data.documents import (
     write_names,
 )
 from tasks.data.exact_duplicates import KeyWriter
-from tasks.data.kept_scans import KeptScans, is_intact
+from tasks.data.kept_folders import Kept, make_once
 from tasks.data.near_duplicates import NearWriter
 from tasks.data.partitions import Partition
-from tasks.data.rounds import Report, put
+from tasks.data.rounds import NOTHING, Amount, Report
 from tasks.data.source_spec import AnySource
 from tasks.data.sources import Raw, read_source
-from tasks.data.stored_scans import StoredScans
 from tasks.job import StageError
-from tasks.manifest import read_manifest, remove, write_manifest
+from tasks.manifest import read_manifest
 
 COPIES = "copies.parquet"
 REPORT_DOCUMENTS = 16  # between two reports
@@ -102,37 +102,26 @@ class ScanItem:
     near: NearDuplicatesStep | None
     held_out: float
     functions: Path  # a folder for users' functions
-    kept: KeptScans | StoredScans | None  # where results of earlier corpora, or other pods, may be
+    kept: Kept | None  # where results of earlier corpora, or other pods, may be
 
 
 def scan(item: ScanItem, report: Report) -> None:
     """Read a partition unless it was read before. Raises StageError, StorageError, OSError."""
-    if is_intact(item.folder) or (item.kept and item.kept.take(item.folder)):
-        report(1.0, 0)
-        return
-    remove(item.folder)
-    partial = item.folder.with_name(f"{item.folder.name}.{os.getpid()}.partial")
-    remove(partial)
-    partial.mkdir(parents=True)
-    scanned = _scan(item, partial, report)
-    for piece in item.partition.pieces:
-        if piece.file.changed():
-            raise StageError(f"{piece.file.place}: changed while it was read; run again when nothing writes to it")
-    write_manifest(partial, "partition", scanned.model_dump(mode="json"))
-    put(partial, item.folder)
-    if item.kept:
-        item.kept.keep(item.folder)
+    if not make_once(item.folder, "partition", item.kept, partial(_scan, item, report)):
+        report(1.0, NOTHING)
 
 
-def _scan(item: ScanItem, folder: Path, report: Report) -> Scanned:
+def _scan(item: ScanItem, report: Report, folder: Path) -> dict[str, Any]:
     curation = curation_of(item.steps, item.functions)
     near = NearWriter(folder, item.near) if item.near else None
     name, counts, tally, broken = item.partition.source, Counts(), Tally(), list[str]()
     writers: dict[Split, SplitWriter] = {split: SplitWriter(folder, split) for split in SPLITS}
     keys, held_out, copies = KeyWriter(folder), bytearray(), list[tuple[str, str]]()
-    for number, raw in enumerate(read_source(item.source, broken, item.partition.pieces or None)):
+    number = text_bytes = 0
+    for number, raw in enumerate(read_source(item.source, broken, item.partition.pieces or None), 1):
+        text_bytes += len(raw.text)
         if not number % REPORT_DOCUMENTS:
-            report(raw.done, number)
+            report(raw.done, Amount(number, text_bytes))
         found = valid_document(replace(raw, source=f"{name}/{raw.source}") if name else raw, counts)
         document = curation.apply(found, name, tally) if found else None
         if document is None:
@@ -146,6 +135,7 @@ def _scan(item: ScanItem, folder: Path, report: Report) -> Scanned:
         writers[split].add(document)
         if near:
             near.add(document)
+    report(1.0, Amount(number, text_bytes))
     for writer in writers.values():
         writer.close()
     keys.close()
@@ -154,8 +144,11 @@ def _scan(item: ScanItem, folder: Path, report: Report) -> Scanned:
     if copies:
         write_names(folder / COPIES, copies)
     np.save(folder / "held_out.npy", np.frombuffer(bytes(held_out), bool))
+    for piece in item.partition.pieces:
+        if piece.file.changed():
+            raise StageError(f"{piece.file.place}: changed while it was read; run again when nothing writes to it")
     splits = {split: Size(documents=writer.documents, bytes=writer.bytes) for split, writer in writers.items()}
-    return Scanned(splits=splits, counts=counts, tally=tally, broken=broken)
+    return Scanned(splits=splits, counts=counts, tally=tally, broken=broken).model_dump(mode="json")
 
 
 def names_in(scan: Path) -> Iterator[tuple[str, str]]:

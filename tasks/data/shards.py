@@ -1,158 +1,144 @@
 """The engine that tokenizes a corpus into Megatron's `.bin/.idx`: `train`, or `train-<source>` for each named source,
-and `held_out`.
+and `held_out`; of large ones several (prefixes.py).
 
-Each document is one sequence that ends with the end-of-text token. Documents keep the corpus's order, so the result
-does not depend on the number of workers. Twice a second the engine syncs its files and records their sizes and
-digests; a restarted run verifies the files, truncates them to the recorded sizes and continues.
+Each document is one sequence that ends with the end-of-text token, in the corpus' order. Worker processes work in two
+rounds: `encode` tokenizes each part of each of the corpus' files (encode.py), and `join` puts them together (join.py).
+So the result does not depend on the number of workers, a killed engine continues with the parts that are missing, and
+several machines that a placement has started share the encoding; the first joins the parts.
+
+Of a corpus in several partitions the parts are kept: after a change in a source, only the partitions' files that are
+new are tokenized.
 
 Facts: `tokens` (train) and `held_out_tokens` include end-of-text tokens; `held_out_bytes` is the UTF-8 size of the
 held-out documents; `vocab_size`, `eos_id` (the end-of-text token) and `tokenizer_digest` are the tokenizer's;
-`sources` has the training tokens of each named source.
+`sources` has the training tokens of each named source, and `prefixes` those of each `.bin/.idx` where there are
+several of one source.
 """
 
-import json
 import os
-import shutil
-import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from blake3 import blake3
-
-from infra.durable import write_json
-from tasks.data.documents import Split, row_groups, stem
-from tasks.data.encode import Encoded, encode_in_order, worker_pool
-from tasks.data.indexed_dataset import token_dtype, write_index
+from infra.durable import make_folder
+from infra.torchrun_env import Node, placed_nodes, this_node
+from tasks.data.documents import stem
+from tasks.data.encode import EncodeItem, Encoder, encode, encoded
+from tasks.data.join import JoinItem, join
+from tasks.data.kept_folders import kept_here
+from tasks.data.machines import Rounds, Span
+from tasks.data.prefixes import HELD_OUT, Part, Prefix, parts, prefixes
+from tasks.data.rounds import NOTHING, Amount, cores, wait_for, workers
 from tasks.data.spec import ShardsSpec
+from tasks.data.stored_folders import stored
 from tasks.job import Job, main
-from tasks.manifest import read_manifest, remove
+from tasks.manifest import read_manifest, remove, short_digest
 
-NOTE_INTERVAL_S = 0.5  # between records of the files' sizes and digests
-PIECE = 64 << 20  # bytes hashed at a time
-
-
-@dataclass(frozen=True)
-class Written:
-    """How much of a split has been written."""
-
-    groups: int = 0
-    documents: int = 0
-    id_bytes: int = 0
-    text_bytes: int = 0
-
-    def plus(self, more: Encoded) -> "Written":
-        return Written(
-            self.groups + 1,
-            self.documents + len(more.lengths) // 4,
-            self.id_bytes + len(more.ids),
-            self.text_bytes + more.text_bytes,
-        )
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One split being written: its ids, its documents' lengths, and the progress record (`note`) for resuming."""
-
-    ids: Path
-    index: Path
-    lengths: Path
-    note: Path
-
-    def written(self) -> Written:
-        """What the last progress record covers; nothing if there is none or the files do not match it."""
-        if not self.note.exists():
-            return Written()
-        try:
-            note = json.loads(self.note.read_text())
-            noted = Written(**note["written"])
-            sizes = {self.ids: noted.id_bytes, self.lengths: noted.documents * 4}
-            damaged = [path for path, size in sizes.items() if _hasher(path, size).hexdigest() != note[path.name]]
-        except (ValueError, TypeError, KeyError):
-            damaged = [self.note]
-        if damaged:
-            print(f"{damaged[0]} does not match its record; rebuilding the split", flush=True)
-        return Written() if damaged else noted
-
-    def append(self, start: Written, more: Iterator[Encoded]) -> Iterator[Written]:
-        """Truncate the files to `start` and append to them; yields the total after each item."""
-        done, noted = start, time.monotonic()
-        with self.ids.open("ab") as ids, self.lengths.open("ab") as lengths:
-            ids.truncate(start.id_bytes)
-            lengths.truncate(start.documents * 4)
-            hashers = {path: _hasher(path, path.stat().st_size) for path in (self.ids, self.lengths)}
-            for encoded in more:
-                ids.write(encoded.ids)
-                lengths.write(encoded.lengths)
-                hashers[self.ids].update(encoded.ids)
-                hashers[self.lengths].update(encoded.lengths)
-                done = done.plus(encoded)
-                if time.monotonic() - noted > NOTE_INTERVAL_S:
-                    for stream in (ids, lengths):
-                        stream.flush()
-                        os.fsync(stream.fileno())
-                    digests = {path.name: hasher.hexdigest() for path, hasher in hashers.items()}
-                    write_json(self.note, {"written": asdict(done), **digests})
-                    noted = time.monotonic()
-                yield done
+ENCODE_VERSION = 1  # raise it when the same part would have other tokens
+PARTS = "tokens"  # in the job's folder; not in work/, whose complete folders tasks/offsite.py would send too
+ROUNDS = {"encode": Span(0, 98, "parts", last=True), "join": Span(98, 100, "files")}
 
 
 def work(job: Job) -> None:
-    job.spec(ShardsSpec)
-    corpus, tokenizer = job.input("corpus"), job.input("tokenizer")
-    documents, about = read_manifest(corpus).facts, read_manifest(tokenizer)
-    vocab_size, eos_id = about.facts["vocab_size"], about.facts["eos_id"]
-    dtype = token_dtype(vocab_size)
-    named = sorted(documents.get("sources", {}))
-    parts: list[tuple[Split, str | None]] = [*(("train", name) for name in named or [None]), ("held_out", None)]
-    shards = {stem(*part): _shard(job, stem(*part)) for part in parts}
-    if not any(shard.note.exists() for shard in shards.values()):
-        remove(job.output)
-    job.output.mkdir(parents=True, exist_ok=True)
-
-    total_mb = (documents["bytes"] + documents["held_out_bytes"]) / 1e6
-    written: dict[str, Written] = {}
-    with worker_pool(tokenizer, eos_id, dtype) as pool:
-        for (split, source), (name, shard) in zip(parts, shards.items(), strict=True):
-            before = sum(done.text_bytes for done in written.values())
-            start = written[name] = shard.written()
-            encoded = encode_in_order(pool, row_groups(corpus, split, source)[start.groups :])
-            for written[name] in shard.append(start, encoded):
-                job.progress((before + written[name].text_bytes) / 1e6, total_mb, "MB")
-            write_index(shard.index, shard.lengths, dtype)
-    tokens = {name: done.id_bytes // dtype.itemsize for name, done in written.items()}
-    held_out_tokens = tokens.pop("held_out")
-    job.finish(
-        tokens=sum(tokens.values()),
-        held_out_tokens=held_out_tokens,
-        held_out_bytes=written["held_out"].text_bytes,
-        vocab_size=vocab_size,
-        eos_id=eos_id,
-        tokenizer_digest=about.digest,
-        **({"sources": {name: tokens[stem("train", name)] for name in named}} if named else {}),
-    )
-    shutil.rmtree(job.work)
+    spec = job.spec(ShardsSpec)
+    machine = this_node(placed_nodes(spec.machines))
+    if machine.nodes == 1:  # others may be at work
+        for left in (*job.work.rglob("*.partial"), *(job.directory / PARTS).glob("*.partial")):  # by a killed engine
+            remove(left)
+    corpus = job.input("corpus")
+    plan = prefixes(corpus, read_manifest(corpus))
+    items, sizes = encode_items(job, plan)
+    with workers(spec.concurrency or cores()) as pool:
+        rounds = Rounds(job, ROUNDS, pool, machine)
+        rounds.run("encode", encode, items, [item.folder for item in items], sizes)
+        if not machine.rank:
+            _join(job, plan, items, replace(rounds, machine=Node()))
+    if machine.rank:
+        wait_for([job.directory / "result.json"], lambda _: None)
+        return
+    kept_here().make_room()
+    remove(job.work)
+    remove(job.directory / PARTS)
 
 
-def _hasher(path: Path, size: int) -> blake3:
-    """BLAKE3 of the first `size` bytes of a file, or of all if it has fewer."""
-    hasher = blake3()
-    if path.exists():
-        with path.open("rb") as stream:
-            while piece := stream.read(min(size, PIECE)):
-                hasher.update(piece)
-                size -= len(piece)
-    return hasher
+def _join(job: Job, plan: Sequence[Prefix], items: Sequence[EncodeItem], rounds: Rounds) -> None:
+    """Make the output of the encoded parts."""
+    of_file: dict[Path, list[Path]] = {}
+    for item in items:
+        of_file.setdefault(item.file, []).append(item.folder)
+    parts_of = [[part for file in prefix.files for part in of_file[file]] for prefix in plan]
+    amounts = [reduce(Amount.plus, map(encoded, each), NOTHING) for each in parts_of]
+    folder = job.work / f"{short_digest([[part.name for part in each] for each in parts_of])}.join"
+    dtype = encoder_of(job).dtype
+    joins = [JoinItem(folder / prefix.name, each, dtype) for prefix, each in zip(plan, parts_of, strict=True)]
+    rounds.run("join", join, joins, [item.folder for item in joins], [max(1, amount.tokens) for amount in amounts])
+    job.empty_output()
+    rounds.record()
+    for joined in joins:
+        for path in joined.folder.iterdir():
+            os.link(path, job.output / path.name)
+    job.finish(**_facts(job, plan, {prefix.name: amount for prefix, amount in zip(plan, amounts, strict=True)}))
 
 
-def _shard(job: Job, name: str) -> Shard:
-    return Shard(
-        ids=job.output / f"{name}.bin",
-        index=job.output / f"{name}.idx",
-        lengths=job.work / f"{name}.lengths",
-        note=job.work / f"{name}.json",
-    )
+def encoder_of(job: Job) -> Encoder:
+    folder = Path(job.inputs["tokenizer"]["path"])
+    facts = read_manifest(folder).facts
+    return Encoder(folder, facts["vocab_size"], facts["eos_id"])
+
+
+def encode_items(job: Job, plan: Sequence[Prefix]) -> tuple[list[EncodeItem], list[int]]:
+    """All parts of the prefixes' files, and their sizes. In a pod all are in storage, for other pods and other corpora;
+    elsewhere those of a corpus in several files are kept."""
+    files = [file for prefix in plan for file in prefix.files]
+    several = sum(file.name.startswith("train") for file in files) > 1
+    encoder, tokenizer = encoder_of(job), job.inputs["tokenizer"]["digest"]
+    known = read_manifest(Path(job.inputs["corpus"]["path"])).files
+    folder = job.directory / PARTS
+    make_folder(folder)
+
+    def key(part: Part) -> str:
+        content = known[part.file.name].blake3
+        said = [ENCODE_VERSION, version("tokenizers"), tokenizer, encoder.vocab_size, encoder.eos_id, content]
+        return short_digest([*said, part.start, part.end])
+
+    work = [part for file in files for part in parts(file)]
+    items = [
+        EncodeItem(
+            folder=folder / f"{key(part)}.tokens",
+            file=part.file,
+            start=part.start,
+            end=part.end,
+            encoder=encoder,
+            kept=stored(job) or (kept_here() if several else None),
+        )
+        for part in work
+    ]
+    return items, [max(1, part.size) for part in work]
+
+
+def _facts(job: Job, plan: Sequence[Prefix], made: Mapping[str, Amount]) -> dict[str, Any]:
+    """`made`: what is in each prefix."""
+    encoder, held_out = encoder_of(job), made[HELD_OUT]
+    trained = {prefix.name: made[prefix.name].tokens for prefix in plan if prefix.stem != HELD_OUT}
+    facts: dict[str, Any] = {
+        "tokens": sum(trained.values()),
+        "held_out_tokens": held_out.tokens,
+        "held_out_bytes": held_out.text_bytes,
+        "vocab_size": encoder.vocab_size,
+        "eos_id": encoder.eos_id,
+        "tokenizer_digest": job.inputs["tokenizer"]["digest"],
+    }
+    if named := sorted(read_manifest(Path(job.inputs["corpus"]["path"])).facts.get("sources", {})):
+        of = {name: [prefix.name for prefix in plan if prefix.stem == stem("train", name)] for name in named}
+        facts["sources"] = {name: sum(trained[prefix] for prefix in prefixes) for name, prefixes in of.items()}
+    if several := {prefix.name: trained[prefix.name] for prefix in plan if prefix.name != prefix.stem}:
+        facts["prefixes"] = several
+    return facts
 
 
 if __name__ == "__main__":
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core for each worker, which inherits it
     main(work)

@@ -137,11 +137,16 @@ class CorpusSpec(StageSpec):
 
 
 class ShareSpec(StageSpec):
+    """The partitions of a corpus that one of several pods works on."""
+
+    number: int = Field(0, ge=0, description="which share, from 0")
+    machines: int = Field(1, ge=1, description="number of shares")
+
+
+class ReadShareSpec(ShareSpec):
     """The partitions of a corpus that one of several pods reads."""
 
     corpus: CorpusSpec = Field(description="the corpus")
-    number: int = Field(0, ge=0, description="which share, from 0")
-    machines: int = Field(1, ge=1, description="number of shares")
 
 
 class TokenizerSpec(StageSpec):
@@ -231,7 +236,24 @@ class TokenizerSpec(StageSpec):
 
 
 class ShardsSpec(StageSpec):
-    """Megatron `.bin/.idx` of both splits. No options (yet)."""
+    """Megatron `.bin/.idx` of both splits."""
+
+    concurrency: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="parts of the corpus that are tokenized at a time, each on one core; null: as many as there are "
+        "cores",
+        json_schema_extra={"identity": False},
+    )
+    machines: int = Field(
+        1,
+        ge=1,
+        le=4096,
+        description="machines that share the work: the nodes of a placement, or pods on a Flyte cluster, where each "
+        "tokenizes its share; one elsewhere",
+        json_schema_extra={"identity": False},
+    )
 
 
 class GatherSpec(StageSpec):

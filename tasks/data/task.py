@@ -4,13 +4,14 @@ documents, merged corpora and pruned shards."""
 import images
 from infra.launch import Engine
 from infra.torchrun_env import placed_nodes
-from tasks.artifacts import Corpus, ReadPartitions, Rows, TokenizedCorpus, Tokenizer
-from tasks.data.spec import CorpusSpec, GatherSpec, ShardsSpec, ShareSpec, TokenizerSpec
+from tasks.artifacts import Corpus, Rows, StoredPartitions, TokenizedCorpus, Tokenizer
+from tasks.data.spec import CorpusSpec, GatherSpec, ReadShareSpec, ShardsSpec, ShareSpec, TokenizerSpec
 from tasks.stage import run, stage
 
 READ = Engine("read_partitions", "tasks.data.read_partitions", version="1")
 CORPUS = Engine("corpus", "tasks.data.corpus", version="1")
 TOKENIZER = Engine("tokenizer", "tasks.data.tokenizer", version="2")
+ENCODE = Engine("encode_partitions", "tasks.data.encode_partitions", version="1")
 SHARDS = Engine("shards", "tasks.data.shards", version="2")
 INCREMENT = Engine("increment", "tasks.data.increment", version="2")
 GATHER = Engine("gather", "tasks.data.gather", version="1")
@@ -18,9 +19,9 @@ PRUNE = Engine("prune", "tasks.data.prune", version="1")
 
 
 @stage(READ, image=images.DATA)
-def read_partitions(spec: ShareSpec, against: list[Rows]) -> ReadPartitions:
+def read_partitions(spec: ReadShareSpec, against: list[Rows]) -> StoredPartitions:
     """Read and curate a share of a corpus' partitions, for the corpus' own stage in another pod."""
-    return run(READ, ReadPartitions, spec, against=against)
+    return run(READ, StoredPartitions, spec, against=against)
 
 
 @stage(CORPUS, image=images.DATA)
@@ -42,10 +43,16 @@ def train_tokenizer(spec: TokenizerSpec, corpus: Corpus) -> Tokenizer:
     return run(TOKENIZER, Tokenizer, spec, corpus=corpus)
 
 
+@stage(ENCODE, image=images.DATA)
+def encode_partitions(spec: ShareSpec, corpus: Corpus, tokenizer: Tokenizer) -> StoredPartitions:
+    """Tokenize a share of a corpus' files, for the shards' own stage in another pod."""
+    return run(ENCODE, StoredPartitions, spec, corpus=corpus, tokenizer=tokenizer)
+
+
 @stage(SHARDS, image=images.DATA)
 def tokenize(spec: ShardsSpec, corpus: Corpus, tokenizer: Tokenizer) -> TokenizedCorpus:
     """Write both splits as Megatron `.bin/.idx`."""
-    return run(SHARDS, TokenizedCorpus, spec, corpus=corpus, tokenizer=tokenizer)
+    return run(SHARDS, TokenizedCorpus, spec, nodes=placed_nodes(spec.machines), corpus=corpus, tokenizer=tokenizer)
 
 
 @stage(INCREMENT, image=images.DATA)

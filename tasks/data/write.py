@@ -29,7 +29,7 @@ from tasks.data.documents import (
     split_files,
 )
 from tasks.data.exact_duplicates import Places, drops_of
-from tasks.data.rounds import Report, put
+from tasks.data.rounds import Amount, Report, put
 from tasks.data.scan import Scanned, Size, curation_of
 
 WRITTEN = "written.json"
@@ -89,6 +89,7 @@ def _write(item: WriteItem, folder: Path, report: Report) -> Written:
     rows = _Rows(known, copies, _mask(len(held_out), drops), np.zeros(len(held_out), np.uint64))
     rows.earlier[drops[:, 0].astype(np.int64)] = drops[:, 1]
     written = Written(known=int(known.sum()), duplicates=int(copies.sum()), tally=Tally(), splits={})
+    text_bytes = sum(size.bytes for size in scanned.splits.values())
     for number, split in enumerate(SPLITS):
         here = held_out == (split == "held_out")
         if item.steps or item.near or moved.any() or (known | copies)[here].any():
@@ -102,7 +103,7 @@ def _write(item: WriteItem, folder: Path, report: Report) -> Written:
             written.splits[split] = scanned.splits[split]
             for path in split_files(item.scan, split):
                 os.link(path, folder / path.name)
-        report((number + 1) / len(SPLITS), len(held_out))
+        report((number + 1) / len(SPLITS), Amount(len(held_out), text_bytes))
     return written
 
 

@@ -43,7 +43,7 @@ def _corpus(source: Source) -> list[Block]:
         left_out += f"; the rest of {number(len(broken))} broken files: {'; '.join(broken[:MOST_BROKEN])}"
     blocks: list[Block] = [Table("Documents", ["split", "documents", "text"], split)]
     blocks.append(Text(f"Left out: {left_out}.", "quiet"))
-    blocks += [*_sources(source), *_curation(source), *_changes(source)]
+    blocks += [*_sources(source), *_curation(source), *_changes(source), *_speeds(source)]
     documents = source.record_json("samples.json") or []
     excerpts: list[Block] = [Code(document["text"], document["source"]) for document in documents]
     return [*blocks, Fold("Held-out documents (excerpts)", excerpts)] if excerpts else blocks
@@ -135,7 +135,23 @@ def _shards(source: Source) -> list[Block]:
     return [
         Table("Tokens", ["split", "tokens"], rows),
         Text(f"{per_token:.2f} bytes per token on the held-out text; vocabulary of {number(facts['vocab_size'])}."),
+        *_speeds(source),
     ]
+
+
+def _speeds(source: Source) -> list[Block]:
+    """How fast the rounds of a data stage were; what was there before counts as items only."""
+    rows: list[list[Cell]] = []
+    for speed in source.record_json("speeds.json") or []:
+        seconds, cpu_s = max(1e-6, speed["seconds"]), max(1e-6, speed["cpu_s"])
+        rates: list[Cell] = ["", "", "", ""]
+        if speed["documents"]:
+            tokens = count(speed["tokens"] / seconds) if speed["tokens"] else ""
+            each = f"{speed['text_bytes'] / cpu_s / 1e6:,.2f} MB/s"
+            rates = [number(speed["documents"]), number(round(speed["documents"] / seconds)), tokens, each]
+        rows.append([speed["round"], number(speed["items"]), f"{seconds:,.1f} s", *rates, size(speed["memory"])])
+    head = ["round", "items", "time", "documents", "documents/s", "tokens/s", "text per core", "largest process"]
+    return [Fold("Speed", [Table("Rounds on the first machine", head, rows, "lrrrrrrr")])] if rows else []
 
 
 def _checkpoint(source: Source) -> list[Block]:

@@ -121,7 +121,7 @@ def build_datasets(spec: PretrainSpec, data: list[Path], vocab_size: int, cache:
     parts = parts_of(dict(zip(data, facts, strict=True)), weights, spec.mixture, spec.source_weights)
     if wrong := [message for part in parts if (message := part.too_many_epochs(samples * spec.sequence_length))]:
         raise StageError("\n".join(wrong))
-    blend = [(part.prefix, part.weight) for part in parts]
+    blend = [entry for part in parts for entry in part.blend()]
     train = _blended(blend, samples, read) if len(blend) > 1 else read(blend[0][0], samples)
     return train, read(data[0] / "held_out", spec.validation_sequences)
 

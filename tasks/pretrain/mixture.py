@@ -2,7 +2,7 @@
 
 A data set is one part, or one for each named source of its corpus. Data sets are weighted by `data_weights` (default:
 their tokens); the named sources share their data set's weight by `source_weights`, else by `mixture` (default: their
-tokens).
+tokens). A part that is in several `.bin/.idx` has the same weight for each of its tokens, so each is read as often.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,14 +29,18 @@ class SourceShare(Spec):
 
 @dataclass(frozen=True)
 class Part:
-    """One `.bin/.idx` of a blend."""
+    """A data set of a blend, or a named source in it."""
 
-    prefix: Path  # its path without suffix
+    prefixes: Mapping[Path, int]  # paths of its `.bin/.idx`, without suffix, and their tokens
     weight: float
     share: float  # of all training tokens
     tokens: int
     source: str | None = None
     most_epochs: float | None = None
+
+    def blend(self) -> list[tuple[Path, float]]:
+        """The weight of each `.bin/.idx`."""
+        return [(prefix, self.weight * (tokens / self.tokens)) for prefix, tokens in self.prefixes.items()]
 
     def epochs(self, trained_tokens: float) -> float:
         """How often a training of this many tokens in all reads it."""
@@ -67,7 +71,8 @@ def parts_of(
         if not weight:
             continue
         if not sources:
-            found.append(Part(folder / "train", weight, weight / total, facts["tokens"]))
+            prefixes = _prefixes(folder, facts, "train", facts["tokens"])
+            found.append(Part(prefixes, weight, weight / total, facts["tokens"]))
             continue
         shares = {name: mixture.get(name, SourceShare()) for name in sources}
         wanted = (
@@ -76,5 +81,13 @@ def parts_of(
         wanted = {name: wanted[name] for name, tokens in sources.items() if tokens and wanted.get(name)}
         for name, wanted_weight in wanted.items():
             part = weight * wanted_weight / sum(wanted.values())
-            found.append(Part(folder / f"train-{name}", part, part / total, sources[name], name, shares[name].epochs))
+            prefixes = _prefixes(folder, facts, f"train-{name}", sources[name])
+            found.append(Part(prefixes, part, part / total, sources[name], name, shares[name].epochs))
     return found
+
+
+def _prefixes(folder: Path, facts: Mapping[str, Any], stem: str, tokens: int) -> dict[Path, int]:
+    """The tokens of the `.bin/.idx` of a data set or a named source: `stem`, or `stem-00000`, …"""
+    several: Mapping[str, int] = facts.get("prefixes") or {}
+    of = {folder / name: number for name, number in several.items() if name.rpartition("-")[0] == stem}
+    return of or {folder / stem: tokens}

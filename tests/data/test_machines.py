@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from tasks.data.corpus import work
 from tasks.data.rounds import dealt
+from tasks.data.shards import work as tokenize
+from tasks.job import open_job
 from tasks.manifest import read_manifest
 from tests.data.by_hand import new_job
 
@@ -37,25 +39,43 @@ def test_three_machines_make_the_corpus_of_one(tmp_path: Path) -> None:
     spec = {"source": source, "partitions": {"size_mb": 0.004, "machines": 3, "concurrency": 1}}
     together = new_job(tmp_path / "together", "corpus", spec)
 
-    engines = [start(together.directory, tmp_path / f"home-{rank}", rank) for rank in range(3)]
-
-    try:
-        logs = [engine.communicate(timeout=100)[0] for engine in engines]
-    finally:
-        for engine in engines:
-            engine.kill()
-    assert [engine.returncode for engine in engines] == [0, 0, 0], logs
+    logs = run_on_three(together.directory, tmp_path)
     read = [int(log.split("documents", 1)[0].split()[-1].replace(",", "")) for log in logs]
     assert all(0 < documents < 40 * 60 for documents in read)  # each some, none all
     assert read_manifest(together.output).digest == read_manifest(alone.output).digest
     assert not (together.directory / "work").exists()
 
 
+def test_three_machines_make_the_shards_of_one(corpus: Path, tokenizer: Path, tmp_path: Path) -> None:
+    alone, together = (
+        new_job(tmp_path / name, "shards", {"machines": 3, "concurrency": 1}, corpus=corpus, tokenizer=tokenizer)
+        for name in ("alone", "together")
+    )
+    tokenize(alone)
+    logs = run_on_three(together.directory, tmp_path)
+    assert all("encode: " in log for log in logs)
+    assert ["join: " in log for log in logs] == [True, False, False]
+    assert read_manifest(together.output).digest == read_manifest(alone.output).digest
+    assert not (together.directory / "tokens").exists()
+
+
+def run_on_three(job: Path, homes: Path) -> list[str]:
+    """The engine's logs."""
+    engines = [start(job, homes / f"home-{rank}", rank) for rank in range(3)]
+    try:
+        logs = [engine.communicate(timeout=100)[0] for engine in engines]
+    finally:
+        for engine in engines:
+            engine.kill()
+    assert [engine.returncode for engine in engines] == [0, 0, 0], logs
+    return logs
+
+
 def start(job: Path, home: Path, rank: int) -> subprocess.Popen[str]:
     """The engine on one of three machines."""
     place = {"NODE_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "BATON_HOME": str(home)}
     return subprocess.Popen(
-        [sys.executable, "-m", "tasks.data.corpus", str(job)],
+        [sys.executable, "-m", f"tasks.data.{open_job(job).stage}", str(job)],
         env=os.environ | place,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

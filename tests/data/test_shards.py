@@ -1,20 +1,28 @@
 """The shards engine: every token in its place, with any number of workers, killed or not."""
 
+import json
 import os
+import shutil
 import signal
+import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
 
 from tasks.data import corpus as corpus_engine
+from tasks.data import prefixes as prefixes_module
 from tasks.data import shards as shards_engine
-from tasks.data.documents import SPLITS, Split, read_documents
-from tasks.data.encode import Encoded
-from tasks.data.shards import Shard, Written
+from tasks.data.documents import SPLITS, Split, read_documents, split_files
+from tasks.data.prefixes import MOST, prefixes
 from tasks.data.source_spec import StdlibSource
+from tasks.job import Job
+from tasks.manifest import FileEntry, Manifest
 from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
 from tests.data.by_hand import digest, facts, new_job, run, start
 
@@ -68,65 +76,130 @@ def test_a_special_token_that_a_document_spells_is_only_text(tokenizer: Path, tm
     assert not np.isin(ids, (2, 3)).any()  # <|im_start|>, <|im_end|>
 
 
-def test_a_note_vouches_for_what_is_written_and_for_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards_engine, "NOTE_INTERVAL_S", 0)
-    shard = Shard(*(tmp_path / name for name in ("ids", "index", "lengths", "note")))
-    pieces = [Encoded(b"ab" * length, np.array([length], "<i4").tobytes(), length) for length in (3, 1, 2)]
-    assert shard.written() == Written()
-
-    interrupted = shard.append(Written(), iter(pieces))
-    next(interrupted)
-    second = next(interrupted)
-    del interrupted
-    with shard.ids.open("ab") as ids:
-        ids.write(b"half a piece")
-    assert shard.written() == second == Written(groups=2, documents=2, id_bytes=8, text_bytes=4)
-
-    (last,) = shard.append(second, iter(pieces[2:]))
-    assert last == Written(groups=3, documents=3, id_bytes=12, text_bytes=6)
-    assert shard.ids.read_bytes() == b"ab" * 6
-
-    shard.ids.write_bytes(b"ab")  # shorter than recorded: the record is ignored
-    assert shard.written() == Written()
-
-
-@pytest.mark.parametrize("name", ["ids", "lengths", "note"])
-def test_what_is_not_what_the_note_vouches_for_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    monkeypatch.setattr(shards_engine, "NOTE_INTERVAL_S", 0)
-    shard = Shard(*(tmp_path / each for each in ("ids", "index", "lengths", "note")))
-    list(shard.append(Written(), iter([Encoded(b"abab", np.array([2], "<i4").tobytes(), 2)])))
-    content = bytearray((tmp_path / name).read_bytes())
-    content[1] ^= 1
-    (tmp_path / name).write_bytes(content)
-
-    assert shard.written() == Written()
-    assert f"{tmp_path / name} does not match its record" in capsys.readouterr().out
-
-
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Enough text to interrupt an engine in."""
-    spec = {"source": {"kind": "files", "path": f"{StdlibSource().root()}/*.py"}}
-    job = new_job(tmp_path_factory.mktemp("library"), "corpus", spec)
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of several partitions, some of several parts."""
+    source = {"kind": "files", "path": f"{StdlibSource().root()}/*.py"}
+    job = new_job(tmp_path_factory.mktemp("large"), "corpus", {"source": source, "partitions": {"size_mb": 0.4}})
     corpus_engine.work(job)
+    assert len(split_files(job.output, "train")) > 3
     return job.output
 
 
-def test_killed_in_the_middle_it_goes_on_from_there_to_the_same_digest(
-    library: Path, tokenizer: Path, tmp_path: Path
+@pytest.fixture(scope="module")
+def large_shards(large: Path, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """By one worker."""
+    spec = {"concurrency": 1}
+    job = new_job(tmp_path_factory.mktemp("large-shards"), "shards", spec, corpus=large, tokenizer=tokenizer)
+    shards_engine.work(job)
+    return job.output
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BATON_HOME", str(tmp_path / "home"))
+    return tmp_path / "home" / "partitions"
+
+
+def test_a_large_corpus_is_in_several_prefixes_with_the_same_documents(
+    large: Path, large_shards: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = run(new_job(tmp_path / "whole", "shards", {}, corpus=library, tokenizer=tokenizer))
-    job = new_job(tmp_path / "killed", "shards", {}, corpus=library, tokenizer=tokenizer)
-    process = start(job, cores=1)
-    note = job.work / "train.json"
-    while not note.exists():
+    several = new_job(tmp_path, "shards", {"concurrency": 1}, corpus=large, tokenizer=tokenizer)
+    monkeypatch.setattr(prefixes_module, "SMALLEST", 300_000)
+    shards_engine.work(several)
+    found, names = facts(several.output), sorted(facts(several.output)["prefixes"])
+    assert len(names) > 1
+    assert sum(found["prefixes"].values()) == found["tokens"] == facts(large_shards)["tokens"]
+    ids = b"".join((several.output / f"{name}.bin").read_bytes() for name in names)
+    assert ids == (large_shards / "train.bin").read_bytes()
+    documents = [len(IndexedDataset(str(several.output / name))) for name in names]
+    assert sum(documents) == len(IndexedDataset(str(large_shards / "train"))) == facts(large)["documents"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 10**9)), min_size=1, max_size=600),
+    st.integers(1, 10**8),
+)
+def test_there_are_at_most_200_prefixes_of_neighbouring_files(files: list[tuple[str, int]], smallest: int) -> None:
+    names = sorted({name for name, _ in files})
+    sizes = {f"train-{name}-{number:05}.parquet": size for number, (name, size) in enumerate(files)}
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefixes_module, "SMALLEST", smallest)
+        for name in sizes:
+            (Path(folder) / name).touch()
+        listed = {name: FileEntry(size, "") for name, size in sizes.items()}
+        made = prefixes(Path(folder), Manifest("corpus", "", listed, {"sources": {name: {} for name in names}}))
+    assert len(made) <= MOST
+    trained = [[path.name for path in prefix.files] for prefix in made if prefix.stem != "held_out"]
+    assert [name for group in trained for name in group] == sorted(sizes)
+    assert len({prefix.name for prefix in made}) == len(made)
+    for prefix in made:
+        size = sum(sizes[path.name] for path in prefix.files)
+        assert size >= smallest or prefix.name == prefix.stem
+
+
+def test_only_a_changed_file_is_tokenized_again(tokenizer: Path, tmp_path: Path, home: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(8):
+        lines = (json.dumps({"text": f"{number} says {row} and some more words"}) for row in range(400))
+        (source / f"{number}.jsonl").write_text("\n".join(lines) + "\n")
+
+    def tokens(name: str) -> Path:
+        spec = {"source": {"kind": "jsonl", "path": str(source)}, "partitions": {"size_mb": 0.01}, "held_out": 0.3}
+        corpus = new_job(tmp_path / f"{name}-corpus", "corpus", spec)
+        corpus_engine.work(corpus)
+        job = new_job(tmp_path / name, "shards", {"concurrency": 1}, corpus=corpus.output, tokenizer=tokenizer)
+        shards_engine.work(job)
+        return job.output
+
+    tokens("one")
+    before = {path.name for path in home.glob("*.tokens")}
+    assert len(before) >= 8
+    with (source / "5.jsonl").open("a") as file:
+        file.write(json.dumps({"text": "one more"}) + "\n")
+    changed = tokens("two")
+    assert 1 <= len({path.name for path in home.glob("*.tokens")} - before) <= 2  # of the train and held-out split
+    home.rename(tmp_path / "kept")
+    assert digest(tokens("anew")) == digest(changed)
+
+
+def test_the_number_of_workers_on_several_partitions_changes_nothing(
+    large: Path, large_shards: Path, tokenizer: Path, tmp_path: Path, home: Path
+) -> None:
+    for number in (3, 7):
+        job = new_job(tmp_path / f"{number}", "shards", {"concurrency": number}, corpus=large, tokenizer=tokenizer)
+        shards_engine.work(job)
+        assert digest(job.output) == digest(large_shards)
+        home.rename(tmp_path / f"kept-{number}")
+
+
+def test_killed_in_the_middle_it_goes_on_with_the_parts_that_are_missing(
+    large: Path, large_shards: Path, tokenizer: Path, tmp_path: Path, home: Path
+) -> None:
+    job = new_job(tmp_path / "killed", "shards", {"concurrency": 2}, corpus=large, tokenizer=tokenizer)
+    process = start(job)
+    while len(before := made_parts(job)) < 5:
         time.sleep(0.01)
         assert process.poll() is None
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert not (job.output / "manifest.json").exists()
-    with (job.output / "train.bin").open("ab") as half:
-        half.write(b"half a row group")  # not yet synced
-    assert digest(run(job)) == digest(whole)
+    before = made_parts(job)
+    shutil.rmtree(home)  # what follows is from the job's folder alone
+    again = start(job)
+    while len(after := made_parts(job)) <= len(before):
+        time.sleep(0.01)
+        assert again.poll() is None
+    assert before.items() <= after.items()
+    output, _ = again.communicate(timeout=100)
+    assert again.returncode == 0, output
+    assert digest(job.output) == digest(large_shards)
+
+
+def made_parts(job: Job) -> dict[str, float]:
+    """The finished ones, and when they were written."""
+    found = {}
+    for path in (job.directory / "tokens").glob("*.tokens/manifest.json"):
+        with suppress(FileNotFoundError):  # the engine ends
+            found[path.parent.name] = path.stat().st_mtime
+    return found

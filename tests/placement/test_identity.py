@@ -61,6 +61,10 @@ def test_a_wrong_placement_is_a_problem_of_the_recipe() -> None:
             "corpus.placement.nodes: 2\n      4: as partitions.machines is",
         ),
         (
+            {"shards": {"placement": {"nodes": 2}, "machines": 4}},
+            "shards.placement.nodes: 2\n      4: as machines is",
+        ),
+        (
             {"pretrain": {"layout": {"nodes": 2}, "placement": {}}},
             "pretrain.placement.nodes: 1\n      2: as layout.nodes is",
         ),

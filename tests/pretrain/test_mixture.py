@@ -61,3 +61,34 @@ def test_more_epochs_than_allowed_are_refused_before_training(shards: Path, tmp_
     spec = tiny_spec(steps=600, mixture={"books": {"weight": 0.9, "epochs": 2}, "web": {"weight": 0.1}})
     with pytest.raises(StageError, match=r"corpus\.sources\.books: its share, 90\.0% of .* epochs allows 2"):
         build_datasets(spec, [shards], VOCABULARY, tmp_path / "index")
+
+
+def test_a_source_in_several_files_is_the_same_mixture(tmp_path: Path) -> None:
+    """Files of 1,000 and 3,000 tokens of one data set: drawn by their sizes, and each as often repeated."""
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    for number, documents in enumerate((10, 30)):
+        one = of_one_token(tmp_path / f"{number}", number + 1, documents)
+        for kind in ("bin", "idx"):
+            shutil.copy(one / f"train.{kind}", whole / f"train-{number:05}.{kind}")
+            shutil.copy(one / f"held_out.{kind}", whole / f"held_out.{kind}")
+    facts = read_manifest(one).facts | {"tokens": 4000, "prefixes": {"train-00000": 1000, "train-00001": 3000}}
+    write_manifest(whole, "tokenized_corpus", facts)
+
+    (part,) = parts_of({whole: facts}, [8.0], {})
+
+    assert (part.share, part.tokens, part.epochs(8000)) == (1.0, 4000, 2.0)
+    assert part.blend() == [(whole / "train-00000", 2.0), (whole / "train-00001", 6.0)]
+    dataset, _ = build_datasets(tiny_spec(), [whole], VOCABULARY, tmp_path / "index")
+    drawn = [row[0] for row in rows(dataset)]
+    assert drawn.count(1) * 3 == drawn.count(2) == 18
+
+
+def test_named_sources_have_files_of_their_own(tmp_path: Path) -> None:
+    facts = {"tokens": 60, "sources": {"a": 40, "a_b": 20}, "prefixes": {"train-a-00000": 30, "train-a-00001": 10}}
+    mixture = {"a": SourceShare(weight=1), "a_b": SourceShare(weight=1)}
+    blends = [part.blend() for part in parts_of({tmp_path: facts}, [1.0], mixture)]
+    assert blends == [
+        [(tmp_path / "train-a-00000", 0.375), (tmp_path / "train-a-00001", 0.125)],
+        [(tmp_path / "train-a_b", 0.5)],
+    ]

@@ -1,37 +1,66 @@
-"""Partitions as they were read for earlier corpora, so that only changed ones are read again.
+"""Results of partitions that earlier corpora had, so that only changed partitions are worked on again.
 
-HOME/partitions/<key>.scan/ has the scan of one partition (scan.py); its files are shared with the corpus where nothing
-was dropped from them later (hard links). The key is a digest of all that determines it: the partition's files with
-their sizes and modification times, the fields of the source, the steps of the curation, the held-out share, and
-versions. Only partitions of sources that were cut in several are kept; one that no corpus has used for 30 days is
-removed, and so are those that were not used for longest when less than a tenth of the disk is free. The folder may be
-deleted at any time.
+    HOME/partitions/<key>.scan/      the scan of one partition (scan.py)
+    HOME/partitions/<key>.tokens/    the tokens of a part of a corpus' file (encode.py)
+
+Their files are shared with the corpus and the shards where possible (hard links). The key is a digest of all that
+determines the content, versions included. Only what is one of several is kept; what was not used for 30 days is
+removed, and so is what was not used for longest when less than a tenth of the disk is free. The folder may be deleted
+at any time.
 """
 
 import errno
 import os
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from infra.durable import make_folder
+from infra.paths import baton_home
 from tasks.data.rounds import put
-from tasks.manifest import MANIFEST, ArtifactError, remove, verify
+from tasks.manifest import MANIFEST, ArtifactError, remove, verify, write_manifest
 
 KEPT_S = 30 * 24 * 3600.0  # after its last use
 FREE = 0.1  # of the disk
 
 
+class Kept(Protocol):
+    """Where complete folders are kept beyond their job."""
+
+    def take(self, target: Path) -> bool:
+        """Put the kept folder of this name at `target`; False if there is none that is intact."""
+
+    def keep(self, folder: Path) -> None:
+        """Keep a folder beyond its job."""
+
+
+def make_once(folder: Path, kind: str, kept: Kept | None, fill: Callable[[Path], dict[str, Any]]) -> bool:
+    """Make a folder with a manifest, completely or not at all, unless it is there or was kept: `fill` writes its files
+    and returns the manifest's facts. False if nothing was made. Raises what `fill` does, StorageError."""
+    if is_intact(folder) or (kept and kept.take(folder)):
+        return False
+    remove(folder)
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    remove(partial)
+    partial.mkdir(parents=True)
+    write_manifest(partial, kind, fill(partial))
+    put(partial, folder)
+    if kept:
+        kept.keep(folder)
+    return True
+
+
 @dataclass(frozen=True)
-class KeptScans:
-    """The folder with the scans of earlier corpora."""
+class KeptFolders:
+    """The folder on this machine's disk."""
 
     folder: Path
 
     def take(self, target: Path) -> bool:
-        """Put the kept scan of this name at `target`; False if there is none that is intact."""
         source = self.folder / target.name
         if not source.exists() or not _copied(source, target):
             return False
@@ -43,11 +72,10 @@ class KeptScans:
         remove(source)
         return False
 
-    def keep(self, scan: Path) -> None:
-        """Keep a scan beyond its job."""
+    def keep(self, folder: Path) -> None:
         make_folder(self.folder)
-        if not (self.folder / scan.name).exists():
-            _copied(scan, self.folder / scan.name)
+        if not (self.folder / folder.name).exists():
+            _copied(folder, self.folder / folder.name)
 
     def make_room(self) -> None:
         """Remove what was not used for long, what a killed process left, and more if the disk is nearly full."""
@@ -68,10 +96,14 @@ def _last_use(scan: Path) -> float | None:
         return None
 
 
-def is_intact(scan: Path) -> bool:
-    """Whether all files of a scan are there, unchanged."""
+def kept_here() -> KeptFolders:
+    return KeptFolders(baton_home() / "partitions")
+
+
+def is_intact(folder: Path) -> bool:
+    """Whether all its files are there, unchanged."""
     try:
-        verify(scan)
+        verify(folder)
     except (ArtifactError, FileNotFoundError):
         return False
     return True

@@ -1,0 +1,34 @@
+"""The engine with which a pod tokenizes its share of a corpus' files (shares.py).
+
+The shards engine, in a pod that runs after those of all shares, finds the parts in storage (stored_folders.py) and
+tokenizes itself what is missing.
+"""
+
+import os
+from pathlib import Path
+
+from tasks.data.encode import encode, encoded
+from tasks.data.prefixes import prefixes
+from tasks.data.shards import PARTS, encode_items
+from tasks.data.shares import make_share
+from tasks.data.spec import ShareSpec
+from tasks.job import Job, main
+from tasks.manifest import read_manifest, remove
+
+
+def work(job: Job) -> None:
+    share = job.spec(ShareSpec)
+    job.empty_output()
+    corpus = job.input("corpus")
+    items, sizes = encode_items(job, prefixes(corpus, read_manifest(corpus)))
+    make_share(job, share, encode, items, sizes, None, _documents)
+    remove(job.directory / PARTS)
+
+
+def _documents(part: Path) -> int:
+    return encoded(part).documents
+
+
+if __name__ == "__main__":
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core for each worker, which inherits it
+    main(work)

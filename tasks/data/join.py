@@ -1,0 +1,51 @@
+"""Put the encoded parts of a prefix together: its `.bin` and `.idx`, in a folder that is complete or missing."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.data.encode import IDS, LENGTHS
+from tasks.data.indexed_dataset import TokenDtype, write_index
+from tasks.data.rounds import NOTHING, Report, put
+from tasks.manifest import remove
+
+COPIED = 16 << 20  # bytes at a time
+
+
+@dataclass(frozen=True)
+class JoinItem:
+    """A prefix to write, and where to."""
+
+    folder: Path  # its name is that of the prefix
+    parts: Sequence[Path]  # encoded, in order
+    dtype: TokenDtype
+
+
+def join(item: JoinItem, report: Report) -> None:
+    """Write a prefix unless it is there."""
+    name = item.folder.name
+    if item.folder.exists():
+        return
+    partial = item.folder.with_name(f"{name}.{os.getpid()}.partial")
+    remove(partial)
+    partial.mkdir(parents=True)
+    lengths = partial / LENGTHS
+    _concatenate([part / LENGTHS for part in item.parts], lengths)
+    write_index(partial / f"{name}.idx", lengths, item.dtype)
+    lengths.unlink()
+    report(0.1, NOTHING)
+    _concatenate([part / IDS for part in item.parts], partial / f"{name}.bin")
+    put(partial, item.folder)
+    report(1.0, NOTHING)
+
+
+def _concatenate(paths: Sequence[Path], target: Path) -> None:
+    if len(paths) == 1:
+        os.link(paths[0], target)
+        return
+    with target.open("wb") as whole:
+        for path in paths:
+            with path.open("rb") as part:
+                shutil.copyfileobj(part, whole, COPIED)
