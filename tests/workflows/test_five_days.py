@@ -106,7 +106,9 @@ def monday(world: World) -> None:
 
 def tuesday(world: World) -> None:
     world.arrive(*SECOND)
-    (world.incoming / "nearly_the_same.py").write_text((LIBRARY / f"{FIRST[3]}.py").read_text() + "\n# nearly the same\n")
+    (world.incoming / "nearly_the_same.py").write_text(
+        (LIBRARY / f"{FIRST[3]}.py").read_text() + "\n# nearly the same\n"
+    )
     (world.incoming / "unwanted.py").write_text("# unwanted\n" * 100)
     edited = world.incoming / f"{EDITED}.py"
     edited.write_text(f"{edited.read_text()}\n# edited\n")
