@@ -142,7 +142,7 @@ def test_every_change_is_told_once(history: list[Day]) -> None:
     known = after(*before)
     told = look(known, today)
     changes, present, new = told.changes, set(today.values()), set(today.values()) - ids(known)
-    reported = [*told.new, *(each.id for each in (*changes.returned, *changes.renamed))]
+    reported = [*told.new, *(each.id for each in changes.returned), *(each.id for each in changes.renamed)]
     assert len(reported) == len(set(reported))
     assert not set(reported) & {each.after for each in changes.edited}
     assert new == told.new | ({each.after for each in changes.edited} & new)
