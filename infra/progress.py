@@ -50,9 +50,7 @@ class ProgressBar:
             self.bar.update(self.task, completed=state["done"], total=state["total"], shown=shown)
         elif time.monotonic() - self.printed > QUIET_INTERVAL_S:
             self.printed = time.monotonic()
-            took, part = self.printed - self.started, state["done"] / (state["total"] or 1)
-            left = f"  about {took * (1 - part) / part:,.0f} s left" if 0 < part < 1 else ""
-            say(f"{self.title:<10} {took:5.0f} s  {shown}{left}")
+            say(f"{self.title:<10} {self.printed - self.started:5.0f} s  {shown}")
 
     def close(self, succeeded: bool) -> None:
         """Replace the bar with one final line."""

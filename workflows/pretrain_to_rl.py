@@ -47,6 +47,7 @@ def dag(recipe: Recipe) -> Report:
     if recipe.tokenizer:
         sources["tokenizer"] = tokenizer = train_tokenizer(spec=recipe.tokenizer.as_found(), corpus=corpus)
     if recipe.shards:
+        assert corpus is not None and tokenizer is not None  # preflight.py refuses a recipe without them
         sources["shards"] = shards = shards_of(recipe.shards, corpus, tokenizer)
         more_shards = [shards_of(recipe.shards, other, tokenizer) for other in more_corpora]
         results |= {f"shards_{number}": other for number, other in enumerate(more_shards, 2)}

@@ -14,7 +14,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import astuple
 from itertools import count, cycle
 from pathlib import Path
 
@@ -77,7 +76,10 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
     def write(pool: Workers) -> None:
         """Both rounds of the engine."""
         to = folder / f"attempt-{next(attempt)}"
-        items = [EncodeItem(to / f"{number}", *astuple(part)[:3], encoder, None) for number, part in enumerate(files)]
+        items = [
+            EncodeItem(to / f"{number}", part.file, part.start, part.end, encoder, None)
+            for number, part in enumerate(files)
+        ]
         rounds = Rounds(job, ROUNDS, pool)
         folders = [item.folder for item in items]
         rounds.run("encode", encode, items, folders, [part.size for part in files])
