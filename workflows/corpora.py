@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from infra.pod import this_pod
-from tasks.artifacts import Artifact, Corpus, StoredPartitions, Rows, TokenizedCorpus, Tokenizer
+from tasks.artifacts import Artifact, Corpus, Rows, StoredPartitions, TokenizedCorpus, Tokenizer
 from tasks.data.curate_spec import against_evaluation
 from tasks.data.spec import CorpusSpec, ReadShareSpec, ShardsSpec, ShareSpec
 from tasks.data.task import encode_partitions, find_new, prepare_clean_corpus, prepare_corpus, read_partitions, tokenize

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from infra.text import number
 from tasks.data.changes import Known
-from tasks.data.rounds import Report, put
+from tasks.data.rounds import NOTHING, Report, put
 from tasks.data.scan import names_in
 from tasks.job import StageError
 from tasks.manifest import remove
@@ -59,7 +59,7 @@ def find_known(item: KnownItem, report: Report) -> None:
     known = Known(partial / "tables.sqlite")
     for done, corpus in enumerate(item.corpora, start=1):
         known.add(corpus)
-        report(0.5 * done / len(item.corpora), 0)
+        report(0.5 * done / len(item.corpora), NOTHING)
     changes = known.compare(_rows(item.scans))
     _refuse_lost(known, item.sources)
     edits = _write_masks(known, item.scans, partial)
