@@ -13,7 +13,7 @@ missing. It depends on nothing but the partition's content and the item: not on 
 import os
 from codecs import BOM_UTF8
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -117,7 +117,7 @@ def _scan(item: ScanItem, folder: Path, report: Report) -> Scanned:
     for number, raw in enumerate(read_source(item.source, broken, item.partition.pieces or None)):
         if not number % REPORT_DOCUMENTS:
             report(raw.done, number)
-        found = valid_document(replace(raw, source=f"{name}/{raw.source}") if name else raw, counts)
+        found = valid_document(raw, counts, f"{name}/" if name else "")
         document = curation.apply(found, name, tally) if found else None
         if document is None:
             continue
@@ -139,17 +139,17 @@ def _scan(item: ScanItem, folder: Path, report: Report) -> Scanned:
     return Scanned(splits=splits, counts=counts, tally=tally, broken=broken)
 
 
-def valid_document(raw: Raw, counts: Counts) -> Document | None:
-    """The document; None, and counted, if it is not UTF-8 or only white space."""
+def valid_document(raw: Raw, counts: Counts, prefix: str = "") -> Document | None:
+    """The document, with a prefix to its source; None, and counted, if it is not UTF-8 or only white space."""
     try:
         text = raw.text.removeprefix(BOM_UTF8).decode()
     except UnicodeDecodeError:
         counts.invalid_utf8 += 1
         return None
-    if not text.strip():
+    if not text or text.isspace():
         counts.empty += 1
         return None
-    return Document(document_id(raw.text), raw.source, text)
+    return Document(document_id(raw.text), f"{prefix}{raw.source}", text)
 
 
 def curation_of(steps: Sequence[CurateStep], folder: Path, names: Sequence[str] | None = None) -> Curation:

@@ -8,11 +8,11 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -45,8 +45,7 @@ class BrokenFile(StageError):
     """A file is damaged, truncated or not in its format."""
 
 
-@dataclass(frozen=True)
-class Raw:
+class Raw(NamedTuple):
     """One document as found in the source."""
 
     source: str
@@ -155,10 +154,11 @@ def _read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: list[str] 
     before = 0
     for piece in pieces:
         item, first = piece.file, f"@{piece.start}" if piece.start else ""
+        place = f"{item.place}{first}"
         with _skipping(source, broken), item.open() as file:
             for number, line in _lines(piece, file, source.max_bytes()):
                 done = min(1.0, (before + file.tell() - piece.start) / total)
-                text = _line_text(source, f"{item.place}{first}", number, line)
+                text = _line_text(source, place, number, line)
                 yield Raw(f"{item.name}{first}#{number}", text, done)
         before += piece.size
 
@@ -169,12 +169,15 @@ def _line_text(source: JsonlSource, path: str, number: int, line: bytes) -> byte
         record = _record(path, number, line)
     except UnicodeDecodeError:
         return line
+    text = record.get(source.text_field)
+    if isinstance(text, str):
+        return text.encode("utf-8", "surrogatepass")
     if source.text_field not in record:
         raise StageError(
             f"{path}, line {number}: no field {source.text_field!r}; it has {listed(list(record))}. "
             "Set text_field, or remove the file."
         )
-    return _encoded(record[source.text_field], f"{path}, line {number}")
+    return _encoded(text, f"{path}, line {number}")
 
 
 def _lines(piece: Piece, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]:
@@ -198,8 +201,9 @@ def _lines(piece: Piece, file: IO[bytes], most: int) -> Iterator[tuple[int, byte
         if left is not None:
             left -= len(line)
         number += 1
-        _refuse_large(len(line.rstrip(b"\r\n")), most, f"{path}, line {number}")
-        if line.strip():
+        if len(line) > most:
+            _refuse_large(len(line.rstrip(b"\r\n")), most, f"{path}, line {number}")
+        if not line.isspace():
             yield number, line
 
 
@@ -218,7 +222,7 @@ def _next_line(stream: IO[bytes], start: int) -> int:
 def _record(path: str, number: int, line: bytes) -> dict[str, Any]:
     """Parse a line. Raises StageError if it is not a JSON object, UnicodeDecodeError if it is not UTF-8."""
     try:
-        record = json.loads(line.decode())
+        record = parsed(line)
     except UnicodeDecodeError:
         raise
     except (ValueError, RecursionError) as error:  # ValueError: also integers with too many digits
@@ -226,6 +230,15 @@ def _record(path: str, number: int, line: bytes) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise BrokenFile(f"{path}, line {number}: must be a JSON object, not {type(record).__name__}")
     return record
+
+
+def parsed(line: bytes) -> Any:
+    """The line's value. What orjson refuses and Python's own parser does not (NaN, lone surrogates, integers of any
+    size) is left to that, and all errors are its own."""
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return json.loads(line.decode())
 
 
 def _refuse_large(size: int, most: int, where: str) -> None:
