@@ -2,6 +2,7 @@
 
 The sources are cut into partitions (partitions.py), on which worker processes work in rounds:
 
+    split        cut large compressed files into several partitions, if there are any (split.py)
     scan         read, decode and curate each partition and drop copies within it (scan.py)
     duplicates   find copies over all partitions, by ranges of hashes (exact_duplicates.py)
     near         find near duplicates over all partitions, if a step of the curation says so (near_duplicates.py)
@@ -52,6 +53,7 @@ from tasks.data.partitions import Partition, partitions
 from tasks.data.rounds import Progress, Work, Workers, cores, dealt, wait_for, workers
 from tasks.data.scan import ScanItem, Scanned, scan
 from tasks.data.spec import CorpusSpec
+from tasks.data.split import pieces_of, split, split_item
 from tasks.data.stored_scans import StoredScans
 from tasks.data.write import WriteItem, write
 from tasks.job import Job, StageError, main
@@ -61,7 +63,8 @@ SCAN_VERSION = 1  # raise it when the scan of the same partition would have anot
 LIBRARIES = ("datatrove", "fastwarc", "lingua-language-detector", "pyarrow", "rensa", "resiliparse")  # that shape it
 SCANS = "scans"  # in the job's folder; not in work/, whose complete folders tasks/offsite.py would send too
 ROUNDS = {
-    "scan": (0, 80),
+    "split": (0, 4),
+    "scan": (4, 80),
     "duplicates": (80, 83),
     "near": (83, 90),
     "write": (90, 100),
@@ -80,15 +83,26 @@ def work(job: Job) -> None:
     if machine.nodes == 1:  # others may be at work
         for left in (*job.work.rglob("*.partial"), *(job.directory / SCANS).glob("*.partial")):  # by a killed engine
             remove(left)
-    sources = spec.by_name().items()
-    plan = [part for name, source in sources for part in partitions(name, source, spec.partitions.target())]
     with workers(spec.partitions.concurrency or cores()) as pool:
-        make(job, spec, plan, Rounds(job, pool, machine))
+        rounds = Rounds(job, pool, machine)
+        make(job, spec, planned(rounds, spec), rounds)
     if machine.rank:
         wait_for([job.directory / "result.json"], lambda _: None)
         return
     remove(job.work)
     remove(job.directory / SCANS)
+
+
+def planned(rounds: "Rounds", spec: CorpusSpec) -> list[Partition]:
+    """The partitions of all sources, after those that are large compressed files have been cut."""
+    sources, target = spec.by_name(), spec.partitions.target()
+    plan = [part for name, source in sources.items() for part in partitions(name, source, target)]
+    folder, stored = scans_folder(rounds.job), stored_scans(rounds.job)
+    items = {part: item for part in plan if (item := split_item(sources[part.source], part, target, folder, stored))}
+    if items:
+        made, sizes = [item.folder for item in items.values()], [item.file.size for item in items.values()]
+        rounds.run("split", split, list(items.values()), made, sizes)
+    return [new for part in plan for new in (pieces_of(items[part].folder, part) if part in items else [part])]
 
 
 def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: "Rounds") -> None:
@@ -186,12 +200,10 @@ def scan_all(rounds: Rounds, spec: CorpusSpec, plan: list[Partition]) -> list[Pa
 def scan_items(job: Job, spec: CorpusSpec, plan: list[Partition]) -> list[ScanItem]:
     """The scans of the partitions. In a pod all are in storage, for other pods and other corpora; elsewhere those of
     sources with several are kept for other corpora."""
-    stored = StoredScans(f"{job.storage}/partitions") if job.storage else None
+    folder, stored = scans_folder(job), stored_scans(job)
     sources = spec.by_name()
     number = {name: sum(part.source == name for part in plan) for name in sources}
     steps, near, _ = around_near_duplicates(spec.curate)
-    folder = job.directory / SCANS
-    make_folder(folder)
     return [
         ScanItem(
             folder=folder / f"{_key(spec, part)}.scan",
@@ -205,6 +217,17 @@ def scan_items(job: Job, spec: CorpusSpec, plan: list[Partition]) -> list[ScanIt
         )
         for part in plan
     ]
+
+
+def scans_folder(job: Job) -> Path:
+    folder = job.directory / SCANS
+    make_folder(folder)
+    return folder
+
+
+def stored_scans(job: Job) -> StoredScans | None:
+    """Those of all pods, in a pod."""
+    return StoredScans(f"{job.storage}/partitions") if job.storage else None
 
 
 def local_scans() -> KeptScans:

@@ -7,9 +7,8 @@ Facts: `partitions`, and their `documents` after curation and without copies wit
 """
 
 from infra.durable import write_json
-from tasks.data.corpus import SCANS, Rounds, scan_items
+from tasks.data.corpus import SCANS, Rounds, planned, scan_items
 from tasks.data.decontaminate import with_indexes
-from tasks.data.partitions import partitions
 from tasks.data.rounds import cores, dealt, workers
 from tasks.data.scan import Scanned, scan
 from tasks.data.spec import ShareSpec
@@ -21,15 +20,16 @@ def work(job: Job) -> None:
     share = job.spec(ShareSpec)
     spec = share.corpus.model_copy(update={"curate": with_indexes(job, share.corpus.curate)})
     job.empty_output()
-    plan = [
-        part for name, source in spec.by_name().items() for part in partitions(name, source, spec.partitions.target())
-    ]
-    sizes = [max(1, part.size) for part in plan]
-    mine = [number for number, machine in enumerate(dealt(sizes, share.machines)) if machine == share.number]
-    items = scan_items(job, spec, [plan[number] for number in mine])
-    folders = [item.folder for item in items]
     with workers(spec.partitions.concurrency or cores()) as pool:
-        Rounds(job, pool).run("scan", scan, items, folders, [sizes[number] for number in mine])
+        rounds = Rounds(job, pool)
+        plan = planned(
+            rounds, spec
+        )  # large compressed files are cut in every pod whose share begins before another ends
+        sizes = [max(1, part.size) for part in plan]
+        mine = [number for number, machine in enumerate(dealt(sizes, share.machines)) if machine == share.number]
+        items = scan_items(job, spec, [plan[number] for number in mine])
+        folders = [item.folder for item in items]
+        rounds.run("scan", scan, items, folders, [sizes[number] for number in mine])
     write_json(job.output / "partitions.json", [folder.name for folder in folders])
     documents = sum(Scanned.read(folder).rows for folder in folders)
     job.finish(partitions=len(items), documents=documents)

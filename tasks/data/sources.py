@@ -101,7 +101,7 @@ def first_jsonl_record(source: File, most: int) -> dict[str, Any]:
     """The first record of a .jsonl(.gz|.zst) file that is UTF-8. Raises StageError if there is none, or its line has
     more than `most` bytes."""
     with source.open() as file:
-        for number, line in _lines(Piece(source), file, most):
+        for number, line in lines_of(Piece(source), file, most):
             try:
                 return _record(source.place, number, line)
             except UnicodeDecodeError:
@@ -112,7 +112,7 @@ def first_jsonl_record(source: File, most: int) -> dict[str, Any]:
 def jsonl_records(source: File) -> Iterator[dict[str, Any]]:
     """All records of a .jsonl(.gz|.zst) file. Raises StageError."""
     with source.open() as file:
-        for number, line in _lines(Piece(source), file, int(LARGEST_MB * 1e6)):
+        for number, line in lines_of(Piece(source), file, int(LARGEST_MB * 1e6)):
             yield _record(source.place, number, line)
 
 
@@ -153,13 +153,16 @@ def _read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: list[str] 
     total = sum(piece.size for piece in pieces) or 1
     before = 0
     for piece in pieces:
-        item, first = piece.file, f"@{piece.start}" if piece.start else ""
-        place = f"{item.place}{first}"
-        with _skipping(source, broken), item.open() as file:
-            for number, line in _lines(piece, file, source.max_bytes()):
-                done = min(1.0, (before + file.tell() - piece.start) / total)
-                text = _line_text(source, place, number, line)
-                yield Raw(f"{item.name}{first}#{number}", text, done)
+        if piece.copy:
+            first, read, skipped = "", Piece(piece.copy), piece.start
+        else:
+            first, read, skipped = f"@{piece.start}" if piece.start else "", piece, 0
+        name, place = f"{piece.file.name}{first}", f"{piece.file.place}{first}"
+        with _skipping(source, broken), read.file.open() as file:
+            for number, line in lines_of(read, file, source.max_bytes()):
+                done = min(1.0, (before + file.tell() - read.start) / total)
+                text = _line_text(source, place, skipped + number, line)
+                yield Raw(f"{name}#{skipped + number}", text, done)
         before += piece.size
 
 
@@ -180,7 +183,7 @@ def _line_text(source: JsonlSource, path: str, number: int, line: bytes) -> byte
     return _encoded(text, f"{path}, line {number}")
 
 
-def _lines(piece: Piece, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]:
+def lines_of(piece: Piece, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]:
     """The nonblank lines that begin in the piece with their numbers, decompressed by the file's suffix. Reads at most
     `most` bytes of a line, plus its end."""
     path = piece.file.place

@@ -1,0 +1,116 @@
+"""Cut large compressed JSONL, which can only be read from its beginning, into pieces that are read side by side.
+
+    00000.jsonl.zst …    each has the lines of about `target` bytes of text
+    manifest.json        its fact `starts` has the number of lines before each piece
+
+The pieces depend on the file's content, `target` and `most` alone. A file that is damaged, or has a line of more than
+`most` bytes, has no pieces: its scan, which reads it as one partition, says what is wrong or skips it.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+from blake3 import blake3
+
+from infra.placement.address import File
+from tasks.data.kept_scans import is_intact
+from tasks.data.partitions import Partition, Piece
+from tasks.data.rounds import Report, put
+from tasks.data.source_spec import AnySource, JsonlSource
+from tasks.data.sources import lines_of
+from tasks.data.stored_scans import StoredScans
+from tasks.job import StageError
+from tasks.manifest import read_manifest, remove, write_manifest
+
+SPLIT_VERSION = 1  # raise it when the same file would have other pieces
+LARGE = 2  # as a multiple of the target
+REPORT_LINES = 1024  # between two reports
+
+
+@dataclass(frozen=True)
+class SplitItem:
+    """A file to cut, and where to."""
+
+    folder: Path
+    file: File
+    target: int
+    most: int  # bytes of a line
+    kept: StoredScans | None  # where those of other pods may be
+
+
+def split_item(
+    source: AnySource, part: Partition, target: int, folder: Path, kept: StoredScans | None
+) -> SplitItem | None:
+    """For a partition that is a large compressed file; None for others."""
+    if not isinstance(source, JsonlSource) or len(part.pieces) != 1:
+        return None
+    file = part.pieces[0].file
+    if file.name.endswith(".jsonl") or file.size <= LARGE * target:
+        return None
+    said = [SPLIT_VERSION, file.place, file.size, file.version, target, source.max_bytes()]
+    name = blake3(json.dumps(said).encode()).hexdigest()[:32]
+    return SplitItem(folder / f"{name}.split", file, target, source.max_bytes(), kept)
+
+
+def split(item: SplitItem, report: Report) -> None:
+    """Cut a file unless it was cut before. Raises StorageError, OSError."""
+    if is_intact(item.folder) or (item.kept and item.kept.take(item.folder)):
+        return
+    remove(item.folder)
+    partial = item.folder.with_name(f"{item.folder.name}.{os.getpid()}.partial")
+    remove(partial)
+    partial.mkdir(parents=True)
+    try:
+        starts = _split(item, partial, report)
+    except StageError:
+        starts = []
+    write_manifest(partial, "split", {"starts": starts})
+    put(partial, item.folder)
+    if item.kept:
+        item.kept.keep(item.folder)
+
+
+def _split(item: SplitItem, folder: Path, report: Report) -> list[int]:
+    """Write the pieces; returns the number of lines before each."""
+    starts, last = list[int](), 0
+    with item.file.open() as file:
+        lines = lines_of(Piece(item.file), file, item.most)
+        for first in lines:
+            piece = folder / f"{len(starts):05}.jsonl.zst"
+            starts.append(last)
+            with closing(pa.CompressedOutputStream(str(piece), "zstd")) as stream:
+                for number, line in _until(item.target, first, lines):
+                    stream.write(b"\n" * (number - last - 1))  # blank lines count
+                    stream.write(line if line.endswith(b"\n") else line + b"\n")
+                    last = number
+                    if not number % REPORT_LINES:
+                        report(file.tell() / item.file.size, number)
+    return starts
+
+
+def _until(size: int, first: tuple[int, bytes], lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """The first line and those after it, up to about a size."""
+    yield first
+    size -= len(first[1])
+    while size > 0 and (line := next(lines, None)) is not None:
+        yield line
+        size -= len(line[1])
+
+
+def pieces_of(folder: Path, part: Partition) -> Sequence[Partition]:
+    """The partitions that a cut file is read as: itself if it has no pieces."""
+    starts = read_manifest(folder).facts["starts"]
+    if not starts:
+        return [part]
+    (whole,) = part.pieces
+    copies = [File.here(folder / f"{number:05}.jsonl.zst", folder) for number in range(len(starts))]
+    return [
+        Partition(part.source, (Piece(whole.file, start, end, copy.size, copy),))
+        for (start, end), copy in zip(pairwise([*starts, None]), copies, strict=True)
+    ]
