@@ -46,7 +46,8 @@ def job_of(folder: Path, source: JsonlSource, concurrency: int) -> Job:
 
 def test_the_pieces_have_the_documents_of_the_file(source: JsonlSource, tmp_path: Path) -> None:
     (part,) = partitions(None, source, TARGET)
-    assert (item := split_item(source, part, TARGET, tmp_path, None))
+    item = split_item(source, part, TARGET, tmp_path, None)
+    assert item
     split(item, lambda fraction, number: None)
     parts = pieces_of(item.folder, part)
     assert len(parts) > 10
