@@ -23,6 +23,7 @@ class ProgressBar:
     def __init__(self, title: str, path: Path) -> None:
         self.title, self.path = title, path
         self.started = self.printed = time.monotonic()
+        self.first: tuple[float, float] | None = None  # when progress was seen first, and how much was done
         self.bar = _bar()
         if self.bar is not None:
             self.bar.start()
@@ -34,12 +35,17 @@ class ProgressBar:
             state = json.loads(self.path.read_text())
         except FileNotFoundError:
             return  # the engine is still importing libraries
+        now, done, total = time.monotonic(), state["done"], state["total"]
+        if self.first is None or done < self.first[1]:  # what a killed engine left is not this one's
+            self.first = now, done
         shown = "  ".join([f"{state['done']:,.0f}/{state['total']:,.0f} {state['unit']}", *_facts(state["shown"])])
         if self.bar is not None:
             self.bar.update(self.task, completed=state["done"], total=state["total"], shown=shown)
-        elif time.monotonic() - self.printed > QUIET_INTERVAL_S:
-            self.printed = time.monotonic()
-            say(f"{self.title:<10} {self.printed - self.started:5.0f} s  {shown}")
+        elif now - self.printed > QUIET_INTERVAL_S:
+            self.printed = now
+            began, before = self.first
+            left = f"  {(total - done) * (now - began) / (done - before):,.0f} s left" if done > before else ""
+            say(f"{self.title:<10} {now - self.started:5.0f} s  {shown}{left}")
 
     def close(self, succeeded: bool) -> None:
         """Replace the bar with one final line."""
