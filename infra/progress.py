@@ -4,13 +4,12 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 QUIET_INTERVAL_S = 15.0  # between lines when stderr is a file or a CI log
-
-_console = Console(stderr=True)
 
 
 def say(message: str) -> None:
@@ -24,18 +23,9 @@ class ProgressBar:
     def __init__(self, title: str, path: Path) -> None:
         self.title, self.path = title, path
         self.started = self.printed = time.monotonic()
-        self.bar: Progress | None = None
-        if _console.is_terminal:
-            self.bar = Progress(
-                TextColumn("{task.description:<10}"),
-                BarColumn(bar_width=28),
-                TextColumn("{task.percentage:>3.0f} %"),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[shown]}"),
-                console=_console,
-            )
+        self.first: tuple[float, float] | None = None  # when progress was seen first, and how much was done
+        self.bar = _bar()
+        if self.bar is not None:
             self.bar.start()
             self.task = self.bar.add_task(title, total=None, shown="starting")
 
@@ -45,12 +35,17 @@ class ProgressBar:
             state = json.loads(self.path.read_text())
         except FileNotFoundError:
             return  # the engine is still importing libraries
+        now, done, total = time.monotonic(), state["done"], state["total"]
+        if self.first is None or done < self.first[1]:  # what a killed engine left is not this one's
+            self.first = now, done
         shown = "  ".join([f"{state['done']:,.0f}/{state['total']:,.0f} {state['unit']}", *_facts(state["shown"])])
         if self.bar is not None:
             self.bar.update(self.task, completed=state["done"], total=state["total"], shown=shown)
-        elif time.monotonic() - self.printed > QUIET_INTERVAL_S:
-            self.printed = time.monotonic()
-            say(f"{self.title:<10} {self.printed - self.started:5.0f} s  {shown}")
+        elif now - self.printed > QUIET_INTERVAL_S:
+            self.printed = now
+            began, before = self.first
+            left = f"  {(total - done) * (now - began) / (done - before):,.0f} s left" if done > before else ""
+            say(f"{self.title:<10} {now - self.started:5.0f} s  {shown}{left}")
 
     def close(self, succeeded: bool) -> None:
         """Replace the bar with one final line."""
@@ -59,6 +54,26 @@ class ProgressBar:
             self.bar.stop()
         mark = "✓" if succeeded else "✗"
         say(f"{mark} {self.title:<10} {time.monotonic() - self.started:6.1f} s")
+
+
+def _bar() -> "Progress | None":
+    """A bar, on a terminal."""
+    from rich.console import Console  # engines and their workers, which only `say`, start without it
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return None
+    return Progress(
+        TextColumn("{task.description:<10}"),
+        BarColumn(bar_width=28),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[shown]}"),
+        console=console,
+    )
 
 
 def _facts(shown: dict[str, str | float]) -> list[str]:

@@ -2,6 +2,7 @@
 
 The sources are cut into partitions (partitions.py), on which worker processes work in rounds:
 
+    split        cut large compressed files into several partitions, if there are any (split.py)
     scan         read, decode and curate each partition and drop copies within it (scan.py)
     known        for an increment: find what earlier corpora have (known.py)
     duplicates   find copies over all partitions, by ranges of hashes (exact_duplicates.py)
@@ -48,6 +49,7 @@ from tasks.data.partitions import Partition, partitions
 from tasks.data.rounds import cores, wait_for, workers
 from tasks.data.scan import ScanItem, Scanned, scan
 from tasks.data.spec import CorpusSpec
+from tasks.data.split import pieces_of, split, split_item
 from tasks.data.stored_folders import stored
 from tasks.data.write import WriteItem, write
 from tasks.job import Job, StageError, main
@@ -57,7 +59,8 @@ SCAN_VERSION = 2  # raise it when the scan of the same partition would have anot
 LIBRARIES = ("datatrove", "fastwarc", "lingua-language-detector", "pyarrow", "rensa", "resiliparse")  # that shape it
 SCANS = "scans"  # in the job's folder; not in work/, whose complete folders tasks/offsite.py would send too
 ROUNDS = {
-    "scan": Span(0, 78, "partitions"),
+    "split": Span(0, 4, "files"),
+    "scan": Span(4, 78, "partitions"),
     "known": Span(78, 80, "comparisons"),
     "duplicates": Span(80, 83, "ranges"),
     "near": Span(83, 90, "ranges"),
@@ -79,15 +82,26 @@ def make_corpus(job: Job, earlier: Sequence[Path] | None) -> None:
     if machine.nodes == 1:  # others may be at work
         for left in (*job.work.rglob("*.partial"), *(job.directory / SCANS).glob("*.partial")):  # by a killed engine
             remove(left)
-    sources = spec.by_name().items()
-    plan = [part for name, source in sources for part in partitions(name, source, spec.partitions.target())]
     with workers(spec.partitions.concurrency or cores()) as pool:
-        make(job, spec, plan, Rounds(job, ROUNDS, pool, machine), earlier)
+        rounds = Rounds(job, ROUNDS, pool, machine)
+        make(job, spec, planned(rounds, spec), rounds, earlier)
     if machine.rank:
         wait_for([job.directory / "result.json"], lambda _: None)
         return
     remove(job.work)
     remove(job.directory / SCANS)
+
+
+def planned(rounds: Rounds, spec: CorpusSpec) -> list[Partition]:
+    """The partitions of all sources, after those that are large compressed files have been cut."""
+    sources, target = spec.by_name(), spec.partitions.target()
+    plan = [part for name, source in sources.items() for part in partitions(name, source, target)]
+    folder, kept = scans_folder(rounds.job), stored(rounds.job)
+    items = {part: item for part in plan if (item := split_item(sources[part.source], part, target, folder, kept))}
+    if items:
+        made, sizes = [item.folder for item in items.values()], [item.file.size for item in items.values()]
+        rounds.run("split", split, list(items.values()), made, sizes)
+    return [new for part in plan for new in (pieces_of(items[part].folder, part) if part in items else [part])]
 
 
 def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: Rounds, earlier: Sequence[Path] | None) -> None:
@@ -159,11 +173,10 @@ def scan_all(rounds: Rounds, spec: CorpusSpec, plan: list[Partition]) -> list[Pa
 def scan_items(job: Job, spec: CorpusSpec, plan: list[Partition]) -> list[ScanItem]:
     """The scans of the partitions. In a pod all are in storage, for other pods and other corpora; elsewhere those of
     sources with several are kept for other corpora."""
+    folder = scans_folder(job)
     sources = spec.by_name()
     number = {name: sum(part.source == name for part in plan) for name in sources}
     steps, near, _ = around_near_duplicates(spec.curate)
-    folder = job.directory / SCANS
-    make_folder(folder)
     return [
         ScanItem(
             folder=folder / f"{_key(spec, part)}.scan",
@@ -177,6 +190,12 @@ def scan_items(job: Job, spec: CorpusSpec, plan: list[Partition]) -> list[ScanIt
         )
         for part in plan
     ]
+
+
+def scans_folder(job: Job) -> Path:
+    folder = job.directory / SCANS
+    make_folder(folder)
+    return folder
 
 
 def _key(spec: CorpusSpec, part: Partition) -> str:

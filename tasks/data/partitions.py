@@ -4,8 +4,8 @@ Partitions are cut by the names and sizes of the source's files and by nothing e
 machine, and an added or removed file changes its own partition only: a partition ends after a file if a hash of the
 file's name says so, on average once in `target` bytes (content-defined chunking, as of LBFS, SOSP 2001, with files in
 the place of bytes). A file of `target` bytes or more is a partition of its own; a plain `.jsonl` is cut into ranges of
-bytes, and Parquet into ranges of row groups. Compressed JSONL, datasets and functions are not cut, and a source that
-is smaller than `target` is one partition.
+bytes, and Parquet into ranges of row groups. Compressed JSONL is cut later if it is large (split.py). Datasets and
+functions are not cut, and a source that is smaller than `target` is one partition.
 """
 
 from collections.abc import Iterator
@@ -27,6 +27,7 @@ class Piece:
     start: int = 0
     end: int | None = None  # None: to the file's end
     size: int = 0  # in bytes, about
+    copy: File | None = None  # with its lines alone; `start` and `end` are then numbers of lines (split.py)
 
 
 @dataclass(frozen=True)

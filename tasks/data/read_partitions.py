@@ -6,9 +6,10 @@ itself what is missing.
 
 from pathlib import Path
 
-from tasks.data.corpus import SCANS, scan_items
+from tasks.data.corpus import ROUNDS, SCANS, planned, scan_items
 from tasks.data.decontaminate import with_indexes
-from tasks.data.partitions import partitions
+from tasks.data.machines import Rounds
+from tasks.data.rounds import cores, workers
 from tasks.data.scan import Scanned, scan
 from tasks.data.shares import make_share
 from tasks.data.spec import ReadShareSpec
@@ -20,8 +21,8 @@ def work(job: Job) -> None:
     share = job.spec(ReadShareSpec)
     spec = share.corpus.model_copy(update={"curate": with_indexes(job, share.corpus.curate)})
     job.empty_output()
-    target = spec.partitions.target()
-    plan = [part for name, source in spec.by_name().items() for part in partitions(name, source, target)]
+    with workers(spec.partitions.concurrency or cores()) as pool:
+        plan = planned(Rounds(job, ROUNDS, pool), spec)  # a large file is cut by each pod that begins before one ends
     sizes = [max(1, part.size) for part in plan]
     make_share(job, share, scan, scan_items(job, spec, plan), sizes, spec.partitions.concurrency, _documents)
     remove(job.directory / SCANS)

@@ -14,7 +14,7 @@ missing. It depends on nothing but the partition's content and the item: not on 
 import os
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -122,7 +122,7 @@ def _scan(item: ScanItem, report: Report, folder: Path) -> dict[str, Any]:
         text_bytes += len(raw.text)
         if not number % REPORT_DOCUMENTS:
             report(raw.done, Amount(number, text_bytes))
-        found = valid_document(replace(raw, source=f"{name}/{raw.source}") if name else raw, counts)
+        found = valid_document(raw, counts, f"{name}/" if name else "")
         document = curation.apply(found, name, tally) if found else None
         if document is None:
             continue
@@ -160,17 +160,17 @@ def names_in(scan: Path) -> Iterator[tuple[str, str]]:
         yield from names_of(scan / COPIES)
 
 
-def valid_document(raw: Raw, counts: Counts) -> Document | None:
-    """The document; None, and counted, if it is not UTF-8 or only white space."""
+def valid_document(raw: Raw, counts: Counts, prefix: str = "") -> Document | None:
+    """The document, with a prefix to its source; None, and counted, if it is not UTF-8 or only white space."""
     try:
         text = raw.text.removeprefix(BOM_UTF8).decode()
     except UnicodeDecodeError:
         counts.invalid_utf8 += 1
         return None
-    if not text.strip():
+    if not text or text.isspace():
         counts.empty += 1
         return None
-    return Document(document_id(raw.text), raw.source, text)
+    return Document(document_id(raw.text), f"{prefix}{raw.source}", text)
 
 
 def curation_of(steps: Sequence[CurateStep], folder: Path, names: Sequence[str] | None = None) -> Curation:

@@ -8,11 +8,11 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -45,8 +45,7 @@ class BrokenFile(StageError):
     """A file is damaged, truncated or not in its format."""
 
 
-@dataclass(frozen=True)
-class Raw:
+class Raw(NamedTuple):
     """One document as found in the source."""
 
     source: str
@@ -102,7 +101,7 @@ def first_jsonl_record(source: File, most: int) -> dict[str, Any]:
     """The first record of a .jsonl(.gz|.zst) file that is UTF-8. Raises StageError if there is none, or its line has
     more than `most` bytes."""
     with source.open() as file:
-        for number, line in _lines(Piece(source), file, most):
+        for number, line in lines_of(Piece(source), file, most):
             try:
                 return _record(source.place, number, line)
             except UnicodeDecodeError:
@@ -113,7 +112,7 @@ def first_jsonl_record(source: File, most: int) -> dict[str, Any]:
 def jsonl_records(source: File) -> Iterator[dict[str, Any]]:
     """All records of a .jsonl(.gz|.zst) file. Raises StageError."""
     with source.open() as file:
-        for number, line in _lines(Piece(source), file, int(LARGEST_MB * 1e6)):
+        for number, line in lines_of(Piece(source), file, int(LARGEST_MB * 1e6)):
             yield _record(source.place, number, line)
 
 
@@ -154,12 +153,16 @@ def _read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: list[str] 
     total = sum(piece.size for piece in pieces) or 1
     before = 0
     for piece in pieces:
-        item, first = piece.file, f"@{piece.start}" if piece.start else ""
-        with _skipping(source, broken), item.open() as file:
-            for number, line in _lines(piece, file, source.max_bytes()):
-                done = min(1.0, (before + file.tell() - piece.start) / total)
-                text = _line_text(source, f"{item.place}{first}", number, line)
-                yield Raw(f"{item.name}{first}#{number}", text, done)
+        if piece.copy:
+            first, read, skipped = "", Piece(piece.copy), piece.start
+        else:
+            first, read, skipped = f"@{piece.start}" if piece.start else "", piece, 0
+        name, place = f"{piece.file.name}{first}", f"{piece.file.place}{first}"
+        with _skipping(source, broken), read.file.open() as file:
+            for number, line in lines_of(read, file, source.max_bytes()):
+                done = min(1.0, (before + file.tell() - read.start) / total)
+                text = _line_text(source, place, skipped + number, line)
+                yield Raw(f"{name}#{skipped + number}", text, done)
         before += piece.size
 
 
@@ -169,15 +172,18 @@ def _line_text(source: JsonlSource, path: str, number: int, line: bytes) -> byte
         record = _record(path, number, line)
     except UnicodeDecodeError:
         return line
+    text = record.get(source.text_field)
+    if isinstance(text, str):
+        return text.encode("utf-8", "surrogatepass")
     if source.text_field not in record:
         raise StageError(
             f"{path}, line {number}: no field {source.text_field!r}; it has {listed(list(record))}. "
             "Set text_field, or remove the file."
         )
-    return _encoded(record[source.text_field], f"{path}, line {number}")
+    return _encoded(text, f"{path}, line {number}")
 
 
-def _lines(piece: Piece, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]:
+def lines_of(piece: Piece, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]:
     """The nonblank lines that begin in the piece with their numbers, decompressed by the file's suffix. Reads at most
     `most` bytes of a line, plus its end."""
     path = piece.file.place
@@ -198,8 +204,9 @@ def _lines(piece: Piece, file: IO[bytes], most: int) -> Iterator[tuple[int, byte
         if left is not None:
             left -= len(line)
         number += 1
-        _refuse_large(len(line.rstrip(b"\r\n")), most, f"{path}, line {number}")
-        if line.strip():
+        if len(line) > most:
+            _refuse_large(len(line.rstrip(b"\r\n")), most, f"{path}, line {number}")
+        if not line.isspace():
             yield number, line
 
 
@@ -218,7 +225,7 @@ def _next_line(stream: IO[bytes], start: int) -> int:
 def _record(path: str, number: int, line: bytes) -> dict[str, Any]:
     """Parse a line. Raises StageError if it is not a JSON object, UnicodeDecodeError if it is not UTF-8."""
     try:
-        record = json.loads(line.decode())
+        record = parsed(line)
     except UnicodeDecodeError:
         raise
     except (ValueError, RecursionError) as error:  # ValueError: also integers with too many digits
@@ -226,6 +233,15 @@ def _record(path: str, number: int, line: bytes) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise BrokenFile(f"{path}, line {number}: must be a JSON object, not {type(record).__name__}")
     return record
+
+
+def parsed(line: bytes) -> Any:
+    """The line's value. What orjson refuses and Python's own parser does not (NaN, lone surrogates, integers of any
+    size) is left to that, and all errors are its own."""
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return json.loads(line.decode())
 
 
 def _refuse_large(size: int, most: int, where: str) -> None:

@@ -14,9 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from tasks.data.source_spec import AnySource, FilesSource, HuggingFaceSource, JsonlSource, ParquetSource, StdlibSource
-from tasks.data.sources import read_source
+from tasks.data.sources import parsed, read_source
 from tasks.data.spec import CorpusSpec
 from tasks.job import StageError
 
@@ -149,7 +151,7 @@ def test_a_jsonl_line_over_the_limit_is_named_and_not_read(tmp_path: Path, suffi
     program = f"""if True:
         import resource
         from tasks.data.source_spec import JsonlSource
-        from tasks.data.sources import read_source
+        from tasks.data.sources import parsed, read_source
         from tasks.job import StageError
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         try:
@@ -320,3 +322,24 @@ def test_a_broken_parquet_file_is_skipped_by_choice(tmp_path: Path) -> None:
     source = ParquetSource(path=str(tmp_path), on_broken="skip")
     assert [raw.text for raw in read_source(source, broken)] == [b"fine"]
     assert len(broken) == 1
+
+
+VALUES = st.recursive(
+    st.none() | st.floats() | st.text(st.characters(categories=None)) | st.integers(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(st.text(st.characters(categories=None)), VALUES, st.booleans())
+@example("", 10**400, False)
+@example("", float("nan"), True)
+def test_json_is_read_as_pythons_own_parser_reads_it(text: str, more: object, escaped: bool) -> None:
+    line = json.dumps({"text": text, "more": more}, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
+    try:
+        expected = json.loads(line.decode())
+    except UnicodeDecodeError:
+        with pytest.raises(UnicodeDecodeError):
+            parsed(line)
+    else:
+        assert parsed(line)["text"] == expected["text"]
+        assert list(parsed(line)) == list(expected)

@@ -1,0 +1,105 @@
+"""Cut large compressed JSONL, which can only be read from its beginning, into pieces that are read side by side.
+
+    00000.jsonl.zst …    each has the lines of about `target` bytes of text
+    manifest.json        its fact `starts` has the number of lines before each piece
+
+The pieces depend on the file's content, `target` and `most` alone. A file that is damaged, or has a line of more than
+`most` bytes, has no pieces: its scan, which reads it as one partition, says what is wrong or skips it.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from infra.placement.address import File
+from tasks.data.kept_folders import Kept, make_once
+from tasks.data.partitions import Partition, Piece
+from tasks.data.rounds import Amount, Report
+from tasks.data.source_spec import AnySource, JsonlSource
+from tasks.data.sources import lines_of
+from tasks.job import StageError
+from tasks.manifest import read_manifest, short_digest
+
+SPLIT_VERSION = 1  # raise it when the same file would have other pieces
+LARGE = 2  # as a multiple of the target
+REPORT_LINES = 1024  # between two reports
+
+
+@dataclass(frozen=True)
+class SplitItem:
+    """A file to cut, and where to."""
+
+    folder: Path
+    file: File
+    target: int
+    most: int  # bytes of a line
+    kept: Kept | None  # where those of other pods may be
+
+
+def split_item(source: AnySource, part: Partition, target: int, folder: Path, kept: Kept | None) -> SplitItem | None:
+    """For a partition that is a large compressed file; None for others."""
+    if not isinstance(source, JsonlSource) or len(part.pieces) != 1:
+        return None
+    file = part.pieces[0].file
+    if file.name.endswith(".jsonl") or file.size <= LARGE * target:
+        return None
+    said = [SPLIT_VERSION, file.place, file.size, file.version, target, source.max_bytes()]
+    return SplitItem(folder / f"{short_digest(said)}.split", file, target, source.max_bytes(), kept)
+
+
+def split(item: SplitItem, report: Report) -> None:
+    """Cut a file unless it was cut before. Raises StorageError, OSError."""
+    make_once(item.folder, "split", item.kept, partial(_pieces, item, report))
+
+
+def _pieces(item: SplitItem, report: Report, folder: Path) -> dict[str, Any]:
+    try:
+        return {"starts": _split(item, folder, report)}
+    except StageError:
+        return {"starts": []}
+
+
+def _split(item: SplitItem, folder: Path, report: Report) -> list[int]:
+    """Write the pieces; returns the number of lines before each."""
+    starts, last = list[int](), 0
+    with item.file.open() as file:
+        lines = lines_of(Piece(item.file), file, item.most)
+        for first in lines:
+            piece = folder / f"{len(starts):05}.jsonl.zst"
+            starts.append(last)
+            with closing(pa.CompressedOutputStream(str(piece), "zstd")) as stream:
+                for number, line in _until(item.target, first, lines):
+                    stream.write(b"\n" * (number - last - 1))  # blank lines count
+                    stream.write(line if line.endswith(b"\n") else line + b"\n")
+                    last = number
+                    if not number % REPORT_LINES:
+                        report(file.tell() / item.file.size, Amount(number, 0))
+    return starts
+
+
+def _until(size: int, first: tuple[int, bytes], lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """The first line and those after it, up to about a size."""
+    yield first
+    size -= len(first[1])
+    while size > 0 and (line := next(lines, None)) is not None:
+        yield line
+        size -= len(line[1])
+
+
+def pieces_of(folder: Path, part: Partition) -> Sequence[Partition]:
+    """The partitions that a cut file is read as: itself if it has no pieces."""
+    starts = read_manifest(folder).facts["starts"]
+    if not starts:
+        return [part]
+    (whole,) = part.pieces
+    copies = [File.here(folder / f"{number:05}.jsonl.zst", folder) for number in range(len(starts))]
+    return [
+        Partition(part.source, (Piece(whole.file, start, end, copy.size, copy),))
+        for (start, end), copy in zip(pairwise([*starts, None]), copies, strict=True)
+    ]

@@ -1,0 +1,25 @@
+"""Progress in a log."""
+
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from infra import progress
+from infra.progress import ProgressBar
+
+
+def test_a_line_of_a_log_says_how_much_time_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "QUIET_INTERVAL_S", 0.0)
+    bar = ProgressBar("corpus", tmp_path / "progress.json")
+    for done in (90, 10, 20):  # 90: of a killed engine
+        (tmp_path / "progress.json").write_text(json.dumps({"done": done, "total": 100, "unit": "%", "shown": {}}))
+        time.sleep(0.2)
+        bar.update()
+    of_killed, first, second = capsys.readouterr().err.splitlines()
+    assert "left" not in of_killed + first
+    assert re.fullmatch(r"corpus +\d+ s  20/100 %  \d+ s left", second)
