@@ -20,6 +20,31 @@ class DriftSpec(Spec):
     )
 
 
+class RolloutServers(Spec):
+    """vLLM engines in processes of their own, which get the trainer's weights after every step."""
+
+    nodes: int = Field(0, ge=0, le=4096, description="Machines of their own, beside those of `layout`; 0: on its first")
+    engines: int = Field(
+        1, ge=1, le=64, description="vLLM engines on each machine; with `nodes: 0`, on the GPUs that `layout` leaves"
+    )
+    tensor_parallel: int = Field(1, ge=1, le=64, description="Tensor parallel size: GPUs of each engine")
+    gpu_memory_share: float = vllm_share(0.9, "of each engine's own")
+
+    @property
+    def machines(self) -> int:
+        return max(1, self.nodes)
+
+    @property
+    def count(self) -> int:
+        """Engines on all machines."""
+        return self.machines * self.engines
+
+    @property
+    def gpus(self) -> int:
+        """GPUs on each machine."""
+        return self.engines * self.tensor_parallel
+
+
 class GRPOSpec(ToolUse, PostTrainSpec):
     """Group-relative policy optimization on rows with a prompt, scored by rewards."""
 
@@ -43,7 +68,12 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         description="stop the run, with the worst tokens, if trainer and vLLM drift apart; null: only log it",
         json_schema_extra={"identity": False},
     )
-    gpu_memory_share: float = vllm_share(0.3, "while training")
+    gpu_memory_share: float = vllm_share(0.3, "while training, without `rollout_servers`")
+    rollout_servers: RolloutServers | None = Field(
+        None,
+        description="vLLM engines on GPUs or machines of their own; null: one in each of `layout`'s processes",
+        json_schema_extra={"identity": False},
+    )
 
     def samples_model(self) -> bool:
         return True
@@ -53,6 +83,9 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         found += self.tool_problems()
         if self.batch_size % self.generations:
             found.append(Problem("generations", self.generations, f"a divisor of batch_size {self.batch_size}"))
+        if (servers := self.rollout_servers) and servers.count > self.batch_size:
+            allowed = f"at most batch_size ({self.batch_size}) engines on all machines"
+            found.append(Problem("rollout_servers.engines", servers.engines, allowed))
         if not (self.rewards or self.environment):
             found.append(Problem("rewards", [], "at least one, or an environment with get_reward"))
         if self.uses_tools() and self.layout.torchrun_processes() is not None:

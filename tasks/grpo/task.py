@@ -7,7 +7,7 @@ from tasks.artifacts import HFModel, Rows
 from tasks.grpo.spec import GRPOSpec
 from tasks.stage import run, stage
 
-ENGINES = {"trl": Engine("grpo", "tasks.grpo.grpo", version="4")}
+ENGINES = {"trl": Engine("grpo", "tasks.grpo.grpo", version="4", helper="tasks.grpo.rollout_node")}
 
 
 @stage(ENGINES["trl"], image=images.POST_TRAIN, pod=SAVES)
@@ -19,6 +19,7 @@ def grpo(spec: GRPOSpec, model: HFModel, rows: Rows) -> HFModel:
         spec,
         processes=spec.layout.torchrun_processes(),
         nodes=spec.layout.nodes,
+        helpers=spec.rollout_servers.nodes if spec.rollout_servers else 0,
         max_restarts=spec.survival.max_restarts,
         hang_timeout_s=spec.survival.hang_timeout_s,
         model=model,
