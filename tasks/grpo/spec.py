@@ -75,6 +75,19 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         json_schema_extra={"identity": False},
     )
 
+    @property
+    def machines(self) -> int:
+        return self.layout.nodes + (self.rollout_servers.nodes if self.rollout_servers else 0)
+
+    @property
+    def devices(self) -> int:
+        servers = self.rollout_servers
+        if servers is None:
+            return self.layout.processes
+        if servers.nodes == 0:
+            return self.layout.processes + servers.gpus
+        return max(self.layout.processes, servers.gpus)
+
     def samples_model(self) -> bool:
         return True
 
