@@ -36,10 +36,9 @@ class RolloutEngine:
         self.alive = alive
 
     def open(self, model: str, tensor_parallel: int, **options: Any) -> None:
-        parallel = {"tensor_parallel_size": tensor_parallel} if ON_GPU else {}
-        self.llm = open_engine(
-            Path(model), whole_prompts=not ON_GPU, worker_extension_cls=EXTENSION, **parallel, **options
-        )
+        if ON_GPU:
+            options["tensor_parallel_size"] = tensor_parallel
+        self.llm = open_engine(Path(model), whole_prompts=not ON_GPU, worker_extension_cls=EXTENSION, **options)
         before_each_step(self.llm, self.alive)
 
     def join(self, **group: Any) -> None:

@@ -96,7 +96,7 @@ class RolloutServers:
         token = secrets.token_bytes(32)
         self._listener = Listener((self.address if self.address == LOCAL else "", 0), authkey=token, backlog=self.count)
         self._closing.callback(self._listener.close)
-        where = {"address": self.address, "port": self._listener.address[1], "token": token.hex()}
+        where = {"address": self.address, "port": self.port, "token": token.hex()}
         file = self.job_dir / "work" / RENDEZVOUS
         _write_private(file, json.dumps(where))
         self._closing.callback(file.unlink, missing_ok=True)
@@ -115,9 +115,9 @@ class RolloutServers:
     def open(self, workers: int, **options: Any) -> None:
         """Wait for all engines, let them load the model, and open the process group for weights with `workers` of each.
         `options` are those of open_engine."""
+        self._accept()
         from tasks.serve.weight_transfer import open_group
 
-        self._accept()
         self._call_all("open", OPEN_S, tensor_parallel=workers, **options)
         size, port = 1 + workers * self.count, _free_port()
         joining = {"address": self.address, "port": port, "size": size}
@@ -153,8 +153,12 @@ class RolloutServers:
         shares = self._results(asked, self.timeout_s)
         return [(ids, logprobs) for share in shares for ids, logprobs in share]
 
-    def _accept(self) -> None:
-        """Wait until all engines have connected."""
+    @property
+    def port(self) -> int:
+        return int(self._listener.address[1])
+
+    def answer_in_background(self) -> "queue.SimpleQueue[Connection]":
+        """Accept the connections of those who know the token."""
         accepted: queue.SimpleQueue[Connection] = queue.SimpleQueue()
 
         def accept() -> None:
@@ -167,6 +171,11 @@ class RolloutServers:
                     return  # closed
 
         threading.Thread(target=accept, name="rollout servers", daemon=True).start()
+        return accepted
+
+    def _accept(self) -> None:
+        """Wait until all engines have connected."""
+        accepted = self.answer_in_background()
         deadline = time.monotonic() + OPEN_S
         found: dict[str, Connection] = {}
         while len(found) < self.count:

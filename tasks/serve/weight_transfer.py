@@ -24,7 +24,8 @@ SENDER = 0  # its rank in the group
 def open_group(address: str, port: int, rank: int, size: int) -> ProcessGroup:
     """A process group beside torch.distributed's own, of the trainer (rank 0, which listens) and all workers."""
     backend = "nccl" if torch.cuda.is_available() else "gloo"
-    return stateless_init_torch_distributed_process_group(address, port, rank, size, backend)
+    group: ProcessGroup = stateless_init_torch_distributed_process_group(address, port, rank, size, backend)
+    return group
 
 
 def send(group: ProcessGroup, weights: Iterable[tuple[str, torch.Tensor]]) -> None:

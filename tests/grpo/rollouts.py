@@ -1,6 +1,6 @@
 """Change a trainer's weights beside a live engine: `python -m tests.grpo.rollouts FOLDER`. A process of its own, since
 vLLM keeps a process group that other tests may destroy. Prints as JSON the mismatch of both models at first, after the
-change, and after a sync; what one process samples, and what two do.
+change, and after a sync; what one process samples, what two do, and what two rollout servers do.
 """
 
 import json
@@ -12,7 +12,8 @@ import torch
 from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tasks.posttrain.trl_hooks.grpo import CPUGeneration
+from tasks.posttrain.trl_hooks.grpo import CPUGeneration, LiveGeneration, ServedGeneration
+from tasks.serve.rollout_servers import RolloutServers
 from tests.posttrain.tiny import tiny_model
 
 
@@ -20,26 +21,33 @@ def main() -> None:
     folder = Path(sys.argv[1])
     first, second = tiny_model(folder / "first", seed=1), tiny_model(folder / "second", seed=2)
     model = AutoModelForCausalLM.from_pretrained(first, dtype=torch.float32)
-    rollouts = CPUGeneration(
-        seed=0,
-        alive=lambda step: None,
-        model=model,
-        accelerator=Accelerator(cpu=True),
-        processing_class=AutoTokenizer.from_pretrained(first),
-        max_model_length=64,
-        max_num_seqs=8,
-        max_completion_length=16,
-    )
+    settings = {
+        "seed": 0,
+        "alive": lambda step: None,
+        "model": model,
+        "accelerator": Accelerator(cpu=True),
+        "processing_class": AutoTokenizer.from_pretrained(first),
+        "max_model_length": 64,
+        "max_num_seqs": 8,
+        "max_completion_length": 16,
+    }
+    rollouts = CPUGeneration(**settings)
     found = [mismatch(model, rollouts)]
     sharper = AutoModelForCausalLM.from_pretrained(second, dtype=torch.float32)
     model.load_state_dict({name: 4 * weight for name, weight in sharper.state_dict().items()})
     found.append(mismatch(model, rollouts))
     rollouts.sync_weights()
     found.append(mismatch(model, rollouts))
-    print(json.dumps({"mismatch": found, "one": sampled(rollouts, 1), "two": sampled(rollouts, 2)}))
+    here = {"one": sampled(rollouts, 1), "two": sampled(rollouts, 2)}
+    with RolloutServers(folder / "job", 2, timeout_s=60) as servers:
+        servers.start(["0", "1"], [])
+        served = ServedGeneration(servers=servers, workers=1, **settings)
+        served.sync_weights()
+        elsewhere = {"served": sampled(served, 1), "served_mismatch": mismatch(model, served)}
+    print(json.dumps({"mismatch": found} | here | elsewhere))
 
 
-def sampled(rollouts: CPUGeneration, processes: int) -> list[list[int]]:
+def sampled(rollouts: LiveGeneration, processes: int) -> list[list[int]]:
     """The completions of a step of 4, by one process after the other."""
     prompts = [[5, 6, 7, 8], [5, 6, 7, 8], [9, 10, 11], [12] * 40]
     share, found = len(prompts) // processes, []
@@ -50,7 +58,7 @@ def sampled(rollouts: CPUGeneration, processes: int) -> list[list[int]]:
     return found
 
 
-def mismatch(model: torch.nn.Module, rollouts: CPUGeneration) -> float:
+def mismatch(model: torch.nn.Module, rollouts: LiveGeneration) -> float:
     """Mean of exp|log-probability(model) − log-probability(vLLM)| over sampled tokens."""
     prompts = [[5, 6, 7, 8], [9, 10, 11, 12, 13]]
     _, completions, logprobs, _ = rollouts.generate(prompts, None, num_generations=1)

@@ -14,7 +14,7 @@ from tests.source import ROOT
 
 @pytest.mark.usefixtures("vllm")
 def test_the_engine_follows_the_trainers_weights_and_samples_by_place(tmp_path: Path) -> None:
-    """What is sampled depends on no number of processes."""
+    """What is sampled depends on no number of processes, nor on whether rollout servers sample it."""
     command = [sys.executable, "-m", "tests.grpo.rollouts", str(tmp_path)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
@@ -23,7 +23,8 @@ def test_the_engine_follows_the_trainers_weights_and_samples_by_place(tmp_path: 
     assert fresh < 1.01
     assert changed > 1.1, "the engine does not have the old weights"
     assert synced < 1.05
-    assert found["one"] == found["two"]
+    assert found["one"] == found["two"] == found["served"]
+    assert found["served_mismatch"] == synced
     assert found["one"][0] != found["one"][1], "each completion of a prompt has a seed of its own"
 
 

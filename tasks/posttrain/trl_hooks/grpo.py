@@ -98,7 +98,7 @@ class LiveGeneration(VLLMGeneration):
             None,
         )
 
-    def sample(self, prompts: Sequence[list[int]], **options: Any) -> Sampled:
+    def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any) -> Sampled:
         """A completion of each prompt of this process; `options` are those of tasks.serve.engine.sample."""
         raise NotImplementedError
 
@@ -113,8 +113,8 @@ class ColocatedGeneration(LiveGeneration):
         super().__init__(**settings)
         before_each_step(self.llm, lambda: self.alive(self.step))
 
-    def sample(self, prompts: Sequence[list[int]], **options: Any) -> Sampled:
-        return [(each.token_ids, each.logprobs) for each in sample(self.llm, prompts, **options)]
+    def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any) -> Sampled:
+        return [(each.token_ids, each.logprobs) for each in sample(self.llm, prompts, seeds=seeds, **options)]
 
 
 class CPUGeneration(ColocatedGeneration):
@@ -145,15 +145,16 @@ class ServedGeneration(LiveGeneration):
 
     def _init_vllm(self) -> None:
         if self.servers:
+            with process.alone():
+                self.servers.open(
+                    self.workers,
+                    model=self.model.name_or_path,
+                    max_model_len=self.max_model_length,
+                    max_num_seqs=-(-self.max_num_seqs * self.accelerator.num_processes // self.servers.count),
+                    gpu_memory_share=self.gpu_memory_utilization,
+                    seed=self.seed,
+                )
             self.servers.alive = lambda: self.alive(self.step)
-            self.servers.open(
-                self.workers,
-                model=self.model.name_or_path,
-                max_model_len=self.max_model_length,
-                max_num_seqs=-(-self.max_num_seqs * self.accelerator.num_processes // self.servers.count),
-                gpu_memory_share=self.gpu_memory_utilization,
-                seed=self.seed,
-            )
         process.barrier()
 
     def sync_weights(self) -> None:
@@ -164,7 +165,7 @@ class ServedGeneration(LiveGeneration):
             for _ in self._iter_named_params():
                 pass
 
-    def sample(self, prompts: Sequence[list[int]], *, seeds: Sequence[int], **options: Any) -> Sampled:
+    def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any) -> Sampled:
         def of_all_ranks(asked: list[tuple[list[int], int]]) -> list[tuple[list[int], list[float]]]:
             assert self.servers is not None
             every, own = zip(*asked, strict=True)
