@@ -1,4 +1,4 @@
-"""One machine's launcher of a job, as its stage starts it: python -m tests.posttrain.launcher JOB_DIR NODES [HELPERS]"""
+"""A machine's launcher of a job, as its stage starts it: python -m tests.posttrain.launcher JOB_DIR NODES [HELPERS]"""
 
 import json
 import sys
