@@ -158,7 +158,11 @@ def _takes(step: Planned, mfu: float) -> Iterator[tuple[str, str]]:
 
 def _served(servers: RolloutServers, needed: Need) -> str:
     engines = f"{servers.engines} vLLM engine{'s' * (servers.engines > 1)}, tensor parallel {servers.tensor_parallel}"
-    where = f"on each of {servers.nodes} machines of their own" if servers.nodes else "on the first machine"
+    where = (
+        f"on each of {servers.nodes} machine{'s' * (servers.nodes > 1)} of their own"
+        if servers.nodes
+        else "on the first machine"
+    )
     weights = BF16 * needed.parameters / servers.tensor_parallel / GB
     return f"{engines}, {where}: {weights:.3g} GB of weights on each GPU, {servers.gpu_memory_share:.0%} with KV cache"
 

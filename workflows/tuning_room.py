@@ -144,7 +144,11 @@ def vllm_room(context: RunContext) -> list[Problem]:
             if place is None or place.kernels != GPU or weights * WITH_CACHE / parts <= share * place.capacity:
                 continue
             least = weights * WITH_CACHE / parts / place.capacity
-            instead = f"at least {math.ceil(100 * least) / 100:g}" if least < USABLE else "a smaller model, or a larger accelerator"
+            instead = (
+                f"at least {math.ceil(100 * least) / 100:g}"
+                if least < USABLE
+                else "a smaller model, or a larger accelerator"
+            )
             instead += ", or more tensor_parallel" * path.endswith("rollout_servers")
             allowed = f"{instead}: {weights / parts / GB:.3g} GB of weights in bf16 and a KV cache, on {place.name}"
             found.append(Problem(f"{path}.gpu_memory_share", share, f"{allowed} ({place.capacity / GB:.3g} GB)"))
