@@ -125,7 +125,7 @@ def run_engine(
     (None: never). Raises EngineFailed, NotPlaced; KeyboardInterrupt and SystemExit (on SIGTERM) pass through after the
     engine has stopped.
     """
-    node = this_node(nodes + helpers)
+    node = this_node(nodes, helpers)
     ranks, environment = node.ranks(processes), {ADDRESS: node.address}
     command = engine.command(job_dir, processes, replace(node, nodes=nodes))
     if node.rank >= nodes:
@@ -140,7 +140,7 @@ def run_engine(
                 (job_dir / "result.json").unlink(missing_ok=True)
                 write_json(job_dir / "spec.json", request)
             supervisor, logs = Supervisor(job_dir, ranks, hang_timeout_s), LogReader(job_dir, node.rank, ranks)
-            returncode = _run(command, environment, job_dir, title, log, supervisor)
+            returncode = _run(command, job_dir, title, log, supervisor, environment)
             if returncode == 0 and _is_finished(job_dir):
                 return job_dir / "output"
             end = diagnose(title, job_dir, returncode, supervisor, logs)
@@ -154,7 +154,7 @@ def run_engine(
 
 
 def _run(
-    command: list[str], own: dict[str, str], job_dir: Path, title: str, log: IO[bytes], supervisor: Supervisor
+    command: list[str], job_dir: Path, title: str, log: IO[bytes], supervisor: Supervisor, own: dict[str, str]
 ) -> int:
     """Start the engine in its own session, with these variables of its `own`, and supervise it until it ends; returns
     its exit code."""

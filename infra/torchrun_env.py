@@ -41,15 +41,16 @@ def placed_nodes(nodes: int) -> int:
     return nodes if VARIABLES[0] in os.environ else 1
 
 
-def this_node(nodes: int) -> Node:
-    """This machine among `nodes`. Raises NotPlaced."""
-    if nodes == 1:
+def this_node(nodes: int, helpers: int = 0) -> Node:
+    """This machine among `nodes`, and `helpers` beside them. Raises NotPlaced."""
+    if nodes + helpers == 1:
         return Node()
     missing = [name for name in VARIABLES if name not in os.environ]
     if missing:
         raise NotPlaced(
-            f"layout.nodes: {nodes}: needs a placement, which starts this on each machine and sets "
+            f"layout.nodes: {nodes}{f' and {helpers} for servers' if helpers else ''}: needs a placement, which starts this on each machine and sets "
             f"{', '.join(VARIABLES)} ({', '.join(missing)} missing here); or set layout.nodes: 1"
+            f"{' and the nodes of the servers to 0' if helpers else ''}"
         )
     rank, address, port = (os.environ[name] for name in VARIABLES)
-    return Node(int(rank), nodes, address, int(port))
+    return Node(int(rank), nodes + helpers, address, int(port))

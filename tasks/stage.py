@@ -283,7 +283,7 @@ def run(
     start = partial(
         run_engine, engine, job_dir, request, title=title, processes=processes, nodes=nodes, helpers=helpers
     )
-    if this_node(nodes + helpers).rank:
+    if this_node(nodes, helpers).rank:
         start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
         raise IgnoreOutputs("node 0 returns the result")
     spec_json = spec.model_dump(mode="json")
