@@ -130,7 +130,7 @@ def run_engine(
     command = engine.command(job_dir, processes, replace(node, nodes=nodes))
     if node.rank >= nodes:
         ranks, command = ranks[:1], engine.helper_command(job_dir)
-        environment |= {"RANK": str(ranks[0]), "WORLD_SIZE": str(ranks[0] + 1)}
+        environment |= {"RANK": f"{ranks[0]}", "LOCAL_RANK": "0", "WORLD_SIZE": f"{ranks[0] + 1}"}
     make_folder(job_dir)
     with _locked_log(job_dir, node, ranks) as log, sigterm_as_exit():
         if _is_finished(job_dir):

@@ -27,7 +27,8 @@ def open_servers(job: Job, spec: GRPOSpec) -> Iterator[RolloutServers | None]:
         yield None
         return
     address = os.environ[ADDRESS] if wanted.nodes else LOCAL
-    with RolloutServers(job.directory, wanted.count, spec.survival.hang_timeout_s, address) as servers:
+    timeout_s = 0.9 * spec.survival.hang_timeout_s  # before the launcher ends all: this error names the server
+    with RolloutServers(job.directory, wanted.count, timeout_s, address) as servers:
         if not wanted.nodes:
             names = [str(number) for number in range(wanted.engines)]
             servers.start(names, _gpus(spec.layout.processes, wanted.gpus))
