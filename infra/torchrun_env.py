@@ -47,8 +47,9 @@ def this_node(nodes: int, helpers: int = 0) -> Node:
         return Node()
     missing = [name for name in VARIABLES if name not in os.environ]
     if missing:
+        more = f" and {helpers} for servers" if helpers else ""
         raise NotPlaced(
-            f"layout.nodes: {nodes}{f' and {helpers} for servers' if helpers else ''}: needs a placement, which starts this on each machine and sets "
+            f"layout.nodes: {nodes}{more}: needs a placement, which starts this on each machine and sets "
             f"{', '.join(VARIABLES)} ({', '.join(missing)} missing here); or set layout.nodes: 1"
             f"{' and the nodes of the servers to 0' if helpers else ''}"
         )

@@ -13,14 +13,4 @@ ENGINES = {"trl": Engine("dpo", "tasks.dpo.dpo", version="4")}
 @stage(ENGINES["trl"], image=images.POST_TRAIN, pod=SAVES)
 def dpo(spec: DPOSpec, model: HFModel, rows: Rows) -> HFModel:
     """Tune a model to prefer the better of two answers."""
-    return run(
-        ENGINES[spec.engine],
-        HFModel,
-        spec,
-        processes=spec.layout.torchrun_processes(),
-        nodes=spec.layout.nodes,
-        max_restarts=spec.survival.max_restarts,
-        hang_timeout_s=spec.survival.hang_timeout_s,
-        model=model,
-        rows=rows,
-    )
+    return run(ENGINES[spec.engine], HFModel, spec, **spec.processes(), model=model, rows=rows)

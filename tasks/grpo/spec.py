@@ -1,6 +1,6 @@
 """Spec of a GRPO run."""
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -68,6 +68,14 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         description="stop the run, with the worst tokens, if trainer and vLLM drift apart; null: only log it",
         json_schema_extra={"identity": False},
     )
+    check_weights_every: int | None = Field(
+        50,
+        ge=1,
+        le=1_000_000,
+        description="steps between checks, by digests of all tensors, that vLLM holds exactly the trainer's weights "
+        "(not in rollout servers); null: none",
+        json_schema_extra={"identity": False},
+    )
     gpu_memory_share: float = vllm_share(0.3, "while training, without `rollout_servers`")
     rollout_servers: RolloutServers | None = Field(
         None,
@@ -87,6 +95,9 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         if servers.nodes == 0:
             return self.layout.processes + servers.gpus
         return max(self.layout.processes, servers.gpus)
+
+    def processes(self) -> dict[str, Any]:
+        return super().processes() | {"helpers": self.rollout_servers.nodes if self.rollout_servers else 0}
 
     def samples_model(self) -> bool:
         return True

@@ -92,6 +92,15 @@ class PostTrainSpec(StageSpec):
         """GPUs of each machine."""
         return self.layout.processes
 
+    def processes(self) -> dict[str, Any]:
+        """How its engine is started: arguments of tasks.stage.run."""
+        return {
+            "processes": self.layout.torchrun_processes(),
+            "nodes": self.layout.nodes,
+            "max_restarts": self.survival.max_restarts,
+            "hang_timeout_s": self.survival.hang_timeout_s,
+        }
+
     def row_kinds(self) -> tuple[str, ...]:
         """Kinds of rows that the stage accepts."""
         return PROMPTED

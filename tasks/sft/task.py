@@ -13,14 +13,4 @@ ENGINES = {"trl": Engine("sft", "tasks.sft.sft", version="2")}
 @stage(ENGINES["trl"], image=images.POST_TRAIN, pod=SAVES)
 def sft(spec: SFTSpec, model: HFModel, rows: Rows) -> HFModel:
     """Fine-tune a model on rows."""
-    return run(
-        ENGINES[spec.engine],
-        HFModel,
-        spec,
-        processes=spec.layout.torchrun_processes(),
-        nodes=spec.layout.nodes,
-        max_restarts=spec.survival.max_restarts,
-        hang_timeout_s=spec.survival.hang_timeout_s,
-        model=model,
-        rows=rows,
-    )
+    return run(ENGINES[spec.engine], HFModel, spec, **spec.processes(), model=model, rows=rows)

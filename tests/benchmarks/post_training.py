@@ -97,7 +97,7 @@ def functions() -> list[dict[str, str]]:
     return found
 
 
-def length(completions: list[str], **columns: Any) -> list[float]:
+def length(completions: list[str], **columns: object) -> list[float]:
     """A reward that takes no time."""
     return [float(len(completion) % 7) for completion in completions]
 
@@ -117,7 +117,9 @@ def run_baton(job: Path, stage: str, model: Path, rows: Path) -> float:
     }
     spec |= {"max_prompt_tokens": PROMPT, "max_new_tokens": NEW, "checkpoint_every": 1000, "learning_rate": 1e-5}
     if stage == "grpo":
-        function = RewardSpec.model_validate({"function": f"{__file__}:length"}).as_found()
+        reward = job.with_name("length.py")
+        reward.write_text(inspect.getsource(length))
+        function = RewardSpec.model_validate({"function": f"{reward}:length"}).as_found()
         spec |= {"generations": GENERATIONS, "beta": 0.0, "rewards": [function.model_dump(mode="json")]}
     write_job(job, stage, spec, model=model, rows=rows)
     assert start(f"tasks.{stage}.{stage}", job).wait() == 0, (job / "log.txt").read_text()

@@ -1,6 +1,7 @@
 """Change a trainer's weights beside a live engine: `python -m tests.grpo.rollouts FOLDER`. A process of its own, since
 vLLM keeps a process group that other tests may destroy. Prints as JSON the mismatch of both models at first, after the
-change, and after a sync; what one process samples, what two do, and what two rollout servers do.
+change, and after a sync; what the checks of their weights said meanwhile; what one process samples, what two do, and
+what two rollout servers do, and the mismatch of engine and servers for the same samples.
 """
 
 import json
@@ -12,7 +13,10 @@ import torch
 from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tasks.job import StageError
 from tasks.posttrain.trl_hooks.grpo import CPUGeneration, LiveGeneration, ServedGeneration
+from tasks.posttrain.weight_check import check_weights
+from tasks.serve.engine_weights import named_weights
 from tasks.serve.rollout_servers import RolloutServers
 from tests.posttrain.tiny import tiny_model
 
@@ -31,20 +35,33 @@ def main() -> None:
         "max_num_seqs": 8,
         "max_completion_length": 16,
     }
-    rollouts = CPUGeneration(**settings)
+    rollouts = CPUGeneration(check_every=2, **settings)
     found = [mismatch(model, rollouts)]
     sharper = AutoModelForCausalLM.from_pretrained(second, dtype=torch.float32)
     model.load_state_dict({name: 4 * weight for name, weight in sharper.state_dict().items()})
     found.append(mismatch(model, rollouts))
-    rollouts.sync_weights()
+    stale = refused(model, rollouts)
+    rollouts.sync_weights()  # with a check
     found.append(mismatch(model, rollouts))
     here = {"one": sampled(rollouts, 1), "two": sampled(rollouts, 2)}
     with RolloutServers(folder / "job", 2, timeout_s=60) as servers:
         servers.start(["0", "1"], [])
         served = ServedGeneration(servers=servers, workers=1, **settings)
         served.sync_weights()
-        elsewhere = {"served": sampled(served, 1), "served_mismatch": mismatch(model, served)}
-    print(json.dumps({"mismatch": found} | here | elsewhere))
+        here["served"] = sampled(served, 1)
+        rollouts.accelerator = served.accelerator
+        here["at_step_3"] = [mismatch(model, rollouts), mismatch(model, served)]
+    with torch.no_grad():
+        model.model.layers[1].self_attn.k_proj.weight[3, 4] *= 1.01
+    print(json.dumps({"mismatch": found, "stale": stale, "one_off": refused(model, rollouts)} | here))
+
+
+def refused(model: torch.nn.Module, rollouts: CPUGeneration) -> str:
+    try:
+        check_weights(model.named_parameters(), named_weights(rollouts.live_model()), step=7)
+    except StageError as error:
+        return str(error)
+    return ""
 
 
 def sampled(rollouts: LiveGeneration, processes: int) -> list[list[int]]:

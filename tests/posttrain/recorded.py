@@ -45,6 +45,8 @@ def completion(step: int, place: int) -> list[int]:
     return [*(drawn.randrange(FIRST, ENTRIES) for _ in range(drawn.randrange(1, 12))), END]
 
 
-def generate_recorded(folder: Path, _: object, seed: int, alive: Callable[[int], None]) -> None:
-    """In place of generate_live."""
+def generate_recorded(
+    folder: Path, _: object, seed: int, alive: Callable[[int], None], check_every: int | None
+) -> None:
+    """In place of generate_live: no engine whose weights could be checked."""
     trl.trainer.grpo_trainer.VLLMGeneration = partial(RecordedGeneration, folder=folder, seed=seed, alive=alive)

@@ -15,7 +15,9 @@ from trl.generation.vllm_generation import VLLMGeneration
 from tasks.posttrain import process
 from tasks.posttrain.adapter import merged_weights
 from tasks.posttrain.drift import beginning, check_drift, sum_and_count
+from tasks.posttrain.weight_check import check_weights
 from tasks.serve.engine import open_engine, sample
+from tasks.serve.engine_weights import named_weights
 from tasks.serve.rollout_servers import RolloutServers
 from tasks.serve.vllm_hooks import before_each_step, reload_weights
 
@@ -34,11 +36,8 @@ class TokenTrainer(GRPOTrainer):
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
         return [self.prompt_ids[int(index)] for index in prompts], None, {}
 
-    def _generate_single_turn(self, *args: Any, **more: Any) -> Any:
-        self.vllm_generation.begin(self.state.global_step)
-        return super()._generate_single_turn(*args, **more)
-
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        self.vllm_generation.begin(self.state.global_step)
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         mask = (output["completion_mask"] * output.get("tool_mask", 1)).bool()
         trainer, engine = output["old_per_token_logps"], output["sampling_per_token_logps"]
@@ -107,14 +106,30 @@ class LiveGeneration(VLLMGeneration):
 
 
 class ColocatedGeneration(LiveGeneration):
-    """An engine in each process, which TRL opens."""
+    """An engine in each process, which TRL opens. Its weights are checked every `check_every` steps."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, check_every: int | None = None, **settings: Any) -> None:
+        self.check_every = check_every
         super().__init__(**settings)
         before_each_step(self.llm, lambda: self.alive(self.step))
 
     def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any) -> Sampled:
         return [(each.token_ids, each.logprobs) for each in sample(self.llm, prompts, seeds=seeds, **options)]
+
+    def sync_weights(self) -> None:
+        """Load the trainer's weights into the engine; every `check_every` steps, prove that it has them."""
+        self._load()
+        if self.check_every and self.step % self.check_every == 0:
+            compared = check_weights(self._iter_named_params(), named_weights(self.live_model()), self.step)
+            if self.accelerator.is_main_process:
+                print(f"step {self.step}: {compared}", flush=True)
+
+    def _load(self) -> None:
+        super().sync_weights()
+
+    def live_model(self) -> Any:
+        """The model in vLLM, which runs in this process."""
+        return self.llm.llm_engine.model_executor.driver_worker.model_runner.model
 
 
 class CPUGeneration(ColocatedGeneration):
@@ -130,8 +145,7 @@ class CPUGeneration(ColocatedGeneration):
             whole_prompts=True,
         )
 
-    def sync_weights(self) -> None:
-        """Load the trainer's weights into the engine, and drop what it cached with the old ones."""
+    def _load(self) -> None:
         reload_weights(self.llm, weights_iterator=self._iter_named_params())
 
 
@@ -158,7 +172,8 @@ class ServedGeneration(LiveGeneration):
         process.barrier()
 
     def sync_weights(self) -> None:
-        """Send the trainer's weights; every rank takes part in gathering them."""
+        """Send the trainer's weights; every rank takes part in gathering them. Their digests are not checked: with
+        tensor parallelism no process of a server has a whole layer."""
         if self.servers:
             self.servers.load(self._iter_named_params())
         else:

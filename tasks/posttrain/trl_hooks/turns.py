@@ -21,7 +21,6 @@ def rollouts(converse: Converse) -> Callable[[list[str], Any], dict[str, Any]]:
             _, sampled, logprobs, _ = engine.generate(ids, None, 1, places=places)
             return [list(turn) for turn in sampled], [[of_token[0] for of_token in turn] for turn in logprobs]
 
-        engine.begin(trainer.state.global_step)
         done = converse(list(map(int, prompts)), trainer.state.global_step, generate)
         for name, value in totals(done).items():
             trainer._metrics["train"][name].append(value)

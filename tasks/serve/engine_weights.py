@@ -1,0 +1,47 @@
+"""Read the weights of a live vLLM model back, under the names of its Hugging Face model.
+
+vLLM fuses layers (q, k and v are one), and its CPU build repacks their weights and drops the originals. A layer is read
+through its own product with the identity, which is exact: every sum has at most one term that is not zero.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from vllm.model_executor.layers.linear import LinearBase
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+
+COLUMNS = 1024  # of a weight that are read at once
+
+
+def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (name, weight) of a vLLM model that is whole in this process. An embedding that is the output layer too is
+    yielded twice, since both may have copies. Fused experts keep vLLM's names."""
+    fused: dict[str, list[str]] = getattr(model, "packed_modules_mapping", {})
+    for path, module in model.named_modules():
+        parent, _, own = path.rpartition(".")
+        if isinstance(module, LinearBase):
+            names = [f"{parent}.{part}" for part in fused.get(own, [own])]
+            whole = {"weight": _product(module, module.input_size, module.params_dtype), "bias": module.bias}
+            for kind, tensor in whole.items():
+                if tensor is not None:
+                    parts = tensor.data.split(module.output_partition_sizes)
+                    yield from zip((f"{name}.{kind}" for name in names), parts, strict=True)
+        elif isinstance(module, VocabParallelEmbedding):  # its rows are padded
+            weight, rows = module.weight.data, module.org_vocab_size
+            yield f"{path}.weight", weight[:rows]
+            if isinstance(module, ParallelLMHead) or hasattr(module, "cpu_linear"):
+                yield f"{path}.weight", _product(module, weight.shape[1], weight.dtype)[:rows]
+        else:
+            for name, parameter in module.named_parameters(recurse=False):
+                yield f"{path}.{name}", parameter.data
+
+
+def _product(layer: Any, inputs: int, dtype: torch.dtype) -> torch.Tensor:
+    """The weight [outputs, inputs] that a layer multiplies with."""
+    device, columns = next(layer.parameters()).device, []
+    for first in range(0, inputs, COLUMNS):
+        identity = torch.zeros(min(COLUMNS, inputs - first), inputs, dtype=dtype, device=device)
+        identity[:, first:].fill_diagonal_(1)
+        columns.append(layer.quant_method.apply(layer, identity, bias=None))
+    return torch.cat(columns).t()
