@@ -8,6 +8,7 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -25,7 +26,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     first, second = tiny_model(folder / "first", seed=1), tiny_model(folder / "second", seed=2)
     model = AutoModelForCausalLM.from_pretrained(first, dtype=torch.float32)
-    settings = {
+    settings: dict[str, Any] = {
         "seed": 0,
         "alive": lambda step: None,
         "model": model,
@@ -43,7 +44,7 @@ def main() -> None:
     stale = refused(model, rollouts)
     rollouts.sync_weights()  # with a check
     found.append(mismatch(model, rollouts))
-    here = {"one": sampled(rollouts, 1), "two": sampled(rollouts, 2)}
+    here: dict[str, Any] = {"one": sampled(rollouts, 1), "two": sampled(rollouts, 2)}
     with RolloutServers(folder / "job", 2, timeout_s=60) as servers:
         servers.start(["0", "1"], [])
         served = ServedGeneration(servers=servers, workers=1, **settings)

@@ -49,13 +49,17 @@ def test_a_server_that_is_killed_is_an_error_and_the_stage_continues_with_a_new_
         )
         for node in (0, 1)
     ]
-    while not any(line["step"] >= 2 for line in metrics(job)):
-        assert all(launcher.poll() is None for launcher in launchers)
-        time.sleep(0.02)
-    node = read_beats(job, [1])[1].pid
-    (engine,) = Path(f"/proc/{node}/task/{node}/children").read_text().split()
-    os.kill(int(engine), signal.SIGKILL)
-    said = [launcher.communicate()[1] for launcher in launchers]
+    try:
+        while not any(line["step"] >= 2 for line in metrics(job)):
+            assert all(launcher.poll() is None for launcher in launchers), (job / "log.txt").read_text()[-3000:]
+            time.sleep(0.02)
+        node = read_beats(job, [1])[1].pid
+        (engine,) = Path(f"/proc/{node}/task/{node}/children").read_text().split()
+        os.kill(int(engine), signal.SIGKILL)
+        said = [launcher.communicate()[1] for launcher in launchers]
+    finally:
+        for launcher in launchers:
+            launcher.terminate()
 
     assert [launcher.returncode for launcher in launchers] == [0, 0], said
     assert any("rollout server 1-0 ended" in words and "restart 1 of 1" in words for words in said), said
