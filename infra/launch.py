@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -35,7 +35,7 @@ from infra.paths import baton_home
 from infra.pod import this_pod
 from infra.progress import ProgressBar, say
 from infra.supervisor import Supervisor, kill_group, read_result
-from infra.torchrun_env import Node, this_node
+from infra.torchrun_env import ADDRESS, Node, this_node
 
 STOP_GRACE = "BATON_STOP_GRACE_S"  # from SIGTERM to SIGKILL, if something else sends the latter
 STOP_GRACE_S = 60.0  # on this machine
@@ -77,11 +77,13 @@ class EngineFailed(Stopped):
 @dataclass(frozen=True)
 class Engine:
     """A stage's program. `version` is part of every job's identity and cache key: raise it when the same spec and
-    inputs would give another result."""
+    inputs would give another result. `helper` is the module that machines beside the engine's run, for engines that can
+    have such."""
 
     stage: str
     module: str
     version: str
+    helper: str = ""
 
     def command(self, job_dir: Path, processes: int | None, node: Node) -> list[str]:
         """`python -m module JOB_DIR`, under torchrun when a number of processes is given."""
@@ -92,6 +94,9 @@ class Engine:
         timeout_s = max(1, int(engine_grace_s()) - 5)
         here = ["--nproc-per-node", str(processes), "--shutdown-timeout", str(timeout_s)]
         return [sys.executable, "-m", "torch.distributed.run", *node.torchrun(), *here, *words]
+
+    def helper_command(self, job_dir: Path) -> list[str]:
+        return [sys.executable, "-m", self.helper, str(job_dir)]
 
 
 def job_directory(engine: Engine, spec: dict[str, Any], digests: dict[str, str]) -> Path:
@@ -108,18 +113,24 @@ def run_engine(
     title: str,
     processes: int | None = None,
     nodes: int = 1,
+    helpers: int = 0,
     max_restarts: int = 0,
     hang_timeout_s: float | None = None,
 ) -> Path:
     """Run an engine and return JOB_DIR/output; immediately if it is already finished.
 
-    `request` becomes spec.json. `title` is shown in the terminal. `processes`: on each of `nodes` machines, of which
-    this is one. `max_restarts` is for engines that write checkpoints and heartbeats (infra/heartbeat.py); one without a
-    heartbeat for `hang_timeout_s` counts as hung (None: never). Raises EngineFailed, NotPlaced; KeyboardInterrupt and
-    SystemExit (on SIGTERM) pass through after the engine has stopped.
+    `request` becomes spec.json. `title` is shown in the terminal. `processes`: on each of `nodes` machines. This is one
+    of them, or of the `helpers` that come after them and run the engine's helper. `max_restarts` is for engines that
+    write checkpoints and heartbeats (infra/heartbeat.py); one without a heartbeat for `hang_timeout_s` counts as hung
+    (None: never). Raises EngineFailed, NotPlaced; KeyboardInterrupt and SystemExit (on SIGTERM) pass through after the
+    engine has stopped.
     """
-    node = this_node(nodes)
-    ranks = node.ranks(processes)
+    node = this_node(nodes, helpers)
+    ranks, environment = node.ranks(processes), {ADDRESS: node.address}
+    command = engine.command(job_dir, processes, replace(node, nodes=nodes))
+    if node.rank >= nodes:
+        ranks, command = ranks[:1], engine.helper_command(job_dir)
+        environment |= {"RANK": f"{ranks[0]}", "LOCAL_RANK": "0", "WORLD_SIZE": f"{ranks[0] + 1}"}
     make_folder(job_dir)
     with _locked_log(job_dir, node, ranks) as log, sigterm_as_exit():
         if _is_finished(job_dir):
@@ -129,7 +140,7 @@ def run_engine(
                 (job_dir / "result.json").unlink(missing_ok=True)
                 write_json(job_dir / "spec.json", request)
             supervisor, logs = Supervisor(job_dir, ranks, hang_timeout_s), LogReader(job_dir, node.rank, ranks)
-            returncode = _run(engine.command(job_dir, processes, node), job_dir, title, log, supervisor)
+            returncode = _run(command, job_dir, title, log, supervisor, environment)
             if returncode == 0 and _is_finished(job_dir):
                 return job_dir / "output"
             end = diagnose(title, job_dir, returncode, supervisor, logs)
@@ -142,9 +153,12 @@ def run_engine(
     raise AssertionError("the last start returns or raises")
 
 
-def _run(command: list[str], job_dir: Path, title: str, log: IO[bytes], supervisor: Supervisor) -> int:
-    """Start the engine in its own session and supervise it until it ends; returns its exit code."""
-    environment = SHORT_WAITS | os.environ | LAUNCHED | _module_path()
+def _run(
+    command: list[str], job_dir: Path, title: str, log: IO[bytes], supervisor: Supervisor, own: dict[str, str]
+) -> int:
+    """Start the engine in its own session, with these variables of its `own`, and supervise it until it ends; returns
+    its exit code."""
+    environment = SHORT_WAITS | os.environ | LAUNCHED | _module_path() | own
     environment |= {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
     (job_dir / "progress.json").unlink(missing_ok=True)
     process = subprocess.Popen(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from infra.errors import Stopped
 
 VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+ADDRESS = "BATON_NODE_0"  # node 0's address for engines: torchrun on one machine sets MASTER_ADDR to its own
 
 
 class NotPlaced(Stopped):
@@ -40,15 +41,17 @@ def placed_nodes(nodes: int) -> int:
     return nodes if VARIABLES[0] in os.environ else 1
 
 
-def this_node(nodes: int) -> Node:
-    """This machine among `nodes`. Raises NotPlaced."""
-    if nodes == 1:
+def this_node(nodes: int, helpers: int = 0) -> Node:
+    """This machine among `nodes`, and `helpers` beside them. Raises NotPlaced."""
+    if nodes + helpers == 1:
         return Node()
     missing = [name for name in VARIABLES if name not in os.environ]
     if missing:
+        more = f" and {helpers} for servers" if helpers else ""
         raise NotPlaced(
-            f"layout.nodes: {nodes}: needs a placement, which starts this on each machine and sets "
+            f"layout.nodes: {nodes}{more}: needs a placement, which starts this on each machine and sets "
             f"{', '.join(VARIABLES)} ({', '.join(missing)} missing here); or set layout.nodes: 1"
+            f"{' and the nodes of the servers to 0' if helpers else ''}"
         )
     rank, address, port = (os.environ[name] for name in VARIABLES)
-    return Node(int(rank), nodes, address, int(port))
+    return Node(int(rank), nodes + helpers, address, int(port))

@@ -247,6 +247,7 @@ def run(
     title: str | None = None,
     processes: int | None = None,
     nodes: int = 1,
+    helpers: int = 0,
     max_restarts: int = 0,
     hang_timeout_s: float | None = None,
     **inputs: Artifact | Sequence[Artifact] | Mapping[str, Artifact],
@@ -254,11 +255,11 @@ def run(
     """Run a stage's engine on its inputs, tracked, and return the artifact that it made.
 
     `title` tells apart the uses of one engine (evaluate base, evaluate sft); `processes` starts it with torchrun, on
-    each of `nodes` machines; `max_restarts` and `hang_timeout_s` are those of run_engine. A list of artifacts,
-    `more=[…]`, becomes the inputs more.0, more.1, …, a mapping, `parts={…}`, the inputs parts.corpus,
-    parts.tokenizer, … (`Job.names` lists them). In a pod, the artifact and its checkpoints are in storage
-    (tasks/offsite.py), and what is found there is not made again. Raises EngineFailed, ArtifactError, StorageError,
-    FlyteRecoverableException.
+    each of `nodes` machines, and `helpers` more run the engine's helper; `max_restarts` and `hang_timeout_s` are those
+    of run_engine. A list of artifacts, `more=[…]`, becomes the inputs more.0, more.1, …, a mapping, `parts={…}`, the
+    inputs parts.corpus, parts.tokenizer, … (`Job.names` lists them). In a pod, the artifact and its checkpoints are in
+    storage (tasks/offsite.py), and what is found there is not made again. Raises EngineFailed, ArtifactError,
+    StorageError, FlyteRecoverableException.
     """
     title = title or engine.stage
     named = _flat(inputs)
@@ -279,8 +280,10 @@ def run(
         },
     }
     command = shlex.join(["python", *engine.command(job_dir, processes, Node(nodes=nodes, address="MASTER_ADDR"))[1:]])
-    start = partial(run_engine, engine, job_dir, request, title=title, processes=processes, nodes=nodes)
-    if this_node(nodes).rank:
+    start = partial(
+        run_engine, engine, job_dir, request, title=title, processes=processes, nodes=nodes, helpers=helpers
+    )
+    if this_node(nodes, helpers).rank:
         start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
         raise IgnoreOutputs("node 0 returns the result")
     spec_json = spec.model_dump(mode="json")

@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from tasks.grpo.spec import GRPOSpec, RolloutServers
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.pretrain.fit import Place, place_of
@@ -32,7 +33,7 @@ from workflows.preflight import has_dag
 from workflows.recipe import Recipe, context_of
 from workflows.recipe_error import RecipeError, shown
 from workflows.recipe_text import load
-from workflows.resource_estimate import DECODING, MFU, Need, need
+from workflows.resource_estimate import BF16, DECODING, MFU, Need, need
 from workflows.run_context import RunContext, devices_of, tuning_devices
 from workflows.sample import tried
 
@@ -134,6 +135,8 @@ def _takes(step: Planned, mfu: float) -> Iterator[tuple[str, str]]:
         yield "layout", f"{spec.layout.name()}: {spec.layout.nodes} x {spec.layout.processes} processes"
     if isinstance(spec, PostTrainSpec) and spec.layout.world > 1:
         yield "layout", f"{spec.layout.sharding} over {spec.layout.nodes} x {spec.layout.processes} processes"
+    if isinstance(spec, GRPOSpec) and spec.rollout_servers:
+        yield "servers", _served(spec.rollout_servers, needed)
     if step.device_memory:
         capacity = f"{step.device} ({step.device_memory / GB:.3g} GB)"
         yield "memory", f"{needed.memory.total / GB:.3g} GB on each {capacity}"
@@ -148,8 +151,20 @@ def _takes(step: Planned, mfu: float) -> Iterator[tuple[str, str]]:
     else:
         least = "at least " if needed.sampling else ""
         days = f" ({step.hours / 24:.3g} days)" if step.hours > 48 else ""
-        on = f"{needed.processes} {step.device}, at {mfu:.0%} of peak (--mfu)"
+        gpus = spec.machines * spec.devices if isinstance(spec, PostTrainSpec) else needed.processes
+        on = f"{gpus} {step.device}, at {mfu:.0%} of peak (--mfu)"
         yield "time", f"{least}{step.hours:.3g} hours{days} on {on}"
+
+
+def _served(servers: RolloutServers, needed: Need) -> str:
+    engines = f"{servers.engines} vLLM engine{'s' * (servers.engines > 1)}, tensor parallel {servers.tensor_parallel}"
+    where = (
+        f"on each of {servers.nodes} machine{'s' * (servers.nodes > 1)} of their own"
+        if servers.nodes
+        else "on the first machine"
+    )
+    weights = BF16 * needed.parameters / servers.tensor_parallel / GB
+    return f"{engines}, {where}: {weights:.3g} GB of weights on each GPU, {servers.gpu_memory_share:.0%} with KV cache"
 
 
 def _costs(quoted: Quotes | None) -> Iterator[tuple[str, str]]:

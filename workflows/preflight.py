@@ -16,6 +16,7 @@ from tasks.data.spec import CorpusSpec, ShardsSpec
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.evaluate.task_files import is_file_name
 from tasks.evaluate.task_names import unknown
+from tasks.grpo.spec import GRPOSpec
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME, accelerator
 from tasks.pretrain.fit import Place, fitting, place_of
@@ -377,21 +378,25 @@ def _placements(context: RunContext) -> list[Problem]:
     found, specs = [], context.stages()
     for name, placement in placements_of(context).items():
         spec = specs[name]
-        layout = spec.layout if isinstance(spec, PretrainSpec | PostTrainSpec) else None
-        nodes, processes = (layout.nodes, layout.processes) if layout else (1, 1)
-        field = "layout.nodes" if layout else ""
-        if isinstance(spec, CorpusSpec):
+        nodes, processes, field, each = 1, 1, "", "layout.processes"
+        if isinstance(spec, PretrainSpec):
+            nodes, processes, field = spec.layout.nodes, spec.layout.processes, "layout.nodes"
+        elif isinstance(spec, PostTrainSpec):
+            nodes, processes, field = spec.machines, spec.devices, "layout.nodes"
+            if isinstance(spec, GRPOSpec) and spec.rollout_servers:
+                field, each = f"{field} and rollout_servers.nodes", f"{each} and of the rollout servers' GPUs"
+        elif isinstance(spec, CorpusSpec):
             nodes, field = spec.partitions.machines, "partitions.machines"
         elif isinstance(spec, ShardsSpec):
             nodes, field = spec.machines, "machines"
         if placement.nodes != nodes:
-            what = f"as {field} is" if field else "this stage runs on one"
+            what = f"as {field} {'are together' if ' and ' in field else 'is'}" if field else "this stage runs on one"
             found.append(Problem(f"{name}.placement.nodes", placement.nodes, f"{nodes}: {what}"))
         one_each = isinstance(spec, PretrainSpec) or processes > 1
         for number, chips in enumerate(placement.accelerators if one_each else ()):
             chip, _, count = chips.partition(":")
             if float(count or 1) != processes:
-                allowed = f"{chip}:{processes}: one for each of layout.processes"
+                allowed = f"{chip}:{processes}: one for each of {each}"
                 found.append(Problem(f"{name}.placement.accelerators.{number}", chips, allowed))
         if placement.setup and redact_text(placement.setup) != placement.setup:
             allowed = (

@@ -101,9 +101,11 @@ def _nodes(context: RunContext, shared: str) -> list[Problem]:
     """Several nodes need SkyPilot to start their processes, and a shared folder for their common checkpoint."""
     found = []
     for path, spec in context.stages().items():
-        if not isinstance(spec, PretrainSpec | PostTrainSpec) or spec.layout.nodes == 1:
+        if not isinstance(spec, PretrainSpec | PostTrainSpec):
             continue
-        nodes = spec.layout.nodes
+        nodes = spec.machines if isinstance(spec, PostTrainSpec) else spec.layout.nodes
+        if nodes == 1:
+            continue
         if spec.placement is None:
             allowed = f"1 in a cluster's pod; for several nodes use SkyPilot: add `placement: {{nodes: {nodes}, …}}`"
             found.append(Problem(f"{path}.layout.nodes", nodes, allowed))

@@ -36,7 +36,7 @@ class Need:
     tokens: int
     flops: float
     memory: Memory  # of each process, in bytes
-    processes: int  # one on each accelerator
+    processes: int  # one on each accelerator; beside them there may be rollout servers
     precision: str
     sampling: bool = False  # it samples, which is not counted: it takes longer than its arithmetic
     sampled: int = 0  # tokens
@@ -63,7 +63,11 @@ def held(spec: PostTrainSpec) -> Held:
     if isinstance(spec, DPOSpec):
         return Held(rows=2, completions_alone=True, reference=True, reference_in_step=True)
     if isinstance(spec, GRPOSpec):
-        return Held(completions_alone=True, reference=spec.beta > 0, vllm_share=spec.gpu_memory_share)
+        return Held(
+            completions_alone=True,
+            reference=spec.beta > 0,
+            vllm_share=None if spec.rollout_servers else spec.gpu_memory_share,
+        )
     return Held()
 
 
@@ -95,11 +99,14 @@ def need(
 
 
 def _sampling(spec: PostTrainSpec, model: ModelSpec, weights: int, positions: int) -> dict[str, Any]:
-    """What a stage samples. A process decodes its share of a step's completions together, all of maximum length."""
+    """What a stage samples. A process, or a rollout server, decodes its share of a step's completions together, all of
+    maximum length; a server's GPUs read as many parts of weights and cache."""
     if not isinstance(spec, GRPOSpec):
         return {"sampling": spec.samples_model()}
-    limits, together = spec.limits(positions), spec.batch_size // spec.layout.world
+    servers = spec.rollout_servers
+    engines, parts = (servers.count, servers.tensor_parallel) if servers else (spec.layout.world, 1)
+    limits, together = spec.limits(positions), spec.batch_size // engines
     of_a_token = 2 * BF16 * model.layers * model.kv_heads * model.head_dim
     context = limits.prompt + limits.new / 2
-    read = BF16 * weights + together * context * of_a_token
+    read = (BF16 * weights + together * context * of_a_token) / parts
     return {"sampled": spec.steps * spec.batch_size * limits.new, "read": float(spec.steps * limits.new * read)}

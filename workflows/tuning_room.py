@@ -1,11 +1,12 @@
 """Check that each post-training stage, and vLLM's share, fits the GPU that it runs on, and suggest what would."""
 
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from tasks.dpo.spec import DPOSpec
-from tasks.grpo.spec import GRPOSpec
+from tasks.grpo.spec import GRPOSpec, RolloutServers
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME
@@ -28,9 +29,11 @@ def tuning_room(context: RunContext) -> list[Problem]:
         if runs_on_a_cluster() and not step.spec.placement:
             continue
         processes, gpus = step.spec.layout.processes, len(context.machine.gpus)
+        wanted = step.spec.devices
         for device in tuning_devices(context, step.spec):
-            if gpus and not device and processes > gpus:
-                allowed = f"at most this machine's GPUs ({gpus}), one for each process"
+            if gpus and not device and wanted > gpus:
+                servers = " with the rollout servers' own" if wanted > processes else ""
+                allowed = f"at most this machine's GPUs ({gpus}){servers}, one for each process"
                 found.append(Problem(f"{step.path}.layout.processes", processes, allowed))
             place = place_of(Layout(device=device, processes=processes), context.machine)
             needed = need(context, step.spec, place.kernels, place.capacity) if place else None
@@ -61,7 +64,7 @@ def _smaller(context: RunContext, spec: PostTrainSpec, place: Place) -> str:
 
 def _nearest(context: RunContext, spec: PostTrainSpec, place: Place) -> Iterator[PostTrainSpec]:
     """What takes less memory, the smallest change first: smaller micro batches, then also each layer computed again,
-    then also FSDP2 over the GPUs that there may be, then also LoRA, and at last QLoRA."""
+    then also FSDP2 over the GPUs that there may be, then also rollout servers, then also LoRA, and at last QLoRA."""
     layout, adapter, gpus = spec.layout, spec.adapter, len(context.machine.gpus)
     if adapter is None:
         adapters = [None, AdapterSpec(), AdapterSpec(quantize="nf4")]
@@ -71,15 +74,33 @@ def _nearest(context: RunContext, spec: PostTrainSpec, place: Place) -> Iterator
     more = [count for count in (2, 4, 8) if layout.processes <= count <= most] if place.kernels == GPU else []
     spread: list[dict[str, Any]] = [{}, *({"processes": count, "sharding": "fsdp2"} for count in more)]
     recompute: list[dict[str, Any]] = [{}, {"gradient_checkpointing": True}]
-    for changed, divided, again in itertools.product(adapters, spread, recompute):
+    elsewhere = [{}, *_servers(context, spec, place)]
+    for changed, apart, divided, again in itertools.product(adapters, elsewhere, spread, recompute):
         if again and layout.recomputes(place.kernels == GPU):
             continue
         wider = layout.model_copy(update=divided | again)
         own = wider.micro_batch_of(spec.batch_size, spec.most_in_micro_batch)
         for size in (None, *range(own - 1, 0, -1)):
             smaller = {} if size is None else {"micro_batch": size}
-            update = {"layout": wider.model_copy(update=smaller), "adapter": changed}
+            update = {"layout": wider.model_copy(update=smaller), "adapter": changed} | apart
             yield spec.model_copy(update=update)
+
+
+def _servers(context: RunContext, spec: PostTrainSpec, place: Place) -> Iterator[dict[str, Any]]:
+    """GRPO's rollouts on GPUs of their own, as few for each engine as hold the weights: on a machine of its own if the
+    stage is placed, else on the GPUs that are left here."""
+    known = model_of(context)
+    if not isinstance(spec, GRPOSpec) or spec.rollout_servers or place.kernels != GPU or known is None:
+        return
+    nodes = 1 if spec.placement else 0
+    for parallel in (1, 2, 4, 8):
+        servers = RolloutServers(nodes=nodes, tensor_parallel=parallel)
+        holds = known[0].parameters(known[1]) * MODEL_BYTES * WITH_CACHE / parallel
+        free = MOST_PROCESSES if nodes else len(context.machine.gpus) - spec.layout.processes
+        if holds <= servers.gpu_memory_share * place.capacity and parallel <= free:
+            engines = spec.layout.processes // parallel if nodes else 1
+            yield {"rollout_servers": servers.model_copy(update={"engines": max(1, engines)})}
+            return
 
 
 def _difference(before: PostTrainSpec, after: PostTrainSpec) -> str:
@@ -89,6 +110,9 @@ def _difference(before: PostTrainSpec, after: PostTrainSpec) -> str:
     if after.adapter and after.adapter != before.adapter:
         quantized = {"quantize": after.adapter.quantize} if after.adapter.quantize else {}
         changed["adapter"] = {"lora": {}} | quantized if before.adapter is None else quantized
+    if isinstance(after, GRPOSpec) and isinstance(before, GRPOSpec) and after.rollout_servers != before.rollout_servers:
+        assert after.rollout_servers
+        changed["rollout_servers"] = after.rollout_servers.model_dump(exclude_defaults=True)
     return " and ".join(f"{name}: {_in_yaml(value)}" for name, value in changed.items())
 
 
@@ -104,21 +128,28 @@ def vllm_room(context: RunContext) -> list[Problem]:
     if known is None or runs_on_a_cluster():
         return []
     weights, found = known[0].parameters(known[1]) * MODEL_BYTES, []
-    shares: dict[str, tuple[StageSpec, float]] = {}
+    shares: dict[str, tuple[StageSpec, float, int]] = {}  # the third: GPUs of an engine
     if "evaluate" in context:
-        shares["evaluate"] = (context.specs["evaluate"], context.specs["evaluate"].gpu_memory_share)
+        shares["evaluate"] = (context.specs["evaluate"], context.specs["evaluate"].gpu_memory_share, 1)
     for step in context.tunings():
-        if isinstance(step.spec, GRPOSpec):
-            shares[step.path] = (step.spec, step.spec.gpu_memory_share)
+        if isinstance(step.spec, GRPOSpec) and (servers := step.spec.rollout_servers):
+            shares[f"{step.path}.rollout_servers"] = (step.spec, servers.gpu_memory_share, servers.tensor_parallel)
+        elif isinstance(step.spec, GRPOSpec):
+            shares[step.path] = (step.spec, step.spec.gpu_memory_share, 1)
         elif isinstance(step.spec, DPOSpec) and step.spec.pairs:
-            shares[f"{step.path}.pairs"] = (step.spec, step.spec.pairs.gpu_memory_share)
-    for path, (spec, share) in shares.items():
+            shares[f"{step.path}.pairs"] = (step.spec, step.spec.pairs.gpu_memory_share, 1)
+    for path, (spec, share, parts) in shares.items():
         for device in tuning_devices(context, spec):
             place = place_of(Layout(device=device), context.machine)
-            if place is None or place.kernels != GPU or weights * WITH_CACHE <= share * place.capacity:
+            if place is None or place.kernels != GPU or weights * WITH_CACHE / parts <= share * place.capacity:
                 continue
-            least = weights * WITH_CACHE / place.capacity
-            instead = f"at least {least:.2g}" if least < USABLE else "a smaller model, or a larger accelerator"
-            allowed = f"{instead}: {weights / GB:.3g} GB of weights in bf16 and a KV cache, on {place.name}"
+            least = weights * WITH_CACHE / parts / place.capacity
+            instead = (
+                f"at least {math.ceil(100 * least) / 100:g}"
+                if least < USABLE
+                else "a smaller model, or a larger accelerator"
+            )
+            instead += ", or more tensor_parallel" * path.endswith("rollout_servers")
+            allowed = f"{instead}: {weights / parts / GB:.3g} GB of weights in bf16 and a KV cache, on {place.name}"
             found.append(Problem(f"{path}.gpu_memory_share", share, f"{allowed} ({place.capacity / GB:.3g} GB)"))
     return found

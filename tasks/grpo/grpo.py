@@ -4,7 +4,8 @@
 
 In each step vLLM loads the newest weights and samples several completions per prompt, the rewards score them in a
 subprocess, and TRL updates the model. On-policy: one update per rollout. Of several processes each has its own vLLM
-engine and samples its share of the completions; rank 0 scores them all, in one call as in one process. With an
+engine and samples its share of the completions, unless there are rollout servers; rank 0 scores them all, in one call
+as in one process. With an
 environment or tools, a completion is a conversation: the model's turns, and the answers to its calls.
 """
 
@@ -13,6 +14,7 @@ import tasks.posttrain.one_gpu  # noqa: F401 - before torch looks for GPUs
 # isort: split
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import cycle, islice
 from typing import Any
 
@@ -21,6 +23,7 @@ from trl import GRPOConfig
 
 from tasks.environments.environments import Environments
 from tasks.grpo.conversations import about, score_conversations, with_tools
+from tasks.grpo.rollout_node import open_servers
 from tasks.grpo.spec import GRPOSpec
 from tasks.job import Job, StageError, main
 from tasks.metric import known_mean
@@ -32,12 +35,13 @@ from tasks.posttrain.rows import choose, kind_of, say_repeats
 from tasks.posttrain.score import of_all_ranks, reserved, score, try_on_gold
 from tasks.posttrain.tool_calls import ToolCalls
 from tasks.posttrain.trainer import LOGGED, arguments, ends, finish, fit, limits_of, load_model
-from tasks.posttrain.trl_hooks.grpo import TokenTrainer, generate_live
+from tasks.posttrain.trl_hooks.grpo import ServedGeneration, TokenTrainer, colocated, generate_live
 from tasks.posttrain.trl_hooks.shared_prompts import share_prompts
 from tasks.posttrain.trl_hooks.turns import rollouts
 from tasks.posttrain.turns import Conversation
 from tasks.rewards.scorer import Scorer
 from tasks.rows.stored import Row
+from tasks.serve.rollout_servers import RolloutServers
 
 METRICS = {
     "reward": "reward",
@@ -59,11 +63,14 @@ METRICS = {
 
 def work(job: Job) -> None:
     spec = job.spec(GRPOSpec)
-    with Environments(spec, job.heart.repeated) if spec.uses_tools() else nullcontext() as environments:
-        tune(job, spec, environments)
+    with (
+        Environments(spec, job.heart.repeated) if spec.uses_tools() else nullcontext() as environments,
+        open_servers(job, spec) if process.is_first() else nullcontext() as servers,
+    ):
+        tune(job, spec, environments, servers)
 
 
-def tune(job: Job, spec: GRPOSpec, environments: Environments | None) -> None:
+def tune(job: Job, spec: GRPOSpec, environments: Environments | None, servers: RolloutServers | None) -> None:
     source = source_of(job)
     model, tokenizer = load_model(source, spec)
     limits = limits_of(model, spec)
@@ -94,7 +101,12 @@ def tune(job: Job, spec: GRPOSpec, environments: Environments | None) -> None:
     if process.is_first():
         try_on_gold(spec.rewards, rows, encoder.ended)
     stops = ends(model, tokenizer, encoder.chat)
-    generate_live(spec.seed, lambda step: job.heart.beat(step, "rollout"), spec.check_weights_every)
+    alive = partial(job.heart.beat, phase="rollout")
+    if spec.rollout_servers:
+        workers = spec.rollout_servers.tensor_parallel
+        generate_live(ServedGeneration, seed=spec.seed, alive=alive, servers=servers, workers=workers)
+    else:
+        generate_live(colocated(), seed=spec.seed, alive=alive, check_every=spec.check_weights_every)
     with Scorer(spec.rewards) if process.is_first() else nullcontext() as scorer:
         trainer = TokenTrainer(
             prompt_ids,
@@ -112,7 +124,7 @@ def tune(job: Job, spec: GRPOSpec, environments: Environments | None) -> None:
                 use_vllm=True,
                 vllm_mode="colocate",
                 vllm_max_model_length=limits.total,
-                vllm_gpu_memory_utilization=spec.gpu_memory_share,
+                vllm_gpu_memory_utilization=(spec.rollout_servers or spec).gpu_memory_share,
                 loss_type="dr_grpo",
                 scale_rewards="batch",
                 lr_scheduler_type="constant_with_warmup",

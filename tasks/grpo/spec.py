@@ -1,6 +1,6 @@
 """Spec of a GRPO run."""
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,31 @@ class DriftSpec(Spec):
     max: float = Field(
         1.1, ge=1, le=100, description="maximum of rollout_mismatch, a step's mean of exp|Δ log p|; 1: no difference"
     )
+
+
+class RolloutServers(Spec):
+    """vLLM engines in processes of their own, which get the trainer's weights after every step."""
+
+    nodes: int = Field(0, ge=0, le=4096, description="Machines of their own, beside those of `layout`; 0: on its first")
+    engines: int = Field(
+        1, ge=1, le=64, description="vLLM engines on each machine; with `nodes: 0`, on the GPUs that `layout` leaves"
+    )
+    tensor_parallel: int = Field(1, ge=1, le=64, description="Tensor parallel size: GPUs of each engine")
+    gpu_memory_share: float = vllm_share(0.9, "of each engine's own")
+
+    @property
+    def machines(self) -> int:
+        return max(1, self.nodes)
+
+    @property
+    def count(self) -> int:
+        """Engines on all machines."""
+        return self.machines * self.engines
+
+    @property
+    def gpus(self) -> int:
+        """GPUs on each machine."""
+        return self.engines * self.tensor_parallel
 
 
 class GRPOSpec(ToolUse, PostTrainSpec):
@@ -47,11 +72,32 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         50,
         ge=1,
         le=1_000_000,
-        description="steps between checks, by digests of all tensors, that vLLM holds exactly the trainer's weights; "
-        "null: none",
+        description="steps between checks, by digests of all tensors, that vLLM holds exactly the trainer's weights "
+        "(not in rollout servers); null: none",
         json_schema_extra={"identity": False},
     )
-    gpu_memory_share: float = vllm_share(0.3, "while training")
+    gpu_memory_share: float = vllm_share(0.3, "while training, without `rollout_servers`")
+    rollout_servers: RolloutServers | None = Field(
+        None,
+        description="vLLM engines on GPUs or machines of their own; null: one in each of `layout`'s processes",
+        json_schema_extra={"identity": False},
+    )
+
+    @property
+    def machines(self) -> int:
+        return self.layout.nodes + (self.rollout_servers.nodes if self.rollout_servers else 0)
+
+    @property
+    def devices(self) -> int:
+        servers = self.rollout_servers
+        if servers is None:
+            return self.layout.processes
+        if servers.nodes == 0:
+            return self.layout.processes + servers.gpus
+        return max(self.layout.processes, servers.gpus)
+
+    def processes(self) -> dict[str, Any]:
+        return super().processes() | {"helpers": self.rollout_servers.nodes if self.rollout_servers else 0}
 
     def samples_model(self) -> bool:
         return True
@@ -61,6 +107,12 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         found += self.tool_problems()
         if self.batch_size % self.generations:
             found.append(Problem("generations", self.generations, f"a divisor of batch_size {self.batch_size}"))
+        if (servers := self.rollout_servers) and servers.count > self.batch_size:
+            allowed = f"at most batch_size ({self.batch_size}) engines on all machines"
+            found.append(Problem("rollout_servers.engines", servers.engines, allowed))
+        if self.rollout_servers and self.uses_tools() and self.layout.world > 1:
+            allowed = "null with an environment or tools on several processes: their turns differ in number"
+            found.append(Problem("rollout_servers", self.rollout_servers.model_dump(exclude_defaults=True), allowed))
         if not (self.rewards or self.environment):
             found.append(Problem("rewards", [], "at least one, or an environment with get_reward"))
         if self.uses_tools() and self.layout.torchrun_processes() is not None:

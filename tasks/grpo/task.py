@@ -7,7 +7,7 @@ from tasks.artifacts import HFModel, Rows
 from tasks.grpo.spec import GRPOSpec
 from tasks.stage import run, stage
 
-ENGINES = {"trl": Engine("grpo", "tasks.grpo.grpo", version="4")}
+ENGINES = {"trl": Engine("grpo", "tasks.grpo.grpo", version="4", helper="tasks.grpo.rollout_node")}
 
 
 @stage(ENGINES["trl"], image=images.POST_TRAIN, pod=SAVES)

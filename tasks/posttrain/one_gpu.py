@@ -6,7 +6,7 @@ libraries do on import.
 """
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 
 from infra.progress import say
 from tasks.pretrain.hardware import this_machine
@@ -20,6 +20,15 @@ def see_one_gpu(gpus: int, environment: MutableMapping[str, str]) -> None:
     environment["CUDA_VISIBLE_DEVICES"] = first
     say(f"post-training without layout.processes uses one GPU: {first} of the {gpus} visible ones")
 
+
+def visible_gpus(environment: Mapping[str, str]) -> list[str]:
+    """The visible GPUs, as CUDA_VISIBLE_DEVICES names them."""
+    count = len(this_machine().gpus)
+    names = environment.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+    return [name.strip() for name in names[:count]]
+
+
+GPUS = visible_gpus(os.environ)  # before the restriction
 
 if "LOCAL_RANK" not in os.environ:
     see_one_gpu(len(this_machine().gpus), os.environ)

@@ -82,6 +82,16 @@ class PostTrainSpec(StageSpec):
         """Sequences (DPO: pairs) in one forward and backward pass of a process."""
         return self.layout.micro_batch_of(self.batch_size, self.most_in_micro_batch)
 
+    @property
+    def machines(self) -> int:
+        """All machines that the stage runs on."""
+        return self.layout.nodes
+
+    @property
+    def devices(self) -> int:
+        """GPUs of each machine."""
+        return self.layout.processes
+
     def processes(self) -> dict[str, Any]:
         """How its engine is started: arguments of tasks.stage.run."""
         return {

@@ -63,12 +63,13 @@ def open_engine(
     dtype: str = "bfloat16",
     base: Path | None = None,
     whole_prompts: bool = False,
+    **options: Any,
 ) -> LLM:
     """Load a Hugging Face directory, or an adapter's with the weights in `base`. `max_model_len` limits prompt plus
     completion, in tokens; `gpu_memory_share` is the fraction of the GPU's memory to use. `seed` determines all
     sampling: the same calls in the same order on the same machine give the same tokens. `whole_prompts`: compute no
     prompt in parts, without which the CPU build fails on requests with seeds of their own (it would turn back a
-    generator, which torch's on CPUs cannot)."""
+    generator, which torch's on CPUs cannot). `options` go to vLLM's LLM."""
     if not ON_GPU:
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(CPU_CACHE_GIB)
     opened = Model(model, base or model)
@@ -87,6 +88,7 @@ def open_engine(
             if whole_prompts
             else {}
         ),
+        **options,
     )
 
 

@@ -6,6 +6,7 @@ others, and when a hook is no longer needed.
 
 import os
 import runpy
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,6 +44,18 @@ def reload_weights(llm: "LLM", **source: Any) -> None:
     `weights_path` (a folder of safetensors) or `weights_iterator` ((name, tensor) pairs)."""
     llm.collective_rpc("reload_weights", kwargs=source)
     llm.reset_prefix_cache()
+
+
+def before_each_step(llm: "LLM", call: Callable[[], None]) -> None:
+    """Call `call` before each of the engine's steps."""
+    engine = llm.llm_engine
+    own = engine.step
+
+    def step(*args: Any, **more: Any) -> Any:
+        call()
+        return own(*args, **more)
+
+    engine.step = step  # type: ignore[method-assign]
 
 
 def run_api_server() -> None:

@@ -62,7 +62,7 @@ def run_job(root: Path, engine: Engine, kind: str, spec: dict[str, Any], inputs:
     return digest
 
 
-def _forked(command: list[str], job_dir: Path, title: str, log: IO[bytes], watch: object) -> int:
+def _forked(command: list[str], job_dir: Path, title: str, log: IO[bytes], *_: object) -> int:
     """The engine as a fork of this process, which has its libraries already: a new one takes a while to load them."""
     child = os.fork()
     if child:

@@ -1,21 +1,24 @@
 """Change a trainer's weights beside a live engine: `python -m tests.grpo.rollouts FOLDER`. A process of its own, since
 vLLM keeps a process group that other tests may destroy. Prints as JSON the mismatch of both models at first, after the
-change, and after a sync; what the checks of their weights said meanwhile; what one process samples, and what two do.
+change, and after a sync; what the checks of their weights said meanwhile; what one process samples, what two do, and
+what two rollout servers do, and the mismatch of engine and servers for the same samples.
 """
 
 import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.job import StageError
-from tasks.posttrain.trl_hooks.grpo import CPUGeneration
+from tasks.posttrain.trl_hooks.grpo import CPUGeneration, LiveGeneration, ServedGeneration
 from tasks.posttrain.weight_check import check_weights
 from tasks.serve.engine_weights import named_weights
+from tasks.serve.rollout_servers import RolloutServers
 from tests.posttrain.tiny import tiny_model
 
 
@@ -23,17 +26,17 @@ def main() -> None:
     folder = Path(sys.argv[1])
     first, second = tiny_model(folder / "first", seed=1), tiny_model(folder / "second", seed=2)
     model = AutoModelForCausalLM.from_pretrained(first, dtype=torch.float32)
-    rollouts = CPUGeneration(
-        seed=0,
-        alive=lambda step: None,
-        check_every=2,
-        model=model,
-        accelerator=Accelerator(cpu=True),
-        processing_class=AutoTokenizer.from_pretrained(first),
-        max_model_length=64,
-        max_num_seqs=8,
-        max_completion_length=16,
-    )
+    settings: dict[str, Any] = {
+        "seed": 0,
+        "alive": lambda step: None,
+        "model": model,
+        "accelerator": Accelerator(cpu=True),
+        "processing_class": AutoTokenizer.from_pretrained(first),
+        "max_model_length": 64,
+        "max_num_seqs": 8,
+        "max_completion_length": 16,
+    }
+    rollouts = CPUGeneration(check_every=2, **settings)
     found = [mismatch(model, rollouts)]
     sharper = AutoModelForCausalLM.from_pretrained(second, dtype=torch.float32)
     model.load_state_dict({name: 4 * weight for name, weight in sharper.state_dict().items()})
@@ -41,11 +44,17 @@ def main() -> None:
     stale = refused(model, rollouts)
     rollouts.sync_weights()  # with a check
     found.append(mismatch(model, rollouts))
+    here: dict[str, Any] = {"one": sampled(rollouts, 1), "two": sampled(rollouts, 2)}
+    with RolloutServers(folder / "job", 2, timeout_s=60) as servers:
+        servers.start(["0", "1"], [])
+        served = ServedGeneration(servers=servers, workers=1, **settings)
+        served.sync_weights()
+        here["served"] = sampled(served, 1)
+        rollouts.accelerator = served.accelerator
+        here["at_step_3"] = [mismatch(model, rollouts), mismatch(model, served)]
     with torch.no_grad():
         model.model.layers[1].self_attn.k_proj.weight[3, 4] *= 1.01
-    one_off = refused(model, rollouts)
-    checks = {"stale": stale, "one_off": one_off}
-    print(json.dumps({"mismatch": found, **checks, "one": sampled(rollouts, 1), "two": sampled(rollouts, 2)}))
+    print(json.dumps({"mismatch": found, "stale": stale, "one_off": refused(model, rollouts)} | here))
 
 
 def refused(model: torch.nn.Module, rollouts: CPUGeneration) -> str:
@@ -56,7 +65,7 @@ def refused(model: torch.nn.Module, rollouts: CPUGeneration) -> str:
     return ""
 
 
-def sampled(rollouts: CPUGeneration, processes: int) -> list[list[int]]:
+def sampled(rollouts: LiveGeneration, processes: int) -> list[list[int]]:
     """The completions of a step of 4, by one process after the other."""
     prompts = [[5, 6, 7, 8], [5, 6, 7, 8], [9, 10, 11], [12] * 40]
     share, found = len(prompts) // processes, []
@@ -67,7 +76,7 @@ def sampled(rollouts: CPUGeneration, processes: int) -> list[list[int]]:
     return found
 
 
-def mismatch(model: torch.nn.Module, rollouts: CPUGeneration) -> float:
+def mismatch(model: torch.nn.Module, rollouts: LiveGeneration) -> float:
     """Mean of exp|log-probability(model) − log-probability(vLLM)| over sampled tokens."""
     prompts = [[5, 6, 7, 8], [9, 10, 11, 12, 13]]
     _, completions, logprobs, _ = rollouts.generate(prompts, None, num_generations=1)

@@ -15,7 +15,7 @@ from tests.source import ROOT
 
 @pytest.mark.usefixtures("vllm")
 def test_the_engine_follows_the_trainers_weights_and_samples_by_place(tmp_path: Path) -> None:
-    """What is sampled depends on no number of processes."""
+    """What is sampled depends on no number of processes, nor on whether rollout servers sample it."""
     command = [sys.executable, "-m", "tests.grpo.rollouts", str(tmp_path)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
@@ -27,7 +27,9 @@ def test_the_engine_follows_the_trainers_weights_and_samples_by_place(tmp_path: 
     assert re.search(r"step 0: vLLM holds the trainer's weights: 24 tensors, digest \w{16}\n", ended.stdout)
     assert "model.layers.1.self_attn.k_proj.weight differ, 23 tensors are equal" in found["one_off"]
     assert found["stale"].startswith("step 7: vLLM's weights are not the trainer's")
-    assert found["one"] == found["two"]
+    assert found["one"] == found["two"] == found["served"]
+    here, served = found["at_step_3"]
+    assert here == served
     assert found["one"][0] != found["one"][1], "each completion of a prompt has a seed of its own"
 
 

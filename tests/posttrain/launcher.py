@@ -1,4 +1,4 @@
-"""One machine's launcher of a job, as its stage starts it: python -m tests.posttrain.launcher JOB_DIR NODES"""
+"""A machine's launcher of a job, as its stage starts it: python -m tests.posttrain.launcher JOB_DIR NODES [HELPERS]"""
 
 import json
 import sys
@@ -10,5 +10,6 @@ if __name__ == "__main__":
     job = Path(sys.argv[1])
     request = json.loads((job / "spec.json").read_text())
     stage = request["stage"]
-    engine = Engine(stage, f"tasks.{stage}.{stage}", "test")
-    run_engine(engine, job, request, title=stage, processes=1, nodes=int(sys.argv[2]), max_restarts=1)
+    engine = Engine(stage, f"tasks.{stage}.{stage}", "test", helper="tasks.grpo.rollout_node")
+    nodes, helpers = int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    run_engine(engine, job, request, title=stage, processes=1, nodes=nodes, helpers=helpers, max_restarts=1)

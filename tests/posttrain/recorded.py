@@ -5,7 +5,6 @@ import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import trl.trainer.grpo_trainer
@@ -26,7 +25,7 @@ class RecordedGeneration(LiveGeneration):
         super().__init__(**settings)
 
     def _init_vllm(self) -> None:
-        self.llm = SimpleNamespace(llm_engine=SimpleNamespace(step=None))
+        pass
 
     def sync_weights(self) -> None:
         weights = {name: weight.detach().clone() for name, weight in self._iter_named_params()}
@@ -46,6 +45,8 @@ def completion(step: int, place: int) -> list[int]:
     return [*(drawn.randrange(FIRST, ENTRIES) for _ in range(drawn.randrange(1, 12))), END]
 
 
-def generate_recorded(folder: Path, seed: int, alive: Callable[[int], None], check_every: int | None) -> None:
+def generate_recorded(
+    folder: Path, _: object, seed: int, alive: Callable[[int], None], check_every: int | None
+) -> None:
     """In place of generate_live: no engine whose weights could be checked."""
     trl.trainer.grpo_trainer.VLLMGeneration = partial(RecordedGeneration, folder=folder, seed=seed, alive=alive)

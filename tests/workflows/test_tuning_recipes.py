@@ -10,7 +10,7 @@ import pytest
 
 from tasks.pretrain.hardware import Machine
 from tests.workflows.test_recipes import read
-from workflows.plan import plan
+from workflows.plan import plan, text
 from workflows.recipe import Recipe, context_of
 from workflows.recipe_error import RecipeError
 from workflows.resource_estimate import MFU
@@ -57,6 +57,48 @@ def test_it_fits_the_gpus_that_it_is_for(
         step = steps[stage]
         assert step.need and step.device_memory and step.hours
         assert 0.3 < step.need.memory.total / step.device_memory < 0.95, step.need.memory.breakdown()
+
+
+def test_without_rollout_servers_32b_does_not_fit_and_the_plan_names_them(
+    machine: Callable[..., None], tmp_path: Path
+) -> None:
+    machine()
+    grpo = read("32b-rl")["post_training"][0]["grpo"]
+    grpo |= {"rollout_servers": None, "layout": grpo["layout"] | {"nodes": 4}, "batch_size": 512}
+    changes = {"start_from": {"model": model(tmp_path, "32B")}, "post_training": [{"grpo": grpo}]}
+    instead = r"use rollout_servers: {nodes: 1, engines: 4, tensor_parallel: 2}"
+    with pytest.raises(RecipeError, match=rf"needs .* GB on each H100 .*vLLM 65.5 GB; {instead}"):
+        Recipe.model_validate(read("32b-rl") | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rollout_servers": {"nodes": 1, "engines": 8}}, r"rollout_servers.gpu_memory_share: 0.9\n.*more tensor_par"),
+        (
+            {"rollout_servers": {"nodes": 2, "tensor_parallel": 8}},
+            r"placement.nodes: 4\n *5: as layout.nodes and rollout",
+        ),
+        ({"rollout_servers": {"tensor_parallel": 4}}, r"placement.nodes: 4\n *3: .*(.|\n)*H100:12"),
+    ],
+)
+def test_what_rollout_servers_need_is_checked(
+    machine: Callable[..., None], tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    machine()
+    grpo = read("32b-rl")["post_training"][0]["grpo"] | changes
+    recipe = read("32b-rl") | {"start_from": {"model": model(tmp_path, "32B")}, "post_training": [{"grpo": grpo}]}
+    with pytest.raises(RecipeError, match=message):
+        Recipe.model_validate(recipe)
+
+
+def test_a_plan_counts_the_gpus_of_rollout_servers(machine: Callable[..., None], tmp_path: Path) -> None:
+    machine()
+    recipe = Recipe.model_validate(read("32b-rl") | {"start_from": {"model": model(tmp_path, "32B")}})
+    context = context_of(recipe)
+    shown = "\n".join(text(recipe.name, list(plan(recipe, context, MFU)), context, MFU))
+    assert "2 vLLM engines, tensor parallel 4, on each of 1 machine of their own: 16.4 GB of weights" in shown
+    assert "hours on 32 H100" in shown
 
 
 def test_grpo_in_4_bits_does_not_fit_beside_vllm_on_24_gb(machine: Callable[..., None], tmp_path: Path) -> None:

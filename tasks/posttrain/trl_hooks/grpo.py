@@ -12,12 +12,14 @@ from peft import PeftModel
 from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 
+from tasks.posttrain import process
 from tasks.posttrain.adapter import merged_weights
 from tasks.posttrain.drift import beginning, check_drift, sum_and_count
 from tasks.posttrain.weight_check import check_weights
 from tasks.serve.engine import open_engine, sample
 from tasks.serve.engine_weights import named_weights
-from tasks.serve.vllm_hooks import reload_weights
+from tasks.serve.rollout_servers import RolloutServers
+from tasks.serve.vllm_hooks import before_each_step, reload_weights
 
 
 class TokenTrainer(GRPOTrainer):
@@ -47,21 +49,22 @@ class TokenTrainer(GRPOTrainer):
         return output
 
 
+Sampled = Sequence[tuple[Sequence[int], Sequence[float]]]
+"""Of each completion its tokens and their log-probabilities."""
+
+
 class LiveGeneration(VLLMGeneration):
-    """Generation with vLLM on the trainer's weights, one engine per process. A completion is drawn with a seed of its
-    own, which depends on the run's seed, the step and the completion's place in the batch of all processes, and so on
-    no layout; TRL seeds each process's engine.
+    """Generation with vLLM on the trainer's weights. A completion is drawn with a seed of its own, which depends on the
+    run's seed, the step and the completion's place in the batch of all processes, and so on no layout; TRL seeds each
+    process's engine.
 
     TRL merges an adapter in place to read the weights, and undoes it afterwards, which changes bf16 weights in each
     step.
     """
 
-    def __init__(
-        self, *, seed: int, alive: Callable[[int], None], check_every: int | None = None, **settings: Any
-    ) -> None:
-        self.seed, self.alive, self.check_every, self.step = seed, alive, check_every, 0
+    def __init__(self, *, seed: int, alive: Callable[[int], None], **settings: Any) -> None:
+        self.seed, self.alive, self.step = seed, alive, 0
         super().__init__(**settings)
-        _before_each_step(self.llm.llm_engine, lambda: alive(self.step))
 
     def begin(self, step: int) -> None:
         """Sample for the step after `step` completed ones."""
@@ -80,16 +83,38 @@ class LiveGeneration(VLLMGeneration):
         first = self.accelerator.process_index * len(prompts)
         if places is None:
             places = range(first, first + len(prompts))
-        completions = sample(
-            self.llm,
+        sampled = self.sample(
             prompts,
             temperature=self.temperature,
             max_tokens=self.max_completion_length,
             seeds=[completion_seed(self.seed, self.step, place) for place in places],
             **self.generation_kwargs,
         )
-        ids = [list(completion.token_ids) for completion in completions]
-        return prompts, ids, [[[each] for each in completion.logprobs] for completion in completions], None
+        return (
+            prompts,
+            [list(ids) for ids, _ in sampled],
+            [[[each] for each in logprobs] for _, logprobs in sampled],
+            None,
+        )
+
+    def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any) -> Sampled:
+        """A completion of each prompt of this process; `options` are those of tasks.serve.engine.sample."""
+        raise NotImplementedError
+
+    def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return merged_weights(self.model) if isinstance(self.model, PeftModel) else super()._iter_named_params()
+
+
+class ColocatedGeneration(LiveGeneration):
+    """An engine in each process, which TRL opens. Its weights are checked every `check_every` steps."""
+
+    def __init__(self, *, check_every: int | None = None, **settings: Any) -> None:
+        self.check_every = check_every
+        super().__init__(**settings)
+        before_each_step(self.llm, lambda: self.alive(self.step))
+
+    def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any) -> Sampled:
+        return [(each.token_ids, each.logprobs) for each in sample(self.llm, prompts, seeds=seeds, **options)]
 
     def sync_weights(self) -> None:
         """Load the trainer's weights into the engine; every `check_every` steps, prove that it has them."""
@@ -106,11 +131,8 @@ class LiveGeneration(VLLMGeneration):
         """The model in vLLM, which runs in this process."""
         return self.llm.llm_engine.model_executor.driver_worker.model_runner.model
 
-    def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return merged_weights(self.model) if isinstance(self.model, PeftModel) else super()._iter_named_params()
 
-
-class CPUGeneration(LiveGeneration):
+class CPUGeneration(ColocatedGeneration):
     """Colocated generation with vLLM on CPU, where TRL's own fails: it writes into vLLM's parameters, which the CPU
     build has repacked. vLLM reloads them in place instead, keeping the engine, its KV cache and its scheduler."""
 
@@ -127,23 +149,57 @@ class CPUGeneration(LiveGeneration):
         reload_weights(self.llm, weights_iterator=self._iter_named_params())
 
 
-def generate_live(seed: int, alive: Callable[[int], None], check_every: int | None) -> None:
-    """Let GRPOTrainer generate with LiveGeneration, or CPUGeneration without a GPU. `alive` is called before each of
-    vLLM's steps, with the number of completed training steps."""
-    chosen = LiveGeneration if torch.cuda.is_available() else CPUGeneration
-    trl.trainer.grpo_trainer.VLLMGeneration = partial(chosen, seed=seed, alive=alive, check_every=check_every)
+class ServedGeneration(LiveGeneration):
+    """Generation with engines in other processes, with which rank 0 speaks: `servers` is None on the others. TRL's own
+    client of servers needs CUDA."""
+
+    def __init__(self, *, servers: RolloutServers | None, workers: int, **settings: Any) -> None:
+        self.servers, self.workers = servers, workers
+        super().__init__(**settings)
+
+    def _init_vllm(self) -> None:
+        if self.servers:
+            with process.alone():
+                self.servers.open(
+                    self.workers,
+                    model=self.model.name_or_path,
+                    max_model_len=self.max_model_length,
+                    max_num_seqs=-(-self.max_num_seqs * self.accelerator.num_processes // self.servers.count),
+                    gpu_memory_share=self.gpu_memory_utilization,
+                    seed=self.seed,
+                )
+            self.servers.alive = lambda: self.alive(self.step)
+        process.barrier()
+
+    def sync_weights(self) -> None:
+        """Send the trainer's weights; every rank takes part in gathering them. Their digests are not checked: with
+        tensor parallelism no process of a server has a whole layer."""
+        if self.servers:
+            self.servers.load(self._iter_named_params())
+        else:
+            for _ in self._iter_named_params():
+                pass
+
+    def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any) -> Sampled:
+        def of_all_ranks(asked: list[tuple[list[int], int]]) -> list[tuple[list[int], list[float]]]:
+            assert self.servers is not None
+            every, own = zip(*asked, strict=True)
+            return self.servers.sample(every, own, **options)
+
+        return process.on_first(of_all_ranks, list(zip(prompts, seeds, strict=True)))
+
+
+def generate_live(generation: type[LiveGeneration], **settings: Any) -> None:
+    """Let GRPOTrainer generate so. Settings are the arguments that are not TRL's: `seed`, and `alive`, which is called
+    before each of vLLM's steps with the number of completed training steps."""
+    trl.trainer.grpo_trainer.VLLMGeneration = partial(generation, **settings)
+
+
+def colocated() -> type[LiveGeneration]:
+    """Generation in the trainer's processes on this machine."""
+    return ColocatedGeneration if torch.cuda.is_available() else CPUGeneration
 
 
 def completion_seed(seed: int, step: int, place: int) -> int:
     """The seed of the completion at a place in the batch of the step after `step` completed ones."""
     return int.from_bytes(blake3(f"{seed} {step} {place}".encode()).digest(length=4), "little")
-
-
-def _before_each_step(engine: Any, call: Callable[[], None]) -> None:
-    own = engine.step
-
-    def step(*args: Any, **more: Any) -> Any:
-        call()
-        return own(*args, **more)
-
-    engine.step = step

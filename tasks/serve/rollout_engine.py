@@ -1,0 +1,95 @@
+"""A vLLM engine in a process of its own, which samples for a trainer.
+
+    python -m tasks.serve.rollout_engine RENDEZVOUS NAME
+
+RENDEZVOUS is the file in which the trainer says where it listens (rollout_servers.py). The engine connects, proves that
+it knows the file's token, and answers the calls open, join, load and sample, each a JSON object, until the trainer
+closes the connection. Not vLLM's HTTP server: that schedules requests as they arrive, so that the composition of its
+batches, and on most kernels the last bits of the logits, differ from run to run; here each call is one batch. It also
+asks for no key on the routes that change weights.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from typing import Any
+
+from infra.parent_watchdog import end_with_launcher
+from infra.paths import quiet
+from tasks.serve.engine import ON_GPU, open_engine, sample
+from tasks.serve.vllm_hooks import before_each_step
+
+GRACE_S = 10.0
+RETRY_S = 0.5
+SAYS_S = 1.0  # between two signs of life
+EXTENSION = "tasks.serve.weight_transfer.Receiver"
+
+
+class RolloutEngine:
+    """The methods that a trainer calls."""
+
+    def __init__(self, alive: Callable[[], None]) -> None:
+        self.alive = alive
+
+    def open(self, model: str, tensor_parallel: int, **options: Any) -> None:
+        if ON_GPU:
+            options["tensor_parallel_size"] = tensor_parallel
+        self.llm = open_engine(Path(model), whole_prompts=not ON_GPU, worker_extension_cls=EXTENSION, **options)
+        before_each_step(self.llm, self.alive)
+
+    def join(self, **group: Any) -> None:
+        self.llm.collective_rpc("join_transfer", kwargs=group)
+
+    def load(self) -> None:
+        self.llm.collective_rpc("receive_weights")
+        self.llm.reset_prefix_cache()
+
+    def sample(self, prompts: list[list[int]], **options: Any) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
+        """Token ids and their log-probabilities."""
+        return [(one.token_ids, one.logprobs) for one in sample(self.llm, prompts, **options)]
+
+
+def connect(rendezvous: Path) -> Connection:
+    """Connect to the trainer. It may not have begun to listen, and the file may be that of an earlier start."""
+    while True:
+        try:
+            where = json.loads(rendezvous.read_text())
+            return Client((where["address"], where["port"]), authkey=bytes.fromhex(where["token"]))
+        except (OSError, EOFError, AuthenticationError, json.JSONDecodeError):
+            time.sleep(RETRY_S)
+
+
+def answer(connection: Connection) -> None:
+    """Answer the trainer's calls until it closes the connection."""
+    said = time.monotonic()
+
+    def alive() -> None:
+        nonlocal said
+        if time.monotonic() > said + SAYS_S:
+            said = time.monotonic()
+            connection.send_bytes(b'{"alive": true}')
+
+    engine = RolloutEngine(alive)
+    while True:
+        try:
+            request = json.loads(connection.recv_bytes())
+        except (EOFError, ConnectionError):
+            return
+        result = getattr(engine, request.pop("call"))(**request)
+        connection.send_bytes(json.dumps({"result": result}).encode())
+
+
+def main() -> None:
+    quiet()
+    end_with_launcher(GRACE_S)
+    with connect(Path(sys.argv[1])) as connection:
+        connection.send_bytes(json.dumps({"result": sys.argv[2]}).encode())
+        answer(connection)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""The trainer's side of rollout servers: vLLM engines in processes of their own, on other GPUs or machines.
+
+Rank 0 listens, writes where into a file that only its user can read, with a new token, and starts the engines of its
+own machine; those of others wait for the file (rollout_engine.py, tasks/grpo/rollout_node.py). Who connects must prove
+that it knows the token; what then passes is not encrypted, as in torch.distributed. Calls are JSON; weights go through
+a process group of their own (weight_transfer.py).
+
+An engine that is lost is an error: the stage starts again from its newest checkpoint, with new engines.
+"""
+
+import json
+import os
+import queue
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, Listener, wait
+from pathlib import Path
+from typing import Any
+
+from infra.logs import tail
+
+LOCAL = "127.0.0.1"
+OPEN_S = 1800.0  # to start an engine and load its model
+POLL_S = 0.5
+RENDEZVOUS = "rollout-servers.json"
+# what torchrun sets for its own processes
+TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_", "OMP_NUM_THREADS")
+
+
+class RolloutServerLost(ConnectionError):
+    """A rollout server died or hangs; the message has the end of its log."""
+
+
+def start_engines(job_dir: Path, names: Sequence[str], gpus: Sequence[str]) -> list[subprocess.Popen[bytes]]:
+    """Start engines on this machine, which share `gpus`, if there are any, evenly. Each prints to a log of its own."""
+    each = len(gpus) // len(names)
+    return [_start(job_dir, name, gpus[n * each : (n + 1) * each]) for n, name in enumerate(names)]
+
+
+def log_of(job_dir: Path, name: str) -> Path:
+    return job_dir / f"log-rollouts-{name}.txt"
+
+
+def ended(job_dir: Path, name: str, how: str) -> str:
+    """Say how an engine has ended, with the end of its log."""
+    log = log_of(job_dir, name)
+    words = log.read_text(errors="replace") if log.exists() else ""
+    return f"rollout server {name} {how}. The end of {log.name}:\n{tail(words)}"
+
+
+def stop(engines: Iterable[subprocess.Popen[bytes]]) -> None:
+    """Kill the engines with all of their processes."""
+    for engine in engines:
+        if engine.poll() is None:
+            os.killpg(engine.pid, signal.SIGKILL)
+        engine.wait()
+
+
+def _start(job_dir: Path, name: str, gpus: Sequence[str]) -> subprocess.Popen[bytes]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(TORCHRUN)}
+    if gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    with log_of(job_dir, name).open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tasks.serve.rollout_engine", str(job_dir / "work" / RENDEZVOUS), name],
+            stdin=subprocess.PIPE,  # its EOF ends the engine, however this process dies
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # SIGTERM is for the trainer, which completes its step with the engines
+            env=environment,
+        )
+
+
+class RolloutServers:
+    """Engines that are connected to this process. A context manager: they end with it."""
+
+    def __init__(self, job_dir: Path, count: int, timeout_s: float, address: str = LOCAL) -> None:
+        """`count` engines will connect to `address`, this machine's; one that is silent for `timeout_s` while it works
+        counts as lost."""
+        self.job_dir, self.count, self.timeout_s, self.address = job_dir, count, timeout_s, address
+        self.alive: Callable[[], None] = lambda: None  # called when an engine has said that it works
+        self._here: list[subprocess.Popen[bytes]] = []
+        self._names: dict[Connection, str] = {}
+        self._group: Any = None
+        self._closing = ExitStack()
+
+    def __enter__(self) -> "RolloutServers":
+        token = secrets.token_bytes(32)
+        self._listener = Listener((self.address if self.address == LOCAL else "", 0), authkey=token, backlog=self.count)
+        self._closing.callback(self._listener.close)
+        where = {"address": self.address, "port": self.port, "token": token.hex()}
+        file = self.job_dir / "work" / RENDEZVOUS
+        _write_private(file, json.dumps(where))
+        self._closing.callback(file.unlink, missing_ok=True)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for connection in self._names:
+            connection.close()
+        stop(self._here)
+        self._closing.close()
+
+    def start(self, names: Sequence[str], gpus: Sequence[str]) -> None:
+        """Start engines on this machine."""
+        self._here = start_engines(self.job_dir, names, gpus)
+
+    def open(self, workers: int, **options: Any) -> None:
+        """Wait for all engines, let them load the model, and open the process group for weights with `workers` of each.
+        `options` are those of open_engine."""
+        self._accept()
+        from tasks.serve.weight_transfer import open_group
+
+        self._call_all("open", OPEN_S, tensor_parallel=workers, **options)
+        size, port = 1 + workers * self.count, _free_port()
+        joining = {"address": self.address, "port": port, "size": size}
+        for number, connection in enumerate(self._names):
+            _send(connection, "join", **joining, first_rank=1 + workers * number)
+        self._group = open_group(self.address, port, 0, size)
+        self._results(self._names, OPEN_S)
+
+    def load(self, weights: Iterable[tuple[str, Any]]) -> None:
+        """Give the engines these weights. Returns when all have them and forgot what they cached with others."""
+        from tasks.serve.weight_transfer import send
+
+        for connection in self._names:
+            _send(connection, "load")
+        try:
+            send(self._group, weights)
+        except RuntimeError as error:  # torch's, when a peer is gone
+            self._raise_lost(error)
+            raise
+        self._results(self._names, self.timeout_s)
+
+    def sample(
+        self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any
+    ) -> list[tuple[list[int], list[float]]]:
+        """Token ids and log-probabilities of a completion of each prompt. Each engine samples a contiguous share as one
+        batch; `options` are those of tasks.serve.engine.sample."""
+        bounds = [len(prompts) * number // self.count for number in range(self.count + 1)]
+        asked = []
+        for connection, first, end in zip(self._names, bounds, bounds[1:], strict=False):
+            if first < end:
+                _send(connection, "sample", prompts=prompts[first:end], seeds=seeds[first:end], **options)
+                asked.append(connection)
+        shares = self._results(asked, self.timeout_s)
+        return [(ids, logprobs) for share in shares for ids, logprobs in share]
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.address[1])
+
+    def answer_in_background(self) -> "queue.SimpleQueue[Connection]":
+        """Accept the connections of those who know the token."""
+        accepted: queue.SimpleQueue[Connection] = queue.SimpleQueue()
+
+        def accept() -> None:
+            while True:
+                try:
+                    accepted.put(self._listener.accept())
+                except (AuthenticationError, EOFError, ConnectionError):
+                    continue  # not one of ours
+                except OSError:
+                    return  # closed
+
+        threading.Thread(target=accept, name="rollout servers", daemon=True).start()
+        return accepted
+
+    def _accept(self) -> None:
+        """Wait until all engines have connected."""
+        accepted = self.answer_in_background()
+        deadline = time.monotonic() + OPEN_S
+        found: dict[str, Connection] = {}
+        while len(found) < self.count:
+            try:
+                connection = accepted.get(timeout=POLL_S)
+                found[json.loads(connection.recv_bytes())["result"]] = connection
+            except queue.Empty:
+                self._raise_lost(None)
+                if time.monotonic() > deadline:
+                    here = ", ".join(sorted(found)) or "none"
+                    raise RolloutServerLost(
+                        f"{self.count} rollout servers should have connected to {self.address} within {OPEN_S:.0f} s; "
+                        f"connected: {here}"
+                    ) from None
+        self._names = {found[name]: name for name in sorted(found)}
+
+    def _call_all(self, call: str, timeout_s: float, **arguments: Any) -> list[Any]:
+        for connection in self._names:
+            _send(connection, call, **arguments)
+        return self._results(self._names, timeout_s)
+
+    def _results(self, connections: Iterable[Connection], timeout_s: float) -> list[Any]:
+        """The result of each, in order. Raises RolloutServerLost."""
+        ordered = list(connections)
+        results: dict[Connection, Any] = {}
+        heard = dict.fromkeys(ordered, time.monotonic())
+        while pending := [connection for connection in ordered if connection not in results]:
+            for connection in wait(pending, POLL_S):
+                assert isinstance(connection, Connection)
+                heard[connection] = time.monotonic()
+                try:
+                    message = json.loads(connection.recv_bytes())
+                except (EOFError, ConnectionError) as error:
+                    raise self._lost(connection, "ended") from error
+                if "result" in message:
+                    results[connection] = message["result"]
+                self.alive()
+            for connection in pending:
+                if time.monotonic() > heard[connection] + timeout_s:
+                    raise self._lost(connection, f"has been silent for {timeout_s:.0f} s")
+        return [results[connection] for connection in ordered]
+
+    def _lost(self, connection: Connection, how: str) -> RolloutServerLost:
+        return RolloutServerLost(ended(self.job_dir, self._names[connection], how))
+
+    def _raise_lost(self, cause: BaseException | None) -> None:
+        """Raise RolloutServerLost if an engine of this machine has ended."""
+        for number, engine in enumerate(self._here):
+            if (code := engine.poll()) is not None:
+                raise RolloutServerLost(ended(self.job_dir, str(number), f"ended with exit code {code}")) from cause
+
+
+def _send(connection: Connection, call: str, **arguments: Any) -> None:
+    connection.send_bytes(json.dumps({"call": call, **arguments}).encode())
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Replace a file by one that only this user can read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+        stream.write(text)
+    partial.replace(path)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("", 0))
+        return int(found.getsockname()[1])

@@ -1,0 +1,90 @@
+"""GRPO with rollout servers on a machine of their own."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
+from pathlib import Path
+
+import pytest
+
+from infra.heartbeat import read_beats
+from tasks.serve.rollout_servers import RENDEZVOUS, RolloutServerLost, RolloutServers
+from tests.posttrain.tiny import metrics, reward, said_twice, tiny_model, tiny_rows, write_job
+
+STEPS = 6
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("vllm")
+def test_a_server_that_is_killed_is_an_error_and_the_stage_continues_with_a_new_one(tmp_path: Path) -> None:
+    rows = tiny_rows(tmp_path / "rows", said_twice(30), "prompt_completion")
+    spec = {
+        "data": "twice",
+        "steps": STEPS,
+        "batch_size": 8,
+        "generations": 4,
+        "warmup_steps": 1,
+        "max_new_tokens": 8,
+        "checkpoint_every": 1,
+        "rewards": [reward(tmp_path / "rewards", "near")],
+        "layout": {"sharding": "ddp"},
+        "rollout_servers": {"nodes": 1},
+    }
+    job = write_job(tmp_path / "job", "grpo", spec, model=tiny_model(tmp_path / "model"), rows=rows)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1]), "HF_HUB_OFFLINE": "1"}
+    launchers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.posttrain.launcher", str(job), "1", "1"],
+            env=os.environ | meeting | {"NODE_RANK": str(node)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for node in (0, 1)
+    ]
+    try:
+        while not any(line["step"] >= 2 for line in metrics(job)):
+            assert all(launcher.poll() is None for launcher in launchers), (job / "log.txt").read_text()[-3000:]
+            time.sleep(0.02)
+        node = read_beats(job, [1])[1].pid
+        (engine,) = Path(f"/proc/{node}/task/{node}/children").read_text().split()
+        os.kill(int(engine), signal.SIGKILL)
+        said = [launcher.communicate()[1] for launcher in launchers]
+    finally:
+        for launcher in launchers:
+            launcher.terminate()
+
+    assert [launcher.returncode for launcher in launchers] == [0, 0], said
+    assert any("rollout server 1-0 ended" in words and "restart 1 of 1" in words for words in said), said
+    assert "restart 1 of 1" in said[0]
+    assert [line["step"] for line in metrics(job)] == list(range(STEPS + 1))
+    assert all(line["rollout_mismatch"] < 1.05 for line in metrics(job)[1:])
+    assert not (job / "work" / RENDEZVOUS).exists()
+
+
+def test_only_who_knows_the_token_can_connect(tmp_path: Path) -> None:
+    with RolloutServers(tmp_path, 1, timeout_s=1):
+        file = tmp_path / "work" / RENDEZVOUS
+        where = json.loads(file.read_text())
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert where["address"] == "127.0.0.1"
+        with pytest.raises(AuthenticationError), RolloutServers(tmp_path / "other", 1, timeout_s=1) as others:
+            others.answer_in_background()
+            Client(("127.0.0.1", others.port), authkey=bytes.fromhex(where["token"]))
+    assert not file.exists()
+
+
+def test_a_server_that_cannot_start_is_named_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # without Baton
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    with RolloutServers(tmp_path, 1, timeout_s=1) as servers:
+        servers.start(["0"], [])
+        with pytest.raises(RolloutServerLost, match=r"rollout server 0 ended with exit code 1(.|\n)*No module named"):
+            servers.open(1, model="none")
