@@ -55,7 +55,4 @@ class GRPOSpec(ToolUse, PostTrainSpec):
             found.append(Problem("generations", self.generations, f"a divisor of batch_size {self.batch_size}"))
         if not (self.rewards or self.environment):
             found.append(Problem("rewards", [], "at least one, or an environment with get_reward"))
-        if self.uses_tools() and self.layout.torchrun_processes() is not None:
-            allowed = "none: GRPO with an environment or tools runs in one process"
-            found.append(Problem("layout.sharding", self.layout.sharding, allowed))
         return found

@@ -1,8 +1,8 @@
-"""A game: the model guesses a number from 1 to 15, and is told `higher` or `lower`. In four guesses it can always be
+"""A game: the model guesses a number from 1 to 7, and is told `higher` or `lower`. In three guesses it can always be
 found, by halving.
 
-SFT teaches to call the tool, with games of players who use the answers but guess anywhere in what is left; they find
-about three numbers of five in four guesses. GRPO plays the game itself, and is paid for finding the number.
+SFT teaches to call the tool, with games of players who heed the answers every other time; they find about half of the
+numbers. GRPO plays the game itself, and is paid for finding the number.
 """
 
 import json
@@ -10,7 +10,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-HIGHEST, GUESSES = 15, 4
+HIGHEST, GUESSES = 7, 3
+HEEDED = 0.5  # share of a player's guesses that are among the numbers left
 QUESTION = f"I think of a number from 1 to {HIGHEST}. Find it in {GUESSES} guesses."
 
 
@@ -36,10 +37,11 @@ class Game:
         return float(self.number in self.guesses)
 
 
-def games() -> Iterator[dict[str, Any]]:
-    """A row for each number, to play with."""
-    for number in range(1, HIGHEST + 1):
-        yield {"prompt": [{"role": "user", "content": QUESTION}], "number": number}
+def games(count: int = 40 * HIGHEST) -> Iterator[dict[str, Any]]:
+    """Rows to play with: each number equally often."""
+    for game in range(count):
+        prompt = [{"role": "user", "content": QUESTION}]
+        yield {"prompt": prompt, "number": 1 + game % HIGHEST, "game": game}
 
 
 def played(count: int = 3000) -> Iterator[dict[str, Any]]:
@@ -69,10 +71,10 @@ def _game(chance: random.Random) -> Iterator[dict[str, Any]]:
     game.reset(chance.randint(low, high))
     answer = ""
     while answer != "right" and len(game.guesses) < GUESSES:
-        number = chance.randint(low, high)
+        number = chance.randint(low, high) if chance.random() < HEEDED else chance.randint(1, HIGHEST)
         call = {"type": "function", "function": {"name": "guess", "arguments": {"number": number}}}
         answer = game.guess(number)
-        low, high = (number + 1, high) if answer == "higher" else (low, number - 1)
+        low, high = (max(low, number + 1), high) if answer == "higher" else (low, min(high, number - 1))
         yield {"role": "assistant", "content": "", "tool_calls": [call]}
         yield {"role": "tool", "name": "guess", "content": answer}
     yield {"role": "assistant", "content": "found" if answer == "right" else "lost"}
