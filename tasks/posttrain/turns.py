@@ -98,7 +98,7 @@ def _begun(row: Row, observation: str | None, calls: ToolCalls, limits: Limits) 
     if not limits.fit(len(ids), 0):
         raise StageError(
             f"a prompt has {len(ids)} tokens with the tools and what reset returned, and is not within {limits.shown}; "
-            f"raise max_prompt_tokens. The prompt: {prompt!r:.200}"
+            f"raise the limit. The prompt: {prompt!r:.200}"
         )
     return Conversation(row | {"prompt": prompt}, ids)
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.long
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("tiny")
     load_libraries(root)
-    asked = [{"prompt": [ASKED]}, *({"prompt": [ASKED], "again": number} for number in range(3))]
+    asked = [{"prompt": [ASKED], "again": number} for number in range(4)]
     model = tiny_model(root / "model", dtype="float32", turns=True, positions=512)
     return {"model": model, "rows": tiny_rows(root / "asked", asked, "prompt")}
 
