@@ -1,4 +1,4 @@
-"""A game: the model guesses a number from 1 to 7, and is told which are left. In three guesses, halving always finds it.
+"""A game: the model guesses a number from 1 to 7 and is told which are left. In three guesses, halving always finds it.
 
 SFT teaches to call the tool, with games of players who heed the answer two times of three, and then guess anywhere in
 what is left: they find 56 % of the numbers. GRPO plays the game itself, and is paid for finding the number.
