@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from tasks.environments.environments import Environments
 from tasks.environments.spec import ToolUse
+from tasks.evaluate.spec import EvaluatorSpec
 from tasks.grpo.spec import GRPOSpec
 from tasks.job import StageError
+from tasks.posttrain.spec import PROMPTED
 from tasks.rows.stored import Row, encoded, is_conversational
 from tasks.spec import Problem
 from workflows.row_checks import first_of
@@ -29,36 +31,54 @@ def problems_of_environments(context: RunContext) -> list[Problem]:
 
 def _problems(context: RunContext) -> Iterator[Problem]:
     sets = context.specs.get("data", {})
-    for step in context.tunings():
-        spec = step.spec
-        if spec.placement or not isinstance(spec, GRPOSpec) or not spec.uses_tools() or spec.tool_problems():
-            continue  # the last is reported by the stage's spec
+    for path, spec, data in _users(context):
         at = "environment" if spec.environment else "tools"
         named = spec.environment.name if spec.environment else [tool.name for tool in spec.tools]
-        rows = sets.get(spec.data)
+        rows = sets.get(data)
         first = _first(rows) if rows and not rows.problems() and not rows.missing() else None
-        asked = _asked(first.rows[:ROWS]) if first and first.kind in spec.row_kinds() else []
+        asked = _asked(path, first) if first else []
         if asked and not is_conversational(asked[0]):
             allowed = "rows whose prompts are messages, which environment and tools need"
-            yield Problem(f"{step.path}.data", spec.data, allowed)
+            yield Problem(f"{path}.data", data, allowed)
             continue
         try:
             owns_reward = _tried(_tool_use(spec).as_found().model_dump_json(), tuple(map(encoded, asked)))
         except StageError as error:
-            yield Problem(f"{step.path}.{at}", named, f"what a model can call; {error}")
+            yield Problem(f"{path}.{at}", named, f"what a model can call; {error}")
             continue
         if not (spec.rewards or owns_reward):
-            yield Problem(f"{step.path}.rewards", [], f"at least one: {named} has no get_reward()")
+            yield Problem(f"{path}.rewards", [], f"at least one: {named} has no get_reward()")
 
 
-def _tool_use(spec: GRPOSpec) -> ToolUse:
+def _users(context: RunContext) -> Iterator[tuple[str, GRPOSpec | EvaluatorSpec, str]]:
+    """(path, spec, set of rows) of what uses an environment or tools on this machine, and can be tried."""
+    users: list[tuple[str, GRPOSpec | EvaluatorSpec, str]] = [
+        (step.path, step.spec, step.spec.data)
+        for step in context.tunings()
+        if isinstance(step.spec, GRPOSpec) and not step.spec.placement
+    ]
+    if "evaluate" in context and not context.specs["evaluate"].placement:
+        evaluators = context.specs["evaluate"].evaluators()
+        users += [(f"evaluate.{name}", one, one.data) for name, one in evaluators.items() if one.data is not None]
+    for path, spec, data in users:
+        if spec.uses_tools() and not spec.tool_problems():  # which the spec itself reports
+            yield path, spec, data
+
+
+def _tool_use(spec: ToolUse) -> ToolUse:
     return ToolUse.model_validate({name: getattr(spec, name) for name in ToolUse.model_fields})
 
 
-def _asked(rows: list[Row]) -> list[Row]:
+def _asked(path: str, first: "First") -> list[Row]:
+    """The first rows as the stage has them, with prompts; none if they have no prompt, which row_checks reports."""
+    from tasks.evaluate.questions import question_of
     from tasks.posttrain.encode import prompted
 
-    return [prompted(row) for row in rows]
+    if first.kind not in PROMPTED and not (path.startswith("evaluate.") and first.kind == "preference"):
+        return []
+    if not path.startswith("evaluate."):
+        return [prompted(row) for row in first.rows[:ROWS]]
+    return [row | {"prompt": question_of(path, row)[0]} for row in first.rows[:ROWS]]
 
 
 def _first(rows: "RowsSpec") -> "First | None":

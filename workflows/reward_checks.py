@@ -65,7 +65,8 @@ def _lists(context: RunContext) -> Iterator[tuple[str, str, Sequence[RewardSpec]
             yield f"{step.path}.pairs.rewards", step.spec.data, step.spec.pairs.rewards, set()
     if "evaluate" in context and not context.specs["evaluate"].placement:
         for name, evaluator in context.specs["evaluate"].evaluators().items():
-            yield f"evaluate.{name}.rewards", evaluator.data or "", evaluator.rewards, set()
+            given = {ENVIRONMENTS} if evaluator.environment else set()
+            yield f"evaluate.{name}.rewards", evaluator.data or "", evaluator.rewards, given
 
 
 @cache

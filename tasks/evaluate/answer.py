@@ -11,7 +11,7 @@ from tasks.evaluate.model_info import ModelInfo
 from tasks.evaluate.saved_answers import SavedAnswers
 from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
 from tasks.job import Job
-from tasks.serve.engine import open_engine, sample
+from tasks.serve.engine import Completion, open_engine, sample
 
 # the progress bar's step, and the most work that a resume may have to repeat
 PROMPTS_A_CALL = 256
@@ -63,6 +63,20 @@ class EvaluatedModel:
             seed=self.seed + begin * spec.samples,
         )
         return [Answer(completion.text, completion.ended, list(completion.token_ids)) for completion in completions]
+
+    def turns(
+        self, prompts: Sequence[list[int]], spec: EvaluatorSpec, most: int, seed: int, stops: list[int]
+    ) -> list[Completion]:
+        """Sample a turn of at most `most` tokens after each prompt."""
+        return sample(
+            self.engine(),
+            prompts,
+            temperature=spec.temperature,
+            top_p=spec.top_p,
+            max_tokens=most,
+            seed=seed,
+            stop_token_ids=stops,
+        )
 
     def bits(self, windows: Sequence[list[int]]) -> list[float]:
         """Information content of each window in bits; its first token is context and not counted."""

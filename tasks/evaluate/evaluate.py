@@ -10,17 +10,21 @@ of `spec.sets()`). Outputs:
                             questions    per evaluator: numbers of prompts asked and left out
                             spec
     documents.jsonl         one line per scored document: set, id, bytes (UTF-8), bits
-    completions.jsonl       one line per completion: evaluator, id, prompt, reference, completion, ended, rewards
+    completions.jsonl       one line per completion: evaluator, id, prompt, reference, completion (with an environment
+                            or tools: the conversation's messages), ended, rewards
     lm_eval/<name>.json     lm-eval's own results of an evaluator
     lm_eval.jsonl           one line per document of lm-eval's tasks: evaluator, id, rewards (its metrics)
     record/samples.json     the first few completions, for the report
 
 Metrics: `bits_per_byte` (of the first corpus); `<evaluator>.<reward>`, `<evaluator>.pass@<k>`,
-`<evaluator>.distinct`; `<evaluator>.<task>.<metric>`. Every model gets the same rows, and its completions are scored
+`<evaluator>.distinct`; with an environment or tools `<evaluator>.turns`, `.tool_calls`, `.tool_errors` and
+`.environments_lost`; `<evaluator>.<task>.<metric>`. Every model gets the same rows, and its completions are scored
 unmodified. An evaluator's metrics don't depend on the other evaluators.
 """
 
 import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,13 +32,16 @@ from typing import TYPE_CHECKING, Any
 from infra.durable import write_json
 from infra.progress import say
 from tasks.adapted import model_of
+from tasks.environments.environments import Environments
 from tasks.evaluate import questions
 from tasks.evaluate.bits import bits_per_byte
 from tasks.evaluate.held_out import FIRST, HeldOut, choose
 from tasks.evaluate.model_info import ModelInfo, read_model_info
-from tasks.evaluate.rewarded import rewarded, start_rewards
+from tasks.evaluate.played import metrics_of_turns
+from tasks.evaluate.questions import Question
+from tasks.evaluate.rewarded import Answers, rewarded, start_rewards
 from tasks.evaluate.saved_answers import SavedAnswers
-from tasks.evaluate.spec import EvaluateSpec
+from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
 from tasks.job import Job, StageError, main
 from tasks.metric import Metric
 
@@ -47,6 +54,11 @@ SAMPLES = 12
 
 def work(job: Job) -> None:
     spec = job.spec(EvaluateSpec)
+    with ExitStack() as stack:
+        evaluate(job, spec, {name: stack.enter_context(Environments(one)) for name, one in _with_tools(spec)})
+
+
+def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environments]) -> None:
     opened = model_of(job)
     info = read_model_info(opened.directory, opened.weights)
     texts = _texts(job)
@@ -57,7 +69,7 @@ def work(job: Job) -> None:
         _check_text(sets)
     rows = dict(zip(spec.sets(), job.input_list("rows"), strict=True))
     asked = {
-        name: questions.choose(name, rows[evaluator.data], evaluator, info, spec.seed)
+        name: questions.choose(name, rows[evaluator.data], evaluator, info, spec.seed, _schemas(environments.get(name)))
         for name, evaluator in spec.evaluators().items()
         if evaluator.data is not None
     }
@@ -80,9 +92,10 @@ def work(job: Job) -> None:
     for name, evaluator in spec.evaluators().items():
         if name in asked:
             chosen = asked[name].questions
-            answers = model.completions(name, [question.tokens for question in chosen], evaluator)
-            scored = rewarded(job, name, evaluator, chosen, answers, info, saved)
-            metrics |= {f"{name}.{key}": metric for key, metric in scored.metrics(evaluator).items()}
+            answers, own, of_turns = _answers(name, evaluator, chosen, environments.get(name), info, model)
+            scored = rewarded(job, name, evaluator, chosen, answers, info, saved, own)
+            measured = scored.metrics(evaluator) | of_turns
+            metrics |= {f"{name}.{key}": metric for key, metric in measured.items()}
             ceiling |= {f"{name}.{key}": value for key, value in scored.ceiling.items()}
             lines += scored.lines(name)
             counts[name] = {"asked": len(chosen), "too_long": asked[name].too_long, "ended": scored.ended}
@@ -114,6 +127,14 @@ def work(job: Job) -> None:
     saved.remove()
 
 
+def _with_tools(spec: EvaluateSpec) -> list[tuple[str, EvaluatorSpec]]:
+    return [(name, evaluator) for name, evaluator in spec.evaluators().items() if evaluator.uses_tools()]
+
+
+def _schemas(environments: Environments | None) -> list[dict[str, Any]] | None:
+    return environments.schemas if environments else None
+
+
 def _texts(job: Job) -> dict[str, Path]:
     """The corpora by set name."""
     paths = enumerate(job.input_list("corpora"))
@@ -125,6 +146,23 @@ def _check_text(sets: list[HeldOut]) -> None:
     if not sets or not sets[0].documents:
         reason = "the corpus has no held-out text: hold out some (corpus.held_out)" if sets else "there is no corpus"
         raise StageError(f"evaluate.bits_per_byte: {reason}; or set `bits_per_byte: null` under `evaluate` to skip it")
+
+
+def _answers(
+    name: str,
+    evaluator: EvaluatorSpec,
+    chosen: Sequence[Question],
+    environments: Environments | None,
+    info: ModelInfo,
+    model: "EvaluatedModel",
+) -> tuple[Answers, str | None, dict[str, Metric]]:
+    """(completions or conversations, the name of the environment's own reward, metrics of the turns)."""
+    if environments is None:
+        return model.completions(name, [question.tokens for question in chosen], evaluator), None, {}
+    from tasks.evaluate.conversations import play
+
+    played = play(name, evaluator, chosen, environments, info, model)
+    return played, environments.name if environments.owns_reward else None, metrics_of_turns(played)
 
 
 def _harnessed(job: Job, name: str, tasks: "Tasks", info: ModelInfo, model: "EvaluatedModel") -> "Harnessed":

@@ -51,9 +51,12 @@ class Questions:
     too_long: int  # rows left out, longer than the model's positions
 
 
-def choose(name: str, rows: Path, spec: EvaluatorSpec, info: ModelInfo, seed: int) -> Questions:
+def choose(
+    name: str, rows: Path, spec: EvaluatorSpec, info: ModelInfo, seed: int, tools: Messages | None = None
+) -> Questions:
     """Select up to `spec.prompts` held-out rows, ordered by a hash of content and seed, so that adding or removing rows
-    doesn't reorder the others. Raises StageError if no row can be used."""
+    doesn't reorder the others. `tools` are the schemas of what the model can call, in place of the rows'. Raises
+    StageError if no row can be used."""
     room = info.positions - spec.max_new_tokens
     if room <= 0:
         raise StageError(
@@ -66,7 +69,9 @@ def choose(name: str, rows: Path, spec: EvaluatorSpec, info: ModelInfo, seed: in
         if len(chosen) == spec.prompts:
             break
         prompt, reference = question_of(name, row)
-        tokens = info.tokens_of(prompt, row.get("tools"), row.get("chat_template_kwargs"))
+        if tools and isinstance(prompt, str):
+            raise StageError(f"evaluate.{name}: environment and tools need prompts of messages, not {prompt!r:.80}")
+        tokens = info.tokens_of(prompt, tools or row.get("tools"), row.get("chat_template_kwargs"))
         if len(tokens) > room:
             too_long += 1
         else:

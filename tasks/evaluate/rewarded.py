@@ -6,18 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.evaluate.estimates import distinct, mean_reward, pass_at
 from tasks.evaluate.model_info import ModelInfo
+from tasks.evaluate.played import Played
 from tasks.evaluate.questions import Messages, Question
 from tasks.evaluate.saved_answers import SavedAnswers
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.job import Job
 from tasks.metric import Metric
-from tasks.rewards.call import text_of
+from tasks.rewards.call import ENVIRONMENTS, text_of
 from tasks.rewards.scorer import Scorer
 from tasks.rewards.spec import RewardSpec
 from tasks.rows.stored import reward_columns
 
 if TYPE_CHECKING:
     from tasks.evaluate.answer import Answer
+
+Answers = Sequence[Sequence["Answer | Played"]]  # by question
 
 COMPLETIONS_A_CALL = 256  # a reward's time limit is per call
 
@@ -28,15 +31,16 @@ Rewards = dict[str, list[list[float | None]]]  # reward -> (prompts, completions
 class Completion:
     """A completion to score."""
 
-    question: Question
+    prompt: str | Messages
     completion: str | Messages
     tokens: list[int]
+    row: dict[str, Any]  # as rewards see it
 
 
 @dataclass(frozen=True)
 class Rewarded:
     questions: Sequence[Question]
-    answers: Sequence[Sequence["Answer"]]
+    answers: Answers
     rewards: Rewards
     ceiling: dict[str, float]  # metric -> value for the rows' own completions
 
@@ -58,9 +62,8 @@ class Rewarded:
             {
                 "evaluator": evaluator,
                 "id": question.id,
-                "prompt": question.prompt,
                 "reference": question.reference,
-                "completion": answer.text,
+                **_shown(question, answer),
                 "ended": answer.ended,
                 "rewards": {name: values[row][column] for name, values in self.rewards.items()},
             }
@@ -81,25 +84,44 @@ def rewarded(
     name: str,
     spec: EvaluatorSpec,
     questions: Sequence[Question],
-    answers: Sequence[Sequence["Answer"]],
+    answers: Answers,
     info: ModelInfo,
     saved: SavedAnswers,
+    own: str | None = None,
 ) -> Rewarded:
-    """Run the rewards on the answers, and on the references of the questions that have one."""
+    """Run the rewards on the answers, and on the references of the questions that have one. `own`: the name of the
+    environment's get_reward; nothing is known of references there, since no environment has met them."""
     sampled = [
-        Completion(question, question.answer(answer.text), answer.tokens)
+        _completion(question, answer)
         for question, samples in zip(questions, answers, strict=True)
         for answer in samples
     ]
-    gold = [
-        Completion(question, question.reference, info.tokens(text_of(question.reference)))
+    gold: list[Completion | None] = [
+        Completion(question.prompt, question.reference, info.tokens(text_of(question.reference)), question.scored)
         for question in questions
-        if question.reference is not None
+        if question.reference is not None and not spec.uses_tools()
     ]
     (rewards,) = saved.answer(lambda: [_score(job, name, spec.rewards, sampled, spec.samples)])
     (gold_rewards,) = saved.answer(lambda: [_score(job, name, spec.rewards, gold, 1)])
-    ceiling = _metrics(gold_rewards, [text_of(one.completion) for one in gold]) if gold else {}
+    if own:
+        rewards = rewards | {own: [[one.reward for one in samples if isinstance(one, Played)] for samples in answers]}
+    ceiling = _metrics(gold_rewards, [text_of(one.completion) for one in gold if one]) if gold else {}
     return Rewarded(questions, answers, rewards, {key: metric.value for key, metric in ceiling.items()})
+
+
+def _completion(question: Question, answer: "Answer | Played") -> Completion | None:
+    """None if its environment is lost: there is nothing that a reward could see of it."""
+    if not isinstance(answer, Played):
+        return Completion(question.prompt, question.answer(answer.text), answer.tokens, question.scored)
+    if answer.lost:
+        return None
+    return Completion(answer.prompt, answer.messages, answer.tokens, question.scored | {ENVIRONMENTS: answer.state})
+
+
+def _shown(question: Question, answer: "Answer | Played") -> dict[str, Any]:
+    if not isinstance(answer, Played):
+        return {"prompt": question.prompt, "completion": answer.text}
+    return {"prompt": answer.prompt, "completion": answer.messages, "lost": answer.lost}
 
 
 def _metrics(rewards: Rewards, texts: Sequence[str]) -> dict[str, Metric]:
@@ -107,24 +129,30 @@ def _metrics(rewards: Rewards, texts: Sequence[str]) -> dict[str, Metric]:
     return {name: mean for name, mean in means.items() if mean is not None} | {"distinct": distinct(texts)}
 
 
-def _score(job: Job, name: str, specs: list[RewardSpec], completions: Sequence[Completion], samples: int) -> Rewards:
-    """Score completions, of which every `samples` consecutive ones answer the same question."""
-    rewards: dict[str, list[float | None]] = {spec.label: [] for spec in specs}
-    columns = reward_columns([one.question.scored for one in completions])
+def _score(
+    job: Job, name: str, specs: list[RewardSpec], completions: Sequence[Completion | None], samples: int
+) -> Rewards:
+    """Score completions, of which every `samples` consecutive ones answer the same question; None where there is no
+    completion."""
+    kept = [one for one in completions if one]
+    scored: dict[str, list[float | None]] = {spec.label: [] for spec in specs}
+    columns = reward_columns([one.row for one in kept])
     with Scorer(specs) as scorer:
-        for begin in range(0, len(completions), COMPLETIONS_A_CALL):
-            job.progress(begin, len(completions), "completions", now=f"rewards of {name}")
+        for begin in range(0, len(kept), COMPLETIONS_A_CALL):
+            job.progress(begin, len(kept), "completions", now=f"rewards of {name}")
             end = begin + COMPLETIONS_A_CALL
-            batch = completions[begin:end]
+            batch = kept[begin:end]
             scores = scorer.score(
-                [one.question.prompt for one in batch],
+                [one.prompt for one in batch],
                 [one.completion for one in batch],
                 {column: values[begin:end] for column, values in columns.items()},
                 completion_ids=[one.tokens for one in batch],
             )
             for reward, values in scores.rewards.items():
-                rewards[reward] += values
-    return {
-        reward: [values[at : at + samples] for at in range(0, len(values), samples)]
-        for reward, values in rewards.items()
-    }
+                scored[reward] += values
+    rewards: Rewards = {}
+    for reward, values in scored.items():
+        remaining = iter(values)
+        spread = [next(remaining) if one else None for one in completions]
+        rewards[reward] = [spread[at : at + samples] for at in range(0, len(spread), samples)]
+    return rewards

@@ -2,15 +2,18 @@
 
 import re
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import ConfigDict, Field
 
+from tasks.environments.spec import ToolUse
 from tasks.evaluate.results import SETS
 from tasks.evaluate.task_files import gathered, is_file_name
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
 from tasks.serve.spec import vllm_share
 from tasks.spec import Problem, Spec, StageSpec
+
+TURNS = ("turns", "tool_calls", "tool_errors", "environments_lost")  # metrics of conversations
 
 
 class BitsSpec(Spec):
@@ -19,8 +22,8 @@ class BitsSpec(Spec):
     held_out_bytes: int = Field(400_000, ge=1, description="Maximum held-out text per corpus; bytes")
 
 
-class EvaluatorSpec(Spec):
-    """An evaluator: rows with rewards, or tasks of lm-eval."""
+class EvaluatorSpec(ToolUse):
+    """An evaluator: rows with rewards, or with an environment, or tasks of lm-eval."""
 
     data: str | None = Field(None, description="Set of rows (under the recipe's `data`) whose held-out rows are used")
     rewards: list[RewardSpec] = Field(
@@ -31,7 +34,9 @@ class EvaluatorSpec(Spec):
     pass_at: list[int] = Field([], description="k of pass@k, each at most `samples`; a reward of 1 passes")
     temperature: float = Field(1.0, ge=0, le=2, description="Sampling temperature; 0: greedy")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling: probability mass sampled from")
-    max_new_tokens: int = Field(64, ge=1, le=131_072, description="Maximum length of a completion; tokens")
+    max_new_tokens: int = Field(
+        64, ge=1, le=131_072, description="Maximum length of a completion; tokens, with those of tools' answers"
+    )
     lm_eval: list[str] = Field([], description="lm-eval tasks, by name or as YAML files, instead of `data`")
     task_files: dict[str, str] | None = Field(
         None, repr=False, description="Text of the YAML files and of the files they name; filled in by Baton"
@@ -47,13 +52,15 @@ class EvaluatorSpec(Spec):
             return [
                 Problem("", self.data, "needs either `data: <set of rows>` with `rewards`, or `lm_eval: [<tasks>]`")
             ]
-        found = [problem.under("rewards") for problem in rewards_problems(self.rewards)]
-        if self.data is not None and not self.rewards:
+        found = [problem.under("rewards") for problem in rewards_problems(self.rewards)] + self.tool_problems()
+        if self.data is not None and not (self.rewards or self.environment):
             found.append(Problem("rewards", [], "at least one reward, whose mean is the metric"))
-        if any(reward.is_one() and reward.label == "distinct" for reward in self.rewards):
-            found.append(
-                Problem("rewards", "distinct", "another `name`: this one is the share of distinct completions")
-            )
+        labels = [reward.label for reward in self.rewards if reward.is_one()]
+        for label in labels:
+            if label in self._own_measures() or (self.environment and label == self.environment.attribute):
+                found.append(Problem("rewards", label, "another `name`: this one is a metric of every such evaluator"))
+        if self.lm_eval and self.uses_tools():
+            found.append(Problem("tools", "lm_eval", "no environment or tools: lm-eval's tasks sample single texts"))
         if self.lm_eval and self.rewards:
             found.append(Problem("rewards", len(self.rewards), "none with lm_eval, whose tasks define their metrics"))
         found += [
@@ -69,9 +76,20 @@ class EvaluatorSpec(Spec):
     def as_found(self) -> Self:
         """A copy with the current source of its rewards and of its tasks' files. Raises Stopped."""
         if self.task_files is not None or not self.lm_eval:
-            return self.model_copy(update={"rewards": [reward.as_found() for reward in self.rewards]})
+            return super().as_found()
         tasks, files = gathered(self.lm_eval)
         return self.model_copy(update={"lm_eval": tasks, "task_files": files})
+
+    def measures(self) -> list[str]:
+        """Names of its metrics; none for lm-eval's tasks. An environment without get_reward() has none of its name."""
+        if self.data is None:
+            return []
+        labels = [reward.label for reward in self.rewards if reward.is_one()]
+        own = [self.environment.attribute] if self.environment else []
+        return [*labels, *own, *self._own_measures(), *(f"pass@{k}" for k in self.pass_at)]
+
+    def _own_measures(self) -> list[str]:
+        return ["distinct", *(TURNS if self.uses_tools() else ())]
 
 
 class EvaluateSpec(StageSpec):
@@ -92,6 +110,14 @@ class EvaluateSpec(StageSpec):
         """The sets of rows used: names under the recipe's `data`, sorted. The stage's input `rows` has this order."""
         return sorted({evaluator.data for evaluator in self.evaluators().values() if evaluator.data is not None})
 
+    def identity(self) -> dict[str, Any]:
+        """Without what evaluators had no field for when results existed, if it is unset."""
+        known = super().identity()
+        for name, evaluator in self.evaluators().items():
+            left_out = evaluator._not_identity() | evaluator._unset()
+            known[name] = {field: value for field, value in known[name].items() if field not in left_out}
+        return known
+
     def as_found(self) -> Self:
         """A copy with the current content of the files its evaluators name. Raises Stopped."""
         return self.model_copy(update={name: evaluator.as_found() for name, evaluator in self.evaluators().items()})
@@ -111,13 +137,7 @@ class EvaluateSpec(StageSpec):
         """Names of the metrics known before it runs: all but those of lm-eval's tasks."""
         names = ["bits_per_byte"] if self.bits_per_byte else []
         for name, evaluator in self.evaluators().items():
-            if evaluator.data is not None:
-                measures = [
-                    *(reward.label for reward in evaluator.rewards if reward.is_one()),
-                    "distinct",
-                    *(f"pass@{k}" for k in evaluator.pass_at),
-                ]
-                names += [f"{name}.{measure}" for measure in measures]
+            names += [f"{name}.{measure}" for measure in evaluator.measures()]
         return names
 
     def sequence_lengths(self) -> dict[str, int]:

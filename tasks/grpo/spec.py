@@ -115,7 +115,4 @@ class GRPOSpec(ToolUse, PostTrainSpec):
             found.append(Problem("rollout_servers", self.rollout_servers.model_dump(exclude_defaults=True), allowed))
         if not (self.rewards or self.environment):
             found.append(Problem("rewards", [], "at least one, or an environment with get_reward"))
-        if self.uses_tools() and self.layout.torchrun_processes() is not None:
-            allowed = "none: GRPO with an environment or tools runs in one process"
-            found.append(Problem("layout.sharding", self.layout.sharding, allowed))
         return found

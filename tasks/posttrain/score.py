@@ -44,20 +44,19 @@ def score(
 
 def of_all_ranks(reward: Callable[..., list[float | None]], heart: Heartbeat) -> Callable[..., list[float | None]]:
     """A reward function with TRL's signature that rank 0 calls with the completions of all ranks, in the order of one
-    process: a reward may compare them, or remember some."""
+    process: a reward may compare them, or remember some. So are the other lists gathered: one item per completion."""
 
     @wraps(reward)
-    def scored(
-        prompts: list[Any], completions: list[Any], completion_ids: list[list[int]], trainer_state: Any, **more: Any
-    ) -> list[float | None]:
-        def together(asked: list[tuple[Any, Any, list[int]]]) -> list[float | None]:
-            columns = dict(
-                zip(("prompts", "completions", "completion_ids"), map(list, zip(*asked, strict=True)), strict=True)
-            )
+    def scored(trainer_state: Any, **given: Any) -> list[float | None]:
+        columns = {name: values for name, values in given.items() if isinstance(values, list)}
+        others = {name: value for name, value in given.items() if name not in columns}
+
+        def together(asked: list[tuple[Any, ...]]) -> list[float | None]:
+            gathered = dict(zip(columns, map(list, zip(*asked, strict=True)), strict=True))
             with heart.repeated():  # the rewards have time limits of their own
-                return reward(**columns, trainer_state=trainer_state, **more)
+                return reward(**gathered, trainer_state=trainer_state, **others)
 
         heart.beat(trainer_state.global_step, "rewards")
-        return process.on_first(together, list(zip(prompts, completions, completion_ids, strict=True)))
+        return process.on_first(together, list(zip(*columns.values(), strict=True)))
 
     return scored

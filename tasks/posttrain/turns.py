@@ -17,8 +17,8 @@ from tasks.posttrain.spec import Limits
 from tasks.posttrain.tool_calls import ToolCalls, calls_of, tool_messages
 from tasks.rows.stored import Row
 
-Generate = Callable[[list[list[int]], list[int], int], tuple[list[list[int]], list[list[float]]]]
-"""(prompts, a distinct place of each for its seed, maximum of new tokens) -> the sampled tokens and their
+Generate = Callable[[list[list[int]], list[int], int, int], tuple[list[list[int]], list[list[float]]]]
+"""(prompts, the number of each's conversation, completed turns, maximum of new tokens) -> the sampled tokens and their
 log-probabilities."""
 
 
@@ -62,12 +62,11 @@ def converse(
     observations = environments.reset(rows, seeds)
     done = [_begun(row, seen, calls, limits) for row, seen in zip(rows, observations, strict=True)]
     going = list(range(len(done)))
-    for turn in range(1, max_turns + 1):
+    for turn in range(max_turns):
         if not going:
             break
         room = max(limits.new - len(done[number].ids) for number in going)
-        places = [(turn - 1) * len(done) + number for number in going]
-        sampled = generate([done[number].prompt + done[number].ids for number in going], places, room)
+        sampled = generate([done[number].prompt + done[number].ids for number in going], going, turn, room)
         for number, ids, logprobs in zip(going, *sampled, strict=True):
             _sample(done[number], ids, logprobs, calls, limits.new)
         asked = {
@@ -83,7 +82,7 @@ def converse(
             conversation.messages += tool_messages(asked[number], answers)
         for number in asked.keys() - answered.keys():  # what has ended its environment
             done[number].calls, done[number].errors = done[number].calls + 1, done[number].errors + 1
-        if turn == max_turns:
+        if turn + 1 == max_turns:
             break
         going = [number for number in answered if _answer(done[number], len(answered[number]), calls, limits.new)]
     for conversation, final in zip(done, environments.finish(), strict=True):
@@ -99,7 +98,7 @@ def _begun(row: Row, observation: str | None, calls: ToolCalls, limits: Limits) 
     if not limits.fit(len(ids), 0):
         raise StageError(
             f"a prompt has {len(ids)} tokens with the tools and what reset returned, and is not within {limits.shown}; "
-            f"raise max_prompt_tokens. The prompt: {prompt!r:.200}"
+            f"raise the limit. The prompt: {prompt!r:.200}"
         )
     return Conversation(row | {"prompt": prompt}, ids)
 
@@ -124,13 +123,23 @@ def _answer(conversation: Conversation, count: int, calls: ToolCalls, new: int) 
     return True
 
 
-def totals(conversations: Sequence[Conversation]) -> dict[str, float]:
-    """Metrics of a batch: means per conversation; of the calls, the share that failed."""
-    count = len(conversations)
-    calls = sum(one.calls for one in conversations)
+def counts(conversations: Sequence[Conversation]) -> list[float]:
+    """What `totals` needs of a batch, or of a rank's part of it: sums."""
+    return [
+        len(conversations),
+        sum(one.turns for one in conversations),
+        sum(one.calls for one in conversations),
+        sum(one.errors for one in conversations),
+        sum(bool(one.final.lost) for one in conversations),
+    ]
+
+
+def totals(counted: Sequence[float]) -> dict[str, float]:
+    """Metrics of `counts`: means per conversation; of the calls, the share that failed."""
+    count, turns, calls, errors, lost = counted
     return {
-        "turns": sum(one.turns for one in conversations) / count,
+        "turns": turns / count,
         "tool_calls": calls / count,
-        "tool_errors": sum(one.errors for one in conversations) / calls if calls else 0.0,
-        "environments_lost": sum(bool(one.final.lost) for one in conversations) / count,
+        "tool_errors": errors / calls if calls else 0.0,
+        "environments_lost": lost / count,
     }

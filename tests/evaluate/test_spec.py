@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from tasks.evaluate.spec import EvaluateSpec
 
+SHOP = Path(__file__).parents[1] / "environments" / "shop.py"
 SUMS = {"data": "sums", "rewards": ["match"]}
 
 
@@ -102,3 +103,33 @@ def test_the_source_of_rewards_and_the_files_of_tasks_travel_in_the_spec(tmp_pat
     assert tasks.task_files and set(tasks.task_files) == {"mine.yaml", "base.yaml", "utils.py", "data/test.jsonl"}
     assert EvaluateSpec.model_validate(spec.model_dump(mode="json")) == spec
     assert not spec.problems()
+
+
+def test_environments_change_no_earlier_result() -> None:
+    """The fields were added after results existed, and time limits make none anew."""
+    plain = EvaluateSpec.model_validate({"sums": SUMS}).identity()["sums"]
+    played = EvaluateSpec.model_validate({"sums": SUMS | {"environment": f"{SHOP}:Shop", "tool_timeout_s": 3.0}})
+
+    assert not {"environment", "tools", "max_turns", "tool_timeout_s"} & plain.keys()
+    assert played.identity()["sums"].keys() - plain.keys() == {"environment"}
+
+
+def test_an_environment_may_have_the_reward_and_measures_turns() -> None:
+    spec = EvaluateSpec.model_validate({"shop": {"data": "customers", "environment": f"{SHOP}:Shop"}})
+    turns = [f"shop.{name}" for name in ("turns", "tool_calls", "tool_errors", "environments_lost")]
+    assert not spec.problems()
+    assert spec.metrics() == ["shop.Shop", "shop.distinct", *turns]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"data": None, "lm_eval": ["arc"], "tools": [f"{SHOP}:add"]}, "no environment or tools"),
+        ({"tools": [f"{SHOP}:add"]}, "at least one reward"),
+        ({"environment": f"{SHOP}:Shops"}, "a function of"),
+        ({"environment": f"{SHOP}:Shop", "rewards": [{"match": {}, "name": "turns"}]}, "another `name`"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(fields: dict[str, Any], words: str) -> None:
+    spec = EvaluateSpec.model_validate({"shop": {"data": "customers"} | fields})
+    assert words in "\n".join(map(str, spec.problems()))

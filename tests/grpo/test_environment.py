@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 
+from tasks.evaluate.results import read_results
 from tasks.functions import Function
+from tasks.manifest import MANIFEST, write_manifest
 from tasks.rewards.spec import RewardSpec
 from tests.grpo.test_grpo import SFT
 from tests.posttrain.tiny import metrics, start, tiny_model, tiny_rows, wait_for_step, without_times, write_job
@@ -81,6 +84,31 @@ def test_the_model_and_the_environment_take_turns(tuned: Path) -> None:
 def test_answers_are_masked_where_trainer_and_engine_are_compared(tuned: Path) -> None:
     """A shift by one token, or an answer among what is compared, would show."""
     assert all(1.0 <= line["rollout_mismatch"] < 1.05 for line in metrics(tuned)[1:])
+
+
+def test_an_evaluation_plays_held_out_rows(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
+    """The tuned model calls, as it did in training; the transcripts are among the completions."""
+    asked = tiny_rows(tmp_path / "rows", [], "prompt")
+    rows = [{"prompt": [ASKED], "game": game} for game in range(8)]
+    (asked / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (asked / MANIFEST).unlink()
+    write_manifest(asked, "rows", {})
+    fields = {name: SPEC[name] for name in ("environment", "rewards", "max_turns", "max_new_tokens")}
+    spec = {"dice": fields | {"data": "dice", "samples": 2, "pass_at": [2]}}
+    job = write_job(tmp_path / "job", "evaluate", spec, **{"model": tuned / "output", "rows.0": asked})
+
+    assert start("tasks.evaluate.evaluate", job).wait() == 0, (job / "log.txt").read_text()
+
+    results = read_results(job / "output")
+    values = {name.removeprefix("dice."): metric.value for name, metric in results.metrics.items()}
+    assert values["turns"] > 1.5 and values["tool_errors"] == 0 == values["environments_lost"]
+    assert len(results.completions) == 16
+    for line in results.completions:
+        shown = [message["content"] for message in line["completion"] if message["role"] == "tool"]
+        assert line["rewards"]["Dice"] == min(len(shown), 2) / 2
+        assert line["rewards"]["even"] == (sum(map(int, shown)) % 2 == 0 and len(line["completion"]) > 1)
+    assert values["even"] == pytest.approx(fmean(line["rewards"]["even"] for line in results.completions))
+    assert results.metrics["dice.Dice"].standard_error is not None
 
 
 def test_killed_and_resumed_it_makes_the_same_model(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:

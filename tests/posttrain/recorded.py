@@ -14,6 +14,7 @@ from tasks.posttrain.trl_hooks.grpo import LiveGeneration
 
 END, FIRST, ENTRIES = 0, 4, 512  # the end-of-text token, the first that is not special, and all of tiny_model's
 LOG_PROB = -6.2  # about that of a random model
+CALL = '<tool_call>\n{"name": "roll", "arguments": {}}\n</tool_call>'  # of tests/grpo/dice.py
 SYNCED = "synced.safetensors"
 
 
@@ -35,9 +36,18 @@ class RecordedGeneration(LiveGeneration):
     def generate(
         self, prompts: Any, images: None, num_generations: int, profiler: Any = None, places: Any = None
     ) -> tuple[Any, ...]:
-        first = self.accelerator.process_index * len(prompts)
-        completions = [completion(self.step, first + number) for number in range(len(prompts))]
+        if places is None:
+            first = self.accelerator.process_index * len(prompts)
+            completions = [completion(self.step, first + number) for number in range(len(prompts))]
+        else:  # the turns of conversations
+            completions = [self._turn(place) for place in places]
         return prompts, completions, [[[LOG_PROB]] * len(ids) for ids in completions], None
+
+    def _turn(self, place: int) -> list[int]:
+        """A call, or what ends the conversation."""
+        said = random.Random(f"{self.step} {place}").choice([CALL, CALL, "Done.", "No."])
+        ids = self.processing_class(said, add_special_tokens=False)["input_ids"]
+        return [*ids, self.generation_kwargs["stop_token_ids"][-1]]
 
 
 def completion(step: int, place: int) -> list[int]:

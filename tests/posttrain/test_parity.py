@@ -33,6 +33,7 @@ LAYOUTS = [
     pytest.param(stage, method, sharding, processes, marks=[] if (stage, processes) in IN_CI else pytest.mark.slow)
     for (stage, method), sharding, processes in product(CASES, SHARDINGS, PROCESSES)
 ]
+REWARDS = ("near", "diversity")
 SYNCED = "synced.safetensors"  # of recorded.py
 # in fp32: of losses and weights; and of gradient norms, relative, whose sums over tensors and processes are rounded
 TOLERANCE, NORM_TOLERANCE = 1e-6, 1e-5
@@ -107,8 +108,7 @@ def difference(one: Path, other: Path) -> float:
     and norms relative to 1 or more."""
     found = []
     tolerances = {"loss": TOLERANCE, "grad_norm": NORM_TOLERANCE}
-    if "reward" in metrics(one)[-1]:
-        tolerances |= dict.fromkeys(("reward", "reward_std", "near", "diversity"), TOLERANCE)
+    tolerances |= dict.fromkeys({"reward", "reward_std", *REWARDS} & metrics(one)[-1].keys(), TOLERANCE)
     first, second = metrics(one), metrics(other)
     assert [line["step"] for line in first] == [line["step"] for line in second]
     for ours, theirs in zip(first[1:], second[1:], strict=True):

@@ -11,7 +11,7 @@ from tasks.environments.spec import ToolUse
 from tasks.posttrain.encode import Encoder
 from tasks.posttrain.spec import Limits
 from tasks.posttrain.tool_calls import ToolCalls
-from tasks.posttrain.turns import Conversation, converse, totals
+from tasks.posttrain.turns import Conversation, converse, counts, totals
 from tests.posttrain.tiny import tiny_model
 
 SHOP = Path(__file__).parents[1] / "environments" / "shop.py"
@@ -47,9 +47,8 @@ def play(shops: Environments, calls: ToolCalls) -> Play:
         waiting = [list(script) for script in scripts]
 
         def generate(
-            prompts: list[list[int]], places: list[int], most: int
+            prompts: list[list[int]], numbers: list[int], turn: int, most: int
         ) -> tuple[list[list[int]], list[list[float]]]:
-            numbers = [place % len(scripts) for place in places]
             turns = [spelled(calls, waiting[number].pop(0), ended) for number in numbers]
             return turns, [[-0.5] * len(turn) for turn in turns]
 
@@ -97,7 +96,7 @@ def test_conversations_of_different_lengths_are_sampled_together(play: Play) -> 
     done = play(["Nothing."], [BUY, BUY, "Done."], [DEAR, "No."])
 
     assert [one.turns for one in done] == [1, 3, 2]
-    assert totals(done) == {"turns": 2.0, "tool_calls": 1.0, "tool_errors": 1 / 3, "environments_lost": 0.0}
+    assert totals(counts(done)) == {"turns": 2.0, "tool_calls": 1.0, "tool_errors": 1 / 3, "environments_lost": 0.0}
 
 
 def test_the_last_turn_s_calls_are_run_but_not_answered(play: Play, calls: ToolCalls) -> None:

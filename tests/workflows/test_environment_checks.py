@@ -35,6 +35,8 @@ def write(rows: list[dict[str, Any]]) -> None:
 
 
 def test_an_environment_that_can_be_used_passes(recipe: dict[str, Any]) -> None:
+    recipe["data"]["guests"] = {"path": "customers.jsonl", "held_out": 1}
+    recipe["evaluate"] = {"shop": {"data": "guests", "environment": "shop.py:Shop", "rewards": ["reward.py:rich"]}}
     Recipe.model_validate(recipe)
 
 
@@ -60,3 +62,24 @@ def test_one_that_cannot_is_reported(
 
     problem = caught.value.problems[0]
     assert problem.path == f"post_training.0.grpo.{path}" and words in problem.allowed
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "words"),
+    [
+        ({"environment": "shop.py:Free"}, "rewards", "shop.py:Free has no get_reward()"),
+        ({"environment": "shop.py:Silent"}, "environment", "act needs type hints"),
+        ({"rewards": ["reward.py:rich"]}, "rewards.0", "environments"),
+    ],
+)
+def test_an_evaluator_s_environment_is_tried_too(
+    recipe: dict[str, Any], fields: dict[str, Any], path: str, words: str
+) -> None:
+    recipe["data"]["guests"] = {"path": "customers.jsonl", "held_out": 1}
+    recipe["evaluate"] = {"shop": {"data": "guests"} | fields}
+
+    with pytest.raises(RecipeError) as caught:
+        Recipe.model_validate(recipe)
+
+    problem = caught.value.problems[0]
+    assert problem.path == f"evaluate.shop.{path}" and words in problem.allowed

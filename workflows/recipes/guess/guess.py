@@ -1,8 +1,7 @@
-"""A game: the model guesses a number from 1 to 15, and is told `higher` or `lower`. In four guesses it can always be
-found, by halving.
+"""A game: the model guesses a number from 1 to 7 and is told which are left. In three guesses, halving always finds it.
 
-SFT teaches to call the tool, with games of players who use the answers but guess anywhere in what is left; they find
-about three numbers of five in four guesses. GRPO plays the game itself, and is paid for finding the number.
+SFT teaches to call the tool, with games of players who heed the answer two times of three, and then guess anywhere in
+what is left: they find 56 % of the numbers. GRPO plays the game itself, and is paid for finding the number.
 """
 
 import json
@@ -10,7 +9,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-HIGHEST, GUESSES = 15, 4
+HIGHEST, GUESSES = 7, 3
+HEEDED = 2 / 3  # share of a player's guesses that are among the numbers left
 QUESTION = f"I think of a number from 1 to {HIGHEST}. Find it in {GUESSES} guesses."
 
 
@@ -19,6 +19,7 @@ class Game:
 
     def reset(self, number: int, **columns: Any) -> None:
         self.number, self.guesses = number, list[int]()
+        self.low, self.high = 1, HIGHEST  # of the numbers left
 
     def guess(self, number: int) -> str:
         """
@@ -30,16 +31,23 @@ class Game:
         if len(self.guesses) == GUESSES:
             raise ValueError("no guesses are left")
         self.guesses.append(number)
-        return "right" if number == self.number else "higher" if self.number > number else "lower"
+        if number == self.number:
+            return "right"
+        if number < self.number:
+            self.low = max(self.low, number + 1)
+        else:
+            self.high = min(self.high, number - 1)
+        return f"{self.low} to {self.high} are left"
 
     def get_reward(self) -> float:
         return float(self.number in self.guesses)
 
 
-def games() -> Iterator[dict[str, Any]]:
-    """A row for each number, to play with."""
-    for number in range(1, HIGHEST + 1):
-        yield {"prompt": [{"role": "user", "content": QUESTION}], "number": number}
+def games(count: int = 40 * HIGHEST) -> Iterator[dict[str, Any]]:
+    """Rows to play with: each number equally often."""
+    for game in range(count):
+        prompt = [{"role": "user", "content": QUESTION}]
+        yield {"prompt": prompt, "number": 1 + game % HIGHEST, "game": game}
 
 
 def played(count: int = 3000) -> Iterator[dict[str, Any]]:
@@ -65,14 +73,14 @@ def _tools() -> list[dict[str, Any]]:
 
 
 def _game(chance: random.Random) -> Iterator[dict[str, Any]]:
-    game, low, high = Game(), 1, HIGHEST
-    game.reset(chance.randint(low, high))
+    game = Game()
+    game.reset(chance.randint(1, HIGHEST))
     answer = ""
     while answer != "right" and len(game.guesses) < GUESSES:
-        number = chance.randint(low, high)
+        heeds = chance.random() < HEEDED
+        number = chance.randint(game.low, game.high) if heeds else chance.randint(1, HIGHEST)
         call = {"type": "function", "function": {"name": "guess", "arguments": {"number": number}}}
         answer = game.guess(number)
-        low, high = (number + 1, high) if answer == "higher" else (low, number - 1)
         yield {"role": "assistant", "content": "", "tool_calls": [call]}
         yield {"role": "tool", "name": "guess", "content": answer}
     yield {"role": "assistant", "content": "found" if answer == "right" else "lost"}

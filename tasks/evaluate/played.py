@@ -1,0 +1,36 @@
+"""What an evaluation keeps of a conversation with an environment or tools."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tasks.evaluate.questions import Messages
+from tasks.metric import Metric, known_mean
+
+
+class Played(NamedTuple):
+    """A finished conversation."""
+
+    text: str  # the model's turns and the answers to its calls, as the model sees them
+    ended: bool  # by a turn of the model without a call
+    tokens: list[int]
+    prompt: Messages  # with what the environment's reset returned
+    messages: Messages
+    turns: int
+    calls: int
+    errors: int  # calls that failed
+    state: dict[str, Any]  # of the environment, at the end
+    reward: float | None  # get_reward's
+    lost: str  # why there is no state
+
+
+def metrics_of_turns(played: Sequence[Sequence[Played]]) -> dict[str, Metric]:
+    """Means per conversation; of the calls, the share that failed."""
+    everyone = [one for some in played for one in some]
+    calls, errors = sum(one.calls for one in everyone), sum(one.errors for one in everyone)
+    lost = sum(bool(one.lost) for one in everyone)
+    return {
+        "turns": Metric.mean([known_mean([one.turns for one in some]) for some in played], higher_is_better=False),
+        "tool_calls": Metric.mean([known_mean([one.calls for one in some]) for some in played], higher_is_better=False),
+        "tool_errors": Metric(errors / calls if calls else 0.0, None, calls, "share", higher_is_better=False),
+        "environments_lost": Metric(lost / len(everyone), None, len(everyone), "share", higher_is_better=False),
+    }
