@@ -36,7 +36,8 @@ STORAGE_SECRETS = (
 )
 GOOGLE_FILE, GOOGLE_KEY = "GOOGLE_APPLICATION_CREDENTIALS", "BATON_GOOGLE_KEY"  # a local path, and the file's content
 
-# The first machine counts faults, in storage: SkyPilot does not count them across machines, and would restart forever.
+# Faults are counted in storage: SkyPilot does not count them across machines, and would restart forever. Whichever
+# machine sees a fault makes the file of this start, since Slurm kills the others as soon as one has ended.
 # `timeout` exits with 124, and a process killed by a signal with more than 128.
 RUN = f"""\
 if [ -n "${GOOGLE_KEY}" ]; then
@@ -49,15 +50,14 @@ export BATON_HOME={{home}} NODE_RANK="$SKYPILOT_NODE_RANK"
 export MASTER_ADDR="${{{{SKYPILOT_NODE_IPS%%$'\\n'*}}}}" MASTER_PORT={{port}}
 attempt="$BATON_HOME/placed/{{attempt}}"
 mkdir -p "$attempt"
-touch "$attempt/faults"
-export {RESTARTS_LEFT}=$(({{restarts}} - $(wc -l < "$attempt/faults")))
+export {RESTARTS_LEFT}=$(({{restarts}} - $(ls "$attempt" | wc -l)))
 code="$HOME/baton-code-$NODE_RANK"
 rm -rf "$code" && mkdir -p "$code" && cd "$code" || exit 1
 {{command}}
 ended=$?
 [ $ended -eq {MACHINE_FAULT} ] || [ $ended -gt 128 ] || exit $ended
 [ ${RESTARTS_LEFT} -gt 0 ] || exit 1
-[ "$NODE_RANK" != 0 ] || date >> "$attempt/faults"
+date > "$attempt/fault-${RESTARTS_LEFT}"
 exit {MACHINE_FAULT}
 """
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from sky.jobs.state import ManagedJobStatus
 from sky.schemas.api.responses import ManagedJobRecord
 
 from infra.errors import Stopped
-from infra.placement.config import Placement
+from infra.placement.config import MACHINE_FAULT, Placement
 from infra.placement.connector import FINAL, PHASES, SkyJob, SkyPilotConnector
 from infra.placement.job import Order, sky_task
 from infra.placement.record import over_limit, where
@@ -166,7 +167,18 @@ def test_what_a_person_must_change_ends_the_job(tmp_path: Path) -> None:
 
 def test_a_fault_of_the_machine_is_recovered_so_many_times(tmp_path: Path) -> None:
     killed = ["sh", "-c", "kill -9 $$"]
-    assert [run(tmp_path, killed, restarts=2) for _ in range(3)] == [75, 75, 1]
+    assert [run(tmp_path, killed, restarts=2) for _ in range(3)] == [MACHINE_FAULT, MACHINE_FAULT, 1]
+
+
+def test_a_fault_counts_once_however_many_nodes_see_it(tmp_path: Path) -> None:
+    both = ["sh", "-c", "sleep 1; kill -9 $$"]
+    config = sky_task("baton-x-0", Order({"nodes": 2, "restarts": 2}, str(tmp_path), "e", {}), "", both, "out")
+    with ThreadPoolExecutor(2) as nodes:
+        ends = [
+            list(nodes.map(lambda rank: script(tmp_path, config, {"SKYPILOT_NODE_RANK": rank}), ("0", "1")))
+            for _ in range(3)
+        ]
+    assert ends == [[MACHINE_FAULT] * 2, [MACHINE_FAULT] * 2, [1, 1]]
 
 
 def test_the_time_limit_ends_the_job(tmp_path: Path) -> None:

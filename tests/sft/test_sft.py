@@ -73,22 +73,6 @@ def test_the_loss_falls_and_is_recorded_at_every_step(tuned: Path) -> None:
     assert losses[-1] < losses[0] - 0.5
 
 
-def test_killed_and_restarted_it_makes_the_same_model(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
-    job = write_job(tmp_path / "job", "sft", SPEC, **inputs)
-    engine = start("tasks.sft.sft", job)
-    wait_for_step(job, engine, 5)
-    engine.kill()
-    engine.wait()
-    checkpoint = complete_checkpoints(job)[-1]
-    assert not (job / "result.json").exists()
-
-    assert start("tasks.sft.sft", job).wait() == 0, (job / "log.txt").read_text()
-
-    assert f"continuing from {checkpoint}" in (job / "log.txt").read_text()
-    assert digest(job) == digest(tuned)
-    assert without_times(job) == without_times(tuned)
-
-
 def test_killed_while_it_saves_it_continues_from_the_checkpoint_before(
     tuned: Path, inputs: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""`pyflyte run` with a placed pretraining stage: small data, a tiny model."""
+"""`pyflyte run` with a placed stage of pretraining or post-training: small data, a tiny model."""
 
 import json
 import os
@@ -12,6 +12,7 @@ import yaml
 
 from infra.tracking.spool import StageRun, read_stage
 from tests.placement.slurm.world import BIN, REPOSITORY, until
+from tests.posttrain.tiny import said_twice, tiny_model
 
 # The laptop recipe up to the model for exchange, with smaller numbers: its later stages are not placed here.
 RECIPE: dict[str, Any] = {
@@ -28,6 +29,16 @@ RECIPE: dict[str, Any] = {
     },
     "convert": {},
 }
+TUNING: dict[str, Any] = {
+    "data": "twice",
+    "steps": 300,
+    "batch_size": 8,
+    "warmup_steps": 2,
+    "learning_rate": 0.003,
+    "max_new_tokens": 16,
+    "checkpoint_every": 10,
+    "precision": "fp32",
+}
 SHORT = {"steps": 30, "checkpoints": {"every": 10}}
 LONG = {"steps": 1500, "checkpoints": {"every": 100}, "validate_every": 500}
 ALPHA, BETA = "slurm/alpha/cpu", "slurm/beta/cpu"
@@ -43,6 +54,7 @@ class Run:
 
     folder: Path
     process: subprocess.Popen[bytes]
+    stage: str = "pretrain"
 
     @property
     def home(self) -> Path:
@@ -52,7 +64,7 @@ class Run:
         """What it printed."""
         return (self.folder / "terminal.txt").read_text()
 
-    def ends(self, timeout_s: float = 600.0) -> int:
+    def ends(self, timeout_s: float = 1200.0) -> int:
         """Its exit code."""
         try:
             return self.process.wait(timeout_s)
@@ -60,13 +72,13 @@ class Run:
             self.process.kill()
 
     def record(self) -> StageRun:
-        """The pretraining in the newest execution that placed it or did it here."""
-        stages = [read_stage(folder) for folder in sorted((self.home / "executions").glob("*/pretrain"))]
+        """The stage in the newest execution that placed it or did it here."""
+        stages = [read_stage(folder) for folder in sorted((self.home / "executions").glob(f"*/{self.stage}"))]
         return [stage for stage in stages if not stage.cached][-1]
 
     @property
     def digest(self) -> str:
-        """Of the checkpoint."""
+        """Of what the stage made."""
         output = self.record().output
         assert output is not None, self.said()
         return str(output["digest"])
@@ -77,7 +89,7 @@ class Run:
 
     def reaches(self, step: int) -> None:
         """Wait until the training has taken so many steps."""
-        until(lambda: self.process.poll() is not None or self._steps() >= step, f"step {step}", 300)
+        until(lambda: self.process.poll() is not None or self._steps() >= step, f"step {step}", 600)
         assert self.process.poll() is None, self.said()
 
     def ctrl_c(self) -> None:
@@ -87,8 +99,27 @@ class Run:
         return max((point["step"] for point in self._metrics()), default=0)
 
     def _metrics(self) -> list[dict[str, Any]]:
-        text = "".join(path.read_text() for path in (self.home / "jobs").glob("pretrain-*/metrics.jsonl"))
+        text = "".join(path.read_text() for path in (self.home / "jobs").glob(f"{self.stage}-*/metrics.jsonl"))
         return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+
+def done(run: Run) -> Run:
+    """The run, ended well."""
+    assert run.ends() == 0, run.said()
+    return run
+
+
+def pids(word: str, run: Run) -> list[int]:
+    """Of processes of a run's job, by a word of their command line."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command, environment = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if word.encode() in command and b"BATON_PLACED=" in environment and str(run.home).encode() in environment:
+            found.append(int(entry.name))
+    return sorted(found)
 
 
 def start(folder: Path, *changes: dict[str, Any], **environment: str) -> Run:
@@ -97,19 +128,44 @@ def start(folder: Path, *changes: dict[str, Any], **environment: str) -> Run:
     sources.mkdir(parents=True, exist_ok=True)
     for name in ("argparse", "ast", "calendar", "csv", "difflib", "shlex", "tarfile", "textwrap", "zipfile"):
         (sources / f"{name}.py").write_bytes((Path(os.__file__).parent / f"{name}.py").read_bytes())
-    pretrain = dict(RECIPE["pretrain"])
+    recipe = RECIPE | {"pretrain": _changed(RECIPE["pretrain"], *changes)}
+    return _started(folder, "pretrain", recipe, environment)
+
+
+def tune(folder: Path, stage: str, *changes: dict[str, Any]) -> Run:
+    """Start post-training's `stage` on the model and rows of tests/posttrain, in a folder as above."""
+    if not (folder / "model").exists():
+        tiny_model(folder / "model", dtype="float32")
+        rows = said_twice(60)
+        if stage == "dpo":
+            rows = [row | {"chosen": row["completion"], "rejected": " no, not this"} for row in rows]
+        (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    recipe = {
+        "name": "tuned",
+        "start_from": {"model": str(folder / "model")},
+        "data": {"twice": {"path": str(folder / "rows.jsonl"), "held_out": 0}},
+        "post_training": [{stage: _changed(TUNING, *changes)}],
+    }
+    return _started(folder, stage, recipe, {"HF_HUB_OFFLINE": "1"})
+
+
+def _changed(spec: dict[str, Any], *changes: dict[str, Any]) -> dict[str, Any]:
     for change in changes:
-        pretrain |= change
-    recipe = folder / "recipe.yaml"
-    recipe.write_text(yaml.safe_dump(RECIPE | {"pretrain": pretrain}))
+        spec = spec | change
+    return spec
+
+
+def _started(folder: Path, stage: str, recipe: dict[str, Any], environment: dict[str, str]) -> Run:
+    file = folder / "recipe.yaml"
+    file.write_text(yaml.safe_dump(recipe))
     words = [str(BIN / "pyflyte"), "run", str(REPOSITORY / "workflows/pretrain_to_rl.py"), "pretrain_to_rl"]
     with (folder / "terminal.txt").open("wb") as terminal:
         process = subprocess.Popen(
-            [*words, "--recipe", str(recipe)],
+            [*words, "--recipe", str(file)],
             cwd=folder,
             env=os.environ | {"BATON_HOME": str(folder / "baton"), "PYTHONPATH": str(REPOSITORY)} | environment,
             stdin=subprocess.DEVNULL,
             stdout=terminal,
             stderr=terminal,
         )
-    return Run(folder, process)
+    return Run(folder, process, stage)

@@ -12,17 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.placement.slurm.runs import ALPHA, BETA, LONG, SHORT, Run, placement, start
+from tests.placement.slurm.runs import ALPHA, BETA, LONG, SHORT, Run, done, pids, placement, start
 from tests.placement.slurm.world import Cluster, World, start_api_server, stop_api_server, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 TOKEN = "hf_" + "Z" * 30
-
-
-def done(run: Run) -> Run:
-    """The run, ended well."""
-    assert run.ends() == 0, run.said()
-    return run
 
 
 @pytest.fixture(scope="session")
@@ -52,19 +46,6 @@ def full(cluster: Cluster) -> Iterator[None]:
 
 def nothing_is_left(world: World) -> bool:
     return not world.alpha.jobs() and not world.beta.jobs()
-
-
-def pids(word: str, run: Run) -> list[int]:
-    """Of processes of a run's job, by a word of their command line."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            command, environment = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if word.encode() in command and b"BATON_PLACED=" in environment and str(run.home).encode() in environment:
-            found.append(int(entry.name))
-    return sorted(found)
 
 
 def test_placed_elsewhere_it_is_the_same(slurm: World, short: Run, tmp_path: Path) -> None:

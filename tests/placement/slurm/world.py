@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,12 +66,33 @@ class Cluster:
         """What is started for it."""
         conf = str(self.here / "slurm.conf")
         log = str(self.root / f"log/sshd-{self.name}.log")
-        node = f"hostname $0 && exec /usr/sbin/slurmd -D -f {conf}"
         return [
             ["/usr/sbin/sshd", "-D", "-f", str(self.here / "sshd.conf"), "-E", log],
             ["/usr/sbin/slurmctld", "-D", "-f", conf],
-            *(["unshare", "--uts", "sh", "-c", node, name] for name in self.nodes),
+            *map(self.node, self.nodes),
         ]
+
+    def node(self, name: str) -> list[str]:
+        """What starts a node. Its processes, and no others, are in its UTS namespace."""
+        return [
+            "unshare",
+            "--uts",
+            "sh",
+            "-c",
+            f"hostname $0 && exec /usr/sbin/slurmd -D -f {self.here}/slurm.conf",
+            name,
+        ]
+
+    def processes(self, name: str) -> list[int]:
+        """Those on a node."""
+        slurmd = int((self.here / f"slurmd-{name}.pid").read_text())
+        namespace = Path(f"/proc/{slurmd}/ns/uts").readlink()
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended
+                if (entry / "ns/uts").readlink() == namespace:
+                    found.append(int(entry.name))
+        return found
 
     def is_up(self) -> bool:
         """Whether all nodes are there and idle."""
@@ -88,6 +109,13 @@ class World:
     root: Path
     alpha: Cluster
     beta: Cluster
+    daemons: ExitStack
+
+    def cut_power(self, cluster: Cluster, node: str) -> None:
+        """Kill all that runs on a node, and start the node again."""
+        for pid in cluster.processes(node):
+            os.kill(pid, signal.SIGKILL)
+        self.daemons.enter_context(running(cluster.node(node)))
 
 
 def filled(name: str, words: Mapping[str, object]) -> str:
@@ -128,7 +156,7 @@ def world() -> Iterator[World]:
         stack.enter_context(running(answer))
         start_api_server()
         stack.callback(stop_api_server)
-        yield World(root, alpha, beta)
+        yield World(root, alpha, beta, stack)
 
 
 def _write_files(root: Path, clusters: tuple[Cluster, ...]) -> None:
