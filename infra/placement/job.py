@@ -34,11 +34,10 @@ STORAGE_SECRETS = (
     *(f"FLYTE_AZURE_{name}" for name in ("TENANT_ID", "CLIENT_ID", "CLIENT_SECRET")),
     "GOOGLE_CLOUD_PROJECT",
 )
+STOP_S = 60  # for a stage to save and end after SIGTERM
 GOOGLE_FILE, GOOGLE_KEY = "GOOGLE_APPLICATION_CREDENTIALS", "BATON_GOOGLE_KEY"  # a local path, and the file's content
 
-# Faults are counted in storage: SkyPilot does not count them across machines, and would restart forever. Whichever
-# machine sees a fault makes the file of this start, since Slurm kills the others as soon as one has ended.
-# `timeout` exits with 124, and a process killed by a signal with more than 128.
+# Faults are counted in storage: SkyPilot does not count them across machines, and would restart forever.
 RUN = f"""\
 if [ -n "${GOOGLE_KEY}" ]; then
   export {GOOGLE_FILE}="$(mktemp)"
@@ -50,15 +49,48 @@ export BATON_HOME={{home}} NODE_RANK="$SKYPILOT_NODE_RANK"
 export MASTER_ADDR="${{{{SKYPILOT_NODE_IPS%%$'\\n'*}}}}" MASTER_PORT={{port}}
 attempt="$BATON_HOME/placed/{{attempt}}"
 mkdir -p "$attempt"
-export {RESTARTS_LEFT}=$(({{restarts}} - $(ls "$attempt" | wc -l)))
+export {RESTARTS_LEFT}=$(({{restarts}} - $(ls "$attempt" | grep -c ^fault)))
 code="$HOME/baton-code-$NODE_RANK"
 rm -rf "$code" && mkdir -p "$code" && cd "$code" || exit 1
-{{command}}
-ended=$?
+{{stage}}
+# `timeout` exits with 124, and a process killed by a signal with more than 128
 [ $ended -eq {MACHINE_FAULT} ] || [ $ended -gt 128 ] || exit $ended
 [ ${RESTARTS_LEFT} -gt 0 ] || exit 1
 date > "$attempt/fault-${RESTARTS_LEFT}"
 exit {MACHINE_FAULT}
+"""
+ALONE = """\
+{command}
+ended=$?
+"""
+# The first machine exits last, with the code of the stage that failed first, wherever that was; the others exit with 0.
+# If another exited with its own code, Slurm would end the rest with SIGTERM, and report 143 of all of them.
+TOGETHER = f"""\
+failed="$attempt/failed"
+[ "$NODE_RANK" != 0 ] || rm -f "$failed"*
+{{command}} &
+stage=$!
+trap 'kill -TERM $stage' TERM INT
+told=0
+while kill -0 $stage 2>/dev/null; do
+  if [ -e "$failed" ]; then
+    [ $told -ne 0 ] || kill -TERM $stage
+    [ $told -ne {STOP_S} ] || kill -KILL $stage
+    told=$((told + 1))
+  fi
+  sleep 1
+done
+wait $stage
+ended=$?
+[ $ended -eq 0 ] || (set -o noclobber; echo $ended > "$failed") 2>/dev/null
+touch "$failed-$NODE_RANK"
+[ "$NODE_RANK" = 0 ] || exit 0
+for second in $(seq {2 * STOP_S}); do
+  [ -e "$failed" ] && [ "$(ls "$failed"-* | wc -l)" -lt {{nodes}} ] || break
+  sleep 1
+done
+[ ! -e "$failed" ] || ended=$(cat "$failed")
+rm -f "$failed"*
 """
 
 
@@ -87,7 +119,7 @@ def sky_task(
         port=20000 + int(attempt[:4], 16) % 10000,  # two jobs may share a machine
         attempt=attempt,
         restarts=placement.restarts,
-        command=shlex.join(words),
+        stage=(ALONE if placement.nodes == 1 else TOGETHER).format(command=shlex.join(words), nodes=placement.nodes),
     )
     secrets = _secrets(placement, order, output_prefix)
     envs = {word: os.environ[word] for word in PASSED_ON if word in os.environ}

@@ -170,15 +170,29 @@ def test_a_fault_of_the_machine_is_recovered_so_many_times(tmp_path: Path) -> No
     assert [run(tmp_path, killed, restarts=2) for _ in range(3)] == [MACHINE_FAULT, MACHINE_FAULT, 1]
 
 
-def test_a_fault_counts_once_however_many_nodes_see_it(tmp_path: Path) -> None:
-    both = ["sh", "-c", "sleep 1; kill -9 $$"]
-    config = sky_task("baton-x-0", Order({"nodes": 2, "restarts": 2}, str(tmp_path), "e", {}), "", both, "out")
+def both_nodes(tmp_path: Path, command: str, restarts: int = 2) -> list[int]:
+    """The exit codes of a job's script on two nodes."""
+    order = Order({"nodes": 2, "restarts": restarts}, str(tmp_path), "e", {})
+    config = sky_task("baton-x-0", order, "", ["bash", "-c", command], "out")
     with ThreadPoolExecutor(2) as nodes:
-        ends = [
-            list(nodes.map(lambda rank: script(tmp_path, config, {"SKYPILOT_NODE_RANK": rank}), ("0", "1")))
-            for _ in range(3)
-        ]
-    assert ends == [[MACHINE_FAULT] * 2, [MACHINE_FAULT] * 2, [1, 1]]
+        return list(nodes.map(lambda rank: script(tmp_path, config, {"SKYPILOT_NODE_RANK": rank}), ("0", "1")))
+
+
+def test_what_happens_on_one_node_ends_all_and_only_the_first_says_so(tmp_path: Path) -> None:
+    """Slurm would report another code if the second ended with its own."""
+    second_killed = "[ $NODE_RANK = 0 ] && exec sleep 600; sleep 1; kill -9 $$"
+    assert [both_nodes(tmp_path, second_killed) for _ in range(3)] == [[MACHINE_FAULT, 0], [MACHINE_FAULT, 0], [1, 0]]
+    assert both_nodes(tmp_path, "[ $NODE_RANK = 0 ] && exec sleep 600; sleep 1; exit 3") == [3, 0]
+    assert both_nodes(tmp_path, "[ $NODE_RANK = 1 ] && exec sleep 600; sleep 1; exit 3") == [3, 0]
+
+
+def test_a_fault_counts_once_however_many_nodes_see_it(tmp_path: Path) -> None:
+    both = "sleep 1; kill -9 $$"
+    assert [both_nodes(tmp_path, both, restarts=1) for _ in range(2)] == [[MACHINE_FAULT, 0], [1, 0]]
+
+
+def test_nodes_that_end_well_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    assert both_nodes(tmp_path, "sleep $NODE_RANK") == [0, 0]
 
 
 def test_the_time_limit_ends_the_job(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ def rank_pid(run: Run, rank: int) -> int:
     return int(json.loads(beat.read_text())["pid"])
 
 
-@pytest.mark.xfail(strict=True, reason="srun reports 143 of a job whose other node ended with a fault: not recovered")
 def test_a_process_and_then_a_node_are_killed(slurm: World, tmp_path: Path) -> None:
     """The model is that of two processes here."""
     here = done(tune(tmp_path / "here", "sft", {"layout": {"processes": 2, "sharding": "fsdp2"}}))
