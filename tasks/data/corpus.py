@@ -29,6 +29,7 @@ as broken, which `record/broken.json` lists.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -46,7 +47,7 @@ from tasks.data.known import KnownItem, find_known
 from tasks.data.machines import Rounds, Span
 from tasks.data.near_duplicates import near_drops, near_items
 from tasks.data.partitions import Partition, partitions
-from tasks.data.rounds import cores, wait_for, workers
+from tasks.data.rounds import Ended, cores, wait_for, workers
 from tasks.data.scan import ScanItem, Scanned, scan
 from tasks.data.spec import CorpusSpec
 from tasks.data.split import pieces_of, split, split_item
@@ -84,7 +85,8 @@ def make_corpus(job: Job, earlier: Sequence[Path] | None) -> None:
             remove(left)
     with workers(spec.partitions.concurrency or cores()) as pool:
         rounds = Rounds(job, ROUNDS, pool, machine)
-        make(job, spec, planned(rounds, spec), rounds, earlier)
+        with suppress(Ended):
+            make(job, spec, planned(rounds, spec), rounds, earlier)
     if machine.rank:
         wait_for([job.directory / "result.json"], lambda _: None)
         return

@@ -65,7 +65,7 @@ class Rounds:
     speeds: list[Speed] = field(default_factory=list)
 
     def run(self, name: str, work: Work[T], items: Sequence[T], made: Sequence[Path], sizes: Sequence[int]) -> None:
-        """Work on the items, which make these files or folders."""
+        """Work on the items, which make these files or folders. Raises Ended, not on the first machine."""
         span, began = self.spans[name], time.monotonic()
 
         def show(progress: Progress) -> None:
@@ -80,7 +80,8 @@ class Rounds:
         self.speeds.append(Speed(name, len(mine), time.monotonic() - began, *ended.used, *ended.amount))
         print(f"{name}: {self.speeds[-1].text()}", flush=True)
         if not (self.machine.rank and span.last):
-            wait_for(made, lambda done: show(Progress(done / len(items), done, ended.amount)))
+            result = self.job.directory / "result.json" if self.machine.rank else None
+            wait_for(made, lambda done: show(Progress(done / len(items), done, ended.amount)), result)
 
     def record(self) -> None:
         """Note the speeds in the artifact's record, for its page."""

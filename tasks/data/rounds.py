@@ -115,10 +115,17 @@ def dealt(sizes: Sequence[int], machines: int) -> list[int]:
     return machine
 
 
-def wait_for(made: Sequence[Path], show: Callable[[int], None]) -> None:
-    """Wait until all of these are there, made by other machines. Calls `show` with their number now and then."""
+class Ended(Exception):
+    """The first machine has finished the stage, and removed what the others could wait for."""
+
+
+def wait_for(made: Sequence[Path], show: Callable[[int], None], ended: Path | None = None) -> None:
+    """Wait until all of these are there, made by other machines. Calls `show` with their number now and then. Raises
+    Ended if the file `ended` is there before."""
     missing = list(made)
     while missing := [path for path in missing if not path.exists()]:
+        if ended and ended.exists():
+            raise Ended
         show(len(made) - len(missing))
         time.sleep(SHOWN_S)
 

@@ -104,7 +104,14 @@ def tune(job: Job, spec: GRPOSpec, environments: Environments | None, servers: R
     alive = partial(job.heart.beat, phase="rollout")
     if spec.rollout_servers:
         workers = spec.rollout_servers.tensor_parallel
-        generate_live(ServedGeneration, seed=spec.seed, alive=alive, servers=servers, workers=workers)
+        generate_live(
+            ServedGeneration,
+            seed=spec.seed,
+            alive=alive,
+            check_every=spec.check_weights_every,
+            servers=servers,
+            workers=workers,
+        )
     else:
         generate_live(colocated(), seed=spec.seed, alive=alive, check_every=spec.check_weights_every)
     with Scorer(spec.rewards) if process.is_first() else nullcontext() as scorer:

@@ -73,7 +73,7 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         ge=1,
         le=1_000_000,
         description="steps between checks, by digests of all tensors, that vLLM holds exactly the trainer's weights "
-        "(not in rollout servers); null: none",
+        "(not in rollout servers with tensor parallelism); null: none",
         json_schema_extra={"identity": False},
     )
     gpu_memory_share: float = vllm_share(0.3, "while training, without `rollout_servers`")

@@ -1,16 +1,15 @@
 """Prove that vLLM samples from exactly the trainer's weights: BLAKE3 digests of named tensors on both sides."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from blake3 import blake3
 
 from tasks.job import StageError
+from tasks.serve.tensor_digests import Held, Named, digest
 
 SHOWN = 3  # tensors in a message
-
-Named = Iterable[tuple[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -26,19 +25,14 @@ class Compared:
         return text + (f"; {_first(self.skipped)} cannot be compared" if self.skipped else "")
 
 
-def check_weights(trainer: Named, engine: Named, step: int) -> Compared:
+def check_weights(trainer: Named, engine: Mapping[str, Held], step: int) -> Compared:
     """Compare the trainer's tensors, rounded to vLLM's dtype, with those of the same names in vLLM. Goes through
     `trainer` completely, since that may be a collective. Raises StageError if any differ or none have the same name."""
-    held: dict[str, set[str]] = {}
-    dtypes = {}
-    for name, tensor in engine:
-        held.setdefault(name, set()).add(digest(tensor))
-        dtypes[name] = tensor.dtype
     wrong, same, skipped = [], {}, []
     for name, tensor in trainer:
-        if name not in held:
+        if (held := engine.get(name)) is None:
             skipped.append(name)
-        elif held[name] != {own := digest(tensor.to(dtypes[name]))}:
+        elif held.digests != [own := digest(tensor.to(getattr(torch, held.dtype)))]:
             wrong.append(name)
         else:
             same[name] = own
@@ -54,10 +48,3 @@ def check_weights(trainer: Named, engine: Named, step: int) -> Compared:
 
 def _first(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-
-
-def digest(tensor: torch.Tensor) -> str:
-    """BLAKE3 of a tensor's values; -0.0 counts as 0.0 and subnormal numbers as 0, as in a product with 1."""
-    values = tensor.detach().cpu().contiguous()
-    values = torch.where(values.abs() < torch.finfo(values.dtype).tiny, 0.0, values)
-    return blake3(values.view(torch.uint8).numpy().data, max_threads=blake3.AUTO).hexdigest()

@@ -21,6 +21,7 @@ from typing import Any
 from infra.parent_watchdog import end_with_launcher
 from infra.paths import quiet
 from tasks.serve.engine import ON_GPU, open_engine, sample
+from tasks.serve.tensor_digests import Held
 from tasks.serve.vllm_hooks import before_each_step
 
 GRACE_S = 10.0
@@ -47,6 +48,11 @@ class RolloutEngine:
     def load(self) -> None:
         self.llm.collective_rpc("receive_weights")
         self.llm.reset_prefix_cache()
+
+    def held(self) -> dict[str, Held]:
+        """Digests of the weights in its only worker."""
+        (of_worker,) = self.llm.collective_rpc("held_weights")
+        return dict(of_worker)
 
     def sample(self, prompts: list[list[int]], **options: Any) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
         """Token ids and their log-probabilities."""

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.logs import tail
+from tasks.serve.tensor_digests import Held
 
 LOCAL = "127.0.0.1"
 OPEN_S = 1800.0  # to start an engine and load its model
@@ -138,6 +139,15 @@ class RolloutServers:
             self._raise_lost(error)
             raise
         self._results(self._names, self.timeout_s)
+
+    def held(self) -> dict[str, Held]:
+        """Digests of the weights that the engines hold, each of one worker."""
+        found: dict[str, Held] = {}
+        for of_engine in self._call_all("held", self.timeout_s):
+            for name, (dtype, digests) in of_engine.items():
+                held = found.setdefault(name, Held(dtype, []))
+                held.digests.extend(each for each in digests if each not in held.digests)
+        return found
 
     def sample(
         self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any

@@ -16,6 +16,9 @@ import torch
 from torch.distributed import ProcessGroup
 from vllm.distributed.utils import stateless_init_torch_distributed_process_group
 
+from tasks.serve.engine_weights import named_weights
+from tasks.serve.tensor_digests import Held, digests
+
 BUCKET_BYTES = 256 << 20
 DTYPE = torch.bfloat16  # that of open_engine
 SENDER = 0  # its rank in the group
@@ -57,6 +60,7 @@ class Receiver:
     rank: int  # in its engine
     device: torch.device
     reload_weights: Any
+    model_runner: Any
 
     def join_transfer(self, address: str, port: int, first_rank: int, size: int) -> None:
         """Join the group; the engine's workers have the ranks from `first_rank` on."""
@@ -65,6 +69,10 @@ class Receiver:
     def receive_weights(self) -> None:
         """Replace the model's weights by those that the trainer sends."""
         self.reload_weights(weights_iterator=receive(self.transfer, self.device))
+
+    def held_weights(self) -> dict[str, Held]:
+        """Digests of the model's weights, if this worker has all of it."""
+        return digests(named_weights(self.model_runner.model))
 
 
 def _broadcast(group: ProcessGroup, tensor: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ import pytest
 from infra.placement.storage import StorageError
 from tasks.data.corpus import SCANS, work
 from tasks.data.documents import read_documents
-from tasks.data.rounds import Report, workers
+from tasks.data.rounds import Ended, Report, wait_for, workers
 from tasks.data.spec import CorpusSpec
 from tasks.job import Job, StageError
 from tests.data.by_hand import digest, facts, new_job, run, start
@@ -216,3 +216,9 @@ def die(item: int, report: Report) -> None:
 def test_a_worker_that_dies_is_an_error_with_a_way_out() -> None:
     with workers(2) as pool, pytest.raises(StageError, match=r"out of memory.*concurrency: 1"):
         pool.run(die, [1, 2], [1, 1], lambda progress: None)
+
+
+def test_a_machine_does_not_wait_for_what_the_first_has_removed(tmp_path: Path) -> None:
+    (tmp_path / "result.json").touch()
+    with pytest.raises(Ended):
+        wait_for([tmp_path / "removed"], lambda _: None, tmp_path / "result.json")

@@ -19,6 +19,7 @@ from tasks.posttrain.trl_hooks.grpo import CPUGeneration, LiveGeneration, Served
 from tasks.posttrain.weight_check import check_weights
 from tasks.serve.engine_weights import named_weights
 from tasks.serve.rollout_servers import RolloutServers
+from tasks.serve.tensor_digests import digests
 from tests.posttrain.tiny import tiny_model
 
 
@@ -47,7 +48,7 @@ def main() -> None:
     here: dict[str, Any] = {"one": sampled(rollouts, 1), "two": sampled(rollouts, 2)}
     with RolloutServers(folder / "job", 2, timeout_s=60) as servers:
         servers.start(["0", "1"], [])
-        served = ServedGeneration(servers=servers, workers=1, **settings)
+        served = ServedGeneration(servers=servers, workers=1, check_every=1, **settings)
         served.sync_weights()
         here["served"] = sampled(served, 1)
         rollouts.accelerator = served.accelerator
@@ -59,7 +60,7 @@ def main() -> None:
 
 def refused(model: torch.nn.Module, rollouts: CPUGeneration) -> str:
     try:
-        check_weights(model.named_parameters(), named_weights(rollouts.live_model()), step=7)
+        check_weights(model.named_parameters(), digests(named_weights(rollouts.live_model())), step=7)
     except StageError as error:
         return str(error)
     return ""

@@ -24,7 +24,8 @@ def test_the_engine_follows_the_trainers_weights_and_samples_by_place(tmp_path: 
     assert fresh < 1.01
     assert changed > 1.1, "the engine does not have the old weights"
     assert synced < 1.05
-    assert re.search(r"step 0: vLLM holds the trainer's weights: 24 tensors, digest \w{16}\n", ended.stdout)
+    here, served = re.findall(r"step 0: (vLLM holds the trainer's weights: 24 tensors, digest \w{16})\n", ended.stdout)
+    assert here == served
     assert "model.layers.1.self_attn.k_proj.weight differ, 23 tensors are equal" in found["one_off"]
     assert found["stale"].startswith("step 7: vLLM's weights are not the trainer's")
     assert found["one"] == found["two"] == found["served"]

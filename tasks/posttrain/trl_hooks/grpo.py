@@ -1,6 +1,7 @@
 """Hooks into TRL's GRPOTrainer and its generation with vLLM."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tasks.posttrain.weight_check import check_weights
 from tasks.serve.engine import open_engine, sample
 from tasks.serve.engine_weights import named_weights
 from tasks.serve.rollout_servers import RolloutServers
+from tasks.serve.tensor_digests import Held, digests
 from tasks.serve.vllm_hooks import before_each_step, reload_weights
 
 
@@ -62,8 +64,11 @@ class LiveGeneration(VLLMGeneration):
     step.
     """
 
-    def __init__(self, *, seed: int, alive: Callable[[int], None], **settings: Any) -> None:
-        self.seed, self.alive, self.step = seed, alive, 0
+    def __init__(
+        self, *, seed: int, alive: Callable[[int], None], check_every: int | None = None, **settings: Any
+    ) -> None:
+        """`check_every`: steps between checks that the engine's weights are the trainer's."""
+        self.seed, self.alive, self.check_every, self.step = seed, alive, check_every, 0
         super().__init__(**settings)
 
     def begin(self, step: int) -> None:
@@ -101,31 +106,44 @@ class LiveGeneration(VLLMGeneration):
         """A completion of each prompt of this process; `options` are those of tasks.serve.engine.sample."""
         raise NotImplementedError
 
+    def sync_weights(self) -> None:
+        """Load the trainer's weights into the engine; every `check_every` steps, prove that it has them."""
+        self._load()
+        if self.check_every and self.step % self.check_every == 0:
+            held, weights = self._held(), self._iter_named_params()
+            if held is None:
+                deque(weights, maxlen=0)  # collective
+                return
+            compared = check_weights(weights, held, self.step)
+            if self.accelerator.is_main_process:
+                print(f"step {self.step}: {compared}", flush=True)
+
+    def _load(self) -> None:
+        raise NotImplementedError
+
+    def _held(self) -> Mapping[str, Held] | None:
+        """What the engine holds; None if another process compares it, or none can."""
+        raise NotImplementedError
+
     def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
         return merged_weights(self.model) if isinstance(self.model, PeftModel) else super()._iter_named_params()
 
 
 class ColocatedGeneration(LiveGeneration):
-    """An engine in each process, which TRL opens. Its weights are checked every `check_every` steps."""
+    """An engine in each process, which TRL opens."""
 
-    def __init__(self, *, check_every: int | None = None, **settings: Any) -> None:
-        self.check_every = check_every
+    def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         before_each_step(self.llm, lambda: self.alive(self.step))
 
     def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any) -> Sampled:
         return [(each.token_ids, each.logprobs) for each in sample(self.llm, prompts, seeds=seeds, **options)]
 
-    def sync_weights(self) -> None:
-        """Load the trainer's weights into the engine; every `check_every` steps, prove that it has them."""
-        self._load()
-        if self.check_every and self.step % self.check_every == 0:
-            compared = check_weights(self._iter_named_params(), named_weights(self.live_model()), self.step)
-            if self.accelerator.is_main_process:
-                print(f"step {self.step}: {compared}", flush=True)
-
     def _load(self) -> None:
         super().sync_weights()
+
+    def _held(self) -> Mapping[str, Held]:
+        return digests(named_weights(self.live_model()))
 
     def live_model(self) -> Any:
         """The model in vLLM, which runs in this process."""
@@ -171,14 +189,16 @@ class ServedGeneration(LiveGeneration):
             self.servers.alive = lambda: self.alive(self.step)
         process.barrier()
 
-    def sync_weights(self) -> None:
-        """Send the trainer's weights; every rank takes part in gathering them. Their digests are not checked: with
-        tensor parallelism no process of a server has a whole layer."""
+    def _load(self) -> None:
+        """Send the weights; every rank takes part in gathering them."""
         if self.servers:
             self.servers.load(self._iter_named_params())
         else:
-            for _ in self._iter_named_params():
-                pass
+            deque(self._iter_named_params(), maxlen=0)
+
+    def _held(self) -> Mapping[str, Held] | None:
+        """With tensor parallelism no process of a server has a whole layer."""
+        return self.servers.held() if self.servers and self.workers == 1 else None
 
     def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any) -> Sampled:
         def of_all_ranks(asked: list[tuple[list[int], int]]) -> list[tuple[list[int], list[float]]]:

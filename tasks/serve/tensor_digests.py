@@ -1,0 +1,33 @@
+"""Digests of named tensors, by which weights in different processes are compared."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from blake3 import blake3
+
+Named = Iterable[tuple[str, torch.Tensor]]
+
+
+class Held(NamedTuple):
+    """What a process holds under a name."""
+
+    dtype: str  # `bfloat16`
+    digests: list[str]  # of the different values there
+
+
+def digests(named: Named) -> dict[str, Held]:
+    """Those of all tensors, by name."""
+    found: dict[str, Held] = {}
+    for name, tensor in named:
+        held = found.setdefault(name, Held(str(tensor.dtype).removeprefix("torch."), []))
+        if (own := digest(tensor)) not in held.digests:
+            held.digests.append(own)
+    return found
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """BLAKE3 of a tensor's values; -0.0 counts as 0.0 and subnormal numbers as 0, as in a product with 1."""
+    values = tensor.detach().cpu().contiguous()
+    values = torch.where(values.abs() < torch.finfo(values.dtype).tiny, 0.0, values)
+    return blake3(values.view(torch.uint8).numpy().data, max_threads=blake3.AUTO).hexdigest()
