@@ -33,6 +33,7 @@ class Supervisor:
         self._clock = 0.0
         self._looked = time.monotonic()
         self._failed: float | None = None  # when the first failure was seen
+        self._before = read_result(job_dir)  # of an earlier start: node 0 removes it when it starts again
         self._forget_earlier()
 
     def _forget_earlier(self) -> None:
@@ -86,7 +87,7 @@ class Supervisor:
         self.dead = [rank for rank in dead if self.beats[rank].phase != "done"]
         result = read_result(self.job_dir)
         # another machine's launcher stops its own ranks, and ours then fail by themselves
-        return bool(self.dead) or ("error" in result and result.get("rank", self.ranks[0]) in self.ranks)
+        return bool(self.dead) or (result != self._before and "error" in result and result.get("rank", 0) in self.ranks)
 
     def _silent(self) -> bool:
         """No rank has sent a heartbeat in time. Ranks that wait for a slow one are silent too, but don't hang as long

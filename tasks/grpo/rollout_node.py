@@ -43,9 +43,10 @@ def work(job: Job) -> None:
     names = [f"{machine}-{number}" for number in range(spec.rollout_servers.engines)]
     engines = start_engines(job.directory, names, _gpus(0, spec.rollout_servers.gpus))
     try:
+        job.heart.beat(_steps(job), "rollout")
         while any(engine.poll() is None for engine in engines):
-            job.heart.beat(_steps(job), "rollout")
             time.sleep(POLL_S)
+            job.heart.beat(_steps(job), "rollout")  # also before an error: a stage that has progressed is restarted
             for name, engine in zip(names, engines, strict=True):
                 if engine.poll():
                     raise RolloutServerLost(ended(job.directory, name, f"ended with exit code {engine.returncode}"))

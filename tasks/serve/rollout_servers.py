@@ -31,6 +31,7 @@ from tasks.serve.tensor_digests import Held
 LOCAL = "127.0.0.1"
 OPEN_S = 1800.0  # to start an engine and load its model
 POLL_S = 0.5
+GONE_S = 10.0  # until the connection of an engine that was killed is closed
 RENDEZVOUS = "rollout-servers.json"
 # what torchrun sets for its own processes
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_", "OMP_NUM_THREADS")
@@ -137,6 +138,7 @@ class RolloutServers:
             send(self._group, weights)
         except RuntimeError as error:  # torch's, when a peer is gone
             self._raise_lost(error)
+            self._results(self._names, GONE_S)  # raises, since its connection is closed
             raise
         self._results(self._names, self.timeout_s)
 
