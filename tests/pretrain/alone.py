@@ -15,8 +15,10 @@ from megatron.core import parallel_state
 
 @contextmanager
 def alone(seed: int = 1234) -> Iterator[None]:
-    if dist.is_initialized():  # an export made one, which lasts as long as its process
+    # an export made one, which lasts as long as its process, or until vLLM destroys torch's group
+    if parallel_state.model_parallel_is_initialized():
         parallel_state.destroy_model_parallel()
+    if dist.is_initialized():
         dist.destroy_process_group()
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
