@@ -104,7 +104,7 @@ class LiveGeneration(VLLMGeneration):
 
     def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any) -> Sampled:
         """A completion of each prompt of this process; `options` are those of tasks.serve.engine.sample."""
-        raise NotImplementedError
+        return [(each.token_ids, each.logprobs) for each in sample(self.llm, prompts, seeds=seeds, **options)]
 
     def sync_weights(self) -> None:
         """Load the trainer's weights into the engine; every `check_every` steps, prove that it has them."""
@@ -119,11 +119,15 @@ class LiveGeneration(VLLMGeneration):
                 print(f"step {self.step}: {compared}", flush=True)
 
     def _load(self) -> None:
-        raise NotImplementedError
+        super().sync_weights()
 
     def _held(self) -> Mapping[str, Held] | None:
         """What the engine holds; None if another process compares it, or none can."""
-        raise NotImplementedError
+        return digests(named_weights(self.live_model()))
+
+    def live_model(self) -> Any:
+        """The model in vLLM, if it runs in this process."""
+        return self.llm.llm_engine.model_executor.driver_worker.model_runner.model
 
     def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
         return merged_weights(self.model) if isinstance(self.model, PeftModel) else super()._iter_named_params()
@@ -135,19 +139,6 @@ class ColocatedGeneration(LiveGeneration):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         before_each_step(self.llm, lambda: self.alive(self.step))
-
-    def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any) -> Sampled:
-        return [(each.token_ids, each.logprobs) for each in sample(self.llm, prompts, seeds=seeds, **options)]
-
-    def _load(self) -> None:
-        super().sync_weights()
-
-    def _held(self) -> Mapping[str, Held]:
-        return digests(named_weights(self.live_model()))
-
-    def live_model(self) -> Any:
-        """The model in vLLM, which runs in this process."""
-        return self.llm.llm_engine.model_executor.driver_worker.model_runner.model
 
 
 class CPUGeneration(ColocatedGeneration):

@@ -1,12 +1,12 @@
 """Post-training on two nodes: one loses a process, then all of them, and the model is that of an undisturbed run."""
 
-import json
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
+from infra.heartbeat import read_beats
 from tests.placement.slurm.runs import ALPHA, Run, done, pids, placement, tune
 from tests.placement.slurm.world import World
 
@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 
 def rank_pid(run: Run, rank: int) -> int:
     """The process of a rank, by its heartbeat."""
-    (beat,) = (run.home / "jobs").glob(f"{run.stage}-*/work/ranks/{rank}.json")
-    return int(json.loads(beat.read_text())["pid"])
+    (job,) = (run.home / "jobs").glob(f"{run.stage}-*")
+    return read_beats(job, [rank])[rank].pid
 
 
 def test_a_process_and_then_a_node_are_killed(slurm: World, tmp_path: Path) -> None:
