@@ -65,5 +65,5 @@ def test_the_base_of_a_chosen_adapter_is_where_the_run_has_it(tmp_path: Path, mo
         reports=[EvalReport.from_directory(report)],
     )
 
-    assert best.base.place == str(tmp_path)
+    assert best.base and best.base.place == str(tmp_path)
     close_execution()
