@@ -7,6 +7,7 @@ from pydantic import Field
 
 from tasks.dpo.spec import DPOSpec
 from tasks.grpo.spec import GRPOSpec
+from tasks.posttrain.adapter_spec import MOST_SERVED
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.seeds import label_of, without_seed
 from tasks.sft.spec import SFTSpec
@@ -99,4 +100,21 @@ def names_problems(tunings: list[Tuning]) -> list[Problem]:
         if step.start_from not in known:
             found.append(Problem(f"{at}.start_from", step.start_from, f"one of {', '.join(known)}"))
         known.append(step.name)
+    return found
+
+
+def rank_problems(tunings: list[Tuning]) -> list[Problem]:
+    """An adapter that is trained on another becomes one with it, whose rank is the sum of both; vLLM serves it."""
+    found, ranks = [], {BASE: 0}  # of the models; 0: a whole one
+    for step in steps(tunings):
+        adapter, before = step.spec.adapter, ranks.get(step.start_from, 0)
+        alone = adapter is not None and adapter.output == "adapter"
+        rank = adapter.lora.rank if adapter and alone else 0
+        ranks[step.name] = before + rank if alone else 0
+        if rank <= MOST_SERVED < before + rank and before <= MOST_SERVED:
+            allowed = (
+                f"at most {MOST_SERVED}, which vLLM serves, together with the rank {before} of {step.start_from}, an "
+                "adapter too: both become one. Lower one of them, or set output: merged here"
+            )
+            found.append(Problem(f"{step.path}.adapter.lora.rank", rank, allowed))
     return found

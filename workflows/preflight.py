@@ -27,7 +27,7 @@ from tasks.spec import NotSeen, Problem, Spec
 from workflows.costs import over_budget
 from workflows.environment_checks import problems_of_environments
 from workflows.pod_defaults import too_small
-from workflows.post_training import names_problems
+from workflows.post_training import names_problems, rank_problems
 from workflows.reward_checks import problems_of_rewards
 from workflows.row_checks import problems_of_rows
 from workflows.run_context import (
@@ -188,7 +188,7 @@ def _post_training(context: RunContext) -> list[Problem]:
     tunings, seeds = context.specs.get("post_training", []), context.specs.get("seeds", 1)
     if seeds > 1 and not tunings:
         return [Problem("seeds", seeds, "1, or add `post_training:`, which `seeds` repeats")]
-    return names_problems(tunings)
+    return names_problems(tunings) + rank_problems(tunings)
 
 
 def _text(context: RunContext) -> list[Problem]:

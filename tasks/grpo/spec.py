@@ -110,9 +110,6 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         if (servers := self.rollout_servers) and servers.count > self.batch_size:
             allowed = f"at most batch_size ({self.batch_size}) engines on all machines"
             found.append(Problem("rollout_servers.engines", servers.engines, allowed))
-        if self.rollout_servers and self.uses_tools() and self.layout.world > 1:
-            allowed = "null with an environment or tools on several processes: their turns differ in number"
-            found.append(Problem("rollout_servers", self.rollout_servers.model_dump(exclude_defaults=True), allowed))
         if not (self.rewards or self.environment):
             found.append(Problem("rewards", [], "at least one, or an environment with get_reward"))
         return found

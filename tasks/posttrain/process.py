@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, TypeVar
 
 import torch
@@ -49,14 +50,18 @@ def from_first(value: Any) -> Any:
 
 
 def on_first(work: Callable[[list[T]], list[Any]], items: list[T]) -> list[Any]:
-    """Rank 0's work on the items of all ranks, in the ranks' order; each rank gets the results of its own items, of
-    which it has as many as every other. Collective."""
+    """Rank 0's work on the items of all ranks, in the ranks' order; each rank gets the results of its own items.
+    Collective."""
     if not BY_TORCHRUN:
         return work(items)
     parts: list[Any] = [None] * dist.get_world_size()
     dist.gather_object(items, parts if is_first() else None)
-    results = from_first(work([item for part in parts for item in part]) if is_first() else None)
-    return list(results[RANK * len(items) : (RANK + 1) * len(items)])
+
+    def shares() -> list[list[Any]]:
+        results = iter(work([item for part in parts for item in part]))
+        return [list(islice(results, len(part))) for part in parts]
+
+    return list(from_first(shares() if is_first() else None)[RANK])
 
 
 def any_rank(condition: bool) -> bool:

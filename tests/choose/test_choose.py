@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from infra.tracking.execution import close_execution
 from tasks.artifacts import EvalReport, HFModel
 from tasks.choose.choose import work
+from tasks.choose.spec import ChooseSpec
+from tasks.choose.task import choose
 from tasks.job import StageError
 from tasks.manifest import read_manifest
 from tests.promote.made import MODEL, metric, run, seal
@@ -46,3 +49,21 @@ def test_a_model_that_broke_is_never_the_best(tmp_path: Path) -> None:
 def test_a_metric_that_was_not_measured_is_refused_with_those_that_were(tmp_path: Path) -> None:
     with pytest.raises(StageError, match=r"'sums\.left' is not a metric of the evaluation; it has .*sums\.right"):
         chosen(tmp_path, "sums.left", base=(0.5, 2.0))
+
+
+def test_the_base_of_a_chosen_adapter_is_where_the_run_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where it was on the machine that trained the adapter."""
+    monkeypatch.setenv("BATON_HOME", str(tmp_path / "home"))
+    facts = MODEL | {"label": "sft", "base": {"digest": "0" * 64, "place": "/another/machine"}}
+    adapter = seal(tmp_path / "sft", HFModel, facts, {"config.json": "{}"})
+    measured = {"label": "sft", "model_digest": read_manifest(adapter).digest, "metrics": {RIGHT: metric(0.5)}}
+    report = seal(tmp_path / "eval", EvalReport, measured, {"content": ""})
+
+    best = choose(
+        spec=ChooseSpec(metric=RIGHT),
+        models=[HFModel.from_directory(adapter).with_base_at(str(tmp_path))],
+        reports=[EvalReport.from_directory(report)],
+    )
+
+    assert best.base and best.base.place == str(tmp_path)
+    close_execution()

@@ -1,6 +1,9 @@
 """GRPO with an environment, as its engine runs it, on a tiny model that has seen a few calls."""
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,7 +15,16 @@ from tasks.functions import Function
 from tasks.manifest import MANIFEST, write_manifest
 from tasks.rewards.spec import RewardSpec
 from tests.grpo.test_grpo import SFT
-from tests.posttrain.tiny import metrics, start, tiny_model, tiny_rows, wait_for_step, without_times, write_job
+from tests.posttrain.tiny import (
+    environment,
+    metrics,
+    start,
+    tiny_model,
+    tiny_rows,
+    wait_for_step,
+    without_times,
+    write_job,
+)
 
 pytestmark = pytest.mark.long
 DICE = Path(__file__).with_name("dice.py")
@@ -84,6 +96,32 @@ def test_the_model_and_the_environment_take_turns(tuned: Path) -> None:
 def test_answers_are_masked_where_trainer_and_engine_are_compared(tuned: Path) -> None:
     """A shift by one token, or an answer among what is compared, would show."""
     assert all(1.0 <= line["rollout_mismatch"] < 1.05 for line in metrics(tuned)[1:])
+
+
+def test_a_rollout_server_samples_for_sharded_ranks_with_an_adapter(
+    vllm: None, inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    """Ranks whose conversations have other numbers of turns. The server gets the merged weights, gathered from the
+    ranks."""
+    changed = {
+        "steps": 3,
+        "adapter": {"lora": {"rank": 4}},
+        "layout": {"processes": 2, "sharding": "fsdp2", "micro_batch": 8},
+        "rollout_servers": {"engines": 1},
+        "check_weights_every": 1,
+    }
+    job = write_job(tmp_path / "job", "grpo", SPEC | changed, **inputs)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, "-m", "tasks.grpo.grpo", str(job)]
+
+    ended = subprocess.run(command, env=environment(), check=False, capture_output=True, text=True)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    for line in metrics(job)[1:]:
+        assert line["turns"] > 1.5 and line["tool_calls"] > 0.5 and line["environments_lost"] == 0
+        assert 1.0 <= line["rollout_mismatch"] < 1.05
+    held = re.findall(r"vLLM holds the trainer's weights: 24 tensors, digest (\w+)", ended.stdout)
+    assert len(held) == 3 and len(set(held)) == 2, "the first of the warmup's steps changes nothing"
 
 
 def test_an_evaluation_plays_held_out_rows(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:

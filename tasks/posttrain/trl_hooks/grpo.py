@@ -88,13 +88,7 @@ class LiveGeneration(VLLMGeneration):
         first = self.accelerator.process_index * len(prompts)
         if places is None:
             places = range(first, first + len(prompts))
-        sampled = self.sample(
-            prompts,
-            temperature=self.temperature,
-            max_tokens=self.max_completion_length,
-            seeds=[completion_seed(self.seed, self.step, place) for place in places],
-            **self.generation_kwargs,
-        )
+        sampled = self.sample(prompts, [completion_seed(self.seed, self.step, place) for place in places])
         return (
             prompts,
             [list(ids) for ids, _ in sampled],
@@ -102,9 +96,17 @@ class LiveGeneration(VLLMGeneration):
             None,
         )
 
-    def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any) -> Sampled:
-        """A completion of each prompt of this process; `options` are those of tasks.serve.engine.sample."""
-        return [(each.token_ids, each.logprobs) for each in sample(self.llm, prompts, seeds=seeds, **options)]
+    def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int]) -> Sampled:
+        """A completion of each prompt of this process."""
+        found = sample(self.llm, prompts, seeds=seeds, max_tokens=self.max_completion_length, **self.options())
+        return [(each.token_ids, each.logprobs) for each in found]
+
+    def options(self) -> dict[str, Any]:
+        """Those of tasks.serve.engine.sample that no call changes."""
+        return {"temperature": self.temperature, **self.generation_kwargs}
+
+    def until_all_have_sampled(self) -> None:
+        """Wait until no process samples for this step anymore. Only engines that several processes share need it."""
 
     def sync_weights(self) -> None:
         """Load the trainer's weights into the engine; every `check_every` steps, prove that it has them."""
@@ -191,13 +193,25 @@ class ServedGeneration(LiveGeneration):
         """With tensor parallelism no process of a server has a whole layer."""
         return self.servers.held() if self.servers and self.workers == 1 else None
 
-    def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any) -> Sampled:
-        def of_all_ranks(asked: list[tuple[list[int], int]]) -> list[tuple[list[int], list[float]]]:
-            assert self.servers is not None
-            every, own = zip(*asked, strict=True)
-            return self.servers.sample(every, own, **options)
+    def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int]) -> Sampled:
+        """Collective, as `until_all_have_sampled` is: conversations of one rank may have more turns than another's."""
+        process.any_rank(True)
+        return self._round([(*each, self.max_completion_length) for each in zip(prompts, seeds, strict=True)])
 
-        return process.on_first(of_all_ranks, list(zip(prompts, seeds, strict=True)))
+    def until_all_have_sampled(self) -> None:
+        while process.any_rank(False):
+            self._round([])
+
+    def _round(self, asked: list[tuple[list[int], int, int]]) -> Sampled:
+        """Sample (prompt, seed, maximum of new tokens) of all ranks. The largest maximum applies to all: what is longer
+        than a conversation's own is cut there."""
+
+        def of_all_ranks(asked: list[tuple[list[int], int, int]]) -> list[tuple[list[int], list[float]]]:
+            assert self.servers is not None
+            prompts, seeds, most = zip(*asked, strict=True)
+            return self.servers.sample(prompts, seeds, max_tokens=max(most), **self.options())
+
+        return process.on_first(of_all_ranks, asked)
 
 
 def generate_live(generation: type[LiveGeneration], **settings: Any) -> None:

@@ -29,6 +29,7 @@ def rollouts(converse: Converse) -> Callable[[list[str], Any], dict[str, Any]]:
             return [list(turn) for turn in sampled], [[of_token[0] for of_token in turn] for turn in logprobs]
 
         done = converse(list(map(int, prompts)), trainer.state.global_step, generate)
+        engine.until_all_have_sampled()
         counted = accelerator.reduce(torch.tensor(counts(done), dtype=torch.float64, device=accelerator.device), "sum")
         for name, value in totals(counted.tolist()).items():
             trainer._metrics["train"][name].append(value)
