@@ -19,7 +19,6 @@ from typing import Any, Protocol
 
 import torch
 from peft import get_peft_model
-from peft.helpers import disable_input_dtype_casting
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
@@ -218,8 +217,6 @@ def fit(
         log.warning("continuing from %s", checkpoint)
     with (
         reporter.until_sigterm(),
-        # autocast would cast an adapter's inputs, which PEFT casts to fp32, back to bf16
-        disable_input_dtype_casting(trainer.model, active=trainer.args.bf16),
         _full_disk_as_stage_error(reporter.checkpoints.path, "the run continues from the checkpoint before it"),
     ):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
