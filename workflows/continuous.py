@@ -23,7 +23,7 @@ from infra.tracking.execution import begin_execution, execution_id, mark_last
 from tasks.artifacts import Artifact, Corpus, Decision, HFModel, Promotion, TokenizedCorpus, Tokenizer
 from tasks.convert.task import audit, convert, import_hf
 from tasks.data.spec import GatherSpec
-from tasks.data.task import gather, prune, tokenize, train_tokenizer
+from tasks.data.task import gather, prune, train_tokenizer
 from tasks.evaluate.task import evaluate
 from tasks.pretrain.task import pretrain
 from tasks.promote.spec import PromoteSpec
@@ -32,7 +32,7 @@ from tasks.publish.task import publish
 from tasks.report.spec import ReportSpec
 from tasks.report.task import report
 from workflows.continuous_recipe import ContinuousRecipe
-from workflows.corpora import evaluated_first, new_of
+from workflows.corpora import evaluated_first, new_of, shards_of
 from workflows.dynamic_part import dag_part
 from workflows.generations import Replayed, champion, generations, part, replayed, tokens_of
 from workflows.lock import exclusive
@@ -84,7 +84,7 @@ def grow(recipe: ContinuousRecipe, newest: Corpus) -> str:
         tokenizer = part(before[0], "tokenizer")
     else:
         tokenizer = train_tokenizer(spec=recipe.tokenizer.as_found(), corpus=newest)
-    shards = tokenize(spec=recipe.shards, corpus=newest, tokenizer=tokenizer)
+    shards = shards_of(recipe.shards, newest, tokenizer)
     message: str = train(recipe=recipe, newest=newest, tokenizer=tokenizer, shards=shards)
     return message
 

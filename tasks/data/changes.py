@@ -110,7 +110,7 @@ class Changes(BaseModel):
 
 class Known:
     """Every document of some corpora, the source's state at the last of them, and its state today. In a SQLite file, so
-    that memory does not grow with their number: about 400 bytes of disk per document."""
+    that memory grows little with their number (docs/benchmarks.md): about 540 bytes of disk per document."""
 
     def __init__(self, file: Path | str = ":memory:") -> None:
         self.tables = sqlite3.connect(file, isolation_level=None)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tasks.data import gather as gather_engine
+from tasks.data import prefixes
 from tasks.data import prune as prune_engine
 from tasks.data import shards as shards_engine
 from tasks.data import tokenizer as tokenizer_engine
@@ -133,20 +134,49 @@ def test_a_source_whose_documents_are_gone_is_named(days: Days) -> None:
         days.look()
 
 
+def tokenized(days: Days, name: str, corpus: Path) -> Path:
+    """A corpus' shards, by the tokenizer of the first day."""
+    tokenizer = days.root / "tokenizer"
+    if not tokenizer.exists():
+        tokenizer_engine.work(new_job(tokenizer, "tokenizer", {"vocab_size": 300}, corpus=days.made[0]))
+    job = new_job(days.root / name, "shards", {}, corpus=corpus, tokenizer=tokenizer / "output")
+    shards_engine.work(job)
+    return job.output
+
+
+def pruned(days: Days, data: Path, newest: Path) -> Path:
+    job = new_job(days.root / "prune", "prune", {}, data=data, corpus=days.made[0], newest=newest)
+    prune_engine.work(job)
+    return job.output
+
+
 def test_the_shards_of_what_is_left_keep_their_sources(days: Days) -> None:
-    tokenizer, data = (days.root / name for name in ("tokenizer", "data"))
-    for engine, folder, spec, inputs in (
-        (tokenizer_engine, tokenizer, {"vocab_size": 300}, {"corpus": days.made[0]}),
-        (shards_engine, data, {}, {"corpus": days.made[0], "tokenizer": tokenizer / "output"}),
-    ):
-        engine.work(new_job(folder, folder.name if folder == tokenizer else "shards", spec, **inputs))
+    data = tokenized(days, "data", days.made[0])
     (days.root / "web/03.jsonl").unlink()
     newest = days.look()
-    job = new_job(days.root / "prune", "prune", {}, data=data / "output", corpus=days.made[0], newest=newest)
-    prune_engine.work(job)
-    before, after = facts(data / "output")["sources"], facts(job.output)["sources"]
+    before, after = facts(data)["sources"], facts(pruned(days, data, newest))["sources"]
     assert after["books"] == before["books"]
     assert 0 < after["web"] < before["web"]
     job = new_job(days.root / "gather", "gather", {}, corpora=days.made, newest=newest)
     gather_engine.work(job)
     assert len(texts(job.output)) == 92
+
+
+def test_each_prefix_of_large_shards_loses_what_is_gone(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefixes, "SMALLEST", 1)
+    data = tokenized(days, "data", days.made[0])
+    (days.root / "web/03.jsonl").unlink()
+    newest = days.look()
+    left = pruned(days, data, newest)
+    of = facts(left)["prefixes"]
+    assert of.keys() == facts(data)["prefixes"].keys() and len(of) > 3
+    assert of == {name: (left / f"{name}.bin").stat().st_size // 2 for name in of}
+    job = new_job(days.root / "gather", "gather", {}, corpora=days.made[:1], newest=newest)
+    gather_engine.work(job)
+    again = tokenized(days, "again", job.output)
+    assert all_ids(left) == all_ids(again)
+    assert facts(left)["tokens"] == facts(again)["tokens"] == sum(of.values())
+
+
+def all_ids(shards: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(shards.glob("train*.bin")))
