@@ -109,8 +109,8 @@ class Changes(BaseModel):
 
 
 class Known:
-    """Every document of some corpora, the source's state at the last of them, and its state today. In a SQLite file, so
-    that memory grows little with their number (docs/benchmarks.md): about 540 bytes of disk per document."""
+    """Every document of some corpora, the source's state at the last of them, and its state today. In a SQLite file of
+    about 540 bytes per document, so that memory grows less than their number does (docs/benchmarks.md)."""
 
     def __init__(self, file: Path | str = ":memory:") -> None:
         self.tables = sqlite3.connect(file, isolation_level=None)

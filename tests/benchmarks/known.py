@@ -3,7 +3,7 @@
 How an increment remembers its known text (tasks/data/changes.py): the time to read that many known documents into
 SQLite and to compare them with a source that has 10,000 more, the largest memory, and the size of the file. Each number
 of documents has a process of its own. The documents are names and ids only, as the engine reads them from Parquet; ids
-come in no order, as digests do. A new process begins with about 90 MB. Target: memory that does not grow.
+come in no order, as digests do. Target: memory that does not grow.
 """
 
 import argparse
