@@ -1,3 +1,5 @@
+"""Post-training: SFT, DPO and GRPO with TRL."""
+
 import logging
 
 # bitsandbytes, which PEFT imports, warns on CPUs with AVX512-BF16 that it has no kernel for packed 4-bit weights, which
