@@ -45,15 +45,7 @@ FIRST, SECOND, LAST = MODULES[:40], MODULES[40:60], MODULES[60:80]
 EDITED, DELETED = FIRST[:2]
 RECIPE: dict[str, Any] = {
     "name": NAME,
-    "corpus": {
-        "sources": {
-            "code": {"kind": "files", "path": "incoming", "weight": 0.9},
-            "notes": {"kind": "files", "path": "notes", "weight": 0.1},
-        },
-        "curate": [{"function": "filters.py:keep"}, {"near_duplicates": {}}],
-        "partitions": {"size_mb": 0.1},
-        "held_out": 0.3,
-    },
+    "corpus": {"source": {"kind": "files", "path": "incoming"}, "held_out": 0.3},
     "tokenizer": {"vocab_size": 512},
     "shards": {},
     "pretrain": {
@@ -73,6 +65,16 @@ RECIPE: dict[str, Any] = {
     "publish": {"name": NAME},
     "schedule": {"retries": 2},
 }  # fmt: skip
+# what these days add to the recipe, which other tests of continuous training use too
+TWO_SOURCES: dict[str, Any] = {
+    "sources": {
+        "code": {"kind": "files", "path": "incoming", "weight": 0.9},
+        "notes": {"kind": "files", "path": "notes", "weight": 0.1},
+    },
+    "curate": [{"function": "filters.py:keep"}, {"near_duplicates": {}}],
+    "partitions": {"size_mb": 0.1},
+    "held_out": 0.3,
+}
 
 
 @dataclass
@@ -143,7 +145,7 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     (folder / "filters.py").write_text(
         "def keep(document):\n    return '# unwanted' not in document.text or 'unwanted'\n"
     )
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(RECIPE))
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(RECIPE | {"corpus": TWO_SOURCES}))
     set_here = pytest.MonkeyPatch()  # what a person's shell would have: the home, the recipe, the folder
     set_here.chdir(folder)
     set_here.setenv("BATON_HOME", str(folder / "baton"))
