@@ -49,6 +49,8 @@ def diagnose(title: str, job_dir: Path, returncode: int, supervisor: Supervisor,
     if supervisor.hang:
         lines = f"{supervisor.hang.stacks}  {_last_words(logs.rank_log(supervisor.hang.ranks[0]))}"
         return Failure(f"{title}: {supervisor.hang.how}{disk}", f".\n{lines}{folder}", not full)
+    if (rank := supervisor.peers.restarted) is not None:
+        return Failure(f"{title}: rank {rank}, on another machine, ended{disk}", f".\n{folder}", not full)
     first = _first(logs.torchrun_log(), supervisor.killed)
     if "traceback" in result and (first is None or first.exit_code == 1):  # a bug, of the rank that reported first
         who = f"{title}: rank {result['rank']}" if "rank" in result else title

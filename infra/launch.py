@@ -32,6 +32,7 @@ from infra.failure_report import Failure, diagnose
 from infra.logs import LogReader, node_log, wait_for_earlier
 from infra.parent_watchdog import LAUNCHED
 from infra.paths import baton_home
+from infra.peers import Peers
 from infra.pod import this_pod
 from infra.progress import ProgressBar, say
 from infra.supervisor import Supervisor, kill_group, read_result
@@ -127,9 +128,10 @@ def run_engine(
     """
     node = this_node(nodes, helpers)
     ranks, environment = node.ranks(processes), {ADDRESS: node.address}
-    command = engine.command(job_dir, processes, replace(node, nodes=nodes))
+    at_work = replace(node, nodes=nodes)  # without the helpers
+    command, others = engine.command(job_dir, processes, at_work), at_work.others(processes)
     if node.rank >= nodes:
-        ranks, command = ranks[:1], engine.helper_command(job_dir)
+        ranks, command, others = ranks[:1], engine.helper_command(job_dir), []
         environment |= {"RANK": f"{ranks[0]}", "LOCAL_RANK": "0", "WORLD_SIZE": f"{ranks[0] + 1}"}
     make_folder(job_dir)
     with _locked_log(job_dir, node, ranks) as log, sigterm_as_exit():
@@ -139,7 +141,10 @@ def run_engine(
             if node.rank == 0:
                 (job_dir / "result.json").unlink(missing_ok=True)
                 write_json(job_dir / "spec.json", request)
-            supervisor, logs = Supervisor(job_dir, ranks, hang_timeout_s), LogReader(job_dir, node.rank, ranks)
+            peers = Peers(job_dir, others)
+            supervisor, logs = Supervisor(job_dir, ranks, hang_timeout_s, peers), LogReader(job_dir, node.rank, ranks)
+            if restart and (rank := peers.wait_until_stopped()) is not None:
+                raise EngineFailed(f"{title}: rank {rank} did not stop; its machine may be lost", curable=True)
             returncode = _run(command, job_dir, title, log, supervisor, environment)
             if returncode == 0 and _is_finished(job_dir):
                 return job_dir / "output"

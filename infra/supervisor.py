@@ -11,6 +11,7 @@ from typing import Any
 
 from infra.hang_diagnosis import Hang, collect_stacks, judge
 from infra.heartbeat import Beat, rank_file, read_beats
+from infra.peers import Peers
 from infra.progress import say
 
 # From the first failure until the other ranks are killed. They have nothing to save, since a checkpoint needs all
@@ -22,8 +23,8 @@ LONGEST_GAP_S = 5.0  # between two polls; any longer and the machine was suspend
 class Supervisor:
     """The state of the ranks, during one start of an engine."""
 
-    def __init__(self, job_dir: Path, ranks: range, hang_timeout_s: float | None) -> None:
-        self.job_dir, self.ranks, self.hang_timeout_s = job_dir, ranks, hang_timeout_s
+    def __init__(self, job_dir: Path, ranks: range, hang_timeout_s: float | None, peers: Peers) -> None:
+        self.job_dir, self.ranks, self.hang_timeout_s, self.peers = job_dir, ranks, hang_timeout_s, peers
         self.beats: dict[int, Beat] = {}
         self.progressed = False  # whether a step has been completed
         self.hang: Hang | None = None
@@ -54,7 +55,7 @@ class Supervisor:
         """Poll the ranks; returns whether the engine may continue. Call it a few times a second."""
         self._tick()
         self._read()
-        if self._failed is None and self._any_failed():
+        if self._failed is None and (self._any_failed() or (self.progressed and not self.peers.look())):
             self._failed = self._clock
         if self._failed is not None:
             return self._wait_for_the_end(self._clock - self._failed)
@@ -86,7 +87,7 @@ class Supervisor:
         self._read()  # a rank reports that it is done before it exits
         self.dead = [rank for rank in dead if self.beats[rank].phase != "done"]
         result = read_result(self.job_dir)
-        # another machine's launcher stops its own ranks, and ours then fail by themselves
+        # another machine's launcher stops its own ranks, and ours then fail by themselves, or infra/peers.py tells
         return bool(self.dead) or (result != self._before and "error" in result and result.get("rank", 0) in self.ranks)
 
     def _silent(self) -> bool:

@@ -28,6 +28,10 @@ class Node:
         here = processes or 1
         return range(self.rank * here, (self.rank + 1) * here)
 
+    def others(self, processes: int | None) -> list[int]:
+        """A rank of each other machine; none where no ranks work together."""
+        return [node * processes for node in range(self.nodes) if node != self.rank] if processes else []
+
     def torchrun(self) -> list[str]:
         """torchrun's options."""
         if self.nodes == 1:

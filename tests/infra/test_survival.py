@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from infra.heartbeat import Heartbeat
 from infra.launch import Engine, EngineFailed, run_engine
+from infra.peers import Peers
 from infra.torchrun_env import NotPlaced
 from tests.infra.launcher import request
 from tests.infra.test_launch import processes_of
@@ -144,24 +146,38 @@ def test_a_full_disk_is_not_tried_again(tmp_path: Path) -> None:
 # Several machines
 
 
-def test_a_rank_that_dies_on_another_machine_is_replaced(tmp_path: Path) -> None:
-    """Two launchers with one rank each meet where the placement says."""
+def on_two_machines(job_dir: Path, what: str) -> list[subprocess.Popen[str]]:
+    """Two launchers with one rank each, which meet where the placement says; one restart each."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    spec = json.dumps({"what": "is killed", "once": True})
-    command = [sys.executable, "-m", "tests.infra.launcher", MODULE, str(tmp_path), spec, "1", "2", "1"]
+    spec = json.dumps({"what": what, "once": True})
+    command = [sys.executable, "-m", "tests.infra.launcher", MODULE, str(job_dir), spec, "1", "2", "1"]
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    launchers = [
+    return [
         subprocess.Popen(
             command, env=os.environ | meeting | {"NODE_RANK": str(rank)}, stderr=subprocess.PIPE, text=True
         )
         for rank in (0, 1)
     ]
+
+
+@pytest.mark.parametrize("what", ["is killed", "is killed unnoticed"])
+def test_a_rank_that_dies_on_another_machine_is_replaced(tmp_path: Path, what: str) -> None:
+    launchers = on_two_machines(tmp_path, what)
     said = [launcher.communicate(timeout=300)[1] for launcher in launchers]
     assert [launcher.returncode for launcher in launchers] == [0, 0], said
     assert re.search(r"toy: rank 1 was killed by SIGKILL .* restart 1 of 1", said[1])
+    if what == "is killed unnoticed":
+        assert "toy: rank 1, on another machine, ended; starting again from the newest checkpoint" in said[0]
     assert (tmp_path / "output" / "total.txt").read_text() == TOTAL
     assert not processes_of(tmp_path)
+
+
+def test_a_lost_machine_is_not_waited_for_without_end(tmp_path: Path) -> None:
+    """A placement then starts all of them again."""
+    Heartbeat(tmp_path, 1).beat(3, "data")
+    peers = Peers(tmp_path, [1])
+    assert peers.look() and peers.wait_until_stopped(0.5) == 1
 
 
 def test_several_machines_need_a_placement(tmp_path: Path) -> None:

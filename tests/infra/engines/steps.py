@@ -41,10 +41,11 @@ def work(job: Job) -> None:
     while step < spec.steps:
         print(f"rank {rank} takes step {step}")
         job.heart.beat(step, "data")
-        if step == spec.step and rank == spec.rank and not (spec.once and _started_before(job, rank)):
+        wrong = step == spec.step and not (spec.once and _started_before(job, rank))
+        if wrong and rank == spec.rank:
             _go_wrong(job, spec.what)
         job.heart.beat(step, "forward-backward")
-        if step == spec.step and spec.what in BETWEEN_RANKS:
+        if wrong and spec.what in BETWEEN_RANKS:
             BETWEEN_RANKS[spec.what](rank == spec.rank)
         part = torch.tensor(float((rank + 1) * (step + 1)))
         dist.all_reduce(part)

@@ -1,0 +1,52 @@
+"""The other machines of a run, by their ranks' heartbeats in the job's folder, if the machines share it.
+
+A launcher supervises the ranks of its own machine. When they wait for a rank of another machine that has ended, in a
+collective or at torch's store, they may not notice; its launcher, which starts it again, removes its heartbeats first,
+and that is seen here. A rank that starts again must not meet the ranks of the previous start, so launchers wait for
+each other in between.
+"""
+
+import time
+from pathlib import Path
+
+from infra.heartbeat import Beat, read_beats
+from infra.progress import say
+
+LOOK_S = 5.0  # between two reads of the other machines' heartbeats, which may lie on a network file system
+STOP_S = 120.0  # for every launcher to see that one starts again, and to stop its engine
+
+
+class Peers:
+    """The other machines, during one start of an engine. `ranks`: one of each machine."""
+
+    def __init__(self, job_dir: Path, ranks: list[int]) -> None:
+        self.job_dir, self.ranks = job_dir, ranks
+        self.restarted: int | None = None  # a rank that was at work, and is not any more
+        self._at_work: set[int] = set()
+        self._next = 0.0
+
+    def look(self) -> bool:
+        """Whether all of them still take part. Call it once a step has been completed: then all were at work."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + LOOK_S
+            at_work = {rank for rank, beat in read_beats(self.job_dir, self.ranks).items() if is_at_work(beat)}
+            self.restarted = min(self._at_work - at_work, default=None)
+            self._at_work |= at_work
+        return self.restarted is None
+
+    def wait_until_stopped(self, timeout_s: float = STOP_S) -> int | None:
+        """Wait for the end of the previous start on every machine; returns a rank that has not ended by then."""
+        end, told = time.monotonic() + timeout_s, False
+        while at_work := [rank for rank, beat in read_beats(self.job_dir, self.ranks).items() if is_at_work(beat)]:
+            if time.monotonic() > end:
+                return at_work[0]
+            if not told:
+                say(f"{self.job_dir.name}: waiting for rank {at_work[0]}, on another machine, to stop")
+                told = True
+            time.sleep(0.2)
+        return None
+
+
+def is_at_work(beat: Beat) -> bool:
+    """Whether the rank is past its start, which no rank completes without the others."""
+    return beat.began is not None
