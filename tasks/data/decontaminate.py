@@ -8,8 +8,9 @@ from typing import Any
 
 from tasks.data.contamination import write_index
 from tasks.data.curate_spec import EVALUATE, CurateStep, DecontaminateStep
+from tasks.data.readers.columnar import parquet_records
+from tasks.data.readers.jsonl import jsonl_records
 from tasks.data.source_spec import JSONL_SUFFIXES, PARQUET_SUFFIXES
-from tasks.data.sources import jsonl_records, parquet_records
 from tasks.job import Job, StageError
 from tasks.manifest import read_manifest
 

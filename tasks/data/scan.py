@@ -40,9 +40,10 @@ from tasks.data.exact_duplicates import KeyWriter
 from tasks.data.kept_folders import Kept, make_once
 from tasks.data.near_duplicates import NearWriter
 from tasks.data.partitions import Partition
+from tasks.data.readers.raw import Raw
 from tasks.data.rounds import NOTHING, Amount, Report
 from tasks.data.source_spec import AnySource
-from tasks.data.sources import Raw, read_source
+from tasks.data.sources import read_source
 from tasks.job import StageError
 from tasks.manifest import read_manifest
 

@@ -183,7 +183,7 @@ class JsonlSource(_Records):
     def _missing(self, files: list[File]) -> list[Problem]:
         if problems := super()._missing(files):
             return problems
-        from tasks.data.sources import first_jsonl_record  # imports pyarrow, which --help must not
+        from tasks.data.readers.jsonl import first_jsonl_record  # imports pyarrow, which --help must not
         from tasks.job import StageError
 
         first = next(file for file in files if file.size)
@@ -227,7 +227,7 @@ class ArrowSource(_Records):
             return problems
         import pyarrow as pa
 
-        from tasks.data.sources import arrow_reader
+        from tasks.data.readers.columnar import arrow_reader
 
         try:
             with files[0].open() as first:

@@ -20,9 +20,9 @@ import pyarrow as pa
 from infra.placement.address import File
 from tasks.data.kept_folders import Kept, make_once
 from tasks.data.partitions import Partition, Piece
+from tasks.data.readers.jsonl import lines_of
 from tasks.data.rounds import Amount, Report
 from tasks.data.source_spec import AnySource, JsonlSource
-from tasks.data.sources import lines_of
 from tasks.job import StageError
 from tasks.manifest import read_manifest, short_digest
 

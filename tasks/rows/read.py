@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from infra.placement.address import File
 from tasks.data.documents import SPLITS, Split, read_documents
-from tasks.data.sources import open_hugging_face
+from tasks.data.readers.hugging_face import open_hugging_face
 from tasks.functions import Function
 from tasks.job import StageError
 from tasks.load_function import described

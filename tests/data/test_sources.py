@@ -17,8 +17,9 @@ from datasets import Dataset, DatasetDict
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tasks.data.readers.jsonl import parsed
 from tasks.data.source_spec import AnySource, FilesSource, HuggingFaceSource, JsonlSource, ParquetSource, StdlibSource
-from tasks.data.sources import parsed, read_source
+from tasks.data.sources import read_source
 from tasks.data.spec import CorpusSpec
 from tasks.job import StageError
 
@@ -151,7 +152,8 @@ def test_a_jsonl_line_over_the_limit_is_named_and_not_read(tmp_path: Path, suffi
     program = f"""if True:
         import resource
         from tasks.data.source_spec import JsonlSource
-        from tasks.data.sources import parsed, read_source
+        from tasks.data.readers.jsonl import parsed
+        from tasks.data.sources import read_source
         from tasks.job import StageError
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         try:

@@ -10,8 +10,9 @@ import pytest
 from tasks.data.corpus import work
 from tasks.data.documents import read_documents
 from tasks.data.partitions import partitions
+from tasks.data.readers.raw import BrokenFile
 from tasks.data.source_spec import JsonlSource
-from tasks.data.sources import BrokenFile, read_source
+from tasks.data.sources import read_source
 from tasks.data.split import pieces_of, split, split_item
 from tasks.job import Job
 from tests.data.by_hand import digest, facts, new_job

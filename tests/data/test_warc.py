@@ -7,8 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tasks.data.readers.raw import BrokenFile
 from tasks.data.source_spec import ArrowSource, WarcSource
-from tasks.data.sources import BrokenFile, read_source
+from tasks.data.sources import read_source
 from tasks.job import StageError
 
 PAGE = """<html><head><title>Cities</title></head><body><nav>Home About</nav><article><h1>Köln</h1>

@@ -6,13 +6,17 @@ nothing but the page. Other records and types of content are passed over.
 """
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO
 
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.encoding import bytes_to_str, detect_encoding
 from resiliparse.parse.html import HTMLTree
+
+from tasks.data.partitions import Piece
+from tasks.data.readers.raw import BrokenFile, Raw, refuse_large, skipping
+from tasks.data.source_spec import WarcSource
 
 HTML = ("text/html", "application/xhtml+xml")
 PLAIN = "text/plain"
@@ -22,7 +26,26 @@ class Truncated(Exception):
     """A file ends within a record."""
 
 
-def read_warc(file: IO[bytes], compressed: bool, most: int, main_content: bool) -> Iterator[tuple[str, int, bytes]]:
+def read_warc(source: WarcSource, pieces: Sequence[Piece], broken: list[str] | None) -> Iterator[Raw]:
+    """Documents are named by their record and address: "crawl.warc.gz#d4b8…-… https://example.com/"."""
+    total = sum(piece.size for piece in pieces) or 1
+    before = 0
+    for piece in pieces:
+        item, name = piece.file, ""
+        with skipping(source, broken), item.open() as file:
+            try:
+                most, compressed = source.max_bytes(), item.name.endswith(".gz")
+                for name, size, text in _documents(file, compressed, most, source.main_content):
+                    refuse_large(size, most, f"{item.place}, record {name}")
+                    yield Raw(f"{item.name}#{name}", text, min(1.0, (before + file.tell()) / total))
+            except (Truncated, OSError, EOFError) as error:
+                where = f"{item.place}, after record {name}" if name else item.place
+                message = f"{where}: damaged or truncated ({error}); download it again, or set on_broken: skip"
+                raise BrokenFile(message) from error
+        before += piece.size
+
+
+def _documents(file: IO[bytes], compressed: bool, most: int, main_content: bool) -> Iterator[tuple[str, int, bytes]]:
     """The documents: their WARC-Record-ID and address, the size of their record, and their text, which is not read of
     a record of more than `most` bytes. Raises Truncated, OSError (not a WARC file, damaged), EOFError (a compressed
     file that is truncated)."""

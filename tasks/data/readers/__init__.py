@@ -1,0 +1,1 @@
+"""Read the documents of one file format each."""

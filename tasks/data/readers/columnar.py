@@ -1,0 +1,113 @@
+"""Read one column of Parquet and Arrow files. Values are binary, since their strings may not be valid UTF-8."""
+
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from infra.placement.address import File
+from tasks.data.partitions import Piece
+from tasks.data.readers.raw import Raw, as_broken, refuse_large, skipping
+from tasks.data.source_spec import ArrowSource, ParquetSource, listed
+from tasks.job import StageError
+
+ROWS = 32  # Parquet rows in memory at a time
+PAGES_BYTES = 1 << 20  # of a column, read at a time
+ARROW_FILE = b"ARROW1"
+
+
+def parquet_records(source: File) -> Iterator[dict[str, Any]]:
+    """All rows of a Parquet file. Raises StageError."""
+    with as_broken(source, "Parquet"), source.open() as opened, pq.ParquetFile(opened) as file:
+        for batch in file.iter_batches(batch_size=ROWS):
+            yield from batch.to_pylist()
+
+
+def read_parquet(source: ParquetSource, pieces: Sequence[Piece], broken: list[str] | None) -> Iterator[Raw]:
+    """Documents are named by their row in the file: "pages.parquet#17"."""
+    total = sum(piece.size for piece in pieces) or 1
+    before = 0
+    for piece in pieces:
+        with skipping(source, broken), as_broken(piece.file, "Parquet"):
+            for row, text, done in _parquet_texts(piece, source.text_field, source.max_bytes()):
+                yield Raw(f"{piece.file.name}#{row}", text, min(1.0, (before + done * piece.size) / total))
+        before += piece.size
+
+
+def _parquet_texts(piece: Piece, column: str, most: int) -> Iterator[tuple[int, bytes, float]]:
+    """One column's rows: their number in the file, their value and the fraction of the piece read. Values are binary,
+    since Parquet strings may not be valid UTF-8."""
+    path = piece.file.place
+    # both options are needed: with either default, a whole row group is in memory
+    with piece.file.open() as opened, pq.ParquetFile(opened, buffer_size=PAGES_BYTES, pre_buffer=False) as file:
+        _refuse_column(path, file.schema_arrow, column)
+        sizes = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+        row = first = sum(sizes[: piece.start])
+        number = sum(sizes[piece.start : piece.end])
+        groups = range(len(sizes))[piece.start : piece.end]
+        for batch in file.iter_batches(batch_size=ROWS, row_groups=groups, columns=[column]):
+            for value in _binary(batch.column(0)):
+                text = value.as_py() or b""
+                refuse_large(len(text), most, f"{path}, row {row}")
+                yield row, text, (row + 1 - first) / number
+                row += 1
+
+
+def read_arrow(source: ArrowSource, pieces: Sequence[Piece], broken: list[str] | None) -> Iterator[Raw]:
+    """Documents are named by their row in the file: "pages.arrow#17"."""
+    total = sum(piece.size for piece in pieces) or 1
+    before = 0
+    for piece in pieces:
+        item = piece.file
+        with skipping(source, broken), as_broken(item, "Arrow"), item.open() as file:
+            reader, row = arrow_reader(file), 0
+            _refuse_column(item.place, reader.schema, source.text_field)
+            for batch in _batches(reader):
+                for value in _binary(batch.column(source.text_field)):
+                    text = value.as_py() or b""
+                    refuse_large(len(text), source.max_bytes(), f"{item.place}, row {row}")
+                    yield Raw(f"{item.name}#{row}", text, min(1.0, (before + file.tell()) / total))
+                    row += 1
+        before += piece.size
+
+
+def arrow_reader(file: IO[bytes]) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
+    """A reader of Arrow's file format, or of its streams, such as `save_to_disk` writes."""
+    magic = file.read(len(ARROW_FILE))
+    file.seek(0)
+    return pa.ipc.open_file(file) if magic == ARROW_FILE else pa.ipc.open_stream(file)
+
+
+def _batches(reader: pa.RecordBatchFileReader | pa.RecordBatchStreamReader) -> Iterator[pa.RecordBatch]:
+    if isinstance(reader, pa.RecordBatchFileReader):
+        yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
+    else:
+        yield from reader
+
+
+def _refuse_column(path: str, schema: pa.Schema, column: str) -> None:
+    """Raises StageError if the column is not there, or is not text."""
+    if column not in schema.names:
+        raise StageError(f"{path}: no column {column!r}; it has {listed(schema.names)}. Set text_field.")
+    kind = schema.field(column).type
+    if not _is_text(kind):
+        raise StageError(f"{path}: column {column!r} is {kind}, not text; set text_field to a text column")
+
+
+def _binary(values: pa.Array) -> pa.Array:
+    return (values.dictionary_decode() if pa.types.is_dictionary(values.type) else values).cast(pa.large_binary())
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return any(
+        check(value)
+        for check in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_string_view,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+        )
+    )

@@ -1,0 +1,86 @@
+"""Read the rows of Hugging Face datasets: of the hub, or of a folder that `save_to_disk` wrote."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from infra.placement.address import File, digest_of, find
+from infra.placement.storage import is_bucket
+from tasks.data.readers.raw import Raw, encoded, refuse_large
+from tasks.data.source_spec import HuggingFaceSource, json_at, listed
+from tasks.job import StageError
+
+ROWS = 32  # in memory at a time
+
+
+def read_hugging_face(source: HuggingFaceSource) -> Iterator[Raw]:
+    """Documents are named by their row: "owner/name/train#17". Raises StageError."""
+    rows, count = _saved(source) if _is_at_an_address(source) else open_hugging_face(source)
+    total = min(count or source.limit or 0, source.limit or count or 0)
+    name = source.split if digest_of(source.name) else f"{source.name}/{source.split}"
+    for row, record in enumerate(rows):
+        if row == source.limit:
+            return
+        where = f"{name}#{row}"
+        if source.text_field not in record:
+            raise StageError(
+                f"{where}: no column {source.text_field!r}; it has {listed(list(record))}. Set text_field."
+            )
+        text = encoded(record[source.text_field], where)
+        refuse_large(len(text), source.max_bytes(), where)
+        yield Raw(where, text, min(1.0, (row + 1) / total) if total else 0.0)
+
+
+def _is_at_an_address(source: HuggingFaceSource) -> bool:
+    return is_bucket(source.name) and not digest_of(source.name)
+
+
+def _saved(source: HuggingFaceSource) -> tuple[Iterator[dict[str, Any]], int | None]:
+    """The rows and row count of a dataset that `save_to_disk` wrote. Streamed: the datasets library would download it
+    first."""
+    place = source.name.rstrip("/")
+    if json_at(f"{place}/dataset_dict.json") is not None:
+        place = f"{place}/{source.split}"
+    files = {file.name: file for file in find(place)}
+    try:
+        wanted = [files[item["filename"]] for item in json_at(f"{place}/state.json")["_data_files"]]
+        about = json_at(f"{place}/dataset_info.json")
+    except (KeyError, TypeError, ValueError) as error:
+        raise StageError(f"dataset {source.name!r}: not in save_to_disk's format: {error!r:.200}") from error
+    split = (about.get("splits") or {}).get(source.split) or {}
+    return _arrow_rows(wanted), split.get("num_examples")
+
+
+def _arrow_rows(files: list[File]) -> Iterator[dict[str, Any]]:
+    for item in files:
+        try:
+            with item.open() as opened, pa.ipc.open_stream(opened) as stream:
+                for batch in stream:
+                    for start in range(0, len(batch), ROWS):
+                        yield from batch.slice(start, ROWS).to_pylist()
+        except pa.ArrowInvalid as error:
+            raise StageError(f"{item.place}: not readable as Arrow ({error}); save the dataset again") from error
+
+
+def open_hugging_face(source: HuggingFaceSource) -> tuple[Any, int | None]:
+    """The dataset's rows and, if known, their number."""
+    import datasets
+
+    folder = source.folder()
+    try:
+        if folder and ((folder / "state.json").exists() or (folder / "dataset_dict.json").exists()):
+            found = datasets.load_from_disk(str(folder))
+            rows = found[source.split] if isinstance(found, datasets.DatasetDict) else found
+        else:
+            name = str(folder) if folder else source.name
+            rows = datasets.load_dataset(name, source.config, split=source.split, streaming=source.streaming)
+    except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
+        raise StageError(
+            f"dataset {source.name!r}, config {source.config!r}, split {source.split!r}: {error}. "
+            "Check name, config and split; a hub name needs a network (and HF_HUB_OFFLINE unset)."
+        ) from error
+    if not isinstance(rows, datasets.IterableDataset):
+        return rows, len(rows)
+    known = (rows.info.splits or {}).get(source.split)
+    return rows, known.num_examples if known else None
