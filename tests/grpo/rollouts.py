@@ -40,7 +40,8 @@ def main() -> None:
     rollouts = CPUGeneration(check_every=2, **settings)
     found = [mismatch(model, rollouts)]
     sharper = AutoModelForCausalLM.from_pretrained(second, dtype=torch.float32)
-    model.load_state_dict({name: 4 * weight for name, weight in sharper.state_dict().items()})
+    # twice the weights: distributions that differ, but whose bf16 rounding error stays below 1 % on every processor
+    model.load_state_dict({name: 2 * weight for name, weight in sharper.state_dict().items()})
     found.append(mismatch(model, rollouts))
     stale = refused(model, rollouts)
     rollouts.sync_weights()  # with a check
