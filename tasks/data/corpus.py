@@ -30,7 +30,7 @@ as broken, which `record/broken.json` lists.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -206,7 +206,7 @@ def _key(spec: CorpusSpec, part: Partition) -> str:
     steps, near, _ = around_near_duplicates(spec.curate)
     said = [
         SCAN_VERSION,
-        package_versions() | {name: version(name) for name in LIBRARIES},
+        _versions(),
         source.model_dump(mode="json", exclude={"weight", "epochs"}),
         [step.identity() for step in steps],
         near and near.identity(),
@@ -219,6 +219,11 @@ def _key(spec: CorpusSpec, part: Partition) -> str:
         or spec.state,
     ]
     return short_digest(said)
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return package_versions() | {name: version(name) for name in LIBRARIES}
 
 
 if __name__ == "__main__":

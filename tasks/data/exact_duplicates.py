@@ -12,7 +12,6 @@ partition reads its own alone.
 """
 
 import os
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,9 +37,7 @@ class KeyWriter:
 
     folder: Path
     rows: int = 0
-    _seen: set[bytes] = field(default_factory=set)
-    _hashes: bytearray = field(default_factory=bytearray)
-    _rows: array = field(default_factory=lambda: array("Q"))  # type: ignore[type-arg]
+    _seen: dict[bytes, int] = field(default_factory=dict)  # the row of each hash
     _files: int = 0
 
     def is_new(self, document_id: str) -> bool:
@@ -50,9 +47,7 @@ class KeyWriter:
             return False
         if len(self._seen) >= KEYS_IN_MEMORY:
             self._flush()
-        self._seen.add(key)
-        self._hashes += key
-        self._rows.append(self.rows)
+        self._seen[key] = self.rows
         self.rows += 1
         return True
 
@@ -60,12 +55,12 @@ class KeyWriter:
         self._flush()
 
     def _flush(self) -> None:
-        keys = np.frombuffer(bytes(self._hashes), ">u8").reshape(-1, 2).astype(np.uint64)
+        keys = np.frombuffer(b"".join(self._seen), ">u8").reshape(-1, 2).astype(np.uint64)
         order = np.lexsort((keys[:, 1], keys[:, 0]))
-        rows = np.frombuffer(self._rows.tobytes(), np.uint64)
+        rows = np.fromiter(self._seen.values(), np.uint64, len(self._seen))
         np.save(self.folder / f"keys-{self._files:05}.npy", np.stack([keys[order, 0], keys[order, 1], rows[order]]))
         self._files += 1
-        self._seen, self._hashes, self._rows = set(), bytearray(), array("Q")
+        self._seen = {}
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from tasks.manifest import read_manifest, short_digest
 
 SPLIT_VERSION = 1  # raise it when the same file would have other pieces
 LARGE = 2  # as a multiple of the target
-REPORT_LINES = 1024  # between two reports
+WRITE_BYTES = 1 << 20  # compressed at a time
 
 
 @dataclass(frozen=True)
@@ -71,15 +71,17 @@ def _split(item: SplitItem, folder: Path, report: Report) -> list[int]:
     with item.file.open() as file:
         lines = lines_of(Piece(item.file), file, item.most)
         for first in lines:
-            piece = folder / f"{len(starts):05}.jsonl.zst"
+            piece, text = folder / f"{len(starts):05}.jsonl.zst", bytearray()
             starts.append(last)
             with closing(pa.CompressedOutputStream(str(piece), "zstd")) as stream:
                 for number, line in _until(item.target, first, lines):
-                    stream.write(b"\n" * (number - last - 1))  # blank lines count
-                    stream.write(line if line.endswith(b"\n") else line + b"\n")
+                    text += b"\n" * (number - last - 1) + line.rstrip(b"\n") + b"\n"  # blank lines count
                     last = number
-                    if not number % REPORT_LINES:
+                    if len(text) > WRITE_BYTES:
+                        stream.write(text)
+                        text.clear()
                         report(file.tell() / item.file.size, Amount(number, 0))
+                stream.write(text)
     return starts
 
 

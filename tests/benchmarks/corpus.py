@@ -1,14 +1,14 @@
 """`python -m tests.benchmarks.corpus [--megabytes N] [--rounds N] [--documents N]`
 
-Exact deduplication of gzipped JSONL, from files to files: the corpus engine on one core and on two, one pass with all
-hashes in a Python set (which is what the engine was), and datatrove's three steps. Megabytes of text by seconds of CPU
-of all processes, since they count on a busy machine too; the engine's two cores against one by the clock.
+Exact deduplication of `.jsonl.zst`, from files to files: the corpus engine on one core and on two, one pass with all
+hashes in a Python set (which is what the engine was), and datatrove's three steps. Each file is a partition; once more
+on one core with partitions so small that every file is first cut. Megabytes of text by seconds of CPU of all processes,
+since they count on a busy machine too; the engine's two cores against one by the clock.
 
 With --documents, the engine's largest process on that many documents of a few words, and on a quarter of them.
 """
 
 import argparse
-import gzip
 import json
 import os
 import random
@@ -20,12 +20,17 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import fsspec  # type: ignore[import-untyped]
+import pyarrow as pa
+
 from tests.benchmarks.harness import median_ratio, report
 from tests.data.by_hand import digest, new_job
 
-FILES = 16
+FILES = 16  # of short documents
+FILE_MB = 16.0  # of text; 8.6 MB compressed
 COPIES = 0.05
-MB_OF_PARTITIONS = 4.0  # compressed
+PARTITION_MB = 5.0  # a file of one to two times this size is a partition
+CUT_MB = 2.0
 
 
 @dataclass(frozen=True)
@@ -54,21 +59,22 @@ def main() -> None:
 
 
 def compare_speed(folder: Path, megabytes: float, rounds: int) -> None:
-    write_source(folder / "source", megabytes)
-    runs: dict[str, list[Run]] = {"engine": [], "engine_2": [], "single_pass": [], "datatrove": []}
+    files = write_source(folder / "source", megabytes)
+    engines = {"engine": (1, PARTITION_MB), "engine_2": (2, PARTITION_MB), "engine_cut": (1, CUT_MB)}
+    runs: dict[str, list[Run]] = {name: [] for name in (*engines, "single_pass", "datatrove")}
     digests = set()
     for number in range(rounds):
         place = folder / str(number)
-        for name, cores in (("engine", 1), ("engine_2", 2)):
-            job, run = engine(folder, place / name, cores, MB_OF_PARTITIONS)
+        for name, (cores, size_mb) in engines.items():
+            job, run = engine(folder, place / name, cores, size_mb)
             runs[name].append(run)
-            digests.add(digest(job))
+            digests.add((size_mb, digest(job)))
         for name in ("single_pass", "datatrove"):
             (place / name).mkdir()
             (place / name / "source").symlink_to(folder / "source")
             words = ["-m", "tests.benchmarks.corpus", "--contender", name, "--folder", str(place / name)]
             runs[name].append(timed(words))
-    assert len(digests) == 1, "one core and two give different corpora"
+    assert len(digests) == 2, "one core and two give different corpora"
     cpu = {name: [run.cpu_s for run in of] for name, of in runs.items()}
     speed = {name: megabytes / statistics.median(values) for name, values in cpu.items()}
     over_single = median_ratio(cpu["single_pass"], cpu["engine"])
@@ -79,10 +85,10 @@ def compare_speed(folder: Path, megabytes: float, rounds: int) -> None:
     report(
         "corpus",
         [
-            ("text", f"{megabytes:.0f} MB in {FILES} files, {rounds} rounds"),
+            ("text", f"{megabytes:.0f} MB in {files} files, {rounds} rounds"),
             *((name, f"{value:.1f} MB by CPU-second") for name, value in speed.items()),
             ("engine, target", "at least 25 MB by CPU-second"),
-            ("engine / single pass", f"{over_single:.2f}  (target: at least 1)"),
+            ("engine / single pass", f"{over_single:.2f}"),
             ("engine / datatrove", f"{over_datatrove:.2f}  (target: at least 3)"),
             ("two cores / one, by the clock", f"{two:.2f}  (target: at least 1.8)"),
             ("CPU of one core / of two", f"{two_cpu:.2f}"),
@@ -90,6 +96,7 @@ def compare_speed(folder: Path, megabytes: float, rounds: int) -> None:
         ],
         {
             "engine_mb_per_cpu_s": speed["engine"],
+            "engine_cut_mb_per_cpu_s": speed["engine_cut"],
             "engine_over_single_pass": over_single,
             "engine_over_datatrove": over_datatrove,
             "two_cores_over_one": two,
@@ -161,6 +168,10 @@ def datatrove(folder: Path) -> None:
     from datatrove.pipeline.readers import JsonlReader
     from datatrove.pipeline.writers import ParquetWriter
 
+    # fsspec reads Zstandard with a package that is not installed here; this is the decoder that the engine uses
+    fsspec.compression.register_compression(
+        "zstd", lambda file, mode, **_: pa.CompressedInputStream(pa.PythonFile(file), "zstd"), "zst"
+    )
     config = ExactDedupConfig(content_getter=lambda document: document.text.encode())
     reader = JsonlReader(str(folder / "source"))
     signatures, found = str(folder / "signatures"), str(folder / "found")
@@ -171,24 +182,27 @@ def datatrove(folder: Path) -> None:
     ]
     for number, pipeline in enumerate(steps):
         LocalPipelineExecutor(pipeline, tasks=1, logging_dir=str(folder / f"logs-{number}")).run()
+    assert list((folder / "output").iterdir()), "datatrove only warns of files that it cannot read"
 
 
-def write_source(folder: Path, megabytes: float) -> None:
-    """Files of made-up prose, of which some is copied from before."""
+def write_source(folder: Path, megabytes: float) -> int:
+    """Files of made-up prose, of which some is copied from before. Returns their number."""
     folder.mkdir(parents=True)
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 10))) for _ in range(20_000)]
     known = [" ".join(draw.choices(words, k=100))]
-    for number in range(FILES):
+    files = max(2, round(megabytes / FILE_MB))
+    for number in range(files):
         size = 0
-        with gzip.open(folder / f"{number:02}.jsonl.gz", "wt", compresslevel=3) as file:
-            while size < megabytes * 1e6 / FILES:
+        with pa.CompressedOutputStream(str(folder / f"{number:02}.jsonl.zst"), "zstd") as file:
+            while size < megabytes * 1e6 / files:
                 copied = draw.random() < COPIES
                 text = draw.choice(known) if copied else " ".join(draw.choices(words, k=draw.randint(40, 220)))
                 if not copied and len(known) < 10_000:
                     known.append(text)
                 size += len(text)
-                file.write(json.dumps({"text": text}) + "\n")
+                file.write(json.dumps({"text": text}).encode() + b"\n")
+    return files
 
 
 def write_short(folder: Path, documents: int) -> None:
