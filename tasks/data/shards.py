@@ -99,10 +99,10 @@ def encode_items(job: Job, plan: Sequence[Prefix]) -> tuple[list[EncodeItem], li
     folder = job.directory / PARTS
     make_folder(folder)
 
+    said = [ENCODE_VERSION, version("tokenizers"), tokenizer, encoder.vocab_size, encoder.eos_id]
+
     def key(part: Part) -> str:
-        content = known[part.file.name].blake3
-        said = [ENCODE_VERSION, version("tokenizers"), tokenizer, encoder.vocab_size, encoder.eos_id, content]
-        return short_digest([*said, part.start, part.end])
+        return short_digest([*said, known[part.file.name].blake3, part.start, part.end])
 
     work = [part for file in files for part in parts(file)]
     items = [

@@ -10,20 +10,15 @@ With --documents, the engine's largest process on that many documents of a few w
 
 import argparse
 import json
-import os
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import fsspec  # type: ignore[import-untyped]
 import pyarrow as pa
 
-from tests.benchmarks.harness import median_ratio, report
+from tests.benchmarks.harness import Run, median_ratio, report, timed
 from tests.data.by_hand import digest, new_job
 
 FILES = 16  # of short documents
@@ -31,13 +26,6 @@ FILE_MB = 16.0  # of text; 8.6 MB compressed
 COPIES = 0.05
 PARTITION_MB = 5.0  # a file of one to two times this size is a partition
 CUT_MB = 2.0
-
-
-@dataclass(frozen=True)
-class Run:
-    cpu_s: float
-    wall_s: float
-    peak_mb: float  # of the largest process
 
 
 def main() -> None:
@@ -127,17 +115,6 @@ def engine(folder: Path, place: Path, cores: int, size_mb: float) -> tuple[Path,
     job = new_job(place, "corpus", spec)
     run = timed(["-m", "tasks.data.corpus", str(place)], BATON_HOME=str(place / "home"))
     return job.output, run
-
-
-def timed(words: list[str], **environment: str) -> Run:
-    """Run Python with these words and wait for all of its processes."""
-    began = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | environment
-    )
-    _, status, used = os.wait4(process.pid, 0)
-    assert status == 0, words
-    return Run(used.ru_utime + used.ru_stime, time.perf_counter() - began, used.ru_maxrss / 1e3)
 
 
 def single_pass(folder: Path) -> None:

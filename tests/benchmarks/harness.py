@@ -8,8 +8,18 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Run:
+    cpu_s: float
+    wall_s: float
+    peak_mb: float  # of the largest process
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -27,6 +37,17 @@ def side_by_side(contenders: Mapping[str, Callable[[], object]], rounds: int) ->
         for name in names if number % 2 == 0 else reversed(names):
             times[name].append(seconds(contenders[name]))
     return times
+
+
+def timed(words: list[str], **environment: str) -> Run:
+    """Run Python with these words and wait for all of its processes."""
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | environment
+    )
+    _, status, used = os.wait4(process.pid, 0)
+    assert status == 0, words
+    return Run(used.ru_utime + used.ru_stime, time.perf_counter() - began, used.ru_maxrss / 1e3)
 
 
 def median_ratio(over: list[float], under: list[float]) -> float:
