@@ -17,6 +17,7 @@ from tasks.data.documents import SPLITS, Document, Split, SplitWriter, file_name
 from tasks.data.known import SCANS, Found, KnownItem
 from tasks.data.partitions import Partition
 from tasks.data.scan import Counts, Scanned, Size
+from tasks.data.source_spec import has_metadata
 from tasks.data.spec import CorpusSpec
 from tasks.data.write import Written
 from tasks.job import Job, StageError
@@ -78,7 +79,7 @@ def assemble(
     if None in folders:
         _link(folders[None], job.output, "held_out", None)
     else:
-        _mix_held_out(job, folders, sizes)
+        _mix_held_out(job, folders, sizes, any(map(has_metadata, spec.by_name().values())))
         more["sources"] = {str(name): _facts(of_source) for name, of_source in sizes.items()}
     whole = {split: Size() for split in SPLITS}
     for of_source in sizes.values():
@@ -100,7 +101,7 @@ def _link(folders: Sequence[Path], output: Path, split: Split, name: str | None)
         os.link(path, output / file_name(stem(split, name), number))
 
 
-def _mix_held_out(job: Job, folders: Mapping[str | None, Sequence[Path]], sizes: Sizes) -> None:
+def _mix_held_out(job: Job, folders: Mapping[str | None, Sequence[Path]], sizes: Sizes, metadata: bool) -> None:
     """Write the sources' held-out documents, each source's evenly spread over all of them."""
     streams = [
         _spread(
@@ -110,7 +111,7 @@ def _mix_held_out(job: Job, folders: Mapping[str | None, Sequence[Path]], sizes:
         )
         for name, of_source in folders.items()
     ]
-    held_out = SplitWriter(job.output, "held_out")
+    held_out = SplitWriter(job.output, "held_out", metadata=metadata)
     for _, _, item in heapq.merge(*streams, key=lambda entry: entry[:2]):
         held_out.add(item)
     held_out.close()

@@ -55,7 +55,7 @@ class Curation:
                 return None
             if found != item.text:
                 count.changed += 1
-                item = document(item.source, found)
+                item = document(item.source, found, item.metadata_json)
                 size = len(found.encode())
         return item
 

@@ -137,8 +137,8 @@ class CurateStep(Spec):
     pii: PiiStep | None = Field(None, description="Mask personal data")
     function: Function | None = Field(
         None,
-        description="function of a document (with `id`, `source` and `text`) that returns True to keep it, and False, "
-        "or the reason as a string, to drop it: `file.py:function` or `package.module:function`",
+        description="function of a document (with `id`, `source`, `text` and `metadata`) that returns True to keep it, "
+        "and False, or the reason as a string, to drop it: `file.py:function` or `package.module:function`",
     )
     near_duplicates: NearDuplicatesStep | None = Field(
         None, description="Drop documents that are similar to an earlier one; at most once in the list"

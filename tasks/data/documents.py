@@ -1,18 +1,20 @@
 """Read and write a corpus: documents in Parquet files, split into train and held-out by their content.
 
-    train-00000.parquet …, held_out-00000.parquet …    columns id, source, text (strings)
+    train-00000.parquet …, held_out-00000.parquet …    columns id, source, text (strings); metadata (a JSON object) if a
+                                                        source names fields to keep
     train-web-00000.parquet …, train-books-00000.parquet …    the train split of a corpus with named sources
 
 A row group has about 1 MiB of text and is the unit of parallel work downstream. The same documents in the same order
 give the same bytes on every machine.
 """
 
+import json
 import re
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +32,7 @@ ROW_GROUP_BYTES = 1 << 20  # of text
 _ROWS = 1024  # in memory at a time when reading single columns
 FILE_BYTES = 1 << 29  # of text; about 150 MB compressed
 _SCHEMA = pa.schema([("id", pa.string()), ("source", pa.string()), ("text", pa.string())])
+_METADATA = pa.field("metadata", pa.string())
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,12 @@ class Document:
     id: str  # BLAKE3 of the text in UTF-8, hex; also determines the split and duplicates
     source: str  # where it was found: "asyncio/tasks.py", "pages.jsonl#17"
     text: str
+    metadata_json: str = ""
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The fields of its record that the source's `metadata` names."""
+        return json.loads(self.metadata_json or "{}")  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -55,9 +64,9 @@ def document_id(text: bytes) -> str:
     return blake3(text.removeprefix(BOM_UTF8)).hexdigest()
 
 
-def document(source: str, text: str) -> Document:
+def document(source: str, text: str, metadata_json: str = "") -> Document:
     """Raises UnicodeEncodeError if the text has lone surrogates, which UTF-8 cannot encode."""
-    return Document(text_digest(text), source, text)
+    return Document(text_digest(text), source, text, metadata_json)
 
 
 def split_of(document_id: str, held_out: float) -> Split:
@@ -143,17 +152,26 @@ def source_at(corpus_dir: Path, split: Split, row: int) -> str:
 
 
 def documents_in(table: pa.Table) -> list[Document]:
-    return [Document(*row) for row in zip(*(table[name].to_pylist() for name in _SCHEMA.names), strict=True)]
+    names = [*_SCHEMA.names, *({_METADATA.name} & set(table.column_names))]
+    return [Document(*row) for row in zip(*(table[name].to_pylist() for name in names), strict=True)]
+
+
+def have_metadata(corpus_dir: Path) -> bool:
+    """Whether any of its files have metadata."""
+    files = (path for split in SPLITS for path in split_files(corpus_dir, split))
+    return any(_METADATA.name in pq.read_schema(path).names for path in files)
 
 
 @dataclass
 class SplitWriter:
     """Writes one split's documents to `<split>-00000.parquet`, `<split>-00001.parquet`, …; with a named source, its
-    part of them to `<split>-<source>-00000.parquet`, …"""
+    part of them to `<split>-<source>-00000.parquet`, … Tables that are added decide themselves on `metadata`, and all
+    alike."""
 
     directory: Path
     split: Split
     source: str | None = None
+    metadata: bool = False
     documents: int = 0
     bytes: int = 0  # of UTF-8 text
     _rows: list[Document] = field(default_factory=list)
@@ -178,17 +196,20 @@ class SplitWriter:
         self._close_file()
 
     def _flush(self) -> None:
-        columns = [[getattr(row, name) for row in self._rows] for name in _SCHEMA.names]
+        table = pa.table([[getattr(row, name) for row in self._rows] for name in _SCHEMA.names], schema=_SCHEMA)
+        if self.metadata:
+            metadata = [row.metadata_json or "{}" for row in self._rows]
+            table = table.append_column(_METADATA, pa.array(metadata, _METADATA.type))
         size = self._rows_bytes
         self._rows, self._rows_bytes = [], 0
-        self._write(pa.table(columns, schema=_SCHEMA), size)
+        self._write(table, size)
 
     def _write(self, table: pa.Table, size: int) -> None:
         if not len(table):
             return
         if self._writer is None:
             path = self.directory / file_name(stem(self.split, self.source), self._files)
-            self._writer = pq.ParquetWriter(path, _SCHEMA, compression="zstd", use_dictionary=False)
+            self._writer = pq.ParquetWriter(path, table.schema, compression="zstd", use_dictionary=False)
             self._files += 1
         self._writer.write_table(table, row_group_size=len(table))
         self.documents += len(table)

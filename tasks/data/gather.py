@@ -9,7 +9,7 @@ Facts: those of the corpus engine; `deleted` counts the documents skipped becaus
 
 from tasks.data.assemble import finish
 from tasks.data.changes import Changes
-from tasks.data.documents import SPLITS, SplitWriter, read_documents
+from tasks.data.documents import SPLITS, SplitWriter, have_metadata, read_documents
 from tasks.data.scan import Counts
 from tasks.data.spec import GatherSpec
 from tasks.job import Job, main
@@ -22,7 +22,8 @@ def work(job: Job) -> None:
     job.empty_output()
     seen: set[str] = set()
     counts, deleted = Counts(), 0
-    writers = {split: SplitWriter(job.output, split) for split in SPLITS}
+    metadata = any(map(have_metadata, corpora))
+    writers = {split: SplitWriter(job.output, split, metadata=metadata) for split in SPLITS}
     for split in SPLITS if spec.train else ("held_out",):
         for number, corpus in enumerate(corpora):
             job.progress(number, len(corpora), "corpora", split=split)

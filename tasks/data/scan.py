@@ -42,7 +42,7 @@ from tasks.data.near_duplicates import NearWriter
 from tasks.data.partitions import Partition
 from tasks.data.readers.raw import Raw
 from tasks.data.rounds import NOTHING, Amount, Report
-from tasks.data.source_spec import AnySource
+from tasks.data.source_spec import AnySource, has_metadata
 from tasks.data.sources import read_source
 from tasks.job import StageError
 from tasks.manifest import read_manifest
@@ -116,7 +116,9 @@ def _scan(item: ScanItem, report: Report, folder: Path) -> dict[str, Any]:
     curation = curation_of(item.steps, item.functions)
     near = NearWriter(folder, item.near) if item.near else None
     name, counts, tally, broken = item.partition.source, Counts(), Tally(), list[str]()
-    writers: dict[Split, SplitWriter] = {split: SplitWriter(folder, split) for split in SPLITS}
+    writers: dict[Split, SplitWriter] = {
+        split: SplitWriter(folder, split, metadata=has_metadata(item.source)) for split in SPLITS
+    }
     keys, held_out, copies = KeyWriter(folder), bytearray(), list[tuple[str, str]]()
     number = text_bytes = 0
     for number, raw in enumerate(read_source(item.source, broken, item.partition.pieces or None), 1):
@@ -171,7 +173,7 @@ def valid_document(raw: Raw, counts: Counts, prefix: str = "") -> Document | Non
     if not text or text.isspace():
         counts.empty += 1
         return None
-    return Document(document_id(raw.text), f"{prefix}{raw.source}", text)
+    return Document(document_id(raw.text), f"{prefix}{raw.source}", text, raw.metadata)
 
 
 def curation_of(steps: Sequence[CurateStep], folder: Path, names: Sequence[str] | None = None) -> Curation:

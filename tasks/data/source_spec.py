@@ -23,6 +23,10 @@ from tasks.spec import NotSeen, PathText, Problem, Spec
 
 HUB_TIMEOUT_S = 30.0
 LARGEST_MB = 32.0  # default limit of a document's size
+METADATA = (
+    "further fields or columns that a document keeps, for functions of `curate` (`document.metadata`) and as JSON in "
+    "the corpus' column `metadata`; a field that a JSONL record lacks is left out"
+)
 
 TEXT_SUFFIXES = (".txt", ".md", ".py")
 JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
@@ -171,6 +175,7 @@ class _Records(_Breakable):
     """Common fields of sources whose files have records with several fields."""
 
     text_field: str = Field("text", min_length=1, description="the field or column with the document")
+    metadata: list[str] = Field([], description=METADATA)
 
 
 class JsonlSource(_Records):
@@ -183,7 +188,10 @@ class JsonlSource(_Records):
     def _missing(self, files: list[File]) -> list[Problem]:
         if problems := super()._missing(files):
             return problems
-        from tasks.data.readers.jsonl import first_jsonl_record  # imports pyarrow, which --help must not
+        from tasks.data.readers.jsonl import (  # imports pyarrow, which --help must not
+            first_jsonl_fields,
+            first_jsonl_record,
+        )
         from tasks.job import StageError
 
         first = next(file for file in files if file.size)
@@ -191,7 +199,8 @@ class JsonlSource(_Records):
             record = first_jsonl_record(first, self.max_bytes())
         except StageError as error:
             return [Problem("path", self.path, str(error))]
-        return _without_field(self.text_field, list(record), first.place)
+        fields = first_jsonl_fields(first, self.max_bytes()) if self.metadata else []
+        return _without_field(self.text_field, list(record), first.place) + _without(self.metadata, fields, first.place)
 
 
 class ParquetSource(_Records):
@@ -212,7 +221,7 @@ class ParquetSource(_Records):
                 names = pq.read_schema(first).names
         except (OSError, pa.ArrowInvalid) as error:
             return [Problem("path", self.path, f"Parquet files; {files[0].place}: {error}")]
-        return _without_field(self.text_field, names, files[0].place)
+        return _without_field(self.text_field, names, files[0].place) + _without(self.metadata, names, files[0].place)
 
 
 class ArrowSource(_Records):
@@ -234,7 +243,7 @@ class ArrowSource(_Records):
                 names = arrow_reader(first).schema.names
         except (OSError, pa.ArrowInvalid) as error:
             return [Problem("path", self.path, f"Arrow files; {files[0].place}: {error}")]
-        return _without_field(self.text_field, names, files[0].place)
+        return _without_field(self.text_field, names, files[0].place) + _without(self.metadata, names, files[0].place)
 
 
 class WarcSource(_Breakable):
@@ -273,6 +282,7 @@ class HuggingFaceSource(_Bounded):
     config: str | None = Field(None, description="the dataset's configuration, if it has several")
     split: str = Field("train", min_length=1, description="which of the dataset's splits to read")
     text_field: str = Field("text", min_length=1, description="the column with the document")
+    metadata: list[str] = Field([], description=METADATA)
     streaming: bool = Field(True, description="stream over the network, without downloading first")
     limit: int | None = Field(None, ge=1, description="read at most this many rows")
 
@@ -311,7 +321,7 @@ class HuggingFaceSource(_Bounded):
                 folder = f"{folder}/{self.split}"
             if json_at(f"{folder}/state.json") is not None:
                 features = list(json_at(f"{folder}/dataset_info.json")["features"])
-                return _without_field(self.text_field, features, folder)
+                return _without_field(self.text_field, features, folder) + _without(self.metadata, features, folder)
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             return [
                 Problem("name", self.name, f"a folder that save_to_disk wrote; {folder} is damaged: {error!r:.200}")
@@ -413,10 +423,21 @@ def _why_nothing(named: str, kinds: str) -> str:
     return f"an existing file, folder or glob; {path} does not exist"
 
 
+def has_metadata(source: AnySource) -> bool:
+    """Whether its documents keep fields of their records."""
+    return bool(getattr(source, "metadata", ()))
+
+
 def _without_field(name: str, present: list[str], where: str) -> list[Problem]:
     if name in present:
         return []
     return [Problem("text_field", name, f"a field of {where}: {listed(present)}")]
+
+
+def _without(metadata: list[str], present: list[str], where: str) -> list[Problem]:
+    return [
+        Problem("metadata", name, f"fields of {where}: {listed(present)}") for name in metadata if name not in present
+    ]
 
 
 def listed(names: list[str], most: int = 20) -> str:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from infra.placement.address import File
 from tasks.data.partitions import Piece
-from tasks.data.readers.raw import Raw, as_broken, refuse_large, skipping
+from tasks.data.readers.raw import Raw, as_broken, chosen_fields, refuse_large, skipping
 from tasks.data.source_spec import ArrowSource, ParquetSource, listed
 from tasks.job import StageError
 
@@ -30,27 +30,26 @@ def read_parquet(source: ParquetSource, pieces: Sequence[Piece], broken: list[st
     before = 0
     for piece in pieces:
         with skipping(source, broken), as_broken(piece.file, "Parquet"):
-            for row, text, done in _parquet_texts(piece, source.text_field, source.max_bytes()):
-                yield Raw(f"{piece.file.name}#{row}", text, min(1.0, (before + done * piece.size) / total))
+            for row, (text, metadata), done in _parquet_rows(piece, source):
+                done = min(1.0, (before + done * piece.size) / total)
+                yield Raw(f"{piece.file.name}#{row}", text, done, metadata)
         before += piece.size
 
 
-def _parquet_texts(piece: Piece, column: str, most: int) -> Iterator[tuple[int, bytes, float]]:
-    """One column's rows: their number in the file, their value and the fraction of the piece read. Values are binary,
-    since Parquet strings may not be valid UTF-8."""
-    path = piece.file.place
+def _parquet_rows(piece: Piece, source: ParquetSource) -> Iterator[tuple[int, tuple[bytes, str], float]]:
+    """Each row's number in the file, its document and metadata, and the fraction of the piece read."""
+    path, columns = piece.file.place, [source.text_field, *source.metadata]
     # both options are needed: with either default, a whole row group is in memory
     with piece.file.open() as opened, pq.ParquetFile(opened, buffer_size=PAGES_BYTES, pre_buffer=False) as file:
-        _refuse_column(path, file.schema_arrow, column)
+        _refuse_columns(path, file.schema_arrow, source)
         sizes = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         row = first = sum(sizes[: piece.start])
         number = sum(sizes[piece.start : piece.end])
         groups = range(len(sizes))[piece.start : piece.end]
-        for batch in file.iter_batches(batch_size=ROWS, row_groups=groups, columns=[column]):
-            for value in _binary(batch.column(0)):
-                text = value.as_py() or b""
-                refuse_large(len(text), most, f"{path}, row {row}")
-                yield row, text, (row + 1 - first) / number
+        for batch in file.iter_batches(batch_size=ROWS, row_groups=groups, columns=columns):
+            for content in _contents(batch, source):
+                refuse_large(len(content[0]), source.max_bytes(), f"{path}, row {row}")
+                yield row, content, (row + 1 - first) / number
                 row += 1
 
 
@@ -62,12 +61,11 @@ def read_arrow(source: ArrowSource, pieces: Sequence[Piece], broken: list[str] |
         item = piece.file
         with skipping(source, broken), as_broken(item, "Arrow"), item.open() as file:
             reader, row = arrow_reader(file), 0
-            _refuse_column(item.place, reader.schema, source.text_field)
+            _refuse_columns(item.place, reader.schema, source)
             for batch in _batches(reader):
-                for value in _binary(batch.column(source.text_field)):
-                    text = value.as_py() or b""
+                for text, metadata in _contents(batch, source):
                     refuse_large(len(text), source.max_bytes(), f"{item.place}, row {row}")
-                    yield Raw(f"{item.name}#{row}", text, min(1.0, (before + file.tell()) / total))
+                    yield Raw(f"{item.name}#{row}", text, min(1.0, (before + file.tell()) / total), metadata)
                     row += 1
         before += piece.size
 
@@ -86,10 +84,22 @@ def _batches(reader: pa.RecordBatchFileReader | pa.RecordBatchStreamReader) -> I
         yield from reader
 
 
-def _refuse_column(path: str, schema: pa.Schema, column: str) -> None:
-    """Raises StageError if the column is not there, or is not text."""
-    if column not in schema.names:
-        raise StageError(f"{path}: no column {column!r}; it has {listed(schema.names)}. Set text_field.")
+def _contents(batch: pa.RecordBatch, source: ParquetSource | ArrowSource) -> Iterator[tuple[bytes, str]]:
+    """Each row's document, empty for null, and its metadata."""
+    texts = (value.as_py() or b"" for value in _binary(batch.column(source.text_field)))
+    if not source.metadata:
+        yield from ((text, "") for text in texts)
+        return
+    for text, record in zip(texts, batch.select(source.metadata).to_pylist(), strict=True):
+        yield text, chosen_fields(record, source.metadata)
+
+
+def _refuse_columns(path: str, schema: pa.Schema, source: ParquetSource | ArrowSource) -> None:
+    """Raises StageError if a column is not there, or the documents' is not text."""
+    for name, column in ("text_field", source.text_field), *(("metadata", each) for each in source.metadata):
+        if column not in schema.names:
+            raise StageError(f"{path}: no column {column!r}; it has {listed(schema.names)}. Set {name}.")
+    column = source.text_field
     kind = schema.field(column).type
     if not _is_text(kind):
         raise StageError(f"{path}: column {column!r} is {kind}, not text; set text_field to a text column")

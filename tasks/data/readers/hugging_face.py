@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from infra.placement.address import File, digest_of, find
 from infra.placement.storage import is_bucket
-from tasks.data.readers.raw import Raw, encoded, refuse_large
+from tasks.data.readers.raw import Raw, chosen_fields, encoded, refuse_large
 from tasks.data.source_spec import HuggingFaceSource, json_at, listed
 from tasks.job import StageError
 
@@ -23,13 +23,13 @@ def read_hugging_face(source: HuggingFaceSource) -> Iterator[Raw]:
         if row == source.limit:
             return
         where = f"{name}#{row}"
-        if source.text_field not in record:
-            raise StageError(
-                f"{where}: no column {source.text_field!r}; it has {listed(list(record))}. Set text_field."
-            )
+        for field, column in ("text_field", source.text_field), *(("metadata", each) for each in source.metadata):
+            if column not in record:
+                raise StageError(f"{where}: no column {column!r}; it has {listed(list(record))}. Set {field}.")
         text = encoded(record[source.text_field], where)
         refuse_large(len(text), source.max_bytes(), where)
-        yield Raw(where, text, min(1.0, (row + 1) / total) if total else 0.0)
+        done = min(1.0, (row + 1) / total) if total else 0.0
+        yield Raw(where, text, done, chosen_fields(record, source.metadata))
 
 
 def _is_at_an_address(source: HuggingFaceSource) -> bool:

@@ -3,6 +3,8 @@
 import io
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import IO, Any
 
 import orjson
@@ -10,11 +12,12 @@ import pyarrow as pa
 
 from infra.placement.address import File
 from tasks.data.partitions import Piece
-from tasks.data.readers.raw import BrokenFile, Raw, encoded, refuse_large, skipping
+from tasks.data.readers.raw import BrokenFile, Raw, chosen_fields, encoded, refuse_large, skipping
 from tasks.data.source_spec import LARGEST_MB, JsonlSource, listed
 from tasks.job import StageError
 
 READ_BYTES = 1 << 20  # of a line to skip, at a time
+FIRST = 100  # records that are looked at before a run
 
 
 def first_jsonl_record(source: File, most: int) -> dict[str, Any]:
@@ -27,6 +30,15 @@ def first_jsonl_record(source: File, most: int) -> dict[str, Any]:
             except UnicodeDecodeError:
                 continue  # the corpus engine counts and skips it
     raise StageError(f"{source.place}: has no JSON object; remove the file")
+
+
+def first_jsonl_fields(source: File, most: int) -> list[str]:
+    """The fields that the first records have, as far as they can be read."""
+    found: dict[str, None] = {}
+    with source.open() as file, suppress(StageError, UnicodeDecodeError):
+        for number, line in islice(lines_of(Piece(source), file, most), FIRST):
+            found |= dict.fromkeys(_record(source.place, number, line))
+    return list(found)
 
 
 def jsonl_records(source: File) -> Iterator[dict[str, Any]]:
@@ -50,26 +62,27 @@ def read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: list[str] |
         with skipping(source, broken), read.file.open() as file:
             for number, line in lines_of(read, file, source.max_bytes()):
                 done = min(1.0, (before + file.tell() - read.start) / total)
-                text = _line_text(source, place, skipped + number, line)
-                yield Raw(f"{name}#{skipped + number}", text, done)
+                text, metadata = _content(source, place, skipped + number, line)
+                yield Raw(f"{name}#{skipped + number}", text, done, metadata)
         before += piece.size
 
 
-def _line_text(source: JsonlSource, path: str, number: int, line: bytes) -> bytes:
-    """The document of a line; the line itself if it is not UTF-8."""
+def _content(source: JsonlSource, path: str, number: int, line: bytes) -> tuple[bytes, str]:
+    """A line's document, the line itself if it is not UTF-8, and its metadata."""
     try:
         record = _record(path, number, line)
     except UnicodeDecodeError:
-        return line
+        return line, ""
+    metadata = chosen_fields(record, source.metadata)
     text = record.get(source.text_field)
     if isinstance(text, str):
-        return text.encode("utf-8", "surrogatepass")
+        return text.encode("utf-8", "surrogatepass"), metadata
     if source.text_field not in record:
         raise StageError(
             f"{path}, line {number}: no field {source.text_field!r}; it has {listed(list(record))}. "
             "Set text_field, or remove the file."
         )
-    return encoded(text, f"{path}, line {number}")
+    return encoded(text, f"{path}, line {number}"), metadata
 
 
 def lines_of(piece: Piece, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]:

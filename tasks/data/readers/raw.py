@@ -4,7 +4,8 @@ Its text is bytes, because the corpus engine checks whether they are UTF-8. Text
 is encoded with "surrogatepass", which yields invalid UTF-8.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ class Raw(NamedTuple):
     source: str
     text: bytes
     done: float  # fraction of the source that has been read; 0 if unknown
+    metadata: str = ""  # the record's chosen fields as JSON; empty if its source chooses none
 
 
 @contextmanager
@@ -57,6 +59,12 @@ def refuse_large(size: int, most: int, where: str) -> None:
             f"{where}: larger than max_document_mb = {most / 1e6:g} MB. Raise it (takes more memory), split the "
             "document, or remove it."
         )
+
+
+def chosen_fields(record: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The fields of a record with these names that it has, as JSON. Values that JSON does not have are strings. Empty
+    without names."""
+    return json.dumps({name: record[name] for name in names if name in record}, default=str) if names else ""
 
 
 def encoded(text: Any, where: str) -> bytes:
