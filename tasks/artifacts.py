@@ -96,7 +96,6 @@ class StoredPartitions(Artifact):
 
     kind = "partitions"
     partitions: int
-    documents: int
 
 
 class Tokenizer(Artifact):

@@ -1,7 +1,8 @@
 """The corpora of a DAG, the rows that they must not contain, and their tokens.
 
 On a Flyte cluster with `machines`, pods read a corpus' partitions, or tokenize them, first and side by side. They are
-nodes of the DAG and not an array node (flytekit's `map_task`), which would run past the checks of a stage.
+nodes of the DAG and not an array node (flytekit's `map_task`), which would run past the checks of a stage. The DAG
+grows with the machines, never with the partitions.
 """
 
 from collections.abc import Sequence

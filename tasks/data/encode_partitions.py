@@ -5,9 +5,8 @@ tokenizes itself what is missing.
 """
 
 import os
-from pathlib import Path
 
-from tasks.data.encode import encode, encoded
+from tasks.data.encode import encode
 from tasks.data.prefixes import prefixes
 from tasks.data.shards import PARTS, encode_items
 from tasks.data.shares import make_share
@@ -21,12 +20,8 @@ def work(job: Job) -> None:
     job.empty_output()
     corpus = job.input("corpus")
     items, sizes = encode_items(job, prefixes(corpus, read_manifest(corpus)))
-    make_share(job, share, encode, items, sizes, None, _documents)
+    make_share(job, share, encode, items, sizes, None)
     remove(job.directory / PARTS)
-
-
-def _documents(part: Path) -> int:
-    return encoded(part).documents
 
 
 if __name__ == "__main__":

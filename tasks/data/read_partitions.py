@@ -4,13 +4,11 @@ The corpus engine, in a pod that runs after those of all shares, finds them in s
 itself what is missing.
 """
 
-from pathlib import Path
-
 from tasks.data.corpus import ROUNDS, SCANS, planned, scan_items
 from tasks.data.decontaminate import with_indexes
 from tasks.data.machines import Rounds
 from tasks.data.rounds import cores, workers
-from tasks.data.scan import Scanned, scan
+from tasks.data.scan import scan
 from tasks.data.shares import make_share
 from tasks.data.spec import ReadShareSpec
 from tasks.job import Job, main
@@ -24,13 +22,9 @@ def work(job: Job) -> None:
     with workers(spec.partitions.concurrency or cores()) as pool:
         plan = planned(Rounds(job, ROUNDS, pool), spec)  # a large file is cut by each pod that begins before one ends
     sizes = [max(1, part.size) for part in plan]
-    make_share(job, share, scan, scan_items(job, spec, plan), sizes, spec.partitions.concurrency, _documents)
+    make_share(job, share, scan, scan_items(job, spec, plan), sizes, spec.partitions.concurrency)
     remove(job.directory / SCANS)
     remove(job.work)
-
-
-def _documents(scanned: Path) -> int:
-    return Scanned.read(scanned).rows
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """A share of a stage's partitions, made by one of several pods and left in storage for the stage's own pod.
 
-Out: `partitions.json`, the keys of the share's partitions. Facts: `partitions`, and their `documents`.
+Partitions that are in storage, left by a killed pod or made for another corpus, are neither made again nor fetched.
+
+Out: `partitions.json`, the keys of the share's partitions. Facts: `partitions`, their number.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -11,6 +13,7 @@ from infra.durable import write_json
 from tasks.data.machines import Rounds, Span
 from tasks.data.rounds import Work, cores, dealt, workers
 from tasks.data.spec import ShareSpec
+from tasks.data.stored_folders import stored
 from tasks.job import Job
 
 
@@ -31,14 +34,16 @@ def make_share(
     items: Sequence[T],
     sizes: Sequence[int],
     concurrency: int | None,
-    documents: Callable[[Path], int],
 ) -> None:
-    """Work on those of all `items` that are the share's, and seal the output. `documents`: how many a folder has."""
-    mine = [number for number, machine in enumerate(dealt(sizes, share.machines)) if machine == share.number]
-    folders = [items[number].folder for number in mine]
+    """Work on those of all `items` that are the share's, and seal the output. Raises StorageError."""
+    shares = zip(items, sizes, dealt(sizes, share.machines), strict=True)
+    mine = [(item, size) for item, size, machine in shares if machine == share.number]
+    kept = stored(job)
+    missing = [(item, size) for item, size in mine if not (kept and kept.has(item.folder.name))]
+    to_make = [item for item, _ in missing]
     with workers(concurrency or cores()) as pool:
         rounds = Rounds(job, {job.stage: Span(0, 100, "partitions")}, pool)
-        rounds.run(job.stage, work, [items[number] for number in mine], folders, [sizes[number] for number in mine])
+        rounds.run(job.stage, work, to_make, [item.folder for item in to_make], [size for _, size in missing])
     rounds.record()
-    write_json(job.output / "partitions.json", [folder.name for folder in folders])
-    job.finish(partitions=len(folders), documents=sum(map(documents, folders)))
+    write_json(job.output / "partitions.json", [item.folder.name for item, _ in mine])
+    job.finish(partitions=len(mine))

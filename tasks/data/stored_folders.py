@@ -14,7 +14,7 @@ from infra.durable import rename
 from infra.placement import storage
 from tasks.job import Job
 from tasks.manifest import ArtifactError, remove, verify
-from tasks.stored import download, manifest_at, mark_damaged, send_sealed
+from tasks.stored import download, is_complete, manifest_at, mark_damaged, send_sealed
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,10 @@ class StoredFolders:
     """The folder in storage."""
 
     address: str
+
+    def has(self, name: str) -> bool:
+        """Whether a folder of this name is complete. Raises StorageError."""
+        return is_complete(f"{self.address}/{name}")
 
     def take(self, target: Path) -> bool:
         """Raises StorageError."""
