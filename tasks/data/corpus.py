@@ -122,7 +122,8 @@ def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: Rounds, earl
     folder.mkdir(exist_ok=True)
     known = None
     if earlier is not None:
-        known = KnownItem(folder / "known", earlier, scans, list(spec.sources))
+        threads = min(2, spec.partitions.concurrency or cores())
+        known = KnownItem(folder / "known", earlier, scans, list(spec.sources), threads)
         rounds.run("known", find_known, [known], [known.folder], [1])
     masks = [known.of(number) for number in range(len(plan))] if known else None
     duplicates = find(rounds, "duplicates", folder, [partial(exact_drops, scans, of) for of in hash_ranges(documents)])

@@ -36,7 +36,8 @@ def _record_starts(file: IO[bytes], compressed: bool) -> Iterator[int]:
     """The offsets of the records from which on the file can be read. Raises Truncated, OSError (not a WARC file),
     EOFError, zlib.error."""
     members = Members(file)
-    for record in ArchiveIterator(members if compressed else file, parse_http=False, fsspec_args=False):
+    stream: Any = members if compressed else file
+    for record in ArchiveIterator(stream, parse_http=False, fsspec_args=False):
         start = members.start_at(record.stream_pos) if compressed else record.stream_pos
         if start is not None:
             yield start
