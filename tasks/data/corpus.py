@@ -2,7 +2,7 @@
 
 The sources are cut into partitions (partitions.py), on which worker processes work in rounds:
 
-    split        cut large compressed files into several partitions, if there are any (split.py)
+    split        cut large compressed files and crawls into several partitions, if there are any (split.py)
     scan         read, decode and curate each partition and drop copies within it (scan.py)
     known        for an increment: find what earlier corpora have (known.py)
     duplicates   find copies over all partitions, by ranges of hashes (exact_duplicates.py)
@@ -103,7 +103,7 @@ def planned(rounds: Rounds, spec: CorpusSpec) -> list[Partition]:
     if items:
         made, sizes = [item.folder for item in items.values()], [item.file.size for item in items.values()]
         rounds.run("split", split, list(items.values()), made, sizes)
-    return [new for part in plan for new in (pieces_of(items[part].folder, part) if part in items else [part])]
+    return [new for part in plan for new in (pieces_of(items[part], part) if part in items else [part])]
 
 
 def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: Rounds, earlier: Sequence[Path] | None) -> None:
@@ -122,7 +122,8 @@ def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: Rounds, earl
     folder.mkdir(exist_ok=True)
     known = None
     if earlier is not None:
-        known = KnownItem(folder / "known", earlier, scans, list(spec.sources))
+        threads = min(2, spec.partitions.concurrency or cores())
+        known = KnownItem(folder / "known", earlier, scans, list(spec.sources), threads)
         rounds.run("known", find_known, [known], [known.folder], [1])
     masks = [known.of(number) for number in range(len(plan))] if known else None
     duplicates = find(rounds, "duplicates", folder, [partial(exact_drops, scans, of) for of in hash_ranges(documents)])

@@ -11,7 +11,7 @@ give the same bytes on every machine.
 import json
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -29,9 +29,11 @@ Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 ROW_GROUP_BYTES = 1 << 20  # of text
-_ROWS = 1024  # in memory at a time when reading single columns
+_ROWS = 1024  # in memory at a time when reading texts alone
+_NAMES = 1 << 15  # in memory at a time when reading names alone
 FILE_BYTES = 1 << 29  # of text; about 150 MB compressed
-_SCHEMA = pa.schema([("id", pa.string()), ("source", pa.string()), ("text", pa.string())])
+NAMES = pa.schema([("id", pa.string()), ("source", pa.string())])
+_SCHEMA = NAMES.append(pa.field("text", pa.string()))
 _METADATA = pa.field("metadata", pa.string())
 
 
@@ -92,14 +94,14 @@ def read_documents(corpus_dir: Path, split: Split) -> Iterator[Document]:
 
 def read_names(corpus_dir: Path, split: Split, source: str | None = None) -> Iterator[tuple[str, str]]:
     """(id, source) of a split's documents, or of a named source's, in order, without reading their text."""
-    for path in split_files(corpus_dir, split, source):
-        yield from names_of(path)
-
-
-def names_of(path: Path) -> Iterator[tuple[str, str]]:
-    """(id, source) of the documents of a Parquet file, in order."""
-    for batch in _columns(path, ["id", "source"]):
+    for batch in name_batches(split_files(corpus_dir, split, source)):
         yield from zip(batch["id"].to_pylist(), batch["source"].to_pylist(), strict=True)
+
+
+def name_batches(paths: Iterable[Path]) -> Iterator[pa.RecordBatch]:
+    """The columns id and source of Parquet files, in order."""
+    for path in paths:
+        yield from _columns(path, NAMES.names, _NAMES)
 
 
 def write_names(path: Path, names: Sequence[tuple[str, str]]) -> None:
@@ -109,13 +111,13 @@ def write_names(path: Path, names: Sequence[tuple[str, str]]) -> None:
 
 def text_sizes(corpus_dir: Path, split: Split) -> npt.NDArray[np.int64]:
     """The UTF-8 size of each of a split's documents, in order."""
-    columns = (batch["text"] for path in split_files(corpus_dir, split) for batch in _columns(path, ["text"]))
+    columns = (batch["text"] for path in split_files(corpus_dir, split) for batch in _columns(path, ["text"], _ROWS))
     return np.concatenate([np.empty(0, np.int64), *(pc.binary_length(texts).to_numpy() for texts in columns)])
 
 
-def _columns(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
+def _columns(path: Path, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(path) as file:
-        yield from file.iter_batches(_ROWS, columns=names, use_threads=False)
+        yield from file.iter_batches(rows, columns=names, use_threads=False)
 
 
 def split_files(corpus_dir: Path, split: Split, source: str | None = None) -> list[Path]:

@@ -5,8 +5,8 @@
 
 Their files are shared with the corpus and the shards where possible (hard links). The key is a digest of all that
 determines the content, versions included. Only what is one of several is kept; what was not used for 30 days is
-removed, and so is what was not used for longest when less than a tenth of the disk is free. The folder may be deleted
-at any time.
+removed. When less than a tenth of the disk is free, so is what was not used for longest, except what mostly shares its
+files with a corpus: removing it would free little. The folder may be deleted at any time.
 """
 
 import errno
@@ -81,10 +81,21 @@ class KeptFolders:
         """Remove what was not used for long, what a killed process left, and more if the disk is nearly full."""
         used = sorted((moment, path) for path in self.folder.glob("*") if (moment := _last_use(path)) is not None)
         for moment, path in used:
-            disk = shutil.disk_usage(self.folder)
-            if time.time() - moment <= KEPT_S and disk.free >= FREE * disk.total:
-                return
+            if time.time() - moment <= KEPT_S:
+                disk = shutil.disk_usage(self.folder)
+                if disk.free >= FREE * disk.total:
+                    return
+                if _is_shared(path):
+                    continue
             remove(path)
+
+
+def _is_shared(folder: Path) -> bool:
+    """Whether more than half of its bytes are in files with other links, and so stay on the disk without it."""
+    with suppress(FileNotFoundError):  # just removed by another process
+        files = [path.stat() for path in folder.rglob("*") if path.is_file()]
+        return sum(file.st_size for file in files if file.st_nlink > 1) > sum(file.st_size for file in files) / 2
+    return False
 
 
 def _last_use(scan: Path) -> float | None:

@@ -11,10 +11,11 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from pydantic import BaseModel
 
 from infra.text import number
-from tasks.data.changes import Known
+from tasks.data.compare import PLACED, Known
 from tasks.data.rounds import NOTHING, Report, put
 from tasks.data.scan import names_in
 from tasks.job import StageError
@@ -44,6 +45,7 @@ class KnownItem:
     corpora: Sequence[Path]
     scans: Sequence[Path]
     sources: Sequence[str]  # names; none if the corpus has a single source
+    threads: int = 1
 
     def of(self, partition: int) -> Path:
         return self.folder / f"{partition:05}.npy"
@@ -56,25 +58,26 @@ def find_known(item: KnownItem, report: Report) -> None:
     partial = item.folder.with_name(f"{item.folder.name}.{os.getpid()}.partial")
     remove(partial)
     partial.mkdir(parents=True)
-    known = Known(partial / "tables.sqlite")
+    known = Known(partial / "tables", item.threads)
     for done, corpus in enumerate(item.corpora, start=1):
         known.add(corpus)
         report(0.5 * done / len(item.corpora), NOTHING)
-    changes = known.compare(_rows(item.scans))
+    changes = known.compare(_today(item.scans))
     _refuse_lost(known, item.sources)
     edits = _write_masks(known, item.scans, partial)
     known.close()
-    (partial / "tables.sqlite").unlink()
+    remove(partial / "tables")
     changes.write(partial)
     found = Found(edited=edits, renamed=len(changes.renamed), deleted=len(changes.deleted))
     (partial / FOUND).write_text(found.model_dump_json())
     put(partial, item.folder)
 
 
-def _rows(scans: Sequence[Path]) -> Iterator[tuple[int, str, str]]:
+def _today(scans: Sequence[Path]) -> Iterator[pa.RecordBatch]:
     for partition, scan in enumerate(scans):
-        for row, (document_id, name) in enumerate(names_in(scan)):
-            yield partition << 32 | row, name, document_id
+        for batch in names_in(scan):
+            places = batch["row"].to_numpy() + (partition << 32)
+            yield pa.RecordBatch.from_arrays([batch["id"], batch["source"], pa.array(places)], schema=PLACED)
 
 
 def _write_masks(known: Known, scans: Sequence[Path], folder: Path) -> int:

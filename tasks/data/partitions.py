@@ -4,8 +4,8 @@ Partitions are cut by the names and sizes of the source's files and by nothing e
 machine, and an added or removed file changes its own partition only: a partition ends after a file if a hash of the
 file's name says so, on average once in `target` bytes (content-defined chunking, as of LBFS, SOSP 2001, with files in
 the place of bytes). A file of `target` bytes or more is a partition of its own; a plain `.jsonl` is cut into ranges of
-bytes, and Parquet into ranges of row groups. Compressed JSONL is cut later if it is large (split.py). Datasets and
-functions are not cut, and a source that is smaller than `target` is one partition.
+bytes, and Parquet into ranges of row groups. Compressed JSONL, WARC and WET are cut later if they are large (split.py).
+Datasets and functions are not cut, and a source that is smaller than `target` is one partition.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ LARGEST = 4  # of a partition of several files, as a multiple of the target
 
 @dataclass(frozen=True)
 class Piece:
-    """A file, or a range of it: of bytes in JSONL (the lines that begin there), of row groups in Parquet."""
+    """A file, or a range of it: of bytes in JSONL (the lines that begin there) and WARC, of row groups in Parquet."""
 
     file: File
     start: int = 0

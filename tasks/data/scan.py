@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import BaseModel
 
 from tasks.data.curate import Curation
@@ -31,8 +33,8 @@ from tasks.data.documents import (
     Split,
     SplitWriter,
     document_id,
-    names_of,
-    read_names,
+    name_batches,
+    split_files,
     split_of,
     write_names,
 )
@@ -154,13 +156,19 @@ def _scan(item: ScanItem, report: Report, folder: Path) -> dict[str, Any]:
     return Scanned(splits=splits, counts=counts, tally=tally, broken=broken).model_dump(mode="json")
 
 
-def names_in(scan: Path) -> Iterator[tuple[str, str]]:
-    """(id, source) of the rows, in order, and then of the copies that were dropped."""
-    names = [read_names(scan, split) for split in SPLITS]
-    for held_out in np.load(scan / "held_out.npy"):
-        yield next(names[int(held_out)])
+def names_in(scan: Path) -> Iterator[pa.RecordBatch]:
+    """The columns id, source and row of the rows, each split's alone, and of the copies that were dropped: these have
+    the numbers after the last row."""
+    held_out = np.load(scan / "held_out.npy")
+    parts = [(split_files(scan, split), np.flatnonzero(held_out == (split == "held_out"))) for split in SPLITS]
     if (scan / COPIES).exists():
-        yield from names_of(scan / COPIES)
+        copies = pq.read_metadata(scan / COPIES).num_rows
+        parts.append(([scan / COPIES], len(held_out) + np.arange(copies)))
+    for paths, rows in parts:
+        start = 0
+        for batch in name_batches(paths):
+            yield batch.append_column("row", pa.array(rows[start : start + len(batch)]))
+            start += len(batch)
 
 
 def valid_document(raw: Raw, counts: Counts, prefix: str = "") -> Document | None:

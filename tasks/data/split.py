@@ -1,7 +1,8 @@
-"""Cut large compressed JSONL, which can only be read from its beginning, into pieces that are read side by side.
+"""Cut large files that can only be cut by reading them from the beginning: compressed JSONL, and WARC and WET.
 
-    00000.jsonl.zst …    each has the lines of about `target` bytes of text
-    manifest.json        its fact `starts` has the number of lines before each piece
+    00000.jsonl.zst …    of JSONL: each has the lines of about `target` bytes of text
+    manifest.json        its fact `starts` has where each piece begins: the number of lines before it or, of WARC,
+                         the offset in the file, of which about `target` bytes are a piece
 
 The pieces depend on the file's content, `target` and `most` alone. A file that is damaged, or has a line of more than
 `most` bytes, has no pieces: its scan, which reads it as one partition, says what is wrong or skips it.
@@ -22,7 +23,7 @@ from tasks.data.kept_folders import Kept, make_once
 from tasks.data.partitions import Partition, Piece
 from tasks.data.readers.jsonl import lines_of
 from tasks.data.rounds import Amount, Report
-from tasks.data.source_spec import AnySource, JsonlSource
+from tasks.data.source_spec import AnySource, JsonlSource, WarcSource
 from tasks.job import StageError
 from tasks.manifest import read_manifest, short_digest
 
@@ -38,19 +39,20 @@ class SplitItem:
     folder: Path
     file: File
     target: int
-    most: int  # bytes of a line
+    most: int | None  # bytes of a line, in JSONL
     kept: Kept | None  # where those of other pods may be
 
 
 def split_item(source: AnySource, part: Partition, target: int, folder: Path, kept: Kept | None) -> SplitItem | None:
-    """For a partition that is a large compressed file; None for others."""
-    if not isinstance(source, JsonlSource) or len(part.pieces) != 1:
+    """For a partition that is a large file of these kinds; None for others."""
+    if not isinstance(source, JsonlSource | WarcSource) or len(part.pieces) != 1:
         return None
     file = part.pieces[0].file
     if file.name.endswith(".jsonl") or file.size <= LARGE * target:
         return None
-    said = [SPLIT_VERSION, file.place, file.size, file.version, target, source.max_bytes()]
-    return SplitItem(folder / f"{short_digest(said)}.split", file, target, source.max_bytes(), kept)
+    most = source.max_bytes() if isinstance(source, JsonlSource) else None
+    said = [SPLIT_VERSION, file.place, file.size, file.version, target, most]
+    return SplitItem(folder / f"{short_digest(said)}.split", file, target, most, kept)
 
 
 def split(item: SplitItem, report: Report) -> None:
@@ -59,17 +61,21 @@ def split(item: SplitItem, report: Report) -> None:
 
 
 def _pieces(item: SplitItem, report: Report, folder: Path) -> dict[str, Any]:
+    if item.most is None:
+        from tasks.data.readers.warc_starts import piece_starts  # native parsers, which other sources do not need
+
+        return {"starts": piece_starts(item.file, item.target, report)}
     try:
-        return {"starts": _split(item, folder, report)}
+        return {"starts": _split(item, item.most, folder, report)}
     except StageError:
         return {"starts": []}
 
 
-def _split(item: SplitItem, folder: Path, report: Report) -> list[int]:
+def _split(item: SplitItem, most: int, folder: Path, report: Report) -> list[int]:
     """Write the pieces; returns the number of lines before each."""
     starts, last = list[int](), 0
     with item.file.open() as file:
-        lines = lines_of(Piece(item.file), file, item.most)
+        lines = lines_of(Piece(item.file), file, most)
         for first in lines:
             piece, text = folder / f"{len(starts):05}.jsonl.zst", bytearray()
             starts.append(last)
@@ -94,14 +100,16 @@ def _until(size: int, first: tuple[int, bytes], lines: Iterator[tuple[int, bytes
         size -= len(line[1])
 
 
-def pieces_of(folder: Path, part: Partition) -> Sequence[Partition]:
+def pieces_of(item: SplitItem, part: Partition) -> Sequence[Partition]:
     """The partitions that a cut file is read as: itself if it has no pieces."""
-    starts = read_manifest(folder).facts["starts"]
+    starts = read_manifest(item.folder).facts["starts"]
     if not starts:
         return [part]
-    (whole,) = part.pieces
-    copies = [File.here(folder / f"{number:05}.jsonl.zst", folder) for number in range(len(starts))]
+    if item.most is None:
+        ends = pairwise([*starts, item.file.size])
+        return [Partition(part.source, (Piece(item.file, start, end, end - start),)) for start, end in ends]
+    copies = [File.here(item.folder / f"{number:05}.jsonl.zst", item.folder) for number in range(len(starts))]
     return [
-        Partition(part.source, (Piece(whole.file, start, end, copy.size, copy),))
+        Partition(part.source, (Piece(item.file, start, end, copy.size, copy),))
         for (start, end), copy in zip(pairwise([*starts, None]), copies, strict=True)
     ]

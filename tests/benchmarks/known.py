@@ -1,9 +1,9 @@
-"""`python -m tests.benchmarks.known [--documents 1000000 5000000]`
+"""`python -m tests.benchmarks.known [--documents 1000000 5000000 20000000] [--threads 1]`
 
-How an increment remembers its known text (tasks/data/changes.py): the time to read that many known documents into
-SQLite and to compare them with a source that has 10,000 more, the largest memory, and the size of the file. Each number
-of documents has a process of its own. The documents are names and ids only, as the engine reads them from Parquet; ids
-come in no order, as digests do. Target: memory that does not grow.
+The comparison of an increment with its known text (tasks/data/known.py): a corpus of that many documents and a source
+with 10,000 more, as names and ids in Parquet, which are written before; ids come in no order, as digests do. Each
+number of documents has a process of its own: its time, CPU time and largest memory. Target: memory that does not grow,
+at most 1 GB, and time that grows as the number does.
 """
 
 import argparse
@@ -11,52 +11,62 @@ import multiprocessing
 import resource
 import tempfile
 import time
-from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from blake3 import blake3
 
-from tasks.data.changes import Known
+from tasks.data.documents import NAMES
+from tasks.data.known import Found, KnownItem, find_known
 from tests.benchmarks.harness import report
 
 NEW = 10_000
+ROWS = 20_000  # of a row group, and a file of the source
+PARTITION = 1_000_000
 
 
-def documents(number: int) -> Iterator[tuple[int, str, str]]:
-    """(place, name, id) of each."""
-    for place in range(number):
-        yield place, f"web/{place // 20_000:05}.jsonl:{place % 20_000}", blake3(place.to_bytes(8)).hexdigest()
+def write(path: Path, start: int, end: int) -> None:
+    """Some of the documents."""
+    with pq.ParquetWriter(path, NAMES, compression="zstd", use_dictionary=False) as file:
+        for first in range(start, end, ROWS):
+            places = range(first, min(first + ROWS, end))
+            ids = [blake3(place.to_bytes(8)).hexdigest() for place in places]
+            names = [f"web/{place // ROWS:05}.jsonl:{place % ROWS}" for place in places]
+            file.write_table(pa.table([ids, names], schema=NAMES))
 
 
-def measure(number: int, folder: Path, results: Connection) -> None:
-    known = Known(folder / "tables.sqlite")
+def prepare(number: int, folder: Path, threads: int) -> KnownItem:
+    corpus, scans = folder / "corpus", list[Path]()
+    corpus.mkdir()
+    write(corpus / "train-00000.parquet", 0, number)
+    for start in range(0, number + NEW, PARTITION):
+        end = min(start + PARTITION, number + NEW)
+        scans.append(folder / f"{len(scans):05}.scan")
+        scans[-1].mkdir()
+        write(scans[-1] / "train-00000.parquet", start, end)
+        np.save(scans[-1] / "held_out.npy", np.zeros(end - start, bool))
+    return KnownItem(folder / "known", [corpus], scans, [], threads)
+
+
+def measure(item: KnownItem, results: Connection) -> None:
     started = time.perf_counter()
-    known.tables.execute("BEGIN")
-    for _, name, document_id in documents(number):
-        known.add_document(name, document_id, "train")
-    known.tables.execute("COMMIT")
-    added = time.perf_counter()
-    changes = known.compare(documents(number + NEW))
-    assert sum(1 for _ in known.new()) == NEW and not changes.gone
-    compared = time.perf_counter()
+    find_known(item, lambda *_: None)
+    taken = time.perf_counter() - started
+    new = sum(int(np.count_nonzero(~np.load(item.of(number))[0])) for number in range(len(item.scans)))
+    assert (new, Found.read(item.folder)) == (NEW, Found())
     used = resource.getrusage(resource.RUSAGE_SELF)
-    results.send(
-        {
-            "add_s": added - started,
-            "compare_s": compared - added,
-            "cpu_s": used.ru_utime + used.ru_stime,
-            "memory_mb": used.ru_maxrss * 1024 / 1e6,
-            "disk_mb": (folder / "tables.sqlite").stat().st_size / 1e6,
-        }
-    )
+    cpu_s = used.ru_utime + used.ru_stime
+    results.send({"wall_s": taken, "cpu_s": cpu_s, "memory_mb": used.ru_maxrss * 1024 / 1e6})
 
 
-def measured(number: int) -> dict[str, float]:
+def measured(number: int, threads: int) -> dict[str, float]:
     spawned = multiprocessing.get_context("spawn")
     receiver, sender = spawned.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder:
-        process = spawned.Process(target=measure, args=(number, Path(folder), sender))
+        process = spawned.Process(target=measure, args=(prepare(number, Path(folder), threads), sender))
         process.start()
         sender.close()
         found: dict[str, float] = receiver.recv()
@@ -67,10 +77,12 @@ def measured(number: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--documents", type=int, nargs="+", default=[1_000_000, 5_000_000])
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
     rows: list[tuple[str, str]] = []
     figures: dict[str, float] = {}
-    for number in parser.parse_args().documents:
-        found = measured(number)
+    for number in options.documents:
+        found = measured(number, options.threads)
         rows.append((f"{number:,} documents", ", ".join(f"{name} {value:.0f}" for name, value in found.items())))
         print(*rows[-1], flush=True)
         figures |= {f"{name}_{number}": value for name, value in found.items()}

@@ -1,7 +1,8 @@
-"""Large compressed JSONL is cut, so that its parts are read side by side."""
+"""Large compressed JSONL and crawls are cut, so that their parts are read side by side."""
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -9,13 +10,14 @@ import pytest
 
 from tasks.data.corpus import work
 from tasks.data.documents import read_documents
-from tasks.data.partitions import partitions
+from tasks.data.partitions import Partition, partitions
 from tasks.data.readers.raw import BrokenFile
-from tasks.data.source_spec import JsonlSource
+from tasks.data.source_spec import JsonlSource, WarcSource
 from tasks.data.sources import read_source
 from tasks.data.split import pieces_of, split, split_item
 from tasks.job import Job
 from tests.data.by_hand import digest, facts, new_job
+from tests.data.test_warc import record, response
 
 TARGET = 50_000
 
@@ -45,12 +47,17 @@ def job_of(folder: Path, source: JsonlSource, concurrency: int) -> Job:
     return new_job(folder, "corpus", spec)
 
 
-def test_the_pieces_have_the_documents_of_the_file(source: JsonlSource, tmp_path: Path) -> None:
-    (part,) = partitions(None, source, TARGET)
-    item = split_item(source, part, TARGET, tmp_path, None)
+def cut(source: JsonlSource | WarcSource, target: int, folder: Path) -> Sequence[Partition]:
+    """The partitions of a large file."""
+    (part,) = partitions(None, source, target)
+    item = split_item(source, part, target, folder, None)
     assert item
     split(item, lambda fraction, number: None)
-    parts = pieces_of(item.folder, part)
+    return pieces_of(item, part)
+
+
+def test_the_pieces_have_the_documents_of_the_file(source: JsonlSource, tmp_path: Path) -> None:
+    parts = cut(source, TARGET, tmp_path)
     assert len(parts) > 10
     documents = [raw[:2] for part in parts for raw in read_source(source, pieces=part.pieces)]
     assert documents == [raw[:2] for raw in read_source(source)]
@@ -83,3 +90,57 @@ def test_a_truncated_large_file_is_named_or_skipped_from_there_on(source: JsonlS
     work(job)
     assert facts(job.output)["broken"] == 1
     assert facts(job.output)["documents"] > 100
+
+
+def crawl(path: Path) -> WarcSource:
+    """Pages and texts, some of which have whole records in them, compressed or not."""
+    draw = Random(0)
+    texts = [draw.randbytes(draw.randrange(300)).hex().encode() for _ in range(60)]
+    within = [record("conversion", 1000 + number, text) for number, text in enumerate(texts[:20])]
+    texts[10:30] = [
+        gzip.compress(each, 0) if number % 2 else b"\r\n\r\n" + each + each for number, each in enumerate(within)
+    ]
+    records = [record("warcinfo", 0, b"software: x"), record("response", 1, response(b"short", "text/plain"))]
+    records += [record("conversion", number, text) for number, text in enumerate(texts, 2)]
+    level = 0  # of stored blocks: what is in a record is in the file as it is
+    path.write_bytes(b"".join(gzip.compress(each, level) if path.name.endswith(".gz") else each for each in records))
+    return WarcSource(path=str(path))
+
+
+@pytest.mark.parametrize("name", ["crawl.warc", "crawl.wet.gz"])
+@pytest.mark.parametrize("target", [1, 50, 200, 1000, 5000])
+def test_the_pieces_of_a_crawl_have_each_record_once(tmp_path: Path, name: str, target: int) -> None:
+    source = crawl(tmp_path / name)
+    parts = cut(source, target, tmp_path)
+    assert sum(part.size for part in parts) == source.files()[0].size
+    assert all(part.size < target + 2_500 for part in parts)  # a record has at most so much
+    documents = [raw[:2] for part in parts for raw in read_source(source, pieces=part.pieces)]
+    assert len(documents) == 61
+    assert documents == [raw[:2] for raw in read_source(source)]
+
+
+def test_a_crawl_in_one_gzip_member_is_not_cut(tmp_path: Path) -> None:
+    source = crawl(tmp_path / "crawl.warc")
+    whole = tmp_path / "whole.warc.gz"
+    whole.write_bytes(gzip.compress((tmp_path / "crawl.warc").read_bytes()))
+    (part,) = cut(WarcSource(path=str(whole)), 100, tmp_path)
+    documents = [raw.text for raw in read_source(source)]
+    assert [raw.text for raw in read_source(source, pieces=part.pieces)] == documents
+
+
+@pytest.mark.parametrize("name", ["crawl.warc", "crawl.wet.gz"])
+def test_a_truncated_crawl_is_left_to_its_reader(tmp_path: Path, name: str) -> None:
+    source, path = crawl(tmp_path / name), tmp_path / name
+    path.write_bytes(path.read_bytes()[:-20])
+    (part,) = cut(source, 100, tmp_path)
+    with pytest.raises(BrokenFile, match="damaged or truncated"):
+        list(read_source(source, pieces=part.pieces))
+
+
+def test_a_damaged_crawl_is_left_to_its_reader(tmp_path: Path) -> None:
+    source, path = crawl(tmp_path / "crawl.wet.gz"), tmp_path / "crawl.wet.gz"
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2] + b"?" + content[len(content) // 2 + 1 :])
+    (part,) = cut(source, 100, tmp_path)
+    with pytest.raises(BrokenFile, match="damaged or truncated"):
+        list(read_source(source, pieces=part.pieces))

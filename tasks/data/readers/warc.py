@@ -6,8 +6,9 @@ nothing but the page. Other records and types of content are passed over.
 """
 
 import gzip
+import io
 from collections.abc import Iterator, Sequence
-from typing import IO
+from typing import IO, Any, cast
 
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 from resiliparse.extract.html2text import extract_plain_text
@@ -26,6 +27,24 @@ class Truncated(Exception):
     """A file ends within a record."""
 
 
+class Part(io.RawIOBase):
+    """A file, from where it is, as if it ended at `end`."""
+
+    def __init__(self, file: IO[bytes], end: int) -> None:
+        self._file, self._end = file, end
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        content = self._file.read(min(len(buffer), self._end - self._file.tell()))
+        buffer[: len(content)] = content
+        return len(content)
+
+
 def read_warc(source: WarcSource, pieces: Sequence[Piece], broken: list[str] | None) -> Iterator[Raw]:
     """Documents are named by their record and address: "crawl.warc.gz#d4b8…-… https://example.com/"."""
     total = sum(piece.size for piece in pieces) or 1
@@ -33,11 +52,13 @@ def read_warc(source: WarcSource, pieces: Sequence[Piece], broken: list[str] | N
     for piece in pieces:
         item, name = piece.file, ""
         with skipping(source, broken), item.open() as file:
+            file.seek(piece.start)
             try:
                 most, compressed = source.max_bytes(), item.name.endswith(".gz")
-                for name, size, text in _documents(file, compressed, most, source.main_content):
+                part = file if piece.end is None else cast(IO[bytes], Part(file, piece.end))
+                for name, size, text in _documents(part, compressed, most, source.main_content):
                     refuse_large(size, most, f"{item.place}, record {name}")
-                    yield Raw(f"{item.name}#{name}", text, min(1.0, (before + file.tell()) / total))
+                    yield Raw(f"{item.name}#{name}", text, min(1.0, (before + file.tell() - piece.start) / total))
             except (Truncated, OSError, EOFError) as error:
                 where = f"{item.place}, after record {name}" if name else item.place
                 message = f"{where}: damaged or truncated ({error}); download it again, or set on_broken: skip"

@@ -1,0 +1,173 @@
+"""Find the changes of a source since the known corpora (changes.py) in tables of names and ids, with DuckDB.
+
+A name has one document, and a document one name: of all that the corpora say of either, the last counts. So the state
+after them follows from the times at which things were said, without going through them in order.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from tasks.data.changes import CHANGES, Changes, Edited, Named, Renamed
+from tasks.data.documents import NAMES, SPLITS, Split, name_batches, split_files
+
+MEMORY_MB = 512  # of DuckDB; what is more is in its files
+ROWS = 1 << 16  # of a result, in memory at a time
+PLACED = NAMES.append(pa.field("place", pa.int64()))
+
+# what the corpora say, each thing at its time, and the source's documents today
+_TABLES = """
+CREATE TABLE added (time BIGINT, name VARCHAR, id VARCHAR, split VARCHAR);
+CREATE TABLE moved (time BIGINT, name VARCHAR, id VARCHAR);
+CREATE TABLE deleted (time BIGINT, name VARCHAR, id VARCHAR);
+CREATE TABLE today (place BIGINT, name VARCHAR, id VARCHAR);
+
+CREATE VIEW named AS
+SELECT time, name, id FROM added UNION ALL SELECT time, name, id FROM moved
+WHERE EXISTS (SELECT 1 FROM added WHERE added.id = moved.id AND added.time < moved.time);
+
+CREATE VIEW documents AS SELECT id, min(time) AS first, max(time) AS last FROM named GROUP BY id;
+
+CREATE VIEW names AS
+SELECT name, id FROM (SELECT name, max(time) AS last FROM named GROUP BY name) latest JOIN documents USING (last)
+WHERE NOT EXISTS (
+  SELECT 1 FROM deleted WHERE deleted.name = latest.name AND deleted.id = documents.id AND deleted.time > last
+);
+
+CREATE VIEW lost AS
+SELECT name, id FROM deleted JOIN (SELECT max(time) AS time FROM deleted GROUP BY name) USING (time)
+WHERE NOT EXISTS (SELECT 1 FROM named WHERE named.name = deleted.name AND named.time > deleted.time);
+"""
+# `known`: the documents with their names, if any. `seen`: what of `today` is not in `known` under the same name (not at
+# all if `first` is NULL), and what of `known` is not in `today` (`place` is NULL)
+_COMPARE = """
+CREATE OR REPLACE TABLE known AS SELECT id, first, name FROM documents LEFT JOIN names USING (id);
+
+CREATE OR REPLACE TABLE seen AS
+SELECT place, today.name, id, first, known.name AS before FROM today FULL JOIN known USING (id)
+WHERE place IS NULL OR first IS NULL OR today.name IS DISTINCT FROM known.name;
+
+CREATE OR REPLACE TABLE edited AS
+SELECT place, name, absent.id AS before, seen.id AS after, absent.first FROM seen JOIN (
+  SELECT before AS name, id, first FROM seen WHERE place IS NULL AND before IS NOT NULL
+  UNION ALL SELECT lost.name, id, first FROM lost LEFT JOIN known USING (id)
+  WHERE NOT EXISTS (SELECT 1 FROM today WHERE today.id = lost.id)
+  AND NOT EXISTS (SELECT 1 FROM known WHERE known.name = lost.name)
+) absent USING (name) WHERE place IS NOT NULL AND seen.before IS NULL;
+"""
+_EDITED = "SELECT name, before, after FROM edited ORDER BY place"
+_RENAMED = """
+SELECT id, before, name FROM seen WHERE place IN (
+  SELECT min(place) FROM seen WHERE place IS NOT NULL AND before IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM today WHERE today.id = seen.id AND today.name = seen.before) GROUP BY id
+) ORDER BY place
+"""
+_RETURNED = """
+SELECT name, id FROM seen WHERE place IN (
+  SELECT min(place) FROM seen WHERE place IS NOT NULL AND first IS NOT NULL AND before IS NULL
+  AND NOT EXISTS (SELECT 1 FROM edited WHERE after = seen.id) GROUP BY id
+) ORDER BY place
+"""
+_DELETED = """
+SELECT before, id FROM seen WHERE place IS NULL AND before IS NOT NULL
+AND NOT EXISTS (SELECT 1 FROM edited WHERE edited.name = seen.before) ORDER BY before
+"""
+_GONE = "SELECT id FROM seen WHERE place IS NULL ORDER BY first"
+_NEW = """
+SELECT place, id, split FROM seen LEFT JOIN (
+  SELECT after AS id, split FROM edited JOIN added ON time = edited.first
+  WHERE place IN (SELECT min(place) FROM edited GROUP BY after)
+) USING (id) WHERE seen.first IS NULL ORDER BY place
+"""
+
+
+class Known:
+    """Every document of some corpora, the source's state at the last of them, and its state today. In DuckDB: up to
+    `MEMORY_MB` in memory and, with a `folder`, the rest there."""
+
+    def __init__(self, folder: Path | None = None, threads: int = 1) -> None:
+        settings: dict[str, Any] = {
+            "threads": threads,
+            "memory_limit": f"{MEMORY_MB}MB",
+            "preserve_insertion_order": False,  # times and places are the order
+            "autoinstall_known_extensions": False,  # that is, downloaded
+        }
+        if folder:
+            folder.mkdir()
+            settings["temp_directory"] = str(folder / "spilled")
+        self.tables = duckdb.connect(folder / "tables.duckdb" if folder else ":memory:", config=settings)
+        self.tables.execute(_TABLES)
+        self._time = 0
+
+    def add(self, corpus: Path) -> None:
+        """Add the next corpus."""
+        for split in SPLITS:
+            self.add_documents(name_batches(split_files(corpus, split)), split)
+        if (corpus / CHANGES).exists():
+            self.apply(Changes.read(corpus))
+
+    def add_documents(self, names: Iterable[pa.RecordBatch], split: Split) -> None:
+        """Add documents of a corpus: columns id, source."""
+        self._insert(f"added SELECT place, source, id, '{split}'", map(self._timed, names))
+
+    def apply(self, changes: Changes) -> None:
+        """Apply the other changes of the source that were found with a corpus."""
+        moves = [(item.after, item.id) for item in changes.renamed]
+        moves += [(item.source, item.after) for item in changes.edited]
+        moves += [(item.source, item.id) for item in changes.returned]
+        for table, pairs in (("deleted", [(item.source, item.id) for item in changes.deleted]), ("moved", moves)):
+            names = pa.RecordBatch.from_pylist([{"id": key, "source": name} for name, key in pairs], NAMES)
+            self._insert(f"{table} SELECT place, source, id", [self._timed(names)])
+
+    def compare(self, today: Iterable[pa.RecordBatch]) -> Changes:
+        """The changes from the known state to the source's documents: columns id, source, place."""
+        self.tables.execute("TRUNCATE today")
+        self._insert("today SELECT place, source, id", today)
+        self.tables.execute(_COMPARE)
+        return Changes(
+            edited=[Edited(source=name, before=old, after=new) for name, old, new in self._rows(_EDITED)],
+            renamed=[Renamed(id=key, before=old, after=new) for key, old, new in self._rows(_RENAMED)],
+            returned=[Named(source=name, id=key) for name, key in self._rows(_RETURNED)],
+            deleted=[Named(source=name, id=key) for name, key in self._rows(_DELETED)],
+            gone=[key for (key,) in self._rows(_GONE)],
+        )
+
+    def new(self) -> Iterator[tuple[int, str, Split | None]]:
+        """The place and id of every document of today that is not known, in order, after `compare`; and the split of
+        the text that it was edited from, if any: of several the first counts."""
+        return self._rows(_NEW)
+
+    def known(self, prefix: str = "") -> int:
+        """The number of known names that begin so, after `compare`."""
+        return self._count("known", prefix)
+
+    def found(self, prefix: str = "") -> int:
+        """The number of today's names that begin so."""
+        return self._count("today", prefix)
+
+    def close(self) -> None:
+        self.tables.close()
+
+    def _timed(self, names: pa.RecordBatch) -> pa.RecordBatch:
+        """With a column `place`: the time at which they were said."""
+        start, self._time = self._time, self._time + len(names)
+        return names.append_column("place", pa.array(np.arange(start, self._time)))
+
+    def _insert(self, query: str, batches: Iterable[pa.RecordBatch]) -> None:
+        self.tables.register("batches", pa.RecordBatchReader.from_batches(PLACED, batches))
+        self.tables.execute(f"INSERT INTO {query} FROM batches")
+        self.tables.unregister("batches")
+
+    def _rows(self, query: str, *values: str) -> Iterator[Any]:
+        found = self.tables.execute(query, values)
+        while rows := found.fetchmany(ROWS):
+            yield from rows
+
+    def _count(self, table: str, prefix: str) -> int:
+        query = f"SELECT count(*) FROM {table} WHERE starts_with(name, ?)"
+        (number,) = next(self._rows(query, prefix))
+        return int(number)
