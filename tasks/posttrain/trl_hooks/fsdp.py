@@ -9,9 +9,11 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 
 def arguments(model: Any) -> dict[str, Any]:
-    """TrainingArguments for FSDP2: each decoder layer is a unit."""
+    """TrainingArguments for FSDP2: each decoder layer is a unit, and gradients are reduced after each micro batch
+    (Accelerate would keep whole ones until a step's last)."""
     return {
         "fsdp": True,
+        "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
         "fsdp_config": {
             "version": 2,
             "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
