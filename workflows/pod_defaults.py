@@ -52,6 +52,8 @@ def resources(context: RunContext, path: str) -> Resources:
         memory += spec.layout.processes * int(SPARE * needed.memory.total) if needed else 0
     if gpus:
         memory += gpus * HOST
+    if isinstance(spec, PostTrainSpec) and gpus and (needed := need(context, spec)):
+        memory += spec.layout.processes * needed.memory.host
     return Resources(cpu=gpus * CORES_OF_A_GPU or None, memory=in_gib(memory), gpu=gpus or None)
 
 

@@ -12,7 +12,7 @@ from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.pretrain.fit import USABLE, Place, place_of
 from tasks.pretrain.layout import Layout
-from tasks.pretrain.memory import GB, GPU
+from tasks.pretrain.memory import GB, GPU, Memory
 from tasks.spec import Problem, StageSpec
 from workflows.resource_estimate import need
 from workflows.run_context import RunContext, model_of, runs_on_a_cluster, tuning_devices
@@ -37,23 +37,42 @@ def tuning_room(context: RunContext) -> list[Problem]:
                 found.append(Problem(f"{step.path}.layout.processes", processes, allowed))
             place = place_of(Layout(device=device, processes=processes), context.machine)
             needed = need(context, step.spec, place.kernels, place.capacity) if place else None
-            if place is None or needed is None or place.has_room_for(needed.memory):
+            if place is None or needed is None or _has_room(context, step.spec, place, needed.memory):
                 continue
             allowed = (
                 f"needs {needed.memory.total / GB:.3g} GB on {'one' if processes == 1 else 'each'} {place.name} "
-                f"({place.capacity / GB:.3g} GB): {needed.memory.breakdown()}; {_smaller(context, step.spec, place)}"
+                f"({place.capacity / GB:.3g} GB): {needed.memory.breakdown()}"
             )
+            if needed.memory.host > (host := _host_room(context, step.spec)):
+                allowed += f" ({host / GB:.3g} GB)"
+            allowed += f"; {_smaller(context, step.spec, place)}"
             found.append(Problem(step.path, f"{needed.parameters / 1e9:.3g} B parameters", allowed))
     return found
+
+
+def _has_room(context: RunContext, spec: PostTrainSpec, place: Place, memory: Memory) -> bool:
+    """Whether a process fits its device and, with what is offloaded, its share of the host's memory."""
+    return place.has_room_for(memory) and memory.host <= _host_room(context, spec)
+
+
+def _host_room(context: RunContext, spec: PostTrainSpec) -> float:
+    """The host's memory in bytes for each process, of what is usable; infinite if it is not known."""
+    return USABLE * context.machine.memory_bytes / spec.layout.processes if _here(context, spec) else math.inf
+
+
+def _here(context: RunContext, spec: PostTrainSpec) -> bool:
+    """Whether the stage runs on this machine's GPUs."""
+    return bool(context.machine.gpus) and not spec.placement
 
 
 def _smaller(context: RunContext, spec: PostTrainSpec, place: Place) -> str:
     """Suggest what would fit, or another accelerator."""
     for changed in _nearest(context, spec, place):
         needed = need(context, changed, place.kernels, place.capacity)
-        if needed and not changed.problems() and place.has_room_for(needed.memory):
+        if needed and not changed.problems() and _has_room(context, changed, place, needed.memory):
             several = " on each GPU" if changed.layout.processes > 1 else ""
-            return f"use {_difference(spec, changed)}, which needs {needed.memory.total / GB:.3g} GB{several}"
+            host = f" and {needed.memory.host / GB:.3g} GB of the host's memory" if needed.memory.host else ""
+            return f"use {_difference(spec, changed)}, which needs {needed.memory.total / GB:.3g} GB{host}{several}"
     for chip in sorted(BY_NAME.values(), key=lambda chip: chip.memory_gb):
         larger = place_of(Layout(device=chip.name), context.machine)
         needed = need(context, spec, capacity=larger.capacity) if larger else None
@@ -64,21 +83,25 @@ def _smaller(context: RunContext, spec: PostTrainSpec, place: Place) -> str:
 
 def _nearest(context: RunContext, spec: PostTrainSpec, place: Place) -> Iterator[PostTrainSpec]:
     """What takes less memory, the smallest change first: smaller micro batches, then also each layer computed again,
-    then also FSDP2 over the GPUs that there may be, then also rollout servers, then also LoRA, and at last QLoRA."""
+    then also FSDP2 over the GPUs that there may be, then also CPU offload if the host's memory is known, then also
+    rollout servers, then also LoRA, and at last QLoRA."""
     layout, adapter, gpus = spec.layout, spec.adapter, len(context.machine.gpus)
     if adapter is None:
         adapters = [None, AdapterSpec(), AdapterSpec(quantize="nf4")]
     else:
         adapters = [adapter, adapter.model_copy(update={"quantize": "nf4"})]
-    most = gpus if gpus and not spec.placement else MOST_PROCESSES
+    here = _here(context, spec)
+    most = gpus if here else MOST_PROCESSES
     more = [count for count in (2, 4, 8) if layout.processes <= count <= most] if place.kernels == GPU else []
     spread: list[dict[str, Any]] = [{}, *({"processes": count, "sharding": "fsdp2"} for count in more)]
+    offload: list[dict[str, Any]] = [{}, *([{"sharding": "fsdp2", "cpu_offload": True}] if here else [])]
     recompute: list[dict[str, Any]] = [{}, {"gradient_checkpointing": True}]
     elsewhere = [{}, *_servers(context, spec, place)]
-    for changed, apart, divided, again in itertools.product(adapters, elsewhere, spread, recompute):
+    changes = itertools.product(adapters, elsewhere, offload, spread, recompute)
+    for changed, apart, offloaded, divided, again in changes:
         if again and layout.recomputes(place.kernels == GPU):
             continue
-        wider = layout.model_copy(update=divided | again)
+        wider = layout.model_copy(update=offloaded | divided | again)
         own = wider.micro_batch_of(spec.batch_size, spec.most_in_micro_batch)
         for size in (None, *range(own - 1, 0, -1)):
             smaller = {} if size is None else {"micro_batch": size}

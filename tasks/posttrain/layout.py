@@ -31,6 +31,11 @@ class TuningLayout(Spec):
     gradient_checkpointing: bool | Literal["auto"] = Field(
         "auto", description="Recompute each layer in the backward pass to save memory; `auto`: on GPUs"
     )
+    cpu_offload: bool = Field(
+        False,
+        description="With fsdp2: keep weights, gradients and optimizer state in the host's memory, where the optimizer "
+        "runs; a GPU has the layers that it computes",
+    )
 
     @property
     def world(self) -> int:
@@ -52,6 +57,9 @@ class TuningLayout(Spec):
 
     def problems_with(self, batch_size: int) -> list[Problem]:
         """Why a step of `batch_size` sequences cannot be split so."""
+        if self.cpu_offload and self.sharding != "fsdp2":
+            allowed = f"false with sharding {self.sharding}; fsdp2 offloads, with one process too"
+            return [Problem("cpu_offload", True, allowed)]
         several = f"nodes x processes ({self.world})" if self.nodes > 1 else f"processes ({self.processes})"
         if self.world > 1 and self.sharding == "none":
             return [Problem("sharding", self.sharding, f"ddp or fsdp2 with {several}")]

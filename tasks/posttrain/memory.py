@@ -6,8 +6,9 @@ linear layers in 4 bits, and is also the reference; gradients and moments are th
 autograd saves of Transformers' decoder layers in eager mode (modeling_qwen3.py of 5.17; compared with measurements in
 tests/posttrain/test_memory.py), for rows of the maximum length. DDP adds buckets as large as the gradients. FSDP2
 divides weights, gradients, optimizer and reference by the processes, and gathers two layers and the embedding at a
-time. With gradient checkpointing, the default on a GPU, only each layer's input is saved. Logits are computed in tiles
-(trl/kernels/chunked_logprob.py of 1.16). Not counted, as in tasks/pretrain/memory.py: CUDA's context and fragmentation.
+time; with CPU offload the parts are in the host's memory. With gradient checkpointing, the default on a GPU, only each
+layer's input is saved. Logits are computed in tiles (trl/kernels/chunked_logprob.py of 1.16). Not counted, as in
+tasks/pretrain/memory.py: CUDA's context and fragmentation.
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ CPU_CACHE = 2**30  # vLLM's KV cache on CPU, bytes (tasks/serve/engine.py)
 
 @dataclass(frozen=True)
 class TuningMemory(Memory):
-    """Bytes of the process. `activations` are those of one forward and backward pass, with the bf16 weights."""
+    """Bytes of the process on its device. `activations` are those of one forward and backward pass, with the bf16
+    weights."""
 
     reference: int = 0
     vllm: int = 0  # while training
@@ -36,7 +38,7 @@ class TuningMemory(Memory):
         return super().total + self.reference + self.vllm
 
     def breakdown(self) -> str:
-        more = {"reference model": self.reference, "vLLM": self.vllm}
+        more = {"reference model": self.reference, "vLLM": self.vllm, "offloaded to the host": self.host}
         return ", ".join([super().breakdown(), *(f"{name} {size / GB:.3g} GB" for name, size in more.items() if size)])
 
 
@@ -71,7 +73,7 @@ def estimate(
     if held.vllm_share is not None:
         share = int(held.vllm_share * capacity) if capacity else 0
         vllm = max(BF16 * weights, share) if kernels == GPU else BF16 * weights + CPU_CACHE
-    return TuningMemory(
+    memory = TuningMemory(
         weights=(FP32 * trained + frozen) // parts,
         gradients=buckets * FP32 * trained // parts,
         optimizer=2 * FP32 * trained // parts,
@@ -79,6 +81,9 @@ def estimate(
         reference=0 if spec.adapter else FP32 * weights * held.reference // parts,
         vllm=vllm,
     )
+    if not (spec.layout.cpu_offload and kernels == GPU):
+        return memory
+    return TuningMemory(0, 0, 0, memory.activations, vllm=vllm, host=memory.total - memory.activations - vllm)
 
 
 def _frozen(spec: PostTrainSpec, model: ModelSpec, weights: int) -> int:

@@ -146,7 +146,7 @@ def arguments(job: Job, spec: PostTrainSpec, model: Any) -> dict[str, Any]:
     if sharded:
         fsdp.allow_cpus()
     return {
-        **(fsdp.arguments(model) if sharded else {}),
+        **(fsdp.arguments(model, spec.layout.cpu_offload) if sharded else {}),
         "output_dir": str(checkpoints(job).path),
         "max_steps": spec.steps,
         "per_device_train_batch_size": spec.micro_batch(),

@@ -8,7 +8,7 @@ temporary: the logits, or one layer's backward pass. They depend on the kernels,
 all attention scores or all logits.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tasks.pretrain.spec import PretrainSpec
 
@@ -19,12 +19,13 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes in one process."""
+    """Bytes in one process on its device."""
 
     weights: int
     gradients: int
     optimizer: int
     activations: int
+    host: int = field(default=0, kw_only=True)  # offloaded from the device, and not in `total`
 
     @property
     def total(self) -> int:

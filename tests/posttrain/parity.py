@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from accelerate.state import AcceleratorState
+from torch.distributed.fsdp import FSDPModule
+from transformers import TrainerCallback
 
 from tasks.job import open_job
 from tasks.posttrain import process, trainer
@@ -32,6 +34,27 @@ def engine_of(directory: Path) -> Any:
     return engine
 
 
+class Watch(TrainerCallback):
+    """What wraps a trainer's models; and what a sharded one keeps between micro batches."""
+
+    def __init__(self, built: Any) -> None:
+        self.built, self.keeps = built, set[str]()
+
+    def on_substep_end(self, *_: Any, **__: Any) -> None:
+        params = [param for group in self._groups() for param in group.fsdp_params]
+        kept = [param.unsharded_accumulated_grad for param in params] + [param.unsharded_param.grad for param in params]
+        self.keeps |= {"whole-gradients" for gradient in kept if gradient is not None}
+
+    def words(self) -> list[str]:
+        sharding = "fsdp2" if isinstance(self.built.model_wrapped, FSDPModule) else "ddp"
+        return [sharding, *sorted({type(group.offload_policy).__name__ for group in self._groups()} | self.keeps)]
+
+    def _groups(self) -> list[Any]:
+        models = [self.built.model_wrapped, *filter(None, [getattr(self.built, "ref_model", None)])]
+        modules = [module for model in models for module in model.modules() if isinstance(module, FSDPModule)]
+        return [group for module in modules for group in module._get_fsdp_state()._fsdp_param_groups]
+
+
 def main() -> None:
     fit, on_save = trainer.fit, trainer.Reporter.on_save
     stop_after = int(os.environ.get("STOP_AFTER", "1000"))  # the step whose checkpoint ends each job
@@ -44,9 +67,11 @@ def main() -> None:
     trainer.Reporter.on_save = save_and_stop  # type: ignore[method-assign]
 
     def fit_and_name_the_wrapper(built: Any, job: Any, *arguments: Any, **more: Any) -> None:
+        watch = Watch(built)
+        built.add_callback(watch)
         fit(built, job, *arguments, **more)
         if process.is_first():
-            (job.directory / "wrapper").write_text(type(built.model_wrapped).__name__)
+            (job.directory / "wrapper").write_text(" ".join(watch.words()))
 
     for directory in map(Path, sys.argv[1:]):
         job = open_job(directory)

@@ -22,6 +22,10 @@ def problems(layout: dict[str, Any], spec: type[PostTrainSpec] = SFTSpec, **fiel
         ({"processes": 2}, "layout.sharding: 'none': ddp or fsdp2 with processes (2)"),
         ({"processes": 3, "sharding": "ddp"}, "layout.processes: 3: a divisor of batch_size 32"),
         ({"micro_batch": 12}, "layout.micro_batch: 12: a divisor of batch_size 32"),
+        (
+            {"cpu_offload": True},
+            "layout.cpu_offload: True: false with sharding none; fsdp2 offloads, with one process too",
+        ),
         ({"nodes": 2}, "layout.sharding: 'none': ddp or fsdp2 with nodes x processes (2)"),
         (
             {"nodes": 3, "processes": 4, "sharding": "ddp"},
@@ -33,7 +37,7 @@ def problems(layout: dict[str, Any], spec: type[PostTrainSpec] = SFTSpec, **fiel
         ),
     ],
 )
-def test_a_batch_that_cannot_be_divided_is_refused(layout: dict[str, Any], problem: str) -> None:
+def test_a_layout_that_cannot_be_is_refused(layout: dict[str, Any], problem: str) -> None:
     assert problems(layout) == [problem]
 
 

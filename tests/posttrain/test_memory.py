@@ -20,7 +20,7 @@ from tasks.posttrain.quantize import load_in_4_bits
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.posttrain.trl_hooks.dpo import PairTrainer
 from tasks.posttrain.trl_hooks.trainer import train_in_fp32
-from tasks.pretrain.memory import CPU, GPU
+from tasks.pretrain.memory import CPU, GPU, Kernels
 from tasks.pretrain.model_spec import ModelSpec
 from tasks.rewards.spec import RewardSpec
 from tasks.sft.spec import SFTSpec
@@ -184,6 +184,19 @@ def test_fsdp2_divides_what_each_process_holds_and_ddp_adds_buckets() -> None:
         assert getattr(sharded, part) == pytest.approx(getattr(alone, part) / 4, rel=1e-6)
     assert copied.gradients == 2 * alone.gradients and copied.optimizer == alone.optimizer
     assert 0 < sharded.activations < alone.activations  # a layer is gathered at a time
+
+
+def test_cpu_offload_leaves_a_gpu_its_activations_and_vllm() -> None:
+    """Everything that FSDP2 divides is on the host; a CPU's own memory is the host's."""
+
+    def memory(cpu_offload: bool, kernels: Kernels = GPU) -> TuningMemory:
+        layout = TuningLayout(sharding="fsdp2", processes=4, micro_batch=1, cpu_offload=cpu_offload)
+        return estimated(GRPOSpec(**REWARDED, batch_size=8, layout=layout), kernels, capacity=80e9)
+
+    held, offloaded = memory(False), memory(True)
+    assert offloaded.host == held.weights + held.gradients + held.optimizer + held.reference
+    assert offloaded.total == held.activations + held.vllm
+    assert memory(True, CPU) == memory(False, CPU)
 
 
 def test_grpo_has_vllm_s_share_beside_it_and_a_reference_for_its_kl() -> None:

@@ -29,10 +29,13 @@ METHODS: dict[str, dict[str, Any]] = {"full": {}, "lora": {"adapter": {"lora": {
 CASES = list(product(("sft", "dpo", "grpo"), METHODS))
 PROCESSES, SHARDINGS = (1, 2, 4), ("ddp", "fsdp2")
 IN_CI = {(stage, processes) for stage in ("sft", "dpo") for processes in PROCESSES} | {("grpo", 2)}  # the rest: slow
+OFFLOADED = "offloaded"  # fsdp2 with CPU offload
+SPREAD = [*product(CASES, SHARDINGS, PROCESSES), *product([("dpo", "full"), ("grpo", "lora")], [OFFLOADED], [2])]
 LAYOUTS = [
     pytest.param(stage, method, sharding, processes, marks=[] if (stage, processes) in IN_CI else pytest.mark.slow)
-    for (stage, method), sharding, processes in product(CASES, SHARDINGS, PROCESSES)
+    for (stage, method), sharding, processes in SPREAD
 ]
+WRAPPERS = {"ddp": ["ddp"], "fsdp2": ["fsdp2", "OffloadPolicy"], OFFLOADED: ["fsdp2", "CPUOffloadPolicy"]}
 REWARDS = ("near", "diversity")
 SYNCED = "synced.safetensors"  # of recorded.py
 # in fp32: of losses and weights; and of gradient norms, relative, whose sums over tensors and processes are rounded
@@ -53,9 +56,11 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Path
 
 
 def spec_of(stage: str, method: str, folder: Path) -> dict[str, Any]:
-    """GRPO's groups of 4 are divided by 4 processes; of its rewards one compares the completions of a group."""
+    """GRPO's groups of 4 are divided by 4 processes; of its rewards one compares the completions of a group. Its random
+    completions give some weights gradients so small that Adam makes a step of learning_rate of their rounding."""
     rewards = [reward(folder, "near"), {"diversity": {}, "weight": 0.5}]
-    return SPEC | METHODS[method] | ({"generations": 4, "rewards": rewards} if stage == "grpo" else {})
+    grpo = {"generations": 4, "rewards": rewards, "learning_rate": 0.001}
+    return SPEC | METHODS[method] | (grpo if stage == "grpo" else {})
 
 
 def start_all(jobs: list[Path], processes: int | None) -> None:
@@ -85,15 +90,23 @@ class Runs:
         job = self._job(stage, method, sharding, processes)
         if not job.exists():
             together = [case for case in CASES if ((case[0], processes) in IN_CI) == ((stage, processes) in IN_CI)]
-            layouts = SHARDINGS if processes else (sharding,)
-            start_all([self._write(*case, layout, processes) for case, layout in product(together, layouts)], processes)
+            spread = SPREAD if processes else product(CASES, [sharding], [None])
+            start_all(
+                [
+                    self._write(*case, layout, count)
+                    for case, layout, count in spread
+                    if case in together and count == processes
+                ],
+                processes,
+            )
         return job
 
     def _job(self, stage: str, method: str, sharding: str, processes: int | None) -> Path:
         return self.root / f"{stage}-{method}-{sharding}-{processes or 'alone'}"
 
     def _write(self, stage: str, method: str, sharding: str, processes: int | None) -> Path:
-        layout = {"processes": processes, "sharding": sharding, "micro_batch": 4 // processes} if processes else {}
+        how = {"sharding": "fsdp2", "cpu_offload": True} if sharding == OFFLOADED else {"sharding": sharding}
+        layout = {"processes": processes, "micro_batch": 4 // processes, **how} if processes else {}
         spec = spec_of(stage, method, self.root / "rewards") | ({"layout": layout} if layout else {})
         return write_job(self._job(stage, method, sharding, processes), stage, spec, **self.inputs[stage])
 
@@ -129,7 +142,7 @@ def test_a_layout_trains_the_model_of_one_process(
 
     assert found < 1
     # Accelerate silently trains with DDP what it does not shard
-    assert (job / "wrapper").read_text().startswith("FSDP") == (sharding == "fsdp2")
+    assert (job / "wrapper").read_text().split() == WRAPPERS[sharding]
 
 
 @pytest.mark.long

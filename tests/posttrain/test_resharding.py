@@ -21,7 +21,7 @@ LEGS: list[dict[str, Any]] = [
     {},
     {"processes": 2, "sharding": "ddp", "micro_batch": 2},
     {"processes": 4, "sharding": "fsdp2", "micro_batch": 1},
-    {"processes": 2, "sharding": "fsdp2", "micro_batch": 4},
+    {"processes": 2, "sharding": "fsdp2", "micro_batch": 4, "cpu_offload": True},
 ]
 
 
@@ -37,7 +37,7 @@ def relaid(job: Job, layout: dict[str, Any]) -> int | None:
 def test_a_run_continues_from_one_layout_to_the_next(
     inputs: dict[str, dict[str, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One process, 2 with DDP, 4 with FSDP2, 2 with FSDP2: two steps each, optimizer state included."""
+    """One process, 2 with DDP, 4 with FSDP2, 2 with FSDP2 and CPU offload: two steps each, optimizer state included."""
     cases = [("sft", "full"), ("dpo", "lora"), ("grpo", "full")]
     whole, stopped = (
         [

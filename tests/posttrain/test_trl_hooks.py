@@ -37,6 +37,11 @@ def test_accelerate_does_not_shard_on_cpus() -> None:
     assert "MULTI_GPU" in devices and "MULTI_CPU" not in devices
 
 
+def test_memory_cannot_be_pinned_without_a_gpu() -> None:
+    with pytest.raises(RuntimeError, match="accelerator"):
+        torch.empty(1).pin_memory()
+
+
 def test_trl_merges_an_adapter_in_place() -> None:
     assert "model.merge_adapter()" in inspect.getsource(VLLMGeneration._iter_named_params)
 

@@ -10,7 +10,7 @@ from flytekit.exceptions.user import FlyteRecoverableException
 
 from infra.errors import Stopped
 from infra.launch import Terminated
-from infra.pod_spec import Resources
+from infra.pod_spec import Resources, in_bytes
 from infra.tracking.execution import begin_execution
 from infra.tracking.store import TrackingUnreachable
 from tests.tracking.conftest import empty_store, home, runs
@@ -120,6 +120,14 @@ def test_a_large_model_needs_gpus_whatever_the_recipe_leaves_out() -> None:
     stages = ("pretrain", GRPO_STAGE, "evaluate", "serve")
     assert [of(large, stage).gpu for stage in stages] == 4 * [1]
     assert of(large, "convert").gpu is None
+
+
+def test_a_pod_has_memory_for_what_its_gpus_offload() -> None:
+    def memory(layout: dict[str, Any]) -> float:
+        grpo = {"grpo": GRPO["grpo"] | {"layout": layout}}
+        return in_bytes(of(CPU | {"pretrain": {"model": LARGE}, "post_training": [grpo]}, GRPO_STAGE).memory or "")
+
+    assert memory({"sharding": "fsdp2", "cpu_offload": True}) > memory({"sharding": "fsdp2"}) + 8e9
 
 
 def test_a_hub_s_model_is_taken_for_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,12 +114,14 @@ HALF_A_BILLION = ModelSpec(
 )
 
 
-def tuning_problems(device: str, model: ModelSpec = HALF_A_BILLION, **tuning: Any) -> list[Problem]:
+def tuning_problems(
+    device: str | None, model: ModelSpec = HALF_A_BILLION, machine: Machine = LAPTOP, **tuning: Any
+) -> list[Problem]:
     """Of one post-training stage of a model, by default with 474 M weights, beside the evaluation of it."""
     pretrain = PretrainSpec(model=model, layout=Layout(device=device, micro_batch=1))
     evaluate = EvaluateSpec.model_validate({"bits_per_byte": {}, "gpu_memory_share": tuning.pop("evaluate", 0.85)})
     specs = {"pretrain": pretrain, "evaluate": evaluate, "post_training": [Tuning.model_validate(tuning)]}
-    found = [problem for check in CHECKS for problem in check(RunContext(specs, LAPTOP))]
+    found = [problem for check in CHECKS for problem in check(RunContext(specs, machine))]
     return [problem for problem in found if " GB" in problem.allowed and "pretrain" not in problem.path]
 
 
@@ -146,6 +148,22 @@ def test_an_adapter_is_named_where_sharding_is_not_enough() -> None:
     (problem,) = tuning_problems("L4", model, sft=sft)
     assert "; use adapter: {lora: {}}, which needs " in problem.allowed
     assert tuning_problems("L4", model, sft=sft | {"adapter": {"lora": {}}}) == []
+
+
+def test_cpu_offload_is_named_if_the_host_has_room_for_what_one_gpu_has_not() -> None:
+    model = HALF_A_BILLION.model_copy(update={"layers": 4 * HALF_A_BILLION.layers})
+    sft: dict[str, Any] = {"data": "rows", "layout": {"micro_batch": 1}}
+    small, large = (Machine(("NVIDIA L4",), size) for size in (16 * 10**9, 64 * 10**9))
+    (problem,) = tuning_problems(None, model, large, sft=sft)
+    assert "; use layout: {sharding: fsdp2, cpu_offload: true}, which needs " in problem.allowed
+    assert " and 28.7 GB of the host's memory" in problem.allowed
+    offloaded = {"layout": {"micro_batch": 1, "sharding": "fsdp2", "cpu_offload": True}}
+    assert tuning_problems(None, model, large, sft=sft | offloaded) == []
+
+    (problem,) = tuning_problems(None, model, small, sft=sft)
+    assert "; use adapter: {lora: {}}, which needs " in problem.allowed
+    (problem,) = tuning_problems(None, model, small, sft=sft | offloaded)
+    assert "offloaded to the host 28.7 GB (15.2 GB); use adapter: {lora: {}}, which needs " in problem.allowed
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,17 @@ from typing import Any
 import torch
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
-from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
 
-def arguments(model: Any) -> dict[str, Any]:
-    """TrainingArguments for FSDP2: each decoder layer is a unit."""
+def arguments(model: Any, cpu_offload: bool) -> dict[str, Any]:
+    """TrainingArguments for FSDP2: each decoder layer is a unit, and gradients are reduced after each micro batch
+    (Accelerate would keep whole ones until a step's last)."""
     return {
         "fsdp": True,
+        "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
+        # the norm of offloaded gradients is reduced on CPUs
+        "ddp_backend": "cuda:nccl,cpu:gloo" if cpu_offload and torch.cuda.is_available() else None,
         "fsdp_config": {
             "version": 2,
             "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -19,6 +23,7 @@ def arguments(model: Any) -> dict[str, Any]:
                 {type(module).__name__ for module in model.modules()} & {*model._no_split_modules}
             ),
             "state_dict_type": "SHARDED_STATE_DICT",
+            "cpu_offload": cpu_offload,
         },
     }
 
@@ -36,6 +41,8 @@ def allow_cpus() -> None:
             self.fsdp_plugin = fsdp_plugin
             self.distributed_type = DistributedType.FSDP
             PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+            if isinstance(fsdp_plugin.cpu_offload, CPUOffloadPolicy):
+                fsdp_plugin.cpu_offload = CPUOffloadPolicy(pin_memory=False)  # pinning needs a GPU
 
     init.allows_cpus = True  # type: ignore[attr-defined]
     AcceleratorState.__init__ = init  # type: ignore[method-assign]
