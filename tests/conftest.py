@@ -5,6 +5,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,6 +49,13 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[S3]":
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole runs of the workflow first: the longest tests at the end would have one worker wait for the other."""
     items.sort(key=lambda item: "workflows" not in item.path.parts)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Names a failed test at once, for .ci/run, which may stop a suite before its summary."""
+    if report.failed and (names := os.environ.get("BATON_FAILED_TESTS")):
+        with Path(names).open("a") as stream:
+            stream.write(f"{report.nodeid}\n")
 
 
 @pytest.fixture(autouse=True)
