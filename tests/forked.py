@@ -24,11 +24,11 @@ def load(*modules: str) -> None:
 
 
 class Forked:
-    """A process that calls `function(*arguments)` with this environment; its output is appended to `log`. It is waited
-    for and stopped as a subprocess.Popen is."""
+    """A process that calls `function(*arguments)` in this process's environment; its output is appended to `log`. It is
+    waited for and stopped as a subprocess.Popen is."""
 
-    def __init__(self, log: Path, environment: dict[str, str], function: Callable[..., None], *arguments: Any) -> None:
-        self._process = SERVER.Process(target=_call, args=(log, environment, function, arguments))
+    def __init__(self, log: Path, function: Callable[..., None], *arguments: Any) -> None:
+        self._process = SERVER.Process(target=_call, args=(log, dict(os.environ), function, arguments))
         self._process.start()
         self.pid = self._process.pid or 0
 
@@ -49,9 +49,9 @@ class Forked:
         self._process.kill()
 
 
-def module(name: str, job: Path, environment: dict[str, str] | None = None) -> Forked:
+def module(name: str, job: Path) -> Forked:
     """`python -m name JOB_DIR`, with its output in the job's log.txt."""
-    return Forked(job / "log.txt", environment or dict(os.environ), _module, name, job)
+    return Forked(job / "log.txt", _module, name, job)
 
 
 def _call(log: Path, environment: dict[str, str], function: Callable[..., None], arguments: tuple[Any, ...]) -> None:

@@ -155,7 +155,7 @@ def environment() -> dict[str, str]:
 
 def start(module: str, job: Path) -> forked.Forked:
     """Start the engine as a process of its own, with its output in log.txt."""
-    return forked.module(module, job, environment())
+    return forked.module(module, job)
 
 
 def metrics(job: Path) -> list[dict[str, float]]:
