@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.harness import report
-from tests.posttrain.tiny import environment, metrics, start, tiny_model, tiny_rows, write_job
+from tests.posttrain.tiny import environment, metrics, tiny_model, tiny_rows, write_job
 
 STEPS = {"sft": 12, "grpo": 7}
 SKIPPED = 2  # first steps
@@ -122,8 +122,14 @@ def run_baton(job: Path, stage: str, model: Path, rows: Path) -> float:
         function = RewardSpec.model_validate({"function": f"{reward}:length"}).as_found()
         spec |= {"generations": GENERATIONS, "beta": 0.0, "rewards": [function.model_dump(mode="json")]}
     write_job(job, stage, spec, model=model, rows=rows)
-    assert start(f"tasks.{stage}.{stage}", job).wait() == 0, (job / "log.txt").read_text()
+    run(job, f"tasks.{stage}.{stage}", str(job))
     return speed([line for line in metrics(job) if line["step"]], stage)
+
+
+def run(job: Path, *words: str) -> None:
+    """`python -m words`, with the threads that both have."""
+    with (job / "log.txt").open("w") as log:
+        subprocess.run([sys.executable, "-m", *words], check=True, stdout=log, stderr=log, env=environment())
 
 
 def speed(lines: list[dict[str, float]], stage: str) -> float:
@@ -138,9 +144,7 @@ def speed(lines: list[dict[str, float]], stage: str) -> float:
 def run_trl(job: Path, stage: str, model: Path, rows: Path) -> float:
     job.mkdir()
     (job / "about.json").write_text(json.dumps({"model": str(model), "rows": str(rows / "train.jsonl")}))
-    command = [sys.executable, "-m", "tests.benchmarks.post_training", "--plain", stage, str(job)]
-    with (job / "log.txt").open("w") as log:
-        subprocess.run(command, check=True, stdout=log, stderr=log, env=environment())
+    run(job, "tests.benchmarks.post_training", "--plain", stage, str(job))
     return speed([json.loads(line) for line in (job / "steps.jsonl").read_text().splitlines()], stage)
 
 

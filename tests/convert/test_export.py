@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +14,16 @@ from tasks.convert.audit_stage import held_out_tokens
 from tasks.convert.spec import ConvertSpec
 from tasks.job import StageError
 from tasks.manifest import read_manifest, verify, write_manifest
+from tests import forked
 from tests.convert.tiny import make_tokenizer
-from tests.pretrain.tiny import MODEL, VOCABULARY, make_shards, pretrain_job, tiny_spec, train, write_job, write_shards
+from tests.pretrain.ranks import engine
+from tests.pretrain.tiny import MODEL, VOCABULARY, make_shards, pretrain_job, tiny_spec, write_job, write_shards
+
+forked.load("tasks.convert.export", "tasks.convert.audit_stage")
 
 
 def run(engine: str, job: Path) -> int:
-    with (job / "log.txt").open("ab") as log:
-        command = [sys.executable, "-m", f"tasks.convert.{engine}", str(job)]
-        return subprocess.run(command, stdout=log, stderr=log, check=False, timeout=300).returncode
+    return forked.module(f"tasks.convert.{engine}", job).wait(timeout=300)
 
 
 def export_job(job: Path, **inputs: Path) -> Path:
@@ -43,7 +43,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tokenizer = make_tokenizer(root / "tokenizer")
     data = make_shards(root / "shards", read_manifest(tokenizer).digest)
     trained = pretrain_job(root / "pretrain", data, tiny_spec(steps=4))
-    train(trained)
+    engine(trained).succeed()
     found = {"tokenizer": tokenizer, "data": data, "checkpoint": trained / "output"}
     job = export_job(root / "convert", **found)
     assert run("export", job) == 0, (job / "log.txt").read_text()[-3000:]

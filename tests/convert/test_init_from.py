@@ -12,7 +12,8 @@ from tasks.pretrain.layout import Layout
 from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tests.convert.test_export import run
 from tests.convert.tiny import make_tokenizer
-from tests.pretrain.tiny import MODEL, make_shards, metrics, pretrain_job, start, tiny_spec, train, write_job
+from tests.pretrain.ranks import engine
+from tests.pretrain.tiny import MODEL, make_shards, metrics, pretrain_job, tiny_spec, write_job
 
 pytestmark = pytest.mark.long
 
@@ -26,7 +27,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tokenizer = make_tokenizer(root / "tokenizer")
     data = make_shards(root / "shards", read_manifest(tokenizer).digest)
     trained = pretrain_job(root / "first", data, tiny_spec(precision="fp32"))
-    train(trained)
+    engine(trained).succeed()
     spec = ConvertSpec(dtype="fp32").model_dump(mode="json")
     export = write_job(root / "export", "convert", "hf_model", spec, checkpoint=trained / "output", tokenizer=tokenizer)
     assert run("export", export) == 0, (export / "log.txt").read_text()[-3000:]
@@ -56,7 +57,7 @@ def test_a_run_begins_with_the_loss_of_the_model_it_starts_from(
 ) -> None:
     spec = tiny_spec(precision="fp32", optimizer=STILL, steps=1, validate_every=1, layout=layout)
     job = pretrain_job(tmp_path / "job", made["data"], spec, begin=made["weights"])
-    train(job)
+    engine(job).succeed()
     (before, after) = (verify(path).facts["validation_loss"] for path in (made["trained"], job / "output"))
     assert after == pytest.approx(before, abs=1e-5)
     assert read_manifest(job / "output").parents["start.0"] == read_manifest(made["weights"]).digest
@@ -65,7 +66,7 @@ def test_a_run_begins_with_the_loss_of_the_model_it_starts_from(
 def test_a_run_in_bf16_learns_from_there(made: dict[str, Path], tmp_path: Path) -> None:
     """The optimizer's fp32 copies have these weights too: otherwise the first update would undo them."""
     job = pretrain_job(tmp_path / "job", made["data"], tiny_spec(steps=3), begin=made["weights"])
-    train(job)
+    engine(job).succeed()
     losses = [step["loss"] for step in metrics(job).values()]
     first = verify(made["trained"]).facts["validation_loss"]
     assert all(loss < first + 0.5 for loss in losses)
@@ -74,6 +75,6 @@ def test_a_run_in_bf16_learns_from_there(made: dict[str, Path], tmp_path: Path) 
 def test_another_model_is_refused(made: dict[str, Path], tmp_path: Path) -> None:
     spec = tiny_spec(model=MODEL.model_copy(update={"rope_theta": 500.0}))
     job = pretrain_job(tmp_path / "job", made["data"], spec, begin=made["weights"])
-    assert start(job).wait(timeout=120) != 0
+    assert engine(job).end() == [1]
     error = json.loads((job / "result.json").read_text())["error"]
     assert "rope_theta is 500.0, but 10000.0 in the weights" in error

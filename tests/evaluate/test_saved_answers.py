@@ -1,7 +1,5 @@
 """A killed evaluation resumes after its saved answers, with the same report."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,12 @@ from tasks.evaluate.saved_answers import SavedAnswers
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.job import Job, StageError
 from tasks.manifest import MANIFEST, verify
+from tests import forked
 from tests.evaluate.test_evaluate import rows
 from tests.pretrain.tiny import write_job
 from tests.serve.tiny import tiny_corpus, tiny_model
-from tests.source import ROOT
+
+forked.load("vllm")
 
 
 @pytest.fixture
@@ -47,10 +47,8 @@ def test_nothing_is_left_when_the_report_is_there(job: Job) -> None:
     assert not any(job.work.iterdir())
 
 
-def start(job: Path) -> subprocess.Popen[bytes]:
-    with (job / "log.txt").open("ab") as log:
-        words = [sys.executable, "-m", "tasks.evaluate.evaluate", str(job)]
-        return subprocess.Popen(words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+def start(job: Path) -> forked.Forked:
+    return forked.module("tasks.evaluate.evaluate", job)
 
 
 @pytest.mark.long

@@ -1,13 +1,12 @@
-"""Post-training engines as ranks that are forked from a process with the libraries loaded (tests/pretrain/ranks.py)."""
+"""Post-training engines as ranks that are forked from a process with the libraries loaded (tests/forked.py)."""
 
 import json
 import os
 import sys
 from pathlib import Path
 
+import tests.posttrain.tiny  # noqa: F401 - it names the libraries
 from tests.pretrain import ranks
-
-ranks._SERVER.set_forkserver_preload(["torch.distributed.checkpoint", "transformers", "peft", "trl", "pytest"])
 
 
 def engine(job: Path) -> ranks.Ranks:

@@ -3,8 +3,6 @@
 import json
 import os
 import random
-import subprocess
-import sys
 import sysconfig
 import time
 from collections.abc import Sequence
@@ -15,6 +13,9 @@ from tasks.checkpoints import CheckpointFolder
 from tasks.manifest import read_manifest, write_manifest
 from tasks.posttrain.rows import KIND_FACT
 from tasks.rewards.spec import RewardSpec
+from tests import forked
+
+forked.load("torch.distributed.checkpoint", "datasets", "trl.trainer.sft_trainer", "trl.trainer.grpo_trainer")
 
 Row = dict[str, Any]
 MODULES = ("textwrap", "shlex", "queue", "heapq", "configparser", "calendar", "fractions", "cmd", "csv", "dis")
@@ -152,10 +153,9 @@ def environment() -> dict[str, str]:
     return os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "1000"}
 
 
-def start(module: str, job: Path) -> subprocess.Popen[bytes]:
-    """Start the engine as a subprocess, with its output in log.txt."""
-    with (job / "log.txt").open("ab") as log:
-        return subprocess.Popen([sys.executable, "-m", module, str(job)], stdout=log, stderr=log, env=environment())
+def start(module: str, job: Path) -> forked.Forked:
+    """Start the engine as a process of its own, with its output in log.txt."""
+    return forked.module(module, job)
 
 
 def metrics(job: Path) -> list[dict[str, float]]:
@@ -178,7 +178,7 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
-def wait_for_step(job: Path, engine: subprocess.Popen[bytes], step: int) -> None:
+def wait_for_step(job: Path, engine: forked.Forked, step: int) -> None:
     """Wait until the engine has recorded `step`."""
     while not any(line["step"] >= step for line in metrics(job)):
         assert engine.poll() is None, (job / "log.txt").read_text()

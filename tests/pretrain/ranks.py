@@ -1,11 +1,9 @@
-"""Ranks as processes of their own, forked from one that has loaded the libraries: torch and Megatron take
-seconds to import, and a rank that is killed and started again takes a moment this way.
+"""Ranks as processes of their own, forked from one that has loaded the libraries (tests/forked.py).
 
 They find each other as torchrun's workers do, and their output goes to a file each.
 """
 
 import json
-import multiprocessing
 import multiprocessing.connection
 import os
 import socket
@@ -16,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tasks.job import main
+from tests import forked
 
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as infra.launch has it
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["tasks.pretrain.train", "tasks.pretrain.trainer", "pytest"])
+forked.load("tasks.pretrain.train", "tasks.pretrain.trainer")
 TIMEOUT_S = 300.0
 GRACE_S = 20.0  # for the others when one has failed
 
@@ -33,7 +30,7 @@ class Ranks:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.processes = [
-            _SERVER.Process(target=_rank, args=(rank, world, port, logs, function, arguments), daemon=True)
+            forked.SERVER.Process(target=_rank, args=(rank, world, port, logs, function, arguments), daemon=True)
             for rank in range(world)
         ]
         for process in self.processes:

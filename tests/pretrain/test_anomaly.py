@@ -24,17 +24,16 @@ from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.spec import AnomalySpec, CheckpointPolicy, PretrainSpec
 from tasks.pretrain.trainer import Trainer
 from tests.pretrain.alone import alone
+from tests.pretrain.ranks import engine
 from tests.pretrain.tiny import (
     MODEL,
     VOCABULARY,
     make_shards,
     metrics,
     pretrain_job,
-    start,
     tiny_spec,
     write_shards,
 )
-from tests.processes import kill_tree
 
 # -- what is an anomaly ------------------------------------------------------------------------------
 
@@ -339,10 +338,9 @@ def test_too_many_bad_batches_stop_the_run(rare: Path, tmp_path: Path) -> None:
 def test_a_run_killed_after_a_bad_batch_continues_bit_for_bit(spike: Path, tmp_path: Path, reaction: Any) -> None:
     undisturbed, killed = (pretrain_job(tmp_path / name, spike, spiky(on_spike=reaction)) for name in ("one", "other"))
     run(undisturbed)
-    process = start(killed)
+    ranks = engine(killed)
     wait_for(killed / "anomalies.jsonl")  # the next checkpoint is some steps away
-    kill_tree(process.pid)
-    process.wait()
+    ranks.kill()
     assert max(metrics(killed)) < STEPS
     run(killed)
     assert metrics(killed) == metrics(undisturbed)

@@ -10,7 +10,8 @@ from tasks.manifest import verify
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.spec import CheckpointPolicy
 from tasks.stored import fetch, send
-from tests.pretrain.tiny import make_shards, metrics, pretrain_job, tiny_spec, train
+from tests.pretrain.ranks import engine
+from tests.pretrain.tiny import make_shards, metrics, pretrain_job, tiny_spec
 from tests.s3 import S3
 from tests.stage.pod import start
 
@@ -23,7 +24,7 @@ SPEC = tiny_spec(steps=300, layout=Layout(micro_batch=2), checkpoints=Checkpoint
 def test_a_killed_pod_costs_at_most_one_checkpoint_interval_and_changes_nothing(s3: S3, tmp_path: Path) -> None:
     data = TokenizedCorpus.from_directory(make_shards(tmp_path / "data/shards"))
     reference = pretrain_job(tmp_path / "undisturbed", Path(data.place), SPEC)
-    train(reference)
+    engine(reference).succeed()
 
     storage = f"{s3.address}/pretrain"
     with s3.flyte(tmp_path):

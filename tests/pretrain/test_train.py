@@ -8,7 +8,8 @@ import torch
 
 from tasks.manifest import read_manifest, verify
 from tasks.pretrain.layout import Layout
-from tests.pretrain.tiny import make_shards, metrics, pretrain_job, start, tiny_spec, train
+from tests.pretrain.ranks import engine
+from tests.pretrain.tiny import make_shards, metrics, pretrain_job, tiny_spec, train
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_every_step_has_its_metrics(undisturbed: Path) -> None:
 
 def test_the_same_run_again_has_the_same_digest(undisturbed: Path, data: Path, tmp_path: Path) -> None:
     again = pretrain_job(tmp_path / "elsewhere" / "again", data, tiny_spec())
-    train(again)
+    engine(again).succeed()
     assert metrics(again) == metrics(undisturbed)
     assert read_manifest(again / "output").digest == read_manifest(undisturbed / "output").digest
 
@@ -55,7 +56,7 @@ def test_changed_data_is_refused_by_name_and_digest(data: Path, tmp_path: Path) 
     job = pretrain_job(tmp_path / "job", shards, tiny_spec())
     with (shards / "train.bin").open("r+b") as stream:
         stream.write(b"\xff")
-    assert start(job).wait(timeout=120) != 0
+    assert engine(job).end() == [1]
     result = json.loads((job / "result.json").read_text())
     assert "train.bin was changed" in result["error"]
     assert read_manifest(shards).digest[:12] in result["error"]
@@ -64,12 +65,12 @@ def test_changed_data_is_refused_by_name_and_digest(data: Path, tmp_path: Path) 
 def test_a_vocabulary_smaller_than_the_data_is_refused(data: Path, tmp_path: Path) -> None:
     model = tiny_spec().model.model_copy(update={"vocab_size": 100})
     job = pretrain_job(tmp_path / "job", data, tiny_spec(model=model))
-    assert start(job).wait(timeout=120) != 0
+    assert engine(job).end() == [1]
     assert "smaller than the tokenizer's 260" in json.loads((job / "result.json").read_text())["error"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_run_that_is_meant_for_a_gpu_is_not_begun_without_one(data: Path, tmp_path: Path) -> None:
     job = pretrain_job(tmp_path / "job", data, tiny_spec(layout=Layout(micro_batch=2, device="H100")))
-    assert start(job).wait(timeout=120) != 0
+    assert engine(job).end() == [1]
     assert "this machine has no GPU" in json.loads((job / "result.json").read_text())["error"]

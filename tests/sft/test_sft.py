@@ -1,4 +1,4 @@
-"""The SFT engine as a subprocess, on a tiny model."""
+"""The SFT engine as a process of its own, on a tiny model."""
 
 import json
 import os
@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tasks.job import StageError, open_job
 from tasks.manifest import read_manifest, verify
 from tasks.sft.sft import work
+from tests.forked import Forked
 from tests.posttrain.tiny import (
     chat,
     complete_checkpoints,
@@ -97,7 +98,7 @@ def test_killed_while_it_saves_it_continues_from_the_checkpoint_before(
     assert without_times(job) == without_times(tuned)
 
 
-def _stop(engine: "subprocess.Popen[bytes]") -> None:
+def _stop(engine: Forked) -> None:
     engine.send_signal(signal.SIGSTOP)
     time.sleep(0.005)
 

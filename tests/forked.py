@@ -1,0 +1,68 @@
+"""Processes forked from one that has loaded the libraries: torch, Megatron and TRL take seconds to import, and an
+engine that is killed and started again takes a moment this way. Whole runs (tests/workflows) start engines by
+`python -m`, as a stage does.
+"""
+
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SERVER = multiprocessing.get_context("forkserver")
+_LIBRARIES = ["pytest"]
+
+
+def load(*modules: str) -> None:
+    """Have these loaded in the process that is forked; once it runs, this comes too late, and each fork loads them."""
+    _LIBRARIES.extend(modules)
+    SERVER.set_forkserver_preload(_LIBRARIES)
+
+
+class Forked:
+    """A process that calls `function(*arguments)` in this process's environment; its output is appended to `log`. It is
+    waited for and stopped as a subprocess.Popen is."""
+
+    def __init__(self, log: Path, function: Callable[..., None], *arguments: Any) -> None:
+        self._process = SERVER.Process(target=_call, args=(log, dict(os.environ), function, arguments))
+        self._process.start()
+        self.pid = self._process.pid or 0
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if (code := self._process.exitcode) is None:
+            raise subprocess.TimeoutExpired("a forked process", timeout or 0)
+        return code
+
+    def send_signal(self, signum: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signum)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def module(name: str, job: Path) -> Forked:
+    """`python -m name JOB_DIR`, with its output in the job's log.txt."""
+    return Forked(job / "log.txt", _module, name, job)
+
+
+def _call(log: Path, environment: dict[str, str], function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    with log.open("ab") as stream:
+        os.dup2(stream.fileno(), 1)
+        os.dup2(stream.fileno(), 2)
+    function(*arguments)
+
+
+def _module(name: str, job: Path) -> None:
+    sys.argv = [name, str(job)]
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
