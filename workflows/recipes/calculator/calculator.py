@@ -72,7 +72,7 @@ def schemas() -> list[dict[str, Any]]:
 
 
 def written(message: dict[str, Any]) -> str:
-    """As the chat template writes it, with one ordinary token in place of each special one: what the model learns to copy
-    is as far away as in a conversation."""
+    """As the chat template writes it, with one ordinary token in place of each special one: what the model learns to
+    copy is as far away as in a conversation."""
     calls = [f"<tool_call>\n{json.dumps(call['function'])}\n</tool_call>" for call in message.get("tool_calls", ())]
     return f"@{message['role']}\n{message['content']}{''.join(calls)}end"
