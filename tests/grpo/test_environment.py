@@ -29,6 +29,7 @@ from tests.posttrain.tiny import (
 pytestmark = pytest.mark.long
 DICE = Path(__file__).with_name("dice.py")
 ASKED = {"role": "user", "content": "Roll."}
+HELD = r"vLLM holds the trainer's weights: 24 tensors, digest (\w+)"
 SCHEMA = {
     "type": "function",
     "function": {
@@ -98,14 +99,15 @@ def test_answers_are_masked_where_trainer_and_engine_are_compared(tuned: Path) -
     assert all(1.0 <= line["rollout_mismatch"] < 1.05 for line in metrics(tuned)[1:])
 
 
-def test_a_rollout_server_samples_for_sharded_ranks_with_an_adapter(
-    vllm: None, inputs: dict[str, Path], tmp_path: Path
+@pytest.mark.parametrize("adapter", [None, {"lora": {"rank": 4}}], ids=["every weight", "LoRA"])
+def test_a_rollout_server_samples_for_sharded_ranks(
+    tuned: Path, inputs: dict[str, Path], tmp_path: Path, adapter: dict[str, Any] | None
 ) -> None:
-    """Ranks whose conversations have other numbers of turns. The server gets the merged weights, gathered from the
-    ranks."""
+    """Ranks whose conversations have other numbers of turns. The server gets the weights gathered from the ranks, an
+    adapter merged: at first those of the engine in one process."""
     changed = {
         "steps": 3,
-        "adapter": {"lora": {"rank": 4}},
+        "adapter": adapter,
         "layout": {"processes": 2, "sharding": "fsdp2", "micro_batch": 8},
         "rollout_servers": {"engines": 1},
         "check_weights_every": 1,
@@ -120,8 +122,9 @@ def test_a_rollout_server_samples_for_sharded_ranks_with_an_adapter(
     for line in metrics(job)[1:]:
         assert line["turns"] > 1.5 and line["tool_calls"] > 0.5 and line["environments_lost"] == 0
         assert 1.0 <= line["rollout_mismatch"] < 1.05
-    held = re.findall(r"vLLM holds the trainer's weights: 24 tensors, digest (\w+)", ended.stdout)
+    held, alone = (re.findall(HELD, said) for said in (ended.stdout, (tuned / "log.txt").read_text()))
     assert len(held) == 3 and len(set(held)) == 2, "the first of the warmup's steps changes nothing"
+    assert held[0] == alone[0]
 
 
 def test_an_evaluation_plays_held_out_rows(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
