@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 
@@ -90,6 +89,8 @@ class Known:
     `MEMORY_MB` in memory and, with a `folder`, the rest there."""
 
     def __init__(self, folder: Path | None = None, threads: int = 1) -> None:
+        import duckdb  # only increments need it
+
         settings: dict[str, Any] = {
             "threads": threads,
             "memory_limit": f"{MEMORY_MB}MB",

@@ -14,7 +14,7 @@ from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +37,7 @@ _SCHEMA = NAMES.append(pa.field("text", pa.string()))
 _METADATA = pa.field("metadata", pa.string())
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):  # which is made in half the time of a dataclass
     id: str  # BLAKE3 of the text in UTF-8, hex; also determines the split and duplicates
     source: str  # where it was found: "asyncio/tasks.py", "pages.jsonl#17"
     text: str
@@ -198,10 +197,12 @@ class SplitWriter:
         self._close_file()
 
     def _flush(self) -> None:
-        table = pa.table([[getattr(row, name) for row in self._rows] for name in _SCHEMA.names], schema=_SCHEMA)
+        if not self._rows:
+            return
+        *columns, metadata = zip(*self._rows, strict=True)
+        table = pa.table(columns, schema=_SCHEMA)
         if self.metadata:
-            metadata = [row.metadata_json or "{}" for row in self._rows]
-            table = table.append_column(_METADATA, pa.array(metadata, _METADATA.type))
+            table = table.append_column(_METADATA, pa.array([said or "{}" for said in metadata], _METADATA.type))
         size = self._rows_bytes
         self._rows, self._rows_bytes = [], 0
         self._write(table, size)

@@ -9,7 +9,6 @@ last token of the previous window.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from tasks.data.documents import Document
 from tasks.metric import Metric
@@ -23,7 +22,7 @@ def held_out_texts(documents: Iterable[Document], budget: int) -> list[Document]
     for document in sorted(documents, key=lambda document: document.id):
         if left <= 0:
             break
-        texts.append(replace(document, text=document.text.encode()[:left].decode(errors="ignore")))
+        texts.append(document._replace(text=document.text.encode()[:left].decode(errors="ignore")))
         left -= len(document.text.encode())
     return texts
 
