@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.source import ROOT
+
 if TYPE_CHECKING:
     from tests.s3 import S3
 
@@ -67,5 +69,6 @@ def no_module_of_another_test() -> Iterator[None]:
     yield
     sys.path[:] = path
     for name in sys.modules.keys() - before:
-        if (getattr(sys.modules[name], "__file__", None) or "").startswith(tempfile.gettempdir()):
+        file = getattr(sys.modules[name], "__file__", None) or ""
+        if file.startswith(tempfile.gettempdir()) and not file.startswith((sys.prefix, str(ROOT))):
             del sys.modules[name]
