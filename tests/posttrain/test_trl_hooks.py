@@ -38,7 +38,7 @@ def test_accelerate_does_not_shard_on_cpus() -> None:
 
 
 def test_memory_cannot_be_pinned_without_a_gpu() -> None:
-    with pytest.raises(RuntimeError, match="accelerator|NVIDIA driver"):
+    with pytest.raises(RuntimeError, match=r"accelerator|NVIDIA driver"):
         torch.empty(1).pin_memory()
 
 
