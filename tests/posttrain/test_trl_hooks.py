@@ -5,6 +5,8 @@ test_shared_prompts.py, tests/grpo/test_rollouts.py.
 """
 
 import inspect
+import subprocess
+import sys
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
@@ -38,8 +40,8 @@ def test_accelerate_does_not_shard_on_cpus() -> None:
 
 
 def test_memory_cannot_be_pinned_without_a_gpu() -> None:
-    with pytest.raises(RuntimeError, match=r"accelerator|NVIDIA driver"):
-        torch.empty(1).pin_memory()
+    words = [sys.executable, "-c", "import torch; torch.empty(1).pin_memory()"]  # vLLM replaces it in its process
+    assert "RuntimeError" in subprocess.run(words, capture_output=True, text=True, check=False).stderr
 
 
 def test_trl_merges_an_adapter_in_place() -> None:
