@@ -11,6 +11,7 @@ of CPU and the memory of the largest process.
 """
 
 import argparse
+import multiprocessing
 import os
 import shutil
 import statistics
@@ -52,11 +53,10 @@ def write_corpus(directory: Path, megabytes: float, split: Split = "train") -> N
     writer.close()
 
 
-def write_tokenizer(directory: Path, texts: list[str]) -> Tokenizer:
+def write_tokenizer(directory: Path, texts: list[str]) -> None:
     bpe = untrained()
     bpe.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=VOCABULARY, show_progress=False))
     bpe.save(str(directory / "tokenizer.json"))
-    return bpe
 
 
 def main() -> None:
@@ -72,11 +72,21 @@ def main() -> None:
         compare(Path(folder), arguments.megabytes, arguments.rounds)
 
 
-def compare(folder: Path, megabytes: float, rounds: int) -> None:
+def write_inputs(folder: Path, megabytes: float) -> None:
     write_corpus(folder, megabytes)
+    write_tokenizer(folder, [item.text for item in read_documents(folder, "train")])
+
+
+def compare(folder: Path, megabytes: float, rounds: int) -> None:
+    # in another process, and the contenders' processes come next: until it has loaded its program, a process counts the
+    # memory of the one that started it as its own
+    writer = multiprocessing.get_context("spawn").Process(target=write_inputs, args=(folder, megabytes))
+    writer.start()
+    writer.join()
+    runs = beside_datatrove(folder, rounds)
     texts = [item.text for item in read_documents(folder, "train")]
     size_mb = sum(len(text.encode()) for text in texts) / 1e6
-    plain = write_tokenizer(folder, texts)
+    plain = Tokenizer.from_file(str(folder / "tokenizer.json"))
     encoder = Encoder(folder, VOCABULARY, 0)
     job = Job(folder, "shards", "tokenized_corpus", {}, {})
     files = [part for file in split_files(folder, "train") for part in parts(file)]
@@ -105,7 +115,6 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
         }
         side_by_side(contenders, 1)  # warm: caches, all workers
         times = side_by_side(contenders, rounds)
-    runs = beside_datatrove(folder, rounds)
     over_datatrove = median_ratio(*([run.cpu_s for run in runs[name]] for name in ("datatrove", "engine")))
     memory = median_ratio(*([run.peak_mb for run in runs[name]] for name in ("engine", "datatrove")))
     ratio = median_ratio(times["encode_batch"], times["writer"])
