@@ -14,7 +14,7 @@ import pyarrow as pa
 from tasks.data.changes import CHANGES, Changes, Edited, Named, Renamed
 from tasks.data.documents import NAMES, SPLITS, Split, name_batches, split_files
 
-MEMORY_MB = 1024  # of DuckDB; what is more is in its files. At 512, joins of 20 million documents end out of memory
+MEMORY_MB = 768  # of DuckDB; what is more is in its files. At 512, joins of 20 million documents end out of memory
 ROWS = 1 << 16  # of a result, in memory at a time
 PLACED = NAMES.append(pa.field("place", pa.int64()))
 
