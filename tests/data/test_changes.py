@@ -135,7 +135,7 @@ days = st.lists(st.dictionaries(st.sampled_from("abcd"), st.sampled_from("UVWXYZ
 
 @given(days)
 @example([{"a": "X", "b": "Y"}, {"a": "Y", "b": "X"}, {"b": "Y", "c": "Y"}])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_whatever_happens_the_increments_tell_what_the_source_looks_like(history: list[Day]) -> None:
     known, today = after(*history), history[-1]
     assert {name: today[name] for name in names(known)} == names(known)
@@ -146,7 +146,7 @@ def test_whatever_happens_the_increments_tell_what_the_source_looks_like(history
 
 
 @given(days)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_change_is_told_once(history: list[Day]) -> None:
     *before, today = history
     known = after(*before)
@@ -228,7 +228,7 @@ some = st.dictionaries(st.sampled_from("abcd"), st.sampled_from("UVWXYZ"), min_s
     st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("UVWXYZ")), max_size=4),
     some,
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_sql_finds_what_dictionaries_do(
     history: list[tuple[Day, Day, bool]], more: list[tuple[str, str]], today: Day
 ) -> None:
