@@ -51,13 +51,16 @@ class Document(NamedTuple):  # which is made in half the time of a dataclass
 
 @dataclass(frozen=True)
 class RowGroup:
-    """The location of ~1 MiB of documents."""
+    """About 1 MiB of documents in an open file."""
 
-    path: Path
+    file: pq.ParquetFile
     index: int
 
     def rows(self) -> int:
-        return int(pq.read_metadata(self.path).row_group(self.index).num_rows)
+        return int(self.file.metadata.row_group(self.index).num_rows)
+
+    def read(self, columns: list[str] | None = None) -> pa.Table:
+        return self.file.read_row_group(self.index, columns, use_threads=False)
 
 
 def document_id(text: bytes) -> str:
@@ -88,7 +91,7 @@ def file_name(of_stem: str, number: int) -> str:
 def read_documents(corpus_dir: Path, split: Split) -> Iterator[Document]:
     """A split's documents, in order, with about 1 MiB of text in memory at a time."""
     for group in row_groups(corpus_dir, split):
-        yield from read_row_group(group)
+        yield from documents_in(group.read())
 
 
 def read_names(corpus_dir: Path, split: Split, source: str | None = None) -> Iterator[tuple[str, str]]:
@@ -126,29 +129,20 @@ def split_files(corpus_dir: Path, split: Split, source: str | None = None) -> li
     return [path for path in paths if source is None or named.fullmatch(path.name)]
 
 
-def row_groups(corpus_dir: Path, split: Split, source: str | None = None) -> list[RowGroup]:
-    """A split's row groups, in order, or those of one named source. Only reads the files' footers."""
-    paths = split_files(corpus_dir, split, source)
-    return [RowGroup(path, index) for path in paths for index in range(pq.read_metadata(path).num_row_groups)]
-
-
-def read_row_group(group: RowGroup) -> list[Document]:
-    return documents_in(read_table(group))
-
-
-def read_table(group: RowGroup) -> pa.Table:
-    with pq.ParquetFile(group.path) as file:
-        return file.read_row_group(group.index, use_threads=False)
+def row_groups(corpus_dir: Path, split: Split, source: str | None = None) -> Iterator[RowGroup]:
+    """A split's row groups, in order, or those of one named source. Each can be read until the next one is asked
+    for."""
+    for path in split_files(corpus_dir, split, source):
+        with pq.ParquetFile(path) as file:
+            yield from (RowGroup(file, index) for index in range(file.num_row_groups))
 
 
 def source_at(corpus_dir: Path, split: Split, row: int) -> str:
     """Where a row of a split was found."""
     for group in row_groups(corpus_dir, split):
-        with pq.ParquetFile(group.path) as file:
-            rows = file.metadata.row_group(group.index).num_rows
-            if row < rows:
-                return str(file.read_row_group(group.index, columns=["source"])["source"][row])
-            row -= rows
+        if row < group.rows():
+            return str(group.read(["source"])["source"][row])
+        row -= group.rows()
     raise IndexError(f"{corpus_dir}, {split}: no such row")
 
 

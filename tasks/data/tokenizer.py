@@ -18,7 +18,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as FastTokenizer
 
 from infra.durable import write_json
-from tasks.data.documents import read_documents, read_row_group, row_groups
+from tasks.data.documents import documents_in, read_documents, row_groups
 from tasks.data.spec import SPECIAL_TOKENS, TokenizerSpec
 from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest
@@ -113,12 +113,14 @@ def untrained() -> FastTokenizer:
 def sample_of(job: Job, corpus: Path, sample_mb: float) -> Iterator[list[str]]:
     """The sample of the train split, a row group (about 1 MiB of text) at a time: fed one by one, with progress after
     each, the library would mostly wait."""
-    total_mb = read_manifest(corpus).facts["bytes"] / 1e6
-    groups = row_groups(corpus, "train")
-    for number, group in enumerate(groups, start=1):
-        yield [item.text for item in read_row_group(group) if in_sample(item.id, sample_mb / total_mb)]
-        read_mb = min(sample_mb, total_mb) * number / len(groups)
-        job.progress(read_mb, min(sample_mb, total_mb), "MB")
+    facts = read_manifest(corpus).facts
+    share = min(1.0, sample_mb * 1e6 / facts["bytes"])
+    documents = 0
+    for group in row_groups(corpus, "train"):
+        yield [item.text for item in documents_in(group.read()) if in_sample(item.id, share)]
+        documents += group.rows()
+        used_mb = share * facts["bytes"] / 1e6
+        job.progress(used_mb * documents / facts["documents"], used_mb, "MB")
 
 
 def in_sample(document_id: str, share: float) -> bool:

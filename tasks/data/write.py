@@ -23,7 +23,6 @@ from tasks.data.documents import (
     Split,
     SplitWriter,
     documents_in,
-    read_table,
     row_groups,
     source_at,
     split_files,
@@ -140,7 +139,7 @@ def _filter(
         start = here.stop
         if not chosen[here].any():
             continue
-        table, of = read_table(group).filter(pa.array(chosen[here])), rows[here][chosen[here]]
+        table, of = group.read().filter(pa.array(chosen[here])), rows[here][chosen[here]]
         if item.near:
             _count_similar(tally.of(item.near, item.source), table, of, item.scans)
         kept = ~of.similar

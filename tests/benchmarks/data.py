@@ -26,7 +26,7 @@ from tokenizers import pre_tokenizers, trainers
 from tasks.data.curate import Curation
 from tasks.data.curate_spec import CurateStep, NearDuplicatesStep
 from tasks.data.curation_tally import Tally
-from tasks.data.documents import Document, document, read_row_group, row_groups
+from tasks.data.documents import Document, document, documents_in, row_groups
 from tasks.data.near_duplicates import NearWriter
 from tasks.data.tokenizer import sample_of, untrained
 from tasks.manifest import write_manifest
@@ -51,7 +51,7 @@ def compare(folder: Path, megabytes: float, rounds: int) -> None:
     corpus = folder / "corpus"
     corpus.mkdir()
     write_corpus(corpus, megabytes)
-    lists = [[item.text for item in read_row_group(group)] for group in row_groups(corpus, "train")]
+    lists = [[item.text for item in documents_in(group.read())] for group in row_groups(corpus, "train")]
     size = sum(len(text.encode()) for texts in lists for text in texts)
     write_manifest(corpus, "corpus", {"bytes": size, "documents": sum(map(len, lists))})
     job = new_job(folder / "job", "tokenizer", {"vocab_size": 260}, corpus=corpus)

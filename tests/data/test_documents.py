@@ -34,7 +34,7 @@ def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, 
 def test_a_row_group_holds_about_a_mebibyte(tmp_path: Path) -> None:
     contents = [f"{number} " * 50_000 for number in range(40)]
     write(tmp_path, contents)
-    groups = row_groups(tmp_path, "train")
+    groups = list(row_groups(tmp_path, "train"))
     assert len(groups) >= sum(map(len, contents)) // (2 * ROW_GROUP_BYTES)
     assert [item.text for item in read_documents(tmp_path, "train")] == contents
 

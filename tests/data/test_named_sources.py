@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tasks.data.corpus import work
-from tasks.data.documents import read_documents, read_row_group, row_groups
+from tasks.data.documents import documents_in, read_documents, row_groups
 from tasks.data.spec import CorpusSpec
 from tasks.job import StageError
 from tests.data.by_hand import digest, facts, new_job, run
@@ -34,7 +34,7 @@ def test_each_source_has_its_own_files_and_counts(sources: dict[str, Any], tmp_p
     of_sources = facts(corpus)["sources"]
     assert of_sources.keys() == {"web", "books"}
     for name, size in SIZES.items():
-        train = [item for group in row_groups(corpus, "train", name) for item in read_row_group(group)]
+        train = [item for group in row_groups(corpus, "train", name) for item in documents_in(group.read())]
         assert {item.text.split()[0] for item in train} == {name}
         assert all(item.source.startswith(f"{name}/{name}.jsonl#") for item in train)
         assert of_sources[name]["documents"] == len(train)
