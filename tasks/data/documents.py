@@ -118,7 +118,7 @@ def text_sizes(corpus_dir: Path, split: Split) -> npt.NDArray[np.int64]:
 
 
 def _columns(path: Path, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, pre_buffer=False) as file:  # all that was read stays in memory otherwise
         yield from file.iter_batches(rows, columns=names, use_threads=False)
 
 
@@ -133,7 +133,7 @@ def row_groups(corpus_dir: Path, split: Split, source: str | None = None) -> Ite
     """A split's row groups, in order, or those of one named source. Each can be read until the next one is asked
     for."""
     for path in split_files(corpus_dir, split, source):
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
             yield from (RowGroup(file, index) for index in range(file.num_row_groups))
 
 

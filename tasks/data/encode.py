@@ -69,7 +69,7 @@ def encode(item: EncodeItem, report: Report) -> None:
 def _encode(item: EncodeItem, report: Report, folder: Path) -> dict[str, Any]:
     amount = NOTHING
     with (
-        pq.ParquetFile(item.file) as file,
+        pq.ParquetFile(item.file, pre_buffer=False) as file,
         (folder / IDS).open("wb") as ids_file,
         (folder / LENGTHS).open("wb") as lengths_file,
     ):

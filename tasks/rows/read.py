@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from infra.placement.address import File
 from tasks.data.documents import SPLITS, Split, read_documents
+from tasks.data.readers.columnar import parquet_file
 from tasks.data.readers.hugging_face import open_hugging_face
 from tasks.functions import Function
 from tasks.job import StageError
@@ -160,7 +160,7 @@ def _list(source: File, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
 def _parquet(source: File, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
     row, size = 0, source.size
     try:
-        with source.open() as opened, pq.ParquetFile(opened) as file:
+        with parquet_file(source) as file:
             for batch in file.iter_batches(batch_size=BATCH):
                 for value in _batch(batch):
                     row += 1

@@ -1,6 +1,7 @@
 """Read one column of Parquet and Arrow files. Values are binary, since their strings may not be valid UTF-8."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import IO, Any
 
 import pyarrow as pa
@@ -17,9 +18,17 @@ PAGES_BYTES = 1 << 20  # of a column, read at a time
 ARROW_FILE = b"ARROW1"
 
 
+@contextmanager
+def parquet_file(source: File) -> Iterator[pq.ParquetFile]:
+    """A Parquet file, for reading batches. Both options are needed: with either default, a whole row group is in
+    memory, or all that was read."""
+    with source.open() as opened, pq.ParquetFile(opened, buffer_size=PAGES_BYTES, pre_buffer=False) as file:
+        yield file
+
+
 def parquet_records(source: File) -> Iterator[dict[str, Any]]:
     """All rows of a Parquet file. Raises StageError."""
-    with as_broken(source, "Parquet"), source.open() as opened, pq.ParquetFile(opened) as file:
+    with as_broken(source, "Parquet"), parquet_file(source) as file:
         for batch in file.iter_batches(batch_size=ROWS):
             yield from batch.to_pylist()
 
@@ -39,8 +48,7 @@ def read_parquet(source: ParquetSource, pieces: Sequence[Piece], broken: list[st
 def _parquet_rows(piece: Piece, source: ParquetSource) -> Iterator[tuple[int, tuple[bytes, str], float]]:
     """Each row's number in the file, its document and metadata, and the fraction of the piece read."""
     path, columns = piece.file.place, [source.text_field, *source.metadata]
-    # both options are needed: with either default, a whole row group is in memory
-    with piece.file.open() as opened, pq.ParquetFile(opened, buffer_size=PAGES_BYTES, pre_buffer=False) as file:
+    with parquet_file(piece.file) as file:
         _refuse_columns(path, file.schema_arrow, source)
         sizes = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         row = first = sum(sizes[: piece.start])
