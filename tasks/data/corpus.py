@@ -38,6 +38,7 @@ from infra.durable import make_folder
 from infra.torchrun_env import placed_nodes, this_node
 from infra.versions import package_versions
 from tasks.data.assemble import assemble
+from tasks.data.classifier import check_classifiers
 from tasks.data.curate_spec import around_near_duplicates, step_names
 from tasks.data.curation_tally import Tally
 from tasks.data.decontaminate import with_indexes
@@ -57,7 +58,15 @@ from tasks.job import Job, StageError, main
 from tasks.manifest import remove, short_digest
 
 SCAN_VERSION = 2  # raise it when the scan of the same partition would have another result
-LIBRARIES = ("datatrove", "fastwarc", "lingua-language-detector", "pyarrow", "rensa", "resiliparse")  # that shape it
+LIBRARIES = (  # that shape it
+    "datatrove",
+    "fasttext-numpy2-wheel",
+    "fastwarc",
+    "lingua-language-detector",
+    "pyarrow",
+    "rensa",
+    "resiliparse",
+)
 SCANS = "scans"  # in the job's folder; not in work/, whose complete folders tasks/offsite.py would send too
 ROUNDS = {
     "split": Span(0, 4, "files"),
@@ -79,6 +88,7 @@ def make_corpus(job: Job, earlier: Sequence[Path] | None) -> None:
     if problems := spec.problems():
         raise StageError("\n".join(map(str, problems)))
     machine = this_node(placed_nodes(spec.partitions.machines))
+    check_classifiers(spec.curate)
     spec = spec.model_copy(update={"curate": with_indexes(job, spec.curate)})
     if machine.nodes == 1:  # others may be at work
         for left in (*job.work.rglob("*.partial"), *(job.directory / SCANS).glob("*.partial")):  # by a killed engine

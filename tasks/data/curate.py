@@ -1,16 +1,25 @@
 """Apply the steps of a curation to documents, one at a time.
 
 Languages are identified by lingua, whose models are in its package; quality rules and masks are datatrove's (its words
-and sentences are spaCy's, by rules without a model). Nothing is downloaded. A document's result depends on nothing but
-its text, so it is the same in any order and in any process.
+and sentences are spaCy's, by rules without a model). Nothing is downloaded, except a classifier that has an address.
+A document's result depends on nothing but its text, so it is the same in any order and in any process.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.data.classifier import classify
 from tasks.data.contamination import Contamination
-from tasks.data.curate_spec import CurateStep, DecontaminateStep, LanguageStep, PiiStep, QualityStep, step_names
+from tasks.data.curate_spec import (
+    ClassifierStep,
+    CurateStep,
+    DecontaminateStep,
+    LanguageStep,
+    PiiStep,
+    QualityStep,
+    step_names,
+)
 from tasks.data.curation_tally import Tally
 from tasks.data.documents import Document, document
 from tasks.functions import Function
@@ -63,6 +72,8 @@ class Curation:
 def _rule(step: CurateStep, folder: Path) -> Rule:
     if step.language:
         return _language(step.language)
+    if step.classifier:
+        return _classifier(step.classifier)
     if step.quality:
         return _quality(step.quality)
     if step.pii:
@@ -85,6 +96,18 @@ def _language(step: LanguageStep) -> Rule:
         if best.value < step.least:
             return Dropped("uncertain")
         return item.text if code in step.keep else Dropped(code)
+
+    return rule
+
+
+def _classifier(step: ClassifierStep) -> Rule:
+    labels_of = classify(step)
+
+    def rule(item: Document) -> str | Dropped:
+        labels = labels_of(item.text)
+        if sum(share for label, share in labels if label in step.keep) >= step.least:
+            return item.text
+        return Dropped("uncertain" if not labels or labels[0][0] in step.keep else labels[0][0])
 
     return rule
 

@@ -2,6 +2,7 @@
 
 curate:
   - language: {keep: [en], least: 0.65}
+  - classifier: {model: hf://owner/name/model.bin, keep: [hq], least: 0.02}
   - quality: {rules: [gopher, c4]}
     at_most_dropped: 0.5
   - pii: {emails: mask, ips: mask}
@@ -12,16 +13,20 @@ curate:
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field
 
-from infra.placement.address import File
+from infra.placement.address import File, bring
+from infra.placement.storage import is_bucket
 from tasks.data.source_spec import JSONL_SUFFIXES, PARQUET_SUFFIXES, FilesSource
 from tasks.functions import Function
 from tasks.spec import PathText, Problem, Spec
 
 EVALUATE = "evaluate"  # in place of a path
+MODEL_SUFFIXES = (".bin", ".ftz")
+FASTTEXT = (793712314).to_bytes(4, "little")  # how a model begins: FASTTEXT_FILEFORMAT_MAGIC_INT32 of fasttext.cc
 ITEM_SUFFIXES = (*JSONL_SUFFIXES, *PARQUET_SUFFIXES, ".txt", ".md")
 
 # ISO 639-1 codes of the languages that lingua identifies
@@ -47,6 +52,47 @@ class LanguageStep(Spec):
         return [
             Problem(f"keep.{number}", code, allowed) for number, code in enumerate(self.keep) if code not in LANGUAGES
         ]
+
+
+class ClassifierStep(Spec):
+    """Keep documents by a fastText classifier of your own choice, such as lid.176 for languages, or one of quality."""
+
+    model: PathText = Field(
+        description="a fastText model (.bin, .ftz): a file, or its address (s3://…, gs://…, az://…, hf://owner/name/file)"
+    )
+    keep: list[str] = Field(min_length=1, description="labels to keep, without `__label__`")
+    least: float = Field(0.5, gt=0, le=1, description="smallest probability of these labels together")
+    state: str | None = Field(
+        None, description="state of the model at the start of the run; filled in by Baton, see `as_found`"
+    )
+
+    def local_model(self) -> Path:
+        """The model's file on this machine, downloaded first if it is at an address. Raises StorageError."""
+        (file,) = self._files().files()
+        return bring(self.model) / file.name if is_bucket(self.model) else Path(file.place)
+
+    def missing(self) -> list[Problem]:
+        """What is wrong with the file, from a cheap check."""
+        if problems := self._files().missing():
+            return [replace(problem, path="model") for problem in problems]
+        allowed = "one fastText model"
+        files = self._files().files()
+        if len(files) > 1:
+            return [Problem("model", self.model, f"{allowed}; {len(files)} files match")]
+        with files[0].open() as model:
+            begin = model.read(len(FASTTEXT))
+        return [] if begin == FASTTEXT else [Problem("model", self.model, f"{allowed}, which this file is not")]
+
+    def as_found(self) -> Self:
+        """A copy with the model's state. Raises StorageError."""
+        return self.model_copy(update={"state": self._files().state()})
+
+    def _files(self) -> "_ModelFile":
+        return _ModelFile(path=self.model)
+
+
+class _ModelFile(FilesSource):
+    suffixes = MODEL_SUFFIXES  # type: ignore[assignment]  # a ClassVar, narrowed in the base class
 
 
 class QualityStep(Spec):
@@ -130,9 +176,13 @@ class _ItemFiles(FilesSource):
 
 
 class CurateStep(Spec):
-    """One step: exactly one of `language`, `quality`, `pii`, `function`, `near_duplicates` and `decontaminate`."""
+    """One step: exactly one of `language`, `classifier`, `quality`, `pii`, `function`, `near_duplicates` and
+    `decontaminate`."""
 
     language: LanguageStep | None = Field(None, description="Keep documents in some languages")
+    classifier: ClassifierStep | None = Field(
+        None, description="Keep documents by a fastText classifier", json_schema_extra={"identity": "if set"}
+    )
     quality: QualityStep | None = Field(None, description="Rules of Gopher, C4 and FineWeb")
     pii: PiiStep | None = Field(None, description="Mask personal data")
     function: Function | None = Field(
@@ -169,12 +219,11 @@ class CurateStep(Spec):
         """What its function or its files lack."""
         if self.function:
             return [problem.under("function") for problem in self.function.problems()]
-        return (
-            [problem.under("decontaminate") for problem in self.decontaminate.missing()] if self.decontaminate else []
-        )
+        part = self.classifier or self.decontaminate
+        return [problem.under(self.kind) for problem in part.missing()] if part else []
 
 
-KINDS = ("language", "quality", "pii", "function", "near_duplicates", "decontaminate")
+KINDS = ("language", "classifier", "quality", "pii", "function", "near_duplicates", "decontaminate")
 
 
 def order_problems(steps: list[CurateStep]) -> list[Problem]:

@@ -4,6 +4,7 @@ The corpus engine, in a pod that runs after those of all shares, finds them in s
 itself what is missing.
 """
 
+from tasks.data.classifier import check_classifiers
 from tasks.data.corpus import ROUNDS, SCANS, planned, scan_items
 from tasks.data.decontaminate import with_indexes
 from tasks.data.machines import Rounds
@@ -17,6 +18,7 @@ from tasks.manifest import remove
 
 def work(job: Job) -> None:
     share = job.spec(ReadShareSpec)
+    check_classifiers(share.corpus.curate)
     spec = share.corpus.model_copy(update={"curate": with_indexes(job, share.corpus.curate)})
     job.empty_output()
     with workers(spec.partitions.concurrency or cores()) as pool:

@@ -186,7 +186,7 @@ def test_the_limit_is_in_no_cache_key_and_a_function_s_source_is(filters: Path) 
 @pytest.mark.parametrize(
     ("step", "path", "allowed"),
     [
-        ({}, "curate.0", "exactly one of language, quality, pii, function"),
+        ({}, "curate.0", "exactly one of language, classifier, quality, pii"),
         ({"language": {"keep": ["en"]}, "pii": {}}, "curate.0", "exactly one of"),
         ({"language": {"keep": ["english"]}}, "curate.0.language.keep.0", "an ISO 639-1 code"),
         ({"function": "nowhere.py:keep"}, "curate.0.function.name", "does not exist"),

@@ -1,0 +1,76 @@
+"""fastText classifiers of the user's. `python -m tasks.data.classifier FILE` prints a model's labels.
+
+fastText crashes on damaged files, reads them without end, or takes what is missing for zeros. So a process of its own
+loads a model first and writes it again: it has all its bytes if as many come out.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tasks.data.curate_spec import ClassifierStep, CurateStep
+from tasks.data.source_spec import listed
+from tasks.job import StageError
+
+LABEL = "__label__"  # fastText's prefix
+LOAD_S = 300  # at most
+SPARE_BYTES = 256 << 20  # that loading takes beside twice the file's size
+
+
+def check_classifiers(steps: Sequence[CurateStep]) -> None:
+    """Raises StageError if a step's model is damaged, no classifier, or lacks a label of `keep`."""
+    for step in steps:
+        if step.classifier:
+            _check(step.classifier)
+
+
+def _check(step: ClassifierStep) -> None:
+    words = [sys.executable, "-m", "tasks.data.classifier", str(step.local_model())]
+    try:
+        done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=LOAD_S)
+    except subprocess.TimeoutExpired as error:
+        raise StageError(f"classifier {step.model}: not loaded within {LOAD_S} s; download it again") from error
+    if done.returncode:
+        why = done.stderr.strip().rpartition("\n")[2] or f"fastText ended with {done.returncode}"
+        raise StageError(f"classifier {step.model}: not a fastText classifier, or damaged ({why}); download it again")
+    labels = json.loads(done.stdout)
+    if unknown := sorted(set(step.keep) - set(labels)):
+        raise StageError(f"classifier {step.model}: no label {', '.join(unknown)}; it has {listed(labels, most=200)}")
+
+
+def classify(step: ClassifierStep) -> Callable[[str], list[tuple[str, float]]]:
+    """The function that gives a text's labels with their probabilities, the largest first. Raises StorageError."""
+    import fasttext
+
+    model = fasttext.load_model(str(step.local_model()))
+
+    def found(text: str) -> list[tuple[str, float]]:
+        labels, shares = model.predict(text.replace("\n", " "), k=-1)
+        return [(label.removeprefix(LABEL), float(share)) for label, share in zip(labels, shares, strict=True)]
+
+    return found
+
+
+def main(path: Path) -> None:
+    """Raises ValueError or MemoryError if the file is damaged, or no classifier."""
+    import fasttext
+
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limit = in_use + 2 * path.stat().st_size + SPARE_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    model = fasttext.load_model(str(path))
+    model.predict(" ".join(model.words[:1]))  # ValueError if it only has words' vectors
+    with subprocess.Popen(["wc", "-c"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as counter:
+        assert counter.stdin
+        model.save_model(f"/dev/fd/{counter.stdin.fileno()}")
+        written = int(counter.communicate()[0])
+    if written != path.stat().st_size:
+        raise ValueError(f"the file has {path.stat().st_size:,} bytes, its model {written:,}")
+    print(json.dumps(sorted(label.removeprefix(LABEL) for label in model.labels)))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
