@@ -11,12 +11,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate.state import AcceleratorState
+from safetensors.torch import save_file
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from tasks.job import open_job
 from tasks.posttrain import process, trainer
+from tests.posttrain.tiny import GRADIENTS
 
 
 class Stopped(Exception):
@@ -35,15 +39,24 @@ def engine_of(directory: Path) -> Any:
 
 
 class Watch(TrainerCallback):
-    """What wraps a trainer's models; and what a sharded one keeps between micro batches."""
+    """What wraps a trainer's models; what a sharded one keeps between micro batches; and each step's gradients, which
+    it saves in the job's directory."""
 
-    def __init__(self, built: Any) -> None:
-        self.built, self.keeps = built, set[str]()
+    def __init__(self, built: Any, job: Path) -> None:
+        self.built, self.job, self.keeps = built, job, set[str]()
 
     def on_substep_end(self, *_: Any, **__: Any) -> None:
         params = [param for group in self._groups() for param in group.fsdp_params]
         kept = [param.unsharded_accumulated_grad for param in params] + [param.unsharded_param.grad for param in params]
         self.keeps |= {"whole-gradients" for gradient in kept if gradient is not None}
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        trained = {name: weight for name, weight in self.built.model.named_parameters() if weight.requires_grad}
+        gradients = {name: whole(weight.grad) for name, weight in trained.items()}
+        if process.is_first():
+            folder = self.job / GRADIENTS
+            folder.mkdir(exist_ok=True)
+            save_file(gradients, folder / str(state.global_step + 1))
 
     def words(self) -> list[str]:
         sharding = "fsdp2" if isinstance(self.built.model_wrapped, FSDPModule) else "ddp"
@@ -53,6 +66,11 @@ class Watch(TrainerCallback):
         models = [self.built.model_wrapped, *filter(None, [getattr(self.built, "ref_model", None)])]
         modules = [module for model in models for module in model.modules() if isinstance(module, FSDPModule)]
         return [group for module in modules for group in module._get_fsdp_state()._fsdp_param_groups]
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Collective if it is sharded."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def main() -> None:
@@ -67,7 +85,7 @@ def main() -> None:
     trainer.Reporter.on_save = save_and_stop  # type: ignore[method-assign]
 
     def fit_and_name_the_wrapper(built: Any, job: Any, *arguments: Any, **more: Any) -> None:
-        watch = Watch(built)
+        watch = Watch(built, job.directory)
         built.add_callback(watch)
         fit(built, job, *arguments, **more)
         if process.is_first():

@@ -40,6 +40,7 @@ def chat(row: Row) -> Row:
     return {"messages": [{"role": "user", "content": row["prompt"]}, said]}
 
 
+GRADIENTS = "gradients"  # in a job's directory: those that the optimizer got, a file for each step; of parity.py
 REWARD = """
 def right(completions, completion, **columns):
     return [share(said, gold) for said, gold in zip(completions, completion)]
