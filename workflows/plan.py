@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from tasks.data.spec import TokenizerSpec
 from tasks.grpo.spec import GRPOSpec, RolloutServers
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME
@@ -96,7 +97,7 @@ def _place(spec: StageSpec, context: RunContext, quoted: Quotes | None) -> Place
     return place_of(layout.model_copy(update={"device": device}), context.machine)
 
 
-def text(name: str, stages: list[Planned], context: RunContext, mfu: float) -> Iterator[str]:
+def text(name: str, stages: list[Planned], mfu: float) -> Iterator[str]:
     """The plan as text, line by line."""
     yield f"{name}: {len(stages)} stages, {sum(bool(step.cached) for step in stages)} of them cached"
     width = max([12, *(len(step.name) for step in stages)])
@@ -104,9 +105,8 @@ def text(name: str, stages: list[Planned], context: RunContext, mfu: float) -> I
         state = f"cached {step.cached[:12]}" if step.cached else "placed" if step.quotes else "here"
         yield f"  {step.name:<{width}} {state:<20}{'after ' * bool(step.after)}{', '.join(step.after)}".rstrip()
     for step in stages:
-        if step.need or step.quotes:
+        if lines := [*_takes(step, mfu), *_costs(step.quotes)]:
             yield "\n" + step.name + (" (cached: nothing to run)" if step.cached else "")
-            lines = [*_takes(step, mfu), *_costs(step.quotes)]
             yield from (f"  {title:<12}{words}" for title, words in lines)
     costs = [step.quotes.found[0].expected for step in stages if step.quotes and step.quotes.found and not step.cached]
     known = [cost for cost in costs if cost is not None]
@@ -117,6 +117,8 @@ def text(name: str, stages: list[Planned], context: RunContext, mfu: float) -> I
 
 def _takes(step: Planned, mfu: float) -> Iterator[tuple[str, str]]:
     needed, spec = step.need, step.spec
+    if isinstance(spec, TokenizerSpec) and (memory := spec.memory()):
+        yield "memory", f"{memory / GB:.2g} GB with many distinct words in {spec.sample_mb:g} MB of text (sample_mb)"
     if needed is None:
         return
     mixture = needed.active_parameters < needed.parameters
@@ -241,7 +243,7 @@ def main(recipe: Path, as_json: bool, mfu: float, sample: float | None) -> None:
         }
         print(json.dumps({"recipe": name, "mfu": mfu, **found}, indent=1, default=str))
     else:
-        for line in text(name, stages, context, mfu) if stages else ():
+        for line in text(name, stages, mfu) if stages else ():
             print(line)
         for line in here:
             print(f"\nhere: {line}")

@@ -5,6 +5,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from infra.pod_spec import PodSpec, Resources, in_bytes, in_gib
+from tasks.data.spec import TokenizerSpec
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.memory import CPU, GPU
 from tasks.pretrain.spec import PretrainSpec
@@ -18,6 +19,7 @@ R = TypeVar("R", bound=BaseModel)
 
 GIB = 1024**3
 PROCESS = 2 * GIB  # Python, torch and libraries of an engine's process and of the pod's process that starts it
+FLYTE = GIB // 2  # of the pod's process, where the engine is without torch
 HOST = 8 * GIB  # host memory of a process with a GPU: CUDA context, NCCL buffers, batches
 VLLM = 4 * GIB  # its processes and its default KV cache on a CPU
 SPARE = 1.25  # for what an estimate leaves out: fragmentation, kernels' workspaces
@@ -41,6 +43,8 @@ def resources(context: RunContext, path: str) -> Resources:
     stage = path.rpartition(".")[2]
     if isinstance(spec, PretrainSpec):
         return _of_pretraining(context, spec, gpus)
+    if isinstance(spec, TokenizerSpec):
+        return Resources(memory=in_gib(FLYTE + memory)) if (memory := spec.memory()) else Resources()
     if (known is None and not gpus) or not (stage in WITH_VLLM or isinstance(spec, PostTrainSpec)):
         return Resources()
     weights = known[0].parameters(known[1]) if known else UNKNOWN

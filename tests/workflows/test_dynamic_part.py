@@ -150,3 +150,12 @@ def tuned(resources: dict[str, Any]) -> dict[str, Any]:
 
 def test_what_the_plan_does_not_know_is_left_to_the_stage() -> None:
     assert of(CPU, "convert") == Resources()
+
+
+def test_a_pod_has_memory_for_the_text_that_trains_its_tokenizer() -> None:
+    def memory(tokenizer: dict[str, Any]) -> str | None:
+        return of({"corpus": {}, "tokenizer": tokenizer, "shards": {}, "pretrain": {}}, "tokenizer").memory
+
+    assert memory({"vocab_size": 300}) == "3Gi"
+    assert memory({"vocab_size": 300, "sample_mb": 4096}) == "7Gi"
+    assert memory({"existing": "owner/name"}) is None

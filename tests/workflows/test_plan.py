@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from tests.source import ROOT
-from workflows.recipe import Recipe
+from workflows.plan import plan, text
+from workflows.recipe import Recipe, context_of
 from workflows.recipe_error import RecipeError
 
 BIN = Path(sys.executable).parent
@@ -242,3 +243,9 @@ def test_so_has_the_placement_of_a_post_training_stage() -> None:
 def test_a_placement_has_an_accelerator_for_each_process() -> None:
     (problem,) = problems({"accelerators": ["H100:4"], "nodes": 2})
     assert problem.startswith("pretrain.placement.accelerators.0: 'H100:4': H100:8: one for each of layout.processes")
+
+
+def test_it_says_what_memory_a_tokenizer_takes() -> None:
+    recipe = Recipe.model_validate({"corpus": {}, "tokenizer": {"vocab_size": 300}})
+    lines = list(text("mine", list(plan(recipe, context_of(recipe), 0.4)), 0.4))
+    assert "  memory      2 GB with many distinct words in 512 MB of text (sample_mb)" in lines
