@@ -80,14 +80,22 @@ def ends(model: Any, tokenizer: Any, chat: Chat | None) -> list[int]:
 
 def finish(job: Job, trainer: Any, source: Path, spec: PostTrainSpec, chat: Chat | None) -> None:
     """Write the output: `source` with the trainer's weights, its adapter merged, in `source`'s dtype, or the adapter
-    alone; and the chat template if it was tuned on chat. Then delete the checkpoints. Collective; rank 0 writes."""
+    alone; and the chat template if it was tuned on chat. Then delete the checkpoints. Collective; rank 0 writes, and
+    the others wait as long as it takes: torchrun waits for another machine's ranks for 5 minutes only."""
     job.heart.beat(trainer.state.global_step, "hand-over")
     alone = spec.adapter is not None and spec.adapter.output == "adapter"
     from_files = alone or spec.layout.sharding == "fsdp2" or _in_4_bits(spec)
     weights = full_weights(trainer.model) if from_files else None
-    if not process.is_first():
-        return
-    model = None if alone else merged(trainer.model if weights is None else _with_weights(source, spec, weights))
+    if process.is_first():
+        model = None if alone else merged(trainer.model if weights is None else _with_weights(source, spec, weights))
+        _write(job, model, weights, source, spec, chat)
+    process.barrier()
+
+
+def _write(
+    job: Job, model: Any, weights: dict[str, torch.Tensor] | None, source: Path, spec: PostTrainSpec, chat: Chat | None
+) -> None:
+    """Write the model, or the weights of its adapter if it is None, and seal the output."""
     facts = read_manifest(Path(job.inputs["model"]["path"])).facts | {"label": spec.label or job.stage}
     facts.pop("base", None)
     with _full_disk_as_stage_error(job.output, "the run continues from its last checkpoint"):

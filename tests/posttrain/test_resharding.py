@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from infra.heartbeat import read_beats
 from infra.launch import Engine, EngineFailed, run_engine
+from tests.posttrain.ranks import engine
 from tests.posttrain.test_parity import SPEC, difference, gradient_difference, inputs, spec_of, start_all
 from tests.posttrain.tiny import metrics, write_job
 
@@ -118,3 +120,20 @@ def test_an_error_of_a_rank_is_the_stage_s_message(inputs: dict[str, dict[str, P
     thread, failures = in_background(write_job(tmp_path / "job", "sft", spec, **inputs["sft"]), 2)
     thread.join()
     assert failures[0].startswith("sft: none of the 30 training rows is within max_prompt_tokens 8")
+
+
+@pytest.mark.long
+def test_all_ranks_stay_until_the_output_is_written(inputs: dict[str, dict[str, Path]], tmp_path: Path) -> None:
+    """torchrun on another machine would wait for it for 5 minutes only, and its launcher start again without one."""
+    spec = SPEC | {"layout": {"processes": 2, "sharding": "ddp"}}
+    job = write_job(tmp_path / "job", "sft", spec, **inputs["sft"])
+    run = engine(job)
+    while (beat := read_beats(job, [0]).get(0)) is None or beat.phase != "hand-over":
+        assert run.alive(), run.log()
+        time.sleep(0.001)
+    os.kill(beat.pid, signal.SIGSTOP)
+    run.processes[1].join(3)
+    waits, result = run.processes[1].is_alive(), (job / "result.json").exists()
+    os.kill(beat.pid, signal.SIGCONT)
+    run.succeed()
+    assert waits and not result
