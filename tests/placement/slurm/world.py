@@ -112,9 +112,11 @@ class World:
     daemons: ExitStack
 
     def cut_power(self, cluster: Cluster, node: str) -> None:
-        """Kill all that runs on a node, and start the node again."""
+        """Kill all that runs on a node, and start the node again when Slurm has ended its jobs. Earlier, and srun would
+        wait for its tasks without end: unlike in a real power cut their connections have been closed."""
         for pid in cluster.processes(node):
             os.kill(pid, signal.SIGKILL)
+        until(lambda: not cluster.slurm("squeue", "-h", "-w", node), "Slurm ends the node's jobs", 120)
         self.daemons.enter_context(running(cluster.node(node)))
 
 
