@@ -85,7 +85,7 @@ class Run:
 
     def losses(self) -> dict[int, float]:
         """By step."""
-        return {point["step"]: point["loss"] for point in self._metrics()}
+        return {point["step"]: point["loss"] for point in self._metrics() if point["step"]}
 
     def reaches(self, step: int) -> None:
         """Wait until the training has taken so many steps."""

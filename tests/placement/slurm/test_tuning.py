@@ -24,7 +24,7 @@ def test_a_process_and_then_a_node_are_killed(slurm: World, tmp_path: Path) -> N
     here = done(tune(tmp_path / "here", "sft", {"layout": {"processes": 2, "sharding": "fsdp2"}}))
     layout = {"nodes": 2, "processes": 1, "sharding": "fsdp2"}
     run = tune(tmp_path / "placed", "sft", {"layout": layout, "placement": placement(ALPHA, nodes=2)})
-    run.reaches(50)
+    run.reaches(10)  # the first checkpoint begins: ranks wait for each other at torch's store
     os.kill(rank_pid(run, 1), signal.SIGKILL)  # the stage starts its engine again
     run.reaches(120)
     launchers = {*pids("pyflyte-execute", run)}.intersection(slurm.alpha.processes("a2"))
