@@ -12,7 +12,7 @@ import yaml
 
 from infra.tracking.spool import StageRun, read_stage
 from tests.placement.slurm.world import BIN, REPOSITORY, until
-from tests.posttrain.tiny import said_twice, tiny_model
+from tests.posttrain.tiny import REWARD, said_twice, tiny_model
 
 # The laptop recipe up to the model for exchange, with smaller numbers: its later stages are not placed here.
 RECIPE: dict[str, Any] = {
@@ -39,6 +39,7 @@ TUNING: dict[str, Any] = {
     "checkpoint_every": 10,
     "precision": "fp32",
 }
+GRPO = {"steps": 40, "max_new_tokens": 8, "generations": 4, "rewards": ["twice.py:near"], "learning_rate": 0.001}
 SHORT = {"steps": 30, "checkpoints": {"every": 10}}
 LONG = {"steps": 1500, "checkpoints": {"every": 100}, "validate_every": 500}
 ALPHA, BETA = "slurm/alpha/cpu", "slurm/beta/cpu"
@@ -140,6 +141,7 @@ def tune(folder: Path, stage: str, *changes: dict[str, Any]) -> Run:
         if stage == "dpo":
             rows = [row | {"chosen": row["completion"], "rejected": " no, not this"} for row in rows]
         (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "twice.py").write_text(REWARD)
     recipe = {
         "name": "tuned",
         "start_from": {"model": str(folder / "model")},

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from infra.heartbeat import read_beats
-from tests.placement.slurm.runs import ALPHA, Run, done, pids, placement, tune
+from tests.placement.slurm.runs import ALPHA, GRPO, Run, done, pids, placement, tune
 from tests.placement.slurm.world import World
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
@@ -35,3 +35,29 @@ def test_a_process_and_then_a_node_are_killed(slurm: World, tmp_path: Path) -> N
     assert run.digest == here.digest
     assert run.losses() == here.losses()
     assert run.record().placed["recoveries"] == 2
+
+
+def test_grpo_on_two_nodes_loses_a_process(slurm: World, tmp_path: Path) -> None:
+    """The model, and so its rollouts, are those of two processes here."""
+    here = done(tune(tmp_path / "here", "grpo", GRPO, {"layout": {"processes": 2, "sharding": "fsdp2"}}))
+    layout = {"nodes": 2, "processes": 1, "sharding": "fsdp2"}
+    run = tune(tmp_path / "placed", "grpo", GRPO, {"layout": layout, "placement": placement(ALPHA, nodes=2)})
+    run.reaches(12)
+    os.kill(rank_pid(run, 1), signal.SIGKILL)
+    done(run)
+    assert run.digest == here.digest
+    assert run.losses() == here.losses()
+    assert run.record().placed["recoveries"] == 0  # the stage started its engines again, not SkyPilot the stage
+
+
+def test_rollout_servers_have_a_node_of_their_own(slurm: World, tmp_path: Path) -> None:
+    """The model is that of a server beside the trainer here; the trainer is killed, and both start again."""
+    here = done(tune(tmp_path / "here", "grpo", GRPO, {"rollout_servers": {}}))
+    servers = {"rollout_servers": {"nodes": 1}, "placement": placement(ALPHA, nodes=2)}
+    run = tune(tmp_path / "placed", "grpo", GRPO, servers)
+    run.reaches(12)
+    os.kill(rank_pid(run, 0), signal.SIGKILL)
+    done(run)
+    assert run.digest == here.digest
+    assert run.losses() == here.losses()
+    assert run.record().placed["recoveries"] == 0
