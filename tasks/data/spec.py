@@ -14,8 +14,8 @@ from tasks.spec import NotSeen, PathText, Problem, Spec, StageSpec
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>")
 TOKENIZER_FILES = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")
-# Training a tokenizer took 2.8 GB for 1 GB of random words, 2.8 million distinct ones; 1.5 GB for 1 GB of code and
-# documentation, and 0.7 GB for 0.13 GB of it. The number of distinct words grows as a power of the size (Heaps' law)
+# Training a tokenizer took 2.8 GB for 1 GB of random words, 2.8 million distinct ones; for 1, 0.5, 0.13 GB of code and
+# documentation 1.5, 1.2 and 0.7 GB. The number of distinct words grows as a power of the size (Heaps' law)
 PROCESS_BYTES = 0.3e9
 WORDS_BYTES, WORDS_POWER = 2.5e9, 0.6  # for 1 GB of text
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte, so that any text can be encoded
