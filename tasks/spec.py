@@ -111,11 +111,11 @@ class Spec(BaseModel):
         }
         return self.model_dump(mode="json", exclude=self._not_identity() | self._unset()) | self._contents() | nested
 
-    def _contents(self) -> dict[str, str]:
+    def _contents(self) -> dict[str, Any]:
         """The addresses that carry a digest, reduced to that digest: where the content is does not count."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
-        found = {name: digest_of(value) for name, value in values.items() if isinstance(value, str)}
-        return {name: f"{DIGEST}{digest}" for name, digest in found.items() if digest}
+        found = {name: _content(value) for name, value in values.items()}
+        return {name: content for name, content in found.items() if content != values[name]}
 
     def as_found(self) -> Self:
         """A copy with the present state of the files and functions that it names, so that a change in one changes the
@@ -174,6 +174,13 @@ def _same(value: Any, default: Any) -> bool:
     if isinstance(value, Spec) and isinstance(default, Spec):
         return value.identity() == default.identity()
     return bool(value == default)
+
+
+def _content(value: Any) -> Any:
+    """An address, or those in a list, reduced to its digest if it carries one."""
+    if isinstance(value, str):
+        return f"{DIGEST}{digest}" if (digest := digest_of(value)) else value
+    return [_content(item) if isinstance(item, str) else item for item in value] if isinstance(value, list) else value
 
 
 def _as_found(value: Any) -> Any:

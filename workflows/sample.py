@@ -57,11 +57,13 @@ def _is_local(rows: RowsSpec) -> bool:
 
 
 def _with_indexes(steps: list[CurateStep], evaluated: Mapping[str, RowsSpec], root: Path) -> list[CurateStep]:
-    """The steps, with the indexes of those that decontaminate; one without anything to look for is left out."""
+    """The steps, checked and with indexes for decontamination; a step without anything to look for is left out."""
+    from tasks.data.classifier import check_classifiers
     from tasks.data.decontaminate import with_indexes
     from tasks.job import Job
     from tasks.rows import rows
 
+    check_classifiers(steps)
     inputs = {}
     for number, (name, spec) in enumerate(evaluated.items()):
         say(f"preparing data.{name} …")
@@ -72,7 +74,7 @@ def _with_indexes(steps: list[CurateStep], evaluated: Mapping[str, RowsSpec], ro
     found = []
     for step in steps:
         if step.decontaminate and not evaluated:
-            places = step.decontaminate.places()
+            places = [source.path for source in step.decontaminate.sources().values()]
             if not places:
                 continue
             step = step.model_copy(update={"decontaminate": step.decontaminate.model_copy(update={"against": places})})

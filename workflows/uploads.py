@@ -50,7 +50,7 @@ def local_paths(context: RunContext, shared: str) -> list[LocalPath]:
             continue
         inner = next((name for name in INNER if getattr(spec, name, None)), None)
         specs |= {f"{path}.{inner}.": getattr(spec, inner)} if inner else {f"{path}.": spec}
-    return list(_paths(specs, shared))
+    return [*_paths(specs, shared), *_of_curation(context, shared)]
 
 
 def _paths(specs: dict[str, Any], shared: str) -> Iterator[LocalPath]:
@@ -61,6 +61,15 @@ def _paths(specs: dict[str, Any], shared: str) -> Iterator[LocalPath]:
                 continue
             if not _is_below(path, shared) and (files := spec.local_files()):
                 yield LocalPath(prefix + field, path, files)
+
+
+def _of_curation(context: RunContext, shared: str) -> Iterator[LocalPath]:
+    """What the steps of a curation read: classifiers, and items of an evaluation."""
+    for path, spec in context.stages().items():
+        for number, step in enumerate(getattr(spec, "curate", ())):
+            for field, source in step.sources().items():
+                if not _is_below(source.path, shared) and (files := source.local_files()):
+                    yield LocalPath(f"{path}.curate.{number}.{field}", source.path, files)
 
 
 def _is_below(path: str, shared: str) -> bool:

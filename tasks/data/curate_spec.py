@@ -18,7 +18,7 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from infra.placement.address import File, bring
+from infra.placement.address import bring
 from infra.placement.storage import is_bucket
 from tasks.data.source_spec import JSONL_SUFFIXES, PARQUET_SUFFIXES, FilesSource
 from tasks.functions import Function
@@ -66,17 +66,20 @@ class ClassifierStep(Spec):
         None, description="state of the model at the start of the run; filled in by Baton, see `as_found`"
     )
 
+    def source(self) -> FilesSource:
+        return _ModelFile(path=self.model)
+
     def local_model(self) -> Path:
         """The model's file on this machine, downloaded first if it is at an address. Raises StorageError."""
-        (file,) = self._files().files()
+        (file,) = self.source().files()
         return bring(self.model) / file.name if is_bucket(self.model) else Path(file.place)
 
     def missing(self) -> list[Problem]:
         """What is wrong with the file, from a cheap check."""
-        if problems := self._files().missing():
+        if problems := self.source().missing():
             return [replace(problem, path="model") for problem in problems]
         allowed = "one fastText model"
-        files = self._files().files()
+        files = self.source().files()
         if len(files) > 1:
             return [Problem("model", self.model, f"{allowed}; {len(files)} files match")]
         with files[0].open() as model:
@@ -85,10 +88,7 @@ class ClassifierStep(Spec):
 
     def as_found(self) -> Self:
         """A copy with the model's state. Raises StorageError."""
-        return self.model_copy(update={"state": self._files().state()})
-
-    def _files(self) -> "_ModelFile":
-        return _ModelFile(path=self.model)
+        return self.model_copy(update={"state": self.source().state()})
 
 
 class _ModelFile(FilesSource):
@@ -149,25 +149,21 @@ class DecontaminateStep(Spec):
         None, description="folder of the index; filled in by Baton", json_schema_extra={"identity": False}
     )
 
-    def files(self, place: str) -> list[File]:
-        """The files of an item of `against`, in order. Raises StorageError."""
-        return _ItemFiles(path=place).files()
-
-    def places(self) -> list[str]:
-        """What `against` names beside the recipe's evaluation."""
-        return [place for place in self.against if place != EVALUATE]
+    def sources(self) -> dict[int, FilesSource]:
+        """The files of the items of `against`, by their numbers, without the recipe's evaluation."""
+        return {number: _ItemFiles(path=place) for number, place in enumerate(self.against) if place != EVALUATE}
 
     def missing(self) -> list[Problem]:
         """What the files lack on this machine, from a cheap check."""
         return [
-            replace(problem, path=f"against.{self.against.index(place)}")
-            for place in self.places()
-            for problem in _ItemFiles(path=place).missing()
+            replace(problem, path=f"against.{number}")
+            for number, source in self.sources().items()
+            for problem in source.missing()
         ]
 
     def as_found(self) -> Self:
         """A copy with the files' state. Raises StorageError."""
-        states = [_ItemFiles(path=place).state() for place in self.places()]
+        states = [source.state() for source in self.sources().values()]
         return self.model_copy(update={"state": "; ".join(states) or None})
 
 
@@ -205,6 +201,13 @@ class CurateStep(Spec):
     @property
     def kind(self) -> str:
         return next((name for name in KINDS if getattr(self, name) is not None), "")
+
+    def sources(self) -> dict[str, FilesSource]:
+        """The files that it reads, by the field that names them."""
+        if self.classifier:
+            return {"classifier.model": self.classifier.source()}
+        named = self.decontaminate.sources() if self.decontaminate else {}
+        return {f"decontaminate.against.{number}": source for number, source in named.items()}
 
     def problems(self) -> list[Problem]:
         given = [name for name in KINDS if getattr(self, name) is not None]

@@ -41,7 +41,8 @@ def _indexed(job: Job, number: int, step: DecontaminateStep) -> DecontaminateSte
 
 def _items(job: Job, step: DecontaminateStep) -> Iterator[tuple[str, list[str]]]:
     """Names and texts."""
-    for place in step.against:
+    files = step.sources()
+    for number, place in enumerate(step.against):
         if place == EVALUATE:
             sets = job.input_list("against")
             if not sets:
@@ -51,7 +52,7 @@ def _items(job: Job, step: DecontaminateStep) -> Iterator[tuple[str, list[str]]]
                     for row, line in enumerate(lines, start=1):
                         yield f"{_title(folder)}, held-out row {row}", list(texts_of(json.loads(line)))
             continue
-        for file in step.files(place):
+        for file in files[number].files():
             records: Iterator[Any]
             if file.name.endswith(JSONL_SUFFIXES):
                 records = jsonl_records(file)

@@ -12,9 +12,12 @@ from datasets import Dataset, DatasetDict
 from flytekit.clis.sdk_in_container.run import RunLevelParams
 
 from infra.placement.address import DIGEST, bring
+from tasks.data.classifier import check_classifiers
+from tasks.data.curate_spec import CurateStep
 from tasks.rows.read import read as read_rows
 from tests.cluster.admin import admin
 from tests.cluster.storage import Storage, s3
+from tests.data.test_classifier import LABELS, write_model
 from tests.s3 import S3
 from workflows.recipe import Recipe, context_of
 from workflows.run_context import for_a_cluster
@@ -84,6 +87,31 @@ def test_every_path_of_a_recipe_travels(params: RunLevelParams, tmp_path: Path) 
     assert DIGEST in recipe.corpus.source.path  # type: ignore[union-attr]
     assert DIGEST in recipe.more_corpora[1].source.path  # type: ignore[union-attr]
     assert recipe.more_corpora[0].source.kind == "stdlib"
+
+
+def test_what_a_curation_reads_travels(
+    params: RunLevelParams, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATON_CACHE", str(tmp_path / "cache"))
+
+    def submitted_from(folder: Path) -> list[CurateStep]:
+        exam = lines(folder, "an item of an exam") / "0.jsonl"
+        model = write_model(folder / "lid.ftz", LABELS)
+        steps = [
+            {"classifier": {"model": str(model), "keep": ["en"]}},
+            {"decontaminate": {"against": [str(exam)]}},
+        ]
+        corpus = submitted(params, {"corpus": {"curate": steps}}).corpus
+        assert corpus and str(folder) not in corpus.model_dump_json()
+        return corpus.as_found().curate
+
+    with S3(storage.for_pods).flyte(tmp_path):
+        steps = submitted_from(tmp_path / "here")
+        check_classifiers(steps)
+        assert [name for step in steps for name in step.missing()] == []
+        files = [file.name for step in steps for source in step.sources().values() for file in source.files()]
+        assert files == ["lid.ftz", "0.jsonl"]
+        assert [step.identity() for step in submitted_from(tmp_path / "there")] == [step.identity() for step in steps]
 
 
 def read_in_a_pod(recipe: Recipe, name: str, storage: Storage, folder: Path) -> list[Any]:
