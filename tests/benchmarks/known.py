@@ -2,8 +2,8 @@
 
 The comparison of an increment with its known text (tasks/data/known.py): a corpus of that many documents and a source
 with 10,000 more, as names and ids in Parquet, which are written before; ids come in no order, as digests do. Each
-number of documents has a process of its own: its time, CPU time and largest memory. Target: memory that does not grow,
-at most 1 GB, and time that grows as the number does.
+number of documents has a process of its own: its time, CPU time and largest memory. Target: at most 1.5 GB of memory,
+and time that grows as the number does.
 """
 
 import argparse
