@@ -105,7 +105,7 @@ def test_what_a_person_must_change_fails_once(slurm: World, tmp_path: Path) -> N
     wrong = {"layout": {"micro_batch": 4, "device": "H100"}}  # only where the job is can it be seen that there is none
     run = start(tmp_path, SHORT, wrong, {"placement": placement(ALPHA)})
     assert run.ends() == 1
-    assert "layout.device is H100 and this machine has no GPU" in run.said()
+    assert "layout.device is H100, but this machine has no GPU" in run.said()
     assert run.record().placed["recoveries"] == 0
 
 
