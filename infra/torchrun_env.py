@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from infra.errors import Stopped
 
 VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+COLLECTIVE_S = 7 * 86400  # torch's timeout: launchers find a hung rank by heartbeats, and a long save is none
 ADDRESS = "BATON_NODE_0"  # node 0's address for engines: torchrun on one machine sets MASTER_ADDR to its own
 
 

@@ -22,6 +22,7 @@ from peft import get_peft_model
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
+from infra.torchrun_env import COLLECTIVE_S
 from tasks.checkpoints import KIND, CheckpointFolder
 from tasks.job import Job, StageError
 from tasks.manifest import RECORD, read_manifest, remove, write_manifest
@@ -41,7 +42,6 @@ from tasks.posttrain.trl_hooks.trainer import order_by_epoch, score_completions_
 KEEP = 2  # checkpoints
 LOGGED = "logged/"  # prefix of metrics that are recorded under any name: those of rewards
 SIGTERM_EXIT = 128 + signal.SIGTERM
-COLLECTIVE_S = 7 * 86400  # torch's timeout: the launcher finds a hung rank by heartbeats, and a long rollout is none
 
 log = logging.getLogger(__name__)
 

@@ -5,10 +5,12 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
+from infra.torchrun_env import COLLECTIVE_S
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.megatron import BACKEND, CUDA
 from tasks.pretrain.megatron_hooks import reset_moe_state
@@ -27,7 +29,7 @@ def distributed(layout: Layout, seed: int) -> Iterator[None]:
     else:
         _keep_freed_memory()
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["LOCAL_WORLD_SIZE"])))
-    dist.init_process_group(BACKEND)
+    dist.init_process_group(BACKEND, timeout=timedelta(seconds=COLLECTIVE_S))
     with model_parallel(layout, seed):
         yield
         dist.barrier()
