@@ -17,6 +17,7 @@ from tasks.data.source_spec import LARGEST_MB, JsonlSource, listed
 from tasks.job import StageError
 
 READ_BYTES = 1 << 20  # of a line to skip, at a time
+PLACE_LINES = 16  # between two looks at the place in the file
 FIRST = 100  # records that are looked at before a run
 
 
@@ -59,9 +60,11 @@ def read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: list[str] |
         else:
             first, read, skipped = f"@{piece.start}" if piece.start else "", piece, 0
         name, place = f"{piece.file.name}{first}", f"{piece.file.place}{first}"
+        done = before / total
         with skipping(source, broken), read.file.open() as file:
             for number, line in lines_of(read, file, source.max_bytes()):
-                done = min(1.0, (before + file.tell() - read.start) / total)
+                if number % PLACE_LINES == 0:
+                    done = min(1.0, (before + file.tell() - read.start) / total)
                 text, metadata = _content(source, place, skipped + number, line)
                 yield Raw(f"{name}#{skipped + number}", text, done, metadata)
         before += piece.size
@@ -73,7 +76,7 @@ def _content(source: JsonlSource, path: str, number: int, line: bytes) -> tuple[
         record = _record(path, number, line)
     except UnicodeDecodeError:
         return line, ""
-    metadata = chosen_fields(record, source.metadata)
+    metadata = chosen_fields(record, source.metadata) if source.metadata else ""
     text = record.get(source.text_field)
     if isinstance(text, str):
         return text.encode("utf-8", "surrogatepass"), metadata
