@@ -17,8 +17,10 @@ from typing import Any
 
 import click
 
+from infra.errors import Stopped
 from tasks.data.spec import TokenizerSpec
 from tasks.grpo.spec import GRPOSpec, RolloutServers
+from tasks.job import StageError
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.pretrain.fit import Place, place_of
@@ -250,9 +252,12 @@ def main(recipe: Path, as_json: bool, mfu: float, sample: float | None) -> None:
         print(f"\n{RecipeError(problems, lines=lines)}" if problems else "\nno problem found")
     if sample and whole and not problems:
         evaluated = {name: whole.data[name] for name in whole.evaluate.sets()} if whole.evaluate else {}
-        for corpus in [whole.corpus, *whole.more_corpora] if whole.corpus else []:
-            for line in tried(corpus, sample, evaluated):
-                print(line, file=sys.stderr if as_json else sys.stdout)
+        try:
+            for corpus in [whole.corpus, *whole.more_corpora] if whole.corpus else []:
+                for line in tried(corpus, sample, evaluated):
+                    print(line, file=sys.stderr if as_json else sys.stdout)
+        except StageError as error:
+            raise Stopped(str(error)) from error
     sys.exit(2 if problems else 0)
 
 

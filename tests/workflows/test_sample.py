@@ -57,3 +57,15 @@ def test_a_share_is_between_nothing_and_all(share: str) -> None:
     result = CliRunner().invoke(main, ["recipe.yaml", "--sample", share])
     assert result.exit_code == 2
     assert "is not a share" in result.output
+
+
+def test_a_function_that_fails_is_named_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "filters.py").write_text("def keep(document): return 1 / 0\n")
+    (tmp_path / "rows.jsonl").write_text('{"text": "one"}\n')
+    source = {"kind": "jsonl", "path": str(tmp_path / "rows.jsonl")}
+    recipe = {"corpus": {"source": source, "curate": [{"function": f"{tmp_path / 'filters.py'}:keep"}]}}
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    result = CliRunner().invoke(main, [str(tmp_path / "recipe.yaml"), "--sample", "100%"])
+    assert result.exit_code == 1
+    assert "Error: " in result.output and "filters.py:keep: ZeroDivisionError" in result.output
+    assert "for rows.jsonl#1" in result.output
