@@ -21,13 +21,15 @@ SPARE_BYTES = 1 << 30  # that loading takes beside twice the size of the file: t
 
 
 def check_classifiers(steps: Sequence[CurateStep]) -> None:
-    """Raises StageError if a step's model is damaged, no classifier, or lacks a label of `keep`."""
+    """Raises StageError if a step's model is missing, damaged, no classifier, or lacks a label of `keep`."""
     for step in steps:
         if step.classifier:
             _check(step.classifier)
 
 
 def _check(step: ClassifierStep) -> None:
+    if problems := step.missing():  # the file may have changed since the recipe was checked
+        raise StageError(f"classifier {step.model}: {problems[0].allowed}")
     words = [sys.executable, "-m", "tasks.data.classifier", str(step.local_model())]
     try:
         done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=LOAD_S)

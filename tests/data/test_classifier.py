@@ -111,3 +111,9 @@ def test_vectors_of_words_are_no_classifier(tmp_path: Path) -> None:
     vectors = write_model(tmp_path / "words.bin", LABELS, SKIPGRAM)
     with pytest.raises(StageError, match="not a fastText classifier"):
         check_classifiers([CurateStep.model_validate(step(vectors))])
+
+
+def test_a_model_that_is_gone_when_the_stage_starts_is_an_error(model: Path) -> None:
+    model.unlink()
+    with pytest.raises(StageError, match=r"lid\.ftz does not exist"):
+        check_classifiers([CurateStep.model_validate(step(model))])
