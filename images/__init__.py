@@ -1,8 +1,9 @@
 """The container image of each stage family, for stages that run on rented machines or in a cluster's pods.
 
 An image is Python 3.12 with a complete pinned list, `images/<family>.txt`, which `uv pip compile` resolves from the
-short `images/<family>.in` (`make lock`). CUDA comes from the lists too: the PyPI builds of torch and vLLM bundle it,
-so a node needs only NVIDIA's driver. On a laptop no image is built: Flyte needs one only when a workflow is registered.
+short `images/<family>.in` (`make lock`); images/Dockerfile installs it. CUDA comes from the lists too: the PyPI builds
+of torch and vLLM bundle it, so a node needs only NVIDIA's driver. On a laptop no image is built: Flyte needs one only
+when a workflow is registered.
 
 `python -m images REGISTRY` builds and pushes them, and pins their digests in Flyte's configuration file:
 
@@ -19,19 +20,25 @@ from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 
+from blake3 import blake3
 from flytekit import ImageSpec
+from flytekit.image_spec.image_spec import ImageBuildEngine
 
+from images.builder import DOCKERFILE, DockerBuilder
+from images.registry import digest_of
 from infra.commands import command
 from infra.errors import Stopped
-from infra.paths import QUIET
 from infra.pod import this_pod
 
-PYTHON = "3.12"
+BUILDER = "baton"  # Flyte's name for it
 FAMILIES = ("data", "train", "serve", "post-train")
 
 
 class NoImage(Stopped):
     """No image is configured for a stage's pods."""
+
+
+ImageBuildEngine.register(BUILDER, DockerBuilder(), priority=0)  # not the default of a user's own ImageSpec
 
 
 class FamilyImage(ImageSpec):
@@ -47,13 +54,14 @@ class FamilyImage(ImageSpec):
     def tag(self) -> str:
         if this_pod():
             raise NoImage(f"{self.name}: missing in this pod's image configuration; register the workflow again")
-        return str(ImageSpec(**{field.name: getattr(self, field.name) for field in fields(self)}).tag)
+        own = ImageSpec(**{field.name: getattr(self, field.name) for field in fields(self)}).tag
+        return blake3(f"{own} {DOCKERFILE.read_text()}".encode()).hexdigest()[:16]
 
-    def exist(self) -> bool | None:
+    def exist(self) -> bool:
+        """Whether its registry has it. Raises RegistryError, NoImage."""
         if not self.registry:
             raise no_images(self.name)
-        found: bool | None = super().exist()
-        return found
+        return digest_of(self.image_name()) is not None
 
 
 def no_images(names: str) -> NoImage:
@@ -73,12 +81,10 @@ def requirement_list(family: str) -> Path:
 def _image(family: str, apt_packages: list[str]) -> FamilyImage:
     return FamilyImage(
         name=f"baton-{family}",
-        python_version=PYTHON,
+        builder=BUILDER,
         platform="linux/amd64",
         requirements=str(requirement_list(family)),
-        pip_extra_args="--no-deps",  # the list is complete
         apt_packages=apt_packages,
-        env=QUIET,
         registry=os.environ.get("BATON_IMAGE_REGISTRY"),
     )
 

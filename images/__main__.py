@@ -2,10 +2,11 @@
 
 python -m images REGISTRY                        all, in FLYTECTL_CONFIG or ~/.flyte/config.yaml
 python -m images REGISTRY train --config FILE    one family, in another file
+PIP_INDEX_URL=https://… python -m images REGISTRY --base IMAGE
+                                                 from a company's own mirror of PyPI, on its own base image
 """
 
 import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,25 +14,18 @@ import click
 from flytekit.image_spec.image_spec import ImageBuildEngine
 
 from images import BY_FAMILY, FamilyImage
+from images.registry import RegistryError, digest_of
 from infra.commands import command
 from infra.errors import Stopped
 
 
 def pushed(image: FamilyImage) -> str:
-    """Build and push an image unless the registry has it; returns its name by digest. Raises Stopped."""
-    if image.exist() is None:  # Flyte would treat it as built
-        raise Stopped("Docker or the registry does not answer; check that both are running and reachable")
+    """Build and push an image unless its registry has it; its name by digest. Raises NotBuilt, RegistryError."""
     ImageBuildEngine.build(image)
-    return f"{image.registry}/{image.name}@{digest_of(image.image_name())}"
-
-
-def digest_of(image: str) -> str:
-    """An image's digest in its registry. Raises Stopped."""
-    words = ["docker", "buildx", "imagetools", "inspect", image, "--format", "{{.Manifest.Digest}}"]
-    ended = subprocess.run(words, check=False, capture_output=True, text=True)
-    if ended.returncode:
-        raise Stopped(f"{image}: cannot look up its digest: {ended.stderr.strip()}")
-    return ended.stdout.strip()
+    digest = digest_of(image.image_name())
+    if digest is None:
+        raise RegistryError(f"{image.image_name()}: was pushed, but its registry does not have it")
+    return f"{image.registry}/{image.name}@{digest}"
 
 
 def pin(config: Path, pinned: dict[str, str]) -> None:
@@ -56,12 +50,13 @@ def pin(config: Path, pinned: dict[str, str]) -> None:
     default=lambda: os.environ.get("FLYTECTL_CONFIG") or str(Path.home() / ".flyte/config.yaml"),
     help="Flyte's configuration file; default: FLYTECTL_CONFIG, or ~/.flyte/config.yaml",
 )
-def main(registry: str, families: tuple[str, ...], config: Path) -> None:
+@click.option("--base", help="An image with Python 3.12, in place of Docker Hub's python:3.12-slim-bookworm.")
+def main(registry: str, families: tuple[str, ...], config: Path, base: str | None) -> None:
     """Build the images of FAMILIES (default: all), push them to REGISTRY, and pin them in Flyte's configuration."""
     pinned = {}
     for family in families or BY_FAMILY:
         try:
-            image = replace(BY_FAMILY[family], registry=registry)
+            image = replace(BY_FAMILY[family], registry=registry, base_image=base)
         except ValueError as error:
             raise Stopped(str(error)) from error
         pinned[image.name] = pushed(image)

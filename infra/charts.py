@@ -5,7 +5,7 @@ takes a few milliseconds and 8 kB (matplotlib: 110 ms and 14 kB, behind an impor
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -33,14 +33,25 @@ class Figure:
 
 
 def curves(
-    title: str, lines: dict[str, Points], unit: str = "step", *, log: bool = False, reference: str = ""
+    title: str,
+    lines: dict[str, Points],
+    unit: str = "step",
+    *,
+    log: bool = False,
+    reference: str = "",
+    breaks: Mapping[str, Collection[float]] | None = None,
 ) -> Figure:
     """Values over steps: each line smoothed, with its raw data faint behind it.
 
     `unit` names the horizontal axis. `log` asks for a logarithmic vertical axis: zeros are left out, and
     a curve with negative values stays linear.
-    The line called `reference` is drawn as dashed stairs. `data-values` has what is plotted, for a page's script.
+    The line called `reference` is drawn as dashed stairs. A line is interrupted before each of its `breaks`, steps by
+    name: what comes after does not compare with what was before. `data-values` has what is plotted, for a page's
+    script.
     """
+    lines = {name: [point for point in points if abs(point[1]) < LARGEST] for name, points in lines.items()}
+    if not any(lines.values()):
+        return Figure(_svg(title, [], title), title)
     values = [value for points in lines.values() for _, value in points]
     log = log and min(values) >= 0 and max(values) > 0
     if log:  # a learning rate starts at zero
@@ -56,15 +67,16 @@ def curves(
     y, y_ticks = axis(values, HEIGHT - BOTTOM, TOP)
     written = number if axis is _log_axis else _tick_format(y_ticks)
     parts = [_grid(y, y_ticks, written), _steps(x, x_ticks, unit)]
-    for index, (name, points) in enumerate(lines.items()):
-        points = _thinned(points)
-        if name == reference:
-            parts.append(_path(_stairs(points), x, y, f"line reference s{index % 4}", points))
-            continue
-        smooth = _smoothed(points)
-        if smooth is not points:
-            parts.append(_path(points, x, y, f"line raw s{index % 4}", points))
-        parts.append(_path(smooth, x, y, f"line s{index % 4}", points if smooth is points else []))
+    pieces = {name: _pieces(points, (breaks or {}).get(name, ())) for name, points in lines.items()}
+    for index, (name, of_line) in enumerate(pieces.items()):
+        for points in map(_thinned, of_line):
+            if name == reference:
+                parts.append(_path(_stairs(points), x, y, f"line reference s{index % 4}", points))
+                continue
+            smooth = _smoothed(points)
+            if smooth is not points:
+                parts.append(_path(points, x, y, f"line raw s{index % 4}", points))
+            parts.append(_path(smooth, x, y, f"line s{index % 4}", points if smooth is points else []))
     parts.append(_legend(list(lines)) if len(lines) > 1 else _last_value(every))
     summary = "; ".join(f"{name} {_course(points)}" for name, points in lines.items())
     alt = f"{title} over {unit}s: {summary}"
@@ -128,6 +140,12 @@ def _path(
         )
     path = "M" + "L".join(f"{x(step):.1f} {y(value):.1f}" for step, value in points)
     return Markup('<path class="{}" d="{}" data-values="{}"/>').format(style, path, data)
+
+
+def _pieces(points: Points, breaks: Collection[float]) -> list[Points]:
+    """The points between breaks."""
+    cuts = [0, *(place for place, (step, _) in enumerate(points) if place and step in breaks), len(points)]
+    return [points[start:end] for start, end in pairwise(cuts)]
 
 
 def _stairs(points: Points) -> Points:

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from infra.paths import home_path
+from infra.pod import this_pod
 
 # Errors of the disk or of permissions, not of the program
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -25,6 +26,11 @@ class Stopped(click.ClickException):
 
     def __str__(self) -> str:
         return self.message
+
+
+def sentence(error: BaseException) -> str:
+    """What went wrong, for a user: the message of an error of ours, else with the kind of error."""
+    return error.message if isinstance(error, Stopped) else f"{type(error).__name__}: {error}"
 
 
 class DiskRefused(Stopped):
@@ -42,14 +48,15 @@ def disk_errors_named() -> Iterator[None]:
         raise disk_refused(os.strerror(error.errno), error.filename, full=error.errno in FULL) from error
 
 
-def disk_refused(reason: str, path: str | None, full: bool) -> DiskRefused:
-    """The error, with the free space where Baton and Flyte write."""
-    home = home_path()  # not baton_home(), which could fail itself
+def disk_refused(reason: str, path: str | None, full: bool, folder: Path | None = None) -> DiskRefused:
+    """The error, with the free space where Baton and Flyte write. `folder`: of the job, by default the home folder."""
+    home = folder or home_path()  # not baton_home(), which could fail itself
     there = next(place for place in (home, *home.parents) if place.exists())
     places = dict.fromkeys((str(there), tempfile.gettempdir()))
     free = ", ".join(f"{shutil.disk_usage(place).free / 1e9:.2f} GB are free in {place}" for place in places)
+    room = "Give the stage more of pod.resources.ephemeral_storage" if this_pod() else "Make room"
     return DiskRefused(
-        f"{path or home}: {reason[0].lower()}{reason[1:]} ({free}). {'Make room' if full else 'Fix that'} and run "
+        f"{path or home}: {reason[0].lower()}{reason[1:]} ({free}). {room if full else 'Fix that'} and run "
         "the same command again: finished stages are cached, and an interrupted one continues from its last "
         "checkpoint."
     )

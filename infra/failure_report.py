@@ -5,14 +5,29 @@ import shutil
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from infra.logs import LogReader, tail
+from infra.errors import disk_refused
+from infra.limits import MIB, memory_kills, memory_limit
+from infra.logs import LINES, LogReader, tail
+from infra.pod import this_pod
 from infra.supervisor import Supervisor, read_result
+from infra.tracking.redact import redact_text
 
 FULL_DISK_BYTES = 1 << 20  # with less free space than this, the message names the disk as a cause too
 TERMINATED = {-signal.SIGTERM, 128 + signal.SIGTERM}  # exit codes of ranks that torchrun ended
 # signals that are never the consequence of another rank's failure
 NEVER_AN_EFFECT = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+
+# how Python, Rust (safetensors, tokenizers) and torch say that a disk is full
+NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|\bcode: 28\b|PytorchStreamWriter failed writing")
+
+NO_GPU_MEMORY = re.compile(r"\b(CUDA|HIP) out of memory")
+SMALLER = (
+    "the GPU's memory is full: lower layout.micro_batch, recompute activations, or use more or larger GPUs "
+    "(`python -m workflows.plan RECIPE` estimates the memory)"
+)
+OF_A_RANK = re.compile(r"^\[rank\d+\]: ")
 
 # torchrun's message about the rank that it saw fail first, and its table of all failed ranks
 FIRST = re.compile(r"failed \(exitcode: -?\d+\) local_rank: \d+ \(pid: (\d+)\)")
@@ -26,6 +41,7 @@ class Failure:
     how: str  # one line: "pretrain: rank 3 was killed by SIGKILL at step 12, data"
     details: str  # its last lines, and where to find more
     curable: bool  # a restart may help; False: the user must change something
+    memory_mib: int | None = None  # the limit at which it was killed for memory
 
 
 @dataclass(frozen=True)
@@ -40,10 +56,20 @@ class _Failed:
 def diagnose(title: str, job_dir: Path, returncode: int, supervisor: Supervisor, logs: LogReader) -> Failure:
     """Examine what an engine left, after its last process has ended."""
     result = read_result(job_dir)
-    folder = f"  Folder: {job_dir}"
+    folder, log = f"  Folder: {job_dir}", f"\n  (log: {job_dir / 'log.txt'})"
+    if this_pod():  # its disk is lost with it: the pod's log has the end of the engine's
+        folder = log = ""
+    first = _first(logs.torchrun_log(), supervisor.killed)
+    if memory_kills() > supervisor.memory_kills and (limit := memory_limit()):
+        mib = limit // MIB
+        return Failure(f"{title}: killed for memory at {mib:,} MiB, the limit here", log, False, mib)
+    if said := _said(NO_SPACE, result, logs, first):
+        refused = disk_refused("no space left on device", str(job_dir), full=True, folder=job_dir)
+        return Failure(f"{title}: {refused.message}", f"\n  {said}{log}", curable=False)
+    if said := _said(NO_GPU_MEMORY, result, logs, first):
+        return Failure(f"{title}: {SMALLER}", f"\n  {said}{log}", curable=False)
     if "error" in result and "traceback" not in result:  # an error for the user, or an unreachable storage
-        curable = result.get("curable", False)
-        return Failure(f"{title}: {result['error']}", f"\n  (log: {job_dir / 'log.txt'})", curable)
+        return Failure(f"{title}: {result['error']}", log, result.get("curable", False))
     full = shutil.disk_usage(job_dir).free < FULL_DISK_BYTES
     disk = f"; the disk of {job_dir} is full" if full else ""
     if supervisor.hang:
@@ -51,7 +77,6 @@ def diagnose(title: str, job_dir: Path, returncode: int, supervisor: Supervisor,
         return Failure(f"{title}: {supervisor.hang.how}{disk}", f".\n{lines}{folder}", not full)
     if (rank := supervisor.peers.restarted) is not None:
         return Failure(f"{title}: rank {rank}, on another machine, ended{disk}", f".\n{folder}", not full)
-    first = _first(logs.torchrun_log(), supervisor.killed)
     if "traceback" in result and (first is None or first.exit_code == 1):  # a bug, of the rank that reported first
         who = f"{title}: rank {result['rank']}" if "rank" in result else title
         how = f"{who}: {result['kind']}: {result['error']}{disk}"
@@ -78,6 +103,16 @@ def _first(torchrun: str, killed: set[int]) -> _Failed | None:
         return -rank.exit_code not in NEVER_AN_EFFECT, not (seen_first and int(seen_first[1]) == rank.pid)
 
     return min(by_themselves, key=order, default=None)
+
+
+def _said(pattern: re.Pattern[str], result: dict[str, Any], logs: LogReader, first: _Failed | None) -> str | None:
+    """The line in which the engine's error says so: a traceback would bury it, and result.json may have had no room."""
+    if "error" in result:
+        lines = [str(result["error"])] if "traceback" in result or result.get("kind") == "OSError" else []
+    else:
+        lines = (logs.rank_log(first.rank) if first else logs.torchrun_log()).splitlines()[-LINES:]
+    found = next((line for line in reversed(lines) if pattern.search(line)), None)
+    return redact_text(OF_A_RANK.sub("", found.strip())) if found else None
 
 
 def _last_words(text: str) -> str:

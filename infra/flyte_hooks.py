@@ -1,4 +1,4 @@
-"""Where Baton relies on internals of flytekit 1.16: pod logs, command line, local cache, lazy imports, connectors.
+"""Where Baton relies on internals of flytekit 1.16: pod logs, errors, command line, cache, lazy imports, connectors.
 
 tests/infra/test_flyte_hooks.py (and tests/stage/test_pod_log.py) fails for a hook that is no longer needed. flytekit is
 imported in the functions: engines and the tracking thread use this module without it.
@@ -7,14 +7,21 @@ imported in the functions: engines and the tracking thread use this module witho
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from infra.errors import Stopped, sentence
+from infra.tracking.redact import redact_text
 
 if TYPE_CHECKING:
     import click
 
 T = TypeVar("T")
+
+MOST_LINES = 10  # of what Flyte shows of a failed task
+MOST_FRAMES = 5  # of a bug's trace among them
 
 LOG_LEVEL = "FLYTE_SDK_LOGGING_LEVEL"
 # for the process that fetches the code, before any of ours is loaded; errors still end it with a traceback
@@ -34,6 +41,42 @@ def filter_pod_log() -> None:
         from flytekit.loggers import set_flytekit_log_properties
 
         set_flytekit_log_properties(filter=_WithoutSessions(), level=logging.WARNING)
+
+
+def sentence_first() -> None:
+    """Let what Flyte shows of a failed task begin with what went wrong, in a few lines; a bug's trace is in the pod's
+    log. flytekit puts the trace first and, if an input could not be converted, all of the input."""
+    from flytekit.bin import entrypoint
+
+    entrypoint.get_traceback_str = error_text
+
+
+def error_text(error: BaseException) -> str:
+    """What went wrong, and where if it is not an error of ours."""
+    from flytekit.core.type_engine import TypeTransformerFailedError
+    from flytekit.exceptions.user import FlyteRecoverableException
+
+    error = getattr(error, "value", error)  # of flytekit's wrapper
+    while isinstance(error, TypeTransformerFailedError) and (inner := error.__cause__ or error.__context__):
+        error = inner
+    if isinstance(error, FlyteRecoverableException):
+        return shortened(redact_text(", ".join(map(str, error.args))))
+    if isinstance(error, Stopped):
+        return shortened(redact_text(error.message))
+    traceback.print_exception(error)
+    frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:]
+    where = [f"  {frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}" for frame in frames]
+    return "\n".join([shortened(redact_text(sentence(error)), MOST_LINES - len(where)), *where])
+
+
+def shortened(text: str, most: int = MOST_LINES) -> str:
+    """The first and the last lines of a long text."""
+    lines = text.splitlines()
+    if len(lines) <= most:
+        return text
+    first = most // 2
+    last = most - first - 1
+    return "\n".join([*lines[:first], f"  … {len(lines) - first - last} lines, see the pod's log …", *lines[-last:]])
 
 
 def import_lock() -> AbstractContextManager[object]:
@@ -67,6 +110,19 @@ def wrap_json_option(model: type[T], read: Callable[[str, type[T], str, Any], T]
         return option
 
     JsonParamType.convert, run.to_click_option = convert, to_click_option
+
+
+def add_to_version(*more: str) -> None:
+    """Let the version that `pyflyte run --remote` and `pyflyte register` make of code, images and settings depend on
+    more: on what else goes into a template. Flyte refuses another template under a known version."""
+    from flytekit.remote.remote import FlyteRemote
+
+    made = FlyteRemote._version_from_hash
+
+    def version_from_hash(md5: bytes, settings: Any, default_inputs: Any = None, *context: str) -> str:
+        return str(made(md5, settings, default_inputs, *context, *more))
+
+    FlyteRemote._version_from_hash = staticmethod(version_from_hash)
 
 
 def replace_local_cache(

@@ -36,7 +36,7 @@ class Hang:
 
 def collect_stacks(job_dir: Path, beats: dict[int, Beat]) -> dict[int, str]:
     """Each rank's stacks, dumped by faulthandler; empty for a rank that does not respond."""
-    for beat in beats.values():
+    for beat in [beat for beat in beats.values() if beat.alive]:
         try:
             os.kill(beat.pid, signal.SIGUSR1)
         except ProcessLookupError:

@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
+from infra.process_id import UNKNOWN, exists, start_time
+
 # In the order in which a rank passes through them between two steps
 Phase = Literal[
     "start",
@@ -44,6 +46,7 @@ class Beat:
     step: int  # steps completed
     began: int | None  # `step` at the first beat after "start": a larger `step` means progress
     time: float  # Unix seconds, informational: the launcher uses its own clock
+    started: int = UNKNOWN  # the process's start time (infra/process_id.py)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -55,6 +58,11 @@ class Beat:
         """Whether hang_timeout_s applies to this rank. Not at the end: how long one rank copies and digests the result,
         while the others wait, depends on its size."""
         return self.phase not in (None, "hand-over", "done")
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process exists. A dead one does until torchrun has reaped it."""
+        return exists(self.pid, self.started)
 
     def __str__(self) -> str:
         return f"step {self.step}, {self.phase}"
@@ -69,7 +77,7 @@ class Heartbeat:
         self._record.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(self._record, os.O_WRONLY | os.O_CREAT, 0o644)
         fcntl.flock(self._file, fcntl.LOCK_SH)  # until this process is gone, with its sockets and GPU memory
-        self._last = Beat(os.getpid(), None, 0, None, time.time())
+        self._last = Beat(os.getpid(), None, 0, None, time.time(), start_time(os.getpid()) or UNKNOWN)
         self._write(self._last)
 
     def beat(self, step: int, phase: Phase) -> None:
@@ -83,7 +91,7 @@ class Heartbeat:
         began = self._last.began
         if began is None and phase != "start":
             began = step
-        self._write(Beat(self._last.pid, phase, step, began, time.time()))
+        self._write(replace(self._last, phase=phase, step=step, began=began, time=time.time()))
 
     def again(self) -> None:
         """Report that the rank is alive, in the phase that it reported last; nothing before the first one."""

@@ -12,6 +12,7 @@ When a rank dies or hangs, the whole engine is stopped within a minute (infra/su
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,9 +35,11 @@ from infra.parent_watchdog import LAUNCHED
 from infra.paths import baton_home
 from infra.peers import Peers
 from infra.pod import this_pod
-from infra.progress import ProgressBar, say
-from infra.supervisor import Supervisor, kill_group, read_result
+from infra.process_group import stop_group
+from infra.progress import NOTICES, ProgressBar, say
+from infra.supervisor import Supervisor, read_result
 from infra.torchrun_env import ADDRESS, Node, this_node
+from infra.tracking.redact import redact_text
 
 STOP_GRACE = "BATON_STOP_GRACE_S"  # from SIGTERM to SIGKILL, if something else sends the latter
 STOP_GRACE_S = 60.0  # on this machine
@@ -57,8 +60,13 @@ class Terminated(SystemExit):
 
 
 def stop_grace_s() -> float:
-    """Time from SIGTERM to SIGKILL, to write a checkpoint and, in a pod, to upload it."""
-    return float(os.environ.get(STOP_GRACE) or (POD_GRACE_S if this_pod() else STOP_GRACE_S))
+    """Time from SIGTERM to SIGKILL, to write a checkpoint and, in a pod, to upload it. Raises Stopped."""
+    given = os.environ.get(STOP_GRACE)
+    if not given:
+        return POD_GRACE_S if this_pod() else STOP_GRACE_S
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", given):  # float() takes nan too, for which nothing ends
+        raise Stopped(f"{STOP_GRACE}={given}: seconds from SIGTERM to SIGKILL, such as 60")
+    return float(given)
 
 
 def engine_grace_s() -> float:
@@ -68,11 +76,11 @@ def engine_grace_s() -> float:
 
 class EngineFailed(Stopped):
     """An engine ended without a result; the message has its last lines and its folder. `curable`: a retry, perhaps on
-    another machine, may help."""
+    another machine, may help. `memory_mib`: the limit at which it was killed for memory."""
 
-    def __init__(self, message: str, curable: bool = False) -> None:
+    def __init__(self, message: str, curable: bool = False, memory_mib: int | None = None) -> None:
         super().__init__(message)
-        self.curable = curable
+        self.curable, self.memory_mib = curable, memory_mib
 
 
 @dataclass(frozen=True)
@@ -106,6 +114,11 @@ def job_directory(engine: Engine, spec: dict[str, Any], digests: dict[str, str])
     return baton_home() / "jobs" / f"{engine.stage}-{blake3(identity.encode()).hexdigest()[:16]}"
 
 
+def is_finished(job_dir: Path) -> bool:
+    """Whether JOB_DIR/output has the job's result."""
+    return "digest" in read_result(job_dir) and (job_dir / "output" / "manifest.json").exists()
+
+
 def run_engine(
     engine: Engine,
     job_dir: Path,
@@ -135,24 +148,27 @@ def run_engine(
         environment |= {"RANK": f"{ranks[0]}", "LOCAL_RANK": "0", "WORLD_SIZE": f"{ranks[0] + 1}"}
     make_folder(job_dir)
     with _locked_log(job_dir, node, ranks) as log, sigterm_as_exit():
-        if _is_finished(job_dir):
+        if is_finished(job_dir):
             return job_dir / "output"
         for restart in range(max_restarts + 1):
             if node.rank == 0:
-                (job_dir / "result.json").unlink(missing_ok=True)
+                for earlier in ("result.json", NOTICES):
+                    (job_dir / earlier).unlink(missing_ok=True)
                 write_json(job_dir / "spec.json", request)
             peers = Peers(job_dir, others)
             supervisor, logs = Supervisor(job_dir, ranks, hang_timeout_s, peers), LogReader(job_dir, node.rank, ranks)
             if restart and (rank := peers.wait_until_stopped()) is not None:
                 raise EngineFailed(f"{title}: rank {rank} did not stop; its machine may be lost", curable=True)
             returncode = _run(command, job_dir, title, log, supervisor, environment)
-            if returncode == 0 and _is_finished(job_dir):
+            if returncode == 0 and is_finished(job_dir):
                 return job_dir / "output"
             end = diagnose(title, job_dir, returncode, supervisor, logs)
             if restart == max_restarts or not (end.curable and supervisor.progressed):
                 is_bug = "traceback" in read_result(job_dir) and not supervisor.progressed
                 message = f"{end.how}{_tries(end, restart, max_restarts)}{end.details}"
-                raise EngineFailed(message, curable=end.curable and not is_bug)
+                if this_pod():
+                    say(f"{title}: the end of its log:\n{redact_text(logs.torchrun_log())}")
+                raise EngineFailed(message, end.curable and not is_bug, end.memory_mib)
             which = f"restart {restart + 1} of {max_restarts}"
             _log(log, f"{end.how}; starting again from the newest checkpoint, {which}")
     raise AssertionError("the last start returns or raises")
@@ -163,6 +179,7 @@ def _run(
 ) -> int:
     """Start the engine in its own session, with these variables of its `own`, and supervise it until it ends; returns
     its exit code."""
+    grace_s = engine_grace_s()
     environment = SHORT_WAITS | os.environ | LAUNCHED | _module_path() | own
     environment |= {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
     (job_dir / "progress.json").unlink(missing_ok=True)
@@ -174,8 +191,7 @@ def _run(
         start_new_session=True,
         env=environment,
     )
-    bar = ProgressBar(title, job_dir / "progress.json")
-    grace_s = engine_grace_s()
+    bar = ProgressBar(title, job_dir)
     try:
         while supervisor.look():
             try:
@@ -200,23 +216,11 @@ def _module_path() -> dict[str, str]:
 
 def _stop(process: subprocess.Popen[bytes], supervisor: Supervisor, grace_s: float) -> None:
     """Stop every process of the engine: SIGTERM, then SIGKILL after the grace period, or at once if it is 0 or
-    interrupted."""
+    interrupted. The end of its stdin ends ranks that have not reported their pid yet."""
     try:
-        if process.poll() is None and grace_s:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait(timeout=grace_s)
-    except (subprocess.TimeoutExpired, ProcessLookupError):
-        pass  # killed below
+        stop_group(process, grace_s)
     finally:
-        kill_group(process.pid, signal.SIGKILL)
         supervisor.kill_ranks()
-        process.wait()
-        if process.stdin:
-            process.stdin.close()  # ends ranks that have not reported their pid yet
-
-
-def _is_finished(job_dir: Path) -> bool:
-    return "digest" in read_result(job_dir) and (job_dir / "output" / "manifest.json").exists()
 
 
 def _tries(end: Failure, restarts: int, max_restarts: int) -> str:

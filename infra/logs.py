@@ -14,9 +14,11 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from infra.text import shown
 from infra.tracking.redact import redact_text
 
 LINES = 20  # the end of a log, shown for a failure
+LINE = 500  # characters of each
 READ_BYTES = 1 << 16  # at most, from the end of a log
 TORCHRUN_SAW_IT = re.compile(
     r"^[WE]\d{4} .*torch/distributed/elastic/.*(?:closing signal|failed \(exitcode)", re.MULTILINE
@@ -68,13 +70,19 @@ class LogReader:
         return TORCHRUN_SAW_IT.split(self._read(rank_log(self._job_dir, rank)))[0]
 
     def _read(self, path: Path) -> str:
-        if not path.exists():
-            return ""
-        with path.open("rb") as log:
-            log.seek(max(self._starts[path], path.stat().st_size - READ_BYTES))
-            return log.read().decode(errors="replace")
+        return end_of(path, self._starts[path]).decode(errors="replace")
+
+
+def end_of(path: Path, start: int = 0) -> bytes:
+    """The last READ_BYTES of a file that grows, of what follows `start`; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(start, os.fstat(file.fileno()).st_size - READ_BYTES))
+            return file.read(READ_BYTES)
+    except FileNotFoundError:
+        return b""
 
 
 def tail(text: str) -> str:
-    """The last lines of a text, indented and redacted."""
-    return "".join(f"    {line.rstrip()}\n" for line in redact_text(text).splitlines()[-LINES:])
+    """The last lines of a text, indented, cut and redacted."""
+    return "".join(f"    {shown(line.rstrip(), LINE)}\n" for line in redact_text(text).splitlines()[-LINES:])

@@ -8,18 +8,62 @@ from pathlib import Path
 
 from infra.durable import make_folder
 
+IN_HOME = "home:"  # instead of the path of the home folder
+FOLDERS = ("jobs", "models", "artifacts")  # of the home, with artifacts
+
 
 def home_path() -> Path:
     """The absolute path of the home folder."""
-    return Path(os.environ.get("BATON_HOME", ".baton")).absolute()
+    return Path(os.environ.get("BATON_HOME") or ".baton").absolute()
 
 
 def baton_home() -> Path:
-    """The home folder, created if missing."""
-    home = home_path()
-    if not home.exists():
-        make_folder(home)
-    return home
+    """The home folder, created if missing. Raises Stopped."""
+    return _made(home_path(), "BATON_HOME")
+
+
+def cache_folder(name: str) -> Path:
+    """A folder for what can be downloaded again, in BATON_CACHE or the home folder; created if missing. Raises
+    Stopped."""
+    cache = os.environ.get("BATON_CACHE")
+    return _made(Path(cache) / name, "BATON_CACHE") if cache else _made(baton_home() / name, "BATON_HOME")
+
+
+def _made(folder: Path, variable: str) -> Path:
+    if folder.is_dir():
+        return folder
+    try:
+        make_folder(folder)
+    except OSError as error:
+        from infra.errors import Stopped  # which imports this module
+
+        raise Stopped(
+            f"{folder} cannot be a folder: {(error.strerror or str(error)).lower()}. Set {variable} to one that this "
+            "user can write to"
+        ) from error
+    return folder
+
+
+def portable(place: str) -> str:
+    """A place as it is stored: in the home folder, relative to it, so that the home can be moved."""
+    path, home = Path(place), home_path()
+    return f"{IN_HOME}{path.relative_to(home).as_posix()}" if path.is_relative_to(home) else place
+
+
+def located(stored: str) -> str:
+    """Where a stored place is now. An absolute path to nothing, stored before the home was moved, is looked for in the
+    home; whoever reads it checks the content's digest."""
+    if stored.startswith(IN_HOME):
+        return str(home_path() / stored.removeprefix(IN_HOME))
+    path = Path(stored)
+    if "://" in stored or not path.is_absolute() or path.exists():
+        return stored
+    for folder in FOLDERS:
+        if folder in path.parts:
+            at = len(path.parts) - 1 - path.parts[::-1].index(folder)
+            if (moved := home_path().joinpath(*path.parts[at:])).exists():
+                return str(moved)
+    return stored
 
 
 # No telemetry unless the user opts in: set in every process, engines included

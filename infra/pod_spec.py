@@ -4,20 +4,27 @@ Like a placement it does not affect the result, so it enters no cache key and no
 """
 
 import os
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from infra.errors import Stopped
+from infra.limits import cpu_limit, memory_limit
 from infra.placement.config import VariableName
+from infra.pod import this_pod
 
 SECRETS_OF_ALL = "BATON_SECRETS"  # comma-separated names of the secrets that every pod of a registration gets
 SECRETS = "baton"  # group of the Flyte secrets: a Kubernetes Secret of that name in the project-domain namespace
+PAGE = 2**16  # what the kernel rounds a limit down to, at most
+DEVICES = Path("/dev")  # the driver's own list has all GPUs of the node
 UNITS: dict[str, float] = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15} | {
     f"{letter}i": 1024**power for power, letter in enumerate("KMGTP", 1)
 }
 
-Quantity = Annotated[str, StringConstraints(pattern=rf"^\d+(\.\d+)?({'|'.join(filter(None, UNITS))})?$")]
-Cores = Annotated[str, StringConstraints(pattern=r"^\d+(m|\.\d+)?$")] | Annotated[float, Field(gt=0)]
+Quantity = Annotated[str, StringConstraints(pattern=rf"^\d{{1,15}}(\.\d{{1,9}})?({'|'.join(filter(None, UNITS))})?$")]
+Cores = Annotated[str, StringConstraints(pattern=r"^\d{1,7}(m|\.\d{1,9})?$")] | Annotated[float, Field(gt=0, le=10_000)]
 
 
 class _Words(BaseModel):
@@ -59,7 +66,7 @@ class PodSpec(_Words):
         description="Retries in new pods after a recoverable error; system errors are Flyte's",
     )
     interruptible: bool | None = Field(None, description="May run on preemptible machines (spot)")
-    timeout: int | None = Field(None, gt=0, description="Of one attempt, seconds")
+    timeout: int | None = Field(None, gt=0, le=315_360_000, description="Of one attempt, seconds")
     termination_grace_period_seconds: int | None = Field(
         None, ge=0, le=3600, description="From SIGTERM to SIGKILL: time for a last checkpoint"
     )
@@ -117,6 +124,24 @@ def secrets_of_all() -> list[str]:
     return [name.strip() for name in os.environ.get(SECRETS_OF_ALL, "").split(",") if name.strip()]
 
 
+def secrets_variable() -> dict[str, str]:
+    """The variable that tells a pod which secrets all pods get."""
+    return {SECRETS_OF_ALL: os.environ[SECRETS_OF_ALL]} if secrets_of_all() else {}
+
+
+def check_secrets(names: Iterable[str]) -> None:
+    """In a pod, raise Stopped if it lacks secrets that it was to get: Flyte leaves out those that a cluster lacks."""
+    pod = this_pod()
+    missing = sorted(name for name in {*names} if name not in os.environ)
+    if pod and missing:
+        values = " ".join(f"--from-literal={name}=…" for name in missing)
+        raise Stopped(
+            f"{', '.join(missing)}: not in this pod, because the Secret `{SECRETS}` of its namespace lacks it "
+            f"(kubectl -n {pod.project}-{pod.domain} create secret generic {SECRETS} {values}), or Flyte's webhook for "
+            f"secrets is off; pod.secrets and {SECRETS_OF_ALL} name the secrets that pods get"
+        )
+
+
 # By image family. For stages with an estimate, the memory comes from workflows/pod_defaults.py.
 FAMILIES = {
     family: PodSpec(resources=resources, retries=2, secrets=secrets_of_all())
@@ -134,6 +159,22 @@ def in_bytes(quantity: str) -> float:
     """A quantity of memory or disk, in bytes."""
     number = quantity.rstrip("kKMGTPi")
     return float(number) * UNITS[quantity[len(number) :]]
+
+
+def in_cores(cores: str | float) -> float:
+    return float(cores.removesuffix("m")) / 1000 if isinstance(cores, str) and cores.endswith("m") else float(cores)
+
+
+def short_of(asked: Resources) -> list[str]:
+    """What this pod has less of than was asked for: ["memory 1.0 GiB of 4Gi"]."""
+    found, memory, cpu = [], memory_limit(), cpu_limit()
+    if asked.memory and memory is not None and memory < int(in_bytes(asked.memory)) - PAGE:
+        found.append(f"memory {memory / 1024**3:.1f} GiB of {asked.memory}")
+    if asked.cpu is not None and cpu is not None and cpu < in_cores(asked.cpu):
+        found.append(f"{cpu:g} CPUs of {asked.cpu}")
+    if asked.gpu and (gpus := len([*DEVICES.glob("nvidia[0-9]*")])) < asked.gpu:
+        found.append(f"{gpus} GPUs of {asked.gpu}")
+    return found
 
 
 def in_gib(size: float) -> str:

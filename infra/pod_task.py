@@ -15,7 +15,9 @@ from infra.errors import Stopped
 from infra.launch import STOP_GRACE
 from infra.placement.config import TASK_TYPE
 from infra.placement.task import Placeable
-from infra.pod_spec import SECRETS, PodSpec
+from infra.pod import this_pod
+from infra.pod_spec import SECRETS, PodSpec, short_of
+from infra.progress import say
 
 PRIMARY = "primary"  # the container's name in a pod spec of ours
 
@@ -28,6 +30,17 @@ def secret(name: str) -> Secret:
 class PodTask(Placeable):
     """A mixin before PythonFunctionTask. `task_config.pod` is the default; the input `how` (JSON) may have a `pod`."""
 
+    def execute(self, **inputs: Any) -> Any:
+        """Say first what this pod lacks: a cluster's limits lower a request without a word."""
+        if this_pod() and self.task_type != TASK_TYPE and (lacking := short_of(self.requested(inputs).resources)):
+            say(f"{self.name.rpartition('.')[2]}: this pod has {', '.join(lacking)}; see Flyte's task_resources.limits")
+        return super().execute(**inputs)
+
+    def requested(self, inputs: dict[str, Any]) -> PodSpec:
+        """The pod of one call."""
+        default: PodSpec = self.task_config.pod
+        return PodSpec.model_validate(json.loads(inputs["how"]).get("pod") or {}).over(default)
+
     @cached_property
     def pod(self) -> PodSpec:
         """The default; `_with` sets it on a copy."""
@@ -38,7 +51,7 @@ class PodTask(Placeable):
         state = FlyteContextManager.current_context().compilation_state
         if state is None:
             return super().__call__(**inputs)
-        pod = PodSpec.model_validate(json.loads(inputs["how"]).get("pod") or {}).over(self.task_config.pod)
+        pod = self.requested(inputs)
         promise = super(PodTask, self._with(pod.of_all_its_nodes())).__call__(**inputs)
         _check_one_template(state.nodes)
         return promise.with_overrides(**pod.overrides())

@@ -1,4 +1,4 @@
-"""Show progress on stderr: a bar on a terminal, a line now and then elsewhere."""
+"""Show progress and notices on stderr: a bar on a terminal, a line now and then elsewhere."""
 
 import json
 import sys
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+NOTICES = "notices.jsonl"  # in a job's folder
 QUIET_INTERVAL_S = 15.0  # between lines when stderr is a file or a CI log
 
 
@@ -18,10 +19,11 @@ def say(message: str) -> None:
 
 
 class ProgressBar:
-    """Shows an engine's progress.json (see tasks/job.py)."""
+    """Shows an engine's progress.json and notices (see tasks/job.py)."""
 
-    def __init__(self, title: str, path: Path) -> None:
-        self.title, self.path = title, path
+    def __init__(self, title: str, job_dir: Path) -> None:
+        self.title, self.path, self.notices = title, job_dir / "progress.json", job_dir / NOTICES
+        self.noticed = 0  # bytes of the notices that have been shown
         self.started = self.printed = time.monotonic()
         self.first: tuple[float, float] | None = None  # when progress was seen first, and how much was done
         self.bar = _bar()
@@ -30,7 +32,8 @@ class ProgressBar:
             self.task = self.bar.add_task(title, total=None, shown="starting")
 
     def update(self) -> None:
-        """Read progress.json and show it. Cheap; called several times a second."""
+        """Read progress.json and new notices, and show them. Cheap; called several times a second."""
+        self._show_notices()
         try:
             state = json.loads(self.path.read_text())
         except FileNotFoundError:
@@ -49,11 +52,24 @@ class ProgressBar:
 
     def close(self, succeeded: bool) -> None:
         """Replace the bar with one final line."""
+        self._show_notices()
         if self.bar is not None:
             self.bar.update(self.task, visible=False)
             self.bar.stop()
         mark = "✓" if succeeded else "✗"
         say(f"{mark} {self.title:<10} {time.monotonic() - self.started:6.1f} s")
+
+    def _show_notices(self) -> None:
+        try:
+            with self.notices.open("rb") as stream:
+                stream.seek(self.noticed)
+                new = stream.read()
+        except FileNotFoundError:
+            return
+        complete = new[: new.rfind(b"\n") + 1]
+        self.noticed += len(complete)
+        for line in complete.splitlines():
+            say(f"! {self.title}: {json.loads(line)['text']}")
 
 
 def _bar() -> "Progress | None":

@@ -3,7 +3,6 @@ minutes)."""
 
 import fcntl
 import json
-import os
 import signal
 import time
 from pathlib import Path
@@ -11,7 +10,9 @@ from typing import Any
 
 from infra.hang_diagnosis import Hang, collect_stacks, judge
 from infra.heartbeat import Beat, rank_file, read_beats
+from infra.limits import memory_kills
 from infra.peers import Peers
+from infra.process_group import kill_group
 from infra.progress import say
 
 # From the first failure until the other ranks are killed. They have nothing to save, since a checkpoint needs all
@@ -26,6 +27,7 @@ class Supervisor:
     def __init__(self, job_dir: Path, ranks: range, hang_timeout_s: float | None, peers: Peers) -> None:
         self.job_dir, self.ranks, self.hang_timeout_s, self.peers = job_dir, ranks, hang_timeout_s, peers
         self.beats: dict[int, Beat] = {}
+        self.memory_kills = memory_kills()  # before this start
         self.progressed = False  # whether a step has been completed
         self.hang: Hang | None = None
         self.dead: list[int] = []  # the ranks that were gone when the first failure was seen
@@ -83,7 +85,7 @@ class Supervisor:
 
     def _any_failed(self) -> bool:
         """Whether a rank is gone before it was done, or has reported an error."""
-        dead = [rank for rank, beat in self.beats.items() if not alive(beat.pid)]
+        dead = [rank for rank, beat in self.beats.items() if not beat.alive]
         self._read()  # a rank reports that it is done before it exits
         self.dead = [rank for rank in dead if self.beats[rank].phase != "done"]
         result = read_result(self.job_dir)
@@ -106,25 +108,9 @@ class Supervisor:
         """Kill the ranks and their children: each rank leads its own session, outside torchrun's group."""
         self._read()
         for beat in self.beats.values():
-            if alive(beat.pid):
+            if beat.alive:
                 self.killed.add(beat.pid)
-            kill_group(beat.pid, signal.SIGKILL)
-
-
-def alive(pid: int) -> bool:
-    """Whether the process exists. A dead one remains until torchrun has reaped it."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def kill_group(pid: int, signum: signal.Signals) -> None:
-    try:
-        os.killpg(pid, signum)
-    except ProcessLookupError:
-        pass  # usually nothing is left
+            kill_group(beat.pid, signal.SIGKILL, beat.started)
 
 
 def read_result(job_dir: Path) -> dict[str, Any]:

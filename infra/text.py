@@ -47,19 +47,33 @@ def plus_minus(shown: str, error: float | None, unit: str) -> str:
 
 def size(count: float) -> str:
     """Bytes: 10.5 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+    for unit, digits in (("B", 0), ("kB", 1), ("MB", 1), ("GB", 1)):
+        if round(count, digits) < 1000:  # as it is shown
+            return f"{count:,.{digits}f} {unit}"
         count /= 1000
     return f"{count:,.1f} TB"
 
 
 def count(value: float) -> str:
     """A large count: 5.8 M."""
-    for unit, scale in (("G", 1e9), ("M", 1e6)):
-        if value >= scale:
-            return f"{value / scale:,.1f} {unit}"
-    return f"{value:,.0f}"
+    if round(value) < 1e6:
+        return f"{value:,.0f}"
+    millions = round(value / 1e6, 1)
+    return f"{millions:,.1f} M" if millions < 1000 else f"{value / 1e9:,.1f} G"
+
+
+def short(value: float) -> str:
+    """Three digits and a unit: 30.5 B · 1 T · 512."""
+    for unit in ("", " k", " M", " B"):
+        if (shown := f"{value:.3g}") and float(shown) < 1000:
+            return f"{shown}{unit}"
+        value /= 1000
+    return f"{value:,.0f} T" if value >= 100 else f"{value:.3g} T"
+
+
+def gigabytes(count: float) -> str:
+    """Bytes in GB, three digits: 0.0231 GB · 79.1 GB · 1,230 GB."""
+    return f"{count / 1e9:.3g} GB" if round(count / 1e9) < 1000 else f"{count / 1e9:,.0f} GB"
 
 
 def duration(seconds: float) -> str:
@@ -72,12 +86,24 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def hours(value: float) -> str:
+    """Hours in the unit that suits: 41 seconds · 1.4 minutes · 12.3 hours · 190 hours (7.9 days)."""
+    if round(3600 * value) < 60:
+        return f"{3600 * value:.0f} seconds"
+    if 60 * value < 99.5:
+        return f"{60 * value:.{1 if 60 * value < 9.95 else 0}f} minutes"
+    digits = 0 if value >= 99.5 else 1
+    return f"{value:,.{digits}f} hours" + (f" ({value / 24:.3g} days)" if value > 48 else "")
+
+
 def brief(seconds: float) -> str:
     """4 s · 5 min · 2.1 h · 3.4 d."""
-    for unit, length in (("d", 86400), ("h", 3600)):
-        if seconds >= length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds / 60:.0f} min" if seconds >= 100 else f"{seconds:.0f} s"
+    if round(seconds) < 100:
+        return f"{seconds:.0f} s"
+    if round(seconds / 60) < 60:
+        return f"{seconds / 60:.0f} min"
+    hours = round(seconds / 3600, 1)
+    return f"{hours:.1f} h" if hours < 24 else f"{seconds / 86400:.1f} d"
 
 
 def value(item: Any) -> str:
@@ -100,6 +126,23 @@ def fenced(text: str, language: str = "") -> str:
     """A Markdown code block whose fence is longer than any run of backticks in the text."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}{language}\n{text}\n{fence}"
+
+
+MOST = 2000  # characters of a user's or a program's text in a message
+# what a terminal or a page obeys instead of showing it: control characters, but for line ends and tabs, and those that
+# turn the direction of writing (Unicode's Bidi_Control)
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def escaped(text: str) -> str:
+    """A text with Python's escapes for what a terminal would obey."""
+    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def shown(text: str, most: int = MOST) -> str:
+    """Foreign text for a message or a log: escaped, and cut to `most` characters."""
+    cut = text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+    return escaped(cut)
 
 
 def encodable(text: str) -> str:

@@ -1,8 +1,8 @@
 """A model as an engine opens it: a directory of weights, or an adapter together with its base.
 
 An HFModel whose manifest has a `base` holds a model's config and tokenizer, and in `adapter/` a LoRA adapter in PEFT's
-format instead of weights; its `base_model_name_or_path` is the base's digest. A PublishedModel has both: the base's
-weights, and `adapter/`.
+format instead of weights; its `base_model_name_or_path` is the base's digest. A PublishedModel has both, as
+Transformers loads a model with an embedded adapter: the adapter beside the config, and the whole base in `base/`.
 """
 
 import json
@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from infra.paths import located
 from infra.placement.storage import is_bucket
 from tasks.job import Job
 from tasks.manifest import ArtifactError, read_manifest, verify
 from tasks.stored import fetch
+from tasks.tokenizer_files import has_chat_template
 
 ADAPTER = "adapter"  # the folder
-BASE = "base"  # the input `model.base` is the base of the input `model`
+ADAPTER_CONFIG = "adapter_config.json"
+BASE = "base"  # the input `model.base` is the base of the input `model`; the folder of a PublishedModel
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,24 @@ class Model:
     @property
     def adapter(self) -> Path | None:
         """The folder of its adapter, if it is one."""
-        folder = self.directory / ADAPTER
-        return folder if folder.is_dir() else None
+        folders = (self.directory / ADAPTER, self.directory)
+        return next((folder for folder in folders if (folder / ADAPTER_CONFIG).is_file()), None)
 
     @property
     def rank(self) -> int:
         """The rank of its adapter."""
-        return int(_config(self.directory)["r"])
+        return int(self.adapter_config()["r"])
+
+    @property
+    def chats(self) -> bool:
+        """Whether its tokenizer has a chat template."""
+        return has_chat_template(self.directory)
+
+    def adapter_config(self) -> dict[str, Any]:
+        """The adapter's settings, as PEFT writes them."""
+        assert self.adapter
+        config: dict[str, Any] = json.loads((self.adapter / ADAPTER_CONFIG).read_text())
+        return config
 
 
 def model_of(job: Job, name: str = "model") -> Model:
@@ -50,7 +64,7 @@ def open_model(directory: Path, base: Path | None = None) -> Model:
     manifest = verify(directory)
     recorded = manifest.facts.get("base")
     if recorded and base is None:
-        place = recorded["place"]
+        place = located(recorded["place"])
         base = fetch(place, recorded["digest"]) if is_bucket(place) else Path(place)
         if not base.is_dir():
             raise ArtifactError(
@@ -63,13 +77,14 @@ def open_model(directory: Path, base: Path | None = None) -> Model:
 
 
 def _checked(directory: Path, base: Path | None) -> Model:
-    if not (directory / ADAPTER).is_dir():
+    model = Model(directory, directory)
+    if model.adapter is None:
         if base is not None:
             raise ArtifactError(f"{directory} is a whole model, not an adapter: it has no base")
-        return Model(directory, directory)
+        return model
     if read_manifest(directory).kind == "published_model":
-        return Model(directory, directory)
-    wanted = str(_config(directory)["base_model_name_or_path"])
+        return Model(directory, directory / BASE)
+    wanted = str(model.adapter_config()["base_model_name_or_path"])
     found = read_manifest(base).digest if base else None
     if base is None or found != wanted:
         has = f"but {base} is {found[:12]}" if found else "which is missing"
@@ -78,8 +93,3 @@ def _checked(directory: Path, base: Path | None) -> Model:
             "trained on: use those, or train it anew on the others"
         )
     return Model(directory, base)
-
-
-def _config(directory: Path) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads((directory / ADAPTER / "adapter_config.json").read_text())
-    return config

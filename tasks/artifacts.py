@@ -10,7 +10,9 @@ from typing import Any, ClassVar, Self
 from flytekit.types.directory import FlyteDirectory
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, field_validator
 
+from infra.paths import located
 from infra.placement.storage import is_bucket
+from tasks.lacking import may_lack, restore
 from tasks.manifest import ArtifactError, Manifest
 from tasks.stored import RECREATE_HINT, fetch, manifest_at
 
@@ -27,7 +29,12 @@ class Artifact(BaseModel):
     @field_validator("directory", mode="wrap")
     @classmethod
     def _is_there(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-        """Flyte checks that a local folder exists. Raises ArtifactError."""
+        """Flyte checks that a local folder exists; one in a home that was moved is found. Raises ArtifactError."""
+        if isinstance(value, dict) and isinstance(value.get("path"), str):
+            place = located(value["path"])
+            value = value | {"path": place}
+            if may_lack(place):
+                return FlyteDirectory(place, remote_directory=False)
         try:
             return check(value)
         except ValidationError as error:
@@ -67,8 +74,10 @@ class Artifact(BaseModel):
         return manifest_at(self.place)
 
     def local(self) -> Path:
-        """The directory on this machine, downloaded first (once) when it is elsewhere. Raises ArtifactError."""
-        return fetch(self.place, self.digest) if is_bucket(self.place) else Path(self.place)
+        """The directory on this machine, made again if it is gone, downloaded (once) if it is elsewhere. Raises
+        ArtifactError."""
+        restore(self.place)
+        return fetch(self.place, self.digest) if is_bucket(self.place) else Path(located(self.place))
 
 
 class Corpus(Artifact):
@@ -82,7 +91,8 @@ class Corpus(Artifact):
     duplicates: int
     empty: int
     invalid_utf8: int
-    broken: int = 0  # files that were skipped
+    broken: int = 0  # files of which something was skipped
+    broken_records: int = 0  # records that were skipped; without those behind a damage, which nobody can count
     curation: dict[str, dict[str, int]] = {}  # documents that reached each step, were dropped and changed
     sources: dict[str, dict[str, int]] = {}  # documents and bytes in each split of each named source
     edited: int = 0  # this and the next two: changes since the previous corpora of an increment
@@ -137,6 +147,14 @@ class Rows(Artifact):
     contaminated: int
 
 
+class RewardCheck(Artifact):
+    """`check.json`: what rewards give for the rows' own answers, and for those of other rows."""
+
+    kind = "reward_check"
+    rewards: int  # that were tried
+    faults: int  # of these, the ones that do not tell own answers apart
+
+
 class MegatronCheckpoint(Artifact):
     """Megatron's dist_checkpointing directory, with `model.json` (the model's spec) beside it."""
 
@@ -160,6 +178,7 @@ class MegatronWeights(Artifact):
     parameters: int
     vocab_size: int
     precision: str
+    license: dict[str, str] = {}  # of the imported model: see tasks/convert/base_license.py
 
 
 class Base(BaseModel):
@@ -181,12 +200,15 @@ class HFModel(Artifact):
     max_positions: int
     dtype: str
     base: Base | None = None
+    license: dict[str, str] = {}  # of an existing model: see tasks/convert/base_license.py
 
     def base_model(self) -> "HFModel | None":
         """The base of an adapter. Raises ArtifactError if another model is in its place."""
         if self.base is None:
             return None
-        found = HFModel.from_place(self.base.place)
+        place = located(self.base.place)
+        restore(place)
+        found = HFModel.from_place(located(place))
         if found.digest != self.base.digest:
             raise ArtifactError(
                 f"{self.place} is an adapter of model {self.base.digest[:12]}, but {self.base.place} is "
@@ -219,9 +241,20 @@ class EvalReport(Artifact):
     model_digest: str
     metrics: dict[str, dict[str, Any]]  # by name; each a tasks.metric.Metric
     headline: str = ""  # the main metric: the first evaluator's first, or bits per byte
+    measured: dict[str, str] = {}  # "bits_per_byte", or an evaluator's name: on what
 
     def title(self, stage: str) -> str:
         return f"{stage}-{self.label}"
+
+
+class Choice(Artifact):
+    """`choice.json`: which of several models is the best by one metric, and the metric of each."""
+
+    kind = "choice"
+    label: str  # of the chosen model, as the next three
+    chosen: str  # digest
+    headline: str  # the metric's name
+    metrics: dict[str, dict[str, Any]]  # by name; each a tasks.metric.Metric
 
 
 class Decision(Artifact):
@@ -234,6 +267,7 @@ class Decision(Artifact):
     metric: str
     improvement: float | None  # of the main metric; units as in PromotionSpec; None: not available
     bound: float | None  # lower confidence bound of the improvement
+    new_text_ratio: float | None = None  # the champion's bits per byte on the new text over those on the old
 
 
 class Endpoint(Artifact):

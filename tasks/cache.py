@@ -16,8 +16,7 @@ from infra.flyte_hooks import replace_local_cache
 from infra.paths import baton_home
 from infra.progress import say
 
-with disk_errors_named():
-    FOLDER = baton_home() / "flyte-cache"
+FOLDER = baton_home() / "flyte-cache"
 _DISK_ERRORS = ("disk is full", "disk I/O error", "readonly database", "unable to open")  # in SQLite's messages
 
 

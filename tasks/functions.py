@@ -96,7 +96,7 @@ class Function(Spec):
             return ""
         try:
             found = self._found()
-            body = ast.parse(found[1][found[0]], found[0]).body if found else []
+            names, known = _defined(found[1][found[0]], found[0]) if found else ([], [])
         except FileNotFoundError as error:
             return f"an existing file; {error.filename} does not exist"
         except (OSError, ValueError, SyntaxError, RuntimeError, MemoryError) as error:  # RuntimeError: ~user
@@ -108,14 +108,25 @@ class Function(Spec):
             installed = top in sys.modules or importlib.util.find_spec(top) is not None
             return "" if installed else f"a module that is installed or below {Path.cwd()}; there is no {top}"
         key, sources = found
-        names = set(_names(body))
         if self.attribute not in names and "*" not in names:
-            known = [node.name for node in body if isinstance(node, _DEFINITIONS)]
             return f"a function of {key}: {', '.join(known) or '(it has none)'}"
         return _not_portable(sources)
 
+    def sources(self) -> dict[str, str]:
+        """The text of its files by name; empty if it is installed, or cannot be read, which `problems` says."""
+        try:
+            found = self._found()
+        except (OSError, ValueError, SyntaxError, RuntimeError, MemoryError):
+            return {}
+        return found[1] if found else {}
+
     def write(self, folder: Path) -> None:
-        """Write its source files below the folder. Raises StageError."""
+        """Write its source files below the folder. Raises StageError, also if another function's file of the same name
+        is there: Python would import the one that it has imported before."""
+        for name, text in (self.source or {}).items():
+            there = folder / name
+            if there.is_file() and there.read_bytes() != text.encode():
+                raise StageError(f"{self.name}: another function's file is named {name} too; rename one of them")
         write_files(self.source or {}, folder)
 
     def load(self, folder: Path) -> Callable[..., Any]:
@@ -132,7 +143,7 @@ class Function(Spec):
         if self.source is not None:
             return self.place, self.source
         root = Path.cwd()
-        file = _module_file(root, self.place)
+        file = module_file(root, self.place)
         if self.place.endswith(".py"):
             file = Path(self.place).expanduser().absolute()
             root = file.parent
@@ -143,14 +154,31 @@ class Function(Spec):
         return file.relative_to(root).as_posix(), _sources(file, root)
 
 
+def same_names(functions: Mapping[str, Function]) -> Iterator[Problem]:
+    """Functions, by their paths in a spec, that one process could not import beside the others: another file has the
+    same name. Those with problems of their own are left out."""
+    texts: dict[str, str] = {}
+    for path, function in functions.items():
+        for name, text in ({} if function.problems() else function.as_found().source or {}).items():
+            if texts.setdefault(name, text) != text:
+                allowed = f"files with distinct names: two different ones are imported as {name}; rename one"
+                yield Problem(path, function.name, allowed)
+
+
 def write_files(files: Mapping[str, str], folder: Path) -> None:
     """Write texts to files below the folder, by their relative names. Raises StageError for a name that leaves it."""
     for name, text in files.items():
-        path = folder / name
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise StageError(f"the recipe has the text of a file {name!r}, which is outside its folder; rename it")
+        path = inside(folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The file of this name below the folder. Raises StageError for a name that leaves it."""
+    path = folder / name
+    if not path.parent.resolve().is_relative_to(folder.resolve()) or path.name in ("", ".."):
+        raise StageError(f"the recipe has a file {name!r}, which is outside its folder; rename it")
+    return path
 
 
 def _not_portable(sources: dict[str, str]) -> str:
@@ -172,6 +200,7 @@ def _not_portable(sources: dict[str, str]) -> str:
 def _sources(file: Path, root: Path) -> dict[str, str]:
     """The file and every project file that it imports, directly or not, by their names below the root."""
     found: dict[str, str] = {}
+    here = {path.name.removesuffix(".py") for path in root.iterdir()}
     waiting = [file]
     while waiting:
         path = waiting.pop()
@@ -183,13 +212,14 @@ def _sources(file: Path, root: Path) -> dict[str, str]:
         if sum(map(len, found.values())) > LARGEST_BYTES:
             break  # too much anyway
         names = [".".join(parent.parts) for parent in PurePosixPath(key).parents[:-1]]  # its packages
-        names += _imported(found[key], key)
-        waiting += [imported for name in names if (imported := _module_file(root, name))]
+        names += imported(found[key], key)
+        own = [name for name in names if name.partition(".")[0] in here]
+        waiting += [module for name in own if (module := module_file(root, name))]
     return dict(sorted(found.items()))
 
 
 @cache  # a recipe's functions mostly share one file, and each is looked up more than once
-def _imported(text: str, key: str) -> list[str]:
+def imported(text: str, key: str) -> list[str]:
     """Every module that an import in this file may refer to, and its packages."""
     package = PurePosixPath(key).parent.parts
     found: dict[str, None] = {}
@@ -208,7 +238,14 @@ def _imported(text: str, key: str) -> list[str]:
     return list(found)
 
 
-def _module_file(root: Path, name: str) -> Path | None:
+@cache
+def _defined(text: str, key: str) -> tuple[list[str], list[str]]:
+    """(the names that a file defines, those of its top level's functions and classes). Raises SyntaxError."""
+    body = ast.parse(text, key).body
+    return [*_names(body)], [node.name for node in body if isinstance(node, _DEFINITIONS)]
+
+
+def module_file(root: Path, name: str) -> Path | None:
     place = root.joinpath(*name.split("."))
     files = (place / "__init__.py", place.with_name(f"{place.name}.py"))
     return next((file for file in files if file.is_file()), None)

@@ -8,6 +8,7 @@ An engine is a process, `python -m tasks.<stage>.<engine> JOB_DIR`, alone or und
                             has a manifest is sent to storage (tasks/offsite.py)
     JOB_DIR/metrics.jsonl   out: one object a line, {"step", "time", name: number, …}
     JOB_DIR/progress.json   out: progress, for the terminal's progress bar
+    JOB_DIR/notices.jsonl   out: one object a line, {"text"}: what the user must know about the result
     JOB_DIR/result.json     out: {"digest"} or {"error", "kind"}, and "traceback" when it is a bug
     JOB_DIR/log.txt         stdout and stderr of the engine; of rank 0, if there are several: the others have
                             log-rank-<N>.txt
@@ -27,11 +28,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from infra.durable import make_folder, sync, write_json, write_text
+from infra.errors import Stopped
 from infra.heartbeat import Heartbeat
-from infra.logs import print_to_own_log
+from infra.logs import end_of, print_to_own_log
 from infra.parent_watchdog import end_with_launcher
 from infra.paths import quiet
 from infra.placement.storage import StorageError
+from infra.progress import NOTICES
+from infra.text import escaped
+from infra.tracking.redact import redact_spec
 from tasks.manifest import RECORD, ArtifactError, remove, verify, write_manifest
 from tasks.spec import Spec
 
@@ -41,7 +46,10 @@ GRACE_S = 60.0  # time to save and exit for an engine whose launcher died
 
 
 class StageError(Exception):
-    """A stage cannot produce its artifact; the message says why and what to do."""
+    """A stage cannot produce its artifact; the message says why and what to do. It may quote foreign text."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(escaped(message))
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,7 @@ class Job:
     raw_spec: dict[str, Any]
     inputs: dict[str, dict[str, str]]  # "path" is on this machine, "place" is valid on others too
     storage: str | None = None  # of a job in a pod, whose own disk is lost with it
+    title: str = ""  # of its run
 
     @property
     def output(self) -> Path:
@@ -80,6 +89,10 @@ class Job:
     @property
     def metrics(self) -> Path:
         return self.directory / "metrics.jsonl"
+
+    @property
+    def notices(self) -> Path:
+        return self.directory / NOTICES
 
     @cached_property
     def heart(self) -> Heartbeat:
@@ -130,19 +143,37 @@ class Job:
         partial.write_text(json.dumps({"done": done, "total": total, "unit": unit, "shown": shown}))
         partial.replace(path)
 
+    def notice(self, text: str) -> None:
+        """Tell the user what the result alone does not show, such as rows left out: in the terminal, on the artifact's
+        page, and at the top of the report. Each start of an engine begins anew, so what happens at one step is told at
+        the end, from the metrics. Of several ranks, the first alone is heard."""
+        if _rank() == 0:
+            with self.notices.open("a") as stream:
+                stream.write(json.dumps({"text": text}) + "\n")
+
     def finish(self, **facts: Any) -> None:
         """Seal the output and write result.json. Nothing may be written to output/ after this."""
-        if self.metrics.exists():
-            (self.record / "metrics.jsonl").write_bytes(self.metrics.read_bytes())
+        for path in (self.metrics, self.notices):
+            if path.exists():
+                (self.record / path.name).write_bytes(path.read_bytes())
         parents = {name: entry["digest"] for name, entry in self.inputs.items()}
-        manifest = write_manifest(self.output, self.kind, facts, self.raw_spec, parents)
+        manifest = write_manifest(self.output, self.kind, facts, redact_spec(self.raw_spec), parents, title=self.title)
         write_json(self.directory / "result.json", {"digest": manifest.digest})
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a .jsonl file. Partial lines (of a killed writer, or lost in a power cut) are skipped."""
+    return _objects(path.read_bytes())
+
+
+def last_json_line(path: Path) -> dict[str, Any]:
+    """The last object of a .jsonl file, however long it is; empty if there is none."""
+    return (_objects(end_of(path)) or [{}])[-1]
+
+
+def _objects(lines: bytes) -> list[dict[str, Any]]:
     found = []
-    for line in path.read_bytes().splitlines():
+    for line in lines.splitlines():
         try:
             value = json.loads(line)
         except ValueError:
@@ -154,7 +185,9 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
 
 def open_job(directory: Path) -> Job:
     raw = json.loads((directory / "spec.json").read_text())
-    return Job(directory, raw["stage"], raw["kind"], raw["spec"], raw["inputs"], raw.get("storage"))
+    return Job(
+        directory, raw["stage"], raw["kind"], raw["spec"], raw["inputs"], raw.get("storage"), raw.get("title", "")
+    )
 
 
 def main(work: Callable[[Job], None]) -> None:
@@ -171,7 +204,7 @@ def main(work: Callable[[Job], None]) -> None:
         heart = job.heart  # from here on the launcher knows this pid
         work(job)
         heart.end()
-    except (StageError, ArtifactError, StorageError) as error:
+    except (StageError, ArtifactError, Stopped) as error:
         curable = isinstance(error, StorageError) and error.curable
         _write_error(job, {"error": str(error), "kind": type(error).__name__, "curable": curable})
         raise SystemExit(f"{type(error).__name__}: {error}") from error

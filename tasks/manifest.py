@@ -43,6 +43,7 @@ class Manifest:
     spec: dict[str, Any] = field(default_factory=dict)
     parents: dict[str, str] = field(default_factory=dict)  # input name -> digest
     versions: dict[str, str] = field(default_factory=dict)
+    title: str = ""  # of the stage's run that made it; empty for what is no stage's output
 
 
 def file_digest(path: Path) -> str:
@@ -74,6 +75,7 @@ def write_manifest(
     spec: dict[str, Any] | None = None,
     parents: dict[str, str] | None = None,
     known: dict[str, FileEntry] | None = None,
+    title: str = "",
 ) -> Manifest:
     """Seal a directory: digest and sync its files (except the digests that are already `known`), then write
     manifest.json atomically. When it returns, the artifact survives a power cut."""
@@ -82,7 +84,7 @@ def write_manifest(
     files = {
         name: known.get(name) or FileEntry(path.stat().st_size, file_digest(path)) for name, path in _content(directory)
     }
-    manifest = Manifest(kind, _digest_of(files), files, facts, spec or {}, parents or {}, package_versions())
+    manifest = Manifest(kind, _digest_of(files), files, facts, spec or {}, parents or {}, package_versions(), title)
     write_text(directory / MANIFEST, json.dumps(asdict(manifest), indent=1, sort_keys=True))
     return manifest
 

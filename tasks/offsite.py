@@ -4,6 +4,7 @@
         work/…/<digest>/   its newest complete checkpoints, each with its manifest, which is written last, and in
                            record/ the logs up to then
         metrics.jsonl      and its other logs, to follow it
+        killed-for-memory.json  what a pod of it left, for its retry
         result.json        {"digest", "place"}: the job is done, and this is its artifact
 
 It mirrors JOB_DIR and is named by the job's identity, so that any pod, execution or registration with the same job
@@ -25,11 +26,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from infra.durable import make_folder, rename
-from infra.launch import Terminated
+from infra.launch import EngineFailed, Terminated
+from infra.limits import MIB, memory_limit
 from infra.placement import storage
 from infra.placement.storage import StorageError, storage_of
 from infra.pod import this_pod
 from infra.progress import say
+from infra.tracking.execution import execution_id
 from infra.tracking.remote_run import JOB
 from tasks.manifest import MANIFEST, RECORD, ArtifactError, Manifest, read_manifest, remove, verify
 from tasks.stored import DAMAGED, check_sizes, download, is_complete, manifest_at, mark_damaged, send, send_sealed
@@ -38,6 +41,7 @@ KEEP = 2  # checkpoints of a series
 POLL_S = 0.5  # between two looks for a new one
 RETRY_S = 60.0  # after one that could not be sent
 RECORD_S = 3.0  # of the grace period, reserved for recording how the stage ended
+KILLED = "killed-for-memory.json"  # in a job's folder
 NUMBERED = re.compile(r"(.*?)(\d+)")
 STORED = re.compile(r"(?P<name>work/.+)/(?P<digest>[0-9a-f]+)/(?P<file>[^/]+)")
 
@@ -92,6 +96,24 @@ class Offsite:
         storage.write(f"{self.address}/result.json", json.dumps({"digest": digest, "place": place}).encode())
         self._delete([name for name in storage.sizes(self.address) if name.startswith("work/")])
         return place
+
+    # -- memory -----------------------------------------------------------------------------------
+
+    def note_memory(self, message: str, limit: int) -> None:
+        """Tell the retry of this pod that the engine was killed for memory: Flyte, which sees that from Kubernetes,
+        shows nothing of the error that this pod leaves, and retries it with the same limit."""
+        about = {"execution": execution_id(), "limit_mib": limit, "message": message}
+        storage.write(f"{self.address}/{KILLED}", json.dumps(about).encode())
+
+    def check_memory(self) -> None:
+        """Raises EngineFailed if another pod of this execution was killed for memory at the limit of this one."""
+        try:
+            known = json.loads(storage.read(f"{self.address}/{KILLED}"))
+        except FileNotFoundError:
+            return
+        limit = memory_limit()
+        if known["execution"] == execution_id() and limit is not None and limit // MIB <= known["limit_mib"]:
+            raise EngineFailed(known["message"], memory_mib=known["limit_mib"])
 
     # -- download ---------------------------------------------------------------------------------
 

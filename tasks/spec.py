@@ -4,6 +4,8 @@ A spec defines *what the result is*. pydantic checks field types and bounds; `pr
 fields, so that everything is reported at once (a pydantic model validator does not run while any field is invalid).
 """
 
+import os
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -36,6 +38,11 @@ class NotSeen(Problem):
 
 
 def _can_be_looked_up(path: str) -> str:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        allowed = f"a name that this machine's locale can encode ({sys.getfilesystemencoding()}); or set PYTHONUTF8=1"
+        raise ValueError(allowed) from error
     try:
         Path(path).expanduser().exists()
     except (OSError, RuntimeError) as error:  # the name is too long, no permission, ~user without a home folder
@@ -112,8 +119,9 @@ class Spec(BaseModel):
         return self.model_dump(mode="json", exclude=self._not_identity() | self._unset()) | self._contents() | nested
 
     def _contents(self) -> dict[str, Any]:
-        """The addresses that carry a digest, reduced to that digest: where the content is does not count."""
-        values = {name: getattr(self, name) for name in type(self).model_fields}
+        """The addresses of its identity that carry a digest, reduced to that digest: where the content is does not
+        count."""
+        values = {name: getattr(self, name) for name in type(self).model_fields.keys() - self._not_identity()}
         found = {name: _content(value) for name, value in values.items()}
         return {name: content for name, content in found.items() if content != values[name]}
 
@@ -162,6 +170,11 @@ class StageSpec(Spec):
     pod: PodSpec | None = Field(
         None, description="What its pod on a Flyte cluster asks for", json_schema_extra={"identity": False}
     )
+
+    def sent(self, storage: str) -> Self:
+        """A copy for a machine that lacks this machine's files: they are uploaded to the storage. Raises
+        StorageError."""
+        return self
 
 
 def not_identity(default: Spec, description: str) -> Any:

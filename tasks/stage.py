@@ -23,6 +23,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 from flytekit import Cache, Deck, HashMethod, ImageSpec, current_context, task
 from flytekit.core.base_task import IgnoreOutputs
 from flytekit.core.context_manager import FlyteContext, FlyteContextManager
+from flytekit.core.promise import Promise
 from flytekit.core.python_function_task import PythonFunctionTask
 from flytekit.core.type_engine import TypeEngine, TypeTransformer
 from flytekit.exceptions.user import FlyteRecoverableException
@@ -34,23 +35,26 @@ from pydantic import BaseModel, ValidationError
 
 import tasks.cache  # noqa: F401 - replaces Flyte's local cache
 from infra.errors import disk_errors_named
-from infra.flyte_hooks import POD_ENVIRONMENT, filter_pod_log
-from infra.launch import Engine, EngineFailed, job_directory, run_engine, sigterm_as_exit
-from infra.paths import quiet
+from infra.flyte_hooks import POD_ENVIRONMENT, filter_pod_log, sentence_first
+from infra.launch import Engine, EngineFailed, is_finished, job_directory, run_engine, sigterm_as_exit
+from infra.limits import MIB
+from infra.paths import located, quiet
 from infra.placement.config import Placement
 from infra.placement.storage import StorageError, address_of, is_bucket, storage_of
 from infra.pod import this_pod
-from infra.pod_spec import FAMILIES, PodSpec
+from infra.pod_spec import FAMILIES, PodSpec, check_secrets, in_bytes, secrets_variable
 from infra.pod_task import PodTask
 from infra.progress import say
 from infra.torchrun_env import Node, this_node
 from infra.tracking.execution import execution_id, note_cached
 from infra.tracking.machine import lineage_page
-from infra.tracking.record import tracked
+from infra.tracking.record import failure_recorded, tracked
+from infra.tracking.relations import CONTAINS, relation
+from tasks import lacking
 from tasks.adapted import BASE
 from tasks.artifacts import Artifact, HFModel
-from tasks.manifest import MANIFEST, ArtifactError, Manifest, remove, text_digest, verify
-from tasks.offsite import offsite
+from tasks.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, remove, text_digest, verify
+from tasks.offsite import Offsite, offsite
 from tasks.spec import Spec, StageSpec
 from tasks.stored import check_sizes, send
 
@@ -58,8 +62,9 @@ A = TypeVar("A", bound=Artifact)
 
 quiet()
 filter_pod_log()
+sentence_first()
 
-# digests of the artifacts that this process's stages made, here or elsewhere, as opposed to those from the cache
+# digests of the artifacts that this process's stages made or found finished, as opposed to those from Flyte's cache
 _made_here: set[str] = set()
 _received: set[str] = set()
 
@@ -90,6 +95,8 @@ class Stage:
 
     engine: Engine
     pod: PodSpec  # its pod's resources unless the recipe has them
+    hands_on: bool = False
+    describes: tuple[str, ...] = ()
 
 
 class StageTask(PodTask, PythonFunctionTask[Stage]):
@@ -116,44 +123,51 @@ class StageTask(PodTask, PythonFunctionTask[Stage]):
             return self._execute_here(ctx, **kwargs)
 
     def _execute_here(self, ctx: FlyteContext, **kwargs: Any) -> Any:
+        if self.task_config.hands_on:
+            return self._again(ctx, **kwargs)
         promise = super().local_execute(ctx, **kwargs)
         stage = self.task_config.engine.stage
         try:
-            artifact = self._intact(ctx, promise)
-        except ArtifactError as error:
+            with lacking.tolerated():
+                artifact = self._artifact(ctx, promise.val)
+            if artifact.digest not in _made_here:
+                _check(artifact)
+        except (ArtifactError, ValidationError) as error:  # the latter: another version of Baton made it
             say(f"{stage} is cached, but its files were changed or removed. {error}\nMaking it again.")
-        else:
-            if artifact.digest not in _made_here | _received:
-                manifest, made = artifact.manifest(), Path(artifact.place)
-                note_cached(
-                    artifact.title(stage),
-                    artifact.kind,
-                    artifact.digest,
-                    artifact.facts(),
-                    spec=manifest.spec,
-                    inputs=manifest.parents,
-                    job_dir=made.parent if made.is_absolute() and made.name == "output" else None,  # else in a bucket
-                )
-                say(f"✓ {artifact.title(stage):<14} cached")
-            return promise
+            return self._again(ctx, **kwargs)
+        gone = artifact.digest not in _made_here and is_gone(artifact.place)
+        lacking.made(artifact.digest, _made_from(artifact, kwargs), there=not gone)
+        if artifact.digest not in _made_here | _received:
+            self._note(artifact)
+            say(f"✓ {artifact.title(stage):<14} cached{', its files are gone' if gone else ''}")
+        if gone:
+            lacking.note(artifact.place, partial(self._again, ctx, **kwargs))
+        return promise
+
+    def _note(self, artifact: Artifact) -> None:
+        """Record an artifact from the cache with what made it, as far as that is there."""
+        try:
+            manifest = artifact.manifest()
+        except ArtifactError:
+            manifest = Manifest(artifact.kind, artifact.digest, {}, {})
+        folder = Path(artifact.place)
+        note_cached(
+            artifact.title(self.task_config.engine.stage),
+            artifact.kind,
+            artifact.digest,
+            artifact.facts(),
+            spec=manifest.spec,
+            inputs=manifest.parents,
+            job_dir=folder.parent if folder.is_absolute() and folder.name == "output" else None,  # else in a bucket
+        )
+
+    def _again(self, ctx: FlyteContext, **kwargs: Any) -> Any:
+        """Execute it whatever Flyte's cache has."""
         os.environ["FLYTE_LOCAL_CACHE_OVERWRITE"] = "true"  # Flyte's own switch; it has no argument for it
         try:
             return super().local_execute(ctx, **kwargs)
         finally:
-            del os.environ["FLYTE_LOCAL_CACHE_OVERWRITE"]
-
-    def _intact(self, ctx: FlyteContext, promise: Any) -> Artifact:
-        """The promise's artifact, its files checked unless they were just made. Raises ArtifactError."""
-        try:
-            artifact = self._artifact(ctx, promise.val)
-        except ValidationError as error:  # Flyte's directory type checks that it exists
-            raise ArtifactError("Its directory is gone, or another version of Baton made it.") from error
-        if artifact.digest not in _made_here:
-            if is_bucket(artifact.place):  # the stage that reads its files checks them
-                check_sizes(artifact.place, artifact.digest)
-            else:
-                verify(Path(artifact.place), artifact.digest)
-        return artifact
+            os.environ.pop("FLYTE_LOCAL_CACHE_OVERWRITE", None)  # an input that was made again has removed it
 
     def _artifact(self, ctx: FlyteContext, literal: Any) -> Artifact:
         (python_type,) = self.python_interface.outputs.values()
@@ -161,25 +175,73 @@ class StageTask(PodTask, PythonFunctionTask[Stage]):
         return artifact
 
 
+def _check(artifact: Artifact) -> None:
+    """Check an artifact's files, unless they are gone. Raises ArtifactError."""
+    if is_bucket(artifact.place):  # the stage that reads its files checks them
+        check_sizes(artifact.place, artifact.digest)
+    elif not is_gone(artifact.place):
+        verify(Path(artifact.place), artifact.digest)
+
+
+def is_gone(place: str) -> bool:
+    """Whether a folder, its manifest, or some of its files were removed."""
+    if is_bucket(place):
+        return False
+    try:
+        return any(not (Path(place) / name).exists() for name in read_manifest(Path(place)).files)
+    except ArtifactError:
+        return not (Path(place) / MANIFEST).exists()
+
+
+def _made_from(artifact: Artifact, inputs: dict[str, Any]) -> list[str]:
+    """The digests of the inputs, Flyte's promises or artifacts, that an artifact was made from."""
+    digests = {name: [*_digests(value)] for name, value in inputs.items()}
+    one_each = {name: of[0] for name, of in digests.items() if of}
+    related = {name: relation(artifact.kind, artifact.digest, name, one_each) for name in one_each}
+    return [digest for name, kind in related.items() if kind in CONTAINS for digest in digests[name]]
+
+
+def _digests(value: Any) -> Iterator[str]:
+    if isinstance(value, Artifact):
+        yield value.digest
+    elif isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _digests(item)
+    elif isinstance(value, Promise) and value.is_ready and getattr(value.val, "hash", None):
+        yield value.val.hash
+
+
 TaskPlugins.register_pythontask_plugin(Stage, StageTask)
 
 
 def stage(
-    engine: Engine, *, image: ImageSpec, cached: bool = True, pod: PodSpec | None = None
+    engine: Engine,
+    *,
+    image: ImageSpec,
+    cached: bool = True,
+    pod: PodSpec | None = None,
+    hands_on: bool = False,
+    describes: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., A]], Callable[..., A]]:
     """Make a Flyte task of a function that takes a spec and artifacts and returns one artifact.
 
     `cached=False` is for what belongs to one execution, like its report. `pod` has the default resources of its pod,
-    over those of the image's family."""
+    over those of the image's family. `hands_on`: it returns one of its inputs. What it decided is not in Flyte's local
+    cache then, so it executes every time, and finds its finished job. `describes`: the lists and mappings of artifacts
+    that it only tells of; those whose files are gone and that nothing needs are left out."""
 
     def decorate(function: Callable[..., A]) -> Callable[..., A]:
         hints = get_type_hints(function)
         made, kind = hints.pop("return"), hints["spec"]
+        default = (pod or PodSpec()).over(FAMILIES.get(image.name, PodSpec()))
         parameters = list(inspect.signature(function).parameters.values())
 
         @wraps(function)
         def whole(spec: Spec, how: str, **inputs: Any) -> A:
-            return function(spec=spec.joined(json.loads(how)), **inputs)
+            with failure_recorded(engine.stage):
+                check_secrets(PodSpec.model_validate(json.loads(how).get("pod") or {}).over(default).secrets)
+                told = {name: _settled(inputs[name]) for name in describes if name in inputs}
+                return function(spec=spec.joined(json.loads(how)), **inputs | told)
 
         # the digest is the artifact's identity in the cache keys of the stages that follow
         whole.__annotations__ = {
@@ -192,9 +254,9 @@ def stage(
         whole.__signature__ = inspect.Signature([*parameters, how])  # type: ignore[attr-defined]
         made_task: Callable[..., A] = task(
             whole,
-            task_config=Stage(engine, (pod or PodSpec()).over(FAMILIES.get(image.name, PodSpec()))),
+            task_config=Stage(engine, default, hands_on, describes),
             container_image=image,
-            environment=POD_ENVIRONMENT,
+            environment=POD_ENVIRONMENT | secrets_variable(),
             cache=Cache(version=engine.version, ignored_inputs=("how",)) if cached else False,
             enable_deck=True,
             deck_fields=(),
@@ -212,12 +274,36 @@ def _apart(inputs: dict[str, Any]) -> dict[str, Any]:
     return inputs | {"spec": spec, "how": json.dumps(how, sort_keys=True)}
 
 
+def _settled(value: Any) -> Any:
+    """A list or a mapping of artifacts without those whose files are gone and that nothing needs."""
+    if isinstance(value, dict):
+        return {name: item for name, item in value.items() if _is_told(item)}
+    return [item for item in value if _is_told(item)] if isinstance(value, list) else value
+
+
+def _is_told(artifact: Artifact) -> bool:
+    if not (lacking.is_lacking(artifact.place) and lacking.is_needless(artifact.digest)):
+        return True
+    what = f"{artifact.kind.replace('_', ' ')} {artifact.digest[:12]}"
+    say(f"the {what} is left out: its files are gone from {artifact.place}, and what was made from it is there")
+    return False
+
+
+def _restored(artifact: A) -> A:
+    """The artifact; if its files were gone, as it was made again: on a GPU it may be another."""
+    return artifact.from_place(located(artifact.place)) if lacking.restore(artifact.place) else artifact
+
+
 def _sent(value: Any, storage: str) -> Any:
-    """Artifacts as they are in storage, sent there first if necessary; anything else unchanged."""
+    """Artifacts and a spec's files as they are in storage, sent there first if necessary."""
+    if isinstance(value, Artifact):
+        value = _restored(value)
     if isinstance(value, HFModel) and value.base:
         value = value.with_base_at(send(value.base.place, value.base.digest, storage))
     if isinstance(value, Artifact):
         return value.at(send(value.place, value.digest, storage))
+    if isinstance(value, StageSpec):
+        return value.sent(storage)
     if isinstance(value, dict):
         return {name: _sent(item, storage) for name, item in value.items()}
     return [_sent(item, storage) for item in value] if isinstance(value, list) else value
@@ -258,19 +344,22 @@ def run(
     each of `nodes` machines, and `helpers` more run the engine's helper; `max_restarts` and `hang_timeout_s` are those
     of run_engine. A list of artifacts, `more=[…]`, becomes the inputs more.0, more.1, …, a mapping, `parts={…}`, the
     inputs parts.corpus, parts.tokenizer, … (`Job.names` lists them). In a pod, the artifact and its checkpoints are in
-    storage (tasks/offsite.py), and what is found there is not made again. Raises EngineFailed, ArtifactError,
-    StorageError, FlyteRecoverableException.
+    storage (tasks/offsite.py). What is found there, or finished in the job directory, is recorded as cached. Raises
+    EngineFailed, ArtifactError, StorageError, FlyteRecoverableException.
     """
     title = title or engine.stage
-    named = _flat(inputs)
+    named = {name: _restored(artifact) for name, artifact in _flat(inputs).items()}
     digests = {name: artifact.digest for name, artifact in named.items()}
     job_dir = job_directory(engine, spec.identity(), digests)
     remote = offsite(job_dir)
     _drop_damaged(job_dir / "output")
-    if remote and (found := remote.resume()):
-        return _found(title, made, *found)
+    spec_json = spec.model_dump(mode="json")
+    found = partial(_found, title, made, spec_json, digests)
+    if remote and (stored := remote.resume()):
+        return found(*stored)
     request = {
         "stage": engine.stage,
+        "title": title,
         "kind": made.kind,
         "spec": spec.model_dump(mode="json", exclude={"placement": {"setup"}}),  # setup may contain secrets
         "storage": remote.storage if remote else None,
@@ -286,9 +375,12 @@ def run(
     if this_node(nodes, helpers).rank:
         start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
         raise IgnoreOutputs("node 0 returns the result")
-    spec_json = spec.model_dump(mode="json")
+    if not remote and is_finished(job_dir):
+        return found(address_of(str(job_dir / "output")), read_manifest(job_dir / "output"), job_dir)
     with sigterm_as_exit(), tracked(title, job_dir, spec=spec_json, inputs=digests, command=command) as record:
-        with remote.sending() if remote else nullcontext():
+        if remote:
+            remote.check_memory()
+        with _planned_memory_named(engine.stage, spec, remote), remote.sending() if remote else nullcontext():
             output = start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
         artifact = made.from_directory(output)
         place = remote.finish(artifact.digest) if remote else address_of(str(output))
@@ -298,9 +390,35 @@ def run(
     return artifact.at(place)
 
 
-def _found(title: str, made: type[A], place: str, manifest: Manifest) -> A:
-    """The artifact that another pod has made, recorded as cached."""
-    note_cached(title, made.kind, manifest.digest, manifest.facts, spec=manifest.spec, inputs=manifest.parents)
+@contextmanager
+def _planned_memory_named(stage: str, spec: Spec, remote: Offsite | None) -> Iterator[None]:
+    """Raise EngineFailed with a way out if the body's engine was killed for memory; a retry of this pod is told."""
+    try:
+        yield
+    except EngineFailed as error:
+        if error.memory_mib is None:
+            raise
+        planned = spec.pod.resources.memory if isinstance(spec, StageSpec) and spec.pod else None
+        plan = f"; the stage was planned with {in_bytes(planned) / MIB:,.0f} MiB" if planned else ""
+        way_out = f"Set {stage}.pod.resources.memory" if this_pod() else "Use a machine with more memory"
+        message = f"{error.message.rstrip()}{plan}. {way_out}, or make batches or the model smaller"
+        if remote:
+            remote.note_memory(message, error.memory_mib)
+        raise EngineFailed(message, memory_mib=error.memory_mib) from error
+
+
+def _found(
+    title: str,
+    made: type[A],
+    spec: dict[str, Any],
+    inputs: dict[str, str],
+    place: str,
+    manifest: Manifest,
+    job_dir: Path | None = None,
+) -> A:
+    """The artifact that another run of the same job has made, recorded as cached."""
+    note_cached(title, made.kind, manifest.digest, manifest.facts, spec=spec, inputs=inputs, job_dir=job_dir)
+    _made_here.add(manifest.digest)
     say(f"✓ {title:<14} found in {place}")
     _show(title, f"<p>{made.kind} {manifest.digest} was found in {place}</p>")
     return made.from_place(place)

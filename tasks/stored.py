@@ -5,13 +5,12 @@ CACHE/artifacts/<digest>/…      downloaded; CACHE is BATON_CACHE, which a node
 """
 
 import fcntl
-import os
 import threading
 from pathlib import Path
 from uuid import uuid4
 
 from infra.durable import make_folder, rename, sync_tree, write_text
-from infra.paths import baton_home
+from infra.paths import cache_folder
 from infra.placement import storage
 from infra.placement.storage import StorageError, is_bucket
 from infra.progress import say
@@ -77,9 +76,8 @@ def check_sizes(place: str, digest: str) -> Manifest:
 def fetch(place: str, digest: str) -> Path:
     """Download an artifact, unless it is in the cache, and check its files against the digest; returns its local
     directory. Raises ArtifactError, StorageError."""
-    cache = Path(os.environ.get("BATON_CACHE") or baton_home()) / "artifacts"
+    cache = cache_folder("artifacts")
     folder = cache / digest
-    make_folder(cache)
     with (cache / f"{digest}.lock").open("a") as lock:  # another process may be fetching it
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / MANIFEST).exists():

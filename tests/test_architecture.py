@@ -1,5 +1,6 @@
 """The rules that keep the project a house (see CONTRIBUTING.md)."""
 
+import ast
 import os
 import re
 import subprocess
@@ -55,6 +56,20 @@ def test_nothing_but_an_example_knows_what_a_model_is_trained_for() -> None:
     for path in [*files("infra", "tasks", "workflows"), *pages]:
         if "recipes" not in path.parts:
             assert not words.search(path.read_text()), named(path)
+
+
+def test_one_module_makes_tokenizers() -> None:
+    """Others would load them by class, which changes what tokenizer.json says (tasks/tokenizers.py)."""
+    makers = re.compile(r"(Auto|PreTrained|Cached)(Hf)?Tokenizer(Fast|Base)?|(Tokenizers|Python)Backend|AutoProcessor")
+    for path in files("images", "infra", "tasks", "workflows"):
+        if module_name(path) == "tasks.tokenizers":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            used = [node.id] if isinstance(node, ast.Name) else [node.attr] if isinstance(node, ast.Attribute) else []
+            used += [name.name for name in node.names] if isinstance(node, ast.ImportFrom) else []
+            assert not any(map(makers.fullmatch, used)), named(path)
+            if re.fullmatch("from_(file|pretrained|str|buffer)|save_pretrained", "".join(used)):
+                assert "token" not in ast.unparse(node).lower(), f"{named(path)}: {ast.unparse(node)}"
 
 
 def test_the_project_has_no_cycle_of_packages_between_stages() -> None:

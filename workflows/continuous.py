@@ -19,12 +19,13 @@ import workflows.recipe_file  # noqa: F401 - reports problems of a recipe file
 from infra.errors import Stopped, disk_errors_named
 from infra.progress import say
 from infra.text import number, size
-from infra.tracking.execution import begin_execution, execution_id, mark_last
+from infra.tracking.execution import execution_id, mark_last
 from tasks.artifacts import Artifact, Corpus, Decision, HFModel, Promotion, TokenizedCorpus, Tokenizer
 from tasks.convert.task import audit, convert, import_hf
 from tasks.data.spec import GatherSpec
 from tasks.data.task import gather, prune, train_tokenizer
 from tasks.evaluate.task import evaluate
+from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.task import pretrain
 from tasks.promote.spec import PromoteSpec
 from tasks.promote.task import decide, promote
@@ -36,8 +37,9 @@ from workflows.corpora import evaluated_first, new_of, shards_of
 from workflows.dynamic_part import dag_part
 from workflows.generations import Replayed, champion, generations, part, replayed, tokens_of
 from workflows.lock import exclusive
+from workflows.recorded import begin
 from workflows.replay import source_weights
-from workflows.tuning import prepared, rows_of, tuned
+from workflows.tuning import kept_apart, parts_of, prepared, rewards_tried, rows_of, tuned
 
 
 @workflow
@@ -57,7 +59,7 @@ def refresh_rl(recipe: ContinuousRecipe) -> str:
 @dag_part
 def ingest(recipe: ContinuousRecipe) -> str:
     """Find the new text and continue with it, while holding the model's lock."""
-    begin_execution(recipe.name, recipe.model_dump(mode="json"), recipe.settings())
+    recipe = begin(recipe)
     name = _name(recipe)
     with disk_errors_named(), exclusive(name, recipe.grow.on_overlap) as acquired:
         if not acquired:
@@ -94,18 +96,23 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
     """Train on the new text mixed with replayed text, and compare the candidate with the champion."""
     before = generations(_name(recipe))
     accepted = [generation for generation in before if generation.accepted]
+    earlier: dict[str, Artifact] = {}  # text of earlier generations that is trained on again
     if accepted:
         old = replayed(accepted, newest)
+        vocabulary = recipe.pretrain.model.vocab_size or shards.vocab_size
+        first_run = recipe.pretrain.resolved(vocabulary, continued=recipe.init_from is not None)
         spec = recipe.grow.pretraining(
-            recipe.pretrain,
+            first_run,
             tokens_of(shards),
             [text.tokens for text in old],
             source_weights(recipe.corpus),
-            _final_lr(recipe, len(accepted)),
+            _final_lr(recipe, first_run.optimizer, len(accepted)),
         )
         first, *more = [*(_remaining(text, newest, recipe) for text in old), shards]
         latest = part(accepted[-1], "checkpoint")
         checkpoint = pretrain(spec=spec, data=first, more=more, start=[], resume=[latest])
+        earlier |= {f"shards_{number}": one for number, one in enumerate([first, *more[:-1]], 1)}
+        earlier |= {f"corpus_{number}": text.corpus for number, text in enumerate(old, 1)}
         corpora = [part(generation, "corpus") for generation in accepted]
         held_out, new = gather(spec=GatherSpec(train=False), corpora=corpora, newest=newest), [newest]
     else:
@@ -125,7 +132,7 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
         for compared in [model, *champion(_name(recipe))]
     ]
     decision = decide(spec=recipe.promotion, reports=reports)
-    published = publish(spec=recipe.publish, model=model, models=[], reports=reports[:1], parts=parts)
+    published = publish(spec=recipe.publish, model=model, models=[], reports=reports[:1], parts=parts | earlier)
     promoted = promote(spec=PromoteSpec(execution=execution_id()), decision=decision, published=published)
     results |= {"published": published, "decision": decision}
     report(
@@ -147,10 +154,20 @@ def conclude(recipe: ContinuousRecipe, decision: Decision, promoted: Promotion) 
 
 @dag_part
 def refresh(recipe: ContinuousRecipe) -> str:
+    """Begin with the refresh."""
+    return _refreshed(begin(recipe))
+
+
+@dag_part
+def refresh_promoted(recipe: ContinuousRecipe) -> str:
+    """The refresh that follows a promotion, in the same execution."""
+    return _refreshed(recipe)
+
+
+def _refreshed(recipe: ContinuousRecipe) -> str:
     """Post-train the champion if it has not been tuned yet, and compare the last model with the tuned champion."""
     if recipe.refresh is None:
         raise Stopped("refresh: is off in this recipe; add `refresh: {name: …}` and `post_training`")
-    begin_execution(recipe.name, recipe.model_dump(mode="json"), recipe.settings())
     name = recipe.refresh.name
     with disk_errors_named(), exclusive(name, recipe.grow.on_overlap) as acquired:
         if not acquired:
@@ -172,7 +189,9 @@ def tune_champion(recipe: ContinuousRecipe, base: HFModel) -> str:
     known = generations(_name(recipe))
     corpora = [part(generation, "corpus") for generation in known if generation.accepted]
     corpus = gather(spec=GatherSpec(train=True), corpora=corpora, newest=part(known[-1], "corpus"))
-    sets = rows_of(recipe, corpus, {})
+    whole = rows_of(recipe, corpus, {})
+    sets = kept_apart(recipe, whole)
+    tried = rewards_tried(recipe, sets)
     *_, model = tuned(recipe, base, sets)
     rows = [sets[name] for name in recipe.evaluate.sets()]
     reports = [
@@ -181,13 +200,14 @@ def tune_champion(recipe: ContinuousRecipe, base: HFModel) -> str:
     ]
     decision = decide(spec=recipe.refresh.promotion, reports=reports)
     spec = recipe.publish.model_copy(update={"name": recipe.refresh.name})
-    published = publish(spec=spec, model=model, models=[base], reports=reports[:1], parts={"corpus": corpus})
+    parts: dict[str, Artifact] = {"corpus": corpus, **parts_of(sets, whole)}
+    published = publish(spec=spec, model=model, models=[base], reports=reports[:1], parts=parts)
     promoted = promote(spec=PromoteSpec(execution=execution_id()), decision=decision, published=published)
     report(
         spec=ReportSpec(title=recipe.refresh.name, execution=execution_id()),
         models=[model],
         reports=reports[:1],
-        parts={"corpus": corpus, "published": published, "decision": decision},
+        parts=parts | {"published": published, "decision": decision} | tried,
     )
     message: str = conclude_refresh(decision=decision, promoted=promoted)
     return message
@@ -210,7 +230,7 @@ def _refresh_if_due(recipe: ContinuousRecipe, message: str) -> str:
     if recipe.refresh is None:
         return _end(message)
     say(message)
-    tuned: str = refresh(recipe=recipe)
+    tuned: str = refresh_promoted(recipe=recipe)
     return tuned
 
 
@@ -225,9 +245,9 @@ def _remaining(old: Replayed, newest: Corpus, recipe: ContinuousRecipe) -> Token
     return prune(spec=recipe.shards, data=old.shards, corpus=old.corpus, newest=newest)
 
 
-def _final_lr(recipe: ContinuousRecipe, generation: int) -> float:
+def _final_lr(recipe: ContinuousRecipe, first: OptimizerSpec, generation: int) -> float:
     """The final learning rate of an accepted generation's run, counted from 1."""
-    return recipe.pretrain.optimizer.min_lr if generation == 1 else recipe.grow.min_lr
+    return first.min_lr or 0.0 if generation == 1 else recipe.grow.rates(first)[1]
 
 
 def _changes(newest: Corpus) -> str:

@@ -14,6 +14,7 @@ from tasks.convert.spec import ConvertSpec
 from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
 from tasks.evaluate.results import BITS, SETS
 from tasks.evaluate.spec import EvaluateSpec
+from tasks.pretrain.optimizer_spec import OptimizerSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.promote.spec import PromotionSpec
 from tasks.publish.spec import PublishSpec
@@ -35,8 +36,15 @@ class GrowSpec(Spec):
     )
     fewest_steps: int = Field(10, ge=1, description="Minimum of optimizer steps, however little text is new")
     most_steps: int | None = Field(None, ge=1, description="Maximum of optimizer steps, however much text is new")
-    lr: float = Field(1e-3, gt=0, le=1, description="Peak learning rate of each run, after its warm-up")
-    min_lr: float = Field(3e-4, ge=0, le=1, description="Final learning rate; the next run warms up from it")
+    lr: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Peak learning rate after the warm-up of a run; null: a third of pretraining's",
+    )
+    min_lr: float | None = Field(
+        None, ge=0, le=1, description="Final learning rate; the next run warms up from it; null: pretraining's"
+    )
     warmup: float = Field(0.1, ge=0, lt=1, description="Share of the steps that is warm-up")
     on_overlap: Literal["wait", "skip"] = Field(
         "wait", description="Whether a run waits while another works on the same model, or is skipped"
@@ -44,7 +52,7 @@ class GrowSpec(Spec):
 
     def problems(self) -> list[Problem]:
         found = []
-        if self.min_lr > self.lr:
+        if self.lr is not None and self.min_lr is not None and self.min_lr > self.lr:
             found.append(Problem("min_lr", self.min_lr, f"at most lr ({self.lr})"))
         if self.most_steps is not None and self.most_steps < self.fewest_steps:
             found.append(Problem("most_steps", self.most_steps, f"at least fewest_steps ({self.fewest_steps})"))
@@ -55,14 +63,22 @@ class GrowSpec(Spec):
         steps = math.ceil(new_tokens * self.epochs / (1 - self.replay) / tokens_per_step)
         return max(self.fewest_steps, min(steps, self.most_steps or steps))
 
+    def rates(self, first: OptimizerSpec) -> tuple[float, float]:
+        """(peak, final) learning rate; `first`: the resolved optimizer of the first generation."""
+        assert first.lr is not None and first.min_lr is not None
+        final = first.min_lr if self.min_lr is None else self.min_lr
+        return max(final, float(f"{first.lr / 3:.3g}")) if self.lr is None else self.lr, final
+
     def pretraining(
         self, first: PretrainSpec, new: Tokens, old: Sequence[Tokens], weights: Mapping[str, float], warm_from: float
     ) -> PretrainSpec:
-        """The spec of a run on the `old` data sets and a new one, which is last; `weights`: the sources', if any."""
+        """The spec of a run on the `old` data sets and a new one, which is last; `weights`: the sources', if any.
+        `first`: the resolved spec of the first generation."""
         steps = self.steps(sum(new.values()), first.global_batch * first.sequence_length)
         warmup = min(math.ceil(self.warmup * steps), steps - 1)
-        schedule: dict[str, Any] = {"lr": self.lr, "min_lr": self.min_lr, "decay": "cosine", "wsd_decay_steps": 0}
-        schedule |= {"warmup_from": min(warm_from, self.lr) if warmup else 0.0, "warmup_steps": warmup}
+        lr, min_lr = self.rates(first.optimizer)
+        schedule: dict[str, Any] = {"lr": lr, "min_lr": min(lr, min_lr), "decay": "cosine", "wsd_decay_steps": 0}
+        schedule |= {"warmup_from": min(warm_from, lr) if warmup else 0.0, "warmup_steps": warmup}
         optimizer = first.optimizer.model_copy(update=schedule)
         shares = blend(new, old, self.replay, weights)
         named = any(name for of_data in shares for name in of_data)
@@ -137,14 +153,20 @@ class ContinuousRecipe(Recipe):
         return found + [problem.under(path) for path, rule in rules.items() for problem in self._not_compared(rule)]
 
     def _not_compared(self, rule: PromotionSpec) -> list[Problem]:
-        """The metrics of a rule that are not measured, or not per item."""
+        """The metrics of a rule that are not measured, or not per item; task_checks.py looks up those of lm-eval."""
         bits = [f"{which}.{BITS}" for which in SETS]
         known = [name for name in self.evaluate.metrics() if name != BITS and not name.endswith(".distinct")]
         known = (bits if self.evaluate.bits_per_byte else []) + known
+        of_lm_eval = [name for name, evaluator in self.evaluate.evaluators().items() if evaluator.lm_eval]
         way_out = "a per-item metric: add `bits_per_byte`, or an evaluator with `data` and `rewards`"
-        allowed = f"one of {', '.join(known)}" if known else way_out
+        shown = [*known, *(f"{name}.<task>.<metric>" for name in of_lm_eval)]
+        allowed = f"one of {', '.join(shown)}" if shown else way_out
         asked = [("metric", rule.metric), *(("regressions", name) for name in rule.regressions if name not in bits)]
-        return [Problem(field, name, allowed) for field, name in asked if name not in known]
+        return [
+            Problem(field, name, allowed)
+            for field, name in asked
+            if name not in known and name.partition(".")[0] not in of_lm_eval
+        ]
 
 
 OF_ITS_OWN = ContinuousRecipe.model_fields.keys() - Recipe.model_fields.keys()

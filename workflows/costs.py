@@ -1,7 +1,7 @@
 """Estimate the cost of stages with a placement, and check it against their limits.
 
-The expected cost is the price at the place tried first, times the hours of arithmetic. It leaves out startup, storage,
-traffic between clouds, and work repeated after a preemption.
+The expected cost is the price at the place tried first, times the stage's hours. It leaves out storage, traffic between
+clouds, and work repeated after a preemption.
 """
 
 import functools
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from infra.placement.config import Placement
 from infra.progress import say
+from infra.text import hours as shown
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.spec import Problem
-from workflows.resource_estimate import MFU, Need, need
+from workflows.resource_estimate import Need, need
 from workflows.run_context import RunContext, placements_of
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Quotes:
         return min((cost for cost in costs if cost is not None), default=None)
 
 
-def quotes(placement: Placement, needed: Need | None, mfu: float) -> Quotes:
+def quotes(placement: Placement, needed: Need | None, mfu: float | None) -> Quotes:
     """The places where a stage could run, with its cost there."""
     offered = _offers(placement.model_dump_json())
     return (
@@ -57,7 +58,7 @@ def quotes(placement: Placement, needed: Need | None, mfu: float) -> Quotes:
     )
 
 
-def _quote(offer: "Offer", placement: Placement, needed: Need | None, mfu: float) -> Quote:
+def _quote(offer: "Offer", placement: Placement, needed: Need | None, mfu: float | None) -> Quote:
     hours = needed.hours(BY_NAME.get(offer.accelerator or ""), mfu) if needed else None
     prices = (offer.price, offer.spot_price, offer.on_demand_price)
     cost, spot, on_demand = (None if hours is None or price is None else hours * price for price in prices)
@@ -89,15 +90,17 @@ def _offers(placement: str) -> "tuple[Offer, ...] | Quotes":
         return Quotes(refused=str(error))
 
 
-def over_budget(context: RunContext, mfu: float = MFU) -> list[Problem]:
+def over_budget(context: RunContext, mfu: float | None = None) -> list[Problem]:
     """Every limit of a placement that its stage would exceed. Prices are looked up only for placements with limits."""
-    specs = context.stages()
-    return [
-        problem.under(f"{stage}.placement")
-        for stage, placement in placements_of(context).items()
-        if placement.max_price_per_hour or placement.max_price_per_run or placement.time_limit_h
-        for problem in _limit_problems(placement, quotes(placement, need(context, specs[stage]), mfu), mfu)
-    ]
+    specs, found = context.stages(), []
+    for stage, placement in placements_of(context).items():
+        if not (placement.max_price_per_hour or placement.max_price_per_run or placement.time_limit_h):
+            continue
+        needed = need(context, specs[stage])
+        of_peak = needed.mfu(mfu) if needed else 0.0
+        problems = _limit_problems(placement, quotes(placement, needed, mfu), of_peak)
+        found += [problem.under(f"{stage}.placement") for problem in problems]
+    return found
 
 
 def _limit_problems(placement: Placement, quoted: Quotes, mfu: float) -> Iterator[Problem]:
@@ -108,6 +111,6 @@ def _limit_problems(placement: Placement, quoted: Quotes, mfu: float) -> Iterato
         yield Problem(name, limit or "on", "no cloud that is enabled here has such machines; widen the placement")
     for first in quoted.found[:1]:
         where = f"{first.offer.words()} is tried first and costs ${first.offer.price:,.2f} an hour"
-        work = f"{where}, for {first.hours:,.3g} hours at {mfu:.0%} of its peak" if first.hours else where
+        work = f"{where}, for {shown(first.hours)} at {mfu:.0%} of its peak" if first.hours else where
         for name, limit, least in _exceeded(placement, first.offer.price, first.expected, first.hours):
             yield Problem(name, limit, f"at least {least:,.2f}: {work}; or less to compute, or other machines")

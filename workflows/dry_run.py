@@ -5,7 +5,7 @@ the run would use, so this module does not depend on which stages exist.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flytekit.core.context_manager import CompilationState, FlyteContext, FlyteContextManager
@@ -17,12 +17,14 @@ from flytekit.core.workflow import get_promise
 from flytekit.models.literals import Literal, LiteralMap
 from pydantic import ValidationError
 
+from infra.tracking.relations import CONTAINS, MADE, RELATIONS
 from tasks.artifacts import Artifact
+from tasks.lacking import tolerated
 from tasks.manifest import ArtifactError
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.seeds import title_of
 from tasks.spec import StageSpec
-from tasks.stage import StageTask
+from tasks.stage import StageTask, is_gone
 from workflows.pretrain_to_rl import dag
 from workflows.recipe import Recipe
 
@@ -50,6 +52,7 @@ def steps_of(recipe: Recipe) -> list[Step]:
         state = context.compilation_state
     steps: dict[str, Step] = {}  # by the node's id
     outputs: Outputs = {}
+    gone: list[Node] = []  # cached, without their files
     for node in state.nodes if state else ():
         stage = node.flyte_entity.task_config.engine.stage
         uses = 1 + sum(step.stage == stage for step in steps.values())
@@ -63,7 +66,40 @@ def steps_of(recipe: Recipe) -> list[Step]:
         cached = _cached(here, node, constants, outputs)
         facts = cached.facts() if cached else {}
         steps[node.id] = Step(name, stage, after, spec, cached.digest if cached else None, facts)
+        gone += [node] if cached and is_gone(cached.place) else []
+    for node in reversed(gone):
+        if _is_made_again(node, state.nodes if state else [], steps):
+            steps[node.id] = replace(steps[node.id], cached=None)
     return list(steps.values())
+
+
+def _is_made_again(node: Node, nodes: list[Node], steps: dict[str, Step]) -> bool:
+    """Whether the run makes a cached artifact again whose files are gone (tasks/lacking.py): a stage that runs reads
+    it, or nothing was made from it."""
+    readers = [other for other in nodes if _inputs_from(node, other) - set(other.flyte_entity.task_config.describes)]
+    if any(not steps[other.id].cached for other in readers):
+        return True
+    made = [other for other in readers if RELATIONS.get(_kind(other), MADE) in CONTAINS]
+    return not made
+
+
+def _inputs_from(node: Node, other: Node) -> set[str]:
+    """The inputs of `other` that `node` is bound to."""
+    return {binding.var for binding in other.bindings if node.id in _ids(binding.binding)}
+
+
+def _ids(binding: Any) -> set[str]:
+    """The nodes of a binding, of its list or its mapping."""
+    if binding.promise is not None:
+        return {binding.promise.node_id}
+    inner = binding.collection.bindings if binding.collection else binding.map.bindings.values() if binding.map else ()
+    return {id for one in inner for id in _ids(one)}
+
+
+def _kind(node: Node) -> str:
+    """The kind of artifact that a node makes."""
+    (made,) = node.flyte_entity.python_interface.outputs.values()
+    return str(made.kind)
 
 
 def _constants(context: FlyteContext, node: Node) -> dict[str, Any]:
@@ -93,10 +129,12 @@ def _cached(context: FlyteContext, node: Node, constants: dict[str, Any], output
 
 
 def _artifact(context: FlyteContext, task: StageTask, found: LiteralMap) -> Artifact | None:
-    """The artifact, if its manifest still exists with the same digest. The run itself verifies the files."""
+    """The artifact, if its files are gone, or its manifest has the same digest. The run itself verifies the files."""
     ((name, python_type),) = task.python_interface.outputs.items()
     try:
-        artifact: Artifact = TypeEngine.to_python_value(context, found.literals[name], python_type)
-        return artifact if artifact.manifest().digest == artifact.digest else None
+        with tolerated():
+            artifact: Artifact = TypeEngine.to_python_value(context, found.literals[name], python_type)
+        intact = is_gone(artifact.place) or artifact.manifest().digest == artifact.digest
+        return artifact if intact else None
     except (ValidationError, ArtifactError):
         return None

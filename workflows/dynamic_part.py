@@ -3,7 +3,6 @@
 A pod that fails here ends the execution, so it closes the execution's record: no later pod could.
 """
 
-import os
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
@@ -12,18 +11,16 @@ from flytekit import Resources, dynamic
 from flytekit.exceptions.user import FlyteRecoverableException
 
 import images
-from infra.errors import Stopped
+from infra.errors import sentence
 from infra.flyte_hooks import POD_ENVIRONMENT
 from infra.launch import Terminated, sigterm_as_exit
 from infra.placement.storage import StorageError
 from infra.pod import this_pod
-from infra.pod_spec import SECRETS_OF_ALL, secrets_of_all
+from infra.pod_spec import check_secrets, secrets_of_all, secrets_variable
 from infra.pod_task import secret
 from infra.tracking.execution import end_execution
 from infra.tracking.spool import FAILED, KILLED
 from infra.tracking.store import TrackingUnreachable
-from workflows.pod_defaults import fitted
-from workflows.recipe import context_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,7 +29,7 @@ RETRIES = 2  # if the tracking store may be back for another pod; Flyte counts l
 
 
 def dag_part(function: F) -> F:
-    """Make a function a dynamic workflow. Its input `recipe`, if any, gets the resources of its stages' pods."""
+    """Make a function a dynamic workflow."""
 
     @wraps(function)
     def in_pod(**inputs: Any) -> Any:
@@ -40,8 +37,7 @@ def dag_part(function: F) -> F:
             return function(**inputs)
         try:
             with sigterm_as_exit():
-                if "recipe" in inputs:
-                    inputs["recipe"] = fitted(inputs["recipe"], context_of(inputs["recipe"]))
+                check_secrets(secrets_of_all())
                 return function(**inputs)
         except Terminated:
             end_execution(KILLED)
@@ -50,20 +46,18 @@ def dag_part(function: F) -> F:
             raise
         except Exception as error:
             if not _is_outage(error):
-                end_execution(FAILED)
+                end_execution(FAILED, error=sentence(error))
                 raise
-            message = error.message if isinstance(error, Stopped) else str(error)
-            raise FlyteRecoverableException(message) from error
+            raise FlyteRecoverableException(sentence(error)) from error
 
-    names = secrets_of_all()
     made: F = dynamic(
         in_pod,
         container_image=images.DATA,
         retries=RETRIES,
         requests=SMALL,
         limits=SMALL,
-        secret_requests=[secret(name) for name in names] or None,
-        environment=POD_ENVIRONMENT | ({SECRETS_OF_ALL: os.environ[SECRETS_OF_ALL]} if names else {}),
+        secret_requests=[secret(name) for name in secrets_of_all()] or None,
+        environment=POD_ENVIRONMENT | secrets_variable(),
     )
     return made
 

@@ -1,6 +1,6 @@
 """The launch plans: which workflow runs when, on which recipe.
 
-    pyflyte --config FILE register workflows --activate-launchplans --version "$(python -m workflows.version)"
+    pyflyte --config FILE register workflows --activate-launchplans --version "$(python -m workflows.version FILE)"
     make schedule    on this machine, without a Flyte cluster
 
 BATON_CONTINUOUS names the recipe; the default is workflows/recipes/continuous.yaml. It is fixed at registration: a

@@ -9,21 +9,23 @@ import re
 import shutil
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from infra.progress import say
-from tasks.convert.load_hf_spec import LoadHFSpec
+from tasks.convert.load_hf_spec import LoadHFSpec, ask_hub
 from tasks.data.source_spec import HuggingFaceSource, is_path
 from tasks.data.spec import CorpusSpec
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.posttrain.spec import PostTrainSpec
-from tasks.pretrain.accelerators import BY_NAME, accelerator
+from tasks.pretrain.accelerators import BY_NAME, Accelerator, accelerator
 from tasks.pretrain.spec import PretrainSpec
 from tasks.serve.spec import ServeSpec
 from tasks.spec import Problem, StageSpec
 from workflows.recipe import Recipe, context_of, validated
 from workflows.run_context import RunContext, runs_on_a_cluster
+from workflows.warnings import warnings_of
 
 R = TypeVar("R", bound=Recipe)
 
@@ -41,9 +43,17 @@ def checked_here(validate: Callable[[Any], R]) -> Callable[[Any], R]:
     """`validate`, then check what the recipe's run requires of this machine. Raises RecipeError."""
 
     def check(content: Any) -> R:
-        recipe = validated(content, validate, lambda found: machine_problems(context_of(found)))
-        for remark in remarks(context_of(recipe)):
+        def read() -> R:
+            return validated(content, validate, lambda found: machine_problems(context_of(found)))
+
+        recipe = read()
+        if asks_hub(context_of(recipe)):
+            recipe = read()
+        context = context_of(recipe)
+        for remark in remarks(context):
             say(remark)
+        for warning in warnings_of(context):
+            say(f"warning: {warning}")
         return recipe
 
     return check
@@ -150,6 +160,18 @@ def cuda_of_driver() -> int | None:
     return version.value if library.cuDriverGetVersion(ctypes.byref(version)) == 0 else None
 
 
+@cache
+def this_cpu(precision: str, processes: int) -> Accelerator | None:
+    """The part of this machine's CPU that each of so many processes has, measured in half a second. None: there is no
+    torch here."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    from tasks.pretrain.flops import cpu_peak, measured_bandwidth
+
+    peaks = {precision: cpu_peak(precision) / 1e12 / processes}
+    return Accelerator("CPU", "", 0, peaks, measured_bandwidth() / processes)
+
+
 # -- the hub ------------------------------------------------------------------------------------------
 
 
@@ -157,7 +179,7 @@ def offline_problems(context: RunContext, environment: Mapping[str, str]) -> Ite
     """Models and datasets of the hub that are not downloaded yet while the hub is disabled."""
     forbidden = [name for name in OFFLINE if environment.get(name, "").upper() in YES]
     of_data = [name for name in (*forbidden, DATASETS_OFFLINE) if environment.get(name, "").upper() in YES]
-    for path, kind, name in _of_the_hub(context):
+    for path, kind, name in of_the_hub(_here(context)):
         by = of_data if kind == "dataset" else forbidden
         if by and not _downloaded(kind, name, environment):
             files = "its files (save_to_disk, JSONL, Parquet)" if kind == "dataset" else "a folder"
@@ -165,9 +187,21 @@ def offline_problems(context: RunContext, environment: Mapping[str, str]) -> Ite
             yield Problem(path, name, allowed)
 
 
-def _of_the_hub(context: RunContext) -> Iterator[tuple[str, str, str]]:
-    """(path in the recipe, "model" or "dataset", name) of what the stages on this machine read from the hub."""
-    for path, spec in _here(context).items():
+def asks_hub(context: RunContext) -> bool:
+    """Ask the hub for the config.json of the models that the recipe starts from, of which the checks need the shape;
+    whether any was asked for: then check again."""
+    if any(os.environ.get(name, "").upper() in YES for name in OFFLINE):
+        return False
+    named = [context.specs[name] for name in ("start_from", "init_from") if name in context]
+    unknown = [spec for spec in named if spec.is_of_the_hub() and spec.unread() is not None]
+    for spec in unknown:
+        ask_hub(spec.model, spec.revision)
+    return bool(unknown)
+
+
+def of_the_hub(stages: Mapping[str, StageSpec]) -> Iterator[tuple[str, str, str]]:
+    """(path in the recipe, "model" or "dataset", name) of what these stages read from the hub."""
+    for path, spec in stages.items():
         rows = getattr(spec, "huggingface", None)
         for inner, source in (spec.by_path() if isinstance(spec, CorpusSpec) else {}).items():
             if isinstance(source, HuggingFaceSource) and not is_path(source.name):

@@ -44,7 +44,9 @@ def planned_sources(
     corpus: CorpusSpec, spec: PretrainSpec, shards: Mapping[str, int] | None
 ) -> Iterator[PlannedSource]:
     """The corpus' sources in this pretraining. `shards`: the training tokens of each, if they were tokenized."""
-    tokens = dict(shards) if shards else {name: _estimate(source) for name, source in sorted(corpus.sources.items())}
+    tokens = (
+        dict(shards) if shards else {name: estimated_tokens(source) for name, source in sorted(corpus.sources.items())}
+    )
     known = {name: number for name, number in tokens.items() if number}
     weighted = all(spec.mixture[name].weight for name in tokens)
     # with weights, shares do not depend on sizes
@@ -58,7 +60,7 @@ def planned_sources(
         yield PlannedSource(name, known.get(name), not shards, shared, epochs, part.most_epochs)
 
 
-def _estimate(source: Source) -> int | None:
+def estimated_tokens(source: Source) -> int | None:
     """Tokens of a source's files; None if they can't be listed here."""
     try:
         files = source.files() if not hasattr(source, "name") and hasattr(source, "files") else []

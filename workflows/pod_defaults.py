@@ -32,8 +32,9 @@ UNKNOWN = 8 * 10**9  # parameters to leave host memory for beside a GPU, for a h
 def fitted(recipe: R, context: RunContext) -> R:
     """Fill in the estimated resources that the recipe's pods leave out."""
     for path, spec in context.stages().items():
-        pod = (spec.pod or PodSpec()).over(PodSpec(resources=resources(context, path)))
-        recipe = replaced(recipe, [*path.split("."), "pod"], pod)
+        estimate = PodSpec(resources=resources(context, path))
+        if estimate != PodSpec():
+            recipe = replaced(recipe, [*path.split("."), "pod"], (spec.pod or PodSpec()).over(estimate))
     return recipe
 
 

@@ -7,25 +7,26 @@ import shutil
 from collections.abc import Callable, Iterator
 
 from infra.paths import baton_home
-from infra.placement.storage import is_bucket, storage_of
+from infra.placement.storage import StorageError, is_bucket, storage_of
 from infra.progress import say
 from infra.tracking.redact import HIDDEN, redact_text
 from tasks.convert.spec import unexportable
 from tasks.data.curate_spec import EVALUATE, against_evaluation
 from tasks.data.spec import CorpusSpec, ShardsSpec
 from tasks.evaluate.spec import EvaluateSpec
-from tasks.evaluate.task_files import is_file_name
-from tasks.evaluate.task_names import unknown
 from tasks.grpo.spec import GRPOSpec
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME, accelerator
 from tasks.pretrain.fit import Place, fitting, place_of
 from tasks.pretrain.memory import GB, estimate
 from tasks.pretrain.spec import PretrainSpec
+from tasks.serve.architectures import HEAD_SIZES
 from tasks.serve.spec import ServeSpec
 from tasks.spec import NotSeen, Problem, Spec
+from tasks.tokenizer_files import vocabulary
 from workflows.costs import over_budget
 from workflows.environment_checks import problems_of_environments
+from workflows.model_checks import problems_of_models, with_vllm
 from workflows.pod_defaults import too_small
 from workflows.post_training import names_problems, rank_problems
 from workflows.reward_checks import problems_of_rewards
@@ -34,11 +35,14 @@ from workflows.run_context import (
     RunContext,
     devices_of,
     is_for_a_cluster,
+    is_planned_for_another_machine,
     placements_of,
     positions_of,
     runs_on_a_cluster,
     vocabulary_of,
 )
+from workflows.secret_checks import secret_values, unset_variables
+from workflows.task_checks import problems_of_metrics, problems_of_tasks
 from workflows.tuning_room import tuning_room, vllm_room
 
 # stage: the stage it needs, and that stage's output
@@ -49,10 +53,7 @@ NEEDS = {
     "convert": ("pretrain", "a checkpoint to convert"),
     "init_from": ("pretrain", "the stage that starts from that model"),
 }
-# supported by both vllm 0.27's v1/attention/backends/cpu_attn.py and flash_attn.py
-VLLM_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 NEED_A_MODEL = ("evaluate", "post_training", "serve", "publish")
-WITH_VLLM = ("evaluate", "dpo", "grpo", "serve")
 SAMPLED = (EvaluateSpec, PostTrainSpec, ServeSpec)  # their specs give their sequences' lengths
 # pretrain.model's fields as named in config.json
 IN_CONFIG = {
@@ -64,7 +65,10 @@ WITH_START_FROM_OFF = ("tokenizer", "shards", "init_from", "pretrain", "convert"
 
 
 def problems_of(context: RunContext) -> list[Problem]:
-    """Every problem of the recipe as a whole, and of each stage's fields together."""
+    """Every problem of the recipe as a whole, and of each stage's fields together. With a secret in it nothing is
+    looked up: the secret would be in requests and in messages."""
+    if secrets := secret_values(context):
+        return [*_across_fields(context), *order(context), *secrets]
     return [problem for check in (*FOR_A_DAG, *CHECKS) for problem in check(context)]
 
 
@@ -234,42 +238,22 @@ def _best(context: RunContext) -> list[Problem]:
     spec = context.specs.get("evaluate")
     names = spec.metrics() if spec else []
     of_lm_eval = [name for name, evaluator in spec.evaluators().items() if evaluator.lm_eval] if spec else []
-    if best in names or best.partition(".")[0] in of_lm_eval:
+    if best in names or best.partition(".")[0] in of_lm_eval:  # which task_checks.py looks up
         return []
     known = [*names, *(f"{name}.<task>.<metric>" for name in of_lm_eval)]
     allowed = f"one of {', '.join(known)}" if known else "null, or add `evaluate:`, which measures it"
     return [Problem("publish.best", best, allowed)]
 
 
-def _lm_eval_tasks(context: RunContext) -> list[Problem]:
-    """Tasks named by the recipe exist in lm-eval, if it is installed where they run."""
-    spec: EvaluateSpec | None = context.specs.get("evaluate")
-    if spec is None or spec.placement or runs_on_a_cluster():
-        return []
-    named = {
-        f"evaluate.{name}.lm_eval.{number}": task
-        for name, evaluator in spec.evaluators().items()
-        for number, task in enumerate(evaluator.lm_eval)
-        if not is_file_name(task)
-    }
-    wrong = unknown(named.values()) if named else {}
-    found = []
-    for path, task in named.items():
-        if task in wrong:
-            like = f"; did you mean {' or '.join(wrong[task])}?" if wrong[task] else ""
-            found.append(Problem(path, task, f"a task of lm-eval (`lm_eval ls tasks`), or a YAML file{like}"))
-    return found
-
-
 def _head_size(context: RunContext) -> list[Problem]:
     """vLLM has attention kernels for the model's head size."""
-    with_vllm = [path for path in context.stages() if path.rpartition(".")[2] in WITH_VLLM]
-    if "pretrain" not in context.specs or not with_vllm:
+    stages = with_vllm(context)
+    if "pretrain" not in context.specs or not stages:
         return []
     size = context.specs["pretrain"].model.head_dim
-    if size in VLLM_HEAD_SIZES:
+    if size in HEAD_SIZES:
         return []
-    allowed = f"one of {', '.join(map(str, VLLM_HEAD_SIZES))}: vLLM ({', '.join(with_vllm)}) supports no other"
+    allowed = f"one of {', '.join(map(str, HEAD_SIZES))}: vLLM ({', '.join(stages)}) supports no other"
     return [Problem("pretrain.model.head_dim", size, allowed)]
 
 
@@ -290,6 +274,30 @@ def _same_model(context: RunContext) -> list[Problem]:
         for ours, theirs in IN_CONFIG.items()
         if config.get(theirs) is not None and getattr(model, ours) != config[theirs]
     ]
+
+
+def _same_tokenizer(context: RunContext) -> list[Problem]:
+    """The tokens' ids are those of the model that pretraining starts from, as far as both are on this machine."""
+    if not {"tokenizer", "init_from"} <= context.specs.keys():
+        return []
+    spec, model = context.specs["tokenizer"], context.specs["init_from"]
+    wanted = f"the tokenizer of init_from.model ({model.model}), whose weights are for its tokens"
+    if spec.existing is None:
+        return [Problem("tokenizer.existing", None, wanted)]
+    try:
+        folders = spec.folder(), model.folder()
+    except StorageError:
+        return []  # missing() reports why
+    ours, theirs = (folder and vocabulary(folder) for folder in folders)
+    if not ours or not theirs:
+        return []
+    of_model = {number: token for token, number in theirs.items()}
+    other = [(number, token) for token, number in ours.items() if of_model.get(number, token) != token]
+    if not other:
+        return []
+    number, token = min(other)
+    example = f"{len(other)} ids are other tokens; {number}, for example, is {token!r} and not {of_model[number]!r}"
+    return [Problem("tokenizer.existing", spec.existing, f"{wanted}: {example}")]
 
 
 def _hardware(context: RunContext) -> list[Problem]:
@@ -317,7 +325,7 @@ def _fp8(device: str | None, gpus: tuple[str, ...]) -> list[Problem]:
         why = "needs a GPU of NVIDIA's Hopper generation or newer, and this machine has none"
     elif (chip := BY_NAME.get(device) if device else accelerator(gpus[0])) and not chip.peak("fp8"):
         why = f"{chip.name} has no fp8 arithmetic; Hopper (H100, H200) and newer do"
-    elif not device and importlib.util.find_spec("transformer_engine") is None:
+    elif not (device or is_planned_for_another_machine() or importlib.util.find_spec("transformer_engine")):
         why = "needs Transformer Engine, which is not installed here (`pip install transformer-engine[pytorch]`)"
     else:
         return []
@@ -359,7 +367,7 @@ def _instead(spec: PretrainSpec, vocabulary: int, place: Place) -> str:
 def _room(context: RunContext) -> list[Problem]:
     """This machine's disk has room for what the run writes to it."""
     spec: PretrainSpec | None = context.specs.get("pretrain")
-    if spec is None or spec.layout.device or spec.placement or runs_on_a_cluster():
+    if spec is None or spec.layout.device or spec.placement or runs_on_a_cluster() or is_planned_for_another_machine():
         return []
     needed = estimated_bytes(context, spec.model.parameters(vocabulary_of(context) or 0))
     free = shutil.disk_usage(baton_home()).free
@@ -435,21 +443,31 @@ def estimated_bytes(context: RunContext, parameters: int) -> int:
     return int(parameters * (kept + models))
 
 
-FOR_A_DAG: list[Callable[[RunContext], list[Problem]]] = [_across_fields, order, inputs, _named_rows, _post_training]
+FOR_A_DAG: list[Callable[[RunContext], list[Problem]]] = [
+    _across_fields,
+    order,
+    inputs,
+    _data_sets,
+    _named_rows,
+    _post_training,
+    _text,
+]
 CHECKS: list[Callable[[RunContext], list[Problem]]] = [
+    problems_of_models,
     problems_of_rows,
     problems_of_rewards,
     problems_of_environments,
-    _text,
+    unset_variables,
     _decontamination,
     _best,
-    _data_sets,
     _vocabulary,
     _positions,
-    _lm_eval_tasks,
+    problems_of_tasks,
+    problems_of_metrics,
     _head_size,
     _convertible,
     _same_model,
+    _same_tokenizer,
     _hardware,
     _layout,
     tuning_room,

@@ -10,7 +10,7 @@ from flytekit import workflow
 
 import workflows.recipe_file  # noqa: F401 - reports problems of a recipe file
 from infra.errors import disk_errors_named
-from infra.tracking.execution import begin_execution, execution_id
+from infra.tracking.execution import execution_id
 from tasks.artifacts import Artifact, EvalReport, HFModel, Report, TokenizedCorpus
 from tasks.choose.spec import ChooseSpec
 from tasks.choose.task import choose
@@ -25,14 +25,16 @@ from tasks.serve.task import serve
 from workflows.corpora import corpus_of, evaluated_first, shards_of
 from workflows.dynamic_part import dag_part
 from workflows.recipe import Recipe
+from workflows.recorded import begin
 from workflows.stage_titles import stage_titles
-from workflows.tuning import rows_of, tuned
+from workflows.tuning import kept_apart, parts_of, rewards_tried, rows_of, tuned
 
 
 def dag(recipe: Recipe) -> Report:
     """The recipe's stages, in order."""
     corpus = tokenizer = shards = checkpoint = model = None
     sources: dict[str, Artifact] = {}  # what the models are made of
+    results: dict[str, Artifact] = {}  # what is told of them
     more_shards: list[TokenizedCorpus] = []
     models: list[HFModel] = []
     reports: list[EvalReport] = []
@@ -40,8 +42,10 @@ def dag(recipe: Recipe) -> Report:
     ready = evaluated_first(recipe)
     if recipe.corpus:
         sources["corpus"] = corpus = corpus_of(recipe.corpus, ready)
-    rows = rows_of(recipe, corpus, ready)  # so that invalid rows are found before training
-    results: dict[str, Artifact] = {f"rows_{number}": prepared for number, prepared in enumerate(rows.values(), 1)}
+    whole = rows_of(recipe, corpus, ready)  # so that invalid rows are found before training
+    rows = kept_apart(recipe, whole)
+    sources |= parts_of(rows, whole)
+    results |= rewards_tried(recipe, rows)  # before anything is trained with them
     more_corpora = [corpus_of(spec, ready) for spec in recipe.more_corpora]
     sources |= {f"corpus_{number}": other for number, other in enumerate(more_corpora, 2)}
     if recipe.tokenizer:
@@ -50,9 +54,10 @@ def dag(recipe: Recipe) -> Report:
         assert corpus is not None and tokenizer is not None  # preflight.py refuses a recipe without them
         sources["shards"] = shards = shards_of(recipe.shards, corpus, tokenizer)
         more_shards = [shards_of(recipe.shards, other, tokenizer) for other in more_corpora]
-        results |= {f"shards_{number}": other for number, other in enumerate(more_shards, 2)}
+        sources |= {f"shards_{number}": other for number, other in enumerate(more_shards, 2)}
     if recipe.pretrain:
         start = [import_hf(spec=recipe.init_from.as_found())] if recipe.init_from else []
+        sources |= dict(zip(["init_from"], start, strict=False))
         checkpoint = pretrain(spec=recipe.pretraining(), data=shards, more=more_shards, start=start, resume=[])
         sources["pretrain"] = checkpoint
 
@@ -88,7 +93,7 @@ def dag(recipe: Recipe) -> Report:
 
 @dag_part
 def stages(recipe: Recipe) -> Report:
-    begin_execution(recipe.name, recipe.model_dump(mode="json"), recipe.settings(), stage_titles(recipe))
+    recipe = begin(recipe, stage_titles(recipe))
     with disk_errors_named():
         return dag(recipe)
 

@@ -4,14 +4,16 @@ A stage that is left out (or `null`) is off. `start_from` enters midway with an 
 All problems of a recipe are reported at once, before any compute: RecipeError.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
+from infra.pod import this_pod
 from tasks.convert.audit_spec import AuditSpec
-from tasks.convert.load_hf_spec import LoadHFSpec
+from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
 from tasks.convert.spec import ConvertSpec
+from tasks.data.json_values import SURROGATE
 from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
 from tasks.evaluate.spec import EvaluateSpec
 from tasks.pretrain.mixture import SourceShare
@@ -37,7 +39,7 @@ class Recipe(Spec):
     more_corpora: list[CorpusSpec] = Field(
         [], max_length=1000, description="More data sets to pretrain on, with the corpus's tokenizer; see data_weights"
     )
-    start_from: LoadHFSpec | None = Field(None, description="Existing model to start from, in place of pretraining")
+    start_from: StartFromSpec | None = Field(None, description="Existing model to start from, in place of pretraining")
     tokenizer: TokenizerSpec | None = Field(None, description="Tokenizer; needed by shards")
     shards: ShardsSpec | None = Field(None, description="Tokenized shards; needed by pretrain")
     init_from: LoadHFSpec | None = Field(None, description="Existing model whose weights pretraining starts from")
@@ -80,15 +82,29 @@ class Recipe(Spec):
     def _all_problems_at_once(cls, value: Any, handler: ModelWrapValidatorHandler["Recipe"]) -> "Recipe":
         if isinstance(value, Recipe):
             return value
+        if unencodable := list(_unencodable(value)):
+            raise RecipeError(unencodable)
         try:
             recipe = handler(value)
         except ValidationError as error:
             problems = problems_from(error, cls, value)
             ways = [_problems_with(repaired(value, error, cls, way), handler) for way in (0, 1)]
-            raise RecipeError(problems + [problem for problem in ways[0] if problem in ways[1]]) from error
-        if problems := _problems_of(recipe):
-            raise RecipeError(problems, recipe)
+            named = {problem.path for problem in problems}  # where a placeholder stands in for the value
+            more = [
+                problem
+                for problem in ways[0]
+                if problem in ways[1] and (problem.path not in named or problem.value == "on")  # on: it is there
+            ]
+            raise RecipeError(problems + more) from error
+        if this_pod() is None:  # there Flyte's conversion of inputs would bury what is raised: see `begin`
+            check(recipe)
         return recipe
+
+
+def check(recipe: Recipe) -> None:
+    """Check a recipe whose fields are valid. Raises RecipeError."""
+    if problems := _problems_of(recipe):
+        raise RecipeError(problems, recipe)
 
 
 R = TypeVar("R", bound=Recipe)
@@ -115,6 +131,19 @@ def context_of(recipe: Recipe) -> RunContext:
     return RunContext({name: section for name, section in recipe if section is not None})
 
 
+def _unencodable(value: Any, path: str = "") -> Iterator[Problem]:
+    """Text that neither JSON nor UTF-8 can represent. Files have none (recipe_text.py), Python's values may."""
+    if isinstance(value, str) and SURROGATE.search(value):
+        yield Problem(path or "recipe", value, "text without unpaired surrogates")
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            wrong = list(_unencodable(name, path))
+            yield from wrong or _unencodable(inner, f"{path}.{name}".removeprefix("."))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _unencodable(inner, f"{path}.{number}".removeprefix("."))
+
+
 def _problems_of(recipe: Recipe) -> list[Problem]:
     return [*recipe.problems(), *problems_of(context_of(recipe))]
 
@@ -131,7 +160,7 @@ def _problems_with(value: Any, handler: ModelWrapValidatorHandler[Recipe]) -> li
 
 SECTIONS: dict[str, type[Spec]] = {
     "corpus": CorpusSpec,
-    "start_from": LoadHFSpec,
+    "start_from": StartFromSpec,
     "tokenizer": TokenizerSpec,
     "shards": ShardsSpec,
     "init_from": LoadHFSpec,

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from infra.commands import command
 from infra.errors import Stopped
+from infra.text import escaped
 from infra.tracking.redact import HIDDEN, redact
 from tasks.spec import Problem
 
@@ -158,5 +159,5 @@ def _short(problem: Problem) -> str:
 
 def _cut(text: str, limit: int = 60) -> str:
     """A text shortened, and escaped where a terminal can't print it."""
-    text = "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text[: limit + 1])
+    text = escaped(text[: limit + 1])
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -6,7 +6,8 @@ sets it up.
 from typing import Any
 
 from infra.commands import command
-from infra.flyte_hooks import wrap_json_option
+from infra.flyte_hooks import add_to_version, wrap_json_option
+from infra.pod_spec import secrets_of_all
 from workflows.machine import checked_here
 from workflows.recipe import Recipe
 from workflows.recipe_text import load
@@ -26,3 +27,4 @@ def read(value: str, model: type[Recipe], name: str, run: Any) -> Recipe:
 
 
 wrap_json_option(Recipe, read, HELP)
+add_to_version(*secrets_of_all())

@@ -26,6 +26,7 @@ SUFFIXES = (".yaml", ".yml", ".json")
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,9})?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_AROUND = re.compile(r"\A\s+|\s+\Z")
 _AMBIGUOUS = "ambiguous: write a number in decimal digits without leading zeros, or a quoted string"
 
 R = TypeVar("R", bound=Recipe)
@@ -103,8 +104,9 @@ class _Reader:
         yaml = YAML(typ="safe", pure=True)
         yaml.Composer, yaml.max_depth = Counting, DEEPEST
         yaml.composer.warn_double_anchors = False
-        # YAML, like JSON, allows tabs between tokens; ruamel.yaml does not. A JSON string cannot hold a raw tab
-        text = self.text.replace("\t", " ") if self.text.lstrip().startswith("{") else self.text
+        text = self.text
+        if text.lstrip().startswith("{"):  # JSON allows tabs around the object, where ruamel.yaml does not
+            text = _AROUND.sub(lambda found: found[0].replace("\t", " "), text)
         try:
             node = yaml.compose(text)
         except MaxDepthExceededError as error:
@@ -114,8 +116,10 @@ class _Reader:
             where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
             why = ": ".join(filter(None, (error.context, error.problem)))
             raise _Unreadable(f"YAML or JSON: {where}{why}") from error
-        except (YAMLError, ValueError) as error:  # ValueError: an escape beyond Unicode
+        except YAMLError as error:
             raise _Unreadable(f"YAML or JSON: {error}") from error
+        except (ValueError, OverflowError) as error:  # of chr()
+            raise _Unreadable("YAML or JSON: an escape beyond Unicode's last character, \\U0010FFFF") from error
         self._values = 0
         self.content = None if node is None else self._value(node, (), 0)
 

@@ -6,7 +6,7 @@ depend on the wrong fields.
 
 import copy
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -45,11 +45,11 @@ def repaired(raw: Any, errors: ValidationError, model: type[BaseModel], way: int
             if isinstance(holder, dict) and error["type"] == "extra_forbidden":
                 holder.pop(last, None)
                 break
-            if isinstance(holder, dict) and parent and last in parent.model_fields:
-                values = _values(parent.model_fields[last])
+            known = isinstance(holder, dict) and parent and last in parent.model_fields
+            if known and parent and (values := _values(parent.model_fields[last])):
                 holder[last] = values[way % len(values)]
                 break
-            location = location[:-1]  # an item of a list: the list is the field
+            location = location[:-1]  # an item of a list, or a field that no value here suits: what it is in
     return whole
 
 
@@ -64,25 +64,31 @@ def _holder(whole: Any, parents: list[str]) -> Any:
 
 
 def _values(field: FieldInfo) -> list[Any]:
-    """Two valid values of a field; a section's are never null."""
-    if models := models_in(field.annotation):
-        required = {name: _values(info)[0] for name, info in models[0].model_fields.items() if info.is_required()}
-        plain = {name: info for name, info in models[0].model_fields.items() if info.default is not None}
-        return [required, {name: _values(info)[-1] for name, info in plain.items()}]
+    """Two valid values of a field, if there are any; a section's are never null."""
+    if (models := models_in(field.annotation)) and get_origin(field.annotation) not in (list, dict):
+        fields = {name: (info, _values(info)) for name, info in models[0].model_fields.items()}
+        required = {name: values[:1] for name, (info, values) in fields.items() if info.is_required()}
+        if not all(required.values()):
+            return []
+        plain = {name: values[-1] for name, (info, values) in fields.items() if info.default is not None and values}
+        return [{name: value for name, (value,) in required.items()}, plain]
     default = [] if field.is_required() else [field.get_default(call_default_factory=True)]
     return [*default, *(value for value in _allowed(field) if value not in default)][:2]
 
 
 def _allowed(field: FieldInfo) -> Iterator[Any]:
-    annotated: Any = Annotated[field.annotation, field]
+    annotated: Any = Annotated[field.annotation, *field.metadata, None]  # None: there may be no constraint
     kind: TypeAdapter[Any] = TypeAdapter(annotated)
-    for value in (*_choices(field), *VALUES):
+    for value in _candidates(field.annotation):
         try:
             yield kind.validate_python(value, strict=True)
         except ValidationError:
             continue
 
 
-def _choices(field: FieldInfo) -> Iterator[Any]:
-    """The choices of a Literal."""
-    yield from getattr(field.annotation, "__args__", ())
+def _candidates(annotation: Any) -> Iterator[Any]:
+    """The choices of a Literal, then values of any type; for a list also lists of one of them."""
+    yield from getattr(annotation, "__args__", ())
+    yield from VALUES
+    if get_origin(annotation) is list:
+        yield from ([value] for value in _candidates(get_args(annotation)[0]))

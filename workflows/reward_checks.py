@@ -13,7 +13,7 @@ from tasks.rewards.gold import own_answer
 from tasks.rewards.scorer import Scorer, lacking
 from tasks.rewards.spec import RewardSpec, rewards_problems
 from tasks.rows.spec import RowsSpec
-from tasks.rows.stored import Row, reward_columns
+from tasks.rows.stored import Row, partial_columns, reward_columns
 from tasks.spec import Problem
 from workflows.row_checks import first_of
 from workflows.run_context import RunContext, runs_on_a_cluster
@@ -29,7 +29,7 @@ def problems_of_rewards(context: RunContext) -> list[Problem]:
 
 def _problems(context: RunContext) -> Iterator[Problem]:
     sets = context.specs.get("data", {})
-    for path, data, rewards, given in _lists(context):
+    for path, data, rewards, given in reward_lists(context):
         if rewards_problems(rewards):
             continue  # reported by the stage's spec
         rows = sets.get(data)
@@ -53,8 +53,9 @@ def _first(rows: RowsSpec) -> "First | None":
         return None  # reported for the set itself
 
 
-def _lists(context: RunContext) -> Iterator[tuple[str, str, Sequence[RewardSpec], set[str]]]:
-    """(path, set of rows, rewards, columns that they get beside the rows') of each list of rewards."""
+def reward_lists(context: RunContext) -> Iterator[tuple[str, str, Sequence[RewardSpec], set[str]]]:
+    """(path, set of rows, rewards, columns that they get beside the rows') of each list of rewards that is not used by
+    a placed stage."""
     for step in context.tunings():
         if step.spec.placement:
             continue
@@ -77,6 +78,6 @@ def _imported(reward: str) -> dict[str, bool]:
 
 
 def _columns(rows: Sequence[Row]) -> set[str]:
-    """The columns that rewards are called with, beside prompts and completions."""
+    """The columns that rewards are called with for every row, beside prompts and completions."""
     answered = any("messages" in row or own_answer(row) is not None for row in rows)
-    return {*reward_columns(rows), "completion_ids", *(["completion"] if answered else [])}
+    return {*reward_columns(rows)} - partial_columns(rows) | {"completion_ids", *(["completion"] if answered else [])}

@@ -3,15 +3,20 @@ chat template makes of them, and how many are too long. A function that makes ro
 read, in a separate process. Sets and models that are not on this machine are checked by their stages."""
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from infra.placement.address import digest_of
 from infra.placement.storage import is_bucket
 from infra.progress import say
+from tasks.dpo.spec import DPOSpec
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.job import StageError
+from tasks.rows.marks import refusal
 from tasks.rows.spec import RowsSpec
-from tasks.rows.stored import Row, is_conversational, split_key
+from tasks.rows.stored import TRAIN, Row, is_conversational, split_key
 from tasks.sft.spec import SFTSpec
 from tasks.spec import Problem
 from workflows.post_training import Step
@@ -20,6 +25,8 @@ from workflows.run_context import RunContext, positions_of, runs_on_a_cluster
 if TYPE_CHECKING:  # Transformers: not on the path of --help
     from tasks.posttrain.encode import Encoder
     from tasks.rows.rows import First
+
+LOOK_S = 5.0  # at the rows of a set
 
 
 def problems_of_rows(context: RunContext) -> list[Problem]:
@@ -43,8 +50,11 @@ def problems_of_rows(context: RunContext) -> list[Problem]:
         for name, spec in asked.items()
         if spec.data and not sets[spec.data].held_out and not sets[spec.data].documents
     ]
-    found += [problem for step in steps for problem in _kind(step, first[step.spec.data])]
+    found += [problem for step in steps for problem in _kind(step, first[step.spec.data], sets[step.spec.data])]
     looked_at = {name: spec for name, spec in asked.items() if spec.data in first}
+    found += [
+        problem for name, spec in looked_at.items() for problem in _no_question(name, spec, first[str(spec.data)])
+    ]
     if not found:
         found += _rendered(context, steps, looked_at, first)
     if not found:
@@ -82,11 +92,56 @@ def _rendered(
     if encoder is None or isinstance(encoder, Problem):
         return [] if encoder is None else [encoder]
     found = []
+    taken = {
+        name: replace(seen, rows=[row for row in seen.rows if _is_taken(row, context.specs["data"][name], encoder)])
+        for name, seen in first.items()
+    }
     for step in steps:
-        found += _tuned_on(step, first[step.spec.data], encoder, positions[0])
+        found += _tuned_on(step, taken[step.spec.data], encoder, positions[0])
     for name, spec in looked_at.items():
-        found += _asked(name, spec, first[str(spec.data)].rows, encoder, positions[0])
+        found += _asked(name, spec, taken[str(spec.data)].rows, encoder, positions[0])
+    used = {step.spec.data for step in steps} | {str(spec.data) for spec in looked_at.values()}
+    for name in sorted(used) if not found else ():
+        found += _refused(name, context.specs["data"][name], encoder)
+    for notice in encoder.notices():
+        say(notice)
     return found
+
+
+def _is_taken(row: Row, rows: RowsSpec, encoder: "Encoder") -> bool:
+    """Whether a row is used: not if the chat template rejects it and the set drops faulty rows."""
+    from tasks.posttrain.encode import RowRefused
+
+    if rows.faulty == "drop":
+        try:
+            encoder.check(row)
+        except RowRefused:
+            return False
+    return True
+
+
+def _refused(name: str, rows: RowsSpec, encoder: "Encoder") -> list[Problem]:
+    """Rows of files that the chat template rejects, as far as there is time to look at them: the stages that use the
+    others find them too, but after the model was loaded."""
+    from tasks.posttrain.encode import RowRefused
+    from tasks.rows.rows import with_places
+
+    if rows.path is None or digest_of(rows.path) or is_bucket(rows.path):
+        return []
+    ends, refused = time.monotonic() + LOOK_S, []
+    for place, row in with_places(rows):
+        try:
+            encoder.check(row)
+        except RowRefused as error:
+            refused.append(f"{place}: {error}")
+        if time.monotonic() > ends or (refused and rows.faulty == "refuse"):
+            break
+    if refused and rows.faulty == "refuse":
+        return [Problem(f"data.{name}.path", rows.path, f"rows that the model takes, or `faulty: drop`. {refused[0]}")]
+    if refused:
+        number = "1 row is" if len(refused) == 1 else f"{len(refused):,} rows are"
+        say(f"data.{name}: {number} rejected by the chat template and left out: {refused[0]}")
+    return []
 
 
 def _held_out(name: str, spec: EvaluatorSpec, rows: RowsSpec, first: "First") -> list[Problem]:
@@ -105,11 +160,66 @@ def _held_out(name: str, spec: EvaluatorSpec, rows: RowsSpec, first: "First") ->
     return []
 
 
-def _kind(step: Step, first: "First") -> list[Problem]:
+def _kind(step: Step, first: "First", rows: RowsSpec) -> list[Problem]:
     if first.kind is None or first.kind in step.spec.row_kinds():
-        return []
+        return [*_not_to_be_learned(step, first), *_loss(step, first), *_unasked(step, first, rows)]
     allowed = f"rows of kind {' or '.join(step.spec.row_kinds())}; those of this set are {first.kind}"
     return [Problem(f"{step.path}.data", step.spec.data, allowed)]
+
+
+def _loss(step: Step, first: "First") -> Iterator[Problem]:
+    """A loss that the rows do not allow, whatever the model is."""
+    from tasks.posttrain.encode import loss_of
+
+    if not isinstance(step.spec, SFTSpec) or first.kind is None:
+        return
+    try:
+        loss = loss_of(step.spec.loss, first.kind)
+    except StageError as error:
+        yield Problem(f"{step.path}.loss", step.spec.loss, f"one that the rows have; {error}")
+        return
+    turns = [turn for row in first.rows for turn in row.get("messages", ()) if first.kind == "messages"]
+    if loss == "all" and not all(turn.get(TRAIN, True) for turn in turns):
+        yield Problem(f"{step.path}.loss", loss, "assistant: some turns of the rows are not to be learned")
+
+
+def _unasked(step: Step, first: "First", rows: RowsSpec) -> Iterator[Problem]:
+    """Rows that cannot be split into a prompt and an answer, for a stage that samples answers."""
+    from tasks.posttrain.encode import RowRefused, prompted
+
+    if isinstance(step.spec, SFTSpec) or first.kind != "messages":
+        return
+    refused = []
+    for row in first.rows:
+        try:
+            prompted(row)
+        except RowRefused as error:
+            refused.append(str(error))
+    if refused and (rows.faulty == "refuse" or len(refused) == len(first.rows)):
+        yield Problem(f"{step.path}.data", step.spec.data, refused[0])
+
+
+def _no_question(name: str, spec: EvaluatorSpec, first: "First") -> Iterator[Problem]:
+    """Rows that an evaluator cannot ask."""
+    from tasks.evaluate.questions import question_of
+
+    try:
+        for row in first.rows:
+            question_of(name, row)
+    except StageError as error:
+        yield Problem(f"evaluate.{name}.data", spec.data, str(error))
+
+
+def _not_to_be_learned(step: Step, first: "First") -> Iterator[Problem]:
+    """Completions that a stage would learn or prefer though their rows say otherwise, such as those of KTO."""
+    learns = isinstance(step.spec, SFTSpec) or (
+        isinstance(step.spec, DPOSpec) and step.spec.pairs is not None and step.spec.pairs.chosen == "gold"
+    )
+    if learns and first.kind == "prompt_completion":
+        reasons = [why for row in first.rows if (why := refusal(row, "prompt_completion"))]
+        if reasons:
+            of_all = f"{len(reasons)} of the first {len(first.rows)} rows say that they are not: {reasons[0]}"
+            yield Problem(f"{step.path}.data", step.spec.data, f"rows to learn; {of_all}")
 
 
 def _encoder(context: RunContext, rows: Sequence[Row]) -> "Encoder | Problem | None":
@@ -120,14 +230,13 @@ def _encoder(context: RunContext, rows: Sequence[Row]) -> "Encoder | Problem | N
     folder = model.folder()
     if folder is None:
         return None
-    from transformers import AutoTokenizer
-
     from tasks.posttrain.encode import Encoder
+    from tasks.tokenizers import load
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # tokenizers raises nothing narrower
-        return Problem("start_from.model", model.model, f"a folder whose tokenizer Transformers loads: {error}")
+        tokenizer = load(folder, model.chat_template)
+    except StageError as error:
+        return Problem("start_from.model", model.model, f"a folder whose tokenizer can be loaded: {error}")
     if not tokenizer.chat_template and any(map(is_conversational, rows)):
         say("start_from.model has no chat template: ChatML is used, and saved with the tuned models")
     return Encoder(tokenizer)
@@ -139,6 +248,9 @@ def _tuned_on(step: Step, first: "First", encoder: "Encoder", positions: int) ->
         lengths = [_tokens(step, str(first.kind), row, encoder) for row in first.rows]
     except StageError as error:
         return [Problem(f"{step.path}.data", step.spec.data, str(error))]
+    if not lengths:
+        allowed = "rows that the chat template takes; it rejects all of the first"
+        return [Problem(f"{step.path}.data", step.spec.data, allowed)]
     too_long = [sum(length) for length in lengths if not limits.fit(*length)]
     if not too_long:
         return []
@@ -174,7 +286,7 @@ def _tokens(step: Step, kind: str, row: Row, encoder: "Encoder") -> tuple[int, .
 
 
 def _asked(name: str, spec: EvaluatorSpec, rows: Sequence[Row], encoder: "Encoder", positions: int) -> list[Problem]:
-    """The problems of an evaluator whose rows have no prompt, or one longer than the model's positions."""
+    """The problems of an evaluator with a prompt that the template rejects, or longer than the model's positions."""
     from tasks.evaluate.questions import question_of
 
     try:

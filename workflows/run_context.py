@@ -8,8 +8,9 @@ from typing import Any
 
 from infra.placement.config import Placement
 from infra.pod import this_pod
+from tasks.pretrain.accelerators import BY_NAME
 from tasks.pretrain.hardware import Machine, this_machine
-from tasks.pretrain.model_spec import FAMILIES, ModelSpec
+from tasks.pretrain.model_spec import FAMILIES, ExpertsSpec, ModelSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import StageSpec
 from workflows.post_training import Step, steps
@@ -19,6 +20,7 @@ SIZES = {"model_type", "hidden_size", "intermediate_size", "num_hidden_layers", 
 
 
 _for_a_cluster = ContextVar("_for_a_cluster", default=False)
+_planned = ContextVar[Machine | None]("_planned", default=None)
 UNKNOWN = Machine((), 2**60)  # on a cluster: a pod's resources are in its stage's `pod`
 
 
@@ -37,6 +39,25 @@ def is_for_a_cluster() -> bool:
     return _for_a_cluster.get()
 
 
+@contextmanager
+def planned_for(gpu: str, count: int) -> Iterator[None]:
+    """Recipes that are read in the body are planned for a machine with so many of these accelerators (a key of
+    BY_NAME), whatever their layouts name. Placed stages are not."""
+    before = _planned.set(Machine((BY_NAME[gpu].reported,) * count, UNKNOWN.memory_bytes))
+    try:
+        yield
+    finally:
+        _planned.reset(before)
+
+
+def is_planned_for_another_machine() -> bool:
+    return _planned.get() is not None
+
+
+def _machine() -> Machine:
+    return _planned.get() or (UNKNOWN if runs_on_a_cluster() else this_machine())
+
+
 def runs_on_a_cluster() -> bool:
     return is_for_a_cluster() or this_pod() is not None
 
@@ -46,7 +67,7 @@ class RunContext:
     """The stages that a recipe turns on, and the machine they run on."""
 
     specs: dict[str, Any]
-    machine: Machine = field(default_factory=lambda: UNKNOWN if runs_on_a_cluster() else this_machine())
+    machine: Machine = field(default_factory=_machine)
 
     def __contains__(self, section: str) -> bool:
         return bool(self.specs.get(section))
@@ -76,10 +97,25 @@ def model_of(context: RunContext) -> tuple[ModelSpec, int] | None:
         vocabulary = vocabulary_of(context)
         return (context.specs["pretrain"].model, vocabulary) if vocabulary else None
     config = context.specs["start_from"].config() if "start_from" in context.specs else None
-    if not config or not config.keys() >= SIZES or config["model_type"] not in FAMILIES:
+    if not config or not config.keys() >= SIZES:
         return None
+    try:
+        return (_shape(config), int(config["vocab_size"])) if config["model_type"] in FAMILIES else None
+    except (TypeError, ValueError, KeyError, ZeroDivisionError):  # pydantic's is a ValueError
+        return None
+
+
+def _shape(config: dict[str, Any]) -> ModelSpec:
+    """The shape that a config.json gives. Raises TypeError, ValueError, KeyError, ZeroDivisionError."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    shape = ModelSpec(
+    experts = None
+    if FAMILIES[config["model_type"]].experts:
+        experts = ExpertsSpec(
+            count=config["num_experts" if "num_experts" in config else "num_local_experts"],
+            top_k=config["num_experts_per_tok"],
+            ffn_hidden=config.get("moe_intermediate_size") or config["intermediate_size"],
+        )
+    return ModelSpec(
         family=config["model_type"],
         layers=config["num_hidden_layers"],
         hidden=hidden,
@@ -87,9 +123,9 @@ def model_of(context: RunContext) -> tuple[ModelSpec, int] | None:
         kv_heads=config.get("num_key_value_heads") or heads,
         head_dim=config.get("head_dim") or hidden // heads,
         ffn_hidden=config["intermediate_size"],
+        experts=experts,
         tied_embeddings=config.get("tie_word_embeddings", True),
     )
-    return shape, config["vocab_size"]
 
 
 def positions_of(context: RunContext) -> tuple[int, str] | None:
@@ -110,7 +146,7 @@ def devices_of(spec: PretrainSpec) -> list[str | None]:
     accelerators = [name.partition(":")[0] for name in spec.placement.accelerators] if spec.placement else []
     if accelerators or (spec.placement and not spec.layout.device):
         return [*accelerators]
-    return [spec.layout.device]
+    return [None if is_planned_for_another_machine() and not spec.placement else spec.layout.device]
 
 
 def tuning_devices(context: RunContext, spec: StageSpec) -> list[str | None]:
@@ -118,4 +154,4 @@ def tuning_devices(context: RunContext, spec: StageSpec) -> list[str | None]:
     if spec.placement:
         return [name.partition(":")[0] for name in spec.placement.accelerators]
     first: PretrainSpec | None = context.specs.get("pretrain")
-    return [first.layout.device if first and not first.placement else None]
+    return devices_of(first) if first and not first.placement else [None]

@@ -6,6 +6,7 @@ step decontaminates against are prepared first, as in the run, unless they would
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,8 +23,10 @@ from tasks.data.curate_spec import (
 )
 from tasks.data.curation_tally import Count, Tally
 from tasks.data.documents import Document
+from tasks.data.readers.raw import Broken, broken_text
 from tasks.data.source_spec import AnySource
 from tasks.data.spec import CorpusSpec
+from tasks.load_function import forget
 from tasks.manifest import read_manifest
 from tasks.rows.spec import RowsSpec
 
@@ -39,17 +42,31 @@ def tried(spec: CorpusSpec, part: float, evaluated: Mapping[str, RowsSpec]) -> I
     local = {name: rows for name, rows in needed.items() if _is_local(rows)}
     for left_out in sorted(needed.keys() - local.keys()):
         yield f"decontaminate is tried without data.{left_out}, which the run downloads"
-    with TemporaryDirectory() as root:
-        steps = _with_indexes(spec.as_found().curate, local, Path(root))
+    with TemporaryDirectory() as root, _functions(Path(root)) as functions:
+        spec = spec.as_found()
+        steps = _with_indexes(spec.curate, local, Path(root))
         for number, (name, source) in enumerate(spec.by_name().items()):
             title = f"{name or 'source'}, {percent(part)}"
             say(f"reading {title} …")
             folder = Path(root) / f"source-{number}"
             folder.mkdir()
-            tally, found, left = _curated(source, name, steps, part, folder)
+            broken = Broken()
+            tally, found, left = _curated(source, name, steps, part, folder, functions, broken)
             yield f"\n{title}: {found:,} documents, {left:,} left"
+            if broken:
+                yield f"  {broken_text(broken)}"
             for step in step_names(steps):
                 yield from _lines(step, tally.of(step, name))
+
+
+@contextmanager
+def _functions(root: Path) -> Iterator[Path]:
+    """A folder for the users' functions of a whole corpus: a process imports a file's name from one folder only."""
+    folder = root / "functions"
+    try:
+        yield folder
+    finally:
+        forget(folder)
 
 
 def _is_local(rows: RowsSpec) -> bool:
@@ -92,7 +109,13 @@ def _lines(step: str, count: Count) -> Iterator[str]:
 
 
 def _curated(
-    source: AnySource, name: str | None, steps: list[CurateStep], part: float, folder: Path
+    source: AnySource,
+    name: str | None,
+    steps: list[CurateStep],
+    part: float,
+    folder: Path,
+    functions: Path,
+    broken: Broken,
 ) -> tuple[Tally, int, int]:
     """What the steps did, and how many documents were read and are left."""
     from tasks.data.curate import Curation  # libraries that a plan without a sample does not need
@@ -100,18 +123,18 @@ def _curated(
     before, near, after = around_near_duplicates(steps)
     names = step_names(steps)
     tally, documents, found = Tally(), [], 0
-    first = Curation(before, folder / "before", names[: len(before)])
-    for item in _part(source, part):
+    first = Curation(before, functions, names[: len(before)])
+    for item in _part(source, part, functions, broken):
         found += 1
         if kept := first.apply(item, name, tally):
             documents.append(kept)
     if near:
         documents = _distinct(documents, near, folder, tally.of(names[len(before)], name))
-    last = Curation(after, folder / "after", names[len(names) - len(after) :])
+    last = Curation(after, functions, names[len(names) - len(after) :])
     return tally, found, sum(last.apply(item, name, tally) is not None for item in documents)
 
 
-def _part(source: AnySource, part: float) -> Iterator[Document]:
+def _part(source: AnySource, part: float, functions: Path, broken: Broken) -> Iterator[Document]:
     from tasks.data.partitions import whole
     from tasks.data.scan import Counts, valid_document
     from tasks.data.sources import read_source
@@ -119,7 +142,7 @@ def _part(source: AnySource, part: float) -> Iterator[Document]:
     files = source.files() if not hasattr(source, "name") and hasattr(source, "files") else []
     pieces = whole(sorted(files, key=lambda file: blake3(file.name.encode()).digest())) if files else None
     size = 0
-    for number, raw in enumerate(read_source(source, [], pieces)):
+    for number, raw in enumerate(read_source(source, broken, pieces, functions)):
         if number and (raw.done > part or number >= MOST_DOCUMENTS or size >= MOST_BYTES):
             return
         size += len(raw.text)

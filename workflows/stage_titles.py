@@ -15,12 +15,14 @@ from tasks.evaluate.task import evaluate
 from tasks.pretrain.task import pretrain
 from tasks.publish.task import publish
 from tasks.report.task import report
+from tasks.reward_check.task import check_rewards
 from tasks.rows.task import decontaminate, prepare_rows
 from tasks.seeds import title_of
 from tasks.serve.task import serve
 from workflows.corpora import evaluated_names, shares, token_shares
 from workflows.post_training import BASE, repeated, steps
 from workflows.recipe import Recipe
+from workflows.tuning import rewards_of
 
 
 def stage_titles(recipe: Recipe) -> list[str]:
@@ -35,6 +37,8 @@ def _titles(recipe: Recipe) -> Iterator[str]:
     if recipe.corpus:
         yield from _corpus_titles(recipe.corpus)
     yield from _row_titles(recipe, first)
+    if rewards_of(recipe):
+        yield _title(check_rewards)
     for spec in recipe.more_corpora:
         yield from _corpus_titles(spec)
     if recipe.tokenizer:

@@ -3,19 +3,22 @@
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from tasks.dpo.spec import DPOSpec
+from tasks.evaluate.spec import EvaluateSpec
 from tasks.grpo.spec import GRPOSpec, RolloutServers
 from tasks.posttrain.adapter_spec import AdapterSpec
-from tasks.posttrain.spec import PostTrainSpec
+from tasks.posttrain.spec import LENGTH, PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.pretrain.fit import USABLE, Place, place_of
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import GB, GPU, Memory
+from tasks.serve.kv_cache import kv_cache_bytes
 from tasks.spec import Problem, StageSpec
 from workflows.resource_estimate import need
-from workflows.run_context import RunContext, model_of, runs_on_a_cluster, tuning_devices
+from workflows.run_context import RunContext, model_of, positions_of, runs_on_a_cluster, tuning_devices
 
 MODEL_BYTES = 2  # of a weight in bf16
 WITH_CACHE = 1.1  # times the weights' size: with vLLM's activations and a minimal KV cache
@@ -146,33 +149,60 @@ def _in_yaml(value: Any) -> str:
 
 
 def vllm_room(context: RunContext) -> list[Problem]:
-    """vLLM's share of a stage's GPU holds the model's weights and a minimal KV cache."""
+    """vLLM's share of a stage's GPU, or on a CPU the machine's memory, holds the model's weights and one sequence's KV
+    cache."""
     known = model_of(context)
     if known is None or runs_on_a_cluster():
         return []
-    weights, found = known[0].parameters(known[1]) * MODEL_BYTES, []
-    shares: dict[str, tuple[StageSpec, float, int]] = {}  # the third: GPUs of an engine
-    if "evaluate" in context:
-        shares["evaluate"] = (context.specs["evaluate"], context.specs["evaluate"].gpu_memory_share, 1)
-    for step in context.tunings():
-        if isinstance(step.spec, GRPOSpec) and (servers := step.spec.rollout_servers):
-            shares[f"{step.path}.rollout_servers"] = (step.spec, servers.gpu_memory_share, servers.tensor_parallel)
-        elif isinstance(step.spec, GRPOSpec):
-            shares[step.path] = (step.spec, step.spec.gpu_memory_share, 1)
-        elif isinstance(step.spec, DPOSpec) and step.spec.pairs:
-            shares[f"{step.path}.pairs"] = (step.spec, step.spec.pairs.gpu_memory_share, 1)
-    for path, (spec, share, parts) in shares.items():
-        for device in tuning_devices(context, spec):
+    model, found = known[0], []
+    weights = model.parameters(known[1]) * MODEL_BYTES
+    for engine in _engines(context):
+        cache = kv_cache_bytes(model.layers, model.kv_heads, model.head_dim, engine.length)
+        for device in tuning_devices(context, engine.spec):
             place = place_of(Layout(device=device), context.machine)
-            if place is None or place.kernels != GPU or weights * WITH_CACHE / parts <= share * place.capacity:
+            if place is None:
                 continue
-            least = weights * WITH_CACHE / parts / place.capacity
-            instead = (
-                f"at least {math.ceil(100 * least) / 100:g}"
-                if least < USABLE
-                else "a smaller model, or a larger accelerator"
-            )
-            instead += ", or more tensor_parallel" * path.endswith("rollout_servers")
-            allowed = f"{instead}: {weights / parts / GB:.3g} GB of weights in bf16 and a KV cache, on {place.name}"
-            found.append(Problem(f"{path}.gpu_memory_share", share, f"{allowed} ({place.capacity / GB:.3g} GB)"))
+            needed = max(weights * WITH_CACHE, weights + cache) / engine.gpus
+            share = engine.share if place.kernels == GPU else USABLE
+            if needed <= share * place.capacity:
+                continue
+            shown = f"{weights / engine.gpus / GB:.3g} GB of weights in bf16 and a KV cache"
+            shown += f" of {cache / engine.gpus / GB:.3g} GB for {engine.length:,} tokens" * (cache > weights * 0.1)
+            where = f"on {place.name} ({place.capacity / GB:.3g} GB)"
+            least = needed / place.capacity
+            larger = "a smaller model, shorter sequences, or a larger accelerator"
+            if place.kernels != GPU:
+                found.append(Problem(engine.path, f"{engine.length:,} tokens", f"{larger}: {shown}, {where}"))
+                continue
+            instead = f"at least {math.ceil(100 * least) / 100:g}" if least < USABLE else larger
+            instead += ", or more tensor_parallel" * engine.path.endswith("rollout_servers")
+            found.append(Problem(f"{engine.path}.gpu_memory_share", engine.share, f"{instead}: {shown}, {where}"))
     return found
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """A vLLM engine of a stage."""
+
+    path: str
+    spec: StageSpec
+    share: float  # of each GPU's memory
+    length: int  # of a sequence, in tokens; at least
+    gpus: int = 1
+
+
+def _engines(context: RunContext) -> Iterator[_Engine]:
+    positions, _ = positions_of(context) or (LENGTH, "")
+    spec: EvaluateSpec | None = context.specs.get("evaluate")
+    if spec:  # the prompts are known when it runs
+        sampled = [one.max_new_tokens for one in spec.evaluators().values() if one.data is not None]
+        yield _Engine("evaluate", spec, spec.gpu_memory_share, max([1, *sampled]))
+    for step in context.tunings():
+        length = step.spec.limits(positions).total
+        if isinstance(step.spec, GRPOSpec) and (servers := step.spec.rollout_servers):
+            path = f"{step.path}.rollout_servers"
+            yield _Engine(path, step.spec, servers.gpu_memory_share, length, servers.tensor_parallel)
+        elif isinstance(step.spec, GRPOSpec):
+            yield _Engine(step.path, step.spec, step.spec.gpu_memory_share, length)
+        elif isinstance(step.spec, DPOSpec) and step.spec.pairs:
+            yield _Engine(f"{step.path}.pairs", step.spec, step.spec.pairs.gpu_memory_share, length)

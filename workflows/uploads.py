@@ -15,7 +15,7 @@ from infra.placement.address import DIGEST, File, pack
 from infra.placement.storage import is_bucket
 from infra.progress import say
 from infra.text import size
-from tasks.evaluate.spec import EvaluatorSpec
+from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
 from tasks.functions import Function
 from tasks.spec import Problem, Spec
 from workflows.recipe import Recipe
@@ -50,7 +50,7 @@ def local_paths(context: RunContext, shared: str) -> list[LocalPath]:
             continue
         inner = next((name for name in INNER if getattr(spec, name, None)), None)
         specs |= {f"{path}.{inner}.": getattr(spec, inner)} if inner else {f"{path}.": spec}
-    return [*_paths(specs, shared), *_of_curation(context, shared)]
+    return [*_paths(specs, shared), *_of_curation(context, shared), *_of_tasks(context, shared)]
 
 
 def _paths(specs: dict[str, Any], shared: str) -> Iterator[LocalPath]:
@@ -70,6 +70,15 @@ def _of_curation(context: RunContext, shared: str) -> Iterator[LocalPath]:
             for field, source in step.sources().items():
                 if not _is_below(source.path, shared) and (files := source.local_files()):
                     yield LocalPath(f"{path}.curate.{number}.{field}", source.path, files)
+
+
+def _of_tasks(context: RunContext, shared: str) -> Iterator[LocalPath]:
+    """What lm-eval's tasks read, except the texts that are in the spec."""
+    spec: EvaluateSpec | None = context.specs.get("evaluate")
+    for name, evaluator in spec.evaluators().items() if spec else ():
+        found = evaluator.as_found()
+        if found.task_place and not _is_below(found.task_place, shared) and (files := found.local_files()):
+            yield LocalPath(f"evaluate.{name}.task_place", found.task_place, files)
 
 
 def _is_below(path: str, shared: str) -> bool:

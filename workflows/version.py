@@ -1,26 +1,45 @@
-"""python -m workflows.version: print a version for registering the launch plans, derived from code and recipe.
+"""Print a version for registering the launch plans, derived from all that goes into what is registered: the code, the
+recipe, the images that Flyte's configuration FILE names, BATON_SECRETS, and the same options --env.
 
-    pyflyte --config FILE register workflows --activate-launchplans --version "$(python -m workflows.version)"
+    pyflyte --config FILE register workflows --activate-launchplans --version "$(python -m workflows.version FILE)"
 
-The same commit and recipe give the same version, so registering twice changes nothing (Flyte never replaces a version).
-Uncommitted changes give another one.
+The same of these gives the same version, so registering twice changes nothing (Flyte never replaces a version, and
+refuses another content under a known one).
 """
 
 import json
+from collections.abc import Mapping, Sequence
 
+import click
+
+from infra.pod_spec import secrets_of_all
 from infra.tracking.code import code_version
 from tasks.manifest import text_digest
 from workflows.continuous_recipe import ContinuousRecipe
-from workflows.launch_plans import recipe
+from workflows.run_context import for_a_cluster
 
 
-def version(of: ContinuousRecipe) -> str:
-    """<commit>[-<changes>]-<recipe>, twelve hex digits each."""
+def version(of: ContinuousRecipe, images: Mapping[str, str] = {}, environment: Sequence[str] = ()) -> str:
+    """<commit>[-<changes>]-<the rest>, twelve hex digits each."""
     code = code_version()
     changes = [code["diff"][:12]] if "diff" in code else []
-    digest = text_digest(json.dumps(of.model_dump(mode="json"), sort_keys=True))
-    return "-".join([code["commit"][:12], *changes, digest[:12]])
+    rest = [of.model_dump(mode="json"), dict(images), sorted(secrets_of_all()), sorted(environment)]
+    return "-".join([code["commit"][:12], *changes, text_digest(json.dumps(rest, sort_keys=True))[:12]])
+
+
+@click.command(help=__doc__)
+@click.argument("config", required=False, type=click.Path(exists=True, dir_okay=False))
+@click.option("--env", "environment", multiple=True, metavar="NAME=VALUE", help="As for `pyflyte register`.")
+def main(config: str | None, environment: Sequence[str]) -> None:
+    """`config`: by default Flyte's own choice. Raises RecipeError."""
+    from flytekit.configuration import ImageConfig
+
+    with for_a_cluster():
+        from workflows.launch_plans import recipe  # read when it is imported
+
+        named = ImageConfig.auto(config_file=config).images or []
+        click.echo(version(recipe(), {image.name: image.full for image in named}, environment))
 
 
 if __name__ == "__main__":
-    print(version(recipe()))
+    main()

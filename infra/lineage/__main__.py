@@ -12,12 +12,12 @@ import click
 from infra.tracking.__main__ import close_ended_executions, deliver, undelivered
 from infra.tracking.store import artifact_location, prepare_client, shown_uri, tracking_uri
 
-LOCAL = ("127.0.0.1", "localhost", "::1")
+LOCAL = ("127.0.0.1", "localhost", "::1", "[::1]")  # the last as requests name it
 
 
 @click.command(help=__doc__)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=5000, show_default=True, help="Port to listen on.")
+@click.option("--port", default=5000, show_default=True, type=click.IntRange(0, 65535), help="Port to listen on.")
 @click.option("--store", help="MLflow's database, sqlite:///… or postgresql://…; default: the tracking store.")
 @click.option("--without-mlflow", is_flag=True, help="Baton's pages alone; a database user with SELECT is enough.")
 def main(host: str, port: int, store: str | None, without_mlflow: bool) -> None:
@@ -46,9 +46,10 @@ def main(host: str, port: int, store: str | None, without_mlflow: bool) -> None:
     # against DNS rebinding; MLflow's server checks hosts itself
     hosts = LOCAL if host in LOCAL else ("*",)
     app = alone(hosts=hosts) if without_mlflow else with_mlflow()
-    click.echo(f"store    {shown_uri()}\nlineage  http://{host}:{port}{MOUNT}/", err=True)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    click.echo(f"store    {shown_uri()}\nlineage  {address}{MOUNT}/", err=True)
     if not without_mlflow:
-        click.echo(f"mlflow   http://{host}:{port}/", err=True)
+        click.echo(f"mlflow   {address}/", err=True)
     uvicorn.run(app, host=host, port=port, log_level="warning")
 
 

@@ -12,10 +12,11 @@ A digest may be shortened to 6 characters or more; an unknown one raises Unknown
 
 from typing import Any
 
+from infra.lineage.ancestry import Run
 from infra.lineage.artifacts import Artifact, describe
 from infra.lineage.database import open_database
 from infra.lineage.diff import Difference, difference
-from infra.lineage.graph import Graph, Run
+from infra.lineage.graph import Graph
 from infra.lineage.openlineage import events
 
 
@@ -53,7 +54,7 @@ class Lineage:
         """OpenLineage events of an artifact's history, of an execution, or of the whole store."""
         graph = self.graph.refresh()
         if digest is not None:
-            runs = [node for node in graph.ancestors(graph.resolve(digest)) if node in graph.runs]
+            runs = graph.history(graph.resolve(digest))
         elif execution is not None:
             runs = [run.id for run in graph.stages(execution)]
         else:

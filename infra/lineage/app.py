@@ -25,6 +25,7 @@ from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from infra.lineage import files
 from infra.lineage.database import open_database
 from infra.lineage.executions import LONGEST_QUERY, QueryRefused
 from infra.lineage.graph import UnknownNode
@@ -105,10 +106,7 @@ def _site(store: str | None, mlflow: bool) -> Starlette:
 
     def openlineage(request: Request) -> Any:
         graph, id = pages.graph.refresh(), request.path_params["id"]
-        if id in graph.executions:
-            runs = [run.id for run in graph.stages(id)]
-        else:
-            runs = [node for node in graph.ancestors(graph.resolve(id)) if node in graph.runs]
+        runs = [run.id for run in graph.stages(id)] if id in graph.executions else graph.history(graph.resolve(id))
         with pages.engine.connect() as connection:
             return events(graph, connection, runs)
 
@@ -122,22 +120,27 @@ def _site(store: str | None, mlflow: bool) -> Starlette:
         return RedirectResponse(f"{MOUNT}/artifacts/{quote(digest)}")
 
     async def file(request: Request) -> Response:
-        """One file of an artifact: shown where a browser can, else downloaded."""
+        """One file of an artifact, text without its secrets: shown where a browser can, else downloaded."""
         name = request.path_params["name"]
         path = await run_in_threadpool(pages.file, request.path_params["id"], name)
         kind = SHOWN.get(path.suffix) or ("text/plain" if path.suffix in TEXT else None)
         show = kind is not None and "download" not in request.query_params
-        return FileResponse(
-            path,
-            headers=FILE_HEADERS,
-            media_type=kind or "application/octet-stream",
-            filename=path.name,
-            content_disposition_type="inline" if show else "attachment",
-        )
+        how, media = "inline" if show else "attachment", kind or "application/octet-stream"
+        pieces = await run_in_threadpool(files.shown, path)
+        if pieces is None:
+            return FileResponse(
+                path, headers=FILE_HEADERS, media_type=media, filename=path.name, content_disposition_type=how
+            )
+        named = {"Content-Disposition": f"{how}; filename*=utf-8''{quote(path.name)}"}
+        return StreamingResponse(map(encodable, pieces), media_type=media, headers=FILE_HEADERS | named)
 
     async def whole_log(request: Request) -> Response:
         chunks = await run_in_threadpool(pages.whole_log, request.path_params["id"])
         return StreamingResponse(chunks, media_type="text/plain; charset=utf-8", headers=HEADERS)
+
+    async def diff(request: Request) -> Response:
+        text = await run_in_threadpool(pages.diff, request.path_params["id"])
+        return Response(encodable(text), media_type="text/plain; charset=utf-8", headers=HEADERS)
 
     def one(work: Callable[[str, Any], Page]) -> Work:
         return lambda request: work(request.path_params["id"], request.query_params)
@@ -148,6 +151,7 @@ def _site(store: str | None, mlflow: bool) -> Starlette:
             Route("/search", search),
             Mount("/static", StaticFiles(directory=HERE / "static")),
             data("/executions/{id}/recipe.json", lambda request: pages.recipe(request.path_params["id"])),
+            Route("/executions/{id}/repository.diff", diff),
             data("/executions/{id}/openlineage.json", openlineage),
             data("/artifacts/{id}/openlineage.json", openlineage),
             Route("/artifacts/{id}/files/{name:path}", file),

@@ -8,15 +8,17 @@ from sqlalchemy.engine import Connection
 
 from infra.lineage import facts
 from infra.lineage.graph import Graph
-from infra.text import count, measure, number, share, words
+from infra.text import count, measure, number, share
+from infra.tracking.mlflow_records import OUTPUT
 
 MODELS = ("hf_model", "published_model")
-FACT = "output/"  # numbers among an artifact's facts are metrics of the run that made it
+FACT = OUTPUT  # numbers among an artifact's facts are metrics of the run that made it
 
 # the main fact of each kind
 _DETAILS = {
     "corpus": ("documents", lambda value: f"{number(value)} documents"),
     "rows": ("rows", lambda value: f"{number(value)} rows"),
+    "reward_check": ("rewards", lambda value: f"{number(value)} rewards"),
     "tokenizer": ("vocab_size", lambda value: f"{number(value)} tokens"),
     "tokenized_corpus": ("tokens", lambda value: f"{count(value)} tokens"),
     "megatron_checkpoint": ("step", lambda value: f"step {number(value)}"),
@@ -41,7 +43,7 @@ class Artifact:
 
 def describe(graph: Graph, connection: Connection, digests: Collection[str]) -> dict[str, Artifact]:
     """Each artifact's name, kind and main fact."""
-    makers = {digest: next(iter(graph.parents(digest)), "") for digest in digests}
+    makers = {digest: _described_by(graph, digest) for digest in digests}
     runs = [run for run in makers.values() if run]
     names = ("baton.output.kind", "baton.fact.label", "baton.fact.registry_name", facts.HEADLINE)
     tags = facts.tags(connection, runs, *names)
@@ -58,12 +60,18 @@ def describe(graph: Graph, connection: Connection, digests: Collection[str]) -> 
         if value is None:
             detail = (kind or "made elsewhere").replace("_", " ")
         elif headline:
-            detail = f"{words(headline)} {measure(value, units[run].get(headline, facts.Unit()).unit)}"
+            detail = f"{headline} {measure(value, units[run].get(headline, facts.Unit()).unit)}"
         else:
             detail = format_detail(value)
         known_as = (registered or label) if kind in MODELS else None
         found[digest] = Artifact(digest, kind, known_as or title, detail)
     return found
+
+
+def _described_by(graph: Graph, digest: str) -> str:
+    """The run that knows an artifact's facts; "" if none is on record."""
+    known = graph.maker(digest) or next(iter(graph.uses(digest)), None)
+    return known.id if known else ""
 
 
 def all_facts(tags: dict[str, str], metrics: dict[str, float]) -> dict[str, Any]:

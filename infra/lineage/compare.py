@@ -10,11 +10,15 @@ from sqlalchemy.engine import Connection
 
 from infra.charts import Points, curves
 from infra.lineage import facts, files, reproduce
+from infra.lineage.ancestry import Run
 from infra.lineage.artifacts import Artifact, describe
 from infra.lineage.diff import difference
-from infra.lineage.graph import Graph, Run
+from infra.lineage.graph import Graph
+from infra.lineage.measured import SURE, Setting, error_of, verdict
 from infra.lineage.summaries import Row, artifact_row, execution_link, findings
-from infra.text import change
+from infra.text import change, plus_minus
+
+Values = dict[Setting, tuple[float, facts.Unit]]  # of one metric, by what it was measured on
 
 CHOICES = 200  # the newest models, in the list to choose from
 CONTEXT = 2  # unchanged lines around a change of the recipes
@@ -69,20 +73,38 @@ def _evaluations(graph: Graph, connection: Connection, digest: str) -> list[Row]
 
 
 def _metrics(a: list[Row], b: list[Row]) -> list[Row]:
-    """Each metric of both models, and whether `b` is better or worse."""
-    values = [{name: value for report in side for name, value in report["facts"].items()} for side in (a, b)]
-    units = {name: unit for report in (*a, *b) for name, unit in report["units"].items()}
-    lower = {name for report in (*a, *b) for name in report["lower_is_better"]}
-    rows = []
-    for name in values[0] | values[1]:
-        one, other = (side.get(name) for side in values)
-        row: Row = {"name": name, "a": one, "b": other, "unit": units.get(name, ""), "change": "", "verdict": ""}
-        if one is not None and other is not None:
-            row["change"] = change(other - one, row["unit"])
-            if one != other:
-                row["verdict"] = "better" if (other > one) != (name in lower) else "worse"
-        rows.append(row)
-    return rows
+    """Each metric of both models, from their newest evaluations on the same data with the same settings, and whether
+    `b` is better or worse beyond chance. Without such evaluations the newest values stand side by side."""
+    names = dict.fromkeys(name for report in (*a, *b) for name in report["facts"])
+    return [_metric(name, *(_values(name, side) for side in (a, b))) for name in names]
+
+
+def _values(name: str, reports: list[Row]) -> Values:
+    """A metric of a model by what it was measured on, the newest last."""
+    found: Values = {}
+    for report in reports:
+        if name in report["facts"]:
+            measured_on = report["_settings"][name]
+            found.pop(measured_on, None)
+            found[measured_on] = (report["facts"][name], report["_units"].get(name, facts.Unit()))
+    return found
+
+
+def _metric(name: str, a: Values, b: Values) -> Row:
+    shared = next((measured_on for measured_on in reversed(b) if measured_on in a), None)
+    (one, unit), (other, of_b) = (side[shared] if shared is not None else _newest(side) for side in (a, b))
+    row: Row = {"name": name, "a": one, "b": other, "unit": of_b.unit or unit.unit, "change": "", "verdict": ""}
+    if one is None or other is None:
+        return row
+    if shared is None:
+        return row | {"verdict": "other data or settings"}
+    error = error_of(unit, of_b)
+    shown = plus_minus(change(other - one, row["unit"]), None if error is None else SURE * error, row["unit"])
+    return row | {"change": shown, "verdict": verdict(one, other, error, of_b.higher_is_better)}
+
+
+def _newest(values: Values) -> tuple[float | None, facts.Unit]:
+    return next(reversed(values.values()), (None, facts.Unit()))
 
 
 def _samples(a: list[Row], b: list[Row]) -> list[Row]:
@@ -116,7 +138,8 @@ def _recipes(graph: Graph, connection: Connection, a: str, b: str) -> list[str]:
 
 
 def _recipe(graph: Graph, connection: Connection, digest: str) -> Sequence[str]:
-    execution = next((graph.executions.get(graph.runs[run].execution) for run in graph.parents(digest)), None)
+    made = graph.maker(digest)
+    execution = graph.executions.get(made.execution) if made else None
     if execution is None:
         return []
     params = facts.params(connection, [execution.run_id]).get(execution.run_id, {})
@@ -126,9 +149,9 @@ def _recipe(graph: Graph, connection: Connection, digest: str) -> Sequence[str]:
 def _curves(graph: Graph, connection: Connection, digest: str, other: str) -> dict[str, Points]:
     """The curves of the upstream stages that the other does not share, by stage and metric."""
     found: dict[str, Points] = {}
-    shared = set(graph.ancestors(other))
-    for node in graph.in_order(graph.ancestors(digest)):
-        if node in graph.runs and node not in shared:
-            for name, points in facts.curves(connection, node).items():
-                found[f"{graph.runs[node].title} {name}"] = points
+    shared = set(graph.history(other))
+    for run in graph.history(digest):
+        if run not in shared:
+            for name, points in facts.curves(connection, run).items():
+                found[f"{graph.runs[run].title} {name}"] = points
     return found

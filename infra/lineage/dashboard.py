@@ -9,11 +9,12 @@ from sqlalchemy.engine import Connection
 
 from infra.charts import Points, curves
 from infra.lineage import facts
+from infra.lineage.ancestry import Run
 from infra.lineage.artifacts import FACT
-from infra.lineage.graph import Graph, Run
+from infra.lineage.graph import Graph
+from infra.lineage.measured import Setting, breaks_of, setting
 from infra.lineage.registry import scores_of
 from infra.lineage.summaries import Row, execution_link
-from infra.text import words
 
 CHAMPION = "champion"
 EXECUTIONS = 200  # the newest that are shown
@@ -32,25 +33,33 @@ def dashboard(graph: Graph, connection: Connection, recipe: str) -> dict[str, An
     executions = sorted({run.execution for run in runs}, key=lambda id: graph.executions[id].started)[-EXECUTIONS:]
     number = {id: place for place, id in enumerate(executions, 1)}
     runs = [run for run in runs if run.execution in number]
-    tags = facts.tags(connection, [run.id for run in runs], "baton.fact.label")
-    measured = facts.metrics(connection, [run.id for run in runs])
+    ids = [run.id for run in runs]
+    tags = facts.tags(connection, ids, "baton.fact.label", "baton.fact.model_digest")
+    measured, params = facts.metrics(connection, ids), facts.params(connection, ids)
     units: dict[str, facts.Unit] = {}
-    for found in facts.units(connection, [run.id for run in runs]).values():
+    for found in facts.units(connection, ids).values():
         units |= found
 
     values: dict[str, dict[str, dict[int, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    for run in runs:
+    measured_on: dict[str, dict[str, dict[int, Setting]]] = defaultdict(lambda: defaultdict(dict))
+    for run in _of_own_models(graph, runs, tags):
         model = _SEED.sub("", tags.get(run.id, {}).get("baton.fact.label") or run.title)
+        evaluated = tags.get(run.id, {}).get("baton.fact.model_digest", "")
         for name, value in measured.get(run.id, {}).items():
             if name.startswith(FACT) and (name := name.removeprefix(FACT)) in units:
                 values[name][model][number[run.execution]].append(value)
+                on = setting(name, params.get(run.id, {}), run.inputs, evaluated)
+                measured_on[name][model][number[run.execution]] = on
     champions = _champions(graph, connection, recipe)
     metrics: list[Row] = []
     for name, by_model in sorted(values.items()):
         lines = {model: _means(of) for model, of in by_model.items()}
+        breaks = {model: breaks_of(of) for model, of in measured_on[name].items()}
         if line := _champion_line(champions, name, [graph.executions[id].started for id in executions]):
             lines[CHAMPION] = line
-        title = words(name.partition(".")[2] or name) + (" (%)" if units[name].unit == "share" else "")
+            breaks[CHAMPION] = sorted({step for steps in breaks.values() for step in steps})
+        title = (name.partition(".")[2] or name) + (" (%)" if units[name].unit == "share" else "")
+        drawn = curves(title, _per_cent(lines, units[name].unit), unit="execution", reference=CHAMPION, breaks=breaks)
         metrics.append(
             {
                 "name": name,
@@ -58,7 +67,8 @@ def dashboard(graph: Graph, connection: Connection, recipe: str) -> dict[str, An
                 "unit": units[name].unit,
                 "higher_is_better": units[name].higher_is_better,
                 "lines": lines,
-                "_svg": curves(title, _per_cent(lines, units[name].unit), unit="execution", reference=CHAMPION).svg,
+                "breaks": breaks,
+                "_svg": drawn.svg,
             }
         )
     rows = [{"number": number[id], **(execution_link(graph, id) or {})} for id in reversed(executions)]
@@ -70,6 +80,19 @@ def _evaluations(graph: Graph, connection: Connection) -> list[Run]:
     runs = (graph.runs.get(id) for id in facts.with_tag(connection, "baton.output.kind", "eval_report"))
     found = [run for run in runs if run and not run.cached and run.execution in graph.executions]
     return sorted(found, key=lambda run: run.started)
+
+
+def _of_own_models(graph: Graph, runs: list[Run], tags: dict[str, dict[str, str]]) -> list[Run]:
+    """Of evaluations in one execution with the same label, such as a candidate's and the champion's, those of models
+    that are outputs of that execution."""
+    by_label: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        by_label[run.execution, tags.get(run.id, {}).get("baton.fact.label") or run.title].append(run)
+    found = []
+    for (execution, _), some in by_label.items():
+        outputs = {run.output for run in graph.stages(execution)} if len(some) > 1 else set()
+        found += [run for run in some if tags.get(run.id, {}).get("baton.fact.model_digest") in outputs] or some
+    return found
 
 
 def _means(values: dict[int, list[float]]) -> Points:
@@ -89,14 +112,11 @@ def _champions(graph: Graph, connection: Connection, recipe: str) -> list[tuple[
     for version in facts.versions(connection):
         tags = version["tags"]
         promoted = CHAMPION in version["aliases"] or tags.get("baton.outcome") == "promoted"
-        names = {graph.executions[run.execution].name for run in _makers(graph, tags.get("baton.model", ""))}
-        if promoted and "baton.rolled_back" not in tags and recipe in names:
+        made = graph.maker(tags.get("baton.model", ""))
+        execution = graph.executions.get(made.execution) if made else None
+        if promoted and "baton.rolled_back" not in tags and execution and execution.name == recipe:
             found.append((version["when"], scores_of(tags)))
     return sorted(found, key=lambda pair: pair[0])
-
-
-def _makers(graph: Graph, digest: str) -> list[Run]:
-    return [run for run in map(graph.runs.__getitem__, graph.parents(digest)) if run.execution in graph.executions]
 
 
 def _champion_line(champions: list[tuple[float, dict[str, float]]], metric: str, started: list[float]) -> Points:

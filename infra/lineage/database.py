@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Engine, NullPool, bindparam, column, create_engine, table, text
+from sqlalchemy import Engine, NullPool, bindparam, column, create_engine, event, table, text
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -54,6 +54,7 @@ def open_database(uri: str | None = None) -> Engine:
             raise LineageUnavailable(str(error)) from error
         # a pooled connection would keep reading the file that a restore has replaced
         engine = create_engine(f"sqlite:///file:{quote(str(path))}?mode=ro&uri=true", poolclass=NullPool)
+        event.listen(engine, "connect", _read_any_text)
     elif uri.startswith("postgresql"):
         read_only = {"options": "-c default_transaction_read_only=on"}
         engine = create_engine(make_url(uri), connect_args=read_only, pool_pre_ping=True)
@@ -69,6 +70,11 @@ def open_database(uri: str | None = None) -> Engine:
         reason = redact_text(str(error)).partition("\n")[0]
         raise LineageUnavailable(f"{shown}: not a readable MLflow database ({reason})") from error
     return engine
+
+
+def _read_any_text(connection: Any, _: Any) -> None:
+    """SQLite stores text that is not UTF-8; one such row must not fail a whole page."""
+    connection.text_factory = lambda text: text.decode(errors="replace")
 
 
 def rows(connection: Connection, query: Any, **values: Collection[str]) -> Iterator[Any]:

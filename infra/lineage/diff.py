@@ -1,15 +1,21 @@
-"""The difference between the histories of two artifacts: data, config, code, versions.
+"""The difference between the histories of two artifacts: data, config, functions, code, versions.
 
 Stages are matched by title; repeated titles by their order.
 """
 
+import difflib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy.engine import Connection
 
-from infra.lineage import facts
+from infra.lineage import code, facts, files
 from infra.lineage.graph import Graph
+from infra.tracking.flatten import flatten
+
+CONTEXT = 3  # unchanged lines around a change
+MOST_LINES = 2000  # of one file's difference
 
 
 @dataclass(frozen=True)
@@ -26,18 +32,29 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class Changed:
+    """A file of the user's functions that differs: `lines` of a unified diff, without its header."""
+
+    name: str  # file: the stages that have it
+    lines: list[str]
+
+
+@dataclass(frozen=True)
 class Difference:
     """The values that differ; `artifacts` has all of both histories, in topological order."""
 
     artifacts: list[Pair]  # stage -> digest of its output
-    data: list[Pair]  # the same, for stages without inputs
+    data: list[Pair]  # the same, for stages that bring content from outside
     config: list[Pair]  # stage.field
+    functions: list[Changed]
     code: list[Pair]  # stage -> commit, and the digest of uncommitted changes
     versions: list[Pair]  # package
 
     @property
     def none(self) -> bool:
-        return all(pair.same for pair in self.artifacts) and not (self.config or self.code or self.versions)
+        return all(pair.same for pair in self.artifacts) and not (
+            self.config or self.functions or self.code or self.versions
+        )
 
 
 def difference(graph: Graph, connection: Connection, a: str, b: str) -> Difference:
@@ -45,7 +62,9 @@ def difference(graph: Graph, connection: Connection, a: str, b: str) -> Differen
     ours, theirs = _history(graph, a), _history(graph, b)
     stages = list(dict.fromkeys([*ours, *theirs]))
     runs = {*ours.values(), *theirs.values()}
-    tags, params = facts.tags(connection, runs), facts.params(connection, runs)
+    tags = facts.tags(connection, runs)
+    params = facts.params(connection, runs)
+    told = {run: code.split(_params(graph, run, tags.get(run, {}), params.get(run, {}))) for run in runs}
 
     def pairs(fields: dict[str, dict[str, str]]) -> list[Pair]:
         """The fields that differ, of stages that both histories have."""
@@ -61,11 +80,14 @@ def difference(graph: Graph, connection: Connection, a: str, b: str) -> Differen
         return graph.runs[history[stage]].output if stage in history else None
 
     artifacts = [Pair(stage, output(ours, stage), output(theirs, stage)) for stage in stages]
-    first = {stage for history in (ours, theirs) for stage, run in history.items() if not graph.inputs(run)}
+    first = {stage for history in (ours, theirs) for stage, run in history.items() if not graph.runs[run].content}
     return Difference(
         artifacts=artifacts,
         data=[pair for pair in artifacts if pair.name in first and not pair.same],
-        config=pairs(params),
+        config=pairs({run: settings for run, (settings, _) in told.items()}),
+        functions=_changed(
+            [(stage, told[ours[stage]][1], told[theirs[stage]][1]) for stage in ours if stage in theirs]
+        ),
         code=_folded(pairs({run: {"code": _code(tags[run])} for run in runs}), ".code"),
         versions=_by_package(pairs({run: facts.group(tags[run], "version") for run in runs})),
     )
@@ -75,12 +97,33 @@ def _history(graph: Graph, artifact: str) -> dict[str, str]:
     """The upstream runs by title, in topological order."""
     found: dict[str, str] = {}
     seen: Counter[str] = Counter()
-    for node in graph.in_order(graph.ancestors(artifact)):
-        if node in graph.runs:
-            title = graph.runs[node].title
-            seen[title] += 1
-            found[title if seen[title] == 1 else f"{title} {seen[title]}"] = node
+    for run in graph.history(artifact):
+        title = graph.runs[run].title
+        seen[title] += 1
+        found[title if seen[title] == 1 else f"{title} {seen[title]}"] = run
     return found
+
+
+def _params(graph: Graph, run: str, tags: dict[str, str], recorded: dict[str, str]) -> dict[str, str]:
+    """A stage's parameters: from its artifact's manifest if that is at hand, since MLflow cuts long ones."""
+    spec = files.spec_of(tags.get("baton.job"), graph.runs[run].output or "")
+    return recorded if spec is None else flatten(spec)
+
+
+def _changed(stages: list[tuple[str, Mapping[str, str], Mapping[str, str]]]) -> list[Changed]:
+    """Each file that differs between the two texts of some stages, once for all stages with the same change."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for stage, ours, theirs in stages:
+        for file in dict.fromkeys([*ours, *theirs]):
+            one, other = ours.get(file, ""), theirs.get(file, "")
+            if one != other:
+                found.setdefault((file, one, other), []).append(stage)
+    return [Changed(f"{file}: {', '.join(of)}", _lines(one, other)) for (file, one, other), of in found.items()]
+
+
+def _lines(one: str, other: str) -> list[str]:
+    lines = difflib.unified_diff(one.splitlines(), other.splitlines(), n=CONTEXT, lineterm="")
+    return list(lines)[2 : 2 + MOST_LINES]
 
 
 def _code(tags: dict[str, str]) -> str:

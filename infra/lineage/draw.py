@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
+from infra.lineage.ancestry import Run
 from infra.lineage.artifacts import Artifact
-from infra.lineage.graph import Run
 from infra.lineage.layout import layered
 from infra.lineage.subgraph import Box
 from infra.text import brief
@@ -30,6 +30,8 @@ FAMILIES = {
     "published_model": "model",
     "eval_report": "finding",
     "conversion_audit": "finding",
+    "reward_check": "finding",
+    "choice": "finding",
     "decision": "finding",
     "promotion": "finding",
     "endpoint": "finding",
@@ -60,7 +62,8 @@ def draw(
     """Draw the graph. `link(node)` is the target of a click."""
     at = {box.key: number for number, box in enumerate(boxes)}
     arrows = [(at[parent], number) for number, box in enumerate(boxes) for parent in box.parents if parent in at]
-    layout = layered([_height(box) for box in boxes], arrows, DOWN)
+    others = [(at[other], number) for number, box in enumerate(boxes) for other in box.others if other in at]
+    layout = layered([_height(box) for box in boxes], arrows + others, DOWN)
     left = [MARGIN + layer * (WIDTH + ACROSS) for layer in layout.layer]
     top = [MARGIN + y - _height(box) / 2 for box, y in zip(boxes, layout.y, strict=True)]
 
@@ -73,8 +76,9 @@ def draw(
         style += _way(boxes[start], boxes[end], marks)
         return _curve([*points, (left[end] - 5, into)], style)
 
-    parts = [arrow(start, end, "weak") for start, end in layout.weak]
-    parts += [arrow(start, end, "edge") for start, end in layout.ways]
+    faint = {*layout.weak, *others}
+    parts = [arrow(start, end, "weak") for start, end in faint]
+    parts += [arrow(start, end, "edge") for start, end in layout.ways if (start, end) not in faint]
     for box, x, y in zip(boxes, left, top, strict=True):
         parts.append(_box(box, x, y, labels, runs, link, marks))
     wide = 2 * MARGIN + max(left, default=0.0) + WIDTH - MARGIN

@@ -23,10 +23,14 @@ from infra.lineage.database import (
     among,
     rows,
 )
+from infra.tracking.mlflow_names import given_name, mlflow_name
+from infra.tracking.mlflow_records import OUTPUT
 
+DEEPEST = 50  # levels of JSON
+END_OF_TIME = 253_402_300_799.0  # 9999-12-31T23:59:59Z
 CURVE_POINTS = 1000  # read of a longer curve, about
 PRICE = "baton.placed.price_per_hour"
-NOT_CURVES = ("output/", "duration_s")
+NOT_CURVES = (OUTPUT, "duration_s")
 
 FIRST = ("loss", "validation_loss", "reward", "kl", "mfu", "tokens_per_s", "lr", "learning_rate", "grad_norm")
 METRIC = "baton.metric."  # + name: a tag of the run that measured it (infra/tracking/mlflow_records.py)
@@ -40,6 +44,7 @@ class Unit:
 
     unit: str = ""
     higher_is_better: bool = True
+    standard_error: float | None = None  # of the value
 
 
 def tags(connection: Connection, runs: Collection[str], *keys: str) -> dict[str, dict[str, str]]:
@@ -55,17 +60,44 @@ def units(connection: Connection, runs: Collection[str]) -> dict[str, dict[str, 
     )
     found: dict[str, dict[str, Unit]] = defaultdict(dict)
     for run, key, value in rows(connection, query, runs=runs):
-        found[run][key.removeprefix(METRIC)] = unit_of(value)
+        found[run][given_name(key.removeprefix(METRIC))] = unit_of(value)
     return found
 
 
 def unit_of(tag: str) -> Unit:
     """Parse a metric's tag."""
     try:
-        found = json.loads(tag)
-        return Unit(str(found["unit"]), bool(found["higher_is_better"]))
+        found = dict(from_json(tag))
+        error = None if found.get("standard_error") is None else float(found["standard_error"])
+        known = error is not None and math.isfinite(error)
+        return Unit(str(found["unit"]), bool(found["higher_is_better"]), error if known else None)
     except (ValueError, TypeError, KeyError):
         return Unit()  # not written by Baton
+
+
+def from_json(text: str) -> Any:
+    """JSON in the store, which anyone may have written. Raises ValueError, also if it is nested too deeply to be worked
+    on."""
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("JSON is nested too deeply") from error
+    level, depth = [content], 0
+    while level := [
+        inner
+        for item in level
+        if isinstance(item, dict | list)
+        for inner in (item.values() if isinstance(item, dict) else item)
+    ]:
+        depth += 1
+        if depth > DEEPEST:
+            raise ValueError("JSON is nested too deeply")
+    return content
+
+
+def seconds(milliseconds: float | None) -> float:
+    """A time of the store in seconds since the epoch, within the years that a calendar has."""
+    return min(max((milliseconds or 0) / 1000, 0.0), END_OF_TIME)
 
 
 def params(connection: Connection, runs: Collection[str]) -> dict[str, dict[str, str]]:
@@ -74,11 +106,13 @@ def params(connection: Connection, runs: Collection[str]) -> dict[str, dict[str,
 
 
 def metrics(connection: Connection, runs: Collection[str], *keys: str) -> dict[str, dict[str, float]]:
-    """The latest value of each metric, NaN left out."""
+    """The latest value of each metric, without those that are no number or too large to work with."""
+    keys = tuple(map(_stored, keys))
     query = select(LATEST.c.run_uuid, LATEST.c.key, LATEST.c.value).where(
         LATEST.c.run_uuid.in_(among("runs")), LATEST.c.is_nan == literal(False)
     )
-    return _by_run(rows(connection, query.where(LATEST.c.key.in_(keys)) if keys else query, runs=runs))
+    found = rows(connection, query.where(LATEST.c.key.in_(keys)) if keys else query, runs=runs)
+    return _by_run((run, key, value) for run, key, value in found if abs(value) < LARGEST)
 
 
 def curves(
@@ -88,11 +122,12 @@ def curves(
     left out, and of a long curve every k-th step is read."""
     sizes = select(METRICS.c.key, func.count()).where(METRICS.c.run_uuid == run).group_by(METRICS.c.key)
     found: dict[str, Points] = {}
-    for name, size in sorted(connection.execute(sizes).all(), key=lambda row: (_rank(row[0]), row[0])):
+    for key, size in sorted(connection.execute(sizes).all(), key=lambda row: (_rank(row[0]), row[0])):
+        name = given_name(key)
         if size < 2 or name.startswith(NOT_CURVES) or (only and name not in only):
             continue
         query = select(METRICS.c.step, METRICS.c.timestamp, METRICS.c.value).where(
-            METRICS.c.run_uuid == run, METRICS.c.key == name, METRICS.c.is_nan == literal(False)
+            METRICS.c.run_uuid == run, METRICS.c.key == key, METRICS.c.is_nan == literal(False)
         )
         every = math.ceil(size / CURVE_POINTS)
         if every > 1:
@@ -108,7 +143,7 @@ def curves(
 
 
 def with_param(connection: Connection, name: str, value: str) -> set[str]:
-    query = select(PARAMS.c.run_uuid).where(PARAMS.c.key == name, PARAMS.c.value == value)
+    query = select(PARAMS.c.run_uuid).where(PARAMS.c.key == mlflow_name(name), PARAMS.c.value == value)
     return set(connection.execute(query).scalars())
 
 
@@ -133,7 +168,7 @@ def versions(connection: Connection) -> list[dict[str, Any]]:
     tags: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
     query = select(VERSION_TAGS.c.name, VERSION_TAGS.c.version, VERSION_TAGS.c.key, VERSION_TAGS.c.value)
     for name, version, key, value in connection.execute(query.where(VERSION_TAGS.c.key.startswith("baton."))):
-        tags[name, version][key] = value
+        tags[name, version][given_name(key)] = value
     found = select(VERSIONS.c.name, VERSIONS.c.version, VERSIONS.c.creation_time, VERSIONS.c.description).where(
         or_(VERSIONS.c.current_stage.is_(None), VERSIONS.c.current_stage != "Deleted_Internal")
     )
@@ -141,7 +176,7 @@ def versions(connection: Connection) -> list[dict[str, Any]]:
         {
             "name": name,
             "version": version,
-            "when": when / 1000,
+            "when": seconds(when),
             "description": description or "",
             "aliases": sorted(aliases[name, version]),
             "tags": tags[name, version],
@@ -176,5 +211,10 @@ def group(tags: dict[str, str], name: str) -> dict[str, str]:
 def _by_run(found: Any) -> dict[str, dict[str, Any]]:
     by_run: dict[str, dict[str, Any]] = defaultdict(dict)
     for run, key, value in found:
-        by_run[run][key] = value
+        by_run[run][given_name(key)] = value
     return by_run
+
+
+def _stored(name: str) -> str:
+    """A metric's name in MLflow."""
+    return f"{OUTPUT}{mlflow_name(name.removeprefix(OUTPUT))}" if name.startswith(OUTPUT) else mlflow_name(name)

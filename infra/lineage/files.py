@@ -5,20 +5,28 @@ links are resolved first, and only files that a manifest lists, or whose names a
 """
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from infra.paths import baton_home
+from infra.lineage.facts import from_json
+from infra.paths import baton_home, located
 from infra.tracking.redact import redact, redact_text
 
 LARGEST = 4 << 20  # bytes of a JSON file that is shown
+LARGEST_MANIFEST = 256 << 20  # that of a corpus names every partition
 LOG_BYTES = 256_000  # shown of a log: its end. Redaction takes a second for it
 LOG_TAIL_BYTES = 16_000  # shown on a run's page
 MOST_MATCHES = 1000  # lines that a search shows
 CHUNK_BYTES = 1 << 20
+BLOCK_BYTES = 64 << 20  # of a log, whose lines are counted once
 SAMPLES = 12
+SNIFFED = 8192  # bytes that tell text from other content
+COMPRESSED = (".gz", ".zst", ".png")
+TOKENS = ("tokenizer.json", "vocab.json", "merges.txt")
 RECORDS = ("record/samples.json", "record/sample.json", "audit.json", "report.json", "model.json", "config.json")
 
 
@@ -46,11 +54,11 @@ def look(job: str | None, digest: str) -> Files:
     """What is at JOB/output."""
     if not job:
         return Files("unknown")
-    shown = f"{job}/output"
-    directory = _inside(Path(job) / "output")
+    shown = located(f"{job}/output")
+    directory = _inside(Path(shown))
     if directory is None:
         return Files("elsewhere", shown)
-    manifest = _json(directory / "manifest.json")
+    manifest = _json(directory / "manifest.json", LARGEST_MANIFEST)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         return Files("gone", shown)
     if manifest.get("digest") != digest:
@@ -70,35 +78,103 @@ def file_of(job: str | None, digest: str, name: str) -> Path | None:
     return path if path is not None and path.is_file() else None
 
 
+def shown(path: Path) -> Iterator[str] | None:
+    """A file's content in pieces, redacted; None for one that is served as it is: not text, or tokens, which a secret's
+    name says nothing about."""
+    if path.name in TOKENS or path.name.endswith(".index.json") or not _is_text(path):
+        return None
+    content = _json(path) if path.suffix == ".json" else None
+    return map(redact_text, _chunks(path)) if content is None else iter([json.dumps(redact(content), indent=1)])
+
+
+def _is_text(path: Path) -> bool:
+    """As git tells it: text has no zero byte near its beginning."""
+    with path.open("rb") as stream:
+        return path.suffix not in COMPRESSED and b"\0" not in stream.read(SNIFFED)
+
+
+def spec_of(job: str | None, digest: str) -> dict[str, Any] | None:
+    """The spec in an artifact's manifest, whole and redacted; None when it is not at hand."""
+    directory = _inside(Path(job) / "output") if job else None
+    manifest = _json(directory / "manifest.json", LARGEST_MANIFEST) if directory else None
+    if not isinstance(manifest, dict) or manifest.get("digest") != digest or not isinstance(manifest.get("spec"), dict):
+        return None
+    return dict(redact(manifest["spec"]))
+
+
 def samples(job: str | None, digest: str) -> list[dict[str, Any]]:
     """An evaluation's samples, as far as they are at hand."""
     found = look(job, digest).records.get("record/samples.json")
     return [sample for sample in found if isinstance(sample, dict)] if isinstance(found, list) else []
 
 
-def log(job: str | None, find: str = "", most: int = LOG_BYTES) -> Log | None:
+def tail(job: str | None, most: int = LOG_TAIL_BYTES) -> tuple[str, bool] | None:
+    """The last whole lines of a run's log within `most` bytes, redacted, and whether that is all of it; None when the
+    log is not at hand."""
+    path = _log_path(job)
+    if path is None:
+        return None
+    text, start = _end(path, most)
+    return "\n".join(_lines(redact_text(text))), start == 0
+
+
+def log(job: str | None, find: str = "") -> Log | None:
     """The end of a run's log, or the lines that contain `find` in any case; None when the log is not at hand."""
     path = _log_path(job)
     if path is None:
         return None
-    content = path.read_bytes()
     if find:
-        return _search(content.decode(errors="replace"), find.lower(), len(content))
-    start = max(0, len(content) - most)
-    start = content.find(b"\n", start) + 1 if start else 0
-    lines = _lines(redact_text(content[start:].decode(errors="replace")))
-    return Log(list(enumerate(lines, content.count(b"\n", 0, start) + 1)), len(content), start == 0)
+        return _search(path, find.lower())
+    text, start = _end(path, LOG_BYTES)
+    lines = _lines(redact_text(text))
+    return Log(list(enumerate(lines, _newlines_before(path, start) + 1)), path.stat().st_size, start == 0)
 
 
-def _search(text: str, find: str, size: int) -> Log:
+def _end(path: Path, most: int) -> tuple[str, int]:
+    """The whole lines in a file's last `most` bytes, and the byte at which they begin."""
+    with path.open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        start = stream.seek(max(0, size - most))
+        text = stream.read(size - start)
+    if start and (cut := text.find(b"\n") + 1):
+        text, start = text[cut:], start + cut
+    return text.decode(errors="replace"), start
+
+
+def _newlines_before(path: Path, end: int) -> int:
+    """A log only grows, so its whole blocks are counted once."""
+    inode, blocks = path.stat().st_ino, end // BLOCK_BYTES
+    rest = _newlines(path, blocks * BLOCK_BYTES, end - blocks * BLOCK_BYTES)
+    return sum(_newlines_of_block(path, inode, block) for block in range(blocks)) + rest
+
+
+@lru_cache(maxsize=10_000)
+def _newlines_of_block(path: Path, inode: int, block: int) -> int:
+    return _newlines(path, block * BLOCK_BYTES, BLOCK_BYTES)
+
+
+def _newlines(path: Path, start: int, length: int) -> int:
+    found = 0
+    with path.open("rb") as stream:
+        stream.seek(start)
+        while length > 0 and (chunk := stream.read(min(length, CHUNK_BYTES))):
+            found += chunk.count(b"\n")
+            length -= len(chunk)
+    return found
+
+
+def _search(path: Path, find: str) -> Log:
     found: list[tuple[int, str]] = []
-    for number, line in enumerate(_lines(text), 1):
-        # a match is looked for again after redaction: a search must not reveal what a secret contains
-        if find in line.lower() and find in (shown := redact_text(line)).lower():
-            if len(found) == MOST_MATCHES:
-                return Log(found, size, whole=False)
-            found.append((number, shown))
-    return Log(found, size, whole=True)
+    number = 0
+    for chunk in _chunks(path):
+        for line in _lines(chunk):
+            number += 1
+            # a match is looked for again after redaction: a search must not reveal what a secret contains
+            if find in line.lower() and find in (shown := redact_text(line)).lower():
+                if len(found) == MOST_MATCHES:
+                    return Log(found, path.stat().st_size, whole=False)
+                found.append((number, shown))
+    return Log(found, path.stat().st_size, whole=True)
 
 
 def _lines(text: str) -> list[str]:
@@ -109,13 +185,14 @@ def _lines(text: str) -> list[str]:
 def whole_log(job: str | None) -> Iterator[str] | None:
     """All of a run's log, redacted, in chunks of whole lines; None when it is not at hand."""
     path = _log_path(job)
-    return None if path is None else _chunks(path)
+    return None if path is None else map(redact_text, _chunks(path))
 
 
 def _chunks(path: Path) -> Iterator[str]:
-    with path.open(errors="replace") as stream:
-        while lines := stream.readlines(CHUNK_BYTES):
-            yield redact_text("".join(lines))
+    """A file's text in pieces that end with a line; only a line longer than a piece is cut."""
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK_BYTES):
+            yield (chunk + stream.readline(CHUNK_BYTES)).decode(errors="replace")
 
 
 def _log_path(job: str | None) -> Path | None:
@@ -124,20 +201,20 @@ def _log_path(job: str | None) -> Path | None:
 
 
 def _inside(path: Path) -> Path | None:
-    """The path with links resolved, if it is in Baton's home."""
+    """The path with links resolved, if it is in Baton's home, which may have been moved since the path was stored."""
     try:
-        resolved = path.resolve()
+        resolved = Path(located(str(path))).resolve()
     except (OSError, ValueError):  # not a possible file name
         return None
     return resolved if resolved.is_relative_to(baton_home().resolve()) else None
 
 
-def _json(path: Path) -> Any | None:
+def _json(path: Path, largest: int = LARGEST) -> Any | None:
     inside = _inside(path)
     try:
-        if inside is None or inside.stat().st_size > LARGEST:
+        if inside is None or inside.stat().st_size > largest:
             return None
-        return json.loads(inside.read_text())
+        return from_json(inside.read_text())
     except (OSError, ValueError):
         return None  # shown as missing
 

@@ -5,14 +5,16 @@ changed, and only changed runs are read again. 20,000 artifacts load in a second
 """
 
 import threading
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from sqlalchemy import Engine, and_, case, func, or_, select
 from sqlalchemy.engine import Connection
 
+from infra.lineage.ancestry import Ancestry, Run
 from infra.lineage.database import AFTER_INPUTS, INPUTS, RUNS, TAGS, among, rows
+from infra.lineage.facts import seconds
 from infra.lineage.liveness import LIVE, local_status
 
 MANY = 400  # more changed runs than this are read faster in one pass over the tags
@@ -21,30 +23,6 @@ NO_ARTIFACT = "no artifact has this digest (at least its first 6 characters)"
 
 class UnknownNode(LookupError):
     """No artifact, run or execution has this name."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One stage of an execution."""
-
-    id: str
-    title: str
-    status: str
-    started: float  # seconds since the epoch
-    ended: float | None
-    execution: str = ""
-    cached: bool = False
-    output: str | None = None  # digest
-    inputs: dict[str, str] = field(default_factory=dict)  # name -> digest
-
-    @property
-    def live(self) -> bool:
-        return self.status in LIVE
-
-    @property
-    def took(self) -> float | None:
-        """Seconds; None until it has ended."""
-        return None if self.ended is None else self.ended - self.started
 
 
 @dataclass(frozen=True)
@@ -69,11 +47,11 @@ class Graph:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.runs: dict[str, Run] = {}
+        self.ancestry = Ancestry({})
         self.executions: dict[str, Execution] = {}
         self.alive_here: set[str] = set()  # executions with a process on this machine
         self._stages: dict[str, list[str]] = {}  # execution -> runs, oldest first
-        self._makers: dict[str, list[str]] = {}  # digest -> runs that made it, one for each set of inputs
-        self._readers: dict[str, list[str]] = {}  # digest -> runs that read it and made another artifact
+        self._artifacts: set[str] = set()  # digests
         self._known: dict[str, tuple[object, ...]] = {}
         self._seen: object = None
         self._lock = threading.Lock()
@@ -120,41 +98,42 @@ class Graph:
         execution = tags.get("baton.execution")
         if execution is None:
             return
-        ended = None if end is None else float(end) / 1000  # type: ignore[arg-type]
+        ended = None if end is None else seconds(end)  # type: ignore[arg-type]
         if status in LIVE and (local := local_status(execution)):
             status, ended = local
             (self.alive_here.add if status in LIVE else self.alive_here.discard)(execution)
-        times = (float(start or 0) / 1000, ended)  # type: ignore[arg-type]
+        times = (seconds(start), ended)  # type: ignore[arg-type]
         if tags.get("baton.role") == "execution":
             shown = str(name or execution).removesuffix(execution).strip() or execution
             executions[run] = Execution(execution, run, shown, str(status), *times)
         else:
             inputs = {key.removeprefix(INPUTS): value for key, value in sorted(tags.items()) if key.startswith(INPUTS)}
-            cached, output = tags.get("baton.cached") == "true", tags.get("baton.output")
-            runs[run] = Run(run, str(name or "stage"), str(status), *times, execution, cached, output, inputs)
+            runs[run] = Run(
+                run,
+                str(name or "stage"),
+                str(status),
+                *times,
+                execution=execution,
+                cached=tags.get("baton.cached") == "true",
+                output=tags.get("baton.output"),
+                inputs=inputs,
+                kind=tags.get("baton.output.kind"),
+            )
 
     def connect(self, runs: dict[str, Run], executions: dict[str, Execution]) -> None:
-        """Rebuild the edges. A run that made an artifact again from the same inputs, or got it from the cache, is not
-        another maker: the first run stands for all."""
-        makers: dict[str, dict[tuple[str, ...], str]] = defaultdict(dict)
-        readers: dict[str, list[str]] = defaultdict(list)
-        stages: dict[str, list[str]] = defaultdict(list)
-        in_order = sorted(runs.values(), key=lambda run: (run.started, run.id))
-        for run in in_order:
+        """Rebuild the edges."""
+        ancestry, stages, artifacts = Ancestry(runs), defaultdict[str, list[str]](list), set[str]()
+        for run in ancestry.by_age:
             stages[run.execution].append(run.id)
-        for run in sorted(in_order, key=lambda run: run.cached):
-            if run.output and not (run.cached and not run.inputs and makers[run.output]):
-                inputs = tuple(sorted(run.inputs.values()))
-                if inputs not in makers[run.output]:
-                    makers[run.output][inputs] = run.id
-                    for digest in dict.fromkeys(inputs):
-                        readers[digest].append(run.id)
+            artifacts.update(run.inputs.values())
+            if run.output:
+                artifacts.add(run.output)
         # runs first: a concurrent reader of an old edge then finds its run in the new graph
-        self.runs, self.executions, self._stages, self._readers = runs, executions, dict(stages), dict(readers)
-        self._makers = {digest: list(by_inputs.values()) for digest, by_inputs in makers.items()}
+        self.runs, self.executions, self.ancestry = runs, executions, ancestry
+        self._stages, self._artifacts = dict(stages), artifacts
 
     def is_artifact(self, node: str) -> bool:
-        return node in self._makers or node in self._readers
+        return node in self._artifacts
 
     def __contains__(self, node: str) -> bool:
         return node in self.runs or self.is_artifact(node)
@@ -163,8 +142,7 @@ class Graph:
         """The artifact whose digest starts with `digest` (6 characters or more). Raises UnknownNode."""
         if self.is_artifact(digest):
             return digest
-        digests = self._makers.keys() | self._readers.keys()
-        found = [known for known in digests if known.startswith(digest)] if len(digest) >= 6 else []
+        found = [known for known in self._artifacts if known.startswith(digest)] if len(digest) >= 6 else []
         if len(found) != 1:
             raise UnknownNode(
                 f"{digest}: {'several artifacts have digests that start so; give more of it' if found else NO_ARTIFACT}"
@@ -175,89 +153,61 @@ class Graph:
         """The stages of an execution, oldest first."""
         return [self.runs[run] for run in self._stages.get(execution, ())]
 
-    def parents(self, node: str) -> list[str]:
-        """The runs that made an artifact; the artifacts that a run read."""
-        if node in self.runs:
-            return list(dict.fromkeys(self.inputs(node).values()))
-        return self._makers.get(node, [])
+    def maker(self, digest: str) -> Run | None:
+        """The run that made an artifact first; None if it is not on record."""
+        found = self.ancestry.maker(digest)
+        return self.runs[found] if found else None
 
-    def children(self, node: str) -> list[str]:
-        """The runs that read an artifact and made another; the artifact that a run made."""
-        if node in self.runs:
-            output = self.runs[node].output
-            return [output] if output else []
-        return self._readers.get(node, [])
+    def uses(self, digest: str) -> list[Run]:
+        """All runs with this output: its maker, and those that made it again, took it from the cache, or chose it."""
+        return [run for run in self.ancestry.by_age if run.output == digest]
+
+    def readers(self, digest: str) -> list[Run]:
+        """The runs that output something of an artifact that they read, oldest first; cached ones are left out."""
+        return [run for run in self.ancestry.by_age if run.output and not run.cached and digest in run.inputs.values()]
 
     def inputs(self, run: str) -> dict[str, str]:
         """The inputs of a run; of a cached run recorded without inputs, those of the run that made its output."""
         found = self.runs[run]
-        if found.inputs or not found.cached or not found.output:
-            return found.inputs
-        return next((self.runs[maker].inputs for maker in self._makers.get(found.output, ())), {})
-
-    def uses(self, digest: str) -> list[Run]:
-        """All runs with this output, cached ones included, oldest first."""
-        found = [run for run in self.runs.values() if run.output == digest]
-        return sorted(found, key=lambda run: (run.started, run.id))
+        maker = self.maker(found.output) if found.output and found.cached and not found.inputs else None
+        return maker.inputs if maker else found.inputs
 
     def ancestors(self, node: str) -> list[str]:
-        """Upstream artifacts and runs, nearest first."""
-        return self._reach(node, self.parents)
+        """Upstream artifacts and runs, nearest first. Raises UnknownNode."""
+        return self.ancestry.ancestors(self._known_node(node))
 
     def descendants(self, node: str) -> list[str]:
-        """Downstream artifacts and runs, nearest first."""
-        return self._reach(node, self.children)
+        """Downstream artifacts and runs, nearest first. Raises UnknownNode."""
+        return self.ancestry.descendants(self._known_node(node))
+
+    def history(self, node: str) -> list[str]:
+        """The runs that an artifact comes from, parents first. Raises UnknownNode."""
+        return self.ancestry.history(self._known_node(node))
 
     def path(self, a: str, b: str) -> list[str]:
-        """Every node on a path from `a` to `b`, or from `b` to `a`, parents first; empty when neither is upstream of
+        """Every node on the way from `a` to `b`, or from `b` to `a`, parents first; empty when neither is upstream of
         the other."""
-        for start, end in ((a, b), (b, a)):
-            upstream = {end, *self.ancestors(end)}
-            if start in upstream:
-                return self.in_order(node for node in [start, *self.descendants(start)] if node in upstream)
-        return []
+        return self.ancestry.path(a, b)
 
-    def in_order(self, nodes: Iterable[str]) -> list[str]:
-        """Topological order, parents first; a cycle (equal contents can close one) is cut somewhere."""
-        wanted, placed, open_ = dict.fromkeys(nodes), dict[str, None](), set[str]()
-        for first in wanted:
-            waiting = [(first, False)]
-            while waiting:
-                node, done = waiting.pop()
-                if done:
-                    placed[node] = None
-                elif node not in open_:
-                    open_.add(node)
-                    waiting.append((node, True))
-                    waiting += [(parent, False) for parent in self.parents(node) if parent in wanted]
-        return list(placed)
-
-    def _reach(self, node: str, step: Callable[[str], list[str]]) -> list[str]:
-        """The nodes that can be reached, nearest first. Raises UnknownNode."""
+    def _known_node(self, node: str) -> str:
         if node not in self:
             raise UnknownNode(f"{node}: no artifact and no run has this name")
-        found, waiting = {node: None}, deque([node])
-        while waiting:
-            for other in step(waiting.popleft()):
-                if other not in found:
-                    found[other] = None
-                    waiting.append(other)
-        del found[node]
-        return list(found)
+        return node
 
 
 _WANTED_TAGS = or_(
-    TAGS.c.key.in_(("baton.execution", "baton.output")),
+    TAGS.c.key.in_(("baton.execution", "baton.output", "baton.output.kind")),
     and_(TAGS.c.key >= INPUTS, TAGS.c.key < AFTER_INPUTS),
     and_(TAGS.c.key == "baton.role", TAGS.c.value == "execution"),
     and_(TAGS.c.key == "baton.cached", TAGS.c.value == "true"),
 )
 _ALIVE = RUNS.c.lifecycle_stage == "active"
+PRIME = 2_147_483_647  # of times modulo this a sum cannot overflow
 # a run that starts, ends, resumes or is deleted changes one of these
 _FINGERPRINT = select(
     func.count(),
-    func.sum(RUNS.c.start_time),
-    func.sum(RUNS.c.end_time),
+    func.sum(RUNS.c.start_time % PRIME),
+    func.sum(RUNS.c.end_time % PRIME),
     func.sum(case((RUNS.c.status == "RUNNING", 1))),
 ).where(_ALIVE)
 _ALL_RUNS = select(RUNS.c.run_uuid, RUNS.c.name, RUNS.c.status, RUNS.c.start_time, RUNS.c.end_time).where(_ALIVE)

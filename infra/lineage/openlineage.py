@@ -1,6 +1,8 @@
 """Export lineage as OpenLineage events (https://openlineage.io).
 
-A stage is a job with a run, an artifact a dataset named by its digest; everything else is in the custom facet `baton`.
+A stage is a job with a run, an artifact a dataset that is named by its digest. Equal contents may be made several
+times: a dataset's version is the run that made it, as of the run that reads it. A run's inputs are what its output was
+made from, and only a run that made its output has one; everything else is in the custom facet `baton`.
 """
 
 import uuid
@@ -11,7 +13,8 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from infra.lineage import facts
-from infra.lineage.graph import Graph, Run
+from infra.lineage.ancestry import Run
+from infra.lineage.graph import Graph
 
 NAMESPACE = "baton"
 PRODUCER = "urn:baton"
@@ -22,9 +25,7 @@ ENDS = {"FINISHED": "COMPLETE", "FAILED": "FAIL", "KILLED": "ABORT"}
 
 def events(graph: Graph, connection: Connection, runs: Iterable[str]) -> list[dict[str, Any]]:
     """A START for each run, and a COMPLETE, FAIL or ABORT for each that has ended; parents first."""
-    wanted = list(runs)
-    adjacent = [node for run in wanted for node in (*graph.parents(run), *graph.children(run))]
-    ids = [node for node in graph.in_order([*wanted, *adjacent]) if node in graph.runs]
+    ids = graph.ancestry.in_order(runs)
     tags, params = facts.tags(connection, ids), facts.params(connection, ids)
     found = []
     for id in ids:
@@ -33,8 +34,11 @@ def events(graph: Graph, connection: Connection, runs: Iterable[str]) -> list[di
 
 
 def _of_one(graph: Graph, run: Run, tags: dict[str, str], params: dict[str, str]) -> Iterator[dict[str, Any]]:
+    origins = graph.ancestry.origins(run.id)
     fields: dict[str, Any] = {
         "cached": run.cached,
+        "output": run.output,
+        "other_inputs": {name: digest for name, digest in graph.inputs(run.id).items() if digest not in origins},
         "spec": params,
         "command": tags.get("baton.command", ""),
         "commit": tags.get("mlflow.source.git.commit", "unknown"),
@@ -58,21 +62,22 @@ def _of_one(graph: Graph, run: Run, tags: dict[str, str], params: dict[str, str]
     event = {
         "run": {"runId": _uuid(run.id), "facets": run_facets},
         "job": {"namespace": NAMESPACE, "name": f"{execution.name}.{run.title}" if execution else run.title},
-        "inputs": [_dataset(digest) for digest in dict.fromkeys(graph.inputs(run.id).values())],
+        "inputs": [_dataset(digest, maker) for digest, maker in origins.items()],
         "outputs": [],
         "producer": PRODUCER,
         "schemaURL": EVENT,
     }
     yield {"eventType": "START", "eventTime": _time(run.started), **event}
     if run.status in ENDS:
-        outputs = [_dataset(run.output)] if run.output else []
+        outputs = [_dataset(run.output, run.id)] if run.output and run.id in graph.ancestry.made else []
         ended = run.ended or run.started
         yield {"eventType": ENDS[run.status], "eventTime": _time(ended), **event, "outputs": outputs}
 
 
-def _dataset(digest: str) -> dict[str, Any]:
+def _dataset(digest: str, maker: str | None) -> dict[str, Any]:
     schema = f"{SPEC}/facets/1-0-1/DatasetVersionDatasetFacet.json#/$defs/DatasetVersionDatasetFacet"
-    return {"namespace": NAMESPACE, "name": digest, "facets": {"version": _facet(schema, datasetVersion=digest)}}
+    version = _facet(schema, datasetVersion=_uuid(maker) if maker else digest)
+    return {"namespace": NAMESPACE, "name": digest, "facets": {"version": version}}
 
 
 def _facet(schema: str, **fields: Any) -> dict[str, Any]:

@@ -12,13 +12,14 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
 
 from infra.charts import Points, curves
-from infra.lineage import facts, files, reproduce, subgraph
+from infra.lineage import code, facts, files, reproduce, subgraph
+from infra.lineage.ancestry import Run
 from infra.lineage.artifacts import FACT, all_facts, describe
 from infra.lineage.compare import choices, comparison
 from infra.lineage.dashboard import dashboard, recipes_evaluated
 from infra.lineage.draw import Marks, draw
 from infra.lineage.executions import Filters, executions_page
-from infra.lineage.graph import Execution, Graph, Run, UnknownNode
+from infra.lineage.graph import Execution, Graph, UnknownNode
 from infra.lineage.registry import registered, versions_of
 from infra.lineage.summaries import (
     SILENT,
@@ -26,13 +27,16 @@ from infra.lineage.summaries import (
     execution_link,
     execution_rows,
     findings,
+    in_order,
     progress,
     run_row,
     run_silent_s,
     stages_to_come,
     time_left,
 )
+from infra.tracking.flatten import flatten
 from infra.tracking.machine import flyte_page
+from infra.tracking.relations import DESCRIBED, relation
 
 LIVE_CURVES = ("loss", "validation_loss", "reward", "kl")  # on an execution's page, of the stages that run
 REPORT = "report.html"
@@ -73,6 +77,7 @@ class Pages:
         with self.engine.connect() as connection:
             (row,) = execution_rows(graph, connection, [execution])
             tags = facts.tags(connection, [execution.run_id])[execution.run_id]
+            stages = in_order(stages, tags)
             named = describe(graph, connection, {run.output for run in stages if run.output})
             errors = facts.tags(connection, [run.id for run in stages], "baton.error")
             to_come = stages_to_come(graph, execution, stages, tags)
@@ -83,13 +88,17 @@ class Pages:
             points = {run.title: facts.curves(connection, run.id, only=LIVE_CURVES) for run in live}
             mlflow = facts.mlflow_page(connection, execution.run_id)
             params = facts.params(connection, [execution.run_id]).get(execution.run_id, {})
-        recipe = reproduce.recipe(params)
+        recipe, repository = reproduce.recipe(params), reproduce.repository(tags)
         settings = _ordered(reproduce.recipe(facts.group(tags, "setting")), recipe)
         made = {run.id: artifact_row(named[run.output]) if run.output else None for run in stages}
         reports = [run.output for run in stages if run.output and named[run.output].kind == "report"]
         return row | {
             "title": execution.name,
             "code": reproduce.code(tags),
+            "repository": {name: value for name, value in repository.items() if name != "diff"},
+            "diff": f"{self.mount}/executions/{quote(id)}/{reproduce.DIFF}" if "diff" in repository else None,
+            "functions": _functions(reproduce.whole_recipe(tags, params)),
+            "error": tags.get("baton.error"),
             "command": tags.get("mlflow.source.name", ""),
             "reproduce": reproduce.commands(tags, id),
             "links": {"Flyte": flyte_page(tags.get("baton.flyte", ""))} | facts.group(tags, "link"),
@@ -116,11 +125,22 @@ class Pages:
         }
 
     def recipe(self, id: str) -> Any:
-        """The recipe of an execution, as `pyflyte run --recipe` takes it."""
+        """The recipe of an execution with the source of its functions, as `pyflyte run --recipe` takes it."""
         self.graph.refresh()
         run = self._execution(id).run_id
         with self.engine.connect() as connection:
-            return reproduce.recipe(facts.params(connection, [run]).get(run, {}))
+            tags = facts.tags(connection, [run]).get(run, {})
+            return reproduce.whole_recipe(tags, facts.params(connection, [run]).get(run, {}))
+
+    def diff(self, id: str) -> str:
+        """The uncommitted changes of the user's repository. Raises UnknownNode."""
+        self.graph.refresh()
+        execution = self._execution(id)
+        with self.engine.connect() as connection:
+            found = reproduce.repository(facts.tags(connection, [execution.run_id])[execution.run_id]).get("diff")
+        if found is None:
+            raise UnknownNode(f"{execution.name}: no uncommitted changes of a repository are recorded")
+        return found
 
     def run(self, id: str, query: Query) -> Page:
         """`x=time` draws curves over time, `y=log` on a logarithmic axis."""
@@ -131,7 +151,7 @@ class Pages:
             measured = facts.metrics(connection, [id]).get(id, {})
             over_time = query.get("x") == "time"
             points = facts.curves(connection, id, since=run.started if over_time else None)
-            named = describe(graph, connection, {*inputs.values(), *graph.children(id)})
+            named = describe(graph, connection, {*inputs.values(), *([run.output] if run.output else [])})
             page = {
                 "spec": facts.params(connection, [id]).get(id, {}),
                 "mlflow": facts.mlflow_page(connection, id),
@@ -139,7 +159,7 @@ class Pages:
             silent = run_silent_s(graph, connection, run)
         unit = STEP_UNITS.get(tags.get("baton.output.kind", ""), "step")
         shown, unit = _over_time(points) if over_time else (points, unit)
-        log = files.log(tags.get("baton.job"), most=files.LOG_TAIL_BYTES)
+        log, log_whole = files.tail(tags.get("baton.job")) or (None, False)
         return page | {
             **run_row(run),
             **({"status": SILENT} if silent else {}),
@@ -159,8 +179,8 @@ class Pages:
             "curves": shown,
             "axes": {"x": "time" if over_time else "step", "y": "log" if query.get("y") == "log" else "linear"},
             "step_unit": unit,
-            "log": "\n".join(line for _, line in log.lines) if log else None,
-            "log_whole": bool(log and log.whole),
+            "log": log,
+            "log_whole": log_whole,
             "live": run.live,
             "_curves": [
                 curves(name, {name: line}, unit, log=query.get("y") == "log").svg for name, line in shown.items()
@@ -209,20 +229,22 @@ class Pages:
         graph = self.graph.refresh()
         digest = graph.resolve(digest)
         to = graph.resolve(query["to"]) if query.get("to") else None
-        makers, uses = graph.parents(digest), graph.uses(digest)
+        maker, uses = graph.maker(digest), graph.uses(digest)
         path = graph.path(digest, to) if to else []
-        parents = {name: parent for run in makers for name, parent in graph.inputs(run).items()}
-        children = dict.fromkeys(output for run in graph.children(digest) for output in graph.children(run))
+        parents = graph.inputs(maker.id) if maker else {}
+        children = {run.output: run for run in reversed(graph.readers(digest)) if run.output and not run.handed_on}
         boxes = subgraph.of_artifact(graph, digest, query.get("open", "").split(), _limit(query, subgraph.LIMIT))
         shown = {box.artifact for box in boxes if box.artifact}
         with self.engine.connect() as connection:
             tags = facts.tags(connection, [run.id for run in uses])
-            maker_tags = tags.get(next(iter(makers), ""), {})
-            measured = facts.metrics(connection, makers[:1])
-            units = facts.units(connection, makers[:1]).get(next(iter(makers), ""), {})
+            known = maker or next(iter(uses), None)
+            runs = [known.id] if known else []
+            maker_tags = tags[known.id] if known else {}
+            measured = facts.metrics(connection, runs)
+            units = facts.units(connection, runs).get(known.id if known else "", {})
             named = describe(graph, connection, {digest, *parents.values(), *children, *shown, *([to] if to else [])})
             drawing = self._draw(connection, boxes, Marks(digest, path), f"Lineage of {named[digest].name}", query)
-            execution = graph.executions.get(graph.runs[makers[0]].execution) if makers else None
+            execution = graph.executions.get(maker.execution) if maker else None
             execution_tags = facts.tags(connection, [execution.run_id])[execution.run_id] if execution else {}
             page = {"findings": findings(graph, connection, digest), "versions": versions_of(connection, digest)}
         found = files.look(next((some["baton.job"] for some in tags.values() if "baton.job" in some), None), digest)
@@ -230,12 +252,22 @@ class Pages:
         return page | {
             **artifact_row(named[digest]),
             "title": named[digest].name,
-            "facts": all_facts(maker_tags, measured.get(next(iter(makers), ""), {})),
+            "facts": all_facts(maker_tags, measured.get(known.id if known else "", {})),
             "units": facts.UNITS | {name: unit.unit for name, unit in units.items()},
-            "makers": [run_row(graph.runs[run]) for run in makers],
-            "uses": [{**run_row(run), "execution": execution_link(graph, run.execution)} for run in uses],
-            "parents": [{"as": name, **artifact_row(named[parent])} for name, parent in parents.items()],
-            "children": [artifact_row(named[child]) for child in children],
+            "makers": [run_row(maker)] if maker else [],
+            "uses": [
+                {**run_row(run), "how": _how(run, maker), "execution": execution_link(graph, run.execution)}
+                for run in uses
+            ],
+            "parents": [
+                {"as": name, "relation": relation(named[digest].kind, digest, name, parents)}
+                | artifact_row(named[parent])
+                for name, parent in parents.items()
+            ],
+            "children": [
+                {"relation": _relation_to(run, digest), **artifact_row(named[child])}
+                for child, run in reversed(children.items())
+            ],
             "reproduce": reproduce.commands(execution_tags, execution.id) if execution else [],
             "command": maker_tags.get("baton.command", ""),
             "code": reproduce.code(maker_tags),
@@ -301,6 +333,24 @@ class Pages:
             return f"?{urlencode({name: value for name, value in fields.items() if value})}#graph"
 
         return draw(boxes, named, self.graph.runs, link, marks, alt)
+
+
+def _functions(recipe: Any) -> dict[str, str]:
+    """The source of the user's functions in a recipe, by file."""
+    return code.split(flatten(recipe))[1] if isinstance(recipe, dict) else {}
+
+
+def _how(run: Run, maker: Run | None) -> str:
+    """How a run came to have an artifact as its output."""
+    if run.cached:
+        return "took it from the cache"
+    return "made it" if run is maker else "chose it" if run.handed_on else "made it again"
+
+
+def _relation_to(run: Run, digest: str) -> str:
+    """What a run's output is to an artifact that it read: of several relations, the closest."""
+    found = {relation(run.kind, run.output, name, run.inputs) for name, read in run.inputs.items() if read == digest}
+    return min(found, key=lambda each: each == DESCRIBED)
 
 
 def _yaml(recipe: Any) -> str:

@@ -1,14 +1,17 @@
 """The model registry: versions, their scores, and what each was trained from."""
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy.engine import Connection
 
 from infra.charts import curves
 from infra.lineage import facts
+from infra.lineage.ancestry import Run
 from infra.lineage.artifacts import describe
 from infra.lineage.graph import Graph
+from infra.lineage.measured import breaks_of, setting
 from infra.lineage.summaries import artifact_row
 
 SCORE = "baton.eval."  # + name: a metric's value
@@ -21,6 +24,8 @@ def registered(graph: Graph, connection: Connection) -> list[dict[str, Any]]:
     known = {digest for version in found if (digest := version["tags"].get("baton.model", "")) in graph}
     origins = {digest: _origins(graph, digest) for digest in known}
     named = describe(graph, connection, known.union(*origins.values()))
+    evaluations = _evaluations(graph, connection, known)
+    params = facts.params(connection, [run.id for run in evaluations.values()])
     by_name: dict[str, list[dict[str, Any]]] = {}
     for version in found:
         tags = version["tags"]
@@ -32,6 +37,10 @@ def registered(graph: Graph, connection: Connection) -> list[dict[str, Any]]:
         row["outcome"] = "rolled back" if "baton.rolled_back" in tags else tags.get("baton.outcome")
         row["reason"] = tags.get("baton.decision.words", "")
         row["from"] = [artifact_row(named[origin]) for origin in origins.get(digest, ())]
+        run = evaluations.get(digest)
+        row["_settings"] = {
+            name: setting(name, params.get(run.id, {}), run.inputs, digest) for name in row["scores"] if run
+        }
         by_name.setdefault(version["name"], []).append(row)
     return [
         {"name": name, "versions": some, "metrics": _shown(some), "_curves": _over_versions(some)}
@@ -46,9 +55,20 @@ def versions_of(connection: Connection, digest: str) -> list[dict[str, Any]]:
 
 
 def _origins(graph: Graph, digest: str) -> list[str]:
-    """The upstream artifacts without inputs: corpora, imported models."""
-    artifacts = (node for node in graph.ancestors(digest) if node not in graph.runs)
-    return [node for node in artifacts if not any(graph.inputs(run) for run in graph.parents(node))]
+    """What its content came from outside with: the text of each increment, rows, imported models; oldest first."""
+    found: dict[str, float] = {}  # digest -> when it was made
+    maker = graph.maker(digest)
+    waiting, seen = [maker.id] if maker else [], set[str]()
+    while waiting:
+        run = graph.runs[waiting.pop()]
+        origins = graph.ancestry.origins(run.id)
+        found |= {read: 0.0 for read in run.content if origins[read] is None}
+        if not run.content and run.output and run.output != digest:
+            found[run.output] = run.started
+        new = [made for read in run.content if (made := origins[read]) and made not in seen]
+        seen.update(new)
+        waiting += new
+    return sorted(found, key=lambda node: (found[node], node))
 
 
 def scores_of(tags: dict[str, str]) -> dict[str, float]:
@@ -69,11 +89,21 @@ def _shown(versions: list[dict[str, Any]]) -> list[str]:
     return sorted(counts, key=lambda name: (-counts[name], name))[:MOST]
 
 
+def _evaluations(graph: Graph, connection: Connection, models: Collection[str]) -> dict[str, Run]:
+    """The first evaluation of each model."""
+    runs = [run for run in graph.ancestry.by_age if run.kind == "eval_report" and not run.cached]
+    about = facts.tags(connection, [run.id for run in runs], "baton.fact.model_digest")
+    found = {about.get(run.id, {}).get("baton.fact.model_digest", ""): run for run in reversed(runs)}
+    return {model: found[model] for model in models if model in found}
+
+
 def _over_versions(versions: list[dict[str, Any]]) -> list[Any]:
-    """The metrics over the versions."""
+    """The metrics over the versions, interrupted where they were measured on something else than before."""
     drawn = []
     for name in _shown(versions):
-        points = sorted((float(row["version"]), row["scores"][name]) for row in versions if name in row["scores"])
+        rows = sorted((row for row in versions if name in row["scores"]), key=lambda row: int(row["version"]))
+        points = [(float(row["version"]), row["scores"][name]) for row in rows]
+        breaks = breaks_of({int(row["version"]): row["_settings"].get(name, ()) for row in rows})
         if len(points) > 1:
-            drawn.append(curves(name.replace("_", " "), {name: points}, unit="version").svg)
+            drawn.append(curves(name, {name: points}, unit="version", breaks={name: breaks}).svg)
     return drawn

@@ -1,17 +1,31 @@
 """Reproduction commands: the code, the command and the recipe that were recorded."""
 
-import json
+import math
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-RECIPE = "recipe.json"
+from infra.lineage.facts import DEEPEST, from_json
+from infra.tracking.flatten import names_of
+from infra.tracking.mlflow_records import RECIPE_TAG, REPOSITORY_TAG, whole_text
+from infra.tracking.redact import SETUP_DIGEST, redact, redact_code
+
+RECIPE, DIFF = "recipe.json", "repository.diff"
 
 
 def code(tags: dict[str, str]) -> dict[str, str]:
     """{"commit", "dirty", "diff"}, those that are known."""
     names = {"commit": "mlflow.source.git.commit", "dirty": "baton.code.dirty", "diff": "baton.code.diff"}
     return {name: tags[key] for name, key in names.items() if tags.get(key)}
+
+
+def repository(tags: dict[str, str]) -> dict[str, str]:
+    """The user's repository (infra/tracking/repository.py), those facts that are known."""
+    names = ("origin", "commit", "path", "digest", "untracked")
+    found = {name: tags[f"{REPOSITORY_TAG}{name}"] for name in names if tags.get(f"{REPOSITORY_TAG}{name}")}
+    diff = whole_text(f"{REPOSITORY_TAG}diff.", tags)
+    return found | ({"diff": diff} if diff else {})
 
 
 def commands(tags: dict[str, str], execution: str) -> list[str]:
@@ -25,22 +39,53 @@ def commands(tags: dict[str, str], execution: str) -> list[str]:
             words[number : number + 1] = ["--recipe", RECIPE]
         elif number and words[number - 1] == "--recipe":
             words[number] = RECIPE
-    version, lines = code(tags), []
-    if version.get("commit", "unknown") not in ("unknown", "none"):
-        lines.append(f"git checkout {version['commit']}")
-    if "diff" in version:
-        lines.append(f"# plus uncommitted changes, not recorded (digest {version['diff'][:12]})")
-    lines.append(". .venv/bin/activate")
+    path = repository(tags).get("path", ".")
+    lines = [*_checkout(tags, execution), ". .venv/bin/activate", *([f"cd {shlex.quote(path)}"] if path != "." else [])]
     if RECIPE in words:
         lines.append(f"curl -fsS -o {RECIPE} {{base}}/executions/{execution}/{RECIPE}")
     return [*lines, shlex.join(words)]
+
+
+def _checkout(tags: dict[str, str], execution: str) -> list[str]:
+    """The user's repository as it was, and Baton's where it is another."""
+    mine, baton = repository(tags), code(tags)
+    known = baton.get("commit") not in (None, "unknown", "none")
+    if "commit" not in mine:
+        changed = [f"# plus uncommitted changes, not recorded (digest {baton['diff'][:12]})"] if "diff" in baton else []
+        return [f"git checkout {baton['commit']}", *changed] if known else changed
+    lines = [f"# Baton's own commit: {baton['commit']}"] if known and mine["commit"] != baton["commit"] else []
+    if origin := mine.get("origin"):
+        lines += [f"git clone {shlex.quote(origin)}", f"cd {shlex.quote(Path(origin).name.removesuffix('.git'))}"]
+    lines.append(f"git checkout {mine['commit']}")
+    if "diff" in mine:
+        lines.append(f"curl -fsS {{base}}/executions/{execution}/{DIFF} | git apply")
+    if untracked := mine.get("untracked"):
+        lines.append(f"# {untracked} untracked files or folders were there; they are not recorded")
+    return lines
+
+
+def whole_recipe(tags: dict[str, str], params: dict[str, str]) -> Any:
+    """The recipe of an execution with the source of its functions, as `--recipe` takes it; of an old record, or a very
+    long recipe, without that source."""
+    try:
+        found = from_json(whole_text(RECIPE_TAG, tags))
+    except ValueError:
+        found = recipe(params)
+    return redact(_without_digests(found), code=partial(redact_code, literals=True))
+
+
+def _without_digests(value: Any) -> Any:
+    """Without what stands for a placement's setup, which is not recorded."""
+    if isinstance(value, dict):
+        return {name: _without_digests(item) for name, item in value.items() if name != SETUP_DIGEST}
+    return [_without_digests(item) for item in value] if isinstance(value, list) else value
 
 
 def recipe(params: dict[str, str]) -> dict[str, Any]:
     """A nested recipe from MLflow's flat parameters; a value that is not JSON is text."""
     found: dict[str, Any] = {}
     for key, value in params.items():
-        *parents, last = key.split(".")
+        *parents, last = (names_of(key) if key.count(".") < DEEPEST else []) or [key]
         at = found
         for parent in parents:
             inner = at.setdefault(parent, {})
@@ -51,9 +96,10 @@ def recipe(params: dict[str, str]) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
+        found = from_json(text)
     except ValueError:
         return text
+    return text if isinstance(found, float) and not math.isfinite(found) else found
 
 
 def _words(command: str) -> list[str]:

@@ -1,4 +1,6 @@
-"""The part of the graph that is drawn: boxes, each an artifact with the runs that made it, and folds for the rest.
+"""The part of the graph that is drawn: boxes, each an artifact with the run that made it, and folds for the rest.
+
+Where equal contents were made several times, from different inputs, each is a box of its own.
 
 Many children of one kind are folded into one box, except the newest; so are the boxes beyond `limit`. A fold opens
 when its node's id is in `opened`.
@@ -9,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from infra.lineage.graph import Graph
+from infra.tracking.relations import sources
 
 FEW = 4  # children of one title that are all shown
 SHOWN = 3  # of more, the newest
@@ -18,12 +21,13 @@ MOST = 300
 
 @dataclass
 class Box:
-    """An artifact with its makers; a run without a result; a fold with the number behind it; or stages to come."""
+    """An artifact with its maker; a run without a result; a fold with the number behind it; or stages to come."""
 
-    key: str  # digest, run id, or what the fold belongs to
+    key: str  # digest; id of a run that did not make its output first; or what the fold belongs to
     artifact: str | None = None
     runs: list[str] = field(default_factory=list)
     parents: list[str] = field(default_factory=list)  # keys
+    others: list[str] = field(default_factory=list)  # keys of what the run read and its artifact was not made from
     folded: int = 0
     title: str = ""
     to_come: int = 0  # stages that have not started
@@ -32,11 +36,17 @@ class Box:
 def of_execution(graph: Graph, execution: str, opened: Iterable[str] = (), limit: int = MOST) -> list[Box]:
     """Its stages, cached ones included, with their inputs and outputs."""
     boxes: dict[str, Box] = {}
+    key_of: dict[str, str] = {}  # of each stage
     for run in graph.stages(execution):
-        box = boxes.setdefault(run.output or run.id, Box(run.output or run.id, run.output))
-        box.runs.append(run.id)
-        box.parents = list(dict.fromkeys([*box.parents, *graph.inputs(run.id).values()]))
-    for parent in [parent for box in boxes.values() for parent in box.parents]:
+        first = run.output if run.output and not run.handed_on else run.id
+        key = key_of[run.id] = first if first not in boxes else run.id
+        boxes[key] = Box(key, run.output, [run.id])
+    for run in graph.stages(execution):
+        box, read, origins = boxes[key_of[run.id]], graph.inputs(run.id), graph.ancestry.origins(run.id)
+        made_from = sources(run.kind, run.output, read).values()
+        box.parents = [key_of.get(origins.get(digest) or "", digest) for digest in made_from]
+        box.others = [digest for digest in read.values() if digest not in made_from]
+    for parent in [parent for box in boxes.values() for parent in (*box.parents, *box.others)]:
         boxes.setdefault(parent, Box(parent, parent))  # of another execution
     return _folded(graph, boxes, frozenset(opened), limit)
 
@@ -44,10 +54,11 @@ def of_execution(graph: Graph, execution: str, opened: Iterable[str] = (), limit
 def of_artifact(graph: Graph, focus: str, opened: Iterable[str] = (), limit: int = LIMIT) -> list[Box]:
     """Its ancestors and its descendants, the nearest first."""
     open_ = frozenset(opened)
-    boxes = {focus: _box(graph, focus)}
+    boxes = {key: _box(graph, key) for key in (focus, *_again(graph, focus))}
     folds: dict[str, Box] = {}
+    chosen = list(boxes)
     for upward in (True, False):
-        waiting = deque([focus])
+        waiting = deque(chosen)
         most = limit // 2 if upward else limit  # ancestors leave half of the room to descendants
         while waiting:
             at = waiting.popleft()
@@ -62,44 +73,67 @@ def of_artifact(graph: Graph, focus: str, opened: Iterable[str] = (), limit: int
                 hidden = {**hidden, "relatives": new[room:]}
             for title, behind in hidden.items():
                 key = f"fold:{'up' if upward else 'down'}:{at}:{title}"
-                folds[key] = Box(key, None, [], [] if upward else [at], len(behind), title)
+                folds[key] = Box(key, parents=[] if upward else [at], folded=len(behind), title=title)
                 if upward:
                     boxes[at].parents.append(key)
     return _closed({**boxes, **folds})
 
 
-def _box(graph: Graph, artifact: str) -> Box:
-    if artifact in graph.runs:
-        return Box(artifact, None, [artifact], list(dict.fromkeys(graph.inputs(artifact).values())))
-    makers = graph.parents(artifact)
-    return Box(artifact, artifact, list(makers), _parents(graph, artifact))
+def _box(graph: Graph, key: str) -> Box:
+    run = _maker(graph, key)
+    if run is None:
+        return Box(key, key)
+    return Box(key, graph.runs[run].output, [run], _parents(graph, key))
 
 
-def _parents(graph: Graph, artifact: str) -> list[str]:
-    """The artifacts that it was made from."""
-    return list(dict.fromkeys(digest for run in graph.parents(artifact) for digest in graph.parents(run)))
+def _maker(graph: Graph, key: str) -> str | None:
+    """The run of a box."""
+    return key if key in graph.runs else graph.ancestry.maker(key)
 
 
-def _children(graph: Graph, artifact: str) -> list[str]:
-    """The artifacts that were made from it, oldest first."""
-    return list(dict.fromkeys(digest for run in graph.children(artifact) for digest in graph.children(run)))
+def _key(graph: Graph, run: str) -> str:
+    """The box of a run."""
+    return graph.ancestry.first_output(run) or run
+
+
+def _parents(graph: Graph, key: str) -> list[str]:
+    """The boxes that it was made from."""
+    run = _maker(graph, key)
+    origins = graph.ancestry.origins(run) if run else {}
+    return [_key(graph, maker) if maker else digest for digest, maker in origins.items()]
+
+
+def _children(graph: Graph, key: str) -> list[str]:
+    """The boxes that were made from it, oldest first."""
+    made = _maker(graph, key)
+    digest = graph.runs[made].output if made else key
+    readers = graph.ancestry.readers(digest or key)
+    return [_key(graph, run) for run in readers if graph.ancestry.origins(run)[digest or key] == made]
+
+
+def _again(graph: Graph, artifact: str) -> list[str]:
+    """The boxes of later makers whose output was read too."""
+    makers = (graph.ancestry.origins(run)[artifact] for run in graph.ancestry.readers(artifact))
+    keys = dict.fromkeys(_key(graph, maker) for maker in makers if maker)
+    return [key for key in keys if key != artifact]
 
 
 def _some(graph: Graph, found: Sequence[str], opened: bool) -> tuple[list[str], dict[str, list[str]]]:
     """The children that are shown, and those that are folded, by title."""
     by_title: dict[str, list[str]] = {}
-    for digest in found:
-        by_title.setdefault(_stem(graph.runs[graph.parents(digest)[0]].title), []).append(digest)
+    for key in found:
+        run = _maker(graph, key)
+        by_title.setdefault(_stem(graph.runs[run].title) if run else "", []).append(key)
     if opened:
         return list(found), {}
     hidden = {title: some[:-SHOWN] for title, some in by_title.items() if len(some) > FEW}
-    away = {digest for some in hidden.values() for digest in some}
-    return [digest for digest in found if digest not in away], hidden
+    away = {key for some in hidden.values() for key in some}
+    return [key for key in found if key not in away], hidden
 
 
 def _folded(graph: Graph, boxes: dict[str, Box], opened: frozenset[str], limit: int) -> list[Box]:
     """Fold leaves of one title and the same parents into one box, and the boxes beyond the limit."""
-    parents = {parent for box in boxes.values() for parent in box.parents}
+    parents = {parent for box in boxes.values() for parent in (*box.parents, *box.others)}
     groups: dict[tuple[str, ...], list[str]] = {}
     for key, box in boxes.items():
         if box.runs and key not in parents and not opened & set(box.parents):
@@ -109,14 +143,12 @@ def _folded(graph: Graph, boxes: dict[str, Box], opened: frozenset[str], limit: 
             for key in keys[:-SHOWN]:
                 del boxes[key]
             fold = f"fold:down:{of[0]}:{title}"
-            boxes[fold] = Box(fold, None, [], list(of), len(keys) - SHOWN, title)
+            boxes[fold] = Box(fold, parents=list(of), folded=len(keys) - SHOWN, title=title)
     if len(boxes) > limit:
         kept = dict(list(boxes.items())[:limit])
-        hidden = len(boxes) - limit
-        boxes = {
-            **kept,
-            "fold:down:more:stages": Box("fold:down:more:stages", None, [], [next(reversed(kept))], hidden, "stages"),
-        }
+        fold = "fold:down:more:stages"
+        more = Box(fold, parents=[next(reversed(kept))], folded=len(boxes) - limit, title="stages")
+        boxes = {**kept, fold: more}
     return _closed(boxes)
 
 
@@ -124,7 +156,8 @@ def to_come(boxes: list[Box], titles: list[str]) -> list[Box]:
     """One box for the stages that have not started, behind the newest."""
     if not titles:
         return []
-    return [Box("plan:to-come", None, [], [boxes[-1].key] if boxes else [], 0, ", ".join(titles), len(titles))]
+    parents = [boxes[-1].key] if boxes else []
+    return [Box("plan:to-come", parents=parents, title=", ".join(titles), to_come=len(titles))]
 
 
 def folded_at(key: str) -> str:
@@ -141,4 +174,5 @@ def _closed(boxes: dict[str, Box]) -> list[Box]:
     """Keep only arrows between boxes that are drawn."""
     for box in boxes.values():
         box.parents = [parent for parent in dict.fromkeys(box.parents) if parent in boxes]
+        box.others = [other for other in dict.fromkeys(box.others) if other in boxes and other not in box.parents]
     return list(boxes.values())

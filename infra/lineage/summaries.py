@@ -1,6 +1,5 @@
 """Executions, runs and artifacts as rows of a table, and the progress of a run."""
 
-import json
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -9,11 +8,14 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from infra.lineage import facts
+from infra.lineage.ancestry import Run
 from infra.lineage.artifacts import FACT, Artifact
-from infra.lineage.graph import Execution, Graph, Run
+from infra.lineage.graph import Execution, Graph
+from infra.lineage.measured import setting
 from infra.tracking.mlflow_records import PLAN_TAG, SEEN_TAG
 
 VALIDATION = "validation_loss"
+FINDINGS = ("eval_report", "conversion_audit", "endpoint")  # kinds
 SILENT_S = 300.0  # without a sign of life, a run on another machine is shown as silent
 SILENT = "SILENT"
 
@@ -145,7 +147,7 @@ def progress(run: Run, tags: dict[str, str]) -> Row:
 
 def _progress_of(tags: dict[str, str]) -> dict[str, Any]:
     try:
-        return dict(json.loads(tags.get("baton.progress", "")))
+        return dict(facts.from_json(tags.get("baton.progress", "")))
     except (ValueError, TypeError):
         return {}
 
@@ -157,12 +159,23 @@ def _float(value: Any) -> float:
         return 0.0
 
 
+def in_order(stages: list[Run], tags: dict[str, str]) -> list[Run]:
+    """Stages as planned, those of one title and unplanned ones in the order of their start: on a cluster, what came
+    from the cache is recorded last."""
+    places = {title: place for place, title in reversed([*enumerate(_plan(tags))])}
+    return sorted(stages, key=lambda run: places.get(run.title, len(places)))
+
+
+def _plan(tags: dict[str, str]) -> list[str]:
+    try:
+        return [str(title) for title in facts.from_json(tags.get(PLAN_TAG, "[]"))]
+    except (ValueError, TypeError):
+        return []
+
+
 def stages_to_come(graph: Graph, execution: Execution, stages: list[Run], tags: dict[str, str]) -> list[Row]:
     """The planned stages that have not started, with the time that each took when it last ran in this recipe."""
-    try:
-        planned = [str(title) for title in json.loads(tags.get(PLAN_TAG, "[]"))] if execution.live else []
-    except (ValueError, TypeError):
-        planned = []
+    planned = _plan(tags) if execution.live else []
     started = Counter(run.title for run in stages)
     took = durations(graph, execution.name) if planned else {}
     found = []
@@ -192,24 +205,32 @@ def time_left(running: list[Row], to_come: list[Row]) -> Row | None:
 
 
 def findings(graph: Graph, connection: Connection, digest: str) -> list[Row]:
-    """The evaluations and audits of an artifact, with their facts."""
-    makers = {output: run for run in graph.children(digest) for output in graph.children(run)}
-    tags, measured = facts.tags(connection, makers.values()), facts.metrics(connection, makers.values())
-    units = facts.units(connection, makers.values())
+    """The evaluations and audits of an artifact, with their facts, oldest first."""
+    first: dict[str, Run] = {}
+    for run in graph.readers(digest):
+        if run.output and run.kind in FINDINGS:
+            first.setdefault(run.output, run)
+    runs = [run.id for run in first.values()]
+    tags, measured = facts.tags(connection, runs), facts.metrics(connection, runs)
+    units, params = facts.units(connection, runs), facts.params(connection, runs)
     found = []
-    for child, run in makers.items():
-        kind, about = tags[run].get("baton.output.kind"), tags[run].get("baton.fact.model_digest", digest)
-        if kind in ("eval_report", "conversion_audit", "endpoint") and about == digest:
-            values = {name.removeprefix(FACT): v for name, v in measured[run].items() if name.startswith(FACT)}
-            found.append(
-                {
-                    "digest": child,
-                    "title": graph.runs[run].title,
-                    "kind": kind,
-                    "facts": values,
-                    "units": facts.UNITS | {name: unit.unit for name, unit in units.get(run, {}).items()},
-                    "lower_is_better": [name for name, unit in units.get(run, {}).items() if not unit.higher_is_better],
-                    "_job": tags[run].get("baton.job"),
-                }
-            )
+    for child, run in first.items():
+        if tags[run.id].get("baton.fact.model_digest", digest) != digest:
+            continue
+        values = {name.removeprefix(FACT): v for name, v in measured.get(run.id, {}).items() if name.startswith(FACT)}
+        known = units.get(run.id, {})
+        found.append(
+            {
+                "digest": child,
+                "title": run.title,
+                "kind": run.kind,
+                "facts": values,
+                "units": facts.UNITS | {name: unit.unit for name, unit in known.items()},
+                "errors": {name: unit.standard_error for name, unit in known.items()},
+                "lower_is_better": [name for name, unit in known.items() if not unit.higher_is_better],
+                "_units": known,
+                "_settings": {name: setting(name, params.get(run.id, {}), run.inputs, digest) for name in values},
+                "_job": tags[run.id].get("baton.job"),
+            }
+        )
     return found

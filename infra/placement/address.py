@@ -15,15 +15,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any, cast
 from uuid import uuid4
 
 from blake3 import blake3
 
-from infra.durable import make_folder, rename, sync_tree
-from infra.paths import baton_home
+from infra.durable import rename, sync_tree, write_text
+from infra.paths import cache_folder
 from infra.placement import storage
-from infra.placement.storage import StorageError, file_system, is_bucket, with_retries
+from infra.placement.storage import StorageError, check_bucket, file_system, is_bucket, with_retries
+from infra.progress import say
 
 DIGEST = "#blake3="
 _DIGEST = re.compile(f"{DIGEST}([0-9a-f]{{64}})$")
@@ -39,19 +41,21 @@ class File:
     place: str
     name: str  # relative to the given folder, or to a glob's part before any wildcard
     size: int
-    version: str  # changes with the file
+    version: str  # changes with the file; empty: it never changes
 
     @classmethod
-    def here(cls, path: Path, root: Path) -> "File":
+    def here(cls, path: Path, root: Path, *, unpacked: bool = False) -> "File":
+        """A file of this machine. `unpacked`: from an archive that a digest names, so that the file's times mean
+        nothing, and differ between machines."""
         about = path.stat()
-        return cls(str(path), path.relative_to(root).as_posix(), about.st_size, str(about.st_mtime_ns))
+        return cls(str(path), path.relative_to(root).as_posix(), about.st_size, "" if unpacked else _version(about))
 
     def changed(self) -> bool:
         """Whether a file of this machine is not what it was. At an address, reading it says so. Raises OSError."""
         if is_bucket(self.place):
             return False
         about = Path(self.place).stat()
-        return (about.st_size, str(about.st_mtime_ns)) != (self.size, self.version)
+        return about.st_size != self.size or (self.version not in ("", _version(about)))
 
     def open(self) -> IO[bytes]:
         """A seekable stream. Raises OSError, StorageError."""
@@ -103,6 +107,12 @@ class _Stream(io.RawIOBase):
         super().close()
 
 
+def _version(about: os.stat_result) -> str:
+    """Times of the content and of the inode. Programs can set the former, and `cp -p`, `rsync -t` and `tar` do, so that
+    another file may have it; the latter is the kernel's."""
+    return f"{about.st_mtime_ns}.{about.st_ctime_ns}"
+
+
 def find(address: str) -> list[File]:
     """The file at an address, all files in a folder, or those that match a glob, sorted; hidden ones only if the
     address names them. Raises StorageError."""
@@ -123,7 +133,9 @@ def find(address: str) -> list[File]:
     try:
         root, found = with_retries(look, address, patience_s=PATIENCE_S)
     except FileNotFoundError:
-        return []
+        root, found = path, {}
+    if not found:
+        check_bucket(address)
     listed = [
         _file(files, place, place.removeprefix(f"{root}/"), info)
         for place, info in found.items()
@@ -141,17 +153,17 @@ def _file(files: Any, place: str, name: str, info: dict[str, Any]) -> File:
     return File(files.unstrip_protocol(place), name, info["size"], str(version))
 
 
-def files_in(folder: Path) -> list[File]:
-    """The files directly in a local folder; none if it does not exist."""
-    paths = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [File.here(path, folder) for path in paths if path.is_file()]
+def files_in(folder: Path, *inner: str) -> list[File]:
+    """The files directly in a local folder and in these folders of it; none if it does not exist."""
+    folders = [each for each in (folder, *(folder / name for name in inner)) if each.is_dir()]
+    return [File.here(path, folder) for each in folders for path in sorted(each.iterdir()) if path.is_file()]
 
 
 def state_of(files: Iterable[File]) -> str:
     """BLAKE3 over the files' names, sizes and versions."""
     hasher = blake3()
     for file in files:
-        hasher.update(f"{file.name}\0{file.size}\0{file.version}\n".encode())
+        hasher.update(f"{file.name}\0{file.size}\0{file.version}\n".encode(errors="surrogateescape"))
     return hasher.hexdigest()
 
 
@@ -162,42 +174,84 @@ def digest_of(path: str) -> str | None:
 
 
 def selected(files: Iterable[File], wanted: Sequence[str]) -> list[File]:
-    """The files directly in the folder whose names match one of the patterns."""
-    return [file for file in files if "/" not in file.name and any(fnmatch(file.name, pattern) for pattern in wanted)]
+    """The files whose names match one of the patterns, in which * stands for no slash."""
+    return [file for file in files if any(_matches(file.name, pattern) for pattern in wanted)]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name.count("/") == pattern.count("/") and fnmatch(name, pattern)
 
 
 def bring(address: str, wanted: Sequence[str] = ("*",)) -> Path:
-    """Download an archive's files, or those of a folder that match `wanted`, into this node's cache; returns the
-    complete folder. Raises StorageError."""
+    """Download an archive's files, or those of a folder that match `wanted`, into this node's cache, unless they are
+    there unchanged; returns the complete folder. Raises StorageError."""
     digest = digest_of(address)
-    cache = Path(os.environ.get("BATON_CACHE") or baton_home()) / "brought"
-    if digest and (cache / digest).exists():
-        return cache / digest
-    files = find(address.partition(DIGEST)[0]) if digest else selected(find(address), wanted)
-    if not files:
-        way_out = " any more: submit the run again from the machine with its files" if digest else ""
-        raise StorageError(f"{address}: nothing exists there{way_out}", curable=False)
+    cache = cache_folder("brought")
+    files = [] if digest else _existing(selected(find(address), wanted), address)
     key = digest or blake3(f"{address}\0{state_of(files)}".encode()).hexdigest()
     here = cache / key
-    make_folder(cache)
     with (cache / f"{key}.lock").open("a") as lock:  # another process may be downloading it
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        for mode in (fcntl.LOCK_SH, fcntl.LOCK_EX):
+            fcntl.flock(lock, mode)
+            if _is_intact(here):
+                return here
         if here.exists():
-            return here
+            say(f"{address}: its copy in {here} was changed or is incomplete. Fetching it again.")
+            shutil.rmtree(here)
         for left in cache.glob(f"{key}.*.partial"):  # by killed processes, since we hold the lock
             shutil.rmtree(left)
         partial = made = cache / f"{key}.{uuid4().hex}.partial"
         try:
-            _download(files, partial)
+            _download(files or _existing(find(address.partition(DIGEST)[0]), address), partial)
             if digest:
-                made = _unpacked(partial / files[0].name, digest)
+                (archive,) = partial.iterdir()
+                made = _unpacked(archive, digest)
             elif selected(find(address), wanted) != files:
                 raise StorageError(f"{address}: was changed during the download. Run the same command again", False)
             sync_tree(made)
+            write_text(_record(here), _content_of(made))
             rename(made, here)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return here
+
+
+def _existing(files: list[File], address: str) -> list[File]:
+    """The files, if there are any. Raises StorageError."""
+    if not files:
+        way_out = " any more: submit the run again from the machine with its files" if digest_of(address) else ""
+        raise StorageError(f"{address}: nothing exists there{way_out}", curable=False)
+    return files
+
+
+_intact: dict[Path, list[tuple[str, int, int, int]]] = {}  # the state of copies that this process has checked
+
+
+def _is_intact(here: Path) -> bool:
+    """Whether a copy is complete and what was downloaded, by its digest."""
+    if not here.is_dir() or not _record(here).exists():
+        return False
+    about = [(str(path), path.stat()) for path in sorted(here.rglob("*"))]
+    state = [(name, stat.st_ino, stat.st_size, stat.st_ctime_ns) for name, stat in about]
+    if _intact.get(here) != state:
+        if _content_of(here) != _record(here).read_text():
+            return False
+        _intact[here] = state
+    return True
+
+
+def _record(here: Path) -> Path:
+    """The file with the digest of a copy."""
+    return here.with_suffix(".content")
+
+
+def _content_of(folder: Path) -> str:
+    """BLAKE3 over the names and contents of a folder's files."""
+    hasher = blake3()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        content = blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest()
+        hasher.update(f"{path.relative_to(folder).as_posix()}\0{content}\n".encode())
+    return hasher.hexdigest()
 
 
 def _download(files: list[File], here: Path) -> None:
@@ -230,3 +284,15 @@ def pack(files: Iterable[File], archive: Path) -> str:
             with Path(file.place).open("rb") as content:
                 tar.addfile(entry, content)
     return str(blake3().update_mmap(archive).hexdigest())
+
+
+def send_packed(files: Iterable[File], root: str) -> str:
+    """The address below the storage `root` of an archive of local files, with its digest; uploaded unless it is there.
+    Raises StorageError."""
+    with TemporaryDirectory() as folder:
+        archive = Path(folder, "files.tar")
+        digest = pack(files, archive)
+        there = f"{root}/files/{digest}"
+        if storage.sizes(there).get(archive.name) != archive.stat().st_size:
+            storage.put(archive.parent, [archive.name], there)
+    return f"{there}/{archive.name}{DIGEST}{digest}"

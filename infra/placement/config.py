@@ -13,7 +13,9 @@ TASK_TYPE = "skypilot"  # Flyte's, of a placed task: the connector service runs 
 MACHINE_FAULT = 75  # the job's exit code (EX_TEMPFAIL) if a restart may help: SkyPilot recovers the job
 NO_IMAGE = "baton.invalid/no-image"  # for a placed task without an image, which Flyte requires for a container
 
-Accelerator = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][\w.\-]*(:\d+(\.\d+)?)?$")]
+Accelerator = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z][\w.\-]*(:(0\.[0-9]{1,3}|[1-9][0-9]{0,3}(\.[0-9]{1,3})?))?$")
+]
 Infra = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(/[^/\s]+)*$")]
 CloudOrRegion = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(/[^/\s]+)?$")]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
@@ -37,16 +39,17 @@ class Placement(BaseModel):
     )
     spot: Literal["spot", "on_demand", "spot_first"] = Field("on_demand", description="Kind of machine")
     nodes: int = Field(1, ge=1, le=4096, description="Machines; as many as the stage's layout has nodes")
-    cpus: float | None = Field(None, gt=0, description="CPUs of each node, at least")
-    memory_gb: float | None = Field(None, gt=0, description="Memory of each node, at least, GB")
-    disk_gb: int | None = Field(None, ge=1, description="Disk of each node, GB")
-    max_price_per_hour: float | None = Field(None, gt=0, description="Of all nodes together, US dollars")
+    cpus: float | None = Field(None, gt=0, le=10_000, description="CPUs of each node, at least")
+    memory_gb: float | None = Field(None, gt=0, le=1e6, description="Memory of each node, at least, GB")
+    disk_gb: int | None = Field(None, ge=1, le=1_000_000, description="Disk of each node, GB")
+    max_price_per_hour: float | None = Field(None, gt=0, le=1e9, description="Of all nodes together, US dollars")
     max_price_per_run: float | None = Field(
         None,
         gt=0,
+        le=1e9,
         description="Of the whole stage, US dollars: the connector, while it is running, stops the stage at this cost",
     )
-    time_limit_h: float | None = Field(None, gt=0, description="Hours after which the stage is stopped")
+    time_limit_h: float | None = Field(None, gt=0, le=87_600, description="Hours after which the stage is stopped")
     restarts: int = Field(
         3, ge=0, le=1000, description="Restarts after a machine fault; those after a preemption are not counted"
     )

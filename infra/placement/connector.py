@@ -116,6 +116,9 @@ class SkyPilotConnector(AsyncConnectorBase):
         super().__init__(task_type_name=TASK_TYPE, metadata_type=SkyJob)
         self._queries = BackgroundQueries()
         self._starting = threading.Lock()  # launches are submitted one at a time
+        self._created: set[str] = set()  # keys of the jobs that this process was the first to hear of
+        self._submitted: set[str] = set()  # keys of the jobs whose launch this process has asked for
+        self._told: dict[str, tuple[int, str]] = {}  # by key: phase and message as last reported
         self._unwanted: set[str] = set()  # keys of deleted jobs
         self._wanted: dict[str, tuple[str, float]] = {}  # by key: the job's name, and the time of its last `get`
         self._recorded: dict[str, dict[str, Any]] = {}  # by key: the place in the stage's record
@@ -133,7 +136,9 @@ class SkyPilotConnector(AsyncConnectorBase):
         order = _make_order(task_template, inputs, task_execution_metadata)
         container = task_template.container
         image = order.placement["image"] or container.image.replace(NO_IMAGE, "")
-        return SkyJob(_job_name(task_template, inputs), output_prefix, order, image, container.args)
+        job = SkyJob(_job_name(task_template, inputs), output_prefix, order, image, container.args)
+        self._created.add(job.key)
+        return job
 
     async def get(self, resource_meta: SkyJob, **_: Any) -> Resource:
         """The job's state; launches it if it does not exist. An unreachable server is queried again next time: the job
@@ -143,11 +148,26 @@ class SkyPilotConnector(AsyncConnectorBase):
         answer = self._queries.start(job.key, lambda: self._look(job))
         await asyncio.wait([asyncio.wrap_future(answer)], timeout=ANSWER_S)
         if not answer.done():
-            return self._previous(job) or self._unknown(job, f"waiting for {api_server.shown()}")
+            return self._reported(job, self._previous(job) or self._unanswered(job))
         resource: Resource = self._queries.take(job.key)
         if is_terminal_phase(resource.phase):
             self._wanted.pop(job.key, None)
+        return self._reported(job, resource)
+
+    def _reported(self, job: SkyJob, resource: Resource) -> Resource:
+        """The resource, after logging it if it is another than before."""
+        state = resource.phase, resource.message or ""
+        if self._told.get(job.key) != state:
+            self._told[job.key] = state
+            say(f"{job.name}: {TaskExecution.Phase.Name(state[0])}: {redact_text(state[1])}")
         return resource
+
+    def _unanswered(self, job: SkyJob) -> Resource:
+        """While the server takes its time: as before if it was away."""
+        phase, words = self._told.get(job.key, (TaskExecution.UNDEFINED, ""))
+        if phase == TaskExecution.WAITING_FOR_RESOURCES:
+            return Resource(phase, words)
+        return self._unknown(job, f"waiting for {api_server.shown()}")
 
     async def delete(self, resource_meta: SkyJob, **_: Any) -> None:
         """Cancel the job, even during its launch; one that has ended is left as it is. Raises NoApiServer if that takes
@@ -176,6 +196,14 @@ class SkyPilotConnector(AsyncConnectorBase):
         before = self._previous(job)
         return Resource(before.phase if before else TaskExecution.QUEUED, f"{job.name}: {words}")
 
+    def _away(self, job: SkyJob, details: str = "") -> Resource:
+        """The server is unreachable. Of a job that was not running, a phase whose message Flyte shows: of those in
+        QUEUED it keeps the first."""
+        found = self._unknown(job, f"{api_server.shown()} is unreachable; retrying{details}")
+        if found.phase != TaskExecution.RUNNING:
+            found.phase = TaskExecution.WAITING_FOR_RESOURCES
+        return found
+
     def _previous(self, job: SkyJob) -> Resource | None:
         """The job's last known state; one that had ended counts as running, since its result was not reported yet."""
         if job.key not in self._last_seen:
@@ -186,13 +214,13 @@ class SkyPilotConnector(AsyncConnectorBase):
 
     def _look(self, job: SkyJob) -> Resource:
         if not api_server.answers():
-            return self._unknown(job, f"{api_server.shown()} is unreachable; retrying")
+            return self._away(job)
         try:
             if (record := self._found(job)) is None:
                 return self._launched(job)
             return self._resource(job, record)
         except UNANSWERED as error:
-            return self._unknown(job, f"{api_server.shown()} is unreachable; retrying ({_describe(error)})")
+            return self._away(job, f" ({_describe(error)})")
         except (OSError, FlyteException) as error:
             return self._unknown(job, f"{job.output_prefix} cannot be read; retrying ({_describe(error)})")
 
@@ -221,6 +249,7 @@ class SkyPilotConnector(AsyncConnectorBase):
                     return self._unknown(job, "being launched")
                 clouds = api_server.enabled_clouds() if job.order.placement["exclude"] else []
                 config = sky_task(job.name, job.order, job.image, job.command, job.output_prefix, clouds)
+                self._submitted.add(job.key)
                 request = api_server.launch(job.name, sky.Task.from_yaml_config(config))
             api_server.wait(request)
         except AWAY:
@@ -271,8 +300,10 @@ class SkyPilotConnector(AsyncConnectorBase):
 
     def _cancel(self, job: SkyJob) -> None:
         """Cancel the job, with retries, unless another execution uses it."""
+        say(f"{job.name}: to be cancelled")
         while not self._is_wanted(job.name) and not self._is_cancelled(job):
             time.sleep(RETRY_S)
+        say(f"{job.name}: {'another execution uses it' if self._is_wanted(job.name) else 'cancelled'}")
 
     def _is_wanted(self, name: str) -> bool:
         since = time.monotonic() - WANTED_S
@@ -281,8 +312,8 @@ class SkyPilotConnector(AsyncConnectorBase):
     def _is_cancelled(self, job: SkyJob) -> bool:
         with self._starting:
             pass  # a launch that was being submitted is submitted now, and there will be no other
-        if not api_server.answers():
-            return False
+        if not api_server.answers():  # with nobody else to launch it, there is nothing to cancel
+            return job.key in self._created - self._submitted
         try:
             if api_server.is_launching(job.name):
                 return False
@@ -358,8 +389,9 @@ def _failure_reason(record: ManagedJobRecord) -> tuple[str, bool]:
         error = _read(errors_pb2.ErrorDocument, f"{api_server.output_prefix(record)}/error.pb").error
     except FileNotFoundError:
         return redact_text(record.failure_reason or ""), False
-    words = redact_text(textwrap.dedent(error.message.rpartition("Message:\n\n")[2]).partition(": ")[2])
-    return words, error.kind == errors_pb2.ContainerError.RECOVERABLE
+    _, is_trace, words = error.message.rpartition("Message:\n\n")  # flytekit's, if our code could not be loaded
+    words = textwrap.dedent(words).partition(": ")[2] if is_trace else words
+    return redact_text(words), error.kind == errors_pb2.ContainerError.RECOVERABLE
 
 
 def _describe(error: BaseException) -> str:

@@ -8,8 +8,9 @@ from flytekit import FlyteContextManager
 from infra.durable import write_json
 from infra.paths import baton_home
 from infra.placement.storage import is_bucket
+from infra.progress import NOTICES
 
-FILES = ("metrics.jsonl", "progress.json", "log.txt")
+FILES = ("metrics.jsonl", "progress.json", NOTICES, "log.txt")
 
 
 def mirror(storage: str, execution: Path, job: str) -> None:

@@ -28,6 +28,7 @@ from infra.progress import say
 T = TypeVar("T")
 
 BUCKET = "BATON_BUCKET"  # on a job's machine: the bucket that is mounted as Baton's home
+BUCKETS = ("s3", "gs", "az", "abfs")  # protocols whose addresses begin with a bucket
 FILES = 4  # transferred at once
 PARTS = 4  # of a large file, transferred at once
 PART_BYTES = 16 << 20  # so at most 256 MB of memory
@@ -102,6 +103,22 @@ def sizes(there: str) -> dict[str, int]:
     except FileNotFoundError:
         return {}
     return {path.removeprefix(root): info["size"] for path, info in found.items() if info["type"] == "file"}
+
+
+def check_bucket(address: str) -> None:
+    """Raises StorageError if an address's bucket does not exist."""
+    protocol, _, rest = address.partition("://")
+    bucket = rest.partition("/")[0]
+    if protocol not in BUCKETS:
+        return
+    files = file_system(address)
+    try:
+        with_retries(lambda: files.ls(f"{protocol}://{bucket}", refresh=True), address)
+    except FileNotFoundError as error:
+        message = f"there is no bucket {bucket}: fix its name, or the storage's address (FLYTE_AWS_ENDPOINT for S3)"
+        raise StorageError(f"{address}: {message}", curable=False) from error
+    except StorageError:
+        return  # not allowed to list all of it, for example: that says nothing about its existence
 
 
 def read(file: str) -> bytes:

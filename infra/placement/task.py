@@ -153,7 +153,7 @@ class Placeable(AsyncConnectorExecutorMixin):
                     if is_terminal_phase(resource.phase):
                         break
                 if bar is None and (progress := progress_of(execution, resource_meta.name)):
-                    bar = ProgressBar(title, progress)
+                    bar = ProgressBar(title, progress.parent)
                 elif bar is not None:
                     bar.update()
                 await asyncio.sleep(DRAW_S)

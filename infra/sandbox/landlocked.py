@@ -11,6 +11,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from infra.sandbox import bubblewrap, seccomp
@@ -19,6 +20,7 @@ from infra.sandbox.worker import Worker, interpreter, rlimits
 
 READABLE = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/dev/null", "/dev/zero", "/dev/urandom")
 MOST_PROCESSES = 1
+REAP_S = 1.0  # until a checker whose program was killed has ended
 
 
 def missing() -> str:
@@ -69,12 +71,15 @@ class Landlocked:
         return {}
 
     def kill(self) -> None:
-        """Kill the process: it can have no child."""
+        """Kill the process. A checker's only child, the program, dies with it (runner.py); but it is killed before, so
+        that the checker has time to end by itself: not every container's first process reaps orphans."""
         if self._code is None and self._pid:
-            try:
-                os.kill(self._pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass  # it has ended
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                for child in Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text().split():
+                    os.kill(int(child), signal.SIGKILL)
+                    self.wait(REAP_S)
+                if self._code is None:
+                    os.kill(self._pid, signal.SIGKILL)
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """The exit code, or None after `timeout_s`."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 
 from infra.errors import Stopped
 
@@ -14,7 +15,7 @@ class NoSandbox(Stopped):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one program and all its children together, except where stated."""
+    """Limits of one program and all its children together, except where stated. A checker has the same, apart."""
 
     wall_s: float = 10.0
     cpu_s: int = 10  # per process
@@ -27,12 +28,19 @@ class Limits:
 
 @dataclass(frozen=True)
 class Program:
-    """Python source, or `argv`; run in an empty folder with `files` (by relative path)."""
+    """Python source, or `argv`; run in an empty folder with `files` (by relative path).
 
-    source: str = ""
+    With a `checker` there are two processes. The program has no input and no output but errors and two pipes, its
+    descriptors 3 (from the checker) and 4. The checker has them as `pipes` (from the program, to it), gets `stdin`, and
+    writes the result's `stdout`; it sets `gone` if the program has closed its end: the exit code is then the program's.
+    """
+
+    source: str | CodeType = ""
     argv: Sequence[str] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
     stdin: bytes = b""
+    checker: CodeType | None = None
+    modules: Mapping[str, CodeType] = field(default_factory=dict)  # what both may import
 
 
 @dataclass(frozen=True)

@@ -68,5 +68,6 @@ def _first_that_holds() -> str:
     raise NoSandbox(
         f"code is run only in a sandbox, and this machine has none that holds:\n{found}\n"
         "Either of them is enough: bubblewrap (Debian, Ubuntu: apt-get install bubblewrap; a container must allow user "
-        "namespaces), or sandlock (pip install sandlock; Linux 6.12 with Landlock)."
+        "namespaces), or sandlock (pip install sandlock; Linux 6.12 with Landlock; a container's seccomp profile must "
+        "allow pidfd_getfd: docs/flyte-cluster.md)."
     )

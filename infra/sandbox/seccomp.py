@@ -45,7 +45,8 @@ DENIED_ALONE = {
     "inotify_init": 253, "inotify_init1": 294, "inotify_add_watch": 254, "flock": 73,
 }
 # fmt: on
-SOCKET, CLONE, CLONE3, PRLIMIT, LAST_KNOWN = 41, 56, 435, 302, 462
+SOCKET, CLONE, CLONE3, PRCTL, PRLIMIT, LAST_KNOWN = 41, 56, 435, 157, 302, 462
+PR_SET_PDEATHSIG = 1
 NAMESPACES = 0x7E020000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}
 
 _X86_64 = 0xC000003E
@@ -66,6 +67,13 @@ def program(alone: bool = False) -> bytes:
     ]
     for number in (DENIED | (DENIED_ALONE if alone else {})).values():
         steps += _refuse(_EQUAL, number, errno.EPERM)
+    if alone:  # it must end with the process that started it
+        steps += [
+            _step(_EQUAL, PRCTL, no=4),
+            _step(_LOAD, _FIRST_ARGUMENT),
+            *_refuse(_EQUAL, PR_SET_PDEATHSIG, errno.EPERM),
+            _step(_RETURN, _ALLOW),
+        ]
     steps += [
         _step(_EQUAL, CLONE, no=4),
         _step(_LOAD, _FIRST_ARGUMENT),

@@ -93,6 +93,19 @@ attempt("write more files than the limit", write_many)
 print(json.dumps(done))
 """
 
+# Tells through the pipe to its checker which of the checker's descriptors it could open
+_BESIDE = """
+import os
+
+opened = []
+for number in range(16):
+    try:
+        opened.append(os.open(f"/proc/{os.getppid()}/fd/{number}", os.O_RDWR | os.O_NONBLOCK))
+    except OSError:
+        pass
+os.write(4, b"%d" % len(opened))
+"""
+_CHECKER = "import os; os.write(1, os.read(pipes[0], 100))"
 
 # More than the limit with a child, less than it alone; a cgroup kills it rather than tell
 _TOGETHER = """
@@ -116,7 +129,7 @@ def faults(start: Start, processes: int) -> str:
     """What the sandbox, asked for so many processes, fails to prevent; empty if it holds."""
     try:
         limits = replace(LIMITS, processes=processes)
-        done = _attempted(start, limits) + _not_stopped(start, limits)
+        done = _attempted(start, limits) + _not_stopped(start, limits) + _checked(start, limits)
     except NoSandbox as error:
         return str(error)
     return f"a program inside it could {', '.join(done)}" if done else ""
@@ -168,3 +181,10 @@ def _not_stopped(start: Start, limits: Limits) -> list[str]:
         if worker.run(Program(_TOGETHER % (limits.memory_mb * MIB * 6 // 10))).stdout == b"b'x'\n":
             done.append("use more memory than the limit with a child")
     return done
+
+
+def _checked(start: Start, limits: Limits) -> list[str]:
+    """What a program could do to its checker, but kill it."""
+    with start(limits, []) as worker:
+        result = worker.run(Program(_BESIDE, checker=compile(_CHECKER, "checker.py", "exec")))
+    return [] if result.stdout == b"0" else ["open the files of the process that checks it"]

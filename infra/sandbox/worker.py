@@ -75,7 +75,11 @@ class Worker:
         """Run it to its end or to a limit. Raises NoSandbox if the sandbox did not start."""
         self._until_ready()
         files = self._process.put(program.files)
-        job = marshal.dumps(self._job | {"argv": list(program.argv), "source": program.source, "files": files})
+        job = marshal.dumps(
+            self._job
+            | {"argv": list(program.argv), "source": program.source, "files": files}
+            | {"checker": program.checker, "modules": dict(program.modules)}
+        )
         begun = time.monotonic()
         exchange = _Exchange(self._process, self._limits.output_kb * 1024, begun + self._limits.wall_s)
         met = exchange.until_closed(len(job).to_bytes(8, "little") + job + program.stdin)

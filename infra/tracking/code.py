@@ -19,9 +19,11 @@ LARGE = 1 << 20  # bytes; of a larger untracked file, only name and size are dig
 def code_version() -> dict[str, str]:
     """{"commit", "dirty", "diff"}: `diff` is BLAKE3 over tracked changes and untracked files, present only if `dirty`
     is "true". A tree that is not a git checkout has commit "unknown". On a job's machine it is the version of the
-    checkout that sent it there; in a pod, that of its code archive or of the registered task."""
+    checkout that sent it there; in a pod, that of the client, with the name of the `archive` of code that it sent, or,
+    if the client had none, that of the archive or of the registered task."""
+    archive = {"archive": code_archive()} if this_pod() and code_archive() else {}
     if CODE in os.environ:
-        return dict(json.loads(os.environ[CODE]))
+        return dict(json.loads(os.environ[CODE])) | archive
     if this_pod() and (registered := code_archive() or os.environ.get("FLYTE_INTERNAL_TASK_VERSION")):
         return {"commit": registered, "dirty": "unknown"}
     commit = _git("rev-parse", "--verify", "--quiet", "HEAD")

@@ -11,7 +11,7 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModel, LoggedModelOutput, Metric
 
-from infra.tracking.mlflow_records import MlflowRecord, mlflow_name
+from infra.tracking.mlflow_records import MlflowRecord
 
 DIGEST_CHARACTERS = 36
 MODEL_KIND = "hf_model"
@@ -52,7 +52,7 @@ def _score(client: MlflowClient, experiment: str, run_id: str, record: MlflowRec
     model = _model(client, experiment, about)
     if model is not None:
         when = int((record.ended or record.started) * 1000)
-        scores = [Metric(mlflow_name(name), value, when, 0, model.model_id) for name, value in record.metrics.items()]
+        scores = [Metric(name, value, when, 0, model.model_id) for name, value in record.metrics.items()]
         client.log_batch(run_id, metrics=scores)
 
 

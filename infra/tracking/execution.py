@@ -29,8 +29,9 @@ from infra.tracking.code import code_version
 from infra.tracking.flatten import flatten
 from infra.tracking.machine import links, machine
 from infra.tracking.outage import recoverable, retry_while_unreachable
-from infra.tracking.redact import redact, redact_command
+from infra.tracking.redact import redact, redact_command, redact_spec, redact_text
 from infra.tracking.remote_run import remote_place
+from infra.tracking.repository import repository
 from infra.tracking.spool import (
     FAILED,
     FINISHED,
@@ -89,24 +90,31 @@ def execution_id() -> str:
 
 
 def begin_execution(
-    name: str, recipe: dict[str, Any], settings: dict[str, Any] | None = None, plan: Sequence[str] = ()
+    name: str,
+    recipe: dict[str, Any],
+    settings: dict[str, Any] | None = None,
+    plan: Sequence[str] = (),
+    whole: dict[str, Any] | None = None,
 ) -> str:
     """Open an execution and start tracking it; returns its id. `settings` are the recipe's fields that differ from
-    their defaults, `plan` the titles of the stages that will run. Raises DiskRefused, and TrackingUnreachable if the
+    their defaults, `plan` the titles of the stages that will run, `whole` the recipe with the source of its functions,
+    to run it again anywhere. Raises DiskRefused, and TrackingUnreachable if the
     store is unreachable (in a pod FlyteRecoverableException, after retries)."""
     with recoverable():
         retry_while_unreachable(check_reachable)
     close_execution()
     with disk_errors_named():
-        current_execution(name, recipe, settings, plan)
+        current_execution(name, recipe, settings, plan, whole)
     return execution_id()
 
 
-def end_execution(status: str = FINISHED, metrics: dict[str, float] | None = None) -> bool:
-    """Close the execution with its final status (FINISHED, FAILED, KILLED) and summary metrics, and wait briefly for
-    the upload. Returns whether MLflow has everything; if not, the rest stays in the spool."""
+def end_execution(status: str = FINISHED, metrics: dict[str, float] | None = None, error: str | None = None) -> bool:
+    """Close the execution with its final status (FINISHED, FAILED, KILLED), summary metrics and what went wrong outside
+    of its stages, and wait briefly for the upload. Returns whether MLflow has everything; if not, the rest stays in the
+    spool."""
     folder = current_execution("execution")
-    ended = replace(read_execution(folder), status=status, ended=time.time(), metrics=metrics or {})
+    known = read_execution(folder)
+    ended = replace(known, status=status, ended=time.time(), metrics=metrics or {}, error=error and redact_text(error))
     write_execution(folder, ended)
     return close_execution()
 
@@ -131,7 +139,8 @@ def note_cached(
     job_dir: Path | None = None,
 ) -> None:
     """Record a stage whose artifact came from Flyte's cache, with the spec, inputs and job directory that made it."""
-    folder = stage_folder(current_execution(title), title, None if job_dir is None else str(job_dir))
+    own = str(job_dir) if job_dir else digest if this_pod() else None  # a pod may note several of one title
+    folder = stage_folder(current_execution(title), title, own)
     if (folder / "run.json").exists() and read_stage(folder).status == FINISHED:
         return  # made by this execution, before it was resumed
     now = time.time()
@@ -158,6 +167,7 @@ def current_execution(
     recipe: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
     plan: Sequence[str] = (),
+    whole: dict[str, Any] | None = None,
 ) -> Path:
     """The folder of this process's execution, which is opened as `name` if necessary."""
     global _open  # noqa: PLW0603 - a process works on one execution
@@ -180,9 +190,11 @@ def current_execution(
                 flyte="/".join((pod.project, pod.domain, pod.execution)) if (pod := this_pod()) else "",
                 settings=redact(settings or {}),
                 plan=list(plan),
+                whole=redact_spec(whole or {}),
+                repository=repository(),
             )
         else:  # begun by another process, or resumed
-            found = replace(read_execution(folder), status=RUNNING, ended=None)
+            found = replace(read_execution(folder), status=RUNNING, ended=None, error=None)
         (folder / "delivered").unlink(missing_ok=True)
         write_execution(folder, found)
         _open = _Open(folder, lock, Uploader(folder), named_here, time.time())

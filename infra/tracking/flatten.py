@@ -1,14 +1,27 @@
 """Flatten nested specs to MLflow's parameters."""
 
 import json
+import re
 from typing import Any
+
+_NAME = re.compile(r'"(?:[^"\\]|\\.)*"(?=\.|$)|[^.]+')
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, str]:
-    """Map dotted names to strings: {"model": {"heads": 4}} becomes {"model.heads": "4"}. Lists become JSON."""
+    """Map dotted names to strings: {"model": {"heads": 4}} becomes {"model.heads": "4"}. Lists become JSON. A name with
+    a dot is in quotes: {"model": {"a.b": 4}} becomes {'model."a.b"': "4"}."""
     if isinstance(value, dict) and (value or not prefix):
         found: dict[str, str] = {}
         for key, item in value.items():
-            found |= flatten(item, f"{prefix}.{key}" if prefix else str(key))
+            name = json.dumps(key, ensure_ascii=False) if "." in str(key) else str(key)
+            found |= flatten(item, f"{prefix}.{name}" if prefix else name)
         return found
     return {prefix: value if isinstance(value, str) else json.dumps(value)}
+
+
+def names_of(parameter: str) -> list[str]:
+    """The names of a flattened parameter: `model."a.b"` is ["model", "a.b"]."""
+    return [
+        json.loads(name) if name.startswith('"') and name[1:].endswith('"') else name
+        for name in _NAME.findall(parameter)
+    ]

@@ -9,8 +9,10 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from infra.errors import Stopped
 from infra.tracking.mlflow_records import FLYTE_TAG, SEEN_TAG
 from infra.tracking.push import runs_with
+from infra.tracking.redact import redact_text
 from infra.tracking.spool import FAILED, FINISHED, KILLED, RUNNING
 
 EXECUTION_TAG = "baton.execution"
@@ -19,8 +21,12 @@ PHASES = {"SUCCEEDED": FINISHED, "FAILED": FAILED, "ABORTED": KILLED, "TIMED_OUT
 End = tuple[str, float]  # status, seconds since the epoch
 
 
+class FlyteUnreachable(Stopped):
+    """The configured Flyte can't be asked."""
+
+
 def close_ended(client: MlflowClient) -> list[str]:
-    """Close executions that have ended; returns their ids. Raises MlflowException."""
+    """Close executions that have ended; returns their ids. Raises MlflowException, FlyteUnreachable."""
     closed = []
     find_end = _end_finder()
     for execution in runs_with(client, {"baton.role": "execution"}, f"attributes.status = '{RUNNING}'"):
@@ -40,7 +46,7 @@ def close_ended(client: MlflowClient) -> list[str]:
 
 
 def _end_finder() -> Callable[[Run, list[Run]], End | None]:
-    """A function that returns how an execution ended; None: it is still running."""
+    """A function that returns how an execution ended; None: it is still running. Raises FlyteUnreachable."""
     configured = "FLYTECTL_CONFIG" in os.environ or "FLYTE_PLATFORM_URL" in os.environ
     if not configured and not (Path.home() / ".flyte/config.yaml").exists():
         return _by_silence
@@ -48,15 +54,32 @@ def _end_finder() -> Callable[[Run, list[Run]], End | None]:
     from flytekit.clients.friendly import SynchronousFlyteClient
     from flytekit.configuration import Config
     from flytekit.exceptions.base import FlyteException
+    from flytekit.exceptions.user import FlyteEntityNotExistException, FlyteInvalidInputException
     from flytekit.models.core.identifier import WorkflowExecutionIdentifier
 
-    client = SynchronousFlyteClient(Config.auto().platform)
+    platform = Config.auto().platform
+    client = SynchronousFlyteClient(platform)
+
+    def unreachable(error: FlyteException) -> FlyteUnreachable:
+        details = getattr(error.__cause__, "details", lambda: str(error))()
+        return FlyteUnreachable(
+            f"Flyte's admin at {platform.endpoint} can't be asked how executions ended, which stay RUNNING in MLflow: "
+            f"{redact_text(str(details))[:300]}. FLYTE_PLATFORM_URL (in infra/flyte/tracking.yaml), or Flyte's "
+            "configuration file, must name it as your Helm release does"
+        )
+
+    try:
+        client.get_control_plane_version()
+    except FlyteException as error:
+        raise unreachable(error) from error
 
     def by_flyte(execution: Run, stages: list[Run]) -> End | None:
         try:
             found = client.get_execution(WorkflowExecutionIdentifier(*execution.data.tags[FLYTE_TAG].split("/")))
-        except FlyteException:  # another cluster's execution, or the cluster is unreachable
+        except (FlyteEntityNotExistException, FlyteInvalidInputException):  # another cluster's
             return _by_silence(execution, stages)
+        except FlyteException as error:
+            raise unreachable(error) from error
         ended = (found.closure.started_at + found.closure.duration).timestamp()  # 1970: it ended before it started
         phase = WorkflowExecution.Phase.Name(found.closure.phase)
         return (PHASES[phase], max(ended, last_seen(execution))) if phase in PHASES else None

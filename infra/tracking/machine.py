@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from infra import limits
 from infra.pod import this_pod
 
 CONSOLE = "FLYTE_PLATFORM_CONSOLE_ENDPOINT"  # flytekit's own name for it
@@ -20,8 +21,8 @@ def machine() -> dict[str, str]:
     found = {
         "host": platform.node(),
         "processor": _field(Path("/proc/cpuinfo"), "model name") or platform.machine(),
-        "cores": str(len(os.sched_getaffinity(0))),
-        "memory_gb": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9:.1f}",
+        "cores": str(limits.cores()),
+        "memory_gb": f"{limits.memory() / 1e9:.1f}",
     }
     gpus = [_field(gpu / "information", "Model") or "GPU" for gpu in sorted(_NVIDIA.glob("*"))]
     if gpus:

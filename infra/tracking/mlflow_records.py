@@ -1,27 +1,36 @@
 """Convert spooled records to MLflow's parameters, tags and metrics. Does not import MLflow."""
 
 import json
-import posixpath
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import count, takewhile
+from typing import Any, TypeVar
 
 from infra.tracking.flatten import flatten
+from infra.tracking.mlflow_names import mlflow_name
 from infra.tracking.spool import Execution, StageRun
+
+T = TypeVar("T")
 
 PARENT_TAG = "mlflow.parentRunId"
 NAME_TAG = "baton.name"  # of the execution
 POD_TAG = "baton.pod"  # of the stage's attempt
 FLYTE_TAG = "baton.flyte"  # project/domain/id
+OUTPUT = "output/"  # + name: a metric: a number among the facts of what a stage made
 METRIC_TAG = "baton.metric."  # + name: an output metric's details, as JSON
 SETTING_TAG = "baton.setting."  # + field: a value of the recipe that differs from its default
 PLAN_TAG = "baton.plan"  # JSON list: the titles of the stages that an execution will run
+REPOSITORY_TAG = "baton.repository."  # + commit, origin, …: of the user's repository
+RECIPE_TAG = "baton.recipe."  # + number: a part of the recipe with the source of its functions, as JSON
+PART = 4_900  # characters of a part, within what a tag may have
+MOST_PARTS = 60
+ERROR_TAG = "baton.error"
 SEEN_TAG = "baton.seen"  # last sign of life of an attempt in a pod, seconds since the epoch
 
 
 @dataclass(frozen=True)
 class MlflowRecord:
-    """A spooled record in MLflow's terms."""
+    """A spooled record in MLflow's terms and names."""
 
     name: str
     key: dict[str, str]  # the tags that identify it
@@ -37,20 +46,25 @@ class MlflowRecord:
 
 def execution_record(execution: Execution) -> MlflowRecord:
     """A process that joined an execution records only what identifies it."""
-    tags = {f"baton.link.{name}": address for name, address in execution.links.items()}
+    tags = {f"baton.link.{mlflow_name(name)}": address for name, address in execution.links.items()}
     if execution.flyte:
         tags |= {FLYTE_TAG: execution.flyte}
+    if execution.error:
+        tags |= {ERROR_TAG: execution.error}
     if not execution.joined:
         tags |= {NAME_TAG: execution.name, "mlflow.source.name": execution.command, "mlflow.source.type": "LOCAL"}
         tags |= _code_tags(execution.code)
-        tags |= {f"{SETTING_TAG}{name}": value for name, value in flatten(execution.settings).items()}
+        tags |= {f"{SETTING_TAG}{name}": value for name, value in _named(flatten(execution.settings)).items()}
         tags |= {PLAN_TAG: json.dumps(execution.plan)} if execution.plan else {}
+        tags |= {f"{REPOSITORY_TAG}{name}": value for name, value in execution.repository.items() if name != "diff"}
+        tags |= in_parts(f"{REPOSITORY_TAG}diff.", execution.repository.get("diff", ""))
+        tags |= in_parts(RECIPE_TAG, json.dumps(execution.whole) if execution.whole else "")
     return MlflowRecord(
         name="" if execution.joined else f"{execution.name} {execution.id}",
         key={"baton.execution": execution.id, "baton.role": "execution"},
-        params=flatten(execution.recipe),
+        params=_named(flatten(execution.recipe)),
         tags=tags,
-        metrics=execution.metrics | ({} if execution.joined else _duration(execution)),
+        metrics=_named(execution.metrics) | ({} if execution.joined else _duration(execution)),
         started=execution.started,
         ended=execution.ended,
         status=execution.status,
@@ -60,30 +74,30 @@ def execution_record(execution: Execution) -> MlflowRecord:
 def stage_record(execution: Execution, stage: str, run: StageRun, parent: str, name: str = "") -> MlflowRecord:
     """`parent`: the run id of the execution. `name`: of a joined execution."""
     tags = {PARENT_TAG: parent, NAME_TAG: name or execution.name, "baton.cached": json.dumps(run.cached)}
-    tags |= {f"baton.input.{name}": digest for name, digest in run.inputs.items()}
+    tags |= _named({f"baton.input.{name}": digest for name, digest in run.inputs.items()})
     for group, values in (("version", run.versions), ("machine", run.machine), ("placed", run.placed)):
-        tags |= {f"baton.{group}.{name}": str(value) for name, value in values.items()}
+        tags |= {f"baton.{group}.{mlflow_name(name)}": str(value) for name, value in values.items()}
     tags |= {"baton.job": run.job_dir or "", "baton.command": run.command}
     metrics = _duration(run)
     if run.error:
-        tags["baton.error"] = run.error
+        tags[ERROR_TAG] = run.error
     if run.output:
         tags |= {"baton.output.kind": run.output["kind"], "baton.output": run.output["digest"]}
-        facts = dict(run.output["facts"])
+        facts = {name: fact for name, fact in run.output["facts"].items() if fact not in (None, {}, [])}
         for name, metric in facts.pop("metrics", {}).items():  # of an evaluation (see tasks/metric.py)
-            metrics[f"output/{name}"] = metric["value"]
-            tags[f"{METRIC_TAG}{name}"] = json.dumps(metric)
+            metrics[f"{OUTPUT}{mlflow_name(name)}"] = metric["value"]
+            tags[f"{METRIC_TAG}{mlflow_name(name)}"] = json.dumps(metric)
         for name, value in flatten(facts).items():
             number = _number(value)
             if number is None:
-                tags[f"baton.fact.{name}"] = value
+                tags[f"baton.fact.{mlflow_name(name)}"] = value
             else:
-                metrics[f"output/{name}"] = number
+                metrics[f"{OUTPUT}{mlflow_name(name)}"] = number
     return MlflowRecord(
         name=run.title,
         key={"baton.execution": execution.id, "baton.role": "stage", "baton.stage": stage}
         | ({POD_TAG: run.pod} if run.pod else {}),
-        params=run.params,
+        params=_named(run.params),
         tags={name: value for name, value in (tags | _code_tags(run.code)).items() if value},
         metrics=metrics,
         started=run.started,
@@ -94,15 +108,24 @@ def stage_record(execution: Execution, stage: str, run: StageRun, parent: str, n
     )
 
 
-def mlflow_name(text: str) -> str:
-    """A valid MLflow name: letters, digits, _-./: and space, and a normalized path."""
-    name = re.sub(r"[^\w\-./: ]", "_", text, flags=re.ASCII)[:250]
-    name = re.sub("^[./]", "_", name)
-    return name if posixpath.normpath(name) == name else name.replace("/", "_")
+def _named(values: Mapping[str, T]) -> dict[str, T]:
+    return {mlflow_name(name): value for name, value in values.items()}
+
+
+def in_parts(name: str, text: str) -> dict[str, str]:
+    """A long text as several tags, NAME0, NAME1, …, which `whole_text` joins; none if it is too long even for that."""
+    parts = [text[start : start + PART] for start in range(0, len(text), PART)]
+    return {f"{name}{number}": part for number, part in enumerate(parts)} if len(parts) <= MOST_PARTS else {}
+
+
+def whole_text(name: str, tags: Mapping[str, str]) -> str:
+    """The text that `in_parts` cut; empty if it was not recorded."""
+    return "".join(takewhile(bool, (tags.get(f"{name}{number}", "") for number in count())))
 
 
 def _code_tags(code: dict[str, str]) -> dict[str, str]:
     names = {"commit": "mlflow.source.git.commit", "dirty": "baton.code.dirty", "diff": "baton.code.diff"}
+    names |= {"archive": "baton.code.archive"}
     return {names[key]: value for key, value in code.items()}
 
 

@@ -18,8 +18,10 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
+from infra.paths import located
 from infra.tracking.datasets import send_lineage
 from infra.tracking.metrics import Point, points_after
+from infra.tracking.mlflow_names import mlflow_name
 from infra.tracking.mlflow_records import (
     FLYTE_TAG,
     NAME_TAG,
@@ -28,7 +30,6 @@ from infra.tracking.mlflow_records import (
     SEEN_TAG,
     MlflowRecord,
     execution_record,
-    mlflow_name,
     stage_record,
 )
 from infra.tracking.redact import redact_text
@@ -147,7 +148,8 @@ def _push_records(client: MlflowClient, folder: Path, progressed: Callable[[], N
     known = runs_with(client, {"baton.execution": execution.id, "baton.role": "stage"}) if new else []
     progressed()
     for stage, run in stages.items():
-        job = Path(run.job_dir) if run.job_dir and not run.cached else None  # a cached stage's curves are its maker's
+        # a cached stage's curves are its maker's
+        job = Path(located(run.job_dir)) if run.job_dir and not run.cached else None
         record = stage_record(execution, stage.name, run, parent, name)
         if execution.flyte and run.cached and _read_pushed(stage) is None and _is_made(known, run):
             continue
@@ -232,9 +234,9 @@ def _push_progress(client: MlflowClient, folder: Path, pushed: Pushed, job: Path
 
 def _send_record(client: MlflowClient, run_id: str, record: MlflowRecord) -> None:
     when = int((record.ended or record.started) * 1000)
-    metrics = [Metric(mlflow_name(key), value, when, 0) for key, value in record.metrics.items()]
-    params = [Param(mlflow_name(key), value[:LONGEST_PARAM]) for key, value in record.params.items()]
-    tags = [RunTag(mlflow_name(key), value[:LONGEST_TAG]) for key, value in record.tags.items()]
+    metrics = [Metric(key, value, when, 0) for key, value in record.metrics.items()]
+    params = [Param(key, cut(value, LONGEST_PARAM)) for key, value in record.params.items()]
+    tags = [RunTag(key, value[:LONGEST_TAG]) for key, value in record.tags.items()]
     batches = zip_longest(
         _batches(metrics, METRICS_A_BATCH - 2 * OTHERS_A_BATCH),  # METRICS_A_BATCH limits all three together
         _batches(params, OTHERS_A_BATCH),
@@ -245,13 +247,21 @@ def _send_record(client: MlflowClient, run_id: str, record: MlflowRecord) -> Non
         client.log_batch(run_id, *some)
 
 
+def cut(value: str, longest: int) -> str:
+    """A value that fits; what is left out of a longer one is told by its digest, so that a difference shows."""
+    if len(value) <= longest:
+        return value
+    left_out = f"… ({len(value):,} characters, blake3 {blake3(value.encode(errors='replace')).hexdigest()[:32]})"
+    return value[: longest - len(left_out)] + left_out
+
+
 def _find_or_create(client: MlflowClient, record: MlflowRecord, known: Sequence[Run] = ()) -> str:
     """The id of the run with these tags. If two machines create it at once, both use the first. A pod's own run is in
     `known` or does not exist, since no other process writes it."""
     own = POD_TAG in record.key
     if first := [run.info.run_id for run in known if _has(run, record.key)] if own else _found(client, record.key):
         return str(first[0])
-    tags = {mlflow_name(key): value[:LONGEST_TAG] for key, value in (record.key | record.tags).items()}
+    tags = {key: value[:LONGEST_TAG] for key, value in (record.key | record.tags).items()}
     name = record.name or record.key["baton.execution"]
     experiment = _experiment(tracking_uri(), experiment_name())
     made = str(client.create_run(experiment, int(record.started * 1000), tags, name[:LONGEST_NAME]).info.run_id)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from infra.errors import sentence
 from infra.pod import this_pod
 from infra.progress import say
 from infra.tracking.code import code_version
@@ -15,7 +16,16 @@ from infra.tracking.flatten import flatten
 from infra.tracking.machine import machine
 from infra.tracking.redact import redact, redact_text
 from infra.tracking.remote_run import remote_place
-from infra.tracking.spool import FAILED, FINISHED, KILLED, StageRun, stage_folder, write_stage
+from infra.tracking.spool import (
+    FAILED,
+    FINISHED,
+    KILLED,
+    StageRun,
+    read_stage,
+    stage_folder,
+    stage_folders,
+    write_stage,
+)
 from infra.versions import package_versions
 
 ERROR_LINES = 5  # of a failure's message; the log has all of it
@@ -40,19 +50,7 @@ def tracked(
     engine appends to JOB_DIR/metrics.jsonl, the `command` that reproduces it, where it ran, and its final status.
     Exceptions pass through: Ctrl-C and SIGTERM are recorded as KILLED, errors as FAILED."""
     folder = stage_folder(current_execution(title), title, str(job_dir))
-    run = StageRun(
-        title=title,
-        params=flatten(redact(spec)),
-        inputs=inputs,
-        job_dir=str(job_dir),
-        code=code_version(),
-        versions=package_versions(),
-        started=time.time(),
-        command=redact_text(command),
-        machine=machine(),
-        placed=remote_place(),
-        pod=pod.name if (pod := this_pod()) else "",
-    )
+    run = _run(title, str(job_dir), spec, inputs, command)
     write_stage(folder, run)
     record = Record()
     status, message = FINISHED, None
@@ -75,6 +73,38 @@ def tracked(
         wake()
 
 
+def _run(title: str, job_dir: str | None, spec: dict[str, Any], inputs: dict[str, str], command: str) -> StageRun:
+    """A stage that starts now."""
+    return StageRun(
+        title=title,
+        params=flatten(redact(spec)),
+        inputs=inputs,
+        job_dir=job_dir,
+        code=code_version(),
+        versions=package_versions(),
+        started=time.time(),
+        command=redact_text(command),
+        machine=machine(),
+        placed=remote_place(),
+        pod=pod.name if (pod := this_pod()) else "",
+    )
+
+
+@contextmanager
+def failure_recorded(title: str) -> Iterator[None]:
+    """In a pod, record a stage that fails outside of `tracked`: while it gets its inputs, for example."""
+    try:
+        yield
+    except Exception as error:
+        if this_pod():
+            execution = current_execution(title)
+            if not any(read_stage(stage).status == FAILED for stage in stage_folders(execution)):
+                run = _run(title, None, {}, {}, "")
+                failed = replace(run, status=FAILED, ended=time.time(), error=_first_lines(error.__cause__ or error))
+                write_stage(stage_folder(execution, title, None), failed)
+        raise
+
+
 def _first_lines(error: BaseException) -> str:
-    lines = f"{type(error).__name__}: {error}".splitlines()
+    lines = sentence(error).splitlines()
     return redact_text("\n".join(lines[:ERROR_LINES]))

@@ -7,6 +7,7 @@ free text without a recognizable format.
 
 import json
 import re
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
@@ -22,6 +23,7 @@ _SECRET_VARIABLE = re.compile(r"[A-Z0-9_]+_(KEY|PASS|PAT|AUTH|DSN)")  # upper ca
 _CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # text tokens, not access tokens; numbers are never hidden, so `tokens: 1000` stays
 _TEXT_TOKEN = re.compile(r"(eos|bos|pad|unk|sep|cls|mask|special|stop|image|end|start|additional_special)_tokens?$")
+_TOKEN_IN_CODE = re.compile(r"(?<!api_)(?<!access_)(?<!auth_)(?<!hf_)tokens?$", re.IGNORECASE)
 _USERINFO = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.\-]{0,30}://)(?!git@)[^/\s'\"]+@")
 _QUERY = re.compile(
     r"(?P<name>[?&](?:[\w\-]{0,60}(?:token|secret|password|signature|credential)|sig|key|api_?key)=)[^&\s'\"]+",
@@ -30,6 +32,8 @@ _QUERY = re.compile(
 _SHAPES = re.compile(
     r"\b(hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w\-]{20,}|sk-[A-Za-z0-9_\-]{20,}"
     r"|dapi[0-9a-f]{32}|(AKIA|ASIA)[A-Z0-9]{16}|AIza[\w\-]{35}|xox[abprs]-[\w\-]{10,}|nvapi-[\w\-]{20,}"
+    r"|[rs]k_(live|test)_[A-Za-z0-9]{16,}|npm_[A-Za-z0-9]{36}|pypi-[\w\-]{50,}|SG\.[\w\-]{16,}\.[\w\-]{16,}"
+    r"|(gsk|pplx|r8|tgp)_[A-Za-z0-9]{20,}|xai-[A-Za-z0-9]{20,}|ya29\.[\w\-]{20,}"
     r"|eyJ[\w\-]{10,}\.[\w\-]{10,}\.[\w\-]+)"
 )
 _PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----).*?(-----END|\Z)", re.DOTALL)
@@ -71,15 +75,41 @@ def _hidden(found: re.Match[str]) -> str:
     return found["name"] + found["value"].replace(value, HIDDEN)
 
 
-def redact(value: Any, name: str = "") -> Any:
-    """A JSON-like value with its secrets hidden. `name`: the field that holds it."""
+def redact_code(text: str, literals: bool = False) -> str:
+    """Source code with its secrets of a recognizable format hidden. Names alone tell nothing there, as in
+    `token = tokens[0]`; with `literals`, string literals that are given to a secret's name are hidden too."""
+    text = _PRIVATE_KEY.sub(rf"\1{HIDDEN}\2", text)
+    text = _USERINFO.sub(rf"\g<scheme>{HIDDEN}@", text)
+    text = _QUERY.sub(rf"\g<name>{HIDDEN}", text)
+    for pattern in (_ASSIGNED, _SAID) if literals else ():
+        text = pattern.sub(lambda found: _hidden(found) if _is_literal(found) else found[0], text)
+    return _SHAPES.sub(HIDDEN, text)
+
+
+def _is_literal(found: re.Match[str]) -> bool:
+    """A string literal, of a name that in code is not one for a part of a text."""
+    return found["value"][0] in "\"'" and not _TOKEN_IN_CODE.search(found["word"])
+
+
+def redact_spec(value: Any) -> Any:
+    """`redact` for what is stored and read again: the source code of functions stays as it was, except for secrets of a
+    recognizable format, and lists of variables' names stay."""
+    return redact(value, code=redact_code)
+
+
+def redact(value: Any, name: str = "", code: Callable[[str], str] | None = None) -> Any:
+    """A JSON-like value with its secrets hidden. `name`: the field that holds it. `code`: what hides those of source
+    files, a dict `source` of texts by file name; default: as in other text."""
     if isinstance(value, dict):
+        if code and name == "source" and all(str(key).endswith(".py") for key in value):
+            return {key: code(item) if isinstance(item, str) else item for key, item in value.items()}
         if name == "placement" and isinstance(value.get("setup"), str):
             digest = blake2b(value["setup"].encode(errors="surrogatepass"), digest_size=16).hexdigest()
             value = {key: item for key, item in value.items() if key != "setup"} | {SETUP_DIGEST: digest}
-        return {key: redact(item, str(key)) for key, item in value.items()}
+        names = {"secrets": value["secrets"]} if name in ("placement", "pod") and "secrets" in value else {}
+        return {key: redact(item, str(key), code) for key, item in value.items()} | names
     if isinstance(value, list | tuple):
-        return [redact(item, name) for item in value]
+        return [redact(item, name, code) for item in value]
     if not isinstance(value, str) or not value:
         return value
     return HIDDEN if _is_secret(name) else redact_text(value)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from infra.durable import make_folder, write_json
 from infra.errors import Stopped
-from infra.paths import baton_home
+from infra.paths import baton_home, located
 from infra.pod import this_pod
 
 LONGEST_NAME = 80  # of a stage's folder
@@ -38,12 +38,15 @@ class Execution:
     started: float  # seconds since the epoch
     ended: float | None = None
     status: str = RUNNING
+    error: str | None = None  # outside of its stages
     metrics: dict[str, float] = field(default_factory=dict)  # summary
     links: dict[str, str] = field(default_factory=dict)  # name -> URL
     joined: bool = False  # begun by another process, on another machine
     flyte: str = ""  # project/domain/id, on a Flyte cluster
     settings: dict[str, Any] = field(default_factory=dict)  # the recipe's fields that differ from their defaults
     plan: list[str] = field(default_factory=list)  # titles of the stages that it will run
+    whole: dict[str, Any] = field(default_factory=dict)  # the recipe with the source of its functions
+    repository: dict[str, str] = field(default_factory=dict)  # the user's: see repository.py
 
 
 @dataclass(frozen=True)
@@ -78,14 +81,17 @@ def execution_folder(execution_id: str) -> Path:
 
 
 def stage_folder(execution: Path, title: str, job_dir: str | None) -> Path:
-    """The folder of a stage: that of an earlier attempt at the same job, or a new one. In a pod, which can't see other
-    pods' folders, its name includes the job's."""
+    """The folder of a stage: that of an earlier attempt at the same job, or a new one, also if titles differ in other
+    characters than letters and digits. In a pod, which can't see other pods' folders, its name includes the job's."""
     slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:LONGEST_NAME] or "stage"
     if job_dir and this_pod():
         slug += f"-{Path(job_dir).name[-8:]}"
     for number in count(1):
         folder = execution / (slug if number == 1 else f"{slug}-{number}")
-        if not (folder / "run.json").exists() or read_stage(folder).job_dir == job_dir:
+        if not (folder / "run.json").exists():
+            break
+        known = read_stage(folder)
+        if (known.title, known.job_dir) == (title, job_dir):
             break
     return folder
 
@@ -194,7 +200,7 @@ def settle(execution: Path) -> bool:
     seen = _modified(execution / "alive.lock", execution / "execution.json")
     for folder, run in stages.items():
         if run.status == RUNNING:
-            job = Path(run.job_dir or execution)
+            job = Path(located(run.job_dir or str(execution)))
             ended = max(seen, _modified(job / "metrics.jsonl", job / "progress.json", folder / "run.json"))
             error = run.error or "the process was killed, or the machine went down"
             stages[folder] = replace(run, status=KILLED, ended=ended, error=error)

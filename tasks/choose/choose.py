@@ -2,35 +2,43 @@
 
     python -m tasks.choose.choose JOB_DIR        inputs: models.0 …, reports.0 …
 
-Out: the model's files, unchanged. Seeds are not averaged: each model counts by itself. Of models with equal values the
-first is chosen.
+Out: choice.json with the chosen model's digest and every model's value. The models themselves are not read. Seeds are
+not averaged: each model counts by itself. Of models with equal values the first is chosen.
 """
 
+from dataclasses import asdict
+
+from infra.durable import write_json
 from infra.progress import say
-from tasks.adapted import Model
 from tasks.choose.spec import ChooseSpec
 from tasks.evaluate.results import Results, read_results
 from tasks.job import Job, StageError, main
-from tasks.manifest import read_manifest
 from tasks.metric import Metric
-from tasks.publish.copy import copy_model
 
 
 def work(job: Job) -> None:
     spec = job.spec(ChooseSpec)
-    evaluations = [read_results(path) for path in job.input_list("reports")]
-    measured = {evaluation.model_digest: metric_of(evaluation, spec.metric) for evaluation in evaluations}
-    digests = {name: job.inputs[name]["digest"] for name in job.names("models")}
-    found = {name: measured[digest] for name, digest in digests.items() if digest in measured}
-    if not found:
+    models = [job.inputs[name]["digest"] for name in job.names("models")]
+    evaluations = {found.model_digest: found for found in map(read_results, job.input_list("reports"))}
+    measured = {digest: metric_of(evaluation, spec.metric) for digest, evaluation in evaluations.items()}
+    candidates = [digest for digest in models if digest in measured]
+    if not candidates:
         raise StageError(
-            f"{spec.metric}: none of the {len(digests)} models was evaluated; add `evaluate:` to the recipe"
+            f"{spec.metric}: none of the {len(models)} models was evaluated; add `evaluate:` to the recipe"
         )
-    for evaluation in evaluations:
-        say(f"{evaluation.label}: {spec.metric} {measured[evaluation.model_digest]}")
-    best = job.input(max(found, key=lambda name: found[name].worth()))
-    copy_model(Model(best, best), job.output)
-    job.finish(**read_manifest(best).facts)
+    for digest, evaluation in evaluations.items():
+        say(f"{evaluation.label}: {spec.metric} {measured[digest]}")
+    best = max(candidates, key=lambda digest: measured[digest].worth())
+    facts = {
+        "label": evaluations[best].label,
+        "chosen": best,
+        "headline": spec.metric,
+        "metrics": {spec.metric: asdict(measured[best])},
+    }
+    values = {evaluations[digest].label: asdict(measured[digest]) for digest in candidates}
+    job.empty_output()
+    write_json(job.output / "choice.json", {**facts, "values": values})
+    job.finish(**facts)
 
 
 def metric_of(evaluation: Results, name: str) -> Metric:

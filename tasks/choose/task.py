@@ -2,19 +2,16 @@
 
 import images
 from infra.launch import Engine
-from tasks.artifacts import EvalReport, HFModel
+from tasks.artifacts import Choice, EvalReport, HFModel
 from tasks.choose.spec import ChooseSpec
 from tasks.stage import run, stage
 
-ENGINE = Engine("choose", "tasks.choose.choose", version="1")
+ENGINE = Engine("choose", "tasks.choose.choose", version="2")
 
 
-@stage(ENGINE, image=images.DATA)
+@stage(ENGINE, image=images.DATA, hands_on=True)
 def choose(spec: ChooseSpec, models: list[HFModel], reports: list[EvalReport]) -> HFModel:
-    """Return the model whose evaluation has the best value of the metric."""
-    best = run(ENGINE, HFModel, spec, models=models, reports=reports)
-    if best.base is None:
-        return best
-    # its manifest says where the base was on the machine that trained the adapter
-    known = (model.base for model in models if model.base and model.base.digest == best.base.digest)
-    return best.with_base_at(next(known).place)
+    """Return the model whose evaluation has the best value of the metric, where it is and as it was made."""
+    choice = run(ENGINE, Choice, spec, models=models, reports=reports)
+    best = next(model for model in models if model.digest == choice.chosen)
+    return best.at(best.place)

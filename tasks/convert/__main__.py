@@ -8,6 +8,7 @@ With `--preflight`, export and import only print what they would read and write,
 1 if a conversion is impossible or an audit finds a difference; 2 for usage errors.
 """
 
+import io
 import json
 import os
 import sys
@@ -22,6 +23,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from infra.options import Number
 from infra.paths import quiet
 from tasks.job import StageError
 from tasks.manifest import MANIFEST, ArtifactError, verify
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 DTYPES = click.Choice(["bf16", "fp16", "fp32"])
 FOLDER = click.Path(path_type=Path)
+WRITTEN = click.Path(dir_okay=False, writable=True, path_type=Path)
 WORKING = click.Path(exists=True, file_okay=False, path_type=Path)
 SEQUENCE = 128  # an audit's sequence length, tokens
 
@@ -41,6 +44,9 @@ def main() -> None:
     """Convert between Megatron's torch_dist checkpoints and Hugging Face's safetensors."""
     quiet()
     os.environ["HF_HUB_OFFLINE"] = "1"  # all inputs are local
+    for stream in (sys.stdout, sys.stderr):  # names of files and tensors may be anything
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 _preflight = click.option(
@@ -59,7 +65,7 @@ _no_verify = click.option(
 @click.option("--config", type=FOLDER, help="config.json, or a folder with one, for a checkpoint made elsewhere.")
 @click.option("--tokenizer", type=WORKING, help="Folder with tokenizer files to copy next to the weights.")
 @click.option("--dtype", type=DTYPES, help="Type of the exported weights; default: unchanged.")
-@click.option("--max-shard-gb", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True)
+@click.option("--max-shard-gb", type=Number(0, 1e9, min_open=True), default=5.0, show_default=True)
 @click.option("--replace", is_flag=True, help="Replace an existing TARGET.")
 @_preflight
 @_no_verify
@@ -123,8 +129,10 @@ def import_command(
             check()
         opened = open_hugging_face(source)
         _notes(import_notes(opened, options))
+        odd: set[str] = set()
         with _bar("import") as progress:
-            account = import_model(opened, target, options, progress)
+            account = import_model(opened, target, options, progress, odd.add)
+        _notes([f"{name} has NaN or infinite values" for name in sorted(odd)])
     click.echo(f"{target}: {len(account)} weights of {sum(len(entry.parts) for entry in account)} tensors")
 
 
@@ -133,14 +141,14 @@ def import_command(
 @click.argument("other", type=WORKING)
 @click.option("--config", type=FOLDER, help="config.json, or a folder with one, for a checkpoint made elsewhere.")
 @click.option("--tokens", type=click.IntRange(8), default=512, show_default=True, help="Tokens to run both models on.")
-@click.option("--bound", type=click.FloatRange(0), default=1e-4, show_default=True, help="Largest logit difference.")
+@click.option("--bound", type=Number(0), default=1e-4, show_default=True, help="Largest logit difference.")
 @click.option(
     "--text",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Text to run on; default: random tokens.",
 )
 @click.option("--tokenizer", type=WORKING, help="The --tokenizer that was passed to `export`, if any.")
-@click.option("--json", "to", type=FOLDER, help="File to write the full comparison to.")
+@click.option("--json", "to", type=WRITTEN, help="File to write the full comparison to.")
 @_no_verify
 def audit_command(
     one: Path,
@@ -163,6 +171,8 @@ def audit_command(
     disable_progress_bar()
     megatron, hugging_face = (one, other) if is_megatron(one) else (other, one)
     with _one_line_errors():
+        if to:
+            to.open("a").close()  # an audit takes a while: an OSError now, not then
         _verify(one, no_verify)
         _verify(other, no_verify)
         ours, theirs = open_megatron(megatron, config), open_hugging_face(hugging_face)
@@ -171,8 +181,8 @@ def audit_command(
         with _counts() as progress:
             batch = _tokens(tokens, ours.architecture.vocab, text, hugging_face)
             result = audit(ours, theirs, batch, bound, progress, tokenizer)
-    if to:
-        to.write_text(json.dumps(asdict(result), indent=1))
+        if to:
+            to.write_text(json.dumps(asdict(result), indent=1))
     click.echo(result.verdict())
     sys.exit(1 if result.problems() else 0)
 
@@ -181,16 +191,11 @@ def _with_tokens(model: "MegatronModel", tokenizer: Path | None) -> "MegatronMod
     """Take eos_token_id and pad_token_id from the tokenizer where the config has none."""
     if tokenizer is None or model.fields.get("eos_token_id") is not None:
         return model
-    from transformers import AutoTokenizer
-
-    from tasks.convert.errors import ConversionError
     from tasks.convert.export_model import check_beside
+    from tasks.tokenizers import load
 
     check_beside(tokenizer)
-    try:
-        loaded = AutoTokenizer.from_pretrained(tokenizer)
-    except Exception as error:  # the tokenizers library raises plain Exception
-        raise ConversionError(f"{tokenizer}: transformers cannot load this tokenizer ({error})") from error
+    loaded = load(tokenizer)
     ids = {"eos_token_id": loaded.eos_token_id, "pad_token_id": loaded.pad_token_id}
     return replace(model, fields=model.fields | ids)
 
@@ -202,10 +207,11 @@ def _tokens(count: int, vocabulary: int, text: Path | None, model: Path) -> Any:
     if text is None:
         flat = torch.randint(vocabulary, (count,), generator=torch.Generator().manual_seed(0))
     else:
-        from transformers import AutoTokenizer
+        from tasks.tokenizers import beginning, plain
 
-        content = text.read_text(encoding="utf-8", errors="replace")
-        flat = torch.tensor(AutoTokenizer.from_pretrained(model)(content)["input_ids"][:count])
+        tokenizer = plain(model)
+        content = tokenizer.encode(text.read_text(encoding="utf-8", errors="replace"), add_special_tokens=False).ids
+        flat = torch.tensor([*beginning(tokenizer), *content][:count])
         if not len(flat):
             raise StageError(f"{text}: has no tokens; give a text with some, or leave --text out")
     length = min(SEQUENCE, len(flat))

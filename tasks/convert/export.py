@@ -19,6 +19,7 @@ from tasks.convert.spec import ConvertSpec
 from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest
 from tasks.pretrain.model_spec import ModelSpec
+from tasks.tokenizers import elsewhere
 
 
 def work(job: Job) -> None:
@@ -32,6 +33,8 @@ def work(job: Job) -> None:
     opened = replace(open_megatron(source), fields=config_fields(model, vocab_size, **tokens))
     options = ExportOptions(spec.dtype, int(spec.max_shard_gb * 1e9), replace=True)
     export_model(opened, job.output, options, tokenizer, lambda done, total: job.progress(done, total, "bytes"))
+    for note in elsewhere(job.output):
+        job.notice(note)
     job.finish(
         label="base",
         architecture=opened.fields["architectures"][0],

@@ -80,7 +80,7 @@ def export_model(
                 files |= {weight.name: shard for weight in mine}
 
             def move(weight: Weight) -> Entry:
-                done = making.written.get(weight.name)
+                done = making.done(weight)
                 if done and all(files[weight.name].digest(part.name) == part.digest for part in done.parts):
                     return done
                 read = partial(source.checkpoint.rows, source.keys[weight.key], weight.index)
@@ -193,9 +193,12 @@ def files_beside(source: Path) -> list[Path]:
 
 
 def check_beside(folder: Path) -> None:
-    """Raises ConversionError for files to be copied that are unreadable or not valid JSON."""
+    """Raises ConversionError for files to be copied that are unreadable, not valid JSON, or in the way of the
+    conversion's record."""
     wrong = []
     for path in files_beside(folder):
+        if path.name == RECORD:
+            wrong.append(f"{path}: a converted model has a folder of this name; rename the file, or delete it")
         try:
             content = path.read_bytes()
             if path.suffix == ".json":

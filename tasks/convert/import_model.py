@@ -6,6 +6,7 @@ TARGET/model.json      the model as a `pretrain` spec, if a spec can describe it
 """
 
 import json
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -147,9 +148,16 @@ def import_partial(source: HuggingFaceModel, target: Path, options: ImportOption
     return Partial(target, plan, Files(large, small), [source.folder], options.replace)
 
 
-def import_model(source: HuggingFaceModel, target: Path, options: ImportOptions, progress: Progress) -> list[Entry]:
-    """Write `target`; returns an entry for each weight. Raises ConversionError and OSError; `target`.partial then has
-    what was written, and the next call continues there."""
+def import_model(
+    source: HuggingFaceModel,
+    target: Path,
+    options: ImportOptions,
+    progress: Progress,
+    not_finite: Callable[[str], None] = lambda name: None,
+) -> list[Entry]:
+    """Write `target`; returns an entry for each weight. `not_finite(name)` is called for each tensor that has NaN or
+    infinity, from any thread. Raises ConversionError and OSError; `target`.partial then has what was written, and the
+    next call continues there."""
     source_dtypes = source.dtypes()
     dtypes = {name: cast(name, dtype, options.dtype) for name, dtype in source_dtypes.items()}
     refuse_mixed(source.weights, dtypes)
@@ -175,12 +183,12 @@ def import_model(source: HuggingFaceModel, target: Path, options: ImportOptions,
                 files |= {weight.name: file for weight in group}
 
             def move(weight: Weight) -> Entry:
-                done = making.written.get(weight.name)
+                done = making.done(weight)
                 if done and files[weight.name].digest(weight) == done.digest:
                     return done
                 write = partial(files[weight.name].write, weight)
                 source_dtype, dtype = source_dtypes[weight.name], dtypes[weight.name]
-                entry = import_weight(weight, source_dtype, dtype, source.files.rows_into, write)
+                entry = import_weight(weight, source_dtype, dtype, source.files.rows_into, write, not_finite)
                 making.record(entry)
                 return entry
 

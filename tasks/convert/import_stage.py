@@ -10,6 +10,7 @@ from pathlib import Path
 
 from huggingface_hub import snapshot_download
 
+from tasks.convert.base_license import license_of
 from tasks.convert.errors import ConversionError
 from tasks.convert.families import family_of
 from tasks.convert.from_spec import Untrainable
@@ -29,14 +30,23 @@ def work(job: Job) -> None:
     except Untrainable as error:
         raise ConversionError(f"{spec.model}: `pretrain` cannot continue training this model: {error}") from error
     import_model(
-        source, job.output, ImportOptions(replace=True), lambda done, total: job.progress(done, total, "bytes")
+        source,
+        job.output,
+        ImportOptions(replace=True),
+        lambda done, total: job.progress(done, total, "bytes"),
+        _refuse_not_finite,
     )
     job.finish(
         architecture=family_of(source.fields).architecture,
         parameters=sum(weight.elements for weight in source.weights),
         vocab_size=about["vocab_size"],
         precision=about["precision"],
+        license=license_of(folder),
     )
+
+
+def _refuse_not_finite(name: str) -> None:
+    raise ConversionError(f"{name} has NaN or infinite values, from which no model can be trained")
 
 
 if __name__ == "__main__":

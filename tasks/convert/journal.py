@@ -2,7 +2,7 @@
 
 Each line has a digest of its content. A damaged line is ignored and its weight written again; a journal without a
 valid header is invalid. The header is synced to disk before any file that it lists is written. Lines are not synced
-one by one: a resumed conversion checks them against the files.
+one by one: a resumed conversion checks them against its weights and the files.
 """
 
 import json
@@ -11,8 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from infra.durable import write_text
-from tasks.convert.transfer import Entry, Part
+from tasks.convert.transfer import Entry
 from tasks.manifest import text_digest
 
 JOURNAL = "journal.jsonl"
@@ -34,7 +36,10 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Entry]] | None:
     found = _content(first)
     if found is None or found.get("baton") != _TITLE or found.get("version") != _VERSION:
         return None
-    entries = [_entry(content) for line in rest if (content := _content(line)) and "megatron" in content]
+    files = found.get("files")
+    if not isinstance(files, list) or not all(isinstance(name, str) for name in files):
+        return None
+    entries = [entry for line in rest if (content := _content(line)) and (entry := _entry(content))]
     return found, {entry.megatron: entry for entry in entries}
 
 
@@ -66,5 +71,12 @@ def _content(line: bytes) -> dict[str, Any] | None:
     return content if isinstance(content, dict) and text_digest(json.dumps(content)) == digest else None
 
 
-def _entry(content: dict[str, Any]) -> Entry:
-    return Entry(**content | {"parts": [Part(**part) for part in content["parts"]]})
+_ENTRY = TypeAdapter(Entry)
+
+
+def _entry(content: dict[str, Any]) -> Entry | None:
+    """The weight of a line; None if its content is not a weight's."""
+    try:
+        return _ENTRY.validate_json(json.dumps(content), strict=True)
+    except ValidationError:
+        return None

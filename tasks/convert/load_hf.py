@@ -1,84 +1,115 @@
-"""The stage that loads an existing Hugging Face model, to evaluate or tune it without pretraining.
+"""The stage that takes over an existing Hugging Face model, to evaluate or tune it without pretraining.
 
     python -m tasks.convert.load_hf JOB_DIR
 
-Out: the model's folder with safetensors and tokenizer, loaded and saved once. Pickled weights and remote code are
-rejected.
+Out: the model's files as they are. Only what vLLM or Transformers would read in another way is written anew: tensors
+with other names than Transformers gives them, a class that is missing in config.json, and tokens that end a text which
+generation_config.json does not know. The model is loaded once, to check its values and to leave a probe
+(tasks/agreement.py). Pickled weights and remote code are rejected.
 """
 
+import shutil
 from pathlib import Path
 
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+import transformers
+from huggingface_hub import snapshot_download
+from transformers import PreTrainedModel
 
-from tasks.convert.load_hf_spec import LoadHFSpec
+from infra.durable import write_json
+from tasks import tokenizers
+from tasks.agreement import check_causal, probe
+from tasks.convert.base_license import license_of
+from tasks.convert.check_model import CheckedModel, check_model, errors_named, load
+from tasks.convert.load_hf_spec import MODEL_FILES, LoadHFSpec, StartFromSpec
 from tasks.convert.unconverted_files import adapter_problem
+from tasks.hf_files import CONFIG, GENERATION, HFModelFiles, ModelFilesError, listing, model_in
 from tasks.job import Job, StageError, main
-from tasks.manifest import remove
+from tasks.posttrain.model_files import FLOATS, check_values
 
-DTYPE_NAMES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
-
-SHOWN = 5  # missing weights named in the error
+DTYPE_NAMES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F64": "fp64"}
 
 
 def work(job: Job) -> None:
-    spec = job.spec(LoadHFSpec)
-    job.progress(0, 2, "parts", now="loading")
-    source = spec.fetch() or spec.model
-    if isinstance(source, Path) and (problem := adapter_problem(source)):
-        raise StageError(f"start_from.model {spec.model}: {problem}")
+    spec = job.spec(StartFromSpec)
     try:
-        config = AutoConfig.from_pretrained(source, revision=spec.revision, trust_remote_code=False)
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            source,
-            revision=spec.revision,
-            trust_remote_code=False,
-            use_safetensors=True,
-            dtype="auto",
-            output_loading_info=True,
-        )
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=spec.revision, trust_remote_code=False)
-    except Exception as error:  # transformers does not validate configs: any exception can occur
-        raise StageError(
-            f"start_from.model {spec.model}: cannot be loaded as a causal language model: "
-            f"{type(error).__name__}: {' '.join(str(error).split())[:1000]}"
-        ) from error
-    if missing := sorted(loading["missing_keys"]):  # transformers initializes them randomly
-        names = ", ".join(missing[:SHOWN]) + (f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else "")
-        raise StageError(
-            f"start_from.model {spec.model}: its safetensors lack {names}; save or download the model again"
-        )
-    if absent := [name for name in ("vocab_size", "max_position_embeddings") if getattr(config, name, None) is None]:
-        raise StageError(
-            f"start_from.model {spec.model}: its config has no {' and no '.join(absent)}; choose a decoder for text "
-            "with a limited context"
-        )
-    if tokenizer.eos_token_id is None:
-        raise StageError(f"start_from.model {spec.model}: its tokenizer has no eos token; set one and save it again")
-    if len(tokenizer) > config.vocab_size:
-        raise StageError(
-            f"start_from.model {spec.model}: vocabulary {config.vocab_size} is smaller than its tokenizer's "
-            f"{len(tokenizer)}"
-        )
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
+        take_over(job, spec)
+    except (StageError, ModelFilesError) as error:
+        raise StageError(f"start_from.model {spec.model}: {error}") from error
+
+
+def take_over(job: Job, spec: StartFromSpec) -> None:
+    job.progress(0, 2, "parts", now="loading")
+    folder = spec.fetch() or _downloaded(spec)
+    if problem := adapter_problem(folder):
+        raise StageError(problem)
+    files = model_in(folder)
+    checked = check_model(folder, files)
+    model, _ = load(folder, dtype=FLOATS[files.widest if checked.renamed else files.dtype])
+    check_values(model)
+    tokenizer = tokenizers.load(folder, spec.chat_template)
+    with errors_named():
+        probed = probe(model, tokenizer)
+    check_causal(model, probed)
     job.progress(1, 2, "parts", now="writing")
-    remove(job.output)
-    if model.generation_config is None:
-        model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id)
-    model.save_pretrained(job.output)
-    for name in ("is_local", "local_files_only"):  # where it was loaded from, which transformers would save
-        tokenizer.init_kwargs.pop(name, None)
-    tokenizer.save_pretrained(job.output)
-    dtype = str(model.dtype).removeprefix("torch.")
+    job.empty_output()
+    notices = tokenizers.write(folder, job.output, spec.chat_template)
+    notices += _write(model, folder, files, checked, job.output)
+    notices += _write_ends(folder, files, job.output)
+    for notice in (*notices, *tokenizers.elsewhere(job.output)):
+        job.notice(notice)
+    probed.write(job.record)
     job.progress(2, 2, "parts")
     job.finish(
         label="base",
-        architecture=type(model).__name__,
+        architecture=checked.architecture,
         parameters=sum(weight.numel() for weight in model.parameters()),
-        vocab_size=config.vocab_size,
-        max_positions=config.max_position_embeddings,
-        dtype=DTYPE_NAMES.get(dtype, dtype),
+        vocab_size=model.config.vocab_size,
+        max_positions=model.config.max_position_embeddings,
+        dtype=DTYPE_NAMES[files.dtype],
+        license=license_of(folder),
     )
+
+
+def _downloaded(spec: LoadHFSpec) -> Path:
+    """The folder of a hub name in the hub's cache."""
+    try:
+        return Path(snapshot_download(spec.model, revision=spec.revision, allow_patterns=[*MODEL_FILES]))
+    except Exception as error:  # the hub's, httpx's and the file system's
+        raise StageError(
+            f"cannot be downloaded ({type(error).__name__}: {' '.join(str(error).split())[:500]})"
+        ) from error
+
+
+def _write(model: PreTrainedModel, folder: Path, files: HFModelFiles, checked: CheckedModel, output: Path) -> list[str]:
+    """Write weights and config.json; returns what the user must know."""
+    notices = []
+    if checked.renamed:
+        model.generation_config = type(model.generation_config)()  # written by `_write_ends`
+        model.save_pretrained(output)
+        notices.append("the tensors are written with the names that Transformers gives them, which vLLM reads")
+    else:
+        for name in files.weight_files:
+            shutil.copyfile(folder / name, output / name)
+    if checked.unused:
+        notices.append(f"tensors that {checked.architecture} does not need are not used: {listing(checked.unused)}")
+    shutil.copyfile(folder / CONFIG, output / CONFIG)
+    named = files.architecture  # may be a name that vLLM knows and Transformers does not
+    if named is None or (named != checked.architecture and hasattr(transformers, named)):
+        write_json(output / CONFIG, files.config | {"architectures": [checked.architecture]})
+        notices.append(f"{CONFIG} has {checked.architecture} as its architecture in place of {named}")
+    return notices
+
+
+def _write_ends(folder: Path, files: HFModelFiles, output: Path) -> list[str]:
+    """Write generation_config.json with every token that ends a generation: vLLM knows those of this file and of the
+    tokenizer, but not config.json's. Returns what the user must know."""
+    unknown = {*files.eos_ids} - {*files.eos_of_generation, files.eos_of_tokenizer}
+    if files.generation and not unknown:
+        shutil.copyfile(folder / GENERATION, output / GENERATION)
+        return []
+    write_json(output / GENERATION, files.generation | {"eos_token_id": files.eos_ids})
+    added = ", ".join(map(str, sorted(unknown)))
+    return [f"generation ends at token {added} too, as {CONFIG} says and {GENERATION} does not"] if unknown else []
 
 
 if __name__ == "__main__":

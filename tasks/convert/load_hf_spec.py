@@ -9,9 +9,50 @@ from pydantic import Field
 from infra.placement.address import File, bring, digest_of, files_in, find, selected, state_of
 from infra.placement.storage import StorageError, is_bucket, read
 from tasks.convert.unconverted_files import adapter_among
+from tasks.hf_files import HFModelFiles, read_model
 from tasks.spec import NotSeen, PathText, Problem, StageSpec
+from tasks.tokenizer_files import FILES, TEMPLATES, TOKENIZER, template_problem
 
-MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
+HUB_S = 5.0  # until the hub's answer
+MODEL_FILES = (*FILES, "*.safetensors", "README.md")  # the card says its license
+
+
+_answers: dict[tuple[str, str | None], tuple[bytes, str]] = {}  # of the hub: config.json, or why there is none
+
+
+def ask_hub(model: str, revision: str | None) -> None:
+    """Ask the hub for a model's config.json, once; `LoadHFSpec.config` has the answer from then on."""
+    import httpx
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    if (model, revision) in _answers:
+        return
+    try:
+        url = hf_hub_url(model, "config.json", revision=revision)
+        answer = httpx.get(url, headers=build_hf_headers(), timeout=HUB_S, follow_redirects=True)
+        found = answer.raise_for_status().content, ""
+    except httpx.HTTPStatusError as error:
+        found = b"", f"the hub answers {error.response.status_code} {error.response.reason_phrase}"
+    except (httpx.HTTPError, OSError) as error:
+        found = b"", f"the hub does not answer ({error})"
+    except ValueError as error:
+        found = b"", f"not a name of the hub: {' '.join(str(error).split())[:200]}"
+    _answers[model, revision] = found
+
+
+def _cached_config(model: str, revision: str | None) -> bytes:
+    """config.json in the hub's cache. Raises OSError."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = try_to_load_from_cache(model, "config.json", revision=revision)
+    except HFValidationError as error:
+        raise OSError(f"not a name of the hub: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(cached, str):
+        raise OSError("it is not in the hub's cache")
+    return Path(cached).read_bytes()
 
 
 class LoadHFSpec(StageSpec):
@@ -41,7 +82,7 @@ class LoadHFSpec(StageSpec):
     def local_files(self) -> list[File]:
         """The files of this machine that the spec refers to."""
         folder = None if is_bucket(self.model) else self.folder()
-        return selected(files_in(folder), MODEL_FILES) if folder else []
+        return selected(files_in(folder, TEMPLATES), MODEL_FILES) if folder else []
 
     def missing(self) -> list[Problem]:
         """What the model's folder lacks, from names and config.json only."""
@@ -69,14 +110,19 @@ class LoadHFSpec(StageSpec):
             found.append(Problem("model", self.model, "a folder with *.safetensors (pickled weights are not read)"))
         if problem := adapter_among(names, folder):
             found.append(Problem("model", self.model, f"a model without an adapter: {problem}"))
-        if "tokenizer_config.json" not in names:
-            found.append(Problem("model", self.model, "a folder with its tokenizer (tokenizer_config.json)"))
+        if TOKENIZER not in names:
+            found.append(Problem("model", self.model, f"a folder with its tokenizer ({TOKENIZER})"))
         return found
 
+    def described(self) -> HFModelFiles | None:
+        """What its files say, from their headers. None: a hub name. Raises ModelFilesError, StorageError."""
+        if is_bucket(self.model) and not digest_of(self.model):
+            return read_model(tuple(selected(find(self.model), MODEL_FILES)))
+        return read_model(tuple(files_in(folder))) if (folder := self.folder()) else None
+
     def max_positions(self) -> int | None:
-        """max_position_embeddings, if the config is on this machine or at an address."""
-        found = (self.config() or {}).get("max_position_embeddings")
-        return int(found) if found else None
+        """The model's positions, if its config is on this machine or at an address."""
+        return HFModelFiles(self.config() or {}).positions
 
     def config(self) -> dict[str, Any] | None:
         """config.json, or None if it is missing or not valid JSON."""
@@ -89,8 +135,25 @@ class LoadHFSpec(StageSpec):
     def _config(self) -> bytes:
         if is_bucket(self.model) and not digest_of(self.model):
             return read(f"{self.model.rstrip('/')}/config.json")
-        folder = self.folder()
-        return (folder / "config.json").read_bytes() if folder else b""
+        if folder := self.folder():
+            return (folder / "config.json").read_bytes()
+        content, why = _answers.get((self.model, self.revision), (b"", ""))
+        if why:
+            raise OSError(why)
+        return content or _cached_config(self.model, self.revision)
+
+    def is_of_the_hub(self) -> bool:
+        """Whether `model` is a name on the hub."""
+        return not is_bucket(self.model) and self.folder() is None
+
+    def unread(self) -> str | None:
+        """Why config.json cannot be read here; None if it can."""
+        try:
+            return None if self._config() else "it is empty"
+        except StorageError as error:
+            return error.message
+        except OSError as error:
+            return error.strerror or str(error)
 
     def as_found(self) -> "LoadHFSpec":
         """This spec with the folder's current state, so that changed weights are not a cache hit. Raises
@@ -100,7 +163,22 @@ class LoadHFSpec(StageSpec):
         if is_bucket(self.model):
             files = selected(find(self.model), MODEL_FILES)
         elif folder := self.folder():
-            files = files_in(folder)
+            files = files_in(folder, TEMPLATES)
         else:
             return self
         return self.model_copy(update={"state": state_of(files)})
+
+
+class StartFromSpec(LoadHFSpec):
+    """An existing Hugging Face causal language model to tune, evaluate or serve."""
+
+    chat_template: str | None = Field(
+        None,
+        min_length=1,
+        description="Name of the chat template to use, the only one then; needed if the model has several and none is "
+        "called default",
+    )
+
+    def missing(self) -> list[Problem]:
+        folder = None if is_bucket(self.model) else self.folder()
+        return super().missing() or (template_problem(folder, self.chat_template) if folder else [])

@@ -24,6 +24,7 @@ from infra.durable import make_folder, rename, sync, sync_tree
 from tasks.convert import journal
 from tasks.convert.errors import ConversionError
 from tasks.convert.journal import JOURNAL
+from tasks.convert.mapping import Weight
 from tasks.convert.target import check_existing, check_target, normalized, partial_folder
 from tasks.convert.transfer import Entry
 
@@ -54,7 +55,7 @@ class Partial:
         self._header = journal.header(plan, [*files.large, *files.small])
         self._append = threading.Lock()
         self.folder = self._place / CONTENT
-        self.written: dict[str, Entry] = {}  # by name, from the journal; to be checked against the files
+        self._written: dict[str, Entry] = {}  # by name, from the journal
         self._check_ours()  # before the lock file is created in it
 
     def __enter__(self) -> Self:
@@ -72,7 +73,7 @@ class Partial:
         self._recover()
         check_existing(self.target, self._replace)
         if found and journal.same(found[0], self._header):
-            self.written = found[1]
+            self._written = found[1]
             for name in self._files.small:
                 (self.folder / name).unlink(missing_ok=True)
         elif self.folder.exists():
@@ -81,7 +82,7 @@ class Partial:
         for path in self._place.iterdir():
             if _PARTIAL_JOURNAL.fullmatch(path.name):
                 path.unlink()
-        journal.write(self._place / JOURNAL, self._header, self.written)
+        journal.write(self._place / JOURNAL, self._header, self._written)
         self._journal = os.open(self._place / JOURNAL, os.O_WRONLY | os.O_APPEND)
         self.folder.mkdir(exist_ok=True)
 
@@ -127,6 +128,11 @@ class Partial:
             )
         else:
             shutil.rmtree(replaced)
+
+    def done(self, weight: Weight) -> Entry | None:
+        """The journal's entry of a weight, if it was written before; to be checked against the files."""
+        entry = self._written.get(weight.name)
+        return entry if entry and entry.describes(weight) else None
 
     def record(self, entry: Entry) -> None:
         """Add a weight that is completely written to the journal."""
@@ -176,10 +182,12 @@ class Partial:
             )
 
 
-def states(folder: Path, names: Iterable[str]) -> list[tuple[str, int, int]]:
-    """What identifies a plan's source: each file's name, size and modification time."""
+def states(folder: Path, names: Iterable[str]) -> list[tuple[str, int, int, int, int]]:
+    """What identifies a plan's source: each file's name, size, inode, and times of its content and its inode. Another
+    file can have the same size and time of its content, which `cp -p` and `rsync -t` set; the time of the inode is the
+    kernel's. A digest would take as long as converting anew."""
     found = [(name, (folder / name).stat()) for name in sorted(names)]
-    return [(name, state.st_size, state.st_mtime_ns) for name, state in found]
+    return [(name, at.st_size, at.st_ino, at.st_mtime_ns, at.st_ctime_ns) for name, at in found]
 
 
 def _locked(place: Path, target: Path) -> int:

@@ -5,14 +5,14 @@ import images
 from infra.launch import Engine
 from tasks.artifacts import ConversionAudit, HFModel, MegatronCheckpoint, MegatronWeights, TokenizedCorpus, Tokenizer
 from tasks.convert.audit_spec import AuditSpec
-from tasks.convert.load_hf_spec import LoadHFSpec
+from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
 from tasks.convert.spec import ConvertSpec
 from tasks.stage import run, stage
 
 CONVERT = Engine("convert", "tasks.convert.export", version="2")
 AUDIT = Engine("audit", "tasks.convert.audit_stage", version="1")
 IMPORT_HF = Engine("import_hf", "tasks.convert.import_stage", version="1")
-LOAD_HF = Engine("load_hf", "tasks.convert.load_hf", version="1")
+LOAD_HF = Engine("load_hf", "tasks.convert.load_hf", version="2")
 
 
 @stage(CONVERT, image=images.TRAIN)
@@ -34,6 +34,6 @@ def import_hf(spec: LoadHFSpec) -> MegatronWeights:
 
 
 @stage(LOAD_HF, image=images.TRAIN)
-def load_hf(spec: LoadHFSpec) -> HFModel:
+def load_hf(spec: StartFromSpec) -> HFModel:
     """Load an existing Hugging Face model."""
     return run(LOAD_HF, HFModel, spec)

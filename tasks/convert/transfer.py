@@ -18,6 +18,7 @@ from torch import Tensor
 from tasks.convert.errors import ConversionError
 from tasks.convert.files import raw
 from tasks.convert.mapping import Weight
+from tasks.tensors import finite
 
 BLOCK = 1 << 20  # bytes
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -35,6 +36,11 @@ class Entry:
     dtype: str
     digest: str
     parts: "list[Part]"
+
+    def describes(self, weight: Weight) -> bool:
+        """Whether its shape and parts are the weight's."""
+        parts = [(part.name, tuple(part.shape)) for part in self.parts]
+        return (tuple(self.shape), parts) == (weight.shape, list(weight.parts))
 
 
 @dataclass(frozen=True)
@@ -141,9 +147,10 @@ def import_weight(
     dtype: torch.dtype,
     read: Callable[[str, int, Tensor], None],
     write: Callable[[int, memoryview], None],
+    not_finite: Callable[[str], None],
 ) -> Entry:
     """Import one weight. `read(name, row, rows)` fills `rows`, of type `source_dtype`, from a part; `write(row, bytes)`
-    writes Megatron's, as `dtype`."""
+    writes Megatron's, as `dtype`. `not_finite(name)` is called for a part that has NaN or infinity."""
     whole, parts = blake3(), [blake3() for _ in weight.parts]
     same = _same_bytes(weight, dtype, source_dtype)
     # reuse one block's memory: the kernel would clear fresh memory each time
@@ -154,6 +161,8 @@ def import_weight(
             here = rows[piece.start : piece.stop]
             read(weight.parts[piece.part][0], piece.row, here)
             parts[piece.part].update(raw(here))
+            if not finite(here):
+                not_finite(weight.parts[piece.part][0])
         content = raw(_rounded(rows, dtype, weight))
         if not same:
             whole.update(content)

@@ -16,6 +16,7 @@ from tasks.data.curation_tally import TALLY, Tally
 from tasks.data.documents import SPLITS, Document, Split, SplitWriter, file_name, read_documents, split_files, stem
 from tasks.data.known import SCANS, Found, KnownItem
 from tasks.data.partitions import Partition
+from tasks.data.readers.raw import Broken, add_broken, broken_text
 from tasks.data.scan import Counts, Scanned, Size
 from tasks.data.source_spec import has_metadata
 from tasks.data.spec import CorpusSpec
@@ -38,7 +39,7 @@ def assemble(
     known: KnownItem | None,
 ) -> None:
     """Make the output of the written partitions. Raises StageError if a split is empty, except in an increment."""
-    counts, tally, later, broken = Counts(), Tally(), Tally(), list[str]()
+    counts, tally, later, broken = Counts(), Tally(), Tally(), Broken()
     everything, rows, passed = Tally(), 0, 0
     told = _scans_of(known.corpora[-1]) if known and known.corpora else set[str]()
     sizes: Sizes = {name: {split: Size() for split in SPLITS} for name in spec.by_name()}
@@ -53,7 +54,7 @@ def assemble(
             counts.duplicates += written.duplicates
             tally.add(scanned.tally)
             later.add(written.tally)
-            broken += scanned.broken
+            add_broken(broken, scanned.broken)
         folders[part.source].append(folder)
         for split, size in written.splits.items():
             sizes[part.source][split].add(size)
@@ -62,18 +63,21 @@ def assemble(
     more: dict[str, Any] = {}
     if known:
         if not rows:
-            raise no_documents(spec, counts)
+            raise no_documents(spec, counts, broken)
         shutil.copy(known.folder / CHANGES, job.output)
         more |= Found.read(known.folder).model_dump()
     else:
-        _refuse_empty(spec, counts, sizes)
+        _refuse_empty(spec, counts, sizes, broken)
     write_json(job.record / SCANS, sorted({scan.name for scan in scans}))
     if spec.curate:
         (job.record / TALLY).write_text(tally.model_dump_json(indent=1))
         more["curation"] = tally.facts()
     if broken:
-        write_json(job.record / "broken.json", broken)
-        more["broken"] = len(broken)
+        write_json(job.record / "broken.json", [str(skipped) for skipped in broken.values()])
+        more |= {"broken": len(broken), "broken_records": sum(skipped.records for skipped in broken.values())}
+        job.notice(broken_text(broken))
+    if counts.invalid_utf8:
+        job.notice(f"{counts.invalid_utf8:,} documents are not UTF-8 and left out: convert their files")
     for name, written_folders in folders.items():
         _link(written_folders, job.output, "train", name)
     if None in folders:
@@ -148,11 +152,11 @@ def finish(job: Job, splits: Mapping[Split, SplitWriter | Size], counts: Counts,
     )
 
 
-def _refuse_empty(spec: CorpusSpec, counts: Counts, sizes: Sizes) -> None:
+def _refuse_empty(spec: CorpusSpec, counts: Counts, sizes: Sizes, broken: Broken) -> None:
     splits = {split: sum(of_source[split].documents for of_source in sizes.values()) for split in SPLITS}
     found = sum(splits.values())
     if not found:
-        raise no_documents(spec, counts)
+        raise no_documents(spec, counts, broken)
     for split, number in splits.items():
         if not number:
             way_out = "smaller" if split == "train" else "larger"
@@ -168,12 +172,12 @@ def _refuse_empty(spec: CorpusSpec, counts: Counts, sizes: Sizes) -> None:
             )
 
 
-def no_documents(spec: CorpusSpec, counts: Counts) -> StageError:
+def no_documents(spec: CorpusSpec, counts: Counts, broken: Broken) -> StageError:
     kinds = " and ".join(dict.fromkeys(source.kind for source in spec.by_name().values()))
     have = "sources have" if spec.sources else "source has"
     return StageError(
         f"the {kinds} {have} no documents ({counts.empty} empty, {counts.invalid_utf8} not UTF-8); "
-        "choose another path or text_field"
+        f"choose another path or text_field{f'. What was {broken_text(broken)}' if broken else ''}"
     )
 
 

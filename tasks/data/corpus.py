@@ -24,8 +24,8 @@ that the corpus was made of.
 
 Facts: `documents` and `bytes` are the train split's; `held_out_documents` and `held_out_bytes` the held-out split's;
 `duplicates`, `empty` and `invalid_utf8` count the skipped documents; `sources` has documents and bytes of each named
-source; `curation` how many documents each step saw, dropped and changed; `broken` counts the files that were skipped
-as broken, which `record/broken.json` lists.
+source; `curation` how many documents each step saw, dropped and changed; `broken` counts the files of which something
+was skipped as broken and `broken_records` the records, which `record/broken.json` lists.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,6 +35,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from infra.durable import make_folder
+from infra.limits import cores
 from infra.torchrun_env import placed_nodes, this_node
 from infra.versions import package_versions
 from tasks.data.assemble import assemble
@@ -48,7 +49,7 @@ from tasks.data.known import KnownItem, find_known
 from tasks.data.machines import Rounds, Span
 from tasks.data.near_duplicates import near_drops, near_items
 from tasks.data.partitions import Partition, partitions
-from tasks.data.rounds import Ended, cores, wait_for, workers
+from tasks.data.rounds import Ended, wait_for, workers
 from tasks.data.scan import ScanItem, Scanned, scan
 from tasks.data.spec import CorpusSpec
 from tasks.data.split import pieces_of, split, split_item
@@ -57,7 +58,7 @@ from tasks.data.write import WriteItem, write
 from tasks.job import Job, StageError, main
 from tasks.manifest import remove, short_digest
 
-SCAN_VERSION = 2  # raise it when the scan of the same partition would have another result
+SCAN_VERSION = 3  # raise it when the scan of the same partition would have another result
 LIBRARIES = (  # that shape it
     "datatrove",
     "fasttext-numpy2-wheel",
@@ -88,6 +89,8 @@ def make_corpus(job: Job, earlier: Sequence[Path] | None) -> None:
     if problems := spec.problems():
         raise StageError("\n".join(map(str, problems)))
     machine = this_node(placed_nodes(spec.partitions.machines))
+    for line in [] if machine.rank else spec.unread():
+        job.notice(line)
     check_classifiers(spec.curate)
     spec = spec.model_copy(update={"curate": with_indexes(job, spec.curate)})
     if machine.nodes == 1:  # others may be at work

@@ -169,7 +169,7 @@ def _function(function: Function, folder: Path) -> Rule:
     def rule(item: Document) -> str | Dropped:
         try:
             found = keep(item)
-        except Exception as error:  # user code can raise anything
+        except (Exception, SystemExit) as error:  # user code can raise anything
             raise _failed(function.name, item, described(error, folder)) from error
         if not isinstance(found, bool | str):
             what = f"returns {found!r:.60}; return True to keep a document, False or the reason as a string to drop it"

@@ -19,6 +19,7 @@ from typing import Literal, Self
 from pydantic import Field
 
 from infra.placement.address import bring
+from infra.placement.config import VariableName
 from infra.placement.storage import is_bucket
 from tasks.data.source_spec import JSONL_SUFFIXES, PARQUET_SUFFIXES, FilesSource
 from tasks.functions import Function
@@ -186,6 +187,13 @@ class CurateStep(Spec):
         description="function of a document (with `id`, `source`, `text` and `metadata`) that returns True to keep it, "
         "and False, or the reason as a string, to drop it: `file.py:function` or `package.module:function`",
     )
+    environment: list[VariableName] = Field(
+        [],
+        max_length=100,
+        description="environment variables that the step's function reads, such as an API key; they must be set where "
+        "it runs",
+        json_schema_extra={"identity": False},
+    )
     near_duplicates: NearDuplicatesStep | None = Field(
         None, description="Drop documents that are similar to an earlier one; at most once in the list"
     )
@@ -213,6 +221,8 @@ class CurateStep(Spec):
         given = [name for name in KINDS if getattr(self, name) is not None]
         if len(given) != 1:
             return [Problem("", given or None, f"exactly one of {', '.join(KINDS)}; each step is an item of the list")]
+        if self.environment and self.function is None:
+            return [Problem("environment", self.environment, "only with a `function`; leave it out")]
         part: Spec = getattr(self, self.kind)
         if part is self.function:
             return []  # missing() checks it

@@ -1,7 +1,8 @@
 """Tokenize a part of a corpus' file.
 
-    ids        token ids of all documents, each followed by the end-of-text token; as in `.bin`
-    lengths    tokens of each document, end-of-text included; int32
+    ids        token ids of all documents, each between BOS, if the tokenizer adds one, and the end-of-text token; as
+               in `.bin`
+    lengths    tokens of each document, these included; int32
     manifest.json    its facts are an `Amount`
 
 A part is tokenized by one process, with one row group (~1 MiB of text) in memory, and its folder is complete or
@@ -23,6 +24,7 @@ from tasks.data.indexed_dataset import TokenDtype, token_dtype
 from tasks.data.kept_folders import Kept, make_once
 from tasks.data.rounds import NOTHING, Amount, Report
 from tasks.manifest import read_manifest
+from tasks.tokenizers import beginning, plain
 
 IDS = "ids"
 LENGTHS = "lengths"
@@ -41,10 +43,14 @@ class Encoder:
         return token_dtype(self.vocab_size)
 
     def encode(self, texts: list[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int32]]:
-        """Documents as ids, each followed by the end-of-text token, and their lengths. Special tokens in a document's
-        text are encoded as plain text, since text must not be able to end a document or start a chat turn."""
-        encodings = _opened(self.folder).encode_batch_fast(texts, add_special_tokens=False)
-        ids = [np.array([*encoding.ids, self.eos_id], self.dtype) for encoding in encodings]
+        """Documents as ids, each between the tokenizer's beginning (BOS, if it adds one) and the end-of-text token, and
+        their lengths. Special tokens in a document's text are encoded as plain text, since text must not be able to end
+        a document or start a chat turn."""
+        tokenizer, begin = _opened(self.folder)
+        if begin == [self.eos_id]:
+            begin = []  # the token that ends a document begins the next one
+        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        ids = [np.array([*begin, *encoding.ids, self.eos_id], self.dtype) for encoding in encodings]
         return np.concatenate([*ids, np.empty(0, self.dtype)]), np.array(list(map(len, ids)), "<i4")
 
 
@@ -90,9 +96,6 @@ def encoded(folder: Path) -> Amount:
 
 
 @lru_cache(maxsize=1)
-def _opened(folder: Path) -> FastTokenizer:
-    tokenizer = FastTokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.encode_special_tokens = True
-    tokenizer.no_truncation()  # an existing tokenizer.json may enable either
-    tokenizer.no_padding()
-    return tokenizer
+def _opened(folder: Path) -> tuple[FastTokenizer, list[int]]:
+    tokenizer = plain(folder)
+    return tokenizer, beginning(tokenizer)

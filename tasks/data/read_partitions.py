@@ -4,11 +4,12 @@ The corpus engine, in a pod that runs after those of all shares, finds them in s
 itself what is missing.
 """
 
+from infra.limits import cores
 from tasks.data.classifier import check_classifiers
 from tasks.data.corpus import ROUNDS, SCANS, planned, scan_items
 from tasks.data.decontaminate import with_indexes
 from tasks.data.machines import Rounds
-from tasks.data.rounds import cores, workers
+from tasks.data.rounds import workers
 from tasks.data.scan import scan
 from tasks.data.shares import make_share
 from tasks.data.spec import ReadShareSpec

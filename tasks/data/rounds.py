@@ -54,11 +54,6 @@ Work = Callable[[T, Report], None]
 _context = multiprocessing.get_context("spawn")  # tokenizers' threads do not survive a fork
 
 
-def cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 @dataclass(frozen=True)
 class Progress:
     fraction: float  # of the round, by the sizes of its items

@@ -42,7 +42,7 @@ from tasks.data.exact_duplicates import KeyWriter
 from tasks.data.kept_folders import Kept, make_once
 from tasks.data.near_duplicates import NearWriter
 from tasks.data.partitions import Partition
-from tasks.data.readers.raw import Raw
+from tasks.data.readers.raw import Broken, Raw, add_broken
 from tasks.data.rounds import NOTHING, Amount, Report
 from tasks.data.source_spec import AnySource, has_metadata
 from tasks.data.sources import read_source
@@ -83,7 +83,7 @@ class Scanned(BaseModel):
     splits: dict[Split, Size]
     counts: Counts
     tally: Tally
-    broken: list[str]  # what is wrong with each file that was skipped
+    broken: Broken  # what was skipped, by file
 
     @property
     def rows(self) -> int:
@@ -117,13 +117,14 @@ def scan(item: ScanItem, report: Report) -> None:
 def _scan(item: ScanItem, report: Report, folder: Path) -> dict[str, Any]:
     curation = curation_of(item.steps, item.functions)
     near = NearWriter(folder, item.near) if item.near else None
-    name, counts, tally, broken = item.partition.source, Counts(), Tally(), list[str]()
+    name, counts, tally, broken = item.partition.source, Counts(), Tally(), Broken()
     writers: dict[Split, SplitWriter] = {
         split: SplitWriter(folder, split, metadata=has_metadata(item.source)) for split in SPLITS
     }
     keys, held_out, copies = KeyWriter(folder), bytearray(), list[tuple[str, str]]()
     number = text_bytes = 0
-    for number, raw in enumerate(read_source(item.source, broken, item.partition.pieces or None), 1):
+    documents = read_source(item.source, broken, item.partition.pieces or None, own_folder(item.functions))
+    for number, raw in enumerate(documents, 1):
         text_bytes += len(raw.text)
         if not number % REPORT_DOCUMENTS:
             report(raw.done, Amount(number, text_bytes))
@@ -152,8 +153,10 @@ def _scan(item: ScanItem, report: Report, folder: Path) -> dict[str, Any]:
     for piece in item.partition.pieces:
         if piece.file.changed():
             raise StageError(f"{piece.file.place}: changed while it was read; run again when nothing writes to it")
+    found_broken = Broken()
+    add_broken(found_broken, broken, f"{name}/" if name else "")
     splits = {split: Size(documents=writer.documents, bytes=writer.bytes) for split, writer in writers.items()}
-    return Scanned(splits=splits, counts=counts, tally=tally, broken=broken).model_dump(mode="json")
+    return Scanned(splits=splits, counts=counts, tally=tally, broken=found_broken).model_dump(mode="json")
 
 
 def names_in(scan: Path) -> Iterator[pa.RecordBatch]:
@@ -189,6 +192,11 @@ def curation_of(steps: Sequence[CurateStep], folder: Path, names: Sequence[str] 
     return _curation(tuple(step.model_dump_json() for step in steps), folder, tuple(names or step_names(steps)))
 
 
+def own_folder(functions: Path) -> Path:
+    """This process's part of the folder of users' functions."""
+    return functions / str(os.getpid())
+
+
 @lru_cache(maxsize=1)
 def _curation(steps: tuple[str, ...], folder: Path, names: tuple[str, ...]) -> Curation:
-    return Curation([CurateStep.model_validate_json(step) for step in steps], folder / str(os.getpid()), names)
+    return Curation([CurateStep.model_validate_json(step) for step in steps], own_folder(folder), names)

@@ -1,15 +1,16 @@
 """The engine that tokenizes a corpus into Megatron's `.bin/.idx`: `train`, or `train-<source>` for each named source,
 and `held_out`; of large ones several (prefixes.py).
 
-Each document is one sequence that ends with the end-of-text token, in the corpus' order. Worker processes work in two
-rounds: `encode` tokenizes each part of each of the corpus' files (encode.py), and `join` puts them together (join.py).
-So the result does not depend on the number of workers, a killed engine continues with the parts that are missing, and
-several machines that a placement has started share the encoding; the first joins the parts.
+Each document is one sequence, in the corpus' order: BOS if the tokenizer adds one to a text, the document, and the
+end-of-text token. Worker processes work in two rounds: `encode` tokenizes each part of each of the corpus' files
+(encode.py), and `join` puts them together (join.py). So the result does not depend on the number of workers, a killed
+engine continues with the parts that are missing, and several machines that a placement has started share the encoding;
+the first joins the parts.
 
 Of a corpus in several partitions the parts are kept: after a change in a source, only the partitions' files that are
 new are tokenized.
 
-Facts: `tokens` (train) and `held_out_tokens` include end-of-text tokens; `held_out_bytes` is the UTF-8 size of the
+Facts: `tokens` (train) and `held_out_tokens` include these tokens; `held_out_bytes` is the UTF-8 size of the
 held-out documents; `vocab_size`, `eos_id` (the end-of-text token) and `tokenizer_digest` are the tokenizer's;
 `sources` has the training tokens of each named source, and `prefixes` those of each `.bin/.idx` where there are
 several of one source.
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.durable import make_folder
+from infra.limits import cores
 from infra.torchrun_env import Node, placed_nodes, this_node
 from tasks.data.documents import stem
 from tasks.data.encode import EncodeItem, Encoder, encode, encoded
@@ -31,13 +33,13 @@ from tasks.data.join import JoinItem, join
 from tasks.data.kept_folders import kept_here
 from tasks.data.machines import Rounds, Span
 from tasks.data.prefixes import HELD_OUT, Part, Prefix, parts, prefixes
-from tasks.data.rounds import NOTHING, Amount, cores, wait_for, workers
+from tasks.data.rounds import NOTHING, Amount, wait_for, workers
 from tasks.data.spec import ShardsSpec
 from tasks.data.stored_folders import stored
 from tasks.job import Job, main
 from tasks.manifest import read_manifest, remove, short_digest
 
-ENCODE_VERSION = 1  # raise it when the same part would have other tokens
+ENCODE_VERSION = 2  # raise it when the same part would have other tokens
 PARTS = "tokens"  # in the job's folder; not in work/, whose complete folders tasks/offsite.py would send too
 ROUNDS = {"encode": Span(0, 98, "parts", last=True), "join": Span(98, 100, "files")}
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from infra.durable import write_json
+from infra.limits import cores
 from tasks.data.machines import Rounds, Span
-from tasks.data.rounds import Work, cores, dealt, workers
+from tasks.data.rounds import Work, dealt, workers
 from tasks.data.spec import ShareSpec
 from tasks.data.stored_folders import stored
 from tasks.job import Job

@@ -1,6 +1,7 @@
 """Read the eight kinds of source, one document at a time."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -8,7 +9,7 @@ from tasks.data.partitions import Piece, whole
 from tasks.data.readers.columnar import read_arrow, read_parquet
 from tasks.data.readers.hugging_face import read_hugging_face
 from tasks.data.readers.jsonl import read_jsonl
-from tasks.data.readers.raw import Raw, encoded, refuse_large
+from tasks.data.readers.raw import Broken, Raw, encoded, refuse_large
 from tasks.data.source_spec import (
     LARGEST_MB,
     AnySource,
@@ -26,16 +27,19 @@ from tasks.load_function import described
 
 
 def read_source(
-    source: AnySource, broken: list[str] | None = None, pieces: Sequence[Piece] | None = None
+    source: AnySource,
+    broken: Broken | None = None,
+    pieces: Sequence[Piece] | None = None,
+    functions: Path | None = None,
 ) -> Iterator[Raw]:
-    """The source's documents in a fixed order, or those of some `pieces` of it. With `on_broken: skip` and a list
-    `broken`, what is wrong with each broken file is added to it, and the documents before the damage are kept. Raises
-    StageError, OSError."""
+    """The source's documents in a fixed order, or those of some `pieces` of it. With `on_broken: skip`, what is
+    broken is skipped and added to `broken`, if given. `functions`: this process's folder of users' functions, if it
+    loads several. Raises StageError, OSError."""
     match source:
         case HuggingFaceSource():
             return read_hugging_face(source)
         case FunctionSource():
-            return _read_function(source)
+            return _read_function(source, functions)
     chosen = whole(source.files()) if pieces is None else pieces
     match source:
         case StdlibSource():
@@ -54,10 +58,10 @@ def read_source(
             return read_warc(source, chosen, broken)
 
 
-def _read_function(source: FunctionSource) -> Iterator[Raw]:
+def _read_function(source: FunctionSource, functions: Path | None) -> Iterator[Raw]:
     """The documents of a user's function, which runs in this process."""
     name, number = source.function.name, 0
-    with TemporaryDirectory() as folder:
+    with nullcontext(functions) if functions else TemporaryDirectory() as folder:
         function = source.function.load(Path(folder))
         try:
             for number, text in enumerate(function(**source.arguments), start=1):
@@ -67,7 +71,7 @@ def _read_function(source: FunctionSource) -> Iterator[Raw]:
                 yield Raw(where, found, 0.0)
         except StageError:
             raise
-        except Exception as error:  # user code can raise anything
+        except (Exception, SystemExit) as error:  # user code can raise anything
             raise StageError(f"{name}, after document {number}: {described(error, Path(folder))}") from error
 
 

@@ -1,6 +1,5 @@
 """The specs of the data stages: corpus, tokenizer, tokenized shards."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,11 +8,12 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from infra.placement.address import File, bring, digest_of, files_in, find, selected, state_of
 from infra.placement.storage import StorageError, is_bucket
 from tasks.data.curate_spec import CurateStep, order_problems
-from tasks.data.source_spec import AnySource, HuggingFaceSource, StdlibSource, expanded, is_path
+from tasks.data.source_spec import AnySource, HuggingFaceSource, OnDisk, StdlibSource, expanded, is_path
+from tasks.functions import same_names
 from tasks.spec import NotSeen, PathText, Problem, Spec, StageSpec
+from tasks.tokenizer_files import FILES, TEMPLATES, template_problem, vocabulary
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>")
-TOKENIZER_FILES = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 # Training a tokenizer took 2.8 GB for 1 GB of random words, 2.8 million distinct ones; for 1, 0.5, 0.13 GB of code and
 # documentation 1.5, 1.2 and 0.7 GB. The number of distinct words grows as a power of the size (Heaps' law)
 PROCESS_BYTES = 0.3e9
@@ -129,11 +129,17 @@ class CorpusSpec(StageSpec):
         found = [problem.under(path) for path, source in self.by_path().items() for problem in source.missing()]
         for number, step in enumerate(self.curate):
             found += [problem.under(f"curate.{number}") for problem in step.missing()]
-        return found
+        functions = {f"curate.{number}.function": step.function for number, step in enumerate(self.curate)}
+        functions |= {f"{path}.function": getattr(source, "function", None) for path, source in self.by_path().items()}
+        return [*found, *same_names({path: function for path, function in functions.items() if function})]
+
+    def unread(self) -> list[str]:
+        """A line for each source that has files which are not read. Raises StorageError."""
+        return [line for source in self.by_name().values() if isinstance(source, OnDisk) and (line := source.unread())]
 
     def as_found(self, *, ask_hub: bool = False) -> "CorpusSpec":
-        """This spec with the sources' current state: their files' names, sizes and modification times, or the
-        interpreter's version. So changed files give a new corpus instead of a stale cache hit. With `ask_hub`, a hub
+        """This spec with the sources' current state: their files' names, sizes and times, or the interpreter's
+        version. So changed files give a new corpus instead of a stale cache hit. With `ask_hub`, a hub
         dataset's state is its newest commit. Raises Stopped."""
         states = {name: _state(source, ask_hub) for name, source in self.by_name().items()}
         state = states[None] if None in states else "; ".join(f"{name}: {state}" for name, state in states.items())
@@ -167,6 +173,9 @@ class TokenizerSpec(StageSpec):
         min_length=1,
         description="use an existing Hugging Face tokenizer instead: its folder, address, or hub name",
     )
+    chat_template: str | None = Field(
+        None, min_length=1, description="name of the existing tokenizer's chat template to use, the only one then"
+    )
     min_frequency: int = Field(2, ge=1, description="number of occurrences a pair needs to be merged (training only)")
     sample_mb: float = Field(
         512.0,
@@ -191,14 +200,14 @@ class TokenizerSpec(StageSpec):
         if self.existing is None:
             return None
         if is_bucket(self.existing):
-            return bring(self.existing, TOKENIZER_FILES)
+            return bring(self.existing, FILES)
         return expanded(self.existing) if is_path(self.existing) else None
 
     def local_files(self) -> list[File]:
         """The files of this machine that the spec refers to."""
         if self.existing is None or is_bucket(self.existing) or not is_path(self.existing):
             return []
-        return selected(files_in(expanded(self.existing)), TOKENIZER_FILES)
+        return selected(files_in(expanded(self.existing), TEMPLATES), FILES)
 
     def as_found(self) -> "TokenizerSpec":
         """This spec with the existing tokenizer's current state, so that changed files are not a cache hit. Raises
@@ -206,9 +215,9 @@ class TokenizerSpec(StageSpec):
         if self.existing is None or digest_of(self.existing):
             return self
         if is_bucket(self.existing):
-            state = state_of(selected(find(self.existing), TOKENIZER_FILES))
+            state = state_of(selected(find(self.existing), FILES))
         elif folder := self.folder():
-            state = state_of(files_in(folder))
+            state = state_of(files_in(folder, TEMPLATES))
         else:
             return self
         return self.model_copy(update={"state": state})
@@ -221,16 +230,15 @@ class TokenizerSpec(StageSpec):
             folder = self.folder()
         except StorageError:
             return None  # missing() reports why
-        content = _read_json(folder / "tokenizer.json") if folder else None
-        if not content:
-            return None
-        added = [token["id"] for token in content.get("added_tokens", [])]
-        return int(1 + max([*_ids(content["model"]["vocab"]), *added]))
+        found = vocabulary(folder) if folder else None
+        return 1 + max(found.values()) if found else None
 
     def problems(self) -> list[Problem]:
         if (self.vocab_size is None) == (self.existing is None):
             way_out = "give either vocab_size (to train one) or existing (a folder or hub name)"
             return [Problem("vocab_size", self.vocab_size, way_out)]
+        if self.chat_template and self.existing is None:
+            return [Problem("chat_template", self.chat_template, "only with `existing`; a trained one has ChatML")]
         return []
 
     def missing(self) -> list[Problem]:
@@ -239,8 +247,10 @@ class TokenizerSpec(StageSpec):
             folder = self.folder()
         except StorageError as error:
             return [NotSeen("existing", self.existing, f"the address of a tokenizer's folder: {error.message}")]
-        if folder is None or _read_json(folder / "tokenizer.json"):
+        if folder is None:
             return []
+        if vocabulary(folder):
+            return template_problem(folder, self.chat_template)
         allowed = f"a folder with tokenizer.json, as save_pretrained writes; in {folder} it is missing or damaged"
         return [Problem("existing", self.existing, allowed)]
 
@@ -277,17 +287,3 @@ def _state(source: Source, ask_hub: bool) -> str:
     if ask_hub and not state and isinstance(source, HuggingFaceSource) and not is_bucket(source.name):
         return source.commit()
     return state
-
-
-def _ids(vocabulary: dict[str, int] | list[object]) -> list[int]:
-    """The ids in tokenizer.json's vocabulary, which is a map for BPE and a list for Unigram."""
-    return list(vocabulary.values()) if isinstance(vocabulary, dict) else list(range(len(vocabulary)))
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object, or None if it is missing or damaged."""
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):  # RecursionError: deep nesting
-        return None
-    return content if isinstance(content, dict) else None

@@ -10,9 +10,9 @@ from tasks.stage import run, stage
 
 READ = Engine("read_partitions", "tasks.data.read_partitions", version="1")
 CORPUS = Engine("corpus", "tasks.data.corpus", version="1")
-TOKENIZER = Engine("tokenizer", "tasks.data.tokenizer", version="2")
-ENCODE = Engine("encode_partitions", "tasks.data.encode_partitions", version="1")
-SHARDS = Engine("shards", "tasks.data.shards", version="2")
+TOKENIZER = Engine("tokenizer", "tasks.data.tokenizer", version="3")
+ENCODE = Engine("encode_partitions", "tasks.data.encode_partitions", version="2")
+SHARDS = Engine("shards", "tasks.data.shards", version="3")
 INCREMENT = Engine("increment", "tasks.data.increment", version="2")
 GATHER = Engine("gather", "tasks.data.gather", version="1")
 PRUNE = Engine("prune", "tasks.data.prune", version="1")

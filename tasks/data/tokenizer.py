@@ -1,5 +1,5 @@
 """The engine that creates the tokenizer: a byte-level BPE trained on the train split, or a copy of an existing one. The
-output loads with `transformers.AutoTokenizer.from_pretrained`.
+output loads with `transformers.PreTrainedTokenizerFast.from_pretrained`.
 
 Tokens never span the boundaries of the pattern below. Line ends and indentation are separate from words, so that the
 tokens of a prompt that ends after a newline and the line's indentation are a prefix of the tokens of prompt and
@@ -22,6 +22,9 @@ from tasks.data.documents import documents_in, read_documents, row_groups
 from tasks.data.spec import SPECIAL_TOKENS, TokenizerSpec
 from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest
+from tasks.tokenizer_files import CONFIG as TOKENIZER_CONFIG
+from tasks.tokenizer_files import FILES, TEMPLATE, TOKENIZER
+from tasks.tokenizers import load, plain, size, write
 
 END_OF_TEXT, PAD, *CHAT_TOKENS = SPECIAL_TOKENS
 
@@ -62,14 +65,13 @@ def work(job: Job) -> None:
     corpus = job.input("corpus")
     job.empty_output()
     if spec.existing is not None:
-        eos_id, pad_id = _copy(spec.existing, str(spec.folder() or spec.existing), job.output)
+        eos_id, pad_id = _copy(job, spec)
     else:
         assert spec.vocab_size is not None  # problems() requires one of the two
         eos_id, pad_id = _train(job, spec, spec.vocab_size, corpus)
-    tokenizer = FastTokenizer.from_file(str(job.output / "tokenizer.json"))
+    tokenizer = plain(job.output)
     _write_sample(job, tokenizer, corpus)
-    # the embedding needs a row for the highest id, even if lower ids are unused
-    job.finish(vocab_size=max(tokenizer.get_vocab().values()) + 1, eos_id=eos_id, pad_id=pad_id)
+    job.finish(vocab_size=size(tokenizer), eos_id=eos_id, pad_id=pad_id)
 
 
 def _train(job: Job, spec: TokenizerSpec, vocab_size: int, corpus: Path) -> tuple[int, int]:
@@ -91,9 +93,9 @@ def _train(job: Job, spec: TokenizerSpec, vocab_size: int, corpus: Path) -> tupl
             f"vocab_size={vocab_size}: the corpus only has pairs for {bpe.get_vocab_size()} entries; "
             f"use that size, add text (sample_mb is {spec.sample_mb:g}), or lower min_frequency ({spec.min_frequency})"
         )
-    bpe.save(str(job.output / "tokenizer.json"))
-    write_json(job.output / "tokenizer_config.json", CONFIG)
-    (job.output / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    bpe.save(str(job.output / TOKENIZER))
+    write_json(job.output / TOKENIZER_CONFIG, CONFIG)
+    (job.output / TEMPLATE).write_text(CHAT_TEMPLATE)
     return SPECIAL_TOKENS.index(END_OF_TEXT), SPECIAL_TOKENS.index(PAD)  # the trainer assigns their ids first
 
 
@@ -129,24 +131,20 @@ def in_sample(document_id: str, share: float) -> bool:
     return int(document_id[16:32], 16) < share * 2**64
 
 
-def _copy(name: str, where: str, output: Path) -> tuple[int, int]:
-    """Copy an existing tokenizer and check it; returns the ids of the end-of-text and padding tokens. Raises
-    StageError."""
-    from transformers import AutoTokenizer
+def _copy(job: Job, spec: TokenizerSpec) -> tuple[int, int]:
+    """Take over an existing tokenizer; returns the ids of the end-of-text and padding tokens. Raises StageError."""
+    from huggingface_hub import snapshot_download
 
+    name = spec.existing
     try:
-        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+        folder = spec.folder() or Path(snapshot_download(str(name), allow_patterns=[*FILES]))
     except (OSError, ValueError) as error:
         raise StageError(f"existing={name!r}: {error}") from error
-    for key in ("is_local", "local_files_only"):  # where it was loaded from, which transformers would save
-        tokenizer.init_kwargs.pop(key, None)
-    if not tokenizer.is_fast:
-        raise StageError(f"existing={name!r}: has no tokenizer.json (fast tokenizer), which the shards need")
+    tokenizer = load(folder, spec.chat_template)
     if tokenizer.eos_token_id is None:
         raise StageError(f"existing={name!r}: has no end-of-text token, which ends every document; set its eos_token")
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token  # as usual: padding is masked in every loss
-    tokenizer.save_pretrained(output)
+    for note in write(folder, job.output, spec.chat_template):
+        job.notice(note)
     return tokenizer.eos_token_id, tokenizer.pad_token_id
 
 

@@ -27,10 +27,10 @@ from tasks.posttrain import process
 from tasks.posttrain.adapter import base_of, peft_config
 from tasks.posttrain.adapter_files import source_of
 from tasks.posttrain.encode import Encoder
-from tasks.posttrain.rows import choose, kind_of, say_repeats
+from tasks.posttrain.rows import choose, kind_of, note_epochs
 from tasks.posttrain.score import reserved
 from tasks.posttrain.spec import Limits
-from tasks.posttrain.trainer import arguments, finish, fit, limits_of, load_model
+from tasks.posttrain.trainer import arguments, finish, fit, limits_of, load_model, spec_of
 from tasks.posttrain.trl_hooks.dpo import PairTrainer
 from tasks.posttrain.trl_hooks.shared_prompts import share_prompts
 from tasks.rows.stored import Row
@@ -48,7 +48,7 @@ METRICS = {
 
 
 def work(job: Job) -> None:
-    spec, source = job.spec(DPOSpec), source_of(job)
+    spec, source = spec_of(job, DPOSpec), source_of(job)
     model, tokenizer = load_model(source, spec)
     limits = limits_of(model, spec)
     encoder = Encoder(tokenizer)
@@ -58,7 +58,9 @@ def work(job: Job) -> None:
         counts |= {"sampled": sampled.sampled, "pairs": len(pairs), **sampled.rewards}
     else:
         pairs, counts = _of_rows(job, spec, encoder, limits)
-    say_repeats("pairs", len(pairs), spec.steps * spec.batch_size)
+    for text in encoder.notices():
+        job.notice(text)
+    note_epochs(job, "pairs", len(pairs), spec.steps * spec.batch_size / len(pairs))
     losses = {"sigmoid": 1.0} | ({"sft": spec.sft_weight} if spec.sft_weight > 0 else {})
     trainer = PairTrainer(
         model=model,
@@ -78,7 +80,7 @@ def work(job: Job) -> None:
     )
     share_prompts(base_of(trainer.model), trainer.ref_model)
     fit(trainer, job, METRICS, initial=counts)
-    finish(job, trainer, source, spec, encoder.chat)
+    finish(job, trainer, source, spec, encoder)
 
 
 def _dataset(pairs: Sequence[Pair]) -> Dataset:

@@ -15,8 +15,10 @@ from tasks.posttrain.score import score, try_on_gold
 from tasks.posttrain.spec import PROMPTED, Limits
 from tasks.posttrain.trainer import ends
 from tasks.rewards.scorer import Scorer
+from tasks.rows.marks import refusal
 from tasks.rows.stored import Row, reward_columns
 from tasks.serve.engine import close_engines, open_engine, sample
+from tasks.serve.vllm_hooks import leave_transformers_alone
 
 PROMPTS_A_CALL = 256  # prompts sampled and scored together
 
@@ -39,6 +41,8 @@ def choose_prompts(job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder, li
 
     def encode(row: Row) -> Prompt:
         row = prompted(row)
+        if gold and (why := refusal(row, "prompt_completion")):
+            raise StageError(f"{why}, and as pairs.chosen: gold it would be the better answer")
         return Prompt(row, *encoder.completion(row)) if gold else Prompt(row, encoder.prompt(row), [])
 
     def tokens(prompt: Prompt) -> tuple[int, int]:
@@ -51,10 +55,12 @@ def make_pairs(
     job: Job, spec: DPOSpec, how: PairsSpec, encoder: Encoder, limits: Limits, prompts: Sequence[Prompt], model: Any
 ) -> Pairs:
     """Sample and score completions, and pair them. Raises StageError if there is no pair."""
-    try_on_gold(how.rewards, [prompt.row for prompt in prompts], encoder.ended)
+    try_on_gold(how.rewards, [prompt.row for prompt in prompts], encoder.ended, how.rewards_tried)
     pairs: list[Pair] = []
     rewards: dict[str, list[float | None]] = {}
     with Scorer(how.rewards) as scorer:
+        scorer.refuse_partial([prompt.row for prompt in prompts])
+        leave_transformers_alone()  # the model is of the same class
         llm = open_engine(
             Path(model.name_or_path),
             max_model_len=limits.total,
@@ -70,7 +76,7 @@ def make_pairs(
                 temperature=how.temperature,
                 max_tokens=limits.new,
                 n=how.samples,
-                stop_token_ids=ends(model, encoder.tokenizer, encoder.chat),
+                stop_token_ids=ends(model, encoder),
             )
             rows = [prompt.row for prompt in batch for _ in range(how.samples)]
             ids = [completion.token_ids for completion in completions]

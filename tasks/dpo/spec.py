@@ -1,11 +1,12 @@
 """Spec of a DPO run."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from tasks.posttrain.spec import PROMPTED, PostTrainSpec
-from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
+from tasks.rates import ANY_SIZE, Rate
+from tasks.rewards.spec import MOST, RewardSpec, rewards_problems, tried_field
 from tasks.serve.spec import vllm_share
 from tasks.spec import Problem, Spec
 
@@ -14,6 +15,7 @@ class PairsSpec(Spec):
     """Preference pairs of the tuned model's completions of the rows' prompts, scored by rewards."""
 
     rewards: list[RewardSpec] = Field(min_length=1, max_length=MOST, description="rewards that score the completions")
+    rewards_tried: bool = tried_field()
     prompts: int = Field(1200, ge=1, le=10_000_000, description="maximum number of prompts to sample")
     samples: int = Field(1, ge=1, le=1000, description="completions per prompt")
     temperature: float = Field(1.0, gt=0, le=2, description="sampling temperature")
@@ -32,11 +34,17 @@ class PairsSpec(Spec):
 class DPOSpec(PostTrainSpec):
     """Direct preference optimization, on rows of kind preference or on pairs sampled from the model."""
 
+    rates: ClassVar = (
+        Rate(50e6, 3e-4, "workflows/recipes/laptop.yaml, 5.8 M parameters"),
+        Rate(3e9, 1e-6, "TRL's default; SmolLM2 135M to 1.7B"),
+        Rate(30e9, 5e-7, "Zephyr 7B, Tulu 3 8B"),
+        Rate(ANY_SIZE, 2e-7, "Tulu 3 70B"),
+    )
+
     engine: Literal["trl"] = Field("trl", description="training library")
     pairs: PairsSpec | None = Field(None, description="sample the pairs from the model; null: the rows are pairs")
     steps: int = Field(30, ge=1, le=1_000_000, description="optimizer steps")
     batch_size: int = Field(32, ge=1, le=65_536, description="pairs per optimizer step")
-    learning_rate: float = Field(3e-4, gt=0, le=0.1, description="AdamW's peak learning rate")
     beta: float = Field(0.1, gt=0, le=10, description="DPO's beta; higher: closer to the reference model")
     sft_weight: float = Field(
         0.2,

@@ -21,14 +21,13 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
+from tasks.environments.host import LOAD_S, SILENT_S
 from tasks.environments.spec import ToolUse
 from tasks.functions import Function
 from tasks.job import StageError
 from tasks.load_function import SOURCES
 from tasks.rewards.process import Process
 from tasks.rows.stored import Row
-
-LOAD_S = 600.0  # for an import, which may load a model
 
 Call = tuple[str, Any]  # the tool's name and its arguments
 
@@ -103,7 +102,7 @@ class Environments:
     def reset(self, rows: Sequence[Row], seeds: Sequence[int]) -> list[str | None]:
         """Begin a conversation for each row, in place of those before; returns what `reset` returned. `seeds` seed
         Python's global generator, and NumPy's. Raises StageError with the row."""
-        self._process.ask('{"drop": true}', LOAD_S)
+        self._process.ask('{"drop": true}', SILENT_S)
         self._count, self.lost = len(rows), {}
         pairs = zip(rows, seeds, strict=True)
         answers = self._tell({number: {"reset": row, "seed": seed} for number, (row, seed) in enumerate(pairs)})
@@ -130,7 +129,7 @@ class Environments:
     def finish(self) -> list[Final]:
         """The final states of the conversations. Raises StageError if get_reward fails."""
         answers = self._tell({number: {"end": True} for number in range(self._count) if number not in self.lost})
-        self._process.ask('{"drop": true}', LOAD_S)
+        self._process.ask('{"drop": true}', SILENT_S)
         if failed := next((answer["error"] for answer in answers.values() if "error" in answer), None):
             raise StageError(f"environment {failed}")
         self.lost |= {number: f"{self.name}: {it['lost']}" for number, it in answers.items() if "lost" in it}
@@ -149,9 +148,8 @@ class Environments:
             request = json.dumps({"tell": messages, "timeout_s": timeout_s})
         except (TypeError, ValueError) as error:
             raise StageError(f"environment: columns may contain text, numbers, lists and objects: {error}") from error
-        calls = sum(max(1, len(message.get("calls", ()))) for message in messages.values())
         with self.waiting():
-            answers = self._process.ask(request, LOAD_S + 2 * timeout_s * calls)
+            answers = self._process.ask(request, SILENT_S)
         return {int(number): answer for number, answer in answers.items()}
 
 

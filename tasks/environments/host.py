@@ -7,11 +7,13 @@ A request is a line of JSON on standard input, its answer a line of JSON on stan
     {"tell": {id: message}, "timeout_s"}        {id: answer} of the conversations' processes (conversation.py)
     {"drop": true}                              ends all conversations
 
-A conversation begins with its first message. One whose process ends, or is killed since it takes too long, is answered
-{"lost": why}. A fork costs milliseconds, has its own memory, and takes what leaks with it. Standard library only.
+A conversation begins with its first message. One whose process ends, sends what is no answer, or is killed since it
+takes too long, is answered {"lost": why}. A fork costs milliseconds, has its own memory, and takes what leaks with it.
+While they work, {"at", "limit", "limit_s"} says that this process does. Standard library only.
 """
 
 import json
+import math
 import os
 import resource
 import selectors
@@ -21,16 +23,19 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tasks.environments.conversation import serve
-from tasks.load_function import SOURCES, Unusable, leave_project, load_function, stuck_at, take_pipes
+from tasks.load_function import SOURCES, Unusable, end_together, leave_project, load_function, stuck_at, take_pipes
 
 AT_ONCE = 4 * (os.cpu_count() or 1)  # conversations that work at the same time; more would only wait for each other
 GRACE_S = 5.0  # beyond its time limit, until a process that has not ended itself is killed
 LOAD_S = 600.0  # for an import, which may load a model
+SILENT_S = 60.0  # without a message of this process, which is then given up
+ALIVE_S = 5.0  # between two of them
+MOST_BYTES = 1 << 26  # of an answer
 
 
 @dataclass
@@ -40,9 +45,20 @@ class Child:
     pid: int
     socket: socket.socket
     stacks: Path
+    unsent: memoryview = field(default_factory=lambda: memoryview(b""))
     received: bytes = b""
     deadline: float = 0.0
     killed: bool = False
+
+    def send(self) -> bool:
+        """Send what it takes of its message now; returns whether that is all. A stopped process takes none."""
+        try:
+            self.unsent = self.unsent[self.socket.send(self.unsent) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            return True  # it has ended, which will be read
+        return not self.unsent
 
     def kill(self) -> None:
         """Kill it and its children."""
@@ -56,8 +72,8 @@ class Child:
 class Host:
     """The processes of all conversations."""
 
-    def __init__(self, folder: Path, pipes: tuple[Any, ...] = ()) -> None:
-        self.folder, self.pipes = folder, pipes
+    def __init__(self, folder: Path, pipes: tuple[Any, ...], send: Callable[[dict[str, Any]], None]) -> None:
+        self.folder, self.pipes, self.send = folder, pipes, send
         self.children: dict[str, Child] = {}
         self.environment: type[Any] | None = None
         self.tools: list[Callable[..., Any]] = []
@@ -95,36 +111,39 @@ class Host:
     def tell(self, messages: Mapping[str, dict[str, Any]], timeout_s: float) -> dict[str, dict[str, Any]]:
         """Send each conversation its message, and wait for the answers."""
         waiting, answers = deque(messages.items()), {}
+        told = time.monotonic()
         with selectors.DefaultSelector() as selector:
             while waiting or selector.get_map():
                 while waiting and len(selector.get_map()) < AT_ONCE:
                     identity, message = waiting.popleft()
-                    if self._send(identity, message, timeout_s):
-                        selector.register(self.children[identity].socket, selectors.EVENT_READ, identity)
-                    else:
-                        answers[identity] = self._lose(identity)
-                for key, _ in selector.select(timeout=1.0):
+                    child = self._address(identity, message, timeout_s)
+                    selector.register(child.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, identity)
+                for key, events in selector.select(timeout=1.0):
                     identity = key.data
                     child = self.children[identity]
-                    chunk = _received(child.socket)
-                    child.received += chunk
-                    if not chunk or child.received.endswith(b"\n"):
-                        selector.unregister(child.socket)
-                        answers[identity] = json.loads(child.received) if chunk else self._lose(identity)
-                        child.received = b""
+                    if events & selectors.EVENT_WRITE and child.send():
+                        selector.modify(child.socket, selectors.EVENT_READ, identity)
+                    if events & selectors.EVENT_READ:
+                        chunk = _received(child.socket)
+                        child.received += chunk
+                        if not chunk or child.received.endswith(b"\n") or len(child.received) > MOST_BYTES:
+                            selector.unregister(child.socket)
+                            answer = _answer(child.received, messages[identity]) if chunk else None
+                            answers[identity] = answer or self._lose(identity, sent=bool(chunk))
+                            child.received = b""
+                if time.monotonic() > told + ALIVE_S:
+                    told = time.monotonic()
+                    self.send({"at": "environment", "limit": f"{SILENT_S:g} s", "limit_s": SILENT_S})
                 self._kill_late(key.data for key in selector.get_map().values())
         return answers
 
-    def _send(self, identity: str, message: dict[str, Any], timeout_s: float) -> bool:
-        """Whether the conversation's process, which is begun if there is none, has got the message."""
+    def _address(self, identity: str, message: dict[str, Any], timeout_s: float) -> Child:
+        """The conversation's process, which is begun if there is none, with a message to send."""
         child = self.children.get(identity) or self._fork(identity)
         limit_s = timeout_s * max(1, len(message.get("calls", ())))
         child.deadline = time.monotonic() + limit_s + GRACE_S
-        try:
-            child.socket.sendall(json.dumps(message | {"timeout_s": limit_s}).encode() + b"\n")
-        except OSError:
-            return False
-        return True
+        child.unsent = memoryview(json.dumps(message | {"timeout_s": limit_s}).encode() + b"\n")
+        return child
 
     def _fork(self, identity: str) -> Child:
         self.begun += 1
@@ -139,6 +158,7 @@ class Host:
             finally:
                 os._exit(1)
         theirs.close()
+        ours.setblocking(False)
         self.children[identity] = Child(pid, ours, stacks)
         return self.children[identity]
 
@@ -148,8 +168,8 @@ class Host:
                 child.killed = True
                 child.kill()
 
-    def _lose(self, identity: str) -> dict[str, Any]:
-        """End a conversation's process; returns why it has ended before."""
+    def _lose(self, identity: str, *, sent: bool = False) -> dict[str, Any]:
+        """End a conversation's process; returns why it has ended before. `sent`: it has sent what is no answer."""
         child = self.children.pop(identity)
         child.socket.close()
         child.kill()
@@ -158,8 +178,37 @@ class Host:
         child.stacks.unlink(missing_ok=True)
         if where or child.killed:
             return {"lost": f"it did not finish within its time limit{', ' if where else ''}{where}"}
+        if sent:
+            return {"lost": "its process sent what is no answer"}
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return {"lost": f"its process {how}"}
+
+
+def _answer(data: bytes, message: dict[str, Any]) -> dict[str, Any] | None:
+    """A conversation's answer to a message (conversation.py); None if it is none. The process may have run anything."""
+    try:
+        answer = dict(json.loads(data))
+    except (TypeError, ValueError, RecursionError):
+        return None
+    match message:
+        case {"calls": calls}:
+            results = answer.get("results")
+            right = isinstance(results, list) and len(results) == len(calls) and all(map(_is_result, results))
+        case _ if "error" in answer:
+            right = isinstance(answer["error"], str)
+        case {"reset": _}:
+            right = isinstance(answer.get("observation", 0), str | None)
+        case {"describe": _}:
+            right = isinstance(answer.get("schemas"), list)
+        case _:
+            reward = answer.get("reward")
+            number = isinstance(reward, int | float) and not isinstance(reward, bool) and math.isfinite(reward)
+            right = isinstance(answer.get("state"), dict) and (reward is None or number)
+    return answer if right else None
+
+
+def _is_result(result: Any) -> bool:
+    return isinstance(result, list) and list(map(type, result)) == [str, bool]
 
 
 def _received(connection: socket.socket) -> bytes:
@@ -170,16 +219,17 @@ def _received(connection: socket.socket) -> bytes:
 
 
 def main() -> None:
+    end_together()
     leave_project()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # one file per conversation
     requests, answers = take_pipes()
-    host = Host(Path(sys.argv[1]), (requests, answers))
 
     def send(message: dict[str, Any]) -> None:
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 
+    host = Host(Path(sys.argv[1]), (requests, answers), send)
     send({"at": "environment", "limit": f"{LOAD_S:g} s (for its import)"})
     for line in requests:
         try:

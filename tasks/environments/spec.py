@@ -10,7 +10,7 @@ of each tool tell the model how to call it. `get_reward()`, if there is one, is 
 
 from pydantic import Field
 
-from tasks.functions import FUNCTION, Function
+from tasks.functions import FUNCTION, Function, same_names
 from tasks.spec import Problem, Spec
 
 
@@ -66,13 +66,6 @@ class ToolUse(Spec):
 
     def tool_problems(self) -> list[Problem]:
         """Whether their files exist, and can be imported by one process."""
-        found = [problem.under(at) for at, function in self.tool_functions().items() for problem in function.problems()]
-        if found:
-            return found
-        texts: dict[str, str] = {}
-        for at, function in self.tool_functions().items():
-            for file, text in (function.as_found().source or {}).items():
-                if texts.setdefault(file, text) != text:
-                    allowed = f"files with distinct names: two different ones are imported as {file}; rename one"
-                    found.append(Problem(at, function.name, allowed))
-        return found
+        functions = self.tool_functions()
+        found = [problem.under(at) for at, function in functions.items() for problem in function.problems()]
+        return [*found, *same_names(functions)]

@@ -2,45 +2,54 @@
 
 import math
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
-from vllm import LLM, SamplingParams
+from vllm import LLM
 
+from tasks.evaluate.bits import Window
 from tasks.evaluate.model_info import ModelInfo
 from tasks.evaluate.saved_answers import SavedAnswers
 from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
 from tasks.job import Job
-from tasks.serve.engine import Completion, open_engine, sample
+from tasks.serve.engine import Completion, close_engines, open_engine, sample, scores
 
 # the progress bar's step, and the most work that a resume may have to repeat
 PROMPTS_A_CALL = 256
 WINDOWS_A_CALL = 32
+# of an engine's length, in tokens: below it vLLM computes fewer tokens in a step, which changes the last bits
+LEAST = 64
 
 
 class Answer(NamedTuple):
     """A completion."""
 
-    text: str  # without the stop token
+    text: str  # as a reward in training sees it: without special tokens
     ended: bool  # by an end-of-text or end-of-turn token, not by max_new_tokens
     tokens: list[int]  # with the stop token
 
 
 class EvaluatedModel:
-    """The model under evaluation, loaded at the first request without a saved answer."""
+    """The model under evaluation, loaded at the first request without a saved answer. `length`: of the longest sequence
+    that is known, prompt and completion, in tokens."""
 
-    def __init__(self, job: Job, info: ModelInfo, saved: SavedAnswers, spec: EvaluateSpec) -> None:
-        self.job, self.saved, self.seed = job, saved, spec.seed
-        self.engine = cache(
-            partial(
-                open_engine,
-                info.path,
-                base=info.base,
-                max_model_len=info.positions,
-                seed=spec.seed,
-                gpu_memory_share=spec.gpu_memory_share,
-            )
+    def __init__(self, job: Job, info: ModelInfo, saved: SavedAnswers, spec: EvaluateSpec, length: int) -> None:
+        self.job, self.info, self.saved, self.seed = job, info, saved, spec.seed
+        self._length, self._positions = max(length, LEAST), info.positions
+        self._llm: LLM | None = None
+        self._open = partial(
+            open_engine, info.path, base=info.base, seed=spec.seed, gpu_memory_share=spec.gpu_memory_share
         )
+
+    def engine(self, length: int = 0) -> LLM:
+        """The engine for sequences of this length. One that was opened for shorter ones, because nobody knew what an
+        environment appends to a prompt, is opened again."""
+        if self._llm is not None and length > self._length:
+            self._llm, self._length = None, 2 * length
+            close_engines()
+        if self._llm is None:
+            self._llm = self._open(max_model_len=min(self._length, self._positions))
+        return self._llm
 
     def completions(self, name: str, prompts: Sequence[list[int]], spec: EvaluatorSpec) -> list[list[Answer]]:
         """Sample `spec.samples` completions of each prompt, independent of all other requests."""
@@ -62,42 +71,32 @@ class EvaluatedModel:
             n=spec.samples,
             seed=self.seed + begin * spec.samples,
         )
-        return [Answer(completion.text, completion.ended, list(completion.token_ids)) for completion in completions]
+        decoded = self.info.encoder.decoded
+        return [Answer(decoded(one.token_ids), one.ended, list(one.token_ids)) for one in completions]
 
     def turns(
-        self, prompts: Sequence[list[int]], spec: EvaluatorSpec, most: int, seed: int, stops: list[int]
+        self, prompts: Sequence[list[int]], spec: EvaluatorSpec, rooms: Sequence[int], seed: int, stops: list[int]
     ) -> list[Completion]:
-        """Sample a turn of at most `most` tokens after each prompt."""
+        """Sample a turn after each prompt, of at most as many tokens as it has room for."""
         return sample(
-            self.engine(),
+            self.engine(max(len(prompt) + room for prompt, room in zip(prompts, rooms, strict=True))),
             prompts,
             temperature=spec.temperature,
             top_p=spec.top_p,
-            max_tokens=most,
+            max_tokens=rooms,
             seed=seed,
             stop_token_ids=stops,
         )
 
-    def bits(self, windows: Sequence[list[int]]) -> list[float]:
-        """Information content of each window in bits; its first token is context and not counted."""
+    def bits(self, windows: Sequence[Window]) -> list[float]:
+        """Information content in bits of what each window predicts."""
         bits: list[float] = []
         for begin in range(0, len(windows), WINDOWS_A_CALL):
             self.job.progress(begin, len(windows), "windows", now="bits per byte")
             bits += self.saved.answer(partial(self._bits, windows[begin : begin + WINDOWS_A_CALL]))
         return bits
 
-    def _bits(self, windows: Sequence[list[int]]) -> list[float]:
-        scored = scores(self.engine(), windows)
-        return [-math.fsum(logprob for logprob, _ in window) / math.log(2) for window in scored]
-
-
-def scores(llm: LLM, windows: Sequence[Sequence[int]]) -> list[list[tuple[float, int]]]:
-    """(log-probability in nats, rank) of every token of a window but the first; rank 1 is the likeliest token."""
-    # vLLM generates at least one token; it is discarded
-    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
-    requests = [{"prompt_token_ids": list(window)} for window in windows]
-    scored = []
-    for window, output in zip(windows, llm.generate(requests, params, use_tqdm=False), strict=True):
-        steps = zip(window[1:], output.prompt_logprobs[1:], strict=True)
-        scored.append([(step[token].logprob, step[token].rank) for token, step in steps])
-    return scored
+    def _bits(self, windows: Sequence[Window]) -> list[float]:
+        scored = scores(self.engine(), [window.tokens for window in windows])
+        predicted = [steps[window.context - 1 :] for window, steps in zip(windows, scored, strict=True)]
+        return [-math.fsum(logprob for logprob, _ in steps) / math.log(2) for steps in predicted]

@@ -2,13 +2,14 @@
 
     −Σ log2 p(token | preceding tokens of its window)  /  UTF-8 bytes of the text
 
-Every token of every document counts once; the end-of-text token after a document doesn't. A document follows an
-end-of-text token, as in training. A document longer than a window continues in the next one, whose only context is the
-last token of the previous window.
+Every token of every document counts once; the end-of-text token after a document and BOS before it don't. A document
+follows BOS, if the tokenizer adds one to a text, or else an end-of-text token, as in training. A document longer than a
+window continues in the next one, whose only context is the last token of the previous window.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from tasks.data.documents import Document
 from tasks.metric import Metric
@@ -27,12 +28,19 @@ def held_out_texts(documents: Iterable[Document], budget: int) -> list[Document]
     return texts
 
 
-def windows(tokens: Sequence[int], start: int, length: int) -> Iterator[list[int]]:
-    """Split a document's tokens into windows of at most `length`. Each begins with one token of context, which is not
-    predicted: `start` in the first window, then the last token of the previous one."""
-    stream = [start, *tokens]
-    for begin in range(0, len(tokens), length - 1):
-        yield stream[begin : begin + length]
+class Window(NamedTuple):
+    context: int  # its first tokens, which are not predicted
+    tokens: list[int]
+
+
+def windows(tokens: Sequence[int], start: Sequence[int], length: int) -> Iterator[Window]:
+    """Split a document's tokens into windows of at most `length`. The context is `start` in the first window, then the
+    last token of the previous one."""
+    first = length - len(start)
+    if tokens:
+        yield Window(len(start), [*start, *tokens[:first]])
+    for begin in range(first, len(tokens), length - 1):
+        yield Window(1, list(tokens[begin - 1 : begin - 1 + length]))
 
 
 def bits_per_byte(documents: Sequence[tuple[float, int]]) -> Metric:

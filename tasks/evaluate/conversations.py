@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
-from transformers import AutoTokenizer
 
 from tasks.environments.environments import Environments
 from tasks.evaluate.model_info import ModelInfo
@@ -16,7 +15,6 @@ from tasks.evaluate.played import Played
 from tasks.evaluate.questions import Question
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.job import StageError
-from tasks.posttrain.encode import Encoder
 from tasks.posttrain.spec import Limits
 from tasks.posttrain.tool_calls import ToolCalls
 from tasks.posttrain.turns import Conversation, converse
@@ -37,20 +35,24 @@ def play(
 ) -> list[list[Played]]:
     """`spec.samples` conversations about each question; those of one question meet the same environment. Raises
     StageError if an environment fails by itself, or all are lost."""
-    tokenizer = AutoTokenizer.from_pretrained(info.path)
-    calls = ToolCalls(tokenizer, Encoder(tokenizer), environments.schemas)
+    tokenizer = info.encoder.tokenizer
+    calls = ToolCalls(tokenizer, info.encoder, environments.schemas)
     shown = f"evaluate.{name}.max_new_tokens {spec.max_new_tokens} and the model's {info.positions} positions"
     limits = Limits(info.positions - spec.max_new_tokens, spec.max_new_tokens, info.positions, shown)
 
     def conversations(asked: Sequence[Question], begin: int) -> list[Played]:
         rows = [question.row | {"prompt": question.prompt} for question in asked]
         seeds = [_seed(model.seed, question.id) for question in asked]
+        starts: dict[int, int] = {}  # lengths of the conversations' prompts
 
         def generate(
             prompts: list[list[int]], numbers: list[int], turn: int, most: int
         ) -> tuple[list[list[int]], list[list[float]]]:
-            stops = [calls.end, *([calls.encoder.chat.end] if calls.encoder.chat else [])]
-            sampled = model.turns(prompts, spec, most, seed=_seed(model.seed, name, begin, turn), stops=stops)
+            stops = [calls.end, *info.encoder.ends]
+            starts.update({number: len(prompt) for number, prompt in zip(numbers, prompts, strict=True) if turn == 0})
+            # each to its own limit, whatever the others' and the engine's are
+            rooms = [starts[at] + limits.new - len(prompt) for at, prompt in zip(numbers, prompts, strict=True)]
+            sampled = model.turns(prompts, spec, rooms, seed=_seed(model.seed, name, begin, turn), stops=stops)
             return [list(turn.token_ids) for turn in sampled], [list(turn.logprobs) for turn in sampled]
 
         done = converse(rows, seeds, environments, calls, generate, limits, spec.max_turns)

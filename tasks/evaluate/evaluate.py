@@ -4,10 +4,12 @@ Inputs: "model" (a Hugging Face directory), "corpora.0", … (the first set and 
 of `spec.sets()`). Outputs:
 
     report.json             label, model_digest, headline (name of the primary metric)
+                            measured     what the metrics were measured on: "bits_per_byte", each evaluator
                             metrics      name -> value, standard_error, count, unit, higher_is_better
                             ceiling      name -> value: rewards of the rows' own completions
                             sets         bits per byte by corpus: "corpus", "more.0", …
-                            questions    per evaluator: numbers of prompts asked and left out
+                            questions    per evaluator: numbers of prompts asked and left out, of lm-eval's requests
+                                         and of those truncated
                             spec
     documents.jsonl         one line per scored document: set, id, bytes (UTF-8), bits
     completions.jsonl       one line per completion: evaluator, id, prompt, reference, completion (with an environment
@@ -23,14 +25,16 @@ unmodified. An evaluator's metrics don't depend on the other evaluators.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from infra.durable import write_json
 from infra.progress import say
+from infra.text import size
+from infra.tracking.redact import redact_spec
 from tasks.adapted import model_of
 from tasks.environments.environments import Environments
 from tasks.evaluate import questions
@@ -48,6 +52,7 @@ from tasks.metric import Metric
 if TYPE_CHECKING:
     from tasks.evaluate.answer import EvaluatedModel
     from tasks.evaluate.harness import Harnessed, Tasks
+    from tasks.evaluate.language_model import Lengths
 
 SAMPLES = 12
 
@@ -61,6 +66,8 @@ def work(job: Job) -> None:
 def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environments]) -> None:
     opened = model_of(job)
     info = read_model_info(opened.directory, opened.weights)
+    if spec.max_model_len:
+        info = replace(info, positions=min(info.positions, spec.max_model_len))
     texts = _texts(job)
     if spec.bits_per_byte is None:
         sets = []
@@ -73,14 +80,27 @@ def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environmen
         for name, evaluator in spec.evaluators().items()
         if evaluator.data is not None
     }
+    for name, those in asked.items():
+        if those.refused:
+            job.notice(f"{name}: {len(those.refused)} rows are left out (faulty: drop): {those.refused[0]}")
+    if asked:
+        for notice in info.encoder.notices():
+            job.notice(notice)
     for name in asked:
         start_rewards(spec.evaluators()[name])
 
     from tasks.evaluate.answer import EvaluatedModel  # imports vLLM (seconds): only once the input is checked
 
-    tasks = _load_tasks(job, spec)
+    built, measured = _build_tasks(job, spec, info)
+    lengths = [
+        len(window.tokens) + 1 for held_out in sets for window in held_out.windows
+    ]  # vLLM always generates a token
+    lengths += [one.longest for one in measured.values()]
+    for name, one in asked.items():
+        new = spec.evaluators()[name].max_new_tokens
+        lengths += [len(question.tokens) + new for question in one.questions]
     saved = SavedAnswers(job)
-    model = EvaluatedModel(job, info, saved, spec)
+    model = EvaluatedModel(job, info, saved, spec, max(lengths, default=0))
     documents = [line for held_out in sets for line in held_out.lines(model.bits(held_out.windows))]
     scores = {held_out.name: _scores(held_out, documents) for held_out in sets}
     metrics = {"bits_per_byte": _bits(FIRST, documents)} if sets else {}
@@ -94,26 +114,30 @@ def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environmen
             chosen = asked[name].questions
             answers, own, of_turns = _answers(name, evaluator, chosen, environments.get(name), info, model)
             scored = rewarded(job, name, evaluator, chosen, answers, info, saved, own)
-            measured = scored.metrics(evaluator) | of_turns
-            metrics |= {f"{name}.{key}": metric for key, metric in measured.items()}
+            found = scored.metrics(evaluator) | of_turns
+            metrics |= {f"{name}.{key}": metric for key, metric in found.items()}
             ceiling |= {f"{name}.{key}": value for key, value in scored.ceiling.items()}
             lines += scored.lines(name)
             counts[name] = {"asked": len(chosen), "too_long": asked[name].too_long, "ended": scored.ended}
         else:
-            harnessed = _harnessed(job, name, tasks[name], info, model)
+            harnessed = _harnessed(job, name, built[name], info, model)
             metrics |= {f"{name}.{key}": metric for key, metric in harnessed.metrics.items()}
             results[name] = harnessed.results
             items += [{"evaluator": name} | item for item in harnessed.items]
+            counts[name] = {"requests": measured[name].requests, "truncated": measured[name].truncated}
     _print(metrics, ceiling)
+    for text in _left_out(counts, info):
+        job.notice(text)
 
     facts = {
         "label": info.label,
         "model_digest": job.inputs["model"]["digest"],
         "metrics": {name: asdict(metric) for name, metric in metrics.items()},
         "headline": next((name for name in metrics if name != "bits_per_byte"), next(iter(metrics), "")),
+        "measured": _measured(job, spec, scores, counts),
     }
     job.empty_output()
-    report = facts | {"ceiling": ceiling, "sets": scores, "questions": counts, "spec": spec.identity()}
+    report = facts | {"ceiling": ceiling, "sets": scores, "questions": counts, "spec": redact_spec(spec.identity())}
     write_json(job.output / "report.json", report)
     _write_lines(job.output / "documents.jsonl", documents)
     _write_lines(job.output / "completions.jsonl", lines)
@@ -165,15 +189,35 @@ def _answers(
     return played, environments.name if environments.owns_reward else None, metrics_of_turns(played)
 
 
+def _build_tasks(job: Job, spec: EvaluateSpec, info: ModelInfo) -> tuple[dict[str, "Tasks"], dict[str, "Lengths"]]:
+    """lm-eval's tasks, with every request rendered, and how long these are; by evaluator, only those that have any."""
+    evaluators = {name: evaluator for name, evaluator in spec.evaluators().items() if evaluator.lm_eval}
+    if not evaluators:
+        return {}, {}
+    from tasks.evaluate.harness import build, load_tasks
+    from tasks.evaluate.language_model import Lengths
+
+    loaded = {name: load_tasks(name, evaluator, job.work / "tasks" / name) for name, evaluator in evaluators.items()}
+    lengths = {}
+    for name, tasks in loaded.items():
+        job.progress(0, 1, "tasks", now=f"requests of {name}")
+        lengths[name] = Lengths(_no_engine, info, chats=tasks.spec.chat_template)
+        lengths[name].measure(build(tasks, lengths[name], spec.seed))
+    return loaded, lengths
+
+
+def _no_engine() -> NoReturn:
+    raise AssertionError("requests are measured without an engine")
+
+
 def _harnessed(job: Job, name: str, tasks: "Tasks", info: ModelInfo, model: "EvaluatedModel") -> "Harnessed":
     from tasks.evaluate.harness import run_tasks
     from tasks.evaluate.language_model import VLLMModel
 
     lm = VLLMModel(
         model.engine,
-        info.chat,
-        end_of_text=info.end_of_text,
-        positions=info.positions,
+        info,
+        chats=tasks.spec.chat_template,
         seed=model.seed,
         answers=model.saved.answer,
         progress=lambda done, total: job.progress(done, total, "requests", now=name),
@@ -181,14 +225,36 @@ def _harnessed(job: Job, name: str, tasks: "Tasks", info: ModelInfo, model: "Eva
     return run_tasks(tasks, lm, model.seed)
 
 
-def _load_tasks(job: Job, spec: EvaluateSpec) -> dict[str, "Tasks"]:
-    """lm-eval's tasks by evaluator; only evaluators that have any."""
-    evaluators = {name: evaluator for name, evaluator in spec.evaluators().items() if evaluator.lm_eval}
-    if not evaluators:
-        return {}
-    from tasks.evaluate.harness import load_tasks
+def _left_out(counts: Mapping[str, Mapping[str, Any]], info: ModelInfo) -> Iterator[str]:
+    """What did not fit the model's positions."""
+    for name, count in counts.items():
+        if count.get("too_long"):
+            yield (
+                f"evaluate.{name}: {count['too_long']} held-out rows were left out: they are longer than "
+                f"{info.positions} tokens with max_new_tokens"
+            )
+        if count.get("truncated"):
+            yield (
+                f"evaluate.{name}: {count['truncated']} of {count['requests']} requests lost their beginning: they are "
+                f"longer than {info.positions} tokens"
+            )
 
-    return {name: load_tasks(name, evaluator, job.work / "tasks" / name) for name, evaluator in evaluators.items()}
+
+def _measured(
+    job: Job, spec: EvaluateSpec, scores: dict[str, dict[str, float]], counts: dict[str, dict[str, Any]]
+) -> dict[str, str]:
+    """What the metrics were measured on, in words: bits per byte, and each evaluator."""
+    found = {}
+    for text in (scores[name] for name in scores if name == FIRST):
+        of = f"corpus {job.inputs['corpora.0']['digest'][:12]}"
+        found["bits_per_byte"] = f"{text['documents']:,} held-out documents of {of} ({size(text['bytes'])})"
+    digests = {name: job.inputs[f"rows.{number}"]["digest"][:12] for number, name in enumerate(spec.sets())}
+    for name, evaluator in spec.evaluators().items():
+        if name in counts and evaluator.data is not None:
+            found[name] = f"{counts[name]['asked']:,} rows of data.{evaluator.data} {digests[evaluator.data]}"
+        else:
+            found[name] = f"lm-eval's {', '.join(Path(task).name for task in evaluator.lm_eval)}"
+    return found
 
 
 def _print(metrics: dict[str, Metric], ceiling: dict[str, float]) -> None:

@@ -1,13 +1,21 @@
 """Run tasks of lm-eval (EleutherAI's lm-evaluation-harness), given by name or as YAML files.
 
+    tasks = load_tasks("mine", evaluator, folder)      # with their data
+    requests = build(tasks, model, seed)               # every prompt, before the engine starts
+    found = run_tasks(tasks, model, seed)
+
 Results become metrics `<task>.<metric>`, followed by the name of lm-eval's filter if there is one
 (`gsm8k.exact_match.strict-match`); `results` is what lm-eval itself would write.
 """
 
 import json
+import logging
 import math
 import os
-from collections.abc import Iterator
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -15,19 +23,30 @@ from statistics import fmean
 from typing import Any
 
 from lm_eval import simple_evaluate
+from lm_eval.api.group import Group
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+from lm_eval.api.registry import AGGREGATION_REGISTRY
 from lm_eval.tasks import TaskManager
-from lm_eval.tasks._yaml_loader import load_yaml
 from lm_eval.utils import handle_non_serializable
 
-from tasks.evaluate.language_model import VLLMModel
 from tasks.evaluate.spec import EvaluatorSpec
-from tasks.evaluate.task_files import is_file_name, with_absolute_data
-from tasks.functions import write_files
+from tasks.evaluate.task_configs import register
+from tasks.evaluate.task_files import place
 from tasks.job import StageError
+from tasks.load_function import described
 from tasks.metric import Metric
 
 RESAMPLES = 1_000  # for the standard error of a metric that is not a mean
-SHARES = ("acc", "acc_norm", "acc_all", "exact_match", "f1", "mcc", "em")  # metrics in [0, 1]
+# metrics of lm-eval that lie in [0, 1] (lm_eval/api/metrics.py); a task's own function may give the same name to
+# percentages
+SHARES = ("acc", "acc_norm", "acc_bytes", "acc_mutual_info", "acc_all", "exact_match", "em", "f1")
+MODEL = "language_model.py"
+HINTS: dict[type[BaseException], str] = {
+    ImportError: ". Install what the task needs; lm-eval has it as an extra for its own tasks (lm-eval[ifeval])",
+    OSError: ". A task's data is local files (`dataset_path: json`) or an accessible data set on the Hugging Face Hub; "
+    "a file that its Python code reads is taken along if a string in the code has its name, or the name's end",
+}
 # fields that differ between identical evaluations
 VOLATILE = ("date", "pretty_env_info", "total_evaluation_time_seconds", "git_hash", "upper_git_hash")
 
@@ -43,75 +62,214 @@ class Harnessed:
 class Tasks:
     """An evaluator's tasks and groups, with their data loaded."""
 
+    name: str  # of the evaluator
     spec: EvaluatorSpec
     folder: Path  # contains their files
     manager: TaskManager
+    names: list[str]  # of what the recipe lists
     loaded: list[Any]
 
+    @property
+    def single(self) -> list[Any]:
+        """Every task, also those in groups."""
+        return [one for item in self.loaded for one in (item.get_all_tasks() if isinstance(item, Group) else [item])]
 
-def run_tasks(tasks: Tasks, model: VLLMModel, seed: int) -> Harnessed:
+
+def load_tasks(name: str, spec: EvaluatorSpec, folder: Path) -> Tasks:
+    """Load the tasks of evaluator `name`, writing their files below `folder`. Raises StageError, StorageError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    place(folder, spec.task_files or {}, spec.task_data, spec.task_place)
+    where = f"evaluate.{name}.lm_eval: {', '.join(spec.lm_eval)}"
+    with _errors_named(where, folder):
+        manager, names = register(spec.lm_eval, spec.task_files or {}, folder)
+        loaded: list[Any] = []
+        for one in names:
+            found = manager.load([one])
+            groups = [*found["groups"].values()]
+            nested = {id(inner) for group in groups for inner in (*group.get_all_groups(), *group.get_all_tasks())}
+            loaded += [item for item in (*groups, *found["tasks"].values()) if id(item) not in nested]
+        members = {task.task_name for item in loaded if isinstance(item, Group) for task in item.get_all_tasks()}
+        loaded = [item for item in loaded if isinstance(item, Group) or item.task_name not in members]
+        manager.load(loaded)  # raises ValueError for a task that two groups have
+    tasks = Tasks(name, spec, folder, manager, names, loaded)
+    for task in tasks.single:
+        filters = [each["name"] for each in task.config.filter_list or ()]
+        if twice := [each for each in filters if filters.count(each) > 1]:
+            raise StageError(f"{where}: filter_list of {task.task_name}: two filters have the name {twice[0]!r}")
+    return tasks
+
+
+def build(tasks: Tasks, model: LM, seed: int | None = None) -> list[Instance]:
+    """Render every request, as lm-eval does for the model. Without a seed torch need not be imported. Raises
+    StageError."""
+    with _errors_named(f"evaluate.{tasks.name}.lm_eval", tasks.folder), suppress(_Built):
+        _evaluate(tasks, _Receiver(model), seed)
+    for task in tasks.single:
+        # lm-eval builds requests again for each evaluation, which takes minutes for a large task
+        task.build_all_requests = _is_built
+    return [request for task in tasks.single for request in task.instances]
+
+
+def run_tasks(tasks: Tasks, model: LM, seed: int | None = None) -> Harnessed:
+    """Evaluate the model on the requests that `build` has rendered; without a seed there are no standard errors. Raises
+    StageError."""
+    with _errors_named(f"evaluate.{tasks.name}.lm_eval", tasks.folder):
+        output = _evaluate(tasks, model, seed)
+    samples = output.pop("samples")
+    stable = {key: value for key, value in output.items() if key not in VOLATILE}
+    text = json.dumps(stable, default=handle_non_serializable)
+    results = json.loads(text.replace(f"{tasks.folder}/", ""))  # independent of the machine's paths
+    found = list(_metrics(results, _shares(tasks, samples), _filters(samples)))
+    names = Counter(name for name, _ in found)
+    if twice := [name for name, times in names.items() if times > 1]:
+        raise SameName(
+            f"evaluate.{tasks.name}.lm_eval: {twice[0]} is the name of two metrics: rename one, or its filter"
+        )
+    return Harnessed(dict(found), results, list(_items(results, samples)))
+
+
+class SameName(StageError):
+    """Metrics that differ in the task, and would be one in the report."""
+
+
+class _Built(Exception):
+    """All requests exist."""
+
+
+class _Receiver(LM):  # type: ignore[misc]  # lm-eval has no types
+    """Gets the first requests when all are built."""
+
+    def __init__(self, model: LM) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def tokenizer_name(self) -> str:
+        return str(self.model.tokenizer_name)
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        template: str | None = self.model.chat_template(chat_template)
+        return template
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        return str(self.model.apply_chat_template(chat_history, add_generation_prompt=add_generation_prompt))
+
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+        raise _Built
+
+    def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
+        raise _Built
+
+    def generate_until(self, requests: list[Instance]) -> list[str]:
+        raise _Built
+
+
+def _is_built(**_: Any) -> None:
+    pass
+
+
+def _evaluate(tasks: Tasks, model: LM, seed: int | None) -> dict[str, Any]:
     os.environ.setdefault("DISABLE_MULTIPROC", "1")  # lm-eval's bootstrap would fork this process and its engine
     spec = tasks.spec
-    output = simple_evaluate(
+    output: dict[str, Any] = simple_evaluate(
         model=model,
         tasks=tasks.loaded,
         task_manager=tasks.manager,
         num_fewshot=spec.few_shot,
         limit=spec.limit,
-        bootstrap_iters=RESAMPLES,
+        bootstrap_iters=0 if seed is None else RESAMPLES,
         log_samples=True,
         apply_chat_template=spec.chat_template,
-        random_seed=seed,
-        numpy_random_seed=seed,
+        random_seed=seed or 0,
+        numpy_random_seed=seed or 0,
         torch_random_seed=seed,
-        fewshot_random_seed=seed,
+        fewshot_random_seed=seed or 0,
     )
-    samples = output.pop("samples")
-    stable = {key: value for key, value in output.items() if key not in VOLATILE}
-    text = json.dumps(stable, default=handle_non_serializable)
-    results = json.loads(text.replace(f"{tasks.folder}/", ""))  # independent of the machine's paths
-    return Harnessed(dict(_metrics(results)), results, list(_items(results, samples)))
+    return output
 
 
-def load_task(path: Path) -> dict[str, Any]:
-    """Read a task's YAML file."""
-    return with_absolute_data(load_yaml(path, resolve_func=True, recursive=True), path.parent)
-
-
-def load_tasks(name: str, spec: EvaluatorSpec, folder: Path) -> Tasks:
-    """Load the tasks of evaluator `name`, writing their files below `folder`. Runs before the engine starts. Raises
-    StageError."""
-    write_files(spec.task_files or {}, folder)
-    manager = TaskManager(include_defaults=not all(map(is_file_name, spec.lm_eval)))
+@contextmanager
+def _errors_named(where: str, folder: Path) -> Iterator[None]:
+    """Raise StageError for whatever lm-eval or a task's functions raise, which see `folder` as the current directory;
+    not for what the model raises, whose engine may have failed."""
+    errors = _Errors(logging.ERROR)
+    logging.getLogger("lm_eval").addHandler(errors)
     try:
-        loaded = manager.load([load_task(folder / task) if is_file_name(task) else task for task in spec.lm_eval])
-    except (KeyError, OSError, ValueError, ImportError, AttributeError) as error:
-        raise StageError(
-            f"evaluate.{name}.lm_eval: {', '.join(spec.lm_eval)}: {type(error).__name__}: {str(error)[:500]}. Give "
-            "tasks by lm-eval's names (`lm_eval ls tasks`) or as YAML files; their data is a local file "
-            "(`dataset_path: json`) or an accessible data set on the Hugging Face Hub"
-        ) from error
-    groups, tasks = loaded["groups"].values(), loaded["tasks"].values()
-    nested = {id(member) for group in groups for member in (*group.get_all_groups(), *group.get_all_tasks())}
-    return Tasks(spec, folder, manager, [task for task in (*groups, *tasks) if id(task) not in nested])
+        with chdir(folder):
+            yield
+    except (StageError, _Built):
+        raise
+    except (Exception, SystemExit) as error:  # a task's functions may raise anything
+        if any(Path(frame.filename).name == MODEL for frame in traceback.extract_tb(error.__traceback__)):
+            raise
+        hint = next((hint for kind, hint in HINTS.items() if isinstance(error, kind)), "")
+        said = ". ".join([described(error, folder), *errors.texts])
+        raise StageError(f"{where}: {said[:800]}{hint}") from error
+    finally:
+        logging.getLogger("lm_eval").removeHandler(errors)
 
 
-def _metrics(results: dict[str, Any]) -> Iterator[tuple[str, Metric]]:
+class _Errors(logging.Handler):
+    """What lm-eval logs before it raises something else."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def _shares(tasks: Tasks, samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> set[tuple[str, str, str]]:
+    """(task or group, metric, filter) of the metrics that are shares."""
+    found: dict[tuple[str, str, str], bool] = {}
+    for task in tasks.single:
+        for line in samples[task.task_name]:
+            for measure in line["metrics"]:
+                key = (task.task_name, measure, line["filter"])
+                found[key] = found.get(key, measure in SHARES) and _is_share(task, measure, line[measure])
+    for group in (one for item in tasks.loaded if isinstance(item, Group) for one in (item, *item.get_all_groups())):
+        members = {task.task_name for task in group.get_all_tasks()}
+        for task, measure, name in [*found]:
+            if task in members:
+                of_group = (group.name, measure, name)
+                found[of_group] = found.get(of_group, True) and found[task, measure, name]
+    return {key for key, share in found.items() if share}
+
+
+def _is_share(task: Any, measure: str, value: Any) -> bool:
+    """Whether a document's value lies in [0, 1]; or, of one that is not a number, lm-eval's own aggregation does."""
+    if isinstance(value, Real):
+        return 0 <= float(value) <= 1
+    return task.aggregation().get(measure) in AGGREGATION_REGISTRY.values()
+
+
+def _filters(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """The names of all filters, long ones first: a shorter one may be the end of another."""
+    return sorted({line["filter"] for lines in samples.values() for line in lines}, key=lambda name: (-len(name), name))
+
+
+def _metrics(
+    results: dict[str, Any], shares: set[tuple[str, str, str]], filters: Sequence[str]
+) -> Iterator[tuple[str, Metric]]:
     for task, values in results["results"].items():
-        for key, value in values.items():
-            measure, comma, filter_name = key.partition(",")
-            if not comma or measure.endswith("_stderr") or not isinstance(value, int | float):
+        for key, value in values.items():  # of `metric,filter`; either may have commas
+            filter_name = next((name for name in filters if key.endswith(f",{name}")), None)
+            if filter_name is None or not isinstance(value, int | float):
+                continue
+            measure = key.removesuffix(f",{filter_name}")
+            if measure.endswith("_stderr") and f"{measure.removesuffix('_stderr')},{filter_name}" in values:
                 continue
             error = values.get(f"{measure}_stderr,{filter_name}")
             # missing for a group whose tasks differ in direction
             higher_is_better = results["higher_is_better"].get(task, {}).get(measure)
             yield (
-                _name(task, measure, filter_name),
+                metric_name(task, measure, filter_name),
                 Metric(
                     float(value),
                     float(error) if isinstance(error, int | float) else None,
                     int(results["n-samples"].get(task, {}).get("effective", 0)),
-                    "share" if measure in SHARES else "",
+                    "share" if (task, measure, filter_name) in shares else "",
                     True if higher_is_better is None else bool(higher_is_better),
                 ),
             )
@@ -132,9 +290,10 @@ def _items(results: dict[str, Any], samples: dict[str, list[dict[str, Any]]]) ->
                 fmean(by_document.values()), total, abs_tol=1e-9
             ):
                 for document, value in by_document.items():
-                    rewards.setdefault(document, {})[_name(task, measure, filter_name)] = float(value)
+                    rewards.setdefault(document, {})[metric_name(task, measure, filter_name)] = float(value)
         yield from ({"id": document, "rewards": metrics} for document, metrics in rewards.items())
 
 
-def _name(task: str, measure: str, filter_name: str) -> str:
+def metric_name(task: str, measure: str, filter_name: str) -> str:
+    """Its name in an evaluation, after the evaluator's."""
     return f"{task}.{measure}" + (f".{filter_name}" if filter_name != "none" else "")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.data.documents import Document, read_documents
-from tasks.evaluate.bits import held_out_texts, windows
+from tasks.evaluate.bits import Window, held_out_texts, windows
 from tasks.evaluate.model_info import ModelInfo
 
 FIRST = "corpus"  # the set that must have text; the others may be empty
@@ -19,7 +19,7 @@ class Scored:
 
     document: Document
     tokens: list[int]
-    windows: list[list[int]]  # each begins with one token of context
+    windows: list[Window]
 
     @property
     def bytes(self) -> int:
@@ -32,7 +32,7 @@ class HeldOut:
     documents: list[Scored]
 
     @property
-    def windows(self) -> list[list[int]]:
+    def windows(self) -> list[Window]:
         return [window for document in self.documents for window in document.windows]
 
     def lines(self, bits: Sequence[float]) -> list[dict[str, Any]]:
@@ -55,5 +55,5 @@ def choose(name: str, corpus: Path, info: ModelInfo, held_out_bytes: int) -> Hel
     for document in held_out_texts(read_documents(corpus, "held_out"), held_out_bytes):
         tokens = info.tokens(document.text)
         # one position is reserved for the token that vLLM always generates
-        scored.append(Scored(document, tokens, list(windows(tokens, info.end_of_text, info.positions - 1))))
+        scored.append(Scored(document, tokens, list(windows(tokens, info.start, info.positions - 1))))
     return HeldOut(name, scored)

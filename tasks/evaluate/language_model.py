@@ -11,68 +11,65 @@ from typing import Any
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
-from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
+from lm_eval.models.utils import postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-from transformers import PreTrainedTokenizerBase
 from vllm import LLM
 
-from tasks.evaluate.answer import scores
+from tasks.evaluate.generation import Generation, generation
+from tasks.evaluate.model_info import ModelInfo
 from tasks.job import StageError
-from tasks.serve.engine import sample
+from tasks.serve.engine import sample, scores
+from tasks.tokenizers import begun, parsed
 
 REQUESTS_A_CALL = 256
-NEW_TOKENS = 256  # max_gen_toks of a task that has none: lm-eval's default
 
 Answers = Callable[[Callable[[], list[Any]]], list[Any]]  # calls its argument, or returns the saved answer
 Scored = tuple[Any, list[int], list[int]]  # lm-eval's key, tokens of the context, tokens of the continuation
 
 
 class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
-    """The model under evaluation. `engine` is called at the first request without a saved answer."""
+    """The model under evaluation. `engine` is called at the first request without a saved answer; `chats`: lm-eval
+    renders each prompt as a conversation (its apply_chat_template)."""
 
     def __init__(
         self,
         engine: Callable[[], LLM],
-        tokenizer: PreTrainedTokenizerBase,
+        info: ModelInfo,
         *,
-        end_of_text: int,
-        positions: int,
+        chats: bool = False,
         seed: int = 0,
         answers: Answers = lambda ask: ask(),
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         super().__init__()
-        self.engine, self.tokenizer, self.end_of_text, self.seed = engine, tokenizer, end_of_text, seed
-        self.max_length = positions - 2  # tokens that can be scored: less one of context and one generated
+        self.engine, self.info, self.encoder, self.chats, self.seed = engine, info, info.encoder, chats, seed
+        self.tokenizer = info.encoder.tokenizer
+        self.max_length = info.positions - 2  # tokens that can be scored: less one of context and one generated
         self.answers, self.progress = answers, progress
 
     @property
     def eot_token_id(self) -> int:
-        return self.end_of_text
+        return self.info.end_of_text
 
     @property
     def prefix_token_id(self) -> int:
-        bos = self.tokenizer.bos_token_id
-        return self.end_of_text if bos is None else int(bos)
+        begin = self.encoder.begin or [self.tokenizer.bos_token_id]
+        return self.info.end_of_text if begin[-1] is None else int(begin[-1])
 
     @property
     def tokenizer_name(self) -> str:
         return "model"
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        if add_special_tokens is None and (bos := self.tokenizer.bos_token) and string.startswith(bos):
-            add_special_tokens = False
-        more = {} if add_special_tokens is None else {"add_special_tokens": add_special_tokens}
-        return list(self.tokenizer.encode(string, **more))
+        ids = parsed(self.tokenizer, string)
+        return ids if self.chats or add_special_tokens is False else begun(self.encoder.begin, ids)
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        return self.encoder.template if chat_template else None
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        return str(
-            self.tokenizer.apply_chat_template(
-                chat_history,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=not add_generation_prompt,
-            )
+        return self.encoder.rendered(
+            chat_history, add_generation_prompt=add_generation_prompt, continue_final_message=not add_generation_prompt
         )
 
     def _loglikelihood_tokens(self, requests: Sequence[Scored], **kwargs: Any) -> list[tuple[float, bool]]:
@@ -85,20 +82,24 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         return scored
 
     def _score(self, requests: Sequence[Scored]) -> list[tuple[float, bool]]:
-        # a context that is too long is truncated on the left
-        windows = [[*context, *continuation][-(self.max_length + 1) :] for _, context, continuation in requests]
+        windows = [self._window(request) for request in requests]
         scored = []
         for (_, _, continuation), steps in zip(requests, scores(self.engine(), windows), strict=True):
             last = steps[-len(continuation) :] if continuation else []
             scored.append((sum(logprob for logprob, _ in last), all(rank == 1 for _, rank in last)))
         return scored
 
+    def _window(self, request: Scored) -> list[int]:
+        """The tokens of a context and its continuation; a context that is too long is truncated on the left."""
+        _, context, continuation = request
+        return [*context, *continuation][-(self.max_length + 1) :]
+
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         windows: list[Scored] = []
         ends: list[int] = []
         for (text,) in (request.args for request in requests):
             pairs = get_rolling_token_windows(
-                token_list=self.tok_encode(text),
+                token_list=self.info.tokens(text),  # a document
                 prefix_token=self.prefix_token_id,
                 max_seq_len=self.max_length,
                 context_len=1,
@@ -117,26 +118,68 @@ class VLLMModel(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         return texts
 
     def _generate(self, contexts: Sequence[str], gen_kwargs: dict[str, Any], seed: int) -> list[str]:
-        kwargs: dict[str, Any] = dict(normalize_gen_kwargs(gen_kwargs, NEW_TOKENS))
-        stop = handle_stop_sequences(kwargs.pop("until", None), eos=self.tokenizer.decode(self.end_of_text))
-        new_tokens, _ = int(kwargs.pop("max_gen_toks")), kwargs.pop("do_sample", None)
-        room = self.max_length - new_tokens
-        if room <= 0:
-            raise StageError(
-                f"evaluate: an lm-eval task generates {new_tokens} tokens, but the model has {self.max_length} "
-                "positions for prompt and completion: set a smaller `max_gen_toks` in the task's generation_kwargs"
-            )
-        params: dict[str, Any] = {"skip_special_tokens": True, "stop": [text for text in stop if text]} | kwargs
+        how = self._generation(gen_kwargs)
         completions = sample(
             self.engine(),
-            [self.tok_encode(context)[-room:] for context in contexts],
-            max_tokens=new_tokens,
+            [self._prompt(context, how) for context in contexts],
+            max_tokens=how.new_tokens,
             seed=seed,
-            **params,
+            stop=how.stop,
+            **how.options,
         )
         # decoded here, since vLLM's text omits an incomplete character at the end
         texts = [self.tokenizer.decode(one.token_ids, skip_special_tokens=True) for one in completions]
-        return [str(postprocess_generated_text(text, stop, None)) for text in texts]
+        return [str(postprocess_generated_text(text, how.stop, None)) for text in texts]
+
+    def _generation(self, gen_kwargs: dict[str, Any]) -> Generation:
+        """Raises StageError."""
+        how = generation(gen_kwargs, self.tokenizer.decode(self.eot_token_id))
+        if how.new_tokens >= self.max_length:
+            raise StageError(
+                f"an lm-eval task generates {how.new_tokens} tokens, but the model has {self.max_length} positions for "
+                "prompt and completion: set a smaller `max_gen_toks` in the task's generation_kwargs"
+            )
+        return how
+
+    def _prompt(self, context: str, how: Generation) -> list[int]:
+        """Its tokens; a prompt that leaves no room is truncated on the left."""
+        return self.tok_encode(context)[-self._room(how) :]
+
+    def _room(self, how: Generation) -> int:
+        """For the prompt, in tokens."""
+        return self.max_length - how.new_tokens
+
+
+class Lengths(VLLMModel):
+    """Receives the requests before the engine is opened, and notes how long its sequences must be."""
+
+    longest = 0  # tokens, with the generated ones
+    requests = 0
+    truncated = 0  # requests
+
+    def measure(self, requests: Sequence[Instance]) -> None:
+        """Raises StageError for a request that the model cannot answer."""
+        by_type: dict[str, list[Instance]] = {}
+        for request in requests:
+            by_type.setdefault(request.request_type, []).append(request)
+        for kind, some in by_type.items():
+            getattr(self, kind)(some)
+
+    def _score(self, requests: Sequence[Scored]) -> list[tuple[float, bool]]:
+        for request in requests:
+            self._note(sum(map(len, request[1:])), len(self._window(request)), 1)  # vLLM always generates a token
+        return [(0.0, False)] * len(requests)
+
+    def _generate(self, contexts: Sequence[str], gen_kwargs: dict[str, Any], seed: int) -> list[str]:
+        how = self._generation(gen_kwargs)
+        for tokens in map(self.tok_encode, contexts):
+            self._note(len(tokens), min(len(tokens), self._room(how)), how.new_tokens)
+        return [""] * len(contexts)
+
+    def _note(self, whole: int, kept: int, new: int) -> None:
+        self.requests += 1
+        self.truncated += kept < whole
+        self.longest = max(self.longest, kept + new)
 
 
 def _calls(requests: Sequence[tuple[str, dict[str, Any]]]) -> list[tuple[int, tuple[list[str], dict[str, Any]]]]:

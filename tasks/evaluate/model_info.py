@@ -1,19 +1,17 @@
 """What is known of a model without loading its weights: length limit, tokenizer, chat template."""
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
 from infra.progress import say
+from tasks.hf_files import model_in
+from tasks.job import StageError
 from tasks.manifest import read_manifest
-from tasks.posttrain.chat import chat_of
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+from tasks.posttrain.encode import Encoder
+from tasks.tokenizers import beginning, load, plain
 
 
 @dataclass(frozen=True)
@@ -28,45 +26,36 @@ class ModelInfo:
     base: Path | None = None  # of an adapter
 
     def tokens(self, text: str) -> list[int]:
-        """Tokenize a text without special tokens; "<|endoftext|>" in it is ordinary text."""
+        """The tokens of a corpus' text; "<|endoftext|>" in it is ordinary text."""
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def tokens_of(
-        self, prompt: str | list[dict[str, Any]], tools: Any = None, options: dict[str, Any] | None = None
-    ) -> list[int]:
-        """Tokenize a prompt: a text after the tokenizer's prefix (BOS, if it adds one), messages through the chat
-        template. `options` are the template's, from a row's column `chat_template_kwargs`."""
-        if isinstance(prompt, str):
-            return [*self.tokenizer.encode("").ids, *self.tokens(prompt)]
-        if isinstance(tools, str):  # Parquet columns hold objects of one schema only, so tools may be JSON
-            tools = json.loads(tools)
-        kwargs = {"tools": tools or None, **(options or {})}
-        return list(self.chat.apply_chat_template(prompt, **kwargs, add_generation_prompt=True, return_dict=False))
+    @property
+    def start(self) -> list[int]:
+        """The tokens before a document, as in training: BOS, if the tokenizer adds one, or else the end of the document
+        before it."""
+        return beginning(self.tokenizer) or [self.end_of_text]
 
     @cached_property
-    def chat(self) -> "PreTrainedTokenizerFast":
-        """The tokenizer with its chat template. A model without one gets the template that post-training would set, so
-        that base and tuned models are compared on the same prompts."""
-        from transformers import AutoTokenizer
-
-        tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(self.path)
-        if not tokenizer.chat_template:
-            say(f"{self.label} has no chat template: using ChatML")
-            chat_of(tokenizer)
-        return tokenizer
+    def encoder(self) -> Encoder:
+        """Tokenizes rows as post-training does. A model without a chat template gets the one that post-training would
+        set, so that base and tuned models are compared on the same prompts."""
+        encoder = Encoder(load(self.path))
+        if not encoder.tokenizer.chat_template:
+            say(f"{self.label} has no chat template: conversations are rendered with ChatML")
+        return encoder
 
 
 def read_model_info(path: Path, base: Path | None = None) -> ModelInfo:
     """`base`: the weights of an adapter. Raises ArtifactError if the directory is not a complete artifact."""
     facts = read_manifest(path).facts
-    end = json.loads((path / "config.json").read_text())["eos_token_id"]
-    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
-    tokenizer.encode_special_tokens = True
+    end = model_in(path).end_of_text
+    if end is None:
+        raise StageError(f"{path}: neither its config nor its tokenizer says which token ends a text; set eos_token_id")
     return ModelInfo(
         path=path,
         label=str(facts["label"]),
         positions=int(facts["max_positions"]),
-        end_of_text=end[0] if isinstance(end, list) else end,
-        tokenizer=tokenizer,
+        end_of_text=end,
+        tokenizer=plain(path),
         base=base,
     )

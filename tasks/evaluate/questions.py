@@ -1,12 +1,12 @@
 """Turn held-out rows into questions: a tokenized prompt, and the reference completion if the row has one.
 
-    messages            the messages before the last assistant turn, which is the reference
+    messages            the messages before the last assistant turn that is to be learned, which is the reference
     prompt_completion   the prompt; the completion is the reference
     preference          the prompt (or the turns shared by both answers); the chosen answer is the reference
     prompt              the prompt; the reference is the answer column, if there is one (see tasks/rewards/gold.py)
     text                an error: a text has no prompt
 
-A text prompt is used unmodified; messages go through the chat template, with its generation prompt.
+They are tokenized as in post-training (tasks/posttrain/encode.py).
 """
 
 from collections.abc import Iterator
@@ -18,8 +18,9 @@ from tasks.evaluate.model_info import ModelInfo
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.job import StageError
 from tasks.manifest import text_digest
+from tasks.posttrain.encode import RowRefused
 from tasks.rewards.gold import own_answer
-from tasks.rows.stored import common_prefix, encoded, read_rows
+from tasks.rows.stored import TRAIN, common_prefix, drops_faulty, encoded, read_rows
 
 Messages = list[dict[str, Any]]
 Prompt = str | Messages  # TRL's two formats, also of completions
@@ -49,6 +50,7 @@ class Questions:
 
     questions: list[Question]
     too_long: int  # rows left out, longer than the model's positions
+    refused: list[str]  # why the chat template rejects others that are left out
 
 
 def choose(
@@ -64,32 +66,40 @@ def choose(
             "prompt and completion together; use a smaller value"
         )
     chosen: list[Question] = []
-    too_long = 0
+    too_long, refused = 0, list[str]()
     for id, row in _ordered(rows, seed):
         if len(chosen) == spec.prompts:
             break
         prompt, reference = question_of(name, row)
         if tools and isinstance(prompt, str):
             raise StageError(f"evaluate.{name}: environment and tools need prompts of messages, not {prompt!r:.80}")
-        tokens = info.tokens_of(prompt, tools or row.get("tools"), row.get("chat_template_kwargs"))
+        try:
+            tokens = info.encoder.prompt(row | {"prompt": prompt, "tools": tools or row.get("tools")})
+        except RowRefused as error:
+            if not drops_faulty(rows):
+                raise
+            refused.append(str(error))
+            continue
         if len(tokens) > room:
             too_long += 1
         else:
             chosen.append(Question(id, row, prompt, reference, tokens))
     if not chosen:
-        all_too_long = f"all {too_long} held-out rows are too long for the model's {info.positions} positions"
-        raise StageError(
-            f"evaluate.{name}.data: {spec.data}: the set has no usable held-out row: "
-            + (all_too_long if too_long else "its held-out split is empty; hold out more of it (`held_out:`)")
-        )
-    return Questions(chosen, too_long)
+        why = "its held-out split is empty; hold out more of it (`held_out:`)"
+        if refused:
+            why = f"the chat template rejects {len(refused)} held-out rows, and {too_long} are too long: {refused[0]}"
+        elif too_long:
+            why = f"all {too_long} held-out rows are too long for the model's {info.positions} positions"
+        raise StageError(f"evaluate.{name}.data: {spec.data}: the set has no usable held-out row: {why}")
+    return Questions(chosen, too_long, refused)
 
 
 def question_of(name: str, row: dict[str, Any]) -> tuple[Prompt, Prompt | None]:
     """Split a row into prompt and reference. Raises StageError for a row without a prompt."""
     if "messages" in row:
         turns: Messages = row["messages"]
-        last = max((at for at, turn in enumerate(turns) if turn["role"] == "assistant"), default=len(turns))
+        answers = (at for at, turn in enumerate(turns) if turn["role"] == "assistant" and turn.get(TRAIN, True))
+        last = max(answers, default=len(turns))
         return turns[:last], turns[last : last + 1] or None
     if "chosen" in row and "prompt" not in row:
         shared = common_prefix(row["chosen"], row["rejected"])

@@ -44,6 +44,11 @@ class Results:
     def model_digest(self) -> str:
         return str(self.manifest.facts["model_digest"])
 
+    @property
+    def measured(self) -> dict[str, str]:
+        """What bits per byte and each evaluator's metrics were measured on, in words."""
+        return dict(self.manifest.facts.get("measured", {}))
+
     @cached_property
     def metrics(self) -> dict[str, Metric]:
         """In the order of the evaluators, which only report.json keeps."""

@@ -96,8 +96,9 @@ def rewarded(
         for question, samples in zip(questions, answers, strict=True)
         for answer in samples
     ]
+    ended = info.encoder.ended
     gold: list[Completion | None] = [
-        Completion(question.prompt, question.reference, info.tokens(text_of(question.reference)), question.scored)
+        Completion(question.prompt, question.reference, ended(text_of(question.reference)), question.scored)
         for question in questions
         if question.reference is not None and not spec.uses_tools()
     ]
@@ -138,6 +139,7 @@ def _score(
     scored: dict[str, list[float | None]] = {spec.label: [] for spec in specs}
     columns = reward_columns([one.row for one in kept])
     with Scorer(specs) as scorer:
+        scorer.refuse_partial([one.row for one in kept])
         for begin in range(0, len(kept), COMPLETIONS_A_CALL):
             job.progress(begin, len(kept), "completions", now=f"rewards of {name}")
             end = begin + COMPLETIONS_A_CALL

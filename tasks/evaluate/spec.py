@@ -1,17 +1,19 @@
 """Spec of an evaluation. It is the same for every model compared."""
 
 import re
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import ConfigDict, Field
 
+from infra.placement.address import File, digest_of, send_packed
 from tasks.environments.spec import ToolUse
 from tasks.evaluate.results import SETS
 from tasks.evaluate.task_files import gathered, is_file_name
 from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
 from tasks.serve.spec import vllm_share
-from tasks.spec import Problem, Spec, StageSpec
+from tasks.spec import PathText, Problem, Spec, StageSpec
 
 TURNS = ("turns", "tool_calls", "tool_errors", "environments_lost")  # metrics of conversations
 
@@ -41,6 +43,13 @@ class EvaluatorSpec(ToolUse):
     task_files: dict[str, str] | None = Field(
         None, repr=False, description="Text of the YAML files and of the files they name; filled in by Baton"
     )
+    task_data: dict[str, str] = Field(
+        {}, repr=False, description="BLAKE3 of the other files that the tasks read; filled in by Baton"
+    )
+    task_place: PathText | None = Field(
+        None, description="Folder or archive that has these; filled in by Baton", json_schema_extra={"identity": False}
+    )
+    lm_eval_version: str | None = Field(None, description="Version of lm-eval; filled in by Baton")
     chat_template: bool = Field(
         False, description="lm-eval's apply_chat_template: send each task's prompt as a user turn"
     )
@@ -77,8 +86,18 @@ class EvaluatorSpec(ToolUse):
         """A copy with the current source of its rewards and of its tasks' files. Raises Stopped."""
         if self.task_files is not None or not self.lm_eval:
             return super().as_found()
-        tasks, files = gathered(self.lm_eval)
-        return self.model_copy(update={"lm_eval": tasks, "task_files": files})
+        found = gathered(self.lm_eval)
+        files = {"task_files": found.texts, "task_data": found.digests}
+        place = {"task_place": str(found.root)} if found.digests else {}
+        named = {"lm_eval": found.tasks, "lm_eval_version": _lm_eval_version()}
+        return self.model_copy(update=named | files | place)
+
+    def local_files(self) -> list[File]:
+        """Files of this machine that its tasks read and that are not in the spec."""
+        if self.task_place is None or digest_of(self.task_place):
+            return []
+        root = Path(self.task_place)
+        return [File.here(root / name, root) for name in self.task_data]
 
     def measures(self) -> list[str]:
         """Names of its metrics; none for lm-eval's tasks. An environment without get_reward() has none of its name."""
@@ -100,6 +119,12 @@ class EvaluateSpec(StageSpec):
 
     bits_per_byte: BitsSpec | None = Field(None, description="Bits per byte of the corpora's held-out text; null: none")
     seed: int = Field(0, ge=0, lt=2**31, description="Seed of the choice of rows and of sampling")
+    max_model_len: int | None = Field(
+        None,
+        ge=8,
+        description="Limit of prompt plus completion, and of a window of text, in tokens; what is longer is left out "
+        "or truncated, and counted. null: the model's positions; vLLM is opened for the longest sequence, not for them",
+    )
     gpu_memory_share: float = vllm_share(0.85, "for weights and KV cache")
 
     def evaluators(self) -> dict[str, EvaluatorSpec]:
@@ -111,16 +136,20 @@ class EvaluateSpec(StageSpec):
         return sorted({evaluator.data for evaluator in self.evaluators().values() if evaluator.data is not None})
 
     def identity(self) -> dict[str, Any]:
-        """Without what evaluators had no field for when results existed, if it is unset."""
-        known = super().identity()
-        for name, evaluator in self.evaluators().items():
-            left_out = evaluator._not_identity() | evaluator._unset()
-            known[name] = {field: value for field, value in known[name].items() if field not in left_out}
-        return known
+        """With that of each evaluator."""
+        return super().identity() | {name: evaluator.identity() for name, evaluator in self.evaluators().items()}
 
     def as_found(self) -> Self:
         """A copy with the current content of the files its evaluators name. Raises Stopped."""
         return self.model_copy(update={name: evaluator.as_found() for name, evaluator in self.evaluators().items()})
+
+    def sent(self, storage: str) -> Self:
+        changed = {
+            name: one.model_copy(update={"task_place": send_packed(files, storage)})
+            for name, one in self.evaluators().items()
+            if (files := one.local_files())
+        }
+        return self.model_copy(update=changed)
 
     def problems(self) -> list[Problem]:
         found = [problem.under(name) for name, one in self.evaluators().items() for problem in one.problems()]
@@ -128,6 +157,19 @@ class EvaluateSpec(StageSpec):
             Problem(name, name, f"a name of letters, digits, _ and -, other than {', '.join(SETS)}")
             for name in self.evaluators()
             if name in SETS or not re.fullmatch(r"[A-Za-z0-9][\w-]*", name, re.ASCII)
+        ]
+        names = [name.lower() for name in self.evaluators()]
+        found += [
+            Problem(name, name, "a name that differs from the others' in more than upper and lower case")
+            for name in self.evaluators()
+            if names.count(name.lower()) > 1
+        ]
+        found += [
+            Problem(
+                f"{name}.max_new_tokens", evaluator.max_new_tokens, f"less than max_model_len ({self.max_model_len})"
+            )
+            for name, evaluator in self.evaluators().items()
+            if evaluator.data and self.max_model_len and evaluator.max_new_tokens >= self.max_model_len
         ]
         if not self.bits_per_byte and not self.evaluators():
             found.append(Problem("", "nothing", "at least one evaluator, or leave `evaluate` out"))
@@ -142,8 +184,17 @@ class EvaluateSpec(StageSpec):
 
     def sequence_lengths(self) -> dict[str, int]:
         """Maximum sequence lengths in tokens, by the field that sets them."""
-        return {
+        whole = {"max_model_len": self.max_model_len} if self.max_model_len else {}
+        return whole | {
             f"{name}.max_new_tokens": evaluator.max_new_tokens
             for name, evaluator in self.evaluators().items()
             if evaluator.data is not None
         }
+
+
+def _lm_eval_version() -> str | None:
+    """None where lm-eval is not installed."""
+    try:
+        return version("lm-eval")
+    except PackageNotFoundError:
+        return None

@@ -1,90 +1,477 @@
-"""Embed lm-eval tasks given as YAML files in the spec, together with the files they refer to.
+"""The files that lm-eval tasks given as YAML files read: found, embedded in the spec or named by digest, placed again.
 
-Thus they are part of the cache key, reach every pod without an upload, and are recorded. A YAML refers to a file by a
-scalar (`include: base.yaml`, `data_files: {test: test.jsonl}`) or a function (`!function utils.score`); the file is in
-the YAML's folder or below it.
+    found = gathered(["tasks/mine.yaml"])          # on the machine that starts the run
+    place(folder, texts, digests, where)           # where it runs: the same files below `folder`
+
+Thus a changed file changes the cache key, and the files reach every pod. A task reads the YAML files that it includes,
+the members of its group, the Python files of its functions with the project files that those import, its data
+(`dataset_path`, `dataset_kwargs`), and the files that strings of its Python files name. A name is relative to the file
+that has it, or else to the current directory, as in lm-eval. Of a name that Python puts together, such as
+f"words/{language}.txt", all files are taken that it may be; one without a literal end is not found. All must be below
+the current directory, or below the folder of a given YAML file.
+
+Sources, and other files as long as all texts have at most 1 MB, are embedded. The others are identified by their BLAKE3
+and read where they are, or from an archive that was uploaded for the run.
 """
 
+import ast
+import glob
 import os
-from collections.abc import Iterator
+import re
+import tokenize
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import yaml
+from blake3 import blake3
 
 from infra.errors import Stopped
-from tasks.functions import LARGEST_BYTES
+from infra.paths import home_path
+from infra.placement.address import bring, digest_of
+from tasks.functions import LARGEST_BYTES, imported, inside, module_file, write_files
+from tasks.job import StageError
 
 SUFFIXES = (".yaml", ".yml")
+MERGE = "tag:yaml.org,2002:merge"
+SYSTEM = ("/bin/", "/dev/", "/etc/", "/lib", "/proc/", "/sys/", "/usr/")  # what every machine has
+LONGEST_NAME = 1024  # of a string that may name a file
+PLACEHOLDER = re.compile(r"%\(?\w*\)?[sd]|\{\w*\}")  # of the operator % and of format()
+# a relative name with an ending, such as words/*.txt
+FILE_PATTERN = re.compile(r"(?![~/.])[^\n\0:()^$|\\]{1,200}\.\w{1,16}")
+# datasets' builders for files of one kind: with these, data_files are local files or addresses
+BUILDERS = (
+    "json", "csv", "parquet", "arrow", "text", "pandas", "xml", "webdataset", "imagefolder", "audiofolder", "conll",
+)  # fmt: skip
 
 
 def is_file_name(task: str) -> bool:
     return task.endswith(SUFFIXES)
 
 
-def gathered(tasks: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the tasks, with files named relative to their common folder, and the text of all files by such names.
-    Raises Stopped."""
-    paths = {task: Path(task).expanduser().absolute() for task in tasks if is_file_name(task)}
-    found: dict[Path, str] = {}
+@dataclass(frozen=True)
+class Gathered:
+    """The tasks, those of files by their names below `root`, and all files by such names."""
+
+    tasks: list[str]
+    root: Path
+    texts: dict[str, str]
+    digests: dict[str, str]  # BLAKE3 of the files that are not in `texts`
+
+
+def gathered(tasks: Sequence[str]) -> Gathered:
+    """Find the files of the tasks. Raises Stopped."""
+    paths = {task: _absolute(Path.cwd(), task) for task in tasks if is_file_name(task)}
+    search = _Search([path.parent for path in paths.values()])
     for path in paths.values():
-        _add(path, found)
-    if not found:
-        return tasks, {}
-    root = Path(os.path.commonpath([path.parent for path in found]))
-    names = {path: path.relative_to(root).as_posix() for path in found}
-    return [names[paths[task]] if task in paths else task for task in tasks], {
-        names[path]: text for path, text in sorted(found.items())
-    }
+        search.task(path)
+    if not paths:
+        return Gathered(list(tasks), Path.cwd(), {}, {})
+    root = search.root()
+    names = {path: path.relative_to(root).as_posix() for path in sorted(search.found)}
+    texts = {names[path]: text for path, text in search.texts.items()}
+    digests: dict[str, str] = {}
+    size = sum(len(text.encode()) for text in texts.values())
+    if size > LARGEST_BYTES:
+        raise Stopped(
+            f"evaluate: {', '.join(paths)}: the YAML and Python files of these lm-eval tasks have {size / 1e6:.1f} MB, "
+            f"of at most {LARGEST_BYTES / 1e6:g} MB: import less, or install their code as a package"
+        )
+    for path in sorted(names.keys() - search.texts.keys(), key=lambda path: (path.stat().st_size, path)):
+        about = path.stat()
+        text = _text(path) if size + about.st_size <= LARGEST_BYTES else None
+        if text is None:
+            digests[names[path]] = _digest(path, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+        else:
+            texts[names[path]], size = text, size + about.st_size
+    tasks = [names[paths[task]] if task in paths else task for task in tasks]
+    return Gathered(tasks, root, dict(sorted(texts.items())), dict(sorted(digests.items())))
 
 
-def with_absolute_data(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A task's config with absolute paths for those of its `data_files` that exist below the YAML's folder."""
-    kwargs = config.get("dataset_kwargs") or {}
-    if "data_files" not in kwargs:
-        return config
-    return config | {"dataset_kwargs": kwargs | {"data_files": _absolute(kwargs["data_files"], folder)}}
-
-
-def _absolute(data_files: Any, folder: Path) -> Any:
-    if isinstance(data_files, dict):
-        return {key: _absolute(value, folder) for key, value in data_files.items()}
-    if isinstance(data_files, list):
-        return [_absolute(value, folder) for value in data_files]
-    return str(folder / data_files) if (folder / data_files).is_file() else data_files
-
-
-def _add(path: Path, found: dict[Path, str]) -> None:
-    if path in found:
-        return
-    try:
-        found[path] = path.read_text(encoding="utf-8")
-        size = sum(len(text.encode()) for text in found.values())
-        if size > LARGEST_BYTES:
-            raise Stopped(
-                f"evaluate: {path}: the lm-eval tasks' files exceed {LARGEST_BYTES / 1e6:g} MB in total: use a data "
-                "set on the Hugging Face Hub, or a smaller file"
+def place(folder: Path, texts: Mapping[str, str], digests: Mapping[str, str], where: str | None) -> None:
+    """Write the texts below `folder`, and link the other files there; they are in the folder or archive `where`. Raises
+    StageError, StorageError."""
+    write_files(texts, folder)
+    source = bring(where) if where and digest_of(where) else Path(where or ".")
+    for name, digest in digests.items():
+        link = inside(folder, name)
+        try:
+            about = (source / name).stat()
+            changed = _digest(source / name, about.st_size, about.st_mtime_ns, about.st_ctime_ns) != digest
+        except OSError as error:
+            raise StageError(f"evaluate: {source / name}: cannot read this file of an lm-eval task: {error}") from error
+        if changed:
+            raise StageError(
+                f"evaluate: {source / name}: was changed since the run started. Run the same command again"
             )
-        if path.suffix in SUFFIXES:
-            for other in _named(yaml.compose(found[path])):
-                beside = path.parent / other
-                if beside.is_file():
-                    _add(beside, found)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
-        raise Stopped(f"evaluate: {path}: cannot read this file of an lm-eval task: {reason}") from error
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to((source / name).absolute())
 
 
-def _named(node: yaml.Node | None) -> Iterator[str]:
-    """Every scalar of the YAML that may be a file name."""
-    if isinstance(node, yaml.ScalarNode):
-        if node.tag == "!function":
-            yield node.value.rpartition(".")[0].replace(".", "/") + ".py"
-        elif 0 < len(node.value) < 256 and "\n" not in node.value and ".." not in node.value:
-            yield node.value
-    elif isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            yield from _named(item)
-    elif isinstance(node, yaml.MappingNode):
-        for _, value in node.value:
-            yield from _named(value)
+class _Search:
+    """Collects the files of tasks; `texts` are those of sources."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.here = Path.cwd()
+        self.allowed = [self.here, *folders]
+        self.found: set[Path] = set()
+        self.texts: dict[Path, str] = {}
+        self.groups: set[int] = set()  # nodes whose members were looked for
+        self.from_here = False  # whether a name was relative to the current directory, which must then be the root
+
+    def root(self) -> Path:
+        """The common folder of all files. Raises Stopped."""
+        common = Path(os.path.commonpath([path.parent for path in self.found]))
+        if not self.from_here:
+            return common
+        if not common.is_relative_to(self.here):
+            raise Stopped(
+                f"evaluate: lm-eval tasks in {common} name files relative to the current directory {self.here}, which "
+                "does not contain them all: run from a folder that does, or name the files relative to the YAML file"
+            )
+        return self.here
+
+    def task(self, path: Path) -> None:
+        """A YAML file: a task, a group, or what one of them includes."""
+        if path in self.texts:
+            return
+        top = self._yaml(path)
+        for name in _scalars(top.get("include")):
+            if not (included := self._file(name, path)):
+                raise Stopped(f"evaluate: {path}: include: {name!r}: no such file beside it or in {self.here}")
+            self.task(included)
+        self._data(top, path)
+        for node in top.values():
+            self._strings(node, path)
+        if "group" in top and "class" not in top:
+            self._members(top.get("task"), path)
+
+    def _yaml(self, path: Path) -> dict[str, yaml.Node]:
+        try:
+            self.texts[path] = path.read_bytes().decode()
+            node = yaml.compose(self.texts[path])
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+            reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+            raise Stopped(f"evaluate: {path}: cannot read this file of an lm-eval task: {reason}") from error
+        self.found.add(path)
+        return _mapping(node)
+
+    def _strings(self, node: yaml.Node | None, path: Path) -> None:
+        """Functions, and whatever else names a file."""
+        for scalar in _nodes(node):
+            if scalar.tag == "!function":
+                self._function(scalar.value, path)
+            elif scalar.tag == "tag:yaml.org,2002:str" and (file := self._file(scalar.value, path)):
+                self.found.add(file)
+
+    def _members(self, node: yaml.Node | None, path: Path) -> None:
+        """Members of a group: those that a YAML file beside it or below its folder defines. Others are lm-eval's."""
+        if id(node) in self.groups:
+            return  # an alias may repeat it, also in itself
+        self.groups.add(id(node))
+        beside = _defined_below(path.parent)
+        for item in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            inner = _mapping(item)
+            if inner:
+                self._data(inner, path)
+                self._members(inner.get("task") if "group" in inner else None, path)
+            name = item.value if isinstance(item, yaml.ScalarNode) else _scalar(inner.get("task") or inner.get("group"))
+            for file in beside.get(name, ()):
+                self.task(file)
+
+    def _data(self, config: Mapping[str, yaml.Node], path: Path) -> None:
+        """The files of a task's data set. Raises Stopped for one that is not there."""
+        kwargs, source = _mapping(config.get("dataset_kwargs")), _scalar(config.get("dataset_path"))
+        folders = []
+        for name in (_scalar(kwargs.get("data_dir")), source):
+            if name not in BUILDERS and _may_be_a_name(name):
+                if folder := self._resolved(name, [path.parent], path, Path.is_dir):
+                    folders.append(folder)
+                    self.found.update(_below(folder))
+                elif name == source:
+                    return  # a data set on the hub, whose data_files are there too
+        for name in _scalars(kwargs.get("data_files")):
+            matches = self._matches(name, [*folders, path.parent], path, partial(matching, name))
+            if not matches and source and "://" not in name:
+                raise Stopped(
+                    f"evaluate: {path}: data_files: {name!r}: no such file beside the YAML file or in {self.here}"
+                )
+            self.found.update(matches)
+
+    def _function(self, name: str, path: Path) -> None:
+        """The Python file of `!function utils.score`, if it is not of an installed package."""
+        module = name.rpartition(".")[0].replace(".", "/") + ".py"
+        if file := self._resolved(module, [path.parent], path, Path.is_file):
+            self._python(file, path.parent)
+
+    def _python(self, path: Path, folder: Path) -> None:
+        """A Python file, what it imports, and the files that its strings name. `folder`: of the YAML file."""
+        if path in self.texts:
+            return
+        try:
+            with tokenize.open(path) as stream:  # in the encoding that the file itself names
+                text = self.texts[path] = stream.read()
+            tree = ast.parse(text, str(path))
+        except (OSError, SyntaxError, ValueError, RecursionError) as error:
+            raise Stopped(f"evaluate: {path}: cannot read this file of an lm-eval task: {error}") from error
+        self.found.add(path)
+        for name in imported(text, path.name):
+            for root in (path.parent, folder, self.here):
+                if file := module_file(root, name):
+                    self._check(file, path)
+                    self.from_here |= root not in (path.parent, folder)
+                    self._python(file, folder)
+                    break
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                self._opened(node.value, path, [path.parent, folder])
+            self._put_together(_pattern(node), path, [path.parent, folder])
+
+    def _put_together(self, pattern: str, path: Path, folders: Sequence[Path]) -> None:
+        """The files that a string with unknown parts, or a glob, may name."""
+        if FILE_PATTERN.fullmatch(pattern):
+            self.found.update(self._matches(pattern, folders, path, partial(_globbed, pattern), "/" in pattern))
+
+    def _opened(self, name: str, path: Path, folders: Sequence[Path]) -> None:
+        """The file or folder that a string of a Python file names, if any: most strings name none."""
+        if not _may_be_a_name(name) or name.startswith(SYSTEM) or not name.strip("./"):
+            return
+        far = "." in name or "/" in name  # else a word may be a folder of the current directory by chance
+        if file := self._resolved(name, folders, path, Path.is_file, far):
+            self.found.add(file)
+        elif not name.startswith(("/", "~", ".")) and (
+            inner := self._resolved(name, folders, path, partial(_is_beside, path), "/" in name)
+        ):
+            self.found.update(_below(inner))
+
+    def _file(self, name: str, path: Path) -> Path | None:
+        """The file that a string of a YAML file names, if any."""
+        return self._resolved(name, [path.parent], path, Path.is_file) if _may_be_a_name(name) else None
+
+    def _resolved(
+        self, name: str, folders: Sequence[Path], path: Path, kind: Callable[[Path], bool], from_here: bool = True
+    ) -> Path | None:
+        """What the file `path` names, in the first of `folders` and the current directory that has it. Raises
+        Stopped."""
+        found = self._matches(
+            name, folders, path, lambda base: [it] if kind(it := _absolute(base, name)) else [], from_here
+        )
+        return found[0] if found else None
+
+    def _matches(
+        self,
+        name: str,
+        folders: Sequence[Path],
+        path: Path,
+        look: Callable[[Path], list[Path]],
+        from_here: bool = True,
+    ) -> list[Path]:
+        for base in dict.fromkeys([*folders, *([self.here] if from_here else [])]):
+            if not (found := look(base)):
+                continue
+            for file in found:
+                self._check(file, path)
+            if Path(name).is_absolute():
+                raise Stopped(f"evaluate: {path}: {name!r}: name it relative to this file: other machines lack it")
+            self.from_here |= base not in folders
+            return found
+        return []
+
+    def _check(self, file: Path, path: Path) -> None:
+        """Raises Stopped for a file outside of the folders that may be read, and for a hidden one."""
+        inside = [folder for folder in self.allowed if file.is_relative_to(folder)]
+        if not inside:
+            raise Stopped(
+                f"evaluate: {path}: names {file}, outside of {' and '.join(map(str, dict.fromkeys(self.allowed)))}: "
+                "copy it there, or run from a folder that contains both"
+            )
+        nearest = max(inside, key=lambda folder: len(folder.parts))
+        if any(part.startswith(".") for part in file.relative_to(nearest).parts):
+            raise Stopped(f"evaluate: {path}: names the hidden file {file}: rename it, or leave it out")
+
+
+def with_local_data(config: dict[str, Any], folder: Path, here: Path) -> dict[str, Any]:
+    """A task's config with absolute paths for its data: files and folders below `folder`, or else below `here`."""
+    found, source = dict(config), config.get("dataset_path")
+    if isinstance(source, str) and source not in BUILDERS:
+        if not (path := _folder(source, folder, here)):
+            return found
+        found["dataset_path"] = str(path)
+    if not isinstance(kwargs := config.get("dataset_kwargs"), dict):
+        return found
+    kwargs = {key: _local_name(value, folder, here) for key, value in kwargs.items()}
+    bases = [folder, here]
+    if isinstance(name := kwargs.get("data_dir"), str) and (path := _folder(name, folder, here)):
+        kwargs["data_dir"] = str(path)
+        bases.insert(0, path)
+    if "data_files" in kwargs:
+        bases = [Path(found["dataset_path"]), *bases] if source and source not in BUILDERS else bases
+        kwargs["data_files"] = _local_files(kwargs["data_files"], bases)
+    return found | {"dataset_kwargs": kwargs}
+
+
+def _local_name(value: Any, folder: Path, here: Path) -> Any:
+    """An argument of a task's own data function that names a file."""
+    if isinstance(value, str) and _may_be_a_name(value):
+        return next((str(base / value) for base in (folder, here) if (base / value).is_file()), value)
+    return value
+
+
+def _local_files(value: Any, bases: Sequence[Path]) -> Any:
+    if isinstance(value, dict):
+        return {key: _local_files(item, bases) for key, item in value.items()}
+    if isinstance(value, list):
+        return [file for item in value for file in _as_list(_local_files(item, bases))]
+    if not isinstance(value, str) or "://" in value:
+        return value
+    found = next((files for base in bases if (files := matching(value, base))), None)
+    if found is None:
+        return value
+    return str(found[0]) if len(found) == 1 else [str(file) for file in found]
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def matching(pattern: str, base: Path) -> list[Path]:
+    """The files that a name or a glob matches, sorted; of a folder all but hidden ones."""
+    if not _may_be_a_name(pattern):
+        return []
+    whole = _absolute(base, pattern)
+    if whole.is_file():
+        return [whole]
+    if whole.is_dir():
+        return _below(whole)
+    if not glob.has_magic(pattern):
+        return []
+    paths = (Path(name) for name in glob.glob(pattern, root_dir=base, recursive=True))  # noqa: PTH207  no hidden files
+    return sorted(path for name in paths if (path := _absolute(base, str(name))).is_file())
+
+
+def _is_beside(path: Path, folder: Path) -> bool:
+    """Whether it is a folder, and not one that contains the file."""
+    return folder.is_dir() and not path.is_relative_to(folder)
+
+
+def _globbed(pattern: str, base: Path) -> list[Path]:
+    return [file for file in matching(pattern, base) if file.is_file()]
+
+
+def _pattern(node: ast.AST) -> str:
+    """The text of a string in Python, with * for what is not known before it runs."""
+    match node:
+        case ast.Constant(value=str() as text):
+            return PLACEHOLDER.sub("*", text)
+        case ast.JoinedStr(values=parts):
+            return "".join(map(_pattern, parts))
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _pattern(left) + _pattern(right)
+        case ast.BinOp(left=left, op=ast.Mod()):
+            return _pattern(left)
+    return "*"
+
+
+def _below(folder: Path) -> list[Path]:
+    """All files in a folder, except hidden ones and Baton's own; links are followed."""
+    found = []
+    seen = {os.path.realpath(home_path())}
+    for place, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
+        if (real := os.path.realpath(place)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        found += [Path(place, name) for name in files if not name.startswith(".")]
+    return sorted(path for path in found if path.is_file())
+
+
+def _folder(name: str, folder: Path, here: Path) -> Path | None:
+    if not _may_be_a_name(name):
+        return None
+    return next((path for base in (folder, here) if (path := _absolute(base, name)).is_dir()), None)
+
+
+def _may_be_a_name(text: str) -> bool:
+    return 0 < len(text) < LONGEST_NAME and not {"\n", "\0"} & set(text) and "://" not in text
+
+
+def _absolute(base: Path, name: str) -> Path:
+    """Without `..`, and without following links: a link to data elsewhere is the user's own."""
+    return Path(os.path.normpath(base / Path(name).expanduser()))
+
+
+def _text(path: Path) -> str | None:
+    """None for a file that is not UTF-8."""
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError:
+        return None
+
+
+@cache
+def _digest(path: Path, size: int, *times: int) -> str:
+    """BLAKE3 of a file with this size and these times."""
+    return blake3().update_mmap(path).hexdigest() if size else blake3().hexdigest()
+
+
+def _defined_below(folder: Path) -> dict[str, list[Path]]:
+    """The YAML files of a folder and those below it by what they define: the nearest of each task or group, and all
+    tasks of a tag."""
+    named: dict[str, list[Path]] = {}
+    tagged: dict[str, list[Path]] = {}
+    for path in sorted(_below(folder), key=lambda path: len(path.parts)):
+        if path.suffix not in SUFFIXES:
+            continue
+        try:
+            top = _mapping(yaml.compose(path.read_bytes().decode()))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
+            continue  # not a task; if it is one, loading the group says so
+        name = _scalar(top.get("task" if "class" in top else "group")) or _scalar(top.get("task"))
+        nearest = named.setdefault(name, [path])
+        if path not in nearest and len(path.parts) == len(nearest[0].parts):
+            nearest.append(path)  # a conflict, which is reported when they are loaded
+        for tag in _scalars(top.get("tag")):
+            tagged.setdefault(tag, []).append(path)
+    return tagged | named
+
+
+def _nodes(node: yaml.Node | None) -> Iterator[yaml.ScalarNode]:
+    """Every scalar below a node, once: an alias may repeat a node, also in itself."""
+    waiting, seen = [node], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.ScalarNode):
+            yield node
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += reversed(node.value)
+        elif isinstance(node, yaml.MappingNode):
+            waiting += [value for _, value in reversed(node.value)]
+
+
+def _scalars(node: yaml.Node | None) -> list[str]:
+    return [scalar.value for scalar in _nodes(node)]
+
+
+def _scalar(node: yaml.Node | None) -> str:
+    return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
+
+
+def _mapping(node: yaml.Node | None, within: tuple[yaml.Node, ...] = ()) -> dict[str, yaml.Node]:
+    """A mapping's values, with those of the mappings that it merges (<<)."""
+    if not isinstance(node, yaml.MappingNode) or node in within:
+        return {}
+    own, merged = dict[str, yaml.Node](), dict[str, yaml.Node]()
+    for key, value in node.value:
+        if key.tag == MERGE:
+            for each in reversed(value.value) if isinstance(value, yaml.SequenceNode) else [value]:
+                merged |= _mapping(each, (*within, node))
+        else:
+            own[_scalar(key)] = value
+    return merged | own

@@ -12,10 +12,11 @@ environment or tools, a completion is a conversation: the model's turns, and the
 import tasks.posttrain.one_gpu  # noqa: F401 - before torch looks for GPUs
 
 # isort: split
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import cycle, islice
+from statistics import fmean
 from typing import Any
 
 from datasets import Dataset
@@ -25,16 +26,17 @@ from tasks.environments.environments import Environments
 from tasks.grpo.conversations import about, score_conversations, with_tools
 from tasks.grpo.rollout_node import open_servers
 from tasks.grpo.spec import GRPOSpec
-from tasks.job import Job, StageError, main
+from tasks.job import Job, StageError, json_lines, main
 from tasks.metric import known_mean
 from tasks.posttrain import process
 from tasks.posttrain.adapter import base_of, peft_config
 from tasks.posttrain.adapter_files import source_of
 from tasks.posttrain.encode import Encoder, prompted
-from tasks.posttrain.rows import choose, kind_of, say_repeats
+from tasks.posttrain.rows import choose, kind_of, note_epochs
 from tasks.posttrain.score import of_all_ranks, reserved, score, try_on_gold
+from tasks.posttrain.spec import Limits
 from tasks.posttrain.tool_calls import ToolCalls
-from tasks.posttrain.trainer import LOGGED, arguments, ends, finish, fit, limits_of, load_model
+from tasks.posttrain.trainer import LOGGED, arguments, ends, finish, fit, limits_of, load_model, spec_of
 from tasks.posttrain.trl_hooks.grpo import ServedGeneration, TokenTrainer, colocated, generate_live
 from tasks.posttrain.trl_hooks.shared_prompts import share_prompts
 from tasks.posttrain.trl_hooks.turns import rollouts
@@ -43,6 +45,8 @@ from tasks.rewards.scorer import Scorer
 from tasks.rows.stored import Row
 from tasks.serve.rollout_servers import RolloutServers
 
+EQUAL = "equal_groups"  # share of a step's groups whose rewards are all equal: they have no advantages
+MOST_EQUAL, MOST_CUT_OFF = 0.8, 0.2  # of a whole run, without a notice
 METRICS = {
     "reward": "reward",
     "reward_std": "reward_std",
@@ -54,6 +58,7 @@ METRICS = {
     "completions/mean_length": "completion_length",
     "completions/clipped_ratio": "cut_off",
     "rollout_mismatch": "rollout_mismatch",
+    f"{LOGGED}{EQUAL}": EQUAL,
     "turns": "turns",
     "tool_calls": "tool_calls",
     "tool_errors": "tool_errors",
@@ -62,7 +67,7 @@ METRICS = {
 
 
 def work(job: Job) -> None:
-    spec = job.spec(GRPOSpec)
+    spec = spec_of(job, GRPOSpec)
     with (
         Environments(spec, job.heart.repeated) if spec.uses_tools() else nullcontext() as environments,
         open_servers(job, spec) if process.is_first() else nullcontext() as servers,
@@ -72,7 +77,8 @@ def work(job: Job) -> None:
 
 def tune(job: Job, spec: GRPOSpec, environments: Environments | None, servers: RolloutServers | None) -> None:
     source = source_of(job)
-    model, tokenizer = load_model(source, spec)
+    # with dropout the completions would be scored by another policy than vLLM samples from
+    model, tokenizer = load_model(source, spec, dropout=False)
     limits = limits_of(model, spec)
     kind_of(job, *spec.row_kinds())
     labels = [reward.label for reward in spec.rewards]
@@ -96,11 +102,13 @@ def tune(job: Job, spec: GRPOSpec, environments: Environments | None, servers: R
         tokens=lambda prompt: (len(prompt[1]), 0),
         enough=prompts,
     )
-    say_repeats("prompts", len(chosen.rows), prompts)
+    note_epochs(job, "prompts", len(chosen.rows), prompts / len(chosen.rows))
+    for text in encoder.notices():
+        job.notice(text)
     rows, prompt_ids = [row for row, _ in chosen.rows], [ids for _, ids in chosen.rows]
     if process.is_first():
-        try_on_gold(spec.rewards, rows, encoder.ended)
-    stops = ends(model, tokenizer, encoder.chat)
+        try_on_gold(spec.rewards, rows, encoder.ended, spec.rewards_tried)
+    stops = ends(model, encoder)
     alive = partial(job.heart.beat, phase="rollout")
     if spec.rollout_servers:
         workers = spec.rollout_servers.tensor_parallel
@@ -115,11 +123,13 @@ def tune(job: Job, spec: GRPOSpec, environments: Environments | None, servers: R
     else:
         generate_live(colocated(), seed=spec.seed, alive=alive, check_every=spec.check_weights_every)
     with Scorer(spec.rewards) if process.is_first() else nullcontext() as scorer:
+        if scorer:
+            scorer.refuse_partial(rows)
         trainer = TokenTrainer(
             prompt_ids,
             spec.drift.max if spec.drift else None,
             model=model,
-            reward_funcs=of_all_ranks(reward_function(scorer, rows, environments), job.heart),
+            reward_funcs=of_all_ranks(reward_function(scorer, rows, spec.generations, environments), job.heart),
             rollout_func=rollouts(about(rows, environments, calls, spec, limits)) if environments and calls else None,
             args=GRPOConfig(
                 **arguments(job, spec, model),
@@ -142,11 +152,13 @@ def tune(job: Job, spec: GRPOSpec, environments: Environments | None, servers: R
         )
         share_prompts(base_of(trainer.model), trainer.ref_model)
         fit(trainer, job, METRICS, stateful=scorer, initial=chosen.counts())
-    finish(job, trainer, source, spec, encoder.chat)
+    for text in notices(json_lines(job.metrics), spec, limits):
+        job.notice(text)
+    finish(job, trainer, source, spec, encoder)
 
 
 def reward_function(
-    scorer: Scorer | None, rows: Sequence[Row], environments: Environments | None = None
+    scorer: Scorer | None, rows: Sequence[Row], generations: int, environments: Environments | None = None
 ) -> Callable[..., list[float | None]]:
     """A reward function with TRL's signature: the weighted sum of the rewards. Each reward is logged as a metric. It
     cannot be called without a scorer, which rank 0 alone has."""
@@ -172,15 +184,36 @@ def reward_function(
                 f"step {trainer_state.global_step + 1}: no reward applies to any of {len(completions)} completions "
                 "(all returned None); add a reward that applies to these rows"
             )
-        if taken := reserved(scores.metrics, METRICS):
-            raise StageError(f"log_metric({taken}): training has a metric of this name; use another")
+        if taken := reserved(scores.metrics, METRICS | {label: label for label in scores.rewards}):
+            raise StageError(f"log_metric({taken}): training or a reward has a metric of this name; use another")
         means = {name: known_mean(values) for name, values in scores.rewards.items()}
+        means[EQUAL] = equal_groups(scores.total, generations)
         for name, value in (scores.metrics | means).items():
             if value is not None:
                 log_metric(LOGGED + name, value)
         return scores.total
 
     return reward
+
+
+def equal_groups(rewards: Sequence[float | None], generations: int) -> float:
+    """The share of groups whose rewards are all equal."""
+    groups = [rewards[start : start + generations] for start in range(0, len(rewards), generations)]
+    return sum(len(set(group) - {None}) < 2 for group in groups) / len(groups)
+
+
+def notices(lines: Sequence[Mapping[str, float]], spec: GRPOSpec, limits: Limits) -> Iterator[str]:
+    """What the run's metrics say of its use."""
+    equal, cut_off = (fmean([line[name] for line in lines if name in line] or [0.0]) for name in (EQUAL, "cut_off"))
+    groups = spec.steps * spec.batch_size // spec.generations
+    if equal > MOST_EQUAL:
+        yield (
+            f"only {round((1 - equal) * groups)} of {groups} groups of {spec.generations} completions had different "
+            "rewards, and nothing is learned from the others: use prompts that the model solves sometimes, more "
+            "generations, or rewards with more values"
+        )
+    if cut_off > MOST_CUT_OFF:
+        yield f"{cut_off:.0%} of the completions were cut off at {limits.new} tokens; raise max_new_tokens"
 
 
 if __name__ == "__main__":

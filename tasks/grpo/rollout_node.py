@@ -12,7 +12,7 @@ from pathlib import Path
 
 from infra.torchrun_env import ADDRESS
 from tasks.grpo.spec import GRPOSpec
-from tasks.job import Job, StageError, json_lines, main
+from tasks.job import Job, StageError, last_json_line, main
 from tasks.posttrain.one_gpu import GPUS
 from tasks.serve.rollout_servers import LOCAL, RolloutServerLost, RolloutServers, ended, start_engines, stop
 
@@ -67,8 +67,7 @@ def _gpus(first: int, count: int) -> list[str]:
 
 def _steps(job: Job) -> int:
     """The trainer's completed steps."""
-    lines = json_lines(job.metrics) if job.metrics.exists() else []
-    return int(lines[-1]["step"]) if lines else 0
+    return int(last_json_line(job.metrics).get("step", 0))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from pydantic import Field
 from tasks.environments.spec import ToolUse
 from tasks.posttrain.layout import MICRO_BATCH
 from tasks.posttrain.spec import PostTrainSpec
-from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
+from tasks.rates import ANY_SIZE, Rate
+from tasks.rewards.spec import MOST, RewardSpec, rewards_problems, tried_field
 from tasks.serve.spec import vllm_share
 from tasks.spec import Problem, Spec
 
@@ -49,13 +50,22 @@ class GRPOSpec(ToolUse, PostTrainSpec):
     """Group-relative policy optimization on rows with a prompt, scored by rewards."""
 
     most_in_micro_batch: ClassVar[int] = 2 * MICRO_BATCH
+    rates: ClassVar = (
+        Rate(50e6, 1.5e-4, "workflows/recipes/laptop.yaml, 5.8 M parameters"),
+        Rate(30e9, 1e-6, "TRL's default; DeepSeekMath 7B"),
+        Rate(ANY_SIZE, 1e-7, "Tulu 3 70B's RLVR"),
+    )
 
     engine: Literal["trl"] = Field("trl", description="training library")
     steps: int = Field(40, ge=1, le=1_000_000, description="optimizer steps, each on new samples")
     batch_size: int = Field(128, ge=2, le=65_536, description="completions per optimizer step")
     generations: int = Field(8, ge=2, le=4_096, description="completions per prompt: the group size")
-    learning_rate: float = Field(1.5e-4, gt=0, le=0.1, description="AdamW's peak learning rate")
-    beta: float = Field(0.1, ge=0, le=10, description="weight of the KL to the initial model; 0: none")
+    beta: float = Field(
+        0.0,
+        ge=0,
+        le=10,
+        description="weight of the KL to the initial model; 0: none, and no reference model",
+    )
     temperature: float = Field(1.0, gt=0, le=2, description="sampling temperature")
     rewards: list[RewardSpec] = Field(
         [],
@@ -63,6 +73,7 @@ class GRPOSpec(ToolUse, PostTrainSpec):
         description="rewards of the completions; their weighted sum, with the environment's own if it has get_reward, "
         "is maximized",
     )
+    rewards_tried: bool = tried_field()
     drift: DriftSpec | None = Field(
         None,
         description="stop the run, with the worst tokens, if trainer and vLLM drift apart; null: only log it",

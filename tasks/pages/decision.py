@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from infra.text import change, number, words
+from infra.text import change, number
 from infra.text import measure as shown
 from tasks.evaluate.results import BITS, SETS
 from tasks.pages.blocks import Block, Cell, Mark, Table, Text, Tone
@@ -17,9 +17,13 @@ def decision(source: Source) -> list[Block]:
     content = json.loads((source.directory / "decision.json").read_text())
     measures = [measure for measure in content["measures"] if measure["items"]]
     confidence = f"{100 * content['spec']['confidence']:g} %"
+    models = [
+        f"{label} {content[role][:12]}"
+        for role, label in zip(("candidate", "champion"), content["labels"], strict=False)
+    ]
     caption = (
-        f"Candidate and champion, item by item; differences are positive where the candidate is better, bounds are "
-        f"one-sided with {confidence} confidence"
+        f"The candidate, {' and the champion, '.join(models)}, item by item on what both were measured on: differences "
+        f"are positive where the candidate is better, bounds are one-sided with {confidence} confidence"
     )
     columns = ["metric", "items", "candidate", "champion", "difference", "at least", "at most", "required"]
     table = Table(caption, columns, [_row(measure) for measure in measures], "lrrrrrrl")
@@ -31,7 +35,7 @@ def _row(measure: dict[str, Any]) -> list[Cell]:
     which, _, bits = name.partition(".")
     changes = [_change(measure, measure[key]) for key in ("difference", "low", "high")]
     return [
-        f"{words(bits)}, {which}" if name in RELATIVE else words(name),
+        f"{bits}, {which}" if name in RELATIVE else name,
         number(measure["items"]),
         _value(measure, measure["candidate"]),
         _value(measure, measure["champion"]),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from infra.text import measure, words
+from infra.text import measure
 from tasks.evaluate.results import Results
 from tasks.pages.blocks import Block, Mark, Sample
 
@@ -43,7 +43,7 @@ def as_text(value: Any) -> str:
 
 def _remark(row: dict[str, Any]) -> Mark:
     """The rewards, and whether the completion was truncated."""
-    rewards = [f"{words(name)} {measure(value, '')}" for name, value in row["rewards"].items() if value is not None]
+    rewards = [f"{name} {measure(value, '')}" for name, value in row["rewards"].items() if value is not None]
     return Mark(", ".join([*rewards, *([] if row["ended"] else ["cut off"])]), "quiet")
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from infra.charts import bars
-from infra.text import measure, number, size, words
+from infra.text import measure, number, size
 from tasks.evaluate.results import Results
 from tasks.metric import Metric
 from tasks.pages.blocks import Block, Cell, Grid, Mark, Table, Text
@@ -21,14 +21,27 @@ def score_table(results: list[Results]) -> Table:
     models, ceiling = by_model(results, lambda result: result.label), _ceiling(results)
     rows: list[list[Cell]] = []
     for name, metric in _metrics(results).items():
-        rows.append([words(name), *_values(name, metric, list(models.values()))])
+        rows.append([name, *_values(name, metric, list(models.values()))])
         if ceiling:
             rows[-1].append(Mark(measure(ceiling[name], metric.unit) if name in ceiling else "–", "quiet"))
     heads = [f"{label}, {len(runs)} seeds" if len(runs) > 1 else label for label, runs in models.items()]
     columns = ["metric", *heads, *([REFERENCE] if ceiling else [])]
-    lower = [words(name) for name, metric in _metrics(results).items() if not metric.higher_is_better]
+    lower = [name for name, metric in _metrics(results).items() if not metric.higher_is_better]
     caption = "Metrics of each model" + (f" (lower is better: {', '.join(lower)})" if lower else "")
     return Table(caption + ("; reference: the rows' own completions" if ceiling else ""), columns, rows)
+
+
+def measured_on(results: list[Results]) -> list[Text]:
+    """What the metrics were measured on. Models that were measured on something else are named: they don't compare."""
+    labels: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for result in results:
+        labels.setdefault(tuple(result.measured.items()), []).append(result.label)
+    found = []
+    for measured, models in labels.items():
+        on = "; ".join(f"{name}: {what}" for name, what in measured)
+        who = "Measured" if len(labels) == 1 else f"{', '.join(models)}: measured"
+        found += [Text(f"{who} on {on}.", "quiet" if len(labels) == 1 else "bad")] if on else []
+    return found
 
 
 def seed_table(results: list[Results]) -> list[Block]:
@@ -41,7 +54,7 @@ def seed_table(results: list[Results]) -> list[Block]:
     for name, metric in _metrics(results).items():
         for label, runs in models.items():
             known = [run.metrics.get(name) for run in runs] + [None] * (seeds - len(runs))
-            rows.append([words(name), label, *[measure(run.value, metric.unit) if run else "–" for run in known]])
+            rows.append([name, label, *[measure(run.value, metric.unit) if run else "–" for run in known]])
     columns = ["metric", "model", "first seed", *(f"seed + {number}" for number in range(1, seeds))]
     note = "With several seeds: the mean ± the sample standard deviation (n − 1). The individual runs:"
     return [Text(note, "quiet"), Table("Individual runs", columns, rows, "ll" + "r" * seeds)]
@@ -77,7 +90,7 @@ def score_bars(results: list[Results]) -> list[Grid]:
             continue  # bars start at zero
         figures.append(
             bars(
-                words(name) + ("" if metric.higher_is_better else " (lower is better)"),
+                name + ("" if metric.higher_is_better else " (lower is better)"),
                 values,
                 partial(measure, unit=metric.unit),
                 top=1.0 if metric.unit == "share" else None,

@@ -2,11 +2,13 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from infra.charts import LARGEST, Points
+from infra.tracking.relations import sources
 from tasks.job import json_lines
 from tasks.manifest import RECORD, Manifest, read_manifest
 
@@ -27,6 +29,10 @@ class Source:
         """Distinguishes artifacts of one kind (base, sft, …); by default its name."""
         return str(self.manifest.facts.get("label") or self.name)
 
+    def made_from(self) -> Mapping[str, str]:
+        """Its parents' digests by the inputs' names, without what it only describes."""
+        return sources(self.manifest.kind, self.manifest.digest, self.manifest.parents)
+
     def series(self) -> dict[str, Points]:
         """Every metric that the engine logged, in the order of first appearance. A resumed engine may have logged a
         step twice: the later line wins."""
@@ -36,6 +42,10 @@ class Source:
                 if name not in ("step", "time") and isinstance(value, int | float) and abs(value) <= LARGEST:
                     by_name[name][float(line["step"])] = float(value)
         return {name: sorted(points.items()) for name, points in by_name.items()}
+
+    def notices(self) -> list[str]:
+        """What the user must know about the artifact, as its engine said it."""
+        return list(dict.fromkeys(str(line["text"]) for line in self.record_lines("notices.jsonl")))
 
     def record_lines(self, name: str) -> list[dict[str, Any]]:
         """The objects of a .jsonl file in the record; empty if there is no such file."""

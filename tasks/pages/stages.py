@@ -6,12 +6,13 @@ from typing import Any
 
 from infra.text import count, number, share, size, value, words
 from infra.tracking.redact import redact
+from infra.tracking.relations import relation
 from tasks.evaluate.results import read_results
 from tasks.pages.blocks import Block, Cell, Code, Fold, Mark, Pieces, Table, Text
 from tasks.pages.decision import decision
 from tasks.pages.endpoint import endpoint
 from tasks.pages.samples import samples
-from tasks.pages.scores import score_bars, score_table, set_table
+from tasks.pages.scores import measured_on, score_bars, score_table, set_table
 from tasks.pages.source import Source
 from tasks.pages.training import training_curves
 
@@ -20,9 +21,10 @@ MOST_ROWS = 400  # of a mapping table
 
 
 def about(source: Source) -> list[Block]:
-    """The page of one artifact: what is specific to its kind, then its spec, inputs and versions."""
+    """The page of one artifact: its notices, what is specific to its kind, then its spec, inputs and versions."""
+    notices = [Text(text, "bad") for text in source.notices()]
     shown = KINDS.get(source.manifest.kind, _facts)(source)
-    return [*shown, *_made_with(source)]
+    return [*notices, *shown, *_made_with(source)]
 
 
 def heading(source: Source) -> str:
@@ -40,7 +42,7 @@ def _corpus(source: Source) -> list[Block]:
     ]
     left_out = ", ".join(f"{number(facts[name])} {words(name)}" for name in ("duplicates", "empty", "invalid_utf8"))
     if broken := source.record_json("broken.json"):
-        left_out += f"; the rest of {number(len(broken))} broken files: {'; '.join(broken[:MOST_BROKEN])}"
+        left_out += f"; of {number(len(broken))} broken files: {'; '.join(broken[:MOST_BROKEN])}"
     blocks: list[Block] = [Table("Documents", ["split", "documents", "text"], split)]
     blocks.append(Text(f"Left out: {left_out}.", "quiet"))
     blocks += [*_sources(source), *_curation(source), *_changes(source), *_speeds(source)]
@@ -93,6 +95,31 @@ def _rows(source: Source) -> list[Block]:
     rows = source.record_json("samples.json") or []
     shown: list[Block] = [Code(json.dumps(row, ensure_ascii=False, indent=1)) for row in rows]
     return [*blocks, Fold("Sample rows", shown)] if shown else blocks
+
+
+def _reward_check(source: Source) -> list[Block]:
+    """Each list of rewards on the rows' own answers."""
+    blocks: list[Block] = []
+    for one in source.content_json("check.json") or []:
+        caption = f"{one['path']}, on data.{one['data']}"
+        rows: list[list[Cell]] = [
+            [line["reward"], _score(line["own"]), _score(line["others"]), number(line["rows"]), _fault(line["fault"])]
+            for line in one["lines"]
+        ]
+        head = ["reward", "own answers", "of other rows", "rows", ""]
+        if rows:
+            blocks.append(Table(caption, head, rows, "lrrrl"))
+        else:
+            blocks.append(Text(f"{caption}: nothing to try; {number(one['rows'])} of the first rows have an answer."))
+    return blocks
+
+
+def _score(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _fault(fault: str) -> Cell:
+    return Mark(fault, "bad") if fault else ""
 
 
 def _changes(source: Source) -> list[Block]:
@@ -220,7 +247,7 @@ def _audit(source: Source) -> list[Block]:
 
 def _evaluation(source: Source) -> list[Block]:
     results = [read_results(source.directory)]
-    return [score_table(results), *set_table(results), *score_bars(results), *samples(results)]
+    return [score_table(results), *measured_on(results), *set_table(results), *score_bars(results), *samples(results)]
 
 
 def _published(source: Source) -> list[Block]:
@@ -245,26 +272,30 @@ def _facts(source: Source) -> list[Block]:
 
 
 def _facts_table(source: Source) -> Table:
-    return _pairs("Facts", source.manifest.facts)
+    return _pairs("Facts", {words(name): fact for name, fact in source.manifest.facts.items()})
 
 
 def _made_with(source: Source) -> list[Block]:
     manifest = source.manifest
-    parents: list[list[Cell]] = [[name, Mark(digest, "quiet")] for name, digest in sorted(manifest.parents.items())]
+    parents: list[list[Cell]] = [
+        [name, relation(manifest.kind, manifest.digest, name, manifest.parents), Mark(digest, "quiet")]
+        for name, digest in sorted(manifest.parents.items())
+    ]
     blocks: list[Block] = [_pairs("Spec", _flat(redact(manifest.spec))), _pairs("Versions", manifest.versions)]
     if parents:
-        blocks.insert(0, Table("Made from", ["input", "digest"], parents, "ll"))
+        blocks.insert(0, Table("Inputs", ["input", "relation", "digest"], parents, "lll"))
     return [Fold("Spec, inputs and versions", blocks)]
 
 
 def _pairs(caption: str, items: Mapping[str, Any]) -> Table:
-    return Table(caption, ["name", "value"], [[words(name), value(item)] for name, item in items.items()], "ll")
+    return Table(caption, ["name", "value"], [[name, value(item)] for name, item in items.items()], "ll")
 
 
 def _flat(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested fields by their path: model.hidden."""
     found: dict[str, Any] = {}
-    for name, item in spec.items():
+    for key, item in spec.items():
+        name = json.dumps(key, ensure_ascii=False) if "." in key else key
         if isinstance(item, Mapping) and item:
             found |= _flat(item, f"{prefix}{name}.")
         else:
@@ -276,6 +307,7 @@ def _flat(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 KINDS: dict[str, Callable[[Source], list[Block]]] = {
     "corpus": _corpus,
     "rows": _rows,
+    "reward_check": _reward_check,
     "tokenizer": _tokenizer,
     "tokenized_corpus": _shards,
     "megatron_checkpoint": _checkpoint,

@@ -1,7 +1,6 @@
 """Group training metrics into charts."""
 
 from infra.charts import Figure, Points, curves
-from infra.text import words
 from tasks.pages.blocks import Grid
 from tasks.pages.source import Source
 
@@ -32,7 +31,7 @@ def training_curves(source: Source) -> list[Grid]:
     figures = [
         curves(title, shown)
         for title, names in PANELS.items()
-        if (shown := {words(name): series[name] for name in names if name in series})
+        if (shown := {name: series[name] for name in names if name in series})
     ]
     known = {name for names in PANELS.values() for name in names}
     figures += [_alone(name, points) for name, points in series.items() if name not in known]
@@ -40,5 +39,4 @@ def training_curves(source: Source) -> list[Grid]:
 
 
 def _alone(name: str, points: Points) -> Figure:
-    title = words(name)
-    return curves(title[:1].upper() + title[1:], {title: points})
+    return curves(name, {name: points})

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 from infra.durable import write_json
 from tasks.adapted import ADAPTER, BASE, Model, model_of
@@ -20,7 +19,7 @@ from tasks.job import Job
 from tasks.manifest import remove
 from tasks.posttrain.adapter import merged
 from tasks.posttrain.adapter_spec import LoRASpec
-from tasks.posttrain.model_files import copy_small_files, storage_dtype
+from tasks.posttrain.model_files import copy_small_files, load_causal_lm, save_like
 
 SOURCE = "source"  # in work/
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -44,9 +43,8 @@ def source_of(job: Job) -> Path:
 
 
 def _write_merged(model: Model, adapter: Path, folder: Path) -> None:
-    base = AutoModelForCausalLM.from_pretrained(model.weights, dtype=torch.float32)
-    whole = merged(PeftModel.from_pretrained(base, adapter))
-    whole.to(storage_dtype(model.weights)).save_pretrained(folder)
+    base = load_causal_lm(model.weights, dtype=torch.float32)
+    save_like(merged(PeftModel.from_pretrained(base, adapter)), model.weights, folder)
     copy_small_files(model.directory, folder)
 
 

@@ -1,13 +1,15 @@
-"""Choose the chat template to tune a model with, and the token that ends a turn.
+"""The chat template that a conversation is rendered with, and the token that ends a turn.
 
-    chat = chat_of(tokenizer)     sets the tokenizer's template to one with generation marks, if one is known
-    chat.marked                   the template marks the assistant's turns: `loss: assistant` is possible
-    chat.end                      id of the token that ends a turn, and generation
-    chat.write(directory)         the files a model tuned on chat needs beside its weights
+    chat = chat_of(tokenizer, tools)     of conversations with or without tools
+    chat.template                        the model's own, or Baton's
+    chat.marked                          one that renders the same and marks the assistant's turns, if any is known:
+                                         `loss: assistant` is possible
+    chat.end                             id of the token that ends a turn, and generation
+    chat.write(directory)                the files a model tuned on chat needs beside its weights
 
-A tokenizer without a template gets ChatML (chatml.jinja), as does one with a ChatML template without marks or tools:
-conversations render as before. If TRL has a marked version of a model family's template, which renders the same text,
-that one is used for tuning, and the model keeps its own. No torch here, since preflight imports this too.
+A tokenizer without a template gets ChatML (chatml.jinja), as does one whose only template is ChatML without marks or
+tools: conversations render as before. Marks are those of TRL's version of a model family's template; the model keeps
+its own. No torch here, since preflight imports this too.
 """
 
 import json
@@ -16,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
-
 from infra.durable import write_json
+from tasks.hf_files import CONFIG, GENERATION
 from tasks.posttrain.trl_hooks.templates import trl_templates
 from tasks.rows.stored import Row
+from tasks.tokenizer_files import DEFAULT, TEMPLATE, WITH_TOOLS
+from tasks.tokenizers import beginning, parsed
 
-TEMPLATE_FILE, GENERATION_FILE = "chat_template.jinja", "generation_config.json"
 IM_END = "<|im_end|>"
 CHATML = Path(__file__).with_name("chatml.jinja")
 
@@ -41,7 +43,7 @@ _PROBES: list[list[Row]] = [
 class Chat:
     template: str
     given: bool  # Baton's template, which is saved with the model
-    marked: bool
+    marked: str | None
     end: int
 
     @property
@@ -54,8 +56,8 @@ class Chat:
         """Write the template, if it is Baton's, to a Hugging Face directory, and add the end of a turn to its
         generation config's eos_token_id."""
         if self.given:
-            (directory / TEMPLATE_FILE).write_text(self.template)
-        path = directory / GENERATION_FILE
+            (directory / TEMPLATE).write_text(self.template)
+        path = directory / GENERATION
         config = json.loads(path.read_text()) if path.exists() else {}
         before = config.get("eos_token_id", _eos_of_model(directory))
         ends = with_end(before, self.end)
@@ -63,16 +65,18 @@ class Chat:
             write_json(path, config | {"eos_token_id": ends})
 
 
-def chat_of(tokenizer: Any) -> Chat:
-    """Set a tokenizer's chat template to the one to tune with."""
-    if isinstance(tokenizer.chat_template, dict):  # several, by name
-        tokenizer.chat_template = tokenizer.chat_template["default"]
-    original, chatml = tokenizer.chat_template, _chatml(tokenizer)
-    tokenizer.chat_template = chatml if original is None else training_template(tokenizer) or original
-    end = end_of_turn(tokenizer)
-    template = tokenizer.chat_template
-    given = template == chatml
-    return Chat(template, given, has_generation(template), tokenizer.eos_token_id if end is None else end)
+def chat_of(tokenizer: Any, tools: bool = False) -> Chat:
+    """The chat of conversations, `tools`: of those with tools. Sets the tokenizer's template if it is given one."""
+    own = tokenizer.chat_template
+    if isinstance(own, dict):  # several: Transformers' rule, see tasks/tokenizer_files.py
+        template = own[WITH_TOOLS if tools and WITH_TOOLS in own else DEFAULT]
+        marked, given = training_template(tokenizer, template), False
+    else:
+        marked = training_template(tokenizer, own) if own else chatml(tokenizer)[0]
+        given = marked in chatml(tokenizer)
+        template = tokenizer.chat_template = marked if given else own
+    end = end_of_turn(tokenizer, template)
+    return Chat(template, given, marked, tokenizer.eos_token_id if end is None else end)
 
 
 def with_end(ends: int | list[int] | None, end: int) -> list[int]:
@@ -86,18 +90,17 @@ def has_generation(template: str) -> bool:
     return re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
 
 
-def training_template(tokenizer: Any) -> str | None:
-    """The tokenizer's template with generation marks; None if no such template is known. Candidates are TRL's marked
-    templates: of the same template, or one that renders some conversations identically."""
-    template = tokenizer.chat_template
-    if template is None or has_generation(template):
-        return template  # type: ignore[no-any-return]
+def training_template(tokenizer: Any, template: str) -> str | None:
+    """A template with generation marks; None if no such template is known. Candidates are TRL's marked templates: of
+    the same template, or one that renders some conversations identically."""
+    if has_generation(template):
+        return template
     for plain, marked in trl_templates().values():
         if template == plain:
             return marked
     candidates = [(marked, _PROBES) for _, marked in trl_templates().values()]
     if "tool" not in template:  # ChatML that ignores tools
-        candidates.insert(0, (_chatml(tokenizer), _PROBES[:-1]))
+        candidates = [(marked, _PROBES[:-1]) for marked in chatml(tokenizer)] + candidates
     for marked, probes in candidates:
         rendered = [_rendered(tokenizer, probe, template) for probe in probes]
         if rendered[1] and rendered == [_rendered(tokenizer, probe, marked) for probe in probes]:
@@ -105,12 +108,12 @@ def training_template(tokenizer: Any) -> str | None:
     return None
 
 
-def end_of_turn(tokenizer: Any) -> int | None:
+def end_of_turn(tokenizer: Any, template: str) -> int | None:
     """Id of the token that ends an assistant turn, where a served model stops. None if the template ends it with
     ordinary text or nothing."""
-    text = _rendered(tokenizer, [_QUESTION, {"role": "assistant", "content": "It is this."}], tokenizer.chat_template)
-    ids = tokenizer((text or "").rpartition("It is this.")[2].lstrip(), add_special_tokens=False)["input_ids"]
-    return int(ids[0]) if ids and ids[0] in tokenizer.get_added_vocab().values() else None
+    text = _rendered(tokenizer, [_QUESTION, {"role": "assistant", "content": "It is this."}], template)
+    ids = parsed(tokenizer, (text or "").rpartition("It is this.")[2].lstrip())
+    return ids[0] if ids and ids[0] in tokenizer.get_added_vocab().values() else None
 
 
 def _rendered(tokenizer: Any, messages: list[Row], template: str) -> str | None:
@@ -122,15 +125,19 @@ def _rendered(tokenizer: Any, messages: list[Row], template: str) -> str | None:
                 messages, chat_template=template, tokenize=False, add_generation_prompt=prompt
             )
         )
-    except (TemplateError, TypeError, ValueError):
+    except Exception:  # a template is a program of its own: any exception can occur
         return None
 
 
-def _chatml(tokenizer: Any) -> str:
-    """ChatML; if the vocabulary has no <|im_end|>, the end-of-text token ends a turn."""
-    template = CHATML.read_text()
-    return template if IM_END in tokenizer.get_vocab() else template.replace(IM_END, str(tokenizer.eos_token))
+def chatml(tokenizer: Any) -> list[str]:
+    """ChatML, after BOS if the tokenizer puts that before a text, and as many models have it, without. If the
+    vocabulary has no <|im_end|>, the end-of-text token ends a turn."""
+    plain = CHATML.read_text()
+    if IM_END not in tokenizer.get_vocab():
+        plain = plain.replace(IM_END, str(tokenizer.eos_token))
+    begin = tokenizer.decode(beginning(tokenizer.backend_tokenizer))
+    return [f"{{{{- {json.dumps(begin, ensure_ascii=False)} }}}}\n{plain}", plain] if begin else [plain]
 
 
 def _eos_of_model(directory: Path) -> Any:
-    return json.loads((directory / "config.json").read_text()).get("eos_token_id")
+    return json.loads((directory / CONFIG).read_text()).get("eos_token_id")

@@ -1,10 +1,13 @@
-"""Tokenize rows.
+"""Tokenize rows: for training, evaluation and rollouts alike.
 
     encoder = Encoder(tokenizer)
     encoder.prompt(row)                  the prompt's token ids
     encoder.completion(row, "chosen")    (prompt, completion up to the end-of-turn or end-of-text token)
     encoder.learned(row, "assistant")    (token ids, labels): -100 where there is no loss
     encoder.chat                         the chat template, once a row has needed it; None before
+
+Special tokens in a row's text are recognized. A text begins with what the tokenizer puts before every text (BOS, if it
+adds one), once; a conversation begins as its template says. So it is in Transformers, TRL and vLLM.
 
 TRL tokenizes prompt and completion as one text, in which tokens may merge across the boundary: the model would be tuned
 on prompts that never occur at inference. Here a text prompt and its completion are tokenized separately, as at
@@ -13,13 +16,18 @@ inference. Messages go through the chat template, as in TRL, with the columns `t
 
 import json
 from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
 from typing import Any, Literal
 
 from jinja2 import TemplateError
 
 from tasks.job import StageError
 from tasks.posttrain.chat import Chat, chat_of
-from tasks.rows.stored import Row, common_prefix, is_conversational
+from tasks.posttrain.unprinted import Unprinted, conversations
+from tasks.rows.marks import refusal
+from tasks.rows.stored import TRAIN, Row, common_prefix, is_conversational, without_marks
+from tasks.tokenizers import beginning, begun, parsed
 
 Loss = Literal["assistant", "completion", "all"]
 IGNORED = -100  # PyTorch's label of a token without loss
@@ -39,11 +47,17 @@ def loss_of(loss: Loss | None, kind: str) -> Loss:
     return loss or allowed[0]
 
 
+class RowRefused(StageError):
+    """A row that cannot be used with the model's chat template; others can."""
+
+
 def prompted(row: Row) -> Row:
-    """Convert messages to a prompt and a completion, which is the last turn."""
+    """Convert messages to a prompt and a completion, which is the last turn. Raises RowRefused."""
     if "prompt" in row:
         return row
     *before, last = row["messages"]
+    if not last.get(TRAIN, True):
+        raise RowRefused(f"the last turn of a row is not to be learned, but it is the completion. The row: {_cut(row)}")
     others = {name: value for name, value in row.items() if name != "messages"}
     return {"prompt": before, "completion": [last], **others}
 
@@ -53,16 +67,39 @@ class Encoder:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        self.chat: Chat | None = None
+        self.begin = beginning(tokenizer.backend_tokenizer)  # before a call may enable padding
+        self.chats: dict[bool, Chat] = {}  # by whether there are tools
+        self.unlike = 0  # conversations that the template with marks renders differently
+        self.other_prompts = 0  # that the template renders differently before their completion
+        self.unprinted = Unprinted()
+
+    @property
+    def chat(self) -> Chat | None:
+        return next(iter(self.chats.values()), None)
+
+    @property
+    def template(self) -> str:
+        """The chat template of conversations without tools."""
+        return self._chat(tools=False).template
+
+    @property
+    def ends(self) -> list[int]:
+        """The tokens that end generation: those that end a turn, or the end of text before there was a chat."""
+        return list(dict.fromkeys(chat.end for chat in self.chats.values())) or [self.tokenizer.eos_token_id]
 
     def prompt(self, row: Row) -> list[int]:
+        self.unprinted.look(row)
         if isinstance(row["prompt"], list):
             return self._render(row, row["prompt"], add_generation_prompt=True)
-        return list(self.tokenizer(row["prompt"])["input_ids"])
+        return begun(self.begin, parsed(self.tokenizer, row["prompt"]))
 
     def messages(self, messages: list[Row], generates: bool = False) -> list[int]:
-        """A conversation; `generates`: up to where the model's next turn begins."""
-        return self._render({"messages": messages}, messages, add_generation_prompt=generates)
+        """A conversation about tools, without their description; `generates`: up to where the model's next turn begins.
+        By the template with marks, if there is one: some templates render a turn differently when others follow it,
+        and TRL's with marks do not."""
+        chat = self._chat(tools=True)
+        template = chat.marked or chat.template
+        return self._render({"messages": messages}, messages, template, add_generation_prompt=generates)
 
     def completion(self, row: Row, column: str = "completion") -> tuple[list[int], list[int]]:
         """(prompt, completion) in token ids, the completion from `column`."""
@@ -72,81 +109,154 @@ class Encoder:
         whole = self._render(row, _messages(row["prompt"], "user") + _messages(row[column], "assistant"))
         # as in TRL: some templates render a prompt differently when it stands alone
         start = common_prefix(prompt, whole)
-        return whole[:start], self._to_the_end_of_turn(whole[start:])
+        self.other_prompts += start < len(prompt) and column != "rejected"
+        return whole[:start], self._to_the_end_of_turn(row, whole[start:])
 
     def learned(self, row: Row, loss: Loss) -> tuple[list[int], list[int]]:
         """(token ids, labels). Raises StageError if no token has a loss."""
         if "prompt" in row:
+            if why := refusal(row, "prompt_completion"):
+                raise StageError(f"{why}. The row: {_cut(row)}")
             prompt, completion = self.completion(row)
             ids = prompt + completion
             labels = ids if loss == "all" else [IGNORED] * len(prompt) + completion
         elif "messages" not in row:
-            ids = labels = self.ended(row["text"], first=True)
+            ids = labels = begun(self.begin, self.ended(row["text"]))
         elif loss == "assistant":
             ids, labels = self._assistant(row)
         else:
+            if not all(message.get(TRAIN, True) for message in row["messages"]):
+                raise StageError(
+                    f"loss: all learns turns that are not to be learned; use assistant. The row: {_cut(row)}"
+                )
             ids = labels = self._render(row, row["messages"])
         if all(label == IGNORED for label in labels):
-            raise StageError(f"a row has no token to learn with loss: {loss}.{self._why(loss)} The row: {_cut(row)}")
+            raise RowRefused(
+                f"a row has no token to learn with loss: {loss}.{self._why(row, loss)} The row: {_cut(row)}"
+            )
         return ids, labels
+
+    def rendered(self, messages: list[Row], **options: bool) -> str:
+        """The text of a conversation. Raises StageError."""
+        return str(self._rendered({}, messages, None, tokenize=False, return_dict=False, **options))
 
     def decoded(self, ids: Sequence[int]) -> str:
         """Decode sampled tokens as TRL does for rewards: without special tokens."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
+    def ended(self, text: str) -> list[int]:
+        """The tokens of a completion, with the end-of-text token."""
+        end, ids = self.tokenizer.eos_token_id, parsed(self.tokenizer, text)
+        return ids if ids and ids[-1] == end else [*ids, end]
+
+    def write(self, directory: Path) -> None:
+        """Write what a model tuned on these conversations needs beside its weights."""
+        for chat in self.chats.values():
+            chat.write(directory)
+
+    def notices(self) -> list[str]:
+        """What a user should know of the rows so far: where a template has several renderings of the same messages."""
+        found = self.unprinted.notices(self._text)
+        if self.other_prompts:
+            found.append(
+                f"{self.other_prompts} prompts are learned as the chat template renders them before their answers, "
+                "which is not how it renders them when the model is asked"
+            )
+        if self.unlike:
+            found.append(
+                f"{self.unlike} conversations are learned as TRL's template with marks renders them, which the "
+                "model's own renders differently: it leaves something out of earlier turns, such as thoughts"
+            )
+        return found
+
     def _assistant(self, row: Row) -> tuple[list[int], list[int]]:
-        chat = self._template()
-        if not chat.marked:
-            raise StageError(f"loss: assistant is not possible.{self._why('assistant')}")
-        rendered = self._rendered(row, row["messages"], return_assistant_tokens_mask=True)
+        chat = self._chat_of(row)
+        if chat.marked is None:
+            raise StageError(f"loss: assistant is not possible.{self._why(row, 'assistant')}")
+        self.unprinted.look(row)
+        rendered = self._rendered(row, row["messages"], template=chat.marked, return_assistant_tokens_mask=True)
         ids, masks = list(rendered["input_ids"]), rendered["assistant_masks"]
+        if chat.marked != chat.template and ids != self._render(row, row["messages"]):
+            self.unlike += 1
         if any(masks) and chat.end not in {token for token, mask in zip(ids, masks, strict=True) if mask}:
             raise StageError(
                 f"the chat template {chat.shown!r} marks the assistant's turns without their end token, "
                 f"{self.tokenizer.convert_ids_to_tokens(chat.end)}: the model would not learn to stop. Move it before "
                 "{% endgeneration %} in the model's chat_template.jinja, or use loss: all."
             )
+        masks = self._of_turns(row, masks)
         return ids, [token if mask else IGNORED for token, mask in zip(ids, masks, strict=True)]
 
-    def _why(self, loss: Loss) -> str:
-        if loss != "assistant" or not self.chat:
+    def _of_turns(self, row: Row, masks: Sequence[int]) -> Sequence[int]:
+        """The mask of the assistant's turns, without those that are not to be learned."""
+        learned = [message.get(TRAIN, True) for message in row["messages"] if message["role"] == "assistant"]
+        if all(learned):
+            return masks
+        runs = [(bool(mask), len(list(same))) for mask, same in groupby(masks)]
+        if (parts := sum(mask for mask, _ in runs)) != len(learned):
+            raise RowRefused(
+                f"the chat template {self._chat_of(row).shown!r} marks {parts} parts of a row with {len(learned)} "
+                f"turns of the assistant: none can be left out of the loss. The row: {_cut(row)}"
+            )
+        turns = iter(learned)
+        return [int(mask and learn) for mask, size in runs for learn in [mask and next(turns)] for _ in range(size)]
+
+    def _why(self, row: Row, loss: Loss) -> str:
+        if loss != "assistant":
             return ""
-        state = "marks no assistant turn in it" if self.chat.marked else "has no {% generation %} marks"
+        chat = self._chat_of(row)
+        state = "marks no assistant turn in it" if chat.marked else "has no {% generation %} marks"
         return (
-            f" The chat template {self.chat.shown!r} {state}; put {{% generation %}} and {{% endgeneration %}} around "
+            f" The chat template {chat.shown!r} {state}; put {{% generation %}} and {{% endgeneration %}} around "
             f"what the assistant writes, in the model's chat_template.jinja, or use loss: all."
         )
 
-    def _render(self, row: Row, messages: list[Row], **options: bool) -> list[int]:
-        return list(self._rendered(row, messages, **options)["input_ids"])
+    def check(self, row: Row) -> None:
+        """Raises RowRefused if the chat template rejects a row."""
+        for conversation in conversations(row):
+            self._text(row, conversation)
+        if conversations(row) and isinstance(row.get("prompt"), list):
+            self._rendered(row, row["prompt"], tokenize=False, return_dict=False, add_generation_prompt=True)
 
-    def _rendered(self, row: Row, messages: list[Row], **options: bool) -> Any:
-        self._template()
-        kwargs = {"tools": row.get("tools"), **(row.get("chat_template_kwargs") or {})}
+    def _text(self, row: Row, messages: list[Row]) -> str:
+        """As it is learned."""
+        chat = self._chat_of(row)
+        template = chat.marked if chat.marked and "prompt" not in row else chat.template
+        return str(self._rendered(row, messages, template, tokenize=False, return_dict=False))
+
+    def _render(self, row: Row, messages: list[Row], template: str | None = None, **options: bool) -> list[int]:
+        return list(self._rendered(row, messages, template, **options)["input_ids"])
+
+    def _rendered(self, row: Row, messages: list[Row], template: str | None = None, **options: bool) -> Any:
+        chat = self._chat_of(row)
+        kwargs = {"tools": row.get("tools") or None, **(row.get("chat_template_kwargs") or {})}
         try:
-            return self.tokenizer.apply_chat_template(messages, **kwargs, **options, return_dict=True)
-        except (TemplateError, TypeError) as error:
-            raise StageError(
-                f"the chat template {self._template().shown!r} rejects a row: {error}. Change the row, or the model's "
+            return self.tokenizer.apply_chat_template(
+                without_marks(messages),
+                chat_template=template or chat.template,
+                **kwargs,
+                **{"return_dict": True} | options,
+            )
+        except Exception as error:  # a template is a program of its own: any exception can occur
+            said = error if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+            raise RowRefused(
+                f"the chat template {chat.shown!r} rejects a row: {said}. Change the row, or the model's "
                 f"chat_template.jinja. The row: {_cut(row)}"
             ) from error
 
-    def ended(self, text: str, first: bool = False) -> list[int]:
-        """Tokenize text and append the end-of-text token. `first`: it begins the sequence (BOS, if any)."""
-        end = self.tokenizer.eos_token_id
-        ids = list(self.tokenizer(text, add_special_tokens=first)["input_ids"])
-        return ids if ids and ids[-1] == end else [*ids, end]
+    def _chat_of(self, row: Row) -> Chat:
+        return self._chat(bool(row.get("tools")))
 
-    def _to_the_end_of_turn(self, ids: list[int]) -> list[int]:
+    def _chat(self, tools: bool) -> Chat:
+        if tools not in self.chats:
+            self.chats[tools] = chat_of(self.tokenizer, tools)
+        return self.chats[tools]
+
+    def _to_the_end_of_turn(self, row: Row, ids: list[int]) -> list[int]:
         """Cut what a template writes after the end of the last turn, where generation ends."""
-        end = self._template().end
+        end = self._chat_of(row).end
         after = next((back for back, token in enumerate(reversed(ids)) if token == end), None)
         return [*ids, end] if after is None else ids[: len(ids) - after]
-
-    def _template(self) -> Chat:
-        if self.chat is None:
-            self.chat = chat_of(self.tokenizer)
-        return self.chat
 
 
 def _messages(value: str | list[Row], role: str) -> list[Row]:

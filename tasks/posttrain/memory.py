@@ -17,6 +17,7 @@ from tasks.posttrain.adapter_spec import linear_layers
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.memory import GB, GPU, Kernels, Memory
 from tasks.pretrain.model_spec import ModelSpec
+from tasks.serve.kv_cache import kv_cache_bytes
 
 FP32, BF16 = 4, 2  # bytes
 # of a weight in NF4 with double quantization: 4 bits, a scale of 8 bits per 64 weights, one in fp32 per 256 of those
@@ -63,7 +64,7 @@ def estimate(
     capacity: float | None = None,
 ) -> TuningMemory:
     """Estimate from the rows of the embedding, the model's positions, and the GPU's capacity in bytes; if that is
-    unknown (None), vLLM is counted with its weights alone."""
+    unknown (None), vLLM is counted with its weights and the KV cache of one sequence."""
     weights = model.parameters(vocabulary)
     trained = spec.adapter.lora.parameters(model) if spec.adapter else weights
     frozen = _frozen(spec, model, weights)
@@ -72,7 +73,8 @@ def estimate(
     vllm = 0
     if held.vllm_share is not None:
         share = int(held.vllm_share * capacity) if capacity else 0
-        vllm = max(BF16 * weights, share) if kernels == GPU else BF16 * weights + CPU_CACHE
+        cache = kv_cache_bytes(model.layers, model.kv_heads, model.head_dim, spec.limits(positions).total)
+        vllm = max(BF16 * weights + cache, share) if kernels == GPU else BF16 * weights + max(cache, CPU_CACHE)
     memory = TuningMemory(
         weights=(FP32 * trained + frozen) // parts,
         gradients=buckets * FP32 * trained // parts,

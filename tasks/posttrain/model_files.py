@@ -1,14 +1,80 @@
-"""The files of a Hugging Face directory beside its weights, and the dtype of those."""
+"""Load a Hugging Face directory in Transformers, and write one like it."""
 
+import json
 import shutil
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PretrainedConfig, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
+from tasks.hf_files import listing, tensors_in
 from tasks.job import StageError
+from tasks.tensors import finite
 
 SMALL = (".json", ".jinja", ".txt", ".model")  # config, generation config, tokenizer, chat template
+FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def load_causal_lm(directory: Path, dropout: bool = True, **options: Any) -> Any:
+    """The model in a directory, with the dropout that its config has or without. `options` are those of
+    `from_pretrained`.
+
+    Of Transformers' implementations of attention (5.17), the default, sdpa, leaves out a soft cap of the scores
+    (Gemma 2's) without a word, while vLLM applies it: a model with one is loaded with `eager`. Removable when
+    `sdpa_attention_forward` has an argument `softcap`.
+    """
+    config = json.loads((directory / "config.json").read_text())
+    if config.get("attn_logit_softcapping") is not None:
+        options |= {"attn_implementation": "eager"}
+    if not dropout:
+        options["config"] = _without_dropout(AutoConfig.from_pretrained(directory, local_files_only=True))
+    return AutoModelForCausalLM.from_pretrained(
+        directory, trust_remote_code=False, use_safetensors=True, local_files_only=True, **options
+    )
+
+
+def _without_dropout(config: PretrainedConfig) -> PretrainedConfig:
+    for name, value in config.to_dict().items():
+        if "drop" in name and isinstance(value, float):
+            setattr(config, name, 0.0)
+    return config
+
+
+def check_values(model: PreTrainedModel) -> None:
+    """Raises StageError if weights are NaN or infinite."""
+    odd = [name for name, tensor in model.state_dict().items() if tensor.is_floating_point() and not finite(tensor)]
+    if odd:
+        raise StageError(f"{listing(odd)} has NaN or infinite values, from which no model can be trained or sampled")
+
+
+def save_like(model: PreTrainedModel, source: Path, folder: Path) -> None:
+    """Write a model's weights, each in the type that `source` stores it in, and `source`'s other files as they are."""
+    common = storage_dtype(source)
+    stored = {name: FLOATS.get(tensor.dtype, common) for name, tensor in tensors_in(source).items()}
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(stored.get(name, common))
+    given = model.generation_config  # whose file is copied: Transformers does not save all that it reads
+    model.generation_config = GenerationConfig(eos_token_id=given.eos_token_id, pad_token_id=given.pad_token_id)
+    model.save_pretrained(folder)
+    copy_small_files(source, folder)
+
+
+def as_saved(model: PreTrainedModel, name: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """A weight under the names and in the parts that `save_pretrained` writes."""
+    yield from revert_weight_conversion(model, {name: weight}).items()
+
+
+def saved_buffers(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    """Those that are in the model's files, such as the bias that chooses DeepSeek-V3's experts."""
+    saved = model.state_dict().keys()
+    return ((name, buffer) for name, buffer in model.named_buffers() if name in saved)
 
 
 def copy_small_files(source: Path, folder: Path) -> None:
@@ -20,12 +86,23 @@ def copy_small_files(source: Path, folder: Path) -> None:
 
 
 def storage_dtype(directory: Path) -> torch.dtype:
-    """The dtype of the weights on disk. Raises StageError if it is not a single float type."""
-    names = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-    with safe_open(min(directory.glob("*.safetensors")), "pt") as weights:
-        found = {weights.get_slice(key).get_dtype() for key in weights.keys()}  # noqa: SIM118 (not a dict)
-    if len(found) != 1 or not found <= names.keys():
-        raise StageError(
-            f"{directory}: the weights are in {', '.join(sorted(found))}; exactly one of {', '.join(names)} is allowed"
-        )
-    return names[found.pop()]
+    """The float type that most of the weights are stored in. Raises StageError if there is none."""
+    return FLOATS[_counted(directory).most_common(1)[0][0]]
+
+
+def is_all(dtype: torch.dtype, directory: Path) -> bool:
+    """Whether every weight is stored in this type."""
+    return {FLOATS[name] for name in _counted(directory)} == {dtype}
+
+
+def _counted(directory: Path) -> Counter[str]:
+    """Elements by float type."""
+    tensors = list(tensors_in(directory).values())
+    found: Counter[str] = Counter()
+    for tensor in tensors:
+        found[tensor.dtype] += prod(tensor.shape) if tensor.dtype in FLOATS else 0
+    found = +found
+    if not found:
+        kinds = ", ".join(sorted({tensor.dtype for tensor in tensors})) or "no type"
+        raise StageError(f"{directory}: the weights are in {kinds}; one of {', '.join(FLOATS)} is needed")
+    return found

@@ -10,17 +10,19 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import BitsAndBytesConfig
+
+from tasks.posttrain.model_files import load_causal_lm
 
 
-def load_in_4_bits(path: Path, dtype: torch.dtype, products: torch.dtype) -> Any:
+def load_in_4_bits(path: Path, dtype: torch.dtype, products: torch.dtype, dropout: bool = True) -> Any:
     """The model with its linear layers, except the LM head, in NF4 with double quantization, and the other weights in
     `dtype`; matrix products are in `products`."""
     device = torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
     config = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=products
     )
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, quantization_config=config, device_map={"": device})
+    model = load_causal_lm(path, dropout, dtype=dtype, quantization_config=config, device_map={"": device})
     for module in model.modules():
         # on CPUs with AVX512-BF16, bitsandbytes 0.50 would pack the weights in a forward pass in evaluation mode, and
         # compute with them less exactly from then on

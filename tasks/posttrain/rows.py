@@ -16,8 +16,9 @@ from blake3 import blake3
 
 from tasks.job import Job, StageError
 from tasks.manifest import read_manifest
+from tasks.posttrain.encode import RowRefused
 from tasks.posttrain.spec import Limits
-from tasks.rows.stored import Row
+from tasks.rows.stored import Row, drops_faulty
 
 T = TypeVar("T")
 KIND_FACT = "row_kind"  # in a set's manifest
@@ -28,6 +29,7 @@ class Chosen(Generic[T]):
     rows: list[T]
     amount: float  # total size of the rows
     too_long: int  # rows skipped
+    refused: int = 0  # rows that the chat template rejects, skipped
 
     def counts(self) -> dict[str, float]:
         """Metrics to record as step 0."""
@@ -42,6 +44,11 @@ def kind_of(job: Job, *allowed: str) -> str:
     return kind
 
 
+def columns_of(job: Job) -> list[str]:
+    """The set's columns, without the optional ones."""
+    return list(read_manifest(Path(job.inputs["rows"]["path"])).facts["columns"])
+
+
 def choose(
     job: Job,
     seed: int,
@@ -52,11 +59,22 @@ def choose(
     size: Callable[[T], float] = lambda row: 1,
 ) -> Chosen[T]:
     """Select encoded rows until their sizes add up to `enough`, or all that fit the limits. `tokens` returns the
-    arguments of `Limits.fit`. Raises StageError if none fit."""
+    arguments of `Limits.fit`. A row that the model's chat template rejects is skipped if the set drops faulty rows.
+    Raises StageError if none fit."""
     chosen: list[T] = []
     total, too_long, longest = 0.0, 0, 0
-    for row in in_order(job.input("rows") / "train.jsonl", seed):
-        encoded = encode(row)
+    refused: list[str] = []
+    rows = job.input("rows")
+    for row in in_order(rows / "train.jsonl", seed):
+        try:
+            encoded = encode(row)
+        except RowRefused as error:
+            if not drops_faulty(rows):
+                raise RowRefused(
+                    f"{error}\nSet the rows' `faulty: drop` to leave out, count and report such rows."
+                ) from error
+            refused.append(str(error))
+            continue
         if not limits.fit(*(length := tokens(encoded))):
             too_long += 1
             longest = max(longest, sum(length))
@@ -65,25 +83,28 @@ def choose(
         total += size(encoded)
         if total >= enough:
             break
+    if refused:
+        job.notice(f"{len(refused)} rows are left out (faulty: drop): {refused[0]}{' …' if len(refused) > 1 else ''}")
     if not chosen:
         raise StageError(
             f"none of the {too_long} training rows is within {limits.shown}; raise these, or use shorter rows"
             if too_long
+            else f"all {len(refused)} training rows are refused: {refused[0]}"
+            if refused
             else "the set has no training rows; add rows, or lower held_out"
         )
     if too_long:
-        print(
+        job.notice(
             f"{too_long} of {too_long + len(chosen)} rows are longer than {limits.shown} and left out (the longest has "
-            f"{longest} tokens)",
-            flush=True,
+            f"{longest} tokens)"
         )
-    return Chosen(chosen, total, too_long)
+    return Chosen(chosen, total, too_long, len(refused))
 
 
-def say_repeats(what: str, have: float, taken: float) -> None:
-    """Log if a run takes more rows than there are."""
-    if have < taken:
-        print(f"the run repeats each of the {what} {taken / have:.1f} times: there are no more", flush=True)
+def note_epochs(job: Job, what: str, rows: int, epochs: float) -> None:
+    """Tell the user if a run takes its rows more than once."""
+    if epochs > 1:
+        job.notice(f"{epochs:.1f} epochs over {rows} {what}: the set has no more")
 
 
 def in_order(path: Path, seed: int) -> Iterator[Row]:

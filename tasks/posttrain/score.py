@@ -6,7 +6,7 @@ from typing import Any
 
 from infra.heartbeat import Heartbeat
 from tasks.posttrain import process
-from tasks.rewards.gold import check_gold, table
+from tasks.rewards.gold import check_gold, late, table
 from tasks.rewards.scorer import Scorer, Scores
 from tasks.rewards.spec import RewardSpec
 from tasks.rows.stored import Row, reward_columns
@@ -17,10 +17,12 @@ def reserved(names: Iterable[str], metrics: Mapping[str, str]) -> str:
     return ", ".join(sorted(set(names) & {*metrics.values(), "step", "time", "memory_gb"}))
 
 
-def try_on_gold(rewards: Sequence[RewardSpec], rows: Sequence[Row], encode: Callable[[str], list[int]]) -> None:
+def try_on_gold(
+    rewards: Sequence[RewardSpec], rows: Sequence[Row], encode: Callable[[str], list[int]], tried: bool
+) -> None:
     """Check, before sampling, that the rows' own answers score higher than those of other rows. `encode` tokenizes an
-    answer. Raises StageError."""
-    if lines := check_gold(rewards, rows, encode):
+    answer; `tried`: tasks/reward_check has done it, as far as it can be done there. Raises StageError."""
+    if lines := check_gold(late(rewards) if tried else rewards, rows, encode):
         print(table(lines), flush=True)
 
 

@@ -1,12 +1,14 @@
 """Base of the three post-training specs."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
+from infra.progress import say
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.layout import MICRO_BATCH, TuningLayout
+from tasks.rates import LORA, Rate, default_warmup, rate_for, too_high
 from tasks.spec import Problem, StageSpec, not_identity
 from tasks.survival import Survival
 
@@ -33,6 +35,7 @@ class PostTrainSpec(StageSpec):
     """An optimizer run over a set of rows."""
 
     most_in_micro_batch: ClassVar[int] = MICRO_BATCH  # by default
+    rates: ClassVar[tuple[Rate, ...]]  # learning rates of every weight, by the model's size
 
     data: str = Field(
         "",
@@ -42,8 +45,16 @@ class PostTrainSpec(StageSpec):
     label: str = Field("", description="name of the tuned model; filled in by Baton from the stage's name")
     steps: int = Field(100, ge=1, le=1_000_000, description="optimizer steps")
     batch_size: int = Field(64, ge=1, le=65_536, description="sequences per optimizer step")
-    learning_rate: float = Field(1e-4, gt=0, le=0.1, description="AdamW's peak learning rate")
-    warmup_steps: int = Field(5, ge=0, le=100_000, description="steps of linear warmup")
+    learning_rate: float | None = Field(
+        None,
+        gt=0,
+        le=0.1,
+        description="AdamW's peak learning rate; null: by the method, the adapter and the model's size "
+        "(docs/post-training.md has the table)",
+    )
+    warmup_steps: int | None = Field(
+        None, ge=0, le=100_000, description="steps of linear warmup; null: a tenth of the steps"
+    )
     weight_decay: float = Field(0.0, ge=0, le=1, description="AdamW's decoupled weight decay")
     max_prompt_tokens: int | None = Field(
         None,
@@ -81,6 +92,27 @@ class PostTrainSpec(StageSpec):
     def micro_batch(self) -> int:
         """Sequences (DPO: pairs) in one forward and backward pass of a process."""
         return self.layout.micro_batch_of(self.batch_size, self.most_in_micro_batch)
+
+    def default_rate(self, parameters: int) -> Rate:
+        """The default learning rate for a model with so many parameters."""
+        rate = rate_for(self.rates, parameters)
+        return rate.scaled(LORA, f"{LORA} times as high for an adapter") if self.adapter else rate
+
+    def resolved(self, parameters: int) -> Self:
+        """A copy in which the fields that depend on the model have values."""
+        rate = self.default_rate(parameters).value if self.learning_rate is None else self.learning_rate
+        warmup = default_warmup(self.steps) if self.warmup_steps is None else self.warmup_steps
+        return self.model_copy(update={"learning_rate": rate, "warmup_steps": warmup})
+
+    def rate_text(self, parameters: int) -> str:
+        """The learning rate and the warm-up, and where the former is from."""
+        resolved, rate = self.resolved(parameters), self.default_rate(parameters)
+        why = f" ({rate.source})" if self.learning_rate is None else ""
+        return f"{resolved.learning_rate:g}{why}, after {resolved.warmup_steps} of {self.steps} steps of warm-up"
+
+    def rate_warning(self, parameters: int) -> str | None:
+        """What is wrong with an explicit learning rate, if anything."""
+        return too_high(self.learning_rate, self.default_rate(parameters)) if self.learning_rate else None
 
     @property
     def machines(self) -> int:
@@ -138,6 +170,17 @@ class PostTrainSpec(StageSpec):
             if self.adapter.quantize and self.layout.sharding == "fsdp2":
                 allowed = "none or ddp with adapter.quantize: weights in 4 bits are not sharded, each process has them"
                 found.append(Problem("layout.sharding", "fsdp2", allowed))
-        if self.warmup_steps >= self.steps:
+        if self.warmup_steps is not None and self.warmup_steps >= self.steps:
             found.append(Problem("warmup_steps", self.warmup_steps, f"fewer than steps ({self.steps})"))
         return found
+
+
+S = TypeVar("S", bound=PostTrainSpec)
+
+
+def announced(spec: S, parameters: int) -> S:
+    """`spec.resolved`, and a line in the terminal about a learning rate that the recipe leaves open."""
+    resolved = spec.resolved(parameters)
+    if spec.learning_rate is None:
+        say(f"{spec.label or 'post-training'}: learning_rate {spec.rate_text(parameters)}")
+    return resolved

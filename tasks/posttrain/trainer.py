@@ -20,9 +20,10 @@ from typing import Any, Protocol
 import torch
 from peft import get_peft_model
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import TrainerCallback
 
 from infra.torchrun_env import COLLECTIVE_S
+from tasks.agreement import probe
 from tasks.checkpoints import KIND, CheckpointFolder
 from tasks.job import Job, StageError
 from tasks.manifest import RECORD, read_manifest, remove, write_manifest
@@ -30,14 +31,15 @@ from tasks.posttrain import process
 from tasks.posttrain.adapter import merged, peft_config
 from tasks.posttrain.adapter_files import base_facts, forget_source, write_adapter
 from tasks.posttrain.batches import loader
-from tasks.posttrain.chat import Chat, with_end
-from tasks.posttrain.encode import IGNORED
-from tasks.posttrain.model_files import copy_small_files, storage_dtype
+from tasks.posttrain.chat import with_end
+from tasks.posttrain.encode import IGNORED, Encoder
+from tasks.posttrain.model_files import check_values, copy_small_files, is_all, load_causal_lm, save_like
 from tasks.posttrain.quantize import load_in_4_bits
-from tasks.posttrain.spec import Limits, PostTrainSpec
+from tasks.posttrain.spec import Limits, PostTrainSpec, S
 from tasks.posttrain.trl_hooks import fsdp
 from tasks.posttrain.trl_hooks.checkpoint import full_weights, load_weights, store_by_name
-from tasks.posttrain.trl_hooks.trainer import order_by_epoch, score_completions_only, train_in_fp32
+from tasks.posttrain.trl_hooks.trainer import name_experts, order_by_epoch, score_completions_only, train_in_fp32
+from tasks.tokenizers import load
 
 KEEP = 2  # checkpoints
 LOGGED = "logged/"  # prefix of metrics that are recorded under any name: those of rewards
@@ -46,19 +48,30 @@ SIGTERM_EXIT = 128 + signal.SIGTERM
 log = logging.getLogger(__name__)
 
 
-def load_model(path: Path, spec: PostTrainSpec) -> tuple[Any, Any]:
+def spec_of(job: Job, kind: type[S]) -> S:
+    """The job's spec, resolved for its model; a learning rate that is far too high is reported."""
+    spec, facts = job.spec(kind), read_manifest(Path(job.inputs["model"]["path"])).facts
+    if warning := spec.rate_warning(facts["parameters"]):
+        job.notice(warning)
+    return spec.resolved(facts["parameters"])
+
+
+def load_model(path: Path, spec: PostTrainSpec, dropout: bool = True) -> tuple[Any, Any]:
     """(model, tokenizer) of a Hugging Face directory: in fp32, except that weights frozen under an adapter stay in bf16
-    if they are stored so, or are in 4 bits."""
+    if they are stored so, or are in 4 bits. `dropout`: with that of the model's config."""
     process.start()
     if not torch.cuda.is_available():
         score_completions_only()
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    frozen = spec.adapter and spec.precision == "bf16" and storage_dtype(path) == torch.bfloat16
+    tokenizer = load(path)
+    frozen = spec.adapter and spec.precision == "bf16" and is_all(torch.bfloat16, path)
     dtype = torch.bfloat16 if frozen else torch.float32
     if _in_4_bits(spec):
         products = torch.bfloat16 if spec.precision == "bf16" else torch.float32
-        return load_in_4_bits(path, dtype, products), tokenizer
-    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype), tokenizer
+        return load_in_4_bits(path, dtype, products, dropout), tokenizer
+    model = load_causal_lm(path, dropout, dtype=dtype)
+    check_values(model)
+    name_experts(model)
+    return model, tokenizer
 
 
 def limits_of(model: Any, spec: PostTrainSpec) -> Limits:
@@ -70,15 +83,15 @@ def limits_of(model: Any, spec: PostTrainSpec) -> Limits:
     return limits
 
 
-def ends(model: Any, tokenizer: Any, chat: Chat | None) -> list[int]:
-    """The tokens that end generation, set in the model's generation config: with the end of a turn if it is tuned on
+def ends(model: Any, encoder: Encoder) -> list[int]:
+    """The tokens that end generation, set in the model's generation config: with the ends of turns if it is tuned on
     chat."""
-    end = chat.end if chat else tokenizer.eos_token_id
-    model.generation_config.eos_token_id = with_end(model.generation_config.eos_token_id, end)
+    for end in encoder.ends:
+        model.generation_config.eos_token_id = with_end(model.generation_config.eos_token_id, end)
     return list(model.generation_config.eos_token_id)
 
 
-def finish(job: Job, trainer: Any, source: Path, spec: PostTrainSpec, chat: Chat | None) -> None:
+def finish(job: Job, trainer: Any, source: Path, spec: PostTrainSpec, encoder: Encoder) -> None:
     """Write the output: `source` with the trainer's weights, its adapter merged, in `source`'s dtype, or the adapter
     alone; and the chat template if it was tuned on chat. Then delete the checkpoints. Collective; rank 0 writes, and
     the others wait as long as it takes: torchrun waits for another machine's ranks for 5 minutes only."""
@@ -88,12 +101,18 @@ def finish(job: Job, trainer: Any, source: Path, spec: PostTrainSpec, chat: Chat
     weights = full_weights(trainer.model) if from_files else None
     if process.is_first():
         model = None if alone else merged(trainer.model if weights is None else _with_weights(source, spec, weights))
-        _write(job, model, weights, source, spec, chat)
+        _write(job, trainer, model, weights, source, spec, encoder)
     process.barrier()
 
 
 def _write(
-    job: Job, model: Any, weights: dict[str, torch.Tensor] | None, source: Path, spec: PostTrainSpec, chat: Chat | None
+    job: Job,
+    trainer: Any,
+    model: Any,
+    weights: dict[str, torch.Tensor] | None,
+    source: Path,
+    spec: PostTrainSpec,
+    encoder: Encoder,
 ) -> None:
     """Write the model, or the weights of its adapter if it is None, and seal the output."""
     facts = read_manifest(Path(job.inputs["model"]["path"])).facts | {"label": spec.label or job.stage}
@@ -104,13 +123,15 @@ def _write(
                 shutil.rmtree(old) if old.is_dir() else old.unlink()
         job.output.mkdir(exist_ok=True)
         if model is not None:
-            model.to(storage_dtype(source)).save_pretrained(job.output)
+            save_like(model, source, job.output)
         elif spec.adapter and weights is not None:
             write_adapter(job, spec.adapter.lora, weights)
             facts["base"] = base_facts(job)
-        copy_small_files(source, job.output)
-        if chat:
-            chat.write(job.output)
+            copy_small_files(source, job.output)
+        tuned = model if model is not None else trainer.model
+        if model is not None or not (spec.layout.sharding == "fsdp2" or _in_4_bits(spec)):
+            probe(tuned, trainer.processing_class).write(job.record)
+        encoder.write(job.output)
         job.finish(**facts)
     checkpoints(job).remove_all()
     forget_source(job)
@@ -122,7 +143,7 @@ def _in_4_bits(spec: PostTrainSpec) -> bool:
 
 def _with_weights(source: Path, spec: PostTrainSpec, weights: dict[str, torch.Tensor]) -> Any:
     """`source` in fp32 with these trained weights, of the model or of its adapter."""
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    model = load_causal_lm(source, dtype=torch.float32)
     if spec.adapter:
         model = get_peft_model(model, peft_config(spec.adapter, model))
     trained = {name for name, weight in model.named_parameters() if weight.requires_grad}

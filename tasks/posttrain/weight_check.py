@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import torch
 from blake3 import blake3
 
+from tasks.hf_files import listing
 from tasks.job import StageError
-from tasks.serve.tensor_digests import Held, Named, digest
+from tasks.serve.tensor_digests import SORTED, Held, Named, digest, in_order
 
 SHOWN = 3  # tensors in a message
+DECODER = "model"  # what vLLM calls every decoder that it runs on Transformers' code, GPT-2's `transformer` too
 
 
 @dataclass(frozen=True)
@@ -22,22 +24,28 @@ class Compared:
 
     def __str__(self) -> str:
         text = f"vLLM holds the trainer's weights: {self.tensors} tensors, digest {self.digest[:16]}"
-        return text + (f"; {_first(self.skipped)} cannot be compared" if self.skipped else "")
+        return text + (f"; {listing(self.skipped, SHOWN)} cannot be compared" if self.skipped else "")
 
 
 def check_weights(trainer: Named, engine: Mapping[str, Held], step: int) -> Compared:
-    """Compare the trainer's tensors, rounded to vLLM's dtype, with those of the same names in vLLM. Goes through
-    `trainer` completely, since that may be a collective. Raises StageError if any differ or none have the same name."""
+    """Compare the trainer's tensors, rounded to vLLM's dtype, with those of the same names in vLLM, which may have them
+    transposed (GPT-2's) or with other rows first. Goes through `trainer` completely, since that may be a collective.
+    Raises StageError if any differ or none have the same name."""
     wrong, same, skipped = [], {}, []
     for name, tensor in trainer:
-        if (held := engine.get(name)) is None:
+        there = name if name in engine else f"{DECODER}.{name.partition('.')[2]}"
+        if (held := engine.get(there)) is None:
             skipped.append(name)
-        elif held.digests != [own := digest(tensor.to(getattr(torch, held.dtype)))]:
-            wrong.append(name)
-        else:
+            continue
+        rounded = tensor.to(getattr(torch, held.dtype))
+        own = digest(rounded)
+        if held.digests == [own] or _rearranged(rounded, held, engine.get(there + SORTED)):
             same[name] = own
+        else:
+            wrong.append(name)
     if wrong or not same:
-        what = f"{_first(wrong)} differ, {len(same)} tensors are equal" if wrong else "no tensor has the same name"
+        differ = f"{listing(wrong, SHOWN)} differ, {len(same)} tensors are equal"
+        what = differ if wrong else "no tensor has the same name"
         raise StageError(
             f"step {step}: vLLM's weights are not the trainer's after their synchronization: {what}. "
             "check_weights_every: null goes on without this check"
@@ -46,5 +54,7 @@ def check_weights(trainer: Named, engine: Mapping[str, Held], step: int) -> Comp
     return Compared(len(same), every, skipped)
 
 
-def _first(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+def _rearranged(tensor: torch.Tensor, held: Held, values: Held | None) -> bool:
+    """Whether vLLM holds it transposed, or the same values in another order."""
+    transposed = tensor.ndim == 2 and held.digests == [digest(tensor.t())]
+    return transposed or (values is not None and values.digests == [digest(in_order(tensor))])

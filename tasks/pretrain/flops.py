@@ -5,6 +5,7 @@ backward pass twice the forward pass, no recomputation. Attention counts only ke
 window; document masks, which depend on the data, are not subtracted. For a mixture, only a token's experts count.
 """
 
+import itertools
 import time
 from typing import TYPE_CHECKING
 
@@ -14,14 +15,21 @@ from tasks.pretrain.model_spec import ModelSpec
 if TYPE_CHECKING:
     import torch
 
+LEAST = 3  # products that a CPU is measured with
+
 
 def flops_per_token(model: ModelSpec, vocab_size: int, sequence_length: int) -> float:
     """FLOPs of the forward and backward pass of one token."""
     projections = model.hidden * model.head_dim * (2 * model.heads + 2 * model.kv_heads)
+    layer = projections + _feed_forward(model)
+    matrices = 2 * (model.layers * layer + model.hidden * vocab_size)
+    return 3 * (matrices + attention_flops(model, sequence_length))
+
+
+def attention_flops(model: ModelSpec, sequence_length: int) -> float:
+    """FLOPs of one token's attention in all layers, without projections: the forward pass alone."""
     keys = keys_per_query(sequence_length, model.sliding_window)
-    attention = 2 * model.heads * model.head_dim * keys  # scores, and the weighted sum of values
-    layer = projections + attention + _feed_forward(model)
-    return 3 * 2 * (model.layers * layer + model.hidden * vocab_size)
+    return 2 * model.layers * 2 * model.heads * model.head_dim * keys  # scores, and the weighted sum of values
 
 
 def _feed_forward(model: ModelSpec) -> int:
@@ -45,21 +53,53 @@ def peak_flops(precision: str) -> float | None:
     import torch  # here, since flops_per_token must not need it
 
     if not torch.cuda.is_available():
-        return _measured_gemm(torch.float32 if precision == "fp32" else torch.bfloat16)
+        return cpu_peak(precision)
     if precision == "fp32" and torch.backends.cuda.matmul.allow_tf32:
         precision = "tf32"
     known = accelerator(torch.cuda.get_device_name())
     return known.peak(precision) if known else None
 
 
-def _measured_gemm(dtype: "torch.dtype", size: int = 2048, repeats: int = 5) -> float:
+def raised(peak: float, reached: float, precision: str) -> float:
+    """The peak after a run has reached so many FLOP/s: a CPU that was busy when it was measured is measured again, and
+    has at least what was reached."""
+    import torch
+
+    return peak if reached <= peak or torch.cuda.is_available() else max(reached, cpu_peak(precision))
+
+
+def cpu_peak(precision: str) -> float:
+    """This machine's FLOP/s, measured with a large matrix product."""
+    import torch
+
+    return _measured_gemm(torch.float32 if precision == "fp32" else torch.bfloat16)
+
+
+def _measured_gemm(dtype: "torch.dtype", size: int = 2048, seconds: float = 0.2) -> float:
+    """The best of several products: other work of the machine only makes them slower."""
     import torch
 
     random = torch.Generator()  # not torch's default RNG state, which checkpoints save
     left, right = (torch.randn(size, size, dtype=dtype, generator=random) for _ in range(2))
+    best, end = 0.0, time.perf_counter() + seconds
+    for number in itertools.count():
+        start = time.perf_counter()
+        if number >= LEAST and start > end:
+            return best
+        torch.mm(left, right)
+        best = max(best, 2 * size**3 / (time.perf_counter() - start))
+    raise AssertionError("counting has no end")
+
+
+def measured_bandwidth(megabytes: int = 256, repeats: int = 5) -> float:
+    """Bytes per second that this machine's processes together read and write while they copy, in TB/s."""
+    import torch
+
+    source = torch.zeros(megabytes << 20, dtype=torch.uint8)
+    target = torch.empty_like(source)
     best = 0.0
     for _ in range(repeats):
         start = time.perf_counter()
-        torch.mm(left, right)
-        best = max(best, 2 * size**3 / (time.perf_counter() - start))
-    return best
+        target.copy_(source)
+        best = max(best, 2 * source.numel() / (time.perf_counter() - start))
+    return best / 1e12

@@ -4,18 +4,19 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from infra.limits import memory
+
 DRIVER = Path("/proc/driver/nvidia/gpus")  # one folder per GPU
-CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True)
 class Machine:
     gpus: tuple[str, ...]  # names as in torch.cuda.get_device_name(); AMD GPUs are not detected
-    memory_bytes: int  # of the host
+    memory_bytes: int  # of the host or the container
 
 
 def this_machine() -> Machine:
-    return Machine(_gpus(DRIVER, os.environ.get("CUDA_VISIBLE_DEVICES")), _memory(CGROUP_LIMIT))
+    return Machine(_gpus(DRIVER, os.environ.get("CUDA_VISIBLE_DEVICES")), memory())
 
 
 def _gpus(driver: Path, visible: str | None) -> tuple[str, ...]:
@@ -29,10 +30,3 @@ def _gpus(driver: Path, visible: str | None) -> tuple[str, ...]:
     if visible is not None:
         names = names[: len([word for word in visible.split(",") if word.strip() not in ("", "-1")])]
     return tuple(names)
-
-
-def _memory(limit: Path) -> int:
-    """The host's memory in bytes, or the container's limit."""
-    host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    allowed = limit.read_text().strip() if limit.exists() else "max"
-    return host if allowed == "max" else min(host, int(allowed))

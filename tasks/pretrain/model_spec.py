@@ -57,8 +57,10 @@ class ModelSpec(Spec):
     ffn_hidden: int = Field(768, ge=8, le=262144, description="Width of the SwiGLU feed-forward layer (not of experts)")
     experts: ExpertsSpec | None = Field(None, description="Mixture of experts; for qwen3_moe and mixtral")
     max_positions: int = Field(512, ge=8, le=16777216, description="Longest sequence the model supports, in tokens")
-    sliding_window: int | None = Field(None, ge=1, description="Tokens that a token attends to, itself included")
-    rope_theta: float = Field(10000.0, ge=1.0, description="Base of the rotary frequencies")
+    sliding_window: int | None = Field(
+        None, ge=1, lt=2**31, description="Tokens that a token attends to, itself included"
+    )
+    rope_theta: float = Field(10000.0, gt=1, le=1e15, description="Base of the rotary frequencies")
     rope_scaling_factor: float | None = Field(
         None, gt=1, le=1024, description="Llama 3.1's scaling of the rotary frequencies, from 8,192 positions"
     )
@@ -88,6 +90,10 @@ class ModelSpec(Spec):
             found.append(Problem("experts", "on", allowed))
         if self.experts and self.experts.top_k > self.experts.count:
             found.append(Problem("experts.top_k", self.experts.top_k, f"at most experts.count ({self.experts.count})"))
+        if self.experts and self.experts.top_k == 1 and self.experts.normalize_top_k:
+            allowed = "at least 2, or, with qwen3_moe, normalize_top_k: false"
+            why = "the weight of a single expert, normalized, is always 1, and the router would not learn"
+            found.append(Problem("experts.top_k", 1, f"{allowed}: {why}"))
         if self.sliding_window and not self.shape().sliding_window:
             allowed = f"only with {_families(lambda family: family.sliding_window)}; family is {self.family}"
             found.append(Problem("sliding_window", self.sliding_window, allowed))

@@ -1,18 +1,36 @@
 """The spec of AdamW and its learning-rate schedule."""
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
+from tasks.rates import ANY_SIZE, Rate, default_warmup
 from tasks.spec import Problem, Spec
+
+RATES = (
+    Rate(50e6, 3e-3, "workflows/recipes/laptop.yaml, 5.8 M parameters"),
+    Rate(1e9, 6e-4, "GPT-3 125M"),
+    Rate(20e9, 3e-4, "Llama 2 7B, SmolLM3 3B"),
+    Rate(ANY_SIZE, 1.5e-4, "Llama 2 70B"),
+)
+CONTINUED = 0.1  # of the rate from random weights: continued pretraining that keeps what a model knows
 
 
 class OptimizerSpec(Spec):
     """AdamW and its learning-rate schedule, as in Megatron-Core."""
 
-    lr: float = Field(3e-3, gt=0, le=1, description="Peak learning rate")
-    min_lr: float = Field(3e-4, ge=0, le=1, description="Learning rate at the end of the decay")
-    warmup_steps: int = Field(40, ge=0, description="Steps of linear warm-up")
+    lr: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Peak learning rate; null: by the model's size (docs/pretraining.md has the table)",
+    )
+    min_lr: float | None = Field(
+        None, ge=0, le=1, description="Learning rate at the end of the decay; null: a tenth of lr"
+    )
+    warmup_steps: int | None = Field(
+        None, ge=0, description="Steps of linear warm-up; null: a tenth of the steps, at most 2,000"
+    )
     warmup_from: float = Field(
         0.0,
         ge=0,
@@ -28,13 +46,24 @@ class OptimizerSpec(Spec):
     weight_decay: float = Field(0.1, ge=0, le=1, description="Decoupled weight decay; not applied to norms")
     clip_grad: float = Field(1.0, gt=0, description="Global gradient norm to clip to")
 
+    def resolved(self, rate: Rate, steps: int) -> Self:
+        """A copy in which the rates and the warm-up have values; `rate` is the default for the model."""
+        lr = rate.value if self.lr is None else self.lr
+        min_lr = float(f"{lr / 10:.3g}") if self.min_lr is None else self.min_lr
+        warmup = default_warmup(steps - self.wsd_decay_steps) if self.warmup_steps is None else self.warmup_steps
+        return self.model_copy(update={"lr": lr, "min_lr": min_lr, "warmup_steps": warmup})
+
     def problems(self) -> list[Problem]:
         found = []
-        if self.min_lr > self.lr:
+        if self.lr is None and self.min_lr is not None:
+            found.append(Problem("min_lr", self.min_lr, "null, or set lr too"))
+        if self.lr is None and self.warmup_from:
+            found.append(Problem("warmup_from", self.warmup_from, "0, or set lr too"))
+        if self.lr is not None and self.min_lr is not None and self.min_lr > self.lr:
             found.append(Problem("min_lr", self.min_lr, f"at most lr ({self.lr})"))
-        if self.warmup_from > self.lr:
+        if self.lr is not None and self.warmup_from > self.lr:
             found.append(Problem("warmup_from", self.warmup_from, f"at most lr ({self.lr})"))
-        if self.warmup_from and not self.warmup_steps:
+        if self.warmup_from and self.warmup_steps == 0:
             found.append(Problem("warmup_from", self.warmup_from, "0 without warmup_steps: there is no warm-up"))
         if self.decay == "WSD" and self.wsd_decay_steps == 0:
             found.append(Problem("wsd_decay_steps", 0, "at least 1 with decay: WSD"))

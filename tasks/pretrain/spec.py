@@ -7,14 +7,15 @@ its newest checkpoint.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
 from tasks.pretrain.layout import Layout, nearest
 from tasks.pretrain.mixture import SourceShare
 from tasks.pretrain.model_spec import ModelSpec
-from tasks.pretrain.optimizer_spec import OptimizerSpec
+from tasks.pretrain.optimizer_spec import CONTINUED, RATES, OptimizerSpec
+from tasks.rates import Rate, rate_for
 from tasks.spec import Problem, Spec, StageSpec, not_identity
 from tasks.survival import Survival
 
@@ -96,6 +97,16 @@ class PretrainSpec(StageSpec):
     checkpoints: CheckpointPolicy = not_identity(CheckpointPolicy(), "When checkpoints are written and kept")
     survival: Survival = not_identity(Survival(), "How dead or hung processes are handled")
 
+    def default_rate(self, vocab_size: int, continued: bool) -> Rate:
+        """The default learning rate for the model, from random weights or `continued` from an existing model's."""
+        rate = rate_for(RATES, self.model.parameters(vocab_size))
+        return rate.scaled(CONTINUED, "a tenth of it, from an existing model's weights") if continued else rate
+
+    def resolved(self, vocab_size: int, continued: bool) -> Self:
+        """A copy in which the optimizer's fields that depend on the model have values."""
+        optimizer = self.optimizer.resolved(self.default_rate(vocab_size, continued), self.steps)
+        return self.model_copy(update={"optimizer": optimizer})
+
     def problems(self) -> list[Problem]:
         found = [problem.under("model") for problem in self.model.problems()]
         found += [problem.under("optimizer") for problem in self.optimizer.problems()]
@@ -103,7 +114,7 @@ class PretrainSpec(StageSpec):
         if self.sequence_length > self.model.max_positions:
             allowed = f"at most model.max_positions ({self.model.max_positions})"
             found.append(Problem("sequence_length", self.sequence_length, allowed))
-        warm_and_cool = self.optimizer.warmup_steps + self.optimizer.wsd_decay_steps
+        warm_and_cool = (self.optimizer.warmup_steps or 0) + self.optimizer.wsd_decay_steps
         if warm_and_cool >= self.steps:
             allowed = f"plus optimizer.wsd_decay_steps, less than steps ({self.steps})"
             found.append(Problem("optimizer.warmup_steps", self.optimizer.warmup_steps, allowed))

@@ -7,7 +7,7 @@ from tasks.artifacts import MegatronCheckpoint, MegatronWeights, TokenizedCorpus
 from tasks.pretrain.spec import PretrainSpec
 from tasks.stage import run, stage
 
-ENGINES = {"megatron": Engine("pretrain", "tasks.pretrain.train", version="3")}
+ENGINES = {"megatron": Engine("pretrain", "tasks.pretrain.train", version="4")}
 
 
 @stage(ENGINES["megatron"], image=images.TRAIN, pod=SAVES)
@@ -20,6 +20,7 @@ def pretrain(
 ) -> MegatronCheckpoint:
     """Train a model on tokenized text, `data` blended with `more`: from random weights, from the weights in `start`,
     or continuing the run in `resume` with its optimizer state. At most one of the two, with at most one item."""
+    spec = spec.resolved(spec.model.vocab_size or data.vocab_size, continued=bool(start))
     return run(
         ENGINES[spec.engine],
         MegatronCheckpoint,

@@ -18,12 +18,13 @@ from tasks.pretrain.anomaly import Anomaly, AnomalyLog, Watch
 from tasks.pretrain.batches import Batch, Samples, build_datasets, index_cache, micro_batches
 from tasks.pretrain.canonical import copy_content
 from tasks.pretrain.checkpoint import Checkpoints, TrainingState
-from tasks.pretrain.flops import flops_per_token, peak_flops
+from tasks.pretrain.flops import flops_per_token, peak_flops, raised
 from tasks.pretrain.init_from import InitialWeights
 from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.prefetch import Prefetch
 from tasks.pretrain.spec import PretrainSpec, Reaction
 from tasks.pretrain.train_step import Training
+from tasks.rates import too_high
 
 LAYOUT_FACTS = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor", "data")
 
@@ -32,11 +33,15 @@ class Trainer:
     """One process's part of a pretraining run."""
 
     def __init__(self, job: Job, spec: PretrainSpec) -> None:
-        self.job, self.spec = job, spec
+        self.job = job
         # the corpus first, then the data sets blended with it
         data = [job.input("data"), *job.input_list("more")]
         self.data_facts = read_manifest(data[0]).facts
         self.vocab_size = spec.model.vocab_size or int(self.data_facts["vocab_size"])
+        continued = bool(job.names("start"))
+        if warning := too_high(spec.optimizer.lr or 0, spec.default_rate(self.vocab_size, continued)):
+            job.notice(warning)
+        self.spec = spec = spec.resolved(self.vocab_size, continued)
         self.initial = InitialWeights(job, spec, self.vocab_size, self.data_facts["tokenizer_digest"])
         self._check()
         self.writer = dist.get_rank() == 0
@@ -173,8 +178,9 @@ class Trainer:
             if metrics is None:
                 continue
             if peak:
-                ranks = dist.get_world_size()
-                metrics["mfu"] = metrics["tokens_per_s"] * self.flops_per_token / (peak * ranks)
+                reached = metrics["tokens_per_s"] * self.flops_per_token / dist.get_world_size()
+                peak = raised(peak, reached, spec.precision)
+                metrics["mfu"] = reached / peak
             last = state.step == spec.steps
             if last or state.step % spec.validate_every == 0:
                 validation = metrics["validation_loss"] = self.validate()

@@ -7,11 +7,12 @@ the outcome, its reason as a sentence, and every metric of both models.
 from dataclasses import asdict
 
 from infra.durable import write_json
+from infra.tracking.redact import redact_spec
 from tasks.evaluate.results import read_results
 from tasks.job import Job, main
 from tasks.promote.paired_scores import check_comparable, check_known
-from tasks.promote.rule import judge
-from tasks.promote.spec import PromotionSpec
+from tasks.promote.rule import REJECTED, far, judge, new_text_ratio
+from tasks.promote.spec import FAR, PromotionSpec
 
 
 def work(job: Job) -> None:
@@ -22,6 +23,7 @@ def work(job: Job) -> None:
     if champion:
         check_comparable(candidate, champion)
     verdict = judge(spec, candidate, champion)
+    ratio = new_text_ratio(verdict.measures)
     main_metric = next(measure for measure in verdict.measures if measure.name == spec.metric)
     facts = {
         "outcome": verdict.outcome,
@@ -30,18 +32,21 @@ def work(job: Job) -> None:
         "metric": spec.metric,
         "improvement": main_metric.difference,
         "bound": main_metric.low,
+        "new_text_ratio": ratio,
     }
     job.empty_output()
     content = {
         **facts,
         "words": verdict.reason,
         "labels": [evaluation.label for evaluation in (candidate, champion) if evaluation],
-        "spec": spec.identity(),
+        "spec": redact_spec(spec.identity()),
         "measures": [asdict(measure) for measure in verdict.measures],
     }
     write_json(job.output / "decision.json", content)
     if main_metric.difference is not None and main_metric.low is not None:
         job.metric(0, improvement=main_metric.difference, bound=main_metric.low)
+    if ratio and ratio >= FAR and verdict.outcome != REJECTED:
+        job.notice(f"{far(ratio)}, and the new text counts as old from now on: look at it")
     job.finish(**facts)
 
 

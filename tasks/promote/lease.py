@@ -7,7 +7,6 @@ The tag is written under the claim that also guards the champion (tasks/publish/
 
 import json
 import time
-from uuid import uuid4
 
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
@@ -18,7 +17,7 @@ from infra.tracking.push import runs_with
 from infra.tracking.spool import FINISHED, RUNNING
 from infra.tracking.sqlite import make_tables
 from tasks.publish.aliases import find_model
-from tasks.publish.champion import CLAIM, claimed
+from tasks.publish.champion import Hold, while_claimed
 from tasks.publish.registry import PATIENCE_S, ask
 
 LEASE_TAG = "baton.lease"  # {"execution", "until"}: seconds since the epoch
@@ -36,13 +35,15 @@ def take(name: str, execution: str, patience_s: float = PATIENCE_S) -> str | Non
             except MlflowException as error:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
-        with claimed(client, name, f"{CLAIM}{uuid4().hex}"):
-            holder = _holder(client, name)
-            if holder not in (None, execution):
-                return holder
-            lease = {"execution": execution, "until": time.time() + LEASE_S}
-            client.set_registered_model_tag(name, LEASE_TAG, json.dumps(lease))
-            return None
+        return while_claimed(client, name, renew)
+
+    def renew(hold: Hold) -> str | None:
+        holder = _holder(hold(), name)
+        if holder not in (None, execution):
+            return holder
+        lease = {"execution": execution, "until": time.time() + LEASE_S}
+        hold().set_registered_model_tag(name, LEASE_TAG, json.dumps(lease))
+        return None
 
     return ask(attempt, patience_s=patience_s, prepare=make_tables)
 
@@ -50,12 +51,11 @@ def take(name: str, execution: str, patience_s: float = PATIENCE_S) -> str | Non
 def release(name: str, execution: str, patience_s: float = PATIENCE_S) -> None:
     """Release the lease, if this execution holds it. Raises StageError."""
 
-    def attempt(client: MlflowClient) -> None:
-        with claimed(client, name, f"{CLAIM}{uuid4().hex}"):
-            if _holder(client, name) == execution:
-                client.delete_registered_model_tag(name, LEASE_TAG)
+    def end(hold: Hold) -> None:
+        if _holder(hold(), name) == execution:
+            hold().delete_registered_model_tag(name, LEASE_TAG)
 
-    ask(attempt, patience_s=patience_s)
+    ask(lambda client: while_claimed(client, name, end), patience_s=patience_s)
 
 
 def _holder(client: MlflowClient, name: str) -> str | None:

@@ -7,6 +7,7 @@ There is no other state.
 from dataclasses import dataclass
 from pathlib import Path
 
+from infra.paths import located
 from infra.placement.storage import is_bucket
 from tasks.artifacts import Artifact, Corpus, HFModel, MegatronCheckpoint, TokenizedCorpus, Tokenizer
 from tasks.job import StageError
@@ -114,5 +115,5 @@ def _generation(version: Version, number: int) -> Generation:
         number=number,
         version=version.version,
         outcome=ROLLED_BACK if ROLLED_BACK_TAG in version.tags else version.tags.get(OUTCOME_TAG, ""),
-        parts={name: Part(name, digest, place) for name, (digest, _, place) in tags.items() if digest},
+        parts={name: Part(name, digest, located(place)) for name, (digest, _, place) in tags.items() if digest},
     )

@@ -2,7 +2,8 @@
 
 promoted   the main metric is better by more than the margin, with confidence, and no metric's
            regression is beyond its bound
-rejected   some metric's regression is beyond its bound, with confidence; or a metric is not a number
+rejected   some metric's regression is beyond its bound, with confidence; or a metric is not a number; or the
+           new text is too far from the old
 kept       anything else: the champion keeps serving, and training continues from the candidate
 """
 
@@ -52,6 +53,12 @@ def judge(spec: PromotionSpec, candidate: Results, champion: Results | None) -> 
         return Verdict(REJECTED, f"Rejected: {broken[0]} of the candidate is not a number.", measures)
     if champion is None:
         return Verdict(PROMOTED, "Promoted: the first model, there is no champion to compare it with.", measures)
+    if (ratio := new_text_ratio(measures)) and spec.max_new_text_ratio and ratio > spec.max_new_text_ratio:
+        reason = (
+            f"Rejected: {far(ratio)} (allowed: {spec.max_new_text_ratio:g} times), so the new text is set aside. If "
+            "text of its kind is to be learned, raise promotion.max_new_text_ratio."
+        )
+        return Verdict(REJECTED, reason, measures)
     main = next(measure for measure in measures if measure.name == spec.metric)
     beyond = [measure for measure in measures if _beyond(measure, measure.difference)]
     surely = [measure for measure in beyond if _beyond(measure, measure.high)]
@@ -84,6 +91,18 @@ def judge(spec: PromotionSpec, candidate: Results, champion: Results | None) -> 
         f"; {sure} its difference is {_signed(main, main.low)} or more, and {_signed(main, spec.margin)} is required"
     )
     return Verdict(KEPT, f"Kept: {main_text}: the champion stays.", measures)
+
+
+def new_text_ratio(measures: list[Measure]) -> float | None:
+    """The champion's bits per byte on the new text over those on the old; None: not measured."""
+    bits = {measure.name: measure.champion for measure in measures}
+    old, new = (bits.get(f"{which}.{BITS}") for which in ("old", "new"))
+    return new / old if old and new else None
+
+
+def far(ratio: float) -> str:
+    """How far new text is from the old, in words."""
+    return f"the champion needs {ratio:.1f} times as many bits per byte for the new text as for the old"
 
 
 def _measure(name: str, spec: PromotionSpec, candidate: Results, champion: Results | None) -> Measure:

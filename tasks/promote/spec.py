@@ -4,6 +4,9 @@ A metric is `<evaluator>.<metric>` as the evaluation names it, or `old.bits_per_
 held-out text of the corpora accepted before, `new` of the later ones, `all` of both. By default the main metric is
 measured on `old`: a corrupted corpus has corrupted held-out text as well, on which a model that learned it wins. New
 text that is accepted counts as old in the next generation, so a champion that does not keep up is still overtaken.
+
+A candidate may improve on the old text by replay alone, whatever the new text is. So how far the new text is from the
+old is measured too, by the champion, which has not been trained on the new: the ratio of its bits per byte on both.
 """
 
 from typing import Annotated
@@ -15,6 +18,7 @@ from tasks.spec import Problem, StageSpec
 
 NAME = rf"^({'|'.join(SETS)})\.{BITS}$|^[A-Za-z0-9][\w-]*(\.[\w@-]+)+$"
 UNITS = "relative to the champion's for bits per byte, difference of means for the others (0.03 of a share: 3 points)"
+FAR = 2.0  # with this ratio new text is far from the old
 TAIL = 10  # minimum number of resamples beyond a bound: with fewer it is mostly chance
 
 
@@ -38,6 +42,14 @@ class PromotionSpec(StageSpec):
         {"old.bits_per_byte": 0.01, "new.bits_per_byte": 0.01},
         description=f"Largest accepted regression, by metric; {UNITS}. "
         "Two evaluations of one model on 600 sampled prompts differ by about 3 points",
+    )
+    max_new_text_ratio: float | None = Field(
+        FAR,
+        gt=1,
+        le=1000,
+        description="Reject a candidate, and set its text aside, if the champion needs more than this many times as "
+        "many bits per byte for the new text as for the old: noise, or another kind of text than before. null: never",
+        json_schema_extra={"identity": "if set"},
     )
     seed: int = Field(0, ge=0, lt=2**31, description="Seed of the bootstrap")
 

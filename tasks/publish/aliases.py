@@ -18,7 +18,7 @@ from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 from mlflow.exceptions import MlflowException
 
 from infra.durable import rename
-from infra.paths import baton_home
+from infra.paths import baton_home, located
 from infra.tracking.store import tracking_uri
 from tasks.manifest import ArtifactError, verify, write_manifest
 from tasks.publish.registry import DIGEST_TAG, PATIENCE_S, ask
@@ -64,7 +64,7 @@ def fetch(version: Version) -> Path:
     """The version's files on this machine, checked against their digest: where they were published, or
     (from a server) downloaded once into Baton's home. Raises ArtifactError, StageError."""
     if version.source.startswith("file:"):
-        place = Path(unquote(urlsplit(version.source).path))
+        place = Path(located(unquote(urlsplit(version.source).path)))
         verify(place, version.content)
         return place
     place = baton_home() / "models" / version.content

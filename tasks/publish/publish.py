@@ -9,7 +9,8 @@ content, so that its digest is the same in a second registry.
 import json
 
 from infra.durable import sync_tree
-from infra.tracking.mlflow_records import mlflow_name
+from infra.paths import portable
+from infra.tracking.mlflow_names import mlflow_name
 from tasks.adapted import model_of
 from tasks.job import Job, main
 from tasks.manifest import content_digest, read_manifest
@@ -37,7 +38,7 @@ def work(job: Job) -> None:
 
     job.progress(0, 2, "steps", now="copying")
     copy_model(opened, job.output)
-    (job.output / CARD).write_text(model_card(spec, model, links, evaluations), encoding="utf-8")
+    (job.output / CARD).write_text(model_card(spec, opened, model, links, evaluations), encoding="utf-8")
 
     sync_tree(job.output)  # before the registry refers to it
 
@@ -56,7 +57,8 @@ def work(job: Job) -> None:
         if label_of(job, name) == "base":
             parts["from_base"] = job.inputs[name]
     places = {
-        f"{PART_TAG}{part}": f"{entry['digest']} {entry.get('place', entry['path'])}" for part, entry in parts.items()
+        f"{PART_TAG}{part}": f"{entry['digest']} {portable(entry.get('place', entry['path']))}"
+        for part, entry in parts.items()
     }
     version = register(
         Publication(

@@ -39,7 +39,7 @@ PAUSE_S = 2.0
 UPLOAD_TIMEOUT_S = 120  # per response: a server that stores a large file is slow
 
 DIGEST_TAG = "baton.digest"
-PART_TAG = "baton.part."  # + name: "<digest> <place>" of an artifact that the model was made of
+PART_TAG = "baton.part."  # + name: "<digest> <place>" of an artifact that the model was made of; in the home, relative
 
 # MLflow's error codes of transient errors
 _TRANSIENT = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")

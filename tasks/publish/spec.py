@@ -27,10 +27,11 @@ class PublishSpec(StageSpec):
         description="Registry alias to move to this version, such as champion",
     )
     description: str = Field("", max_length=5_000, description="What the model is, for the card; Markdown")
-    license: str = Field(
-        "apache-2.0",
+    license: str | None = Field(
+        None,
         pattern=r"^[a-z0-9][a-z0-9.+-]*$",
-        description="License of the weights, in the hub's spelling",
+        description="License of the weights, in the hub's spelling, such as apache-2.0; null: that of the model that "
+        "the run started from, as its card says it, else none is named",
     )
 
     def problems(self) -> list[Problem]:

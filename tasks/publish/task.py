@@ -6,10 +6,10 @@ from tasks.artifacts import Artifact, EvalReport, HFModel, PublishedModel
 from tasks.publish.spec import PublishSpec
 from tasks.stage import run, stage
 
-ENGINE = Engine("publish", "tasks.publish.publish", version="3")
+ENGINE = Engine("publish", "tasks.publish.publish", version="4")
 
 
-@stage(ENGINE, image=images.DATA)
+@stage(ENGINE, image=images.DATA, describes=("models", "reports", "parts"))
 def publish(
     spec: PublishSpec,
     model: HFModel,

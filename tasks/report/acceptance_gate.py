@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from infra.text import change, plus_minus, words
+from infra.text import change, plus_minus
 from tasks.evaluate.results import Results, difference
 from tasks.metric import Metric
 from tasks.pages.blocks import Block, Cell, Mark, Table, Text, Tone
@@ -76,7 +76,7 @@ def verdict(models: list[Source], evaluations: list[Results]) -> list[Block]:
     if not found:
         return texts
     names = list(dict.fromkeys(line.name for runs in found.values() for lines in runs for line in lines))
-    rows: list[list[Cell]] = [[words(name), *[_cell(name, runs) for runs in found.values()]] for name in names]
+    rows: list[list[Cell]] = [[name, *[_cell(name, runs) for runs in found.values()]] for name in names]
     caption = "Change from the model each was tuned from, ± 1.96 standard errors: ✓ better, ✗ worse, ≈ within noise"
     if any(len(runs) > 1 for runs in found.values()):
         caption += "; with several seeds: the mean change ± its sample standard deviation, and a mark per seed"

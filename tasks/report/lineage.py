@@ -1,5 +1,6 @@
 """Draw an execution's artifacts as a graph, by their parents' digests."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -39,18 +40,14 @@ def lineage(sources: list[Source]) -> Figure:
 def layout(sources: list[Source]) -> list[Node]:
     """One node per source, in layers, so that every arrow points to a later layer. The graph is transitively reduced:
     a parent that is also an ancestor of another parent gets no arrow."""
-    at = {source.manifest.digest: index for index, source in enumerate(sources)}
-    parents = [
-        {at[digest] for digest in source.manifest.parents.values() if digest in at and at[digest] != index}
-        for index, source in enumerate(sources)
-    ]
+    parents = _parents(sources)
     ancestors: dict[int, set[int]] = {}
     layers: dict[int, int] = {}
 
     def visit(index: int) -> None:
         if index in layers:
             return
-        ancestors[index], layers[index] = set(), 0  # set first: equal contents could form a cycle
+        ancestors[index] = set()
         for parent in parents[index]:
             visit(parent)
             ancestors[index] |= {parent} | ancestors[parent]
@@ -68,6 +65,34 @@ def layout(sources: list[Source]) -> list[Node]:
         Node(source, layers[index], lanes[layers[index]].index(index), tuple(sorted(direct[index])))
         for index, source in enumerate(sources)
     ]
+
+
+def _parents(sources: list[Source]) -> list[set[int]]:
+    """The indices of what each source was made from. Of equal contents that is preferably one that was not made from
+    the source's own content: that one is older."""
+    at: dict[str, list[int]] = {}
+    for index, source in enumerate(sources):
+        at.setdefault(source.manifest.digest, []).append(index)
+    parents: list[set[int]] = [set() for _ in sources]
+
+    def above(index: int, step: Callable[[int], Iterable[int]]) -> set[int]:
+        found, waiting = set[int](), [index]
+        while waiting:
+            new = set(step(waiting.pop())) - found
+            found |= new
+            waiting += new
+        return found
+
+    def of_equal_content(index: int) -> list[int]:
+        return [one for digest in sources[index].made_from().values() for one in at.get(digest, ())]
+
+    for index, source in enumerate(sources):
+        own = set(at[source.manifest.digest])
+        for digest in source.made_from().values():
+            candidates = sorted(at.get(digest, ()), key=lambda one: bool(above(one, of_equal_content) & own))
+            older = (one for one in candidates if index not in {one, *above(one, parents.__getitem__)})
+            parents[index].update([*older][:1])
+    return parents
 
 
 def _draw(nodes: list[Node], alt: str, *, down: bool) -> Markup:

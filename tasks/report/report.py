@@ -10,12 +10,12 @@ from infra.commands import command
 from infra.tracking.store import tracking_hint
 from tasks.evaluate.results import read_results
 from tasks.job import Job, main
-from tasks.pages.blocks import Block, Cell, List, Mark, Section, Table, Title
+from tasks.pages.blocks import Block, Cell, List, Mark, Section, Table, Text, Title
 from tasks.pages.decision import decision
 from tasks.pages.html import page
 from tasks.pages.markdown import markdown
 from tasks.pages.samples import SHOWN, samples
-from tasks.pages.scores import score_bars, score_table, seed_table, set_table
+from tasks.pages.scores import measured_on, score_bars, score_table, seed_table, set_table
 from tasks.pages.source import Source, open_source
 from tasks.pages.stages import ORDER, about, heading
 from tasks.report.acceptance_gate import verdict
@@ -49,13 +49,14 @@ def whole(spec: ReportSpec, sources: list[Source]) -> list[Block]:
 
 
 def summary(spec: ReportSpec, sources: list[Source], shown: int = SHOWN) -> list[Block]:
-    """The first sections: results, `shown` sample prompts, times."""
+    """The first sections: notices, results, `shown` sample prompts, times."""
     results = [read_results(source.directory) for source in _of_kind(sources, "eval_report")]
     result = [block for source in _of_kind(sources, "decision") for block in decision(source)]
     if results:
         result += [
             *verdict(_of_kind(sources, "hf_model"), results),
             score_table(results),
+            *measured_on(results),
             *seed_table(results),
             *set_table(results),
             *score_bars(results),
@@ -63,6 +64,7 @@ def summary(spec: ReportSpec, sources: list[Source], shown: int = SHOWN) -> list
     how_many = "1 artifact" if len(sources) == 1 else f"{len(sources)} artifacts"
     return [
         Title(spec.title, " · ".join([*about_execution(spec.execution), how_many])),
+        *_section("Read first", [Text(f"{source.name}: {text}", "bad") for source, text in _notices(sources)]),
         *_section("Result", result),
         *_section("What the models write", samples(results, shown)),
         *_section("Time", times(spec.execution)),
@@ -92,11 +94,15 @@ def _lineage(sources: list[Source]) -> list[Block]:
             source.name,
             source.manifest.kind.replace("_", " "),
             Mark(source.digest, "quiet"),
-            ", ".join(names.get(digest, digest[:12]) for digest in source.manifest.parents.values()) or "–",
+            ", ".join(names.get(digest, digest[:12]) for digest in source.made_from().values()) or "–",
         ]
         for source in sources
     ]
     return [lineage(sources), Table("Artifacts", ["name", "kind", "digest", "made from"], rows, "llll")]
+
+
+def _notices(sources: list[Source]) -> list[tuple[Source, str]]:
+    return [(source, text) for source in sources for text in source.notices()]
 
 
 def _section(title: str, blocks: list[Block]) -> list[Block]:

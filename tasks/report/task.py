@@ -11,23 +11,35 @@ from tasks.stage import run, stage
 ENGINE = Engine("report", "tasks.report.report", version="1")
 
 
-@stage(ENGINE, image=images.DATA, cached=False)
+@stage(ENGINE, image=images.DATA, cached=False, describes=("models", "reports", "parts"))
 def report(spec: ReportSpec, models: list[HFModel], reports: list[EvalReport], parts: dict[str, Artifact]) -> Report:
     """Make report.html and report.md of the models, their evaluations, and all other artifacts by name; print the
     latter."""
     if "decision" not in parts:  # continuous training goes on after its report
         mark_last()
     if this_pod():
-        named = parts | {{"base": "convert"}.get(model.label, model.label): model for model in models}
-        for name, artifact in (named | {evaluation.title("evaluate"): evaluation for evaluation in reports}).items():
-            _note(name.replace("_", "-"), artifact)
+        _note([*parts.values(), *models, *reports])
     made = run(ENGINE, Report, spec, models=models, reports=reports, parts=parts)
     print((made.local() / "report.md").read_text(encoding="utf-8"))
     return made
 
 
-def _note(title: str, artifact: Artifact) -> None:
-    """Record that this execution used an artifact. On a cluster, a stage that is served from Flyte's cache gets no pod
-    that could do so; if a pod made the artifact, its own record takes precedence (infra/tracking/push.py)."""
-    manifest = artifact.manifest()
-    note_cached(title, manifest.kind, manifest.digest, manifest.facts, spec=manifest.spec, inputs=manifest.parents)
+def _note(used: list[Artifact]) -> None:
+    """Record that this execution used artifacts, each after those it was made from. On a cluster, a stage that is
+    served from Flyte's cache gets no pod that could do so; if a pod made the artifact, its own record takes precedence
+    (infra/tracking/push.py)."""
+    manifests = {artifact.digest: artifact.manifest() for artifact in used}
+    noted: set[str] = set()
+
+    def note(digest: str) -> None:
+        manifest = manifests.get(digest)
+        if manifest is None or digest in noted:
+            return
+        noted.add(digest)
+        for parent in manifest.parents.values():
+            note(parent)
+        title = manifest.title or manifest.kind  # of an earlier version
+        note_cached(title, manifest.kind, digest, manifest.facts, spec=manifest.spec, inputs=manifest.parents)
+
+    for digest in manifests:
+        note(digest)

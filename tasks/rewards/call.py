@@ -4,7 +4,8 @@ TRL's signature    f(prompts, completions, completion_ids, **columns, trainer_st
 verl's signature   compute_score(data_source, solution_str, ground_truth, extra_info) per completion, returning a number
                    or a dict with "score"; detected by the parameter `solution_str`
 
-A function gets the arguments it has parameters for, or all of them if it takes `**kwargs`; it may be async.
+A function gets the arguments it has parameters for, or all of them if it takes `**kwargs`; it may be async. They are
+its own: what it changes in them no other function sees.
 """
 
 import asyncio
@@ -18,7 +19,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tasks.load_function import Unusable, described
+from infra.text import shown
+from tasks.load_function import LONGEST_LINE, Unusable, described
 
 ENVIRONMENTS = "environments"  # column: the final states of the conversations' environments, as objects like TRL's
 _GIVEN = {"prompts", "completions", "trainer_state", "log_metric", "log_extra"}  # available for any rows
@@ -66,7 +68,7 @@ class Log:
     def metric(self, name: str, value: Any) -> None:
         if not math.isfinite(value):
             raise ValueError(f"log_metric({name!r}, {value}): expected a finite number")
-        self.metrics.setdefault(str(name), []).append(float(value))
+        self.metrics.setdefault(shown(str(name), LONGEST_LINE), []).append(float(value))
 
     def column(self, name: str, values: Any) -> None:
         self.extra[str(name)] = [one if isinstance(one, str | int | float | None) else str(one) for one in values]
@@ -111,9 +113,17 @@ class Reward:
             raise Unusable(f"{self.name}: {error}") from error
         except BaseException as error:  # SystemExit and CancelledError too
             message = f"{self.name} raised {described(error, self.folder)}"
+            if isinstance(error, MemoryError):
+                message += "; a reward's `memory_gb` limits its memory"
             report(message)
             raise Unusable(f"{message}, for {self._row_of_error(batch)}") from error
-        return self._checked(result, batch)
+        try:
+            return self._checked(result, batch)
+        except Unusable:
+            raise
+        except Exception as error:  # of the object's own methods
+            what = described(error, self.folder)
+            raise Unusable(f"{self.name} returned an object of {type(result).__name__} that raises {what}") from error
 
     def _row_of_error(self, batch: Batch) -> str:
         for index in range(len(batch.prompts)):
@@ -128,7 +138,7 @@ class Reward:
             return [_score(_awaited(self._verl(one)), log) for one in map(batch.row, range(len(batch.prompts)))]
         arguments = {**batch.columns, "prompts": batch.prompts, "completions": batch.completions}
         if ENVIRONMENTS in arguments:
-            arguments[ENVIRONMENTS] = [Attributes(**state) for state in arguments[ENVIRONMENTS]]
+            arguments[ENVIRONMENTS] = [Attributes(**_own(state)) for state in arguments[ENVIRONMENTS]]
         state = SimpleNamespace(**(_START | batch.state))
         return _awaited(
             self._with(arguments | {"trainer_state": state, "log_metric": log.metric, "log_extra": log.column})
@@ -141,7 +151,7 @@ class Reward:
     def _with(self, arguments: dict[str, Any]) -> Any:
         """Call it with the arguments it has parameters for."""
         return self.function(
-            **{name: value for name, value in arguments.items() if self._takes_all or name in self.parameters}
+            **{name: _own(value) for name, value in arguments.items() if self._takes_all or name in self.parameters}
         )
 
     def _checked(self, result: Any, batch: Batch) -> list[float | None]:
@@ -169,6 +179,15 @@ class Reward:
                 f"{self.name} returned {number} for {batch.place(index)}: return None where the reward does not apply"
             )
         return number
+
+
+def _own(value: Any) -> Any:
+    """A copy of a JSON value; text, which nobody can change, is shared."""
+    if isinstance(value, list):
+        return [_own(each) if isinstance(each, list | dict) else each for each in value]
+    if isinstance(value, dict):
+        return {name: _own(each) if isinstance(each, list | dict) else each for name, each in value.items()}
+    return value
 
 
 def _score(value: Any, log: Log) -> Any:

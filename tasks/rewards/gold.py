@@ -1,6 +1,7 @@
 """Check before training that each reward scores a row's own answer higher than other rows' answers.
 
     for line in check_gold(rewards, rows): …      # raises StageError with the table if one doesn't
+    lines = gold_lines(rewards, rows)             # the same, and `faults(lines)` says which don't
 
 A row's own answer is its `completion`, else the first of `answer`, `solution`, `ground_truth` that is text or a number.
 A reward that compares with a column of the rows (it has a parameter of that name, or `gold: true`) must score own
@@ -42,9 +43,19 @@ class GoldLine:
 def check_gold(
     rewards: Sequence[RewardSpec], rows: Iterable[Mapping[str, Any]], encode: Callable[[str], list[int]] | None = None
 ) -> list[GoldLine]:
+    """Score own and other answers: `gold_lines`. Raises StageError for a reward that doesn't tell them apart."""
+    lines = gold_lines(rewards, rows, encode)
+    if text := faults(lines):
+        raise StageError(text)
+    return lines
+
+
+def gold_lines(
+    rewards: Sequence[RewardSpec], rows: Iterable[Mapping[str, Any]], encode: Callable[[str], list[int]] | None = None
+) -> list[GoldLine]:
     """Score own and other answers; one line per reward, none if the rows have fewer than two distinct answers. `encode`
     tokenizes text for rewards that need completion_ids; without it, those are skipped, as are those that need an
-    environment. Raises StageError."""
+    environment. Raises StageError if a reward fails."""
     known_rows = list(islice(rows, ROWS))
     known = [(row, answer) for row in known_rows if (answer := own_answer(row)) is not None and "prompt" in row]
     pairs = [(row, answer, other) for row, answer in known if (other := _other(row, known)) is not None]
@@ -57,22 +68,42 @@ def check_gold(
     with Scorer(checked) as scorer:
         cannot = {ENVIRONMENTS} if encode else {ENVIRONMENTS, "completion_ids"}
         usable = [reward for reward in checked if not any(map(scorer.columns[reward.label].get, cannot))]
-        if len(usable) < len(checked):
-            return check_gold(usable, known_rows, encode)
+        labels = [reward.label for reward in usable]
 
         def score(answers: list[Any]) -> dict[str, list[float | None]]:
             ids = [encode(text_of(answer)) for answer in answers] if encode else None
-            return scorer.score(prompts, answers, columns, completion_ids=ids).rewards
+            return scorer.score(prompts, answers, columns, completion_ids=ids, only=labels).rewards
 
         own, others = score([answer for _, answer, _ in pairs]), score([other for _, _, other in pairs])
         parameters = scorer.columns
     lines = []
-    for reward in checked:
+    for reward in usable:
         must = reward.gold or reward.builtin is not None or bool(names & parameters[reward.label].keys())
         lines.append(_line(reward.label, must, pairs, own[reward.label], others[reward.label]))
-    if faults := [line for line in lines if line.fault]:
-        raise StageError(f"{table(lines)}\n{faults[0].example}{_WAYS_OUT}")
     return lines
+
+
+def faults(lines: Sequence[GoldLine]) -> str:
+    """What is wrong, with a way out; empty if each reward that must tells own answers apart."""
+    wrong = [line for line in lines if line.fault]
+    return f"{table(lines)}\n{wrong[0].example}{_WAYS_OUT}" if wrong else ""
+
+
+def early(reward: RewardSpec) -> bool:
+    """Whether it can be tried before the stage that uses it: it needs no server, and no variables of that stage's
+    environment."""
+    return reward.judge is None and not reward.environment
+
+
+def late(rewards: Sequence[RewardSpec]) -> list[RewardSpec]:
+    """Those that an early trial, which has no tokenizer, may have left out."""
+    return [
+        reward
+        for reward in rewards
+        if not early(reward)
+        or (reward.function and any("completion_ids" in text for text in (reward.function.source or {"": ""}).values()))
+        or (reward.function and reward.function.source is None)
+    ]
 
 
 def own_answer(row: Mapping[str, Any]) -> Any:

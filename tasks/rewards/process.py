@@ -1,17 +1,23 @@
-"""Start a subprocess that runs users' functions (worker.py, tasks/environments/host.py), and send it requests."""
+"""Start a subprocess that runs users' functions (worker.py, tasks/environments/host.py), and send it requests.
+
+What the functions start ends with it, in whatever session or process group: the subprocess is two, and the first of
+them adopts what the second leaves behind (tasks/load_function.py: `end_together`). That takes neither root nor
+namespaces, and process ids are the machine's own.
+"""
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from infra.paths import QUIET
-from infra.supervisor import kill_group
+from infra.process_group import kill_group
 from tasks.job import StageError
 from tasks.load_function import SOURCES, STACKS, stuck_at
 
@@ -20,7 +26,8 @@ VISIBLE = (
     "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_NUM_THREADS",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "HF_HOME", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
 )  # fmt: skip
-GRACE_S = 10.0  # beyond the functions' timeouts, until a worker that hasn't ended itself is killed
+GRACE_S = 5.0  # beyond the functions' timeouts, until a worker that hasn't ended itself is killed
+END_S = 5.0  # until a worker that has closed its pipe, or whose pipe is closed, has ended
 
 
 class Process:
@@ -39,60 +46,113 @@ class Process:
             [sys.executable, "-P", "-m", module, str(folder), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            bufsize=0,
             cwd=folder / SOURCES,
-            start_new_session=True,  # a process group, so that its children end with it
+            start_new_session=True,
             env=QUIET | {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"} | seen | {"PYTHONPATH": path},
         )
-
-        self._ends = threading.Thread(target=self._end_children, name=self.what, daemon=True)
-        self._ends.start()
-
-    def _end_children(self) -> None:
-        """Kill children that outlive the process, since they hold the other end of the pipe."""
-        self._process.wait()
-        kill_group(self._process.pid, signal.SIGKILL)
+        assert self._process.stdin and self._process.stdout
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        for stream in (self._stdin, self._stdout):
+            os.set_blocking(stream.fileno(), False)
 
     def ask(self, request: str, limit_s: float) -> dict[str, Any]:
-        """Send a request, one line of JSON, and return the answer. Raises StageError with the function's failure."""
-        assert self._process.stdin and self._process.stdout
-        last: dict[str, Any] = {"at": "functions"}
-        timer = threading.Timer(limit_s + GRACE_S, self._kill)
-        timer.start()
+        """Send a request, one line of JSON, and return the answer. `limit_s`: the longest time without a message, until
+        a message says how long the next one may take. Raises StageError with the function's failure."""
+        last: dict[str, Any] = {"at": "functions", "limit": f"{limit_s:g} s"}
         try:
-            self._process.stdin.write(request + "\n")
-            self._process.stdin.flush()
-            for line in self._process.stdout:
-                last = json.loads(line)
-                if "answer" in last:
-                    return dict(last["answer"])
-                if "error" in last and "at" not in last:
+            for message in self._messages(request.encode() + b"\n", limit_s):
+                if "answer" in message:
+                    return dict(message["answer"])
+                last |= message
+                if "error" in message and "at" not in message:
                     break
-        except (OSError, ValueError):
-            pass  # the process has ended (its pipes are closed); reported below
-        finally:
-            timer.cancel()
-        raise StageError(f"{self.what} {last['error']}" if "error" in last else self._failure(last))
+        except TimeoutError:
+            raise StageError(self._late(last)) from None
+        raise StageError(f"{self.what} {last['error']}" if "error" in last else self._ended(last))
+
+    def _messages(self, request: bytes, limit_s: float) -> Iterator[dict[str, Any]]:
+        """What the worker writes, until it ends. Raises TimeoutError, and StageError if it is no message."""
+        if self._stdin.closed:
+            return
+        left, received = memoryview(request), bytearray()
+        deadline = time.monotonic() + limit_s + GRACE_S
+        poll = select.poll()
+        poll.register(self._stdin, select.POLLOUT)
+        poll.register(self._stdout, select.POLLIN)
+        while True:
+            ready = poll.poll(1000 * max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise TimeoutError
+            for number, _ in ready:
+                if number == self._stdin.fileno():
+                    try:
+                        left = left[os.write(number, left) :]
+                    except BrokenPipeError:
+                        left = left[:0]
+                    if not left:
+                        poll.unregister(number)
+                elif part := os.read(number, 1 << 16):
+                    received += part
+                else:
+                    return
+            while (end := received.find(b"\n")) >= 0:
+                try:
+                    message = dict(json.loads(received[:end]))
+                except (TypeError, ValueError):  # a function has written to the pipe
+                    self.close()
+                    sent = f"{bytes(received[:end])!r:.60}"
+                    raise StageError(f"the process of {self.what} sent what is no message: {sent[1:]}") from None
+                del received[: end + 1]
+                deadline = time.monotonic() + message.get("limit_s", limit_s) + GRACE_S
+                yield message
 
     def close(self) -> None:
-        """Kill the process and its children."""
-        self._kill()
-        self._ends.join()
-        for pipe in filter(None, (self._process.stdin, self._process.stdout)):
-            try:
-                pipe.close()
-            except OSError:
-                pass  # a request that was not read
-
-    def _kill(self) -> None:
+        """End the process and all that it has started."""
         if self._process.poll() is None:
+            os.kill(self._process.pid, signal.SIGCONT)  # it may be stopped with its group
+        for stream in (self._stdin, self._stdout):
+            stream.close()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
             kill_group(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
-    def _failure(self, last: dict[str, Any]) -> str:
-        """Format the failure of a process that sent no answer; `last` is its last message."""
+    def _late(self, last: dict[str, Any]) -> str:
+        """Format the failure of a process that sent nothing in time; `last` are its last messages."""
+        stopped = "; its process is stopped (SIGSTOP)" if self._is_stopped() else ""
+        self.close()
+        where = stuck_at(self.folder / STACKS, self.folder / SOURCES)
+        at = last["at"] if "error" not in last else f"{last['at']} ({last['error']})"
+        return f"{self.what} {at} did not finish within {last['limit']}{stopped}{': ' if where else ''}{where}"
+
+    def _ended(self, last: dict[str, Any]) -> str:
+        """Format the failure of a process that has ended without an answer."""
+        try:
+            code: int | None = self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            code = None
         self.close()
         if where := stuck_at(self.folder / STACKS, self.folder / SOURCES):
             return f"{self.what} {last['at']} did not finish within {last['limit']}: {where}"
-        code = self._process.returncode
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = "closed its pipe" if code is None else ended(code)
         return f"the process of {self.what} {last['at']} {how}; see the log for its output"
+
+    def _is_stopped(self) -> bool:
+        """Whether the process, or its child, is stopped."""
+        pid = self._process.pid
+        try:
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            states = [Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[0] for each in (pid, *children)]
+        except OSError:
+            return False  # it has ended meanwhile
+        return "T" in states
+
+
+def ended(code: int) -> str:
+    """How a process has ended, by subprocess's return code."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    hint = " (out of memory? `dmesg` says so if it was)" if -code == signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(-code).name}{hint}"

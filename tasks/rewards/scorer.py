@@ -27,6 +27,7 @@ from tasks.load_function import SOURCES
 from tasks.rewards.call import Batch
 from tasks.rewards.process import Process
 from tasks.rewards.spec import RewardSpec, rewards_problems
+from tasks.rows.stored import Row, partial_columns
 from tasks.spec import Problem
 
 MEMORY = "rewards.json"
@@ -78,46 +79,67 @@ class Scorer:
         *,
         completion_ids: Sequence[Sequence[int]] | None = None,
         state: Mapping[str, float] | None = None,
+        only: Collection[str] | None = None,
     ) -> Scores:
         """Score completions. Prompts and completions are text or lists of messages; prompts and columns have one value
-        per completion. `state` is the trainer's (global_step, max_steps, epoch). Raises StageError."""
+        per completion. `state` is the trainer's (global_step, max_steps, epoch). `only`: the labels of those that are
+        asked. Raises StageError."""
+        asked = [reward for reward in self.rewards if only is None or reward.label in only]
         named = {name: list(values) for name, values in (columns or {}).items() if name != "prompt"}
         if completion_ids is not None:
             named["completion_ids"] = [list(ids) for ids in completion_ids]
         lengths = {name: len(values) for name, values in (named | {"prompts": prompts}).items()}
         if wrong := {name: length for name, length in lengths.items() if length != len(completions)}:
             raise StageError(f"rewards: {len(completions)} completions, but {wrong}: expected one per completion")
-        if problems := self.needs(named):
+        if problems := [problem for reward in asked for problem in self._lacking(reward, named)]:
             raise StageError("\n".join(f"reward {problem}" for problem in problems))
         batch = asdict(Batch(list(prompts), list(completions), named, dict(state or {})))
         timeouts = {
             reward.label: reward.timeout_s + (reward.builtin.extra_s(len(completions), named) if reward.builtin else 0)
-            for reward in self.rewards
+            for reward in asked
         }
         try:
             request = json.dumps({"batch": batch, "timeout_s": timeouts})
         except (TypeError, ValueError) as error:
             raise StageError(f"rewards: columns may contain text, numbers, lists and objects: {error}") from error
-        answers = self._ask(request, limit_s=max(LOAD_S, sum(timeouts.values())))
+        answers = self._ask(request, limit_s=max(timeouts.values(), default=0.0))
         by_name = {name: values for answer in answers for name, values in answer["rewards"].items()}
-        rewards = {reward.label: by_name[reward.label] for reward in self.rewards}
+        rewards = {reward.label: by_name[reward.label] for reward in asked}
         metrics = {name: value for answer in answers for name, value in answer["metrics"].items()}
         extra = {name: values for answer in answers for name, values in answer["extra"].items()}
-        return Scores(rewards, total(self.rewards, rewards, len(completions)), metrics, extra)
+        return Scores(rewards, total(asked, rewards, len(completions)), metrics, extra)
 
     def needs(self, columns: Collection[str]) -> list[Problem]:
         """Columns that the rewards need and rows with these columns lack; `completion_ids` counts as a column."""
-        return [problem for reward in self.rewards for problem in lacking(reward, self.columns[reward.label], columns)]
+        return [problem for reward in self.rewards for problem in self._lacking(reward, columns)]
+
+    def _lacking(self, reward: RewardSpec, columns: Collection[str]) -> list[Problem]:
+        return lacking(reward, self.columns[reward.label], columns)
+
+    def refuse_partial(self, rows: Sequence[Row]) -> None:
+        """Raises StageError if a reward requires a column that only some of the rows have."""
+        some = {name for row in rows for name in row}
+        without = {problem.allowed for problem in self.needs(some)}  # those come with the completions
+        for problem in self.needs(some - partial_columns(rows)):
+            if problem.allowed not in without:
+                raise StageError(
+                    f"reward {problem.path} {problem.allowed}, which some of the {len(rows)} rows lack; write null "
+                    "where it does not apply"
+                )
 
     def save(self, checkpoint: Path) -> None:
         """Save the state of rewards that have state_dict and load_state_dict to a checkpoint's folder."""
-        answers = self._ask(json.dumps({"save": True}))
+        answers = self._ask(json.dumps({"save": True}), limit_s=self._longest_s)
         states = {name: state for answer in answers for name, state in answer["states"].items()}
         write_json(checkpoint / MEMORY, states)
 
     def load(self, checkpoint: Path) -> None:
         """Restore the rewards' state, so that a resumed run scores like an uninterrupted one."""
-        self._ask(json.dumps({"load": json.loads((checkpoint / MEMORY).read_text())}))
+        self._ask(json.dumps({"load": json.loads((checkpoint / MEMORY).read_text())}), limit_s=self._longest_s)
+
+    @property
+    def _longest_s(self) -> float:
+        return max((reward.timeout_s for reward in self.rewards), default=0.0)
 
     def _start(self, home: Path) -> None:
         groups: dict[str, list[RewardSpec]] = {}
@@ -126,7 +148,9 @@ class Scorer:
         for number, members in enumerate(groups.values()):
             environment = [name for reward in members for name in _environment(reward)]
             owner = "theirs" if members[0].function else "own"
-            process = Process(home / str(number), environment, "tasks.rewards.worker", owner)
+            # what runs programs limits them itself, and their memory is not that of the worker
+            memory_gb = 0 if _runs_code(members[0]) else max(reward.memory_gb for reward in members)
+            process = Process(home / str(number), environment, "tasks.rewards.worker", owner, str(memory_gb))
             self._processes.append(process)
             for reward in members:
                 if reward.function:
@@ -176,10 +200,15 @@ def total(specs: Sequence[RewardSpec], rewards: Mapping[str, Sequence[float | No
 
 
 def _group(reward: RewardSpec) -> str:
-    """Key of the rewards that share a process: those of the same files with the same environment."""
+    """Key of the rewards that share a process: those of the same files with the same environment; built-in ones, but
+    those that run programs apart."""
     function = reward.function
     source = "builtin" if function is None else (function.source or f"{function.module} {function.version}")
-    return json.dumps([source, sorted(_environment(reward))])
+    return json.dumps([source, sorted(_environment(reward)), _runs_code(reward)])
+
+
+def _runs_code(reward: RewardSpec) -> bool:
+    return reward.builtin is not None and reward.builtin.runs_code()
 
 
 def _environment(reward: RewardSpec) -> list[str]:

@@ -78,6 +78,12 @@ class RewardSpec(Spec):
         120.0, gt=0, le=86_400, description="time limit of one call with all completions of a step; seconds",
         json_schema_extra={"identity": False},
     )  # fmt: skip
+    memory_gb: float = Field(
+        4.0, gt=0, le=10_000,
+        description="memory of each process of the function; beyond it, allocations fail. Of the rewards of one file "
+        "the largest counts. GB",
+        json_schema_extra={"identity": False},
+    )  # fmt: skip
     environment: list[str] = Field(
         [], description="environment variables visible to the function, such as an API key or HTTPS_PROXY",
         json_schema_extra={"identity": False},
@@ -131,12 +137,22 @@ class RewardSpec(Spec):
         return [name for name in ("function", *BUILTINS) if getattr(self, name) is not None]
 
 
+def tried_field() -> Any:
+    """Field of a stage that trains with rewards."""
+    return Field(
+        False,
+        description="Whether the rewards have been tried on the rows' own answers; filled in by Baton",
+        json_schema_extra={"identity": False},
+    )
+
+
 def rewards_problems(rewards: Sequence[RewardSpec]) -> list[Problem]:
     """Validate each reward and their combination; paths begin with the reward's index."""
     found = [problem.under(str(index)) for index, reward in enumerate(rewards) for problem in reward.problems()]
     first: dict[str, int] = {}
     for index, reward in enumerate(rewards):
-        if reward.is_one() and (other := first.setdefault(reward.label, index)) != index:
+        # in any case: the database of an MLflow server may not distinguish upper and lower case
+        if reward.is_one() and (other := first.setdefault(reward.label.lower(), index)) != index:
             allowed = f"a unique name: rewards.{other} has the same one; set `name:` of one of the two"
             found.append(Problem(f"{index}.name", reward.label, allowed))
     if rewards and all(reward.diversity for reward in rewards):

@@ -1,4 +1,5 @@
-"""Run rewards in a subprocess: `python -P -m tasks.rewards.worker FOLDER own|theirs`, see process.py.
+"""Run rewards in a subprocess: `python -P -m tasks.rewards.worker FOLDER own|theirs MEMORY_GB`, see process.py. Beyond
+that memory, of each of its processes, allocations fail; 0 is no limit.
 
 A request is a line of JSON on standard input, its answer a line of JSON on standard output:
 
@@ -6,15 +7,17 @@ A request is a line of JSON on standard input, its answer a line of JSON on stan
     {"batch": {prompts, completions, columns, state}, "timeout_s": {name: seconds}}
     {"save": true}    {"load": {name: state}}
 
-Lines {"at": name, "limit"} before the answer report which function runs. The functions' output goes to standard error.
-When a function exceeds its time limit, faulthandler ends the process, even if the function holds the GIL, and writes
-the stack to FOLDER/stacks. When standard input closes, the process and its children end.
+Lines {"at": name, "limit", "limit_s"} before the answer report which function runs, and how long it may take. The
+functions' output goes to standard error. When a function exceeds its time limit, faulthandler ends the process, even if
+the function holds the GIL, and writes the stack to FOLDER/stacks. When standard input closes, the process and what it
+has started end.
 """
 
 import faulthandler
 import importlib
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -24,7 +27,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from tasks.load_function import SOURCES, STACKS, Unusable, leave_project, load_function, take_pipes
+from tasks.load_function import SOURCES, STACKS, Unusable, end_together, leave_project, load_function, take_pipes
 from tasks.rewards.call import Batch, Log, Reward
 
 
@@ -76,6 +79,8 @@ class Worker:
         log = Log()
         rewards = {}
         for name, reward in self.rewards.items():
+            if name not in timeouts_s:
+                continue  # not asked for
             with self._time_limit(name, timeouts_s[name], "its timeout_s"):
                 rewards[name] = reward.score(batch, log, lambda error, at=name: self.send({"at": at, "error": error}))  # type: ignore[misc]
         metrics = {name: sum(values) / len(values) for name, values in log.metrics.items()}
@@ -83,7 +88,7 @@ class Worker:
 
     @contextmanager
     def _time_limit(self, name: str, timeout_s: float, which: str) -> Iterator[None]:
-        self.send({"at": name, "limit": f"{timeout_s:g} s ({which})"})
+        self.send({"at": name, "limit": f"{timeout_s:g} s ({which})", "limit_s": timeout_s})
         with (self.folder / STACKS).open("w") as stacks:
             faulthandler.dump_traceback_later(timeout_s, exit=True, file=stacks)
             try:
@@ -106,7 +111,10 @@ def _state(reward: Reward) -> Any:
 
 
 def main() -> None:
-    folder, own = Path(sys.argv[1]), sys.argv[2] == "own"
+    folder, own, memory_bytes = Path(sys.argv[1]), sys.argv[2] == "own", int(float(sys.argv[3]) * 1e9)
+    end_together()
+    if memory_bytes:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     if not own:
         leave_project()
     requests, answers = take_pipes()

@@ -1,18 +1,19 @@
 """Validate rows: roles and their order, types, empty text, and values that JSON or UTF-8 cannot represent.
 
-problems(row, kind)             messages, one per problem
-Columns().problems(row, place)  differences from the columns of the first row
+problems(row, kind)                   messages, one per problem
+Columns().problems(row, kind, place)  columns of the kind whose type is not the first row's
+Columns().notices()                   further columns that not all rows have, or with several types
 """
 
 import json
 import math
-import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from tasks.rows.stored import OPTIONAL, Row
+from tasks.data.json_values import DEEPEST, SURROGATE, Unreadable, kind_of
+from tasks.rows.stored import OPTIONAL, TRAIN, Row
 
-DEEPEST = 100  # levels of nesting; code that reads rows recurses
 ROLES = ("system", "developer", "user", "assistant", "tool")
 COLUMNS = {  # by kind of row
     "messages": ("messages",),
@@ -21,8 +22,13 @@ COLUMNS = {  # by kind of row
     "preference": ("prompt", "chosen", "rejected"),
     "prompt": ("prompt",),
 }
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _ANSWERS = ("completion", "chosen", "rejected")
+# arguments of Transformers' apply_chat_template that are no variables of a template, or that the row itself sets
+_RENDERING = {
+    "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "max_length", "messages",
+    "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize", "tokenizer_kwargs", "tools",
+    "truncation",
+}  # fmt: skip
 # roles that may follow a role; "call" is an assistant's turn that calls tools
 _NEXT = {
     "start": ("user",),
@@ -38,23 +44,31 @@ class RowError(ValueError):
 
 
 def problems(row: Row, kind: str) -> Iterator[str]:
-    """Validate a row of this kind."""
-    faults = list(_values(row))
+    """Validate the columns of this kind in a row. Its others are in JSON's terms already (formats.py)."""
+    own = {name: row[name] for name in (*COLUMNS[kind], *OPTIONAL) if name in row}
+    faults = list(_values(own))
     for name in COLUMNS[kind]:
-        faults += _column(name, row.get(name), kind)
+        faults += [] if isinstance(row.get(name), Unreadable) else _column(name, row.get(name), kind)
     if kind == "preference" and row.get("chosen") == row.get("rejected"):
         faults.append("rejected: must differ from chosen")
     if "tools" in row:
         faults += _functions("tools", row["tools"])
     if not isinstance(options := row.get("chat_template_kwargs", {}), dict):
         faults.append(f"chat_template_kwargs: an object, not {type_name(options)}")
+    else:
+        faults += [
+            f"chat_template_kwargs.{name}: a variable of the chat template, not an argument of apply_chat_template, "
+            "which says what is done with the text; leave it out"
+            for name in options
+            if name in _RENDERING
+        ]
     yield from dict.fromkeys(faults)
 
 
 def type_name(value: Any) -> str:
     """A value's type in JSON's terms."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
-    return "null" if value is None else names.get(type(value), f"{type(value).__module__}.{type(value).__name__}")
+    return "null" if value is None else names.get(type(value), kind_of(value))
 
 
 def decoded(text: str) -> Any:
@@ -66,28 +80,41 @@ def decoded(text: str) -> Any:
 
 
 class Columns:
-    """The columns of a set: the same in every row, each of one type."""
+    """The columns of a set. Those of its kind have one type each; whether others matter, only rewards know."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []  # without the optional ones
-        self._types: dict[str, tuple[str, str]] = {}  # by column: its type, and the place of the row that set it
-        self._first = ""  # place of the first row
+        self._types: dict[
+            str, tuple[str, str]
+        ] = {}  # by column of the kind: its type, the place of the row that set it
+        self._counts: dict[str, Counter[str]] = {}  # by column: number of rows by type
+        self._rows = 0
 
-    def problems(self, row: Row, place: str) -> Iterator[str]:
-        names = [name for name in row if name not in OPTIONAL]
-        if not self._first:
-            self._first, self.names = place, names
-        for name in names:
-            if name not in self.names:
-                yield f"column {name!r}, which {self._first} does not have: every row has the same columns"
-        for name in self.names:
-            if name not in names:
-                yield f"no column {name!r}, which {self._first} has: every row needs it, null where it does not apply"
+    @property
+    def names(self) -> list[str]:
+        """Without the optional ones."""
+        return list(self._counts)
+
+    def problems(self, row: Row, kind: str, place: str) -> Iterator[str]:
+        for name in COLUMNS[kind]:
+            is_kind, where = self._types.setdefault(name, (type_name(row[name]), place))
+            if type_name(row[name]) != is_kind:
+                yield f"{name}: {is_kind}, as in {where}, not {type_name(row[name])}"
+
+    def count(self, row: Row) -> None:
+        """Count a valid row."""
+        self._rows += 1
         for name, value in row.items():
-            if value is not None:
-                kind, where = self._types.setdefault(name, (type_name(value), place))
-                if type_name(value) != kind:
-                    yield f"{name}: {kind}, as in {where}, not {type_name(value)}"
+            if name not in OPTIONAL:
+                self._counts.setdefault(name, Counter())[type_name(value)] += 1
+
+    def notices(self) -> Iterator[str]:
+        """What rewards may not expect."""
+        for name, types in self._counts.items():
+            if types.total() < self._rows:
+                yield f"column {name}: missing in {self._rows - types.total():,} of {self._rows:,} rows"
+            kinds = [f"{number:,} {kind}" for kind, number in types.most_common() if kind != "null"]
+            if len(kinds) > 1:
+                yield f"column {name}: values of several types: {', '.join(kinds)}"
 
 
 def _column(name: str, value: Any, kind: str) -> Iterator[str]:
@@ -109,8 +136,9 @@ def _conversation(name: str, messages: list[Any]) -> Iterator[str]:
     if faults:
         yield from faults
         return
-    if name == "messages" and not any(message["role"] == "assistant" for message in messages):
-        yield f"{name}: at least one assistant turn expected"
+    learned = [message.get(TRAIN, True) for message in messages if message["role"] == "assistant"]
+    if name == "messages" and not any(learned):
+        yield f"{name}: {'a turn that is to be learned' if learned else 'at least one assistant turn'} expected"
         return
     if not messages:
         yield f"{name}: at least one message expected"
@@ -121,13 +149,24 @@ def _conversation(name: str, messages: list[Any]) -> Iterator[str]:
         if role in ("system", "developer") and place == 0 and name not in _ANSWERS:
             continue
         if role not in _NEXT[last]:
-            yield f"{name}[{place}].role: {' or '.join(_NEXT[last])}, not {role}"
+            yield f"{name}[{place}].role: {' or '.join(_NEXT[last])}, not {role}{_why(role, last)}"
             return
         last = "call" if message.get("tool_calls") else role
     closed = last in ("user", "tool") if name == "prompt" else last in ("assistant", "call")
     if not closed:
         allowed = "the user's or a tool's" if name == "prompt" else "the assistant's"
         yield f"{name}[{len(messages) - 1}].role: the last turn must be {allowed}, not {messages[-1]['role']}"
+
+
+def _why(role: str, last: str) -> str:
+    """Of a role that is out of order."""
+    if role == "tool":
+        return ": the turn before it has no tool_calls (a call that is written in its text is not read)"
+    if role in ("system", "developer"):
+        return ": one system prompt, as the first message; join several"
+    if last == "start":
+        return ": a conversation begins with the user; leave a greeting out"
+    return ": join turns of one role" if role == last else ""
 
 
 def _message(place: str, message: Any) -> Iterator[str]:
@@ -143,7 +182,7 @@ def _message(place: str, message: Any) -> Iterator[str]:
         yield f"{place}.content: text, not {type_name(content)}{kinds}"
     elif not (content or "").strip() and not calls and role != "tool":
         yield f"{place}.content: non-empty text expected"
-    for name in message.keys() - {"role", "content", "tool_calls"}:
+    for name in message.keys() - {"role", "content", "tool_calls", TRAIN}:
         if not isinstance(message[name], str):
             yield f"{place}.{name}: text, not {type_name(message[name])}"
     if calls is not None:
@@ -169,7 +208,7 @@ def _values(value: Any, place: str = "", depth: int = 0) -> Iterator[str]:
     if depth > DEEPEST:
         yield f"{place[:40]}…: nested too deeply, more than {DEEPEST} levels"
     elif isinstance(value, str):
-        if _SURROGATE.search(value):
+        if SURROGATE.search(value):
             yield f"{place}: a lone surrogate, which UTF-8 cannot represent; fix the text where it was cut"
     elif isinstance(value, dict):
         for name, inner in value.items():
@@ -181,4 +220,5 @@ def _values(value: Any, place: str = "", depth: int = 0) -> Iterator[str]:
     elif isinstance(value, float) and not math.isfinite(value):
         yield f"{place}: a finite number, not {value}"
     elif value is not None and type(value) not in (bool, int, float):
-        yield f"{place}: text, a number, true, false, null, a list or an object, not {type_name(value)}"
+        said = value.why if isinstance(value, Unreadable) else ""
+        yield f"{place}: {said or f'text, a number, true, false, null, a list or an object, not {type_name(value)}'}"

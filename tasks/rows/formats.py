@@ -1,10 +1,11 @@
 """Detect the format of a set of rows by its column names, and convert its rows to TRL's columns.
 
-    converter = FormatConverter(columns={"prompt": "question"}, format=None)
+    converter = FormatConverter(columns={"prompt": "question", "image": None}, format=None)
     row = converter.mapped(row, place)        # raises RowError
     converter.format.name, converter.format.kind, converter.changes
 
-The first row decides the format of all. A row's kind is one of
+The first row decides the format of all; a column that is null in all of the first rows counts as missing. A row's kind
+is one of
 
     messages            messages                       a conversation
     prompt_completion   prompt, completion, …          a prompt and its answer
@@ -13,31 +14,27 @@ The first row decides the format of all. A row's kind is one of
     text                text
 
 where prompt, completion, chosen and rejected are either all text or all lists of messages. `tools` and
-`chat_template_kwargs` are kept. Other columns are kept where rewards can use them ("…"), and dropped elsewhere.
+`chat_template_kwargs` are kept, and a text in `system` becomes the first message. Other columns are kept where rewards
+can use them ("…"), in JSON's terms (tasks/data/json_values.py); what JSON cannot represent is dropped. Elsewhere they
+are dropped, or the row is refused if they say that it is not to be learned (marks.py).
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tasks.data.json_values import TO_NULL, NotJson, json_value
 from tasks.data.source_spec import listed
+from tasks.rows import messages
 from tasks.rows.check import COLUMNS, RowError, decoded, type_name
+from tasks.rows.marks import refusal
+from tasks.rows.messages import Note, turn
 from tasks.rows.stored import OPTIONAL, Row, common_prefix
 
-Note = Callable[[str], None]  # records a change made to a row
-
-_MESSAGE = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "thinking")
-_SHAREGPT_ROLES = {"human": "user", "observation": "tool", "function_response": "tool"} | dict.fromkeys(
-    ("gpt", "chatgpt", "model"), "assistant"
-)
-_NOT_SUPPORTED = {  # ignoring these would change the result
-    "weight": "leave the turn out, or make it part of the prompt",
-    "train": "leave the turn out, or make it part of the prompt",
-    "function_call": "use tool_calls, which replaced it",
-}
 _OPENAI_PREFERENCE = ("input", "preferred_output", "non_preferred_output")
+_PROMPTS = ("question", "instruction", "query", "input", "context")  # usual names of a prompt's column
 
 
 @dataclass(frozen=True)
@@ -51,13 +48,9 @@ class Format:
 
 
 def _sharegpt(row: Row, note: Note) -> Row:
-    messages, system = row.pop("conversations"), row.pop("system", None)
-    if system and isinstance(messages, list):
-        messages = [_turn("system", system), *messages]
-        note("system -> the first message")
     name = "prompt" if "chosen" in row else "messages"
     note(f"conversations -> {name}")
-    return row | {name: messages}
+    return row | {name: row.pop("conversations")}
 
 
 def _openai_preference(row: Row, note: Note) -> Row:
@@ -78,20 +71,15 @@ def _verl(row: Row, note: Note) -> Row:
 
 
 def _alpaca(row: Row, note: Note) -> Row:
-    texts = {name: row.pop(name, None) or "" for name in ("system", "instruction", "input", "output")}
+    texts = {name: row.pop(name, None) or "" for name in ("instruction", "input", "output")}
     for name, value in texts.items():
         if not isinstance(value, str):
             raise RowError(f"{name}: text, not {type_name(value)}")
     if row.pop("history", None):
         raise RowError("history: turns before the instruction are not supported; write the row as messages")
     note("instruction, input, output -> prompt (a turn of the user), completion (a turn of the assistant)")
-    prompt = [_turn("user", "\n\n".join(filter(None, (texts["instruction"], texts["input"]))))]
-    before = [_turn("system", texts["system"])] if texts["system"] else []
-    return row | {"prompt": before + prompt, "completion": [_turn("assistant", texts["output"])]}
-
-
-def _turn(role: str, content: Any) -> Row:
-    return {"role": role, "content": content}
+    prompt = [turn("user", "\n\n".join(filter(None, (texts["instruction"], texts["input"]))))]
+    return row | {"prompt": prompt, "completion": [turn("assistant", texts["output"])]}
 
 
 FORMATS = (  # the first one whose columns all exist is taken
@@ -111,41 +99,77 @@ FORMATS = (  # the first one whose columns all exist is taken
 class FormatConverter:
     """Converts the rows of one set, and counts the changes."""
 
-    def __init__(self, columns: dict[str, str], format: str | None) -> None:
-        self.columns = columns
+    def __init__(self, columns: Mapping[str, str | None], format: str | None) -> None:
+        self.columns = {name: old for name, old in columns.items() if old is not None}
+        self.left_out = {name for name, old in columns.items() if old is None}
+        self.absent = {*self.left_out}  # those that no row has had
         self.format = next((known for known in FORMATS if known.name == format), None)
         self.changes: Counter[str] = Counter()  # number of rows by change
+        self.seen: set[str] = set()  # columns that the first rows have, and that are not null in all of them
         self._explicit = self.format is not None  # given by the recipe, not by the first row
         self._first = ""  # place of the row that decided
+        self._usable: set[str] = set()  # further columns that have had a value in JSON's terms
+        self._unusable: set[str] = set()  # those that had another one before
 
     def mapped(self, source: Row, place: str) -> Row:
         """Convert a row to TRL's columns, without validating their values. Raises RowError."""
         notes: set[str] = set()
-        row = self._renamed(dict(source), notes.add)
+        note = notes.add
+        self.absent -= source.keys()
+        row = self._renamed({name: value for name, value in source.items() if name not in self.left_out}, note)
         format = self._format(row)
-        row = format.mapped(row, notes.add)
+        row = format.mapped(row, note)
         columns = COLUMNS[format.kind]
-        given = {name: _messages(name, row.pop(name), notes.add) for name in columns if name in row}
+        given = {name: messages.converted(name, row.pop(name), note) for name in columns if name in row}
         if format.kind == "preference":
-            given = _with_prompt(given, notes.add)
-        given = dict.fromkeys(columns) | _alike(given, notes.add)
-        given |= {name: row.pop(name) for name in OPTIONAL if row.get(name) is not None}
-        if isinstance(given.get("tools"), str):
-            given["tools"] = decoded(given["tools"])
-            notes.add("tools: JSON in text -> a list")
-        if format.kind not in ("prompt_completion", "prompt"):
+            given = _with_prompt(given, row, note)
+        given = _with_system(dict.fromkeys(columns) | given, row, note)
+        given = _alike(given, note)
+        options = {name: value for name in OPTIONAL if not _is_missing(value := row.pop(name, None))}
+        if "tools" in options:
+            options["tools"] = messages.tools(options["tools"], note)
+        if isinstance(kwargs := options.get("chat_template_kwargs"), str):
+            options["chat_template_kwargs"] = decoded(kwargs)
+            note("chat_template_kwargs: JSON in text -> an object")
+        if format.kind in ("prompt_completion", "prompt"):
+            row = self._for_rewards(row, notes)
+        else:
+            if why := refusal(row, format.kind):
+                raise RowError(why)
             notes |= {f"dropped: {name}" for name in row if row[name] is not None}
             row = {}
         if self.format is None:
             self.format, self._first = format, place
         self.changes.update(notes)
-        return given | row
+        return given | options | row
+
+    def _for_rewards(self, row: Row, notes: set[str]) -> Row:
+        """The further columns in JSON's terms. One that has had nothing else is dropped; of others, such a value is
+        null."""
+        found: Row = {}
+        for name, value in row.items():
+            try:
+                found[name], changes = json_value(value)
+                notes |= {f"{name}: {change}" for change in changes}
+            except NotJson as error:
+                if name in self._usable:
+                    found[name] = None
+                    notes.add(f"{name}: {error}{TO_NULL}")
+                else:
+                    self._unusable.add(name)
+                    notes.add(f"dropped: {name}: {error}, which JSON cannot represent")
+            if name in self._unusable:
+                found.pop(name, None)
+            elif found[name] is not None:
+                self._usable.add(name)
+        return found
 
     def _renamed(self, row: Row, note: Note) -> Row:
         for name, old in self.columns.items():
             if old not in row:
                 raise RowError(f"no column {old!r}, which `columns` renames to {name}; the row has {listed(list(row))}")
         values = {name: row.pop(old) for name, old in self.columns.items()}
+        self.seen |= {name for name, old in self.columns.items() if old in self.seen}
         for name in values:
             if name in row:
                 raise RowError(f"column {name!r} already exists, but `columns` renames {self.columns[name]!r} to it")
@@ -154,15 +178,16 @@ class FormatConverter:
 
     def _format(self, row: Row) -> Format:
         columns = listed(list(row))
-        if self._explicit and self.format:
-            if not row.keys() >= set(self.format.columns):
-                needed = ", ".join(self.format.columns)
-                raise RowError(f"format: {self.format.name} needs {needed}; the columns are {columns}")
+        if self.format and row.keys() >= set(self.format.columns) and (self._explicit or self._is_of(row, self.format)):
             return self.format
+        if self._explicit and self.format:
+            needed = ", ".join(self.format.columns)
+            raise RowError(f"format: {self.format.name} needs {needed}; the columns are {columns}")
+        present = {name for name, value in row.items() if value is not None or name in self.seen}
         for one, other in (("chosen", "rejected"), ("rejected", "chosen")):
-            if one in row and other not in row:
+            if one in present and other not in row:
                 raise RowError(f"{one!r} without {other!r}: a preference has both")
-        format = next((known for known in FORMATS if row.keys() >= set(known.columns)), None)
+        format = _detected(present) or _detected(row.keys())
         if format is None:
             allowed = "; ".join(", ".join(known.columns) for known in reversed(FORMATS))
             raise RowError(
@@ -176,70 +201,61 @@ class FormatConverter:
             )
         return format
 
-
-def _messages(column: str, value: Any, note: Note) -> Any:
-    """Convert a list of messages to the names that chat templates use; return other values unchanged."""
-    if isinstance(value, dict) and column in ("completion", "chosen", "rejected"):
-        note(f"{column}: one message -> a list of it")
-        value = [value]
-    if not isinstance(value, list):
-        return value
-    return [_message(column, place, message, note) for place, message in enumerate(value)]
+    def _is_of(self, row: Row, format: Format) -> bool:
+        """Whether a row with the columns of the set's format, some maybe null, has no other format's."""
+        return _detected({name for name, value in row.items() if value is not None or name in format.columns}) == format
 
 
-def _message(column: str, place: int, message: Any, note: Note) -> Any:
-    if not isinstance(message, dict):
-        return message
-    message = {name: value for name, value in message.items() if value is not None}
-    for old, new in (("from", "role"), ("value", "content")):
-        if old in message and new not in message:
-            message[new] = message.pop(old)
-            note(f"{column}[].{old} -> {new}")
-    for name in message.keys() & _NOT_SUPPORTED.keys():
-        raise RowError(f"{column}[{place}]: {name!r} is not supported; {_NOT_SUPPORTED[name]}")
-    role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
-    if isinstance(role, str) and role in _SHAREGPT_ROLES:
-        message["role"] = _SHAREGPT_ROLES[role]
-        note(f"{column}[].role: {role} -> {message['role']}")
-    if isinstance(content, list) and content and all(_is_text(block) for block in content):
-        message["content"] = "".join(block["text"] for block in content)
-        note(f"{column}[].content: blocks of text -> text")
-    if isinstance(calls, list):
-        message["tool_calls"] = [_call(call, note) for call in calls]
-    for name in message.keys() - set(_MESSAGE):
-        note(f"dropped: {column}[].{name}")
-    return {name: message[name] for name in _MESSAGE if name in message}
+def _detected(columns: Collection[str]) -> Format | None:
+    return next((known for known in FORMATS if {*columns} >= set(known.columns)), None)
 
 
-def _is_text(block: Any) -> bool:
-    return isinstance(block, dict) and block.get("type", "text") == "text" and isinstance(block.get("text"), str)
+def _is_missing(value: Any) -> bool:
+    """NaN is what pandas has for a value that a row lacks."""
+    return value is None or (isinstance(value, float) and value != value)
 
 
-def _call(call: Any, note: Note) -> Any:
-    """Parse a call's arguments: text in OpenAI's format, an object for chat templates."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
-    note("tool_calls[].function.arguments: JSON in text -> an object")
-    return call | {"function": function | {"arguments": decoded(function["arguments"])}}
-
-
-def _with_prompt(row: Row, note: Note) -> Row:
-    """Split off the prompt of a preference whose two answers both contain it."""
-    prompt, chosen, rejected = row.get("prompt"), row["chosen"], row["rejected"]
+def _with_prompt(given: Row, row: Row, note: Note) -> Row:
+    """Split off the prompt of a preference whose two answers both contain it. Raises RowError if they begin with
+    another one, and if another column of the row may be the prompt: what two answers have in common is none then."""
+    prompt, chosen, rejected = given.get("prompt"), given["chosen"], given["rejected"]
+    whole = isinstance(chosen, list) and isinstance(rejected, list) and _are_whole(chosen, rejected)
+    if prompt is None and not whole and (found := next((name for name in _PROMPTS if row.get(name)), None)):
+        raise RowError(
+            f"prompt: none, but a column {found!r}: rename it, columns: {{prompt: {found}}}, or leave it out if chosen "
+            f"and rejected contain the prompt: columns: {{{found}: null}}"
+        )
     if isinstance(chosen, str) and isinstance(rejected, str) and prompt is None:
         at = _common_words(chosen, rejected)
-    elif isinstance(chosen, list) and isinstance(rejected, list) and _begins_with_prompt(prompt, chosen):
+    elif whole or (isinstance(chosen, list) and isinstance(rejected, list) and prompt is None):
         at = common_prefix(chosen[:-1], rejected[:-1])
+        if not _is_in(prompt, chosen[:at]):
+            raise RowError(
+                "prompt: is not what chosen and rejected begin with; leave it out, or leave the turns that they begin "
+                "with out of both"
+            )
     else:
-        return row
+        return given
+    if not at:
+        raise RowError("prompt: none, and chosen and rejected have no common beginning that could be the prompt")
     note("the common beginning of chosen and rejected -> prompt")
     return {"prompt": chosen[:at], "chosen": chosen[at:], "rejected": rejected[at:]}
 
 
-def _begins_with_prompt(prompt: Any, answer: list[Any]) -> bool:
-    first = answer[0] if answer else None
-    return prompt is None or (isinstance(prompt, str) and isinstance(first, dict) and first.get("role") != "assistant")
+def _are_whole(chosen: list[Any], rejected: list[Any]) -> bool:
+    """Whether the answers are conversations from their beginning, and not what follows a prompt."""
+    first = [answer[0] for answer in (chosen, rejected) if answer and isinstance(answer[0], dict)]
+    return any(each.get("role") not in ("assistant", "tool") for each in first)
+
+
+def _is_in(prompt: Any, turns: list[Any]) -> bool:
+    """Whether a conversation's beginning has this prompt: the text of a user's turn, or all but a system prompt."""
+    if prompt is None:
+        return True
+    if isinstance(prompt, list):
+        return prompt in (turns[: len(prompt)], turns[1 : len(prompt) + 1])
+    said = [each.get("content") for each in turns if isinstance(each, dict) and each.get("role") == "user"]
+    return isinstance(prompt, str) and any(isinstance(text, str) and text.split() == prompt.split() for text in said)
 
 
 def _common_words(one: str, other: str) -> int:
@@ -257,4 +273,18 @@ def _alike(given: Row, note: Note) -> Row:
     texts = {name: value for name, value in given.items() if isinstance(value, str) and name != "messages"}
     for name in texts:
         note(f"{name}: text -> a message")
-    return given | {name: [_turn("user" if name == "prompt" else "assistant", text)] for name, text in texts.items()}
+    return given | {name: [turn("user" if name == "prompt" else "assistant", text)] for name, text in texts.items()}
+
+
+def _with_system(given: Row, row: Row, note: Note) -> Row:
+    """A text in the column `system` as the first message of the conversation or prompt."""
+    name = "messages" if "messages" in given else "prompt"
+    text = row.get("system")
+    if not isinstance(text, str) or not text.strip() or not isinstance(given.get(name), str | list):
+        return given
+    del row["system"]
+    before = given[name] if isinstance(given[name], list) else [turn("user", given[name])]
+    if before and isinstance(before[0], dict) and before[0].get("role") in ("system", "developer"):
+        raise RowError(f"system: {name} begins with a system prompt already; leave one out: columns: {{system: null}}")
+    note("system -> the first message")
+    return given | {name: [turn("system", text), *before]}

@@ -6,20 +6,22 @@ The value of an unreadable row is a RowError, and reading continues. A damaged f
 """
 
 import inspect
-import io
 import json
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 
 from infra.placement.address import File
 from tasks.data.documents import SPLITS, Split, read_documents
+from tasks.data.readers.arrow_rows import rows_of
 from tasks.data.readers.columnar import parquet_file
-from tasks.data.readers.hugging_face import open_hugging_face
+from tasks.data.readers.hugging_face import rows_of_hugging_face, tables_of
+from tasks.data.readers.jsonl import text_of
 from tasks.functions import Function
 from tasks.job import StageError
 from tasks.load_function import described
@@ -71,11 +73,8 @@ def _lines(source: File, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
     """Yield (place, value, bytes of the file read so far) of each non-blank line, decompressed by the file's suffix. At
     most `max_row_mb` of a line is held in memory."""
     most = spec.max_bytes()
-    compression = {"gz": "gzip", "zst": "zstd"}.get(source.name.rpartition(".")[2])
     with source.open() as file:
-        stream: IO[bytes] = file
-        if compression is not None:
-            stream = io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(file), compression), 1 << 18)
+        stream = text_of(file, source.name)
         number = 0
         try:
             while line := stream.readline(most + 2):  # the line ending doesn't count
@@ -86,7 +85,7 @@ def _lines(source: File, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
                     while line and not line.endswith(b"\n"):
                         line = stream.readline(1 << 20)
                 elif line.strip():
-                    value = _value(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
+                    value = _value(line.removeprefix(BOM_UTF8))
                 else:
                     continue
                 yield f"line {number}", value, file.tell()
@@ -105,6 +104,8 @@ def _value(line: bytes) -> Any:
     try:
         return _DECODER.decode(line.decode())
     except UnicodeDecodeError as error:
+        if line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+            return RowError("UTF-16, by its byte order mark; convert the file: iconv -f UTF-16 -t UTF-8")
         return RowError(f"not UTF-8 (byte {error.object[error.start]:#04x} at {error.start}); save the file as UTF-8")
     except (ValueError, RecursionError) as error:  # ValueError: also an integer of more digits than Python converts
         return _not_json(error)
@@ -126,11 +127,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> Row:
     return row
 
 
-def _no_constant(name: str) -> Any:
-    raise RowError(f"{name} is not JSON; use null")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 def _is_list(source: File) -> bool:
@@ -138,7 +135,7 @@ def _is_list(source: File) -> bool:
     if not source.name.endswith(".json"):
         return False
     with source.open() as file:
-        return file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+        return file.read(4096).removeprefix(BOM_UTF8).lstrip().startswith(b"[")
 
 
 def _list(source: File, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
@@ -150,7 +147,7 @@ def _list(source: File, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
             f"Convert it to one row per line: jq -c '.[]' {name} > {name}l"
         )
     with source.open() as file:
-        rows = _value(file.read().removeprefix(b"\xef\xbb\xbf"))
+        rows = _value(file.read().removeprefix(BOM_UTF8))
     if isinstance(rows, RowError):
         raise StageError(f"{source.place}: {rows}")
     for number, row in enumerate(rows, start=1):
@@ -162,26 +159,19 @@ def _parquet(source: File, spec: RowsSpec) -> Iterator[tuple[str, Any, int]]:
     try:
         with parquet_file(source) as file:
             for batch in file.iter_batches(batch_size=BATCH):
-                for value in _batch(batch):
+                for value in rows_of(batch):
                     row += 1
                     yield f"row {row}", value, round(size * row / file.metadata.num_rows)
+    except StageError as error:
+        raise StageError(f"{source.place}: {error}") from error
     except (OSError, pa.ArrowException) as error:
         raise StageError(
             f"{source.place}, after row {row}: not readable as Parquet ({error}); download the file again"
         ) from error
 
 
-def _batch(batch: pa.RecordBatch) -> Iterable[Any]:
-    try:
-        return list(batch.to_pylist())
-    except UnicodeDecodeError:  # Parquet doesn't check that strings are UTF-8
-        if batch.num_rows == 1:
-            return [RowError("not UTF-8; rewrite the file with valid text")]
-        return [value for row in range(batch.num_rows) for value in _batch(batch.slice(row, 1))]
-
-
 def _hugging_face(dataset: HuggingFaceRows, limit: int | None) -> Iterator[SourceRow]:
-    rows, count = open_hugging_face(dataset.source())
+    rows, count = rows_of_hugging_face(dataset.source())
     total = min(count or limit or 0, limit or count or 0)
     for number, row in enumerate(rows, start=1):
         place = f"{dataset.name}/{dataset.split}, row {number}"
@@ -210,9 +200,28 @@ def _function(source: Function, folder: Path, arguments: dict[str, Any]) -> Iter
     number = 0
     accepted = {name: arguments[name] for name in inspect.signature(function).parameters if name in arguments}
     try:
-        for number, row in enumerate(function(**accepted), start=1):
+        for number, row in enumerate(_given(function(**accepted)), start=1):
             yield SourceRow(f"{source.name}, row {number}", row, min(1.0, number / limit) if limit else 0.0)
     except StageError:
         raise
-    except Exception as error:  # any error of the user's code is theirs to fix
+    except (Exception, SystemExit) as error:  # any error of the user's code is theirs to fix
         raise StageError(f"{source.name}, after row {number}: {described(error, folder)}") from error
+
+
+def _given(rows: Any) -> Iterator[Any]:
+    """What a user's function returns or yields: rows, or tables and datasets of rows. A dictionary is a row as it is:
+    whether Arrow has filled in its nulls cannot be seen."""
+    for given in [rows] if _tables(rows) is not None else rows:
+        tables = _tables(given)
+        yield from [given] if tables is None else (row for table in tables for row in rows_of(table))
+
+
+def _tables(value: Any) -> Iterable[Any] | None:
+    """The tables that a value consists of; None if it is something else."""
+    if isinstance(value, pa.Table | pa.RecordBatch):
+        return [value]
+    if isinstance(value, pa.RecordBatchReader):
+        return value  # type: ignore[no-any-return]  # an iterator of batches
+    if type(value).__module__.startswith("datasets.") and hasattr(value, "iter"):  # without importing it
+        return tables_of(value)
+    return None

@@ -11,10 +11,11 @@ Facts: `row_kind` and `format` (formats.py); `conversational`: lists of messages
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,19 @@ from blake3 import blake3
 
 from infra.durable import write_json
 from tasks.data.documents import SPLITS, Split, split_of
+from tasks.data.json_values import TO_NULL, copied
 from tasks.job import Job, StageError, main
-from tasks.rows.check import Columns, RowError, problems, type_name
+from tasks.rows.check import COLUMNS, Columns, RowError, problems, type_name
 from tasks.rows.decontaminate import count, drop_contaminated
 from tasks.rows.formats import FormatConverter
+from tasks.rows.messages import filled_in
 from tasks.rows.read import SourceRow, read, too_large
 from tasks.rows.spec import RowsSpec
-from tasks.rows.stored import Row, encoded, is_conversational, read_lines, read_rows, split_key
+from tasks.rows.stored import Row, encoded, is_conversational, read_lines, read_rows, repeats_prompt, split_key
 
 BAD_ROWS = 20  # faulty rows reported together; reading stops there
 PROBLEMS = 5  # reported per row
+MOST_SEEN = 64  # rows that peek() reads, and whose columns decide the format
 SAMPLES = 8  # rows shown in the report
 PROGRESS_INTERVAL_S = 0.5
 
@@ -43,14 +47,19 @@ class Reading:
         self.spec = spec
         self.converter = FormatConverter(spec.columns, spec.format)
         self.columns = Columns()
+        self.nulls: Counter[str] = Counter()  # rows by where they have null as Arrow fills it in
+        self.rows, self.repeats = 0, 0  # valid rows, those whose answers begin with the prompt
         self.faulty = 0
         self.problems: list[str] = []  # "chat.jsonl, line 7: …", of the first faulty rows
 
-    def valid(self, rows: Iterator[SourceRow]) -> Iterator[tuple[Row, Split | None]]:
-        """Yield the valid rows, with their split if the source sets it. Unless faulty rows are to be dropped, raises
-        StageError with the problems of the first ones."""
+    def valid(self, rows: Iterator[SourceRow]) -> Iterator[tuple[Row, SourceRow]]:
+        """Yield the valid rows, with what they were read as. Unless faulty rows are to be dropped, raises StageError
+        with the problems of the first ones."""
         refuse = self.spec.faulty == "refuse"
-        for source_row in rows:
+        first = [replace(row, value=copied(row.value)) for row in islice(rows, MOST_SEEN)]  # may yield one dict again
+        values = [row.value for row in first if isinstance(row.value, dict)]
+        self.converter.seen |= {name for row in values for name, value in row.items() if value is not None}
+        for source_row in chain(first, rows):
             try:
                 row = self._row(source_row)
             except RowError as error:
@@ -61,13 +70,36 @@ class Reading:
                 if self.faulty == BAD_ROWS and refuse:
                     break
             else:
-                yield row, source_row.split
+                yield row, source_row
         if self.faulty and refuse:
             stopped = " (reading stopped there)" if self.faulty == BAD_ROWS else ""
             raise StageError(
                 f"{self.spec.place()}: faulty rows: {self.faulty}{stopped}{self.faults()}\n"
                 "Fix them, or set `faulty: drop` to drop, count and report such rows."
             )
+
+    def notices(self) -> Iterator[str]:
+        """What the user must know about the set."""
+        changes = sorted(self.converter.changes.items())
+        prefix = "dropped: "
+        unused = [f"{name.removeprefix(prefix)} ({rows:,} rows)" for name, rows in changes if name.startswith(prefix)]
+        if unused:
+            yield f"neither learned nor given to rewards: {'; '.join(unused)}"
+        yield from (f"{change} in {rows:,} rows" for change, rows in changes if change.endswith(TO_NULL))
+        yield from self.columns.notices()
+        for place, rows in sorted(self.nulls.items()):
+            yield (
+                f"{place} has null in {rows:,} rows where Arrow fills in what a row lacks; it is kept as it is. Read "
+                "the Parquet file or dataset itself, or leave such nulls out"
+            )
+        if 2 * self.repeats > self.rows:
+            yield (
+                f"the answers of {self.repeats:,} of {self.rows:,} rows begin with the prompt, which is then "
+                "learned as part of the answer: leave it out of them"
+            )
+        yield from (f"columns: {name}: null: no row has this column" for name in sorted(self.converter.absent))
+        if self.faulty:
+            yield f"{self.faulty:,} faulty rows are left out: {self.problems[0]}{' …' if self.faulty > 1 else ''}"
 
     def faults(self) -> str:
         return "".join(f"\n  {problem}" for problem in self.problems)
@@ -80,14 +112,15 @@ class Reading:
             raise RowError(f"expected a JSON object, not {type_name(value)}")
         row = self.converter.mapped(value, place)
         assert self.converter.format  # set by mapped()
-        if found := [*problems(row, self.converter.format.kind)] or [*self.columns.problems(row, place)]:
+        kind = self.converter.format.kind
+        if found := [*problems(row, kind)] or [*self.columns.problems(row, kind, place)]:
             raise RowError(*found)
+        self.nulls.update({*filled_in(row, COLUMNS[kind])})
+        self.rows, self.repeats = self.rows + 1, self.repeats + repeats_prompt(row)
         if len(encoded(row).encode()) > self.spec.max_bytes():
             raise too_large(self.spec)
+        self.columns.count(row)
         return row
-
-
-MOST_SEEN = 64  # rows that peek() reads
 
 
 @dataclass(frozen=True)
@@ -107,10 +140,19 @@ def peek(spec: RowsSpec, folder: Path, most: int = MOST_SEEN) -> First:
     return First(rows, reading.problems, reading.converter.format.kind if reading.converter.format else None)
 
 
+def with_places(spec: RowsSpec) -> Iterator[tuple[str, Row]]:
+    """The valid rows of files, with where each is. Raises StageError for an unreadable source."""
+    reading = Reading(spec.model_copy(update={"faulty": "drop"}))
+    for row, source_row in reading.valid(read(spec, Path())):
+        yield source_row.place, row
+
+
 def work(job: Job) -> None:
     spec = job.spec(RowsSpec)
     if wrong := spec.problems():
         raise StageError("; ".join(map(str, wrong)))
+    for line in spec.unread():
+        job.notice(line)
     job.empty_output()
     paths: dict[Split, Path] = {"train": job.work / "train.jsonl", "held_out": job.output / "held_out.jsonl"}
     reading, duplicates, conversational = Reading(spec), 0, False
@@ -122,14 +164,14 @@ def work(job: Job) -> None:
             for split, path in paths.items()
         }
         corpus = job.input("corpora.0") if spec.documents else None
-        for row, source_split in reading.valid(_with_progress(job, read(spec, job.work / "code", corpus))):
+        for row, source_row in reading.valid(_with_progress(job, read(spec, job.work / "code", corpus))):
             line = encoded(row)
             digest = blake3(line.encode()).digest(16)
             if digest in seen:
                 duplicates += 1
                 continue
             seen.add(digest)
-            split = source_split or split_of(split_key(row, spec.seed), spec.held_out)
+            split = source_row.split or split_of(split_key(row, spec.seed), spec.held_out)
             files[split].write(f"{line}\n")
             numbers[split] += 1
             conversational = is_conversational(row)
@@ -152,11 +194,18 @@ def work(job: Job) -> None:
         "contaminated": count(dropped),
     }
     changes = dict(sorted(reading.converter.changes.items()))
-    details = {"changes": changes, "first_faulty": reading.problems, "first_contaminated": dropped["first"]}
+    details = {
+        "drops_faulty": spec.faulty == "drop",
+        "changes": changes,
+        "first_faulty": reading.problems,
+        "first_contaminated": dropped["first"],
+    }
     write_json(job.output / "rows.json", facts | details)
     shown: Split = "held_out" if numbers["held_out"] else "train"
     write_json(job.record / "samples.json", list(islice(read_rows(job.output, shown), SAMPLES)))
     _say(spec, facts, changes)
+    for notice in reading.notices():
+        job.notice(notice)
     job.finish(**facts)
 
 

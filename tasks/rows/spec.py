@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from infra.placement.address import File, digest_of
+from infra.placement.config import VariableName
 from infra.placement.storage import StorageError, is_bucket
 from tasks.data.source_spec import FilesSource, HuggingFaceSource, expanded
 from tasks.functions import Function
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".parquet")
 SOURCES = ("path", "huggingface", "function")
 
+READERS = {".arrow": "huggingface: reads folders that save_to_disk wrote", ".csv": "write them as JSONL or Parquet"}
+
 Kind = Literal["messages", "prompt_completion", "preference", "prompt", "text"]
 FormatName = Literal[Kind, "sharegpt", "sharegpt_preference", "openai_preference", "alpaca", "verl"]
 
@@ -38,13 +41,22 @@ class RowFiles(FilesSource):
     read only if named or matched by a glob."""
 
     suffixes = SUFFIXES  # type: ignore[assignment]  # a ClassVar, narrowed in the base class
+    readers = READERS
 
     def files(self) -> list[File]:
         files = super().files()
-        names = {file.name for file in files}
-        named = glob.has_magic(self.path) or self.path.rstrip("/").rpartition("/")[2] in names
-        with_json = named or digest_of(self.path)  # an uploaded archive contains only chosen files
-        return [file for file in files if with_json or not file.name.endswith(".json")]
+        return files if self._takes_json(files) else [file for file in files if not file.name.endswith(".json")]
+
+    def unread(self) -> str:
+        """As of a corpus, and the .json files that are taken for metadata."""
+        files, others = super().files(), super().unread()
+        metadata = 0 if self._takes_json(files) else sum(file.name.endswith(".json") for file in files)
+        left = f"{self.path}: {metadata:,} .json not read: in a folder mostly metadata; use a glob to read them"
+        return "; ".join(filter(None, [others, left if metadata else ""]))
+
+    def _takes_json(self, files: list[File]) -> bool:
+        named = glob.has_magic(self.path) or self.path.rstrip("/").rpartition("/")[2] in {file.name for file in files}
+        return named or digest_of(self.path) is not None  # an uploaded archive contains only chosen files
 
 
 class HuggingFaceRows(Spec):
@@ -78,14 +90,24 @@ class RowsSpec(StageSpec):
         description="`file.py:function` or `package.module:function`, which yields the rows as dicts; parameters "
         "`seed` and `limit`, if it has them, get this spec's values",
     )
-    arguments: dict[str, Any] = Field(default_factory=dict, description="further arguments of the function, by name")
+    arguments: dict[str, Any] = Field(
+        default_factory=dict, description="further arguments of the function, by name; no secrets: see environment"
+    )
+    environment: list[VariableName] = Field(
+        [],
+        max_length=100,
+        description="environment variables that the function reads, such as an API key; they must be set where it runs",
+        json_schema_extra={"identity": False},
+    )
     documents: bool = Field(
         False,
         description="the function makes rows from the corpus's documents: its parameter `documents` is an iterable "
         "of {text, source, id}; rows of held-out documents are held out, regardless of `held_out`",
     )
-    columns: dict[str, str] = Field(
-        default_factory=dict, description="columns to rename, new name: old name, such as {prompt: question}"
+    columns: dict[str, str | None] = Field(
+        default_factory=dict,
+        description="columns to rename, new name: old name, such as {prompt: question}; to leave out, name: null, such "
+        "as {image: null}",
     )
     format: FormatName | None = Field(
         None, description="format of the rows, if their columns match several; null: detected from the columns"
@@ -115,10 +137,13 @@ class RowsSpec(StageSpec):
         if len(given) != 1:
             value = " and ".join(given) or None
             return [Problem("path", value, f"exactly one of {', '.join(SOURCES)}, the rows' source")]
-        only = {"arguments": self.arguments, "documents": self.documents} if self.function is None else {}
+        of_functions = {"arguments": self.arguments, "documents": self.documents, "environment": self.environment}
+        only = of_functions if self.function is None else {}
         found = [Problem(name, value, "only with a `function`; leave it out") for name, value in only.items() if value]
-        olds = list(self.columns.values())
+        olds = [old for old in self.columns.values() if old is not None]
         twice = sorted({old for old in olds if olds.count(old) > 1})
+        both = sorted({name for name, old in self.columns.items() if old is None} & {*olds})
+        found += [Problem("columns", name, "to rename a column or to leave it out, not both") for name in both]
         return found + [Problem("columns", old, "each old column is renamed once") for old in twice]
 
     def missing(self) -> list[Problem]:
@@ -160,6 +185,10 @@ class RowsSpec(StageSpec):
             state = source.state() or (source.commit() if ask_hub else "")
             return self.model_copy(update={"state": state})
         return self.model_copy(update={"function": self.function.as_found()}) if self.function else self
+
+    def unread(self) -> list[str]:
+        """A line about the files of `path` that are not read, if there are any. Raises StorageError."""
+        return [line] if self.path is not None and (line := self.files().unread()) else []
 
     def local_files(self) -> list[File]:
         """Local files that `path` refers to."""

@@ -7,6 +7,7 @@
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ Row = dict[str, Any]
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 OPTIONAL = ("tools", "chat_template_kwargs")  # TRL's columns allowed in any kind of row
+TRAIN = "train"  # of an assistant's turn: false if it is not to be learned
 
 
 def read_rows(directory: Path, split: "Split") -> Iterator[Row]:
@@ -34,6 +36,11 @@ def read_lines(path: Path) -> Iterator[Row]:
             yield json.loads(line)
 
 
+def drops_faulty(directory: Path) -> bool:
+    """Whether rows of a set that cannot be used are left out and counted, instead of an error."""
+    return bool(json.loads((directory / "rows.json").read_text()).get("drops_faulty"))
+
+
 def encoded(row: Row) -> str:
     """Encode a row as a line, without the line ending. Raises ValueError for values that JSON cannot represent."""
     return _ENCODER.encode(row)
@@ -44,12 +51,32 @@ def is_conversational(row: Row) -> bool:
     return isinstance(row.get("prompt", row.get("messages")), list)
 
 
+def without_marks(messages: Sequence[Row]) -> list[Row]:
+    """Messages as chat templates and rewards get them."""
+    return [{name: value for name, value in message.items() if name != TRAIN} for message in messages]
+
+
 def reward_columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
     """Columns that rewards are called with beside prompts and completions, including the rows' own completions: one
     value per row."""
     excluded = {True: ("prompt", *OPTIONAL), False: ("messages", "text", *OPTIONAL)}  # with, without a prompt
     names = dict.fromkeys(name for row in rows for name in row if name not in excluded["prompt" in row])
     return {name: [row.get(name) for row in rows] for name in names}
+
+
+def partial_columns(rows: Sequence[Row]) -> set[str]:
+    """Columns that some of the rows have, but not all."""
+    counts = Counter(name for row in rows for name in row)
+    return {name for name, count in counts.items() if count < len(rows)}
+
+
+def repeats_prompt(row: Row) -> bool:
+    """Whether every answer to a text prompt begins with that prompt."""
+    prompt = row.get("prompt")
+    answers = [row[name] for name in ("completion", "chosen", "rejected") if isinstance(row.get(name), str)]
+    if not isinstance(prompt, str) or not answers:
+        return False
+    return all(answer.lstrip().startswith(prompt.strip()) for answer in answers)
 
 
 def prompt_turns(row: Row) -> list[str]:

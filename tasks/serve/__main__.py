@@ -7,6 +7,7 @@ python -m tasks.serve --follow NAME    the champion version of the registered mo
 import json
 from collections.abc import Callable
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from threading import Event
 
@@ -14,11 +15,13 @@ import click
 
 from infra.commands import command
 from infra.errors import Stopped
+from infra.options import Folder, Number
 from infra.paths import baton_home, quiet
 from infra.progress import say
 from tasks.job import StageError
 from tasks.manifest import RECORD, ArtifactError, read_manifest, verify
 from tasks.serve.active import Active
+from tasks.serve.door import KEY, api_key
 from tasks.serve.limits import MIB, Limits
 from tasks.serve.serve import MODEL
 from tasks.serve.server import Served, Server, ServerFailed, open_served, reserve, url_host
@@ -28,22 +31,20 @@ from tasks.serve.switch import Backend, Switch
 
 SIDE_BY_SIDE = 0.45  # fraction of a GPU's memory: during a switch two engines share it
 
-_seconds = partial(click.option, show_default=True, type=click.FloatRange(0.1))
+_seconds = partial(click.option, show_default=True, type=Number(0.1, 1e6))
 
 
 @click.command()
-@click.argument("path", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("path", required=False, type=Folder())
 @click.option("--follow", "name", metavar="NAME", help="Serve the version of this registered model that has the alias.")
 @click.option("--alias", default="champion", show_default=True, help="Alias to follow.")
 @_seconds("--every", default=10.0, help="Poll interval of the registry, seconds.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0: all interfaces.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="Port; 0: any free one.")
-@click.option(
-    "--like", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Use the settings of this Endpoint."
-)
+@click.option("--like", type=Folder(), help="Use the settings of this Endpoint.")
 @click.option(
     "--base",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=Folder(),
     help="Weights of the adapter in PATH, if they are not where it was trained.",
 )
 @_seconds("--drain", default=300.0, help="Seconds to finish responses at a switch or shutdown.")
@@ -74,7 +75,7 @@ _seconds = partial(click.option, show_default=True, type=click.FloatRange(0.1))
 )
 @click.option(
     "--gpu-memory-share",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Number(0, 1, min_open=True),
     help="Fraction of each GPU's memory.  [default: 0.9; with --follow 0.45]",
 )
 def main(
@@ -104,7 +105,10 @@ def main(
     try:
         spec = _spec(like or path, SIDE_BY_SIDE if name else None, gpu_memory_share)
         model = _model(path, base) if path else None
+        key = api_key()
         with reserve(host, port) as bound:
+            if not key and not ip_address(bound.getsockname()[0]).is_loopback:
+                say(f"! whoever reaches {host} can use the model: {KEY}, the key that clients must send, is not set")
             active = Active(switch, partial(_start, spec), health, drain)
             if path and model:
                 keep: Keeper = partial(_keep, active, model, partial(_model, path, base))
@@ -159,7 +163,7 @@ def _keep(active: Active, model: Served, reopen: Callable[[], Served], stopping:
         if stopping.is_set():
             return
         raise
-    active.take_over(server, Backend(server.url, model.digest), reopen)
+    active.take_over(server, Backend(server.url, model.digest, key=server.key), reopen)
     say(f"✓ {model.name} ({model.digest[:12]}) is serving after {server.age_s():.0f} s")
     try:
         active.watch(stopping)

@@ -53,7 +53,7 @@ class Active:
         server = self.start(model)
         try:
             server.wait_until_healthy(report_waiting(server, title), cancelled)
-            smoke_test(server.url, model)
+            smoke_test(server.url, model, server.key)
         except BaseException:
             server.stop()
             raise
@@ -76,7 +76,7 @@ class Active:
     def _failure(self, server: Server, stopping: Event) -> str | None:
         """Wait until the server fails, and return how; None once it is no longer the active one."""
         healthy, probed = time.monotonic(), 0.0
-        with httpx.Client(trust_env=False) as client:
+        with server.client() as client:
             while server is self.server and not stopping.is_set():
                 if not server.alive:
                     return "died"
@@ -115,7 +115,7 @@ class Active:
         server = self.start_healthy(self._model(), title, lambda: self.server is not failed or stopping.is_set())
         with self._lock:
             if current := self.server is failed:
-                self.backend = Backend(server.url, self.backend.digest, self.backend.version)
+                self.backend = Backend(server.url, self.backend.digest, self.backend.version, key=server.key)
                 self.server = server
                 self.switch.turn(self.backend)
         if not current:

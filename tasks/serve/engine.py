@@ -5,28 +5,41 @@ calling process (see vllm_hooks.py). On a GPU, vLLM's defaults apply.
 """
 
 import gc
+import logging
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoConfig
 
 from infra.paths import quiet
 from tasks.adapted import ADAPTER, Model
+from tasks.agreement import check_agreement, read_probe
+from tasks.job import StageError
+from tasks.pretrain.fit import USABLE
+from tasks.pretrain.hardware import this_machine
+from tasks.serve.kv_cache import kv_cache_of
 from tasks.serve.vllm_hooks import max_lora_rank, prepare_process
+from tasks.tokenizers import alone, check
 
 quiet()
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 ON_GPU = prepare_process()
 CPU_CACHE_GIB = 1  # KV cache; see CPU_CACHE in tasks/posttrain/memory.py
+GIB = 1 << 30
 
 STEP_TOKENS = 4096  # that an engine of whole prompts computes in a step
 
 from vllm import LLM, SamplingParams  # noqa: E402 — after its environment is set
 from vllm.distributed import cleanup_dist_env_and_memory  # noqa: E402
 from vllm.lora.request import LoRARequest  # noqa: E402
+
+log = logging.getLogger(__name__)
 
 
 class Engine(LLM):  # type: ignore[misc]
@@ -36,8 +49,9 @@ class Engine(LLM):  # type: ignore[misc]
         self.lora = LoRARequest(ADAPTER, 1, str(model.adapter)) if model.adapter else None
         if self.lora:
             options |= {"enable_lora": True, "max_lora_rank": max_lora_rank(model.rank)}
-        files = str(model.directory)
-        super().__init__(str(model.weights), tokenizer=files, generation_config=files, **options)
+        files, tokenizer = str(model.directory), str(alone(model.directory))
+        super().__init__(str(model.weights), tokenizer=tokenizer, generation_config=files, **options)
+        check(self.get_tokenizer(), model.directory)
 
     def generate(self, *requests: Any, **options: Any) -> Any:
         return super().generate(*requests, **{"lora_request": self.lora} | options)
@@ -70,26 +84,66 @@ def open_engine(
     sampling: the same calls in the same order on the same machine give the same tokens. `whole_prompts`: compute no
     prompt in parts, without which the CPU build fails on requests with seeds of their own (it would turn back a
     generator, which torch's on CPUs cannot). `options` go to vLLM's LLM."""
-    if not ON_GPU:
-        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(CPU_CACHE_GIB)
     opened = Model(model, base or model)
-    return Engine(
-        opened,
-        max_model_len=max_model_len,
-        max_num_seqs=max_num_seqs,
-        seed=seed,
-        dtype=dtype,
-        enforce_eager=not ON_GPU,  # on CPU, compilation pays off only after minutes
-        logprobs_mode="processed_logprobs",  # see `Completion.logprobs`
-        disable_log_stats=True,
-        **({"gpu_memory_utilization": gpu_memory_share} if ON_GPU else {}),
-        **(
-            {"enable_chunked_prefill": False, "max_num_batched_tokens": max(max_model_len, STEP_TOKENS)}
-            if whole_prompts
-            else {}
-        ),
-        **options,
-    )
+    with _errors_named(opened):
+        if not ON_GPU:
+            os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_cache_gib(opened.weights, max_model_len))
+        engine = Engine(
+            opened,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            seed=seed,
+            dtype=dtype,
+            enforce_eager=not ON_GPU,  # on CPU, compilation pays off only after minutes
+            logprobs_mode="processed_logprobs",  # see `Completion.logprobs`
+            disable_log_stats=True,
+            **({"gpu_memory_utilization": gpu_memory_share} if ON_GPU else {}),
+            **(
+                {"enable_chunked_prefill": False, "max_num_batched_tokens": max(max_model_len, STEP_TOKENS)}
+                if whole_prompts
+                else {}
+            ),
+            **options,
+        )
+        check_engine(engine, model)
+    return engine
+
+
+@contextmanager
+def _errors_named(model: Model) -> Iterator[None]:
+    """Raises StageError if vLLM cannot load or run the model."""
+    try:
+        yield
+    except StageError:
+        raise
+    except Exception as error:  # its code for an architecture raises any, for what it does not support
+        log.warning("vLLM cannot run %s", model.weights, exc_info=error)
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        reason = " ".join(" ".join(lines[:3]).split())[:400]
+        raise StageError(f"vLLM cannot run {model.weights}: {type(error).__name__}: {reason}") from error
+
+
+def check_engine(llm: LLM, model: Path) -> None:
+    """Raises StageError if the engine computes another model than Transformers, as the model's probe says."""
+    if expected := read_probe(model):
+        ids = expected.ids[: llm.llm_engine.model_config.max_model_len - 1]
+        (scored,) = scores(llm, [ids])
+        check_agreement(expected, [logprob for logprob, _ in scored], "vLLM")
+        llm.reset_prefix_cache()
+
+
+def cpu_cache_gib(weights: Path, max_model_len: int) -> int:
+    """The KV cache of an engine on a CPU: larger than usual if one sequence needs more. Raises StageError."""
+    needed = kv_cache_of(AutoConfig.from_pretrained(weights), max_model_len)
+    stored = sum(file.stat().st_size for file in weights.glob("*.safetensors"))
+    memory = this_machine().memory_bytes
+    if needed > CPU_CACHE_GIB * GIB and needed + stored > USABLE * memory:
+        raise StageError(
+            f"a sequence of {max_model_len} tokens needs a KV cache of {needed / GIB:.1f} GiB beside "
+            f"{stored / GIB:.1f} GiB of weights; this machine has {memory / GIB:.1f} GiB of memory: limit the "
+            "sequences (evaluate.max_model_len; max_prompt_tokens and max_new_tokens of a post-training stage)"
+        )
+    return max(CPU_CACHE_GIB, math.ceil(needed / GIB))
 
 
 def close_engines() -> None:
@@ -103,7 +157,7 @@ def sample(
     prompts: Sequence[Sequence[int]],
     *,
     temperature: float,
-    max_tokens: int,
+    max_tokens: int | Sequence[int],
     top_p: float = 1.0,
     n: int = 1,
     seed: int | None = None,
@@ -111,12 +165,13 @@ def sample(
     **options: Any,
 ) -> list[Completion]:
     """Sample `n` completions of each prompt (token ids), n × len(prompts) in all, those of one prompt consecutive. They
-    are determined by `seed`, by `seeds` of each, or else by the engine's seed and the previous calls. `options` go to
-    vLLM's SamplingParams."""
+    are determined by `seed`, by `seeds` of each, or else by the engine's seed and the previous calls. `max_tokens` may
+    be one of each prompt. `options` go to vLLM's SamplingParams."""
     # one request per completion instead of vLLM's n, so that each is scheduled by itself
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts for _ in range(n)]
-    common = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "skip_special_tokens": False}
-    params = [SamplingParams(**common | options, logprobs=0) for _ in requests]
+    common = {"temperature": temperature, "top_p": top_p, "skip_special_tokens": False}
+    most = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
+    params = [SamplingParams(**common | options, max_tokens=most[at // n], logprobs=0) for at in range(len(requests))]
     if seeds is not None:
         for request_params, own in zip(params, seeds, strict=True):
             request_params.seed = own
@@ -137,3 +192,15 @@ def sample(
         )
         for output in outputs
     ]
+
+
+def scores(llm: LLM, windows: Sequence[Sequence[int]]) -> list[list[tuple[float, int]]]:
+    """(log-probability in nats, rank) of every token of a window but the first; rank 1 is the likeliest token."""
+    # vLLM generates at least one token; it is discarded
+    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+    requests = [{"prompt_token_ids": list(window)} for window in windows]
+    scored = []
+    for window, output in zip(windows, llm.generate(requests, params, use_tqdm=False), strict=True):
+        steps = zip(window[1:], output.prompt_logprobs[1:], strict=True)
+        scored.append([(step[token].logprob, step[token].rank) for token, step in steps])
+    return scored

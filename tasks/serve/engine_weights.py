@@ -11,22 +11,28 @@ import torch
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
+from tasks.serve.tensor_digests import SORTED, in_order
+
 COLUMNS = 1024  # of a weight that are read at once
 
 
 def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, weight) of a vLLM model that is whole in this process. An embedding that is the output layer too is
-    yielded twice, since both may have copies. Fused experts keep vLLM's names."""
+    yielded twice, since both may have copies. Fused experts keep vLLM's names. Of a layer that is fused in the model's
+    files too, but not as in vLLM (GPT-NeoX: by head), the sorted values are yielded besides."""
     fused: dict[str, list[str]] = getattr(model, "packed_modules_mapping", {})
     for path, module in model.named_modules():
         parent, _, own = path.rpartition(".")
         if isinstance(module, LinearBase):
-            names = [f"{parent}.{part}" for part in fused.get(own, [own])]
-            whole = {"weight": _product(module, module.input_size, module.params_dtype), "bias": module.bias}
+            sizes, names = module.output_partition_sizes, fused.get(own, [own])
+            whole = {"weight": _weight(module), "bias": module.bias}
             for kind, tensor in whole.items():
-                if tensor is not None:
-                    parts = tensor.data.split(module.output_partition_sizes)
-                    yield from zip((f"{name}.{kind}" for name in names), parts, strict=True)
+                if tensor is not None and len(names) == len(sizes):
+                    parts = tensor.data.split(sizes)
+                    yield from zip((f"{parent}.{name}.{kind}" for name in names), parts, strict=True)
+                elif tensor is not None:  # also one tensor in the model's files, maybe with its rows in another order
+                    yield f"{path}.{kind}", tensor.data
+                    yield f"{path}.{kind}{SORTED}", in_order(tensor.data)
         elif isinstance(module, VocabParallelEmbedding):  # its rows are padded
             weight, rows = module.weight.data, module.org_vocab_size
             yield f"{path}.weight", weight[:rows]
@@ -35,6 +41,13 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
         else:
             for name, parameter in module.named_parameters(recurse=False):
                 yield f"{path}.{name}", parameter.data
+
+
+def _weight(layer: LinearBase) -> torch.Tensor:
+    """Of the layers of a state space model that read their weight themselves, the CPU build makes no product."""
+    if layer.weight.device.type == "cpu" and not hasattr(layer, "cpu_linear"):
+        return layer.weight  # type: ignore[no-any-return]
+    return _product(layer, layer.input_size, layer.params_dtype)
 
 
 def _product(layer: Any, inputs: int, dtype: torch.dtype) -> torch.Tensor:

@@ -109,7 +109,7 @@ class Follower:
         except (StageError, OSError) as error:  # fetching its files failed: unreachable registry, full disk
             self._say_once(f"{_titled(version)} cannot be fetched; retrying. {error}")
         else:
-            backend = Backend(server.url, version.digest, version.version)
+            backend = Backend(server.url, version.digest, version.version, key=server.key)
             self.active.take_over(server, backend, partial(self._model, version))
             self.serving = version
             say(f"✓ {_titled(version)} is serving after {server.age_s():.0f} s")

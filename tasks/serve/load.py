@@ -11,9 +11,9 @@ from typing import Any
 from vllm.benchmarks.serve import add_cli_args, main_async
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from tasks.serve.server import Served
-from tasks.serve.smoke import api_key
+from tasks.serve.server import Served, Server
 from tasks.serve.spec import LoadSpec
+from tasks.tokenizers import alone
 
 PERCENTILES = (50, 95, 99)
 # Our names: vLLM's. Inter-token latency is the mean per request (tpot). Single gaps (itl) are less informative: under
@@ -21,14 +21,14 @@ PERCENTILES = (50, 95, 99)
 LATENCIES = {"first_token_ms": "ttft", "inter_token_ms": "tpot", "whole_ms": "e2el"}
 
 
-def measure(url: str, model: Served, load: LoadSpec) -> Iterator[dict[str, Any]]:
+def measure(server: Server, load: LoadSpec) -> Iterator[dict[str, Any]]:
     """Yield the result of each level: {"concurrency", "requests", "failed", "errors", "seconds", "requests_per_s",
     "tokens_per_s" (generated), and for each latency in ms {"p50", "p95", "p99"}}."""
-    os.environ["OPENAI_API_KEY"] = api_key()  # or vLLM's benchmark would send the user's real OpenAI key
+    os.environ["OPENAI_API_KEY"] = server.key  # vLLM's benchmark sends it
     parser = FlexibleArgumentParser()
     add_cli_args(parser)
     for clients in load.concurrency:
-        result = asyncio.run(main_async(parser.parse_args(_arguments(url, model, load, clients))))
+        result = asyncio.run(main_async(parser.parse_args(_arguments(server.url, server.model, load, clients))))
         errors = [error.strip().splitlines()[-1][:300] for error in result["errors"] if error.strip()]
         yield {
             "concurrency": clients,
@@ -52,7 +52,7 @@ def requests(load: LoadSpec, clients: int) -> int:
 def _arguments(url: str, model: Served, load: LoadSpec, clients: int) -> list[str]:
     options = {
         "base-url": url,
-        "model": model.directory,  # its tokenizer
+        "model": alone(model.directory),  # its tokenizer
         "served-model-name": model.digest,
         "dataset-name": "random",
         "random-input-len": load.prompt_tokens,

@@ -4,14 +4,16 @@ Uses aiohttp (3.14) on both sides. Under raw-socket attacks, uvicorn waits forev
 60 MB of them with httptools), granian and hypercorn accept Content-Length beside Transfer-Encoding, and HAProxy, which
 passes, is not installed by pip. httpx compares headers pairwise: 10,000 of them took 11 s.
 
-A request is forwarded once it has arrived completely, so a slow client occupies no backend. Responses are streamed,
-with the model's digest in `x-baton-model`. The proxy itself answers /healthz and /baton.
+A request is forwarded once it has arrived completely, so a slow client occupies no backend; it is sent once, on a
+connection of its own: when a kept-alive one breaks, nobody knows whether the backend has begun the request. Responses
+are streamed, with the model's digest in `x-baton-model`. The proxy itself answers /healthz and /baton.
 """
 
 import asyncio
 import io
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Self
 
 import aiohttp
 from aiohttp import hdrs, web
@@ -19,17 +21,18 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from infra.progress import say
+from tasks.serve.door import api_key, authorization, is_api, may_pass
 from tasks.serve.limits import MIB, Limits
 from tasks.serve.switch import Backend, Switch
 
 MODEL_HEADER = "x-baton-model"
 RETRY_S = 5  # Retry-After while no model is active
-IDLE_S = 2.0  # keep-alive of connections to a backend; vLLM closes its end after 5 s
 # hop-by-hop headers (RFC 9110, 7.6.1)
 HOP = frozenset({
     "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 })  # fmt: skip
 OURS = frozenset({"host", "content-length", "expect"})  # request headers set or handled by the proxy
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 NO_MODEL = "no model is served yet"
 ADDED_BY_AIOHTTP = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE, hdrs.USER_AGENT)
 
@@ -49,7 +52,8 @@ class Refused(Exception):
             "type": "service_unavailable" if ours else "invalid_request_error",
             "code": self.status,
         }
-        headers = {hdrs.RETRY_AFTER: str(RETRY_S)} if ours else None
+        headers = {hdrs.RETRY_AFTER: str(RETRY_S)} if ours else {}
+        headers |= {hdrs.WWW_AUTHENTICATE: "Bearer"} if self.status == 401 else {}
         return web.json_response({"error": error}, status=self.status, headers=headers)
 
 
@@ -58,63 +62,68 @@ class CutOff(Exception):
 
 
 class Proxy:
-    """The request handlers and their shared state."""
+    """The request handler and its state. A context manager, since it holds the client of the backends."""
 
     def __init__(self, switch: Switch, limits: Limits) -> None:
-        self.switch, self.limits = switch, limits
+        self.switch, self.limits, self.key = switch, limits, api_key()
         self._held = 0  # bytes of request bodies in memory
 
-    def application(self) -> web.Application:
-        application = web.Application()
-        application.router.add_get("/healthz", self._healthz)
-        application.router.add_get("/baton", self._baton)
-        application.router.add_route("*", "/{path:.*}", self._forward)
-        application.cleanup_ctx.append(self._open_client)
-        return application
-
-    async def _open_client(self, application: web.Application) -> AsyncIterator[None]:
+    async def __aenter__(self) -> Self:
         self._client = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S),
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.limits.connect_s),
             cookie_jar=aiohttp.DummyCookieJar(),  # cookies belong to the clients
             skip_auto_headers=ADDED_BY_AIOHTTP,
             auto_decompress=False,
         )
-        async with self._client:
-            yield
+        return self
 
-    async def _healthz(self, request: web.Request) -> web.Response:
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer any request; its body is read once it may pass."""
+        path = request.raw_path.partition("?")[0]
+        try:
+            if path == "/healthz":
+                return self._healthz()
+            if path != "/baton" and not is_api(request.raw_path):
+                raise Refused(404, "there is no such path; the API is below /v1/")
+            if self.key and not may_pass(request.headers.get(hdrs.AUTHORIZATION, ""), self.key):
+                raise Refused(401, "the API key is missing or wrong; send it in the header Authorization: Bearer KEY")
+            return self._baton() if path == "/baton" else await self._forward(request)
+        except Refused as refused:
+            return refused.response()
+
+    def _healthz(self) -> web.Response:
         serving = self.switch.current is not None
         return web.json_response({"serving": serving}, status=200 if serving else 503)
 
-    async def _baton(self, request: web.Request) -> web.Response:
+    def _baton(self) -> web.Response:
         one = self.switch.current
         serving = one and {"model": one.digest, "version": one.version, "since": one.since, "requests": one.requests}
         return web.json_response({"serving": serving, **self.switch.status})
 
-    async def _forward(self, request: web.Request) -> web.StreamResponse:
-        try:
-            if not request.raw_path.startswith("/") or not request.raw_path.isascii():
-                raise Refused(400, "the path must begin with / and be ASCII")  # "http://host/" names another host
-            if self.switch.current is None:
-                raise Refused(503, NO_MODEL)  # without waiting for the body
-            async with self._body(request) as body:
-                if (backend := self.switch.take()) is None:
-                    raise Refused(503, NO_MODEL)
-                try:
-                    return await self._answer(request, backend, body)
-                finally:
-                    self.switch.give_back(backend)
-        except Refused as refused:
-            return refused.response()
+    async def _forward(self, request: web.BaseRequest) -> web.StreamResponse:
+        if self.switch.current is None:
+            raise Refused(503, NO_MODEL)  # without waiting for the body
+        async with self._body(request) as body:
+            if (backend := self.switch.take()) is None:
+                raise Refused(503, NO_MODEL)
+            try:
+                return await self._answer(request, backend, body)
+            finally:
+                self.switch.give_back(backend)
 
     @asynccontextmanager
-    async def _body(self, request: web.Request) -> AsyncIterator[bytes]:
+    async def _body(self, request: web.BaseRequest) -> AsyncIterator[bytes]:
         """Receive the whole body, and count it as held in memory until the response begins."""
         most, size = self.limits.body, 0
         too_large = Refused(413, f"the body is larger than {most / MIB:g} MiB (--body-mib)")
         if (request.content_length or 0) > most:
             raise too_large
+        if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue":
+            await request.writer.write(CONTINUE)
         parts: list[bytes] = []
         try:
             async with asyncio.timeout(self.limits.whole_body_s):
@@ -131,14 +140,14 @@ class Proxy:
         finally:
             self._held -= size
 
-    async def _part_of_body(self, request: web.Request) -> bytes:
+    async def _part_of_body(self, request: web.BaseRequest) -> bytes:
         try:
             async with asyncio.timeout(self.limits.body_s):
                 return await request.content.readany()
         except (web.RequestPayloadError, HttpProcessingError) as error:
             raise Refused(400, "the body is malformed") from error
 
-    async def _answer(self, request: web.Request, backend: Backend, body: bytes) -> web.StreamResponse:
+    async def _answer(self, request: web.BaseRequest, backend: Backend, body: bytes) -> web.StreamResponse:
         limit = self.limits.first_byte_s
         try:
             async with asyncio.timeout(limit):
@@ -152,25 +161,18 @@ class Proxy:
         finally:
             answer.close()
 
-    async def _ask(self, request: web.Request, backend: Backend, body: bytes) -> aiohttp.ClientResponse:
-        """Send the request and receive the response's headers. Retries once, since a kept-alive connection may be
-        closed just as it is reused."""
+    async def _ask(self, request: web.BaseRequest, backend: Backend, body: bytes) -> aiohttp.ClientResponse:
+        """Send the request and receive the response's headers."""
         url = URL(f"{backend.url}{request.raw_path}", encoded=True)
         headers = _end_to_end(request.headers, HOP | OURS)
-
-        async def attempt() -> aiohttp.ClientResponse:
-            data = io.BytesIO(body) if body else None
-            return await self._client.request(request.method, url, headers=headers, data=data, allow_redirects=False)
-
-        try:
-            return await attempt()
-        except aiohttp.ClientConnectorError:
-            raise
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-            return await attempt()
+        if backend.key:
+            headers = [(name, value) for name, value in headers if name.lower() != "authorization"]
+            headers += authorization(backend.key).items()
+        data = io.BytesIO(body) if body else None
+        return await self._client.request(request.method, url, headers=headers, data=data, allow_redirects=False)
 
     async def _pass_on(
-        self, request: web.Request, backend: Backend, answer: aiohttp.ClientResponse
+        self, request: web.BaseRequest, backend: Backend, answer: aiohttp.ClientResponse
     ) -> web.StreamResponse:
         response = web.StreamResponse(status=answer.status, reason=answer.reason)
         response.headers.extend(_end_to_end(answer.headers, HOP))

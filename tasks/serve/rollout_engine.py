@@ -13,13 +13,14 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from infra.parent_watchdog import end_with_launcher
 from infra.paths import quiet
+from tasks.serve import rollout_listener
 from tasks.serve.engine import ON_GPU, open_engine, sample
 from tasks.serve.tensor_digests import Held
 from tasks.serve.vllm_hooks import before_each_step
@@ -64,14 +65,14 @@ def connect(rendezvous: Path) -> Connection:
     while True:
         try:
             where = json.loads(rendezvous.read_text())
-            return Client((where["address"], where["port"]), authkey=bytes.fromhex(where["token"]))
-        except (OSError, EOFError, AuthenticationError, json.JSONDecodeError):
+            return rollout_listener.connect(where["address"], where["port"], bytes.fromhex(where["token"]))
+        except (*rollout_listener.REFUSED, json.JSONDecodeError):
             time.sleep(RETRY_S)
 
 
-def answer(connection: Connection) -> None:
-    """Answer the trainer's calls until it closes the connection."""
-    said = time.monotonic()
+def answer(connection: Connection) -> bool:
+    """Answer the trainer's calls until it closes the connection; returns whether there was any."""
+    said, called = time.monotonic(), False
 
     def alive() -> None:
         nonlocal said
@@ -84,7 +85,8 @@ def answer(connection: Connection) -> None:
         try:
             request = json.loads(connection.recv_bytes())
         except (EOFError, ConnectionError):
-            return
+            return called
+        called = True
         result = getattr(engine, request.pop("call"))(**request)
         connection.send_bytes(json.dumps({"result": result}).encode())
 
@@ -92,9 +94,12 @@ def answer(connection: Connection) -> None:
 def main() -> None:
     quiet()
     end_with_launcher(GRACE_S)
-    with connect(Path(sys.argv[1])) as connection:
-        connection.send_bytes(json.dumps({"result": sys.argv[2]}).encode())
-        answer(connection)
+    called = False
+    while not called:  # a connection without calls was closed for another (rollout_listener.py)
+        with connect(Path(sys.argv[1])) as connection:
+            with suppress(ConnectionError):  # which is noticed when it is read
+                connection.send_bytes(json.dumps({"result": sys.argv[2]}).encode())
+            called = answer(connection)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 Rank 0 listens, writes where into a file that only its user can read, with a new token, and starts the engines of its
 own machine; those of others wait for the file (rollout_engine.py, tasks/grpo/rollout_node.py). Who connects must prove
-that it knows the token; what then passes is not encrypted, as in torch.distributed. Calls are JSON; weights go through
-a process group of their own (weight_transfer.py).
+that it knows the token (rollout_listener.py); what then passes is not encrypted, as in torch.distributed. Calls are
+JSON; weights go through a process group of their own (weight_transfer.py).
 
 An engine that is lost is an error: the stage starts again from its newest checkpoint, with new engines.
 """
@@ -12,20 +12,20 @@ import json
 import os
 import queue
 import secrets
-import signal
 import socket
+import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Listener, wait
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from infra.logs import tail
+from infra.logs import end_of, tail
+from infra.process_group import stop_group
+from tasks.serve.rollout_listener import RolloutListener
 from tasks.serve.tensor_digests import Held
 
 LOCAL = "127.0.0.1"
@@ -54,16 +54,14 @@ def log_of(job_dir: Path, name: str) -> Path:
 def ended(job_dir: Path, name: str, how: str) -> str:
     """Say how an engine has ended, with the end of its log."""
     log = log_of(job_dir, name)
-    words = log.read_text(errors="replace") if log.exists() else ""
+    words = end_of(log).decode(errors="replace")
     return f"rollout server {name} {how}. The end of {log.name}:\n{tail(words)}"
 
 
 def stop(engines: Iterable[subprocess.Popen[bytes]]) -> None:
     """Kill the engines with all of their processes."""
     for engine in engines:
-        if engine.poll() is None:
-            os.killpg(engine.pid, signal.SIGKILL)
-        engine.wait()
+        stop_group(engine)
 
 
 def _start(job_dir: Path, name: str, gpus: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -88,6 +86,7 @@ class RolloutServers:
         """`count` engines will connect to `address`, this machine's; one that is silent for `timeout_s` while it works
         counts as lost."""
         self.job_dir, self.count, self.timeout_s, self.address = job_dir, count, timeout_s, address
+        self._interface = LOCAL if address == LOCAL else ""  # on which it listens; "": all
         self.alive: Callable[[], None] = lambda: None  # called when an engine has said that it works
         self._here: list[subprocess.Popen[bytes]] = []
         self._names: dict[Connection, str] = {}
@@ -96,7 +95,7 @@ class RolloutServers:
 
     def __enter__(self) -> "RolloutServers":
         token = secrets.token_bytes(32)
-        self._listener = Listener((self.address if self.address == LOCAL else "", 0), authkey=token, backlog=self.count)
+        self._listener = RolloutListener(self._interface, token)
         self._closing.callback(self._listener.close)
         where = {"address": self.address, "port": self.port, "token": token.hex()}
         file = self.job_dir / "work" / RENDEZVOUS
@@ -121,11 +120,11 @@ class RolloutServers:
         from tasks.serve.weight_transfer import open_group
 
         self._call_all("open", OPEN_S, tensor_parallel=workers, **options)
-        size, port = 1 + workers * self.count, _free_port()
-        joining = {"address": self.address, "port": port, "size": size}
+        size, listening = 1 + workers * self.count, socket.create_server((self._interface, 0))
+        joining = {"address": self.address, "port": listening.getsockname()[1], "size": size}
         for number, connection in enumerate(self._names):
-            _send(connection, "join", **joining, first_rank=1 + workers * number)
-        self._group = open_group(self.address, port, 0, size)
+            self._send(connection, "join", **joining, first_rank=1 + workers * number)
+        self._group = open_group(**joining, rank=0, listening=listening)
         self._results(self._names, OPEN_S)
 
     def load(self, weights: Iterable[tuple[str, Any]]) -> None:
@@ -133,7 +132,7 @@ class RolloutServers:
         from tasks.serve.weight_transfer import send
 
         for connection in self._names:
-            _send(connection, "load")
+            self._send(connection, "load")
         try:
             send(self._group, weights)
         except RuntimeError as error:  # torch's, when a peer is gone
@@ -160,40 +159,31 @@ class RolloutServers:
         asked = []
         for connection, first, end in zip(self._names, bounds, bounds[1:], strict=False):
             if first < end:
-                _send(connection, "sample", prompts=prompts[first:end], seeds=seeds[first:end], **options)
+                self._send(connection, "sample", prompts=prompts[first:end], seeds=seeds[first:end], **options)
                 asked.append(connection)
         shares = self._results(asked, self.timeout_s)
         return [(ids, logprobs) for share in shares for ids, logprobs in share]
 
     @property
     def port(self) -> int:
-        return int(self._listener.address[1])
+        return self._listener.port
 
     def answer_in_background(self) -> "queue.SimpleQueue[Connection]":
-        """Accept the connections of those who know the token."""
-        accepted: queue.SimpleQueue[Connection] = queue.SimpleQueue()
-
-        def accept() -> None:
-            while True:
-                try:
-                    accepted.put(self._listener.accept())
-                except (AuthenticationError, EOFError, ConnectionError):
-                    continue  # not one of ours
-                except OSError:
-                    return  # closed
-
-        threading.Thread(target=accept, name="rollout servers", daemon=True).start()
-        return accepted
+        """The connections of those who know the token, as they come."""
+        return self._listener.accepted
 
     def _accept(self) -> None:
-        """Wait until all engines have connected."""
+        """Wait until all engines have connected; nobody else can from then on."""
         accepted = self.answer_in_background()
         deadline = time.monotonic() + OPEN_S
         found: dict[str, Connection] = {}
         while len(found) < self.count:
             try:
                 connection = accepted.get(timeout=POLL_S)
+                _limit(connection, self.timeout_s)
                 found[json.loads(connection.recv_bytes())["result"]] = connection
+            except (EOFError, OSError):
+                continue  # it is gone again, or stopped
             except queue.Empty:
                 self._raise_lost(None)
                 if time.monotonic() > deadline:
@@ -202,11 +192,12 @@ class RolloutServers:
                         f"{self.count} rollout servers should have connected to {self.address} within {OPEN_S:.0f} s; "
                         f"connected: {here}"
                     ) from None
+        self._listener.close()
         self._names = {found[name]: name for name in sorted(found)}
 
     def _call_all(self, call: str, timeout_s: float, **arguments: Any) -> list[Any]:
         for connection in self._names:
-            _send(connection, call, **arguments)
+            self._send(connection, call, **arguments)
         return self._results(self._names, timeout_s)
 
     def _results(self, connections: Iterable[Connection], timeout_s: float) -> list[Any]:
@@ -220,17 +211,27 @@ class RolloutServers:
                 heard[connection] = time.monotonic()
                 try:
                     message = json.loads(connection.recv_bytes())
-                except (EOFError, ConnectionError) as error:
-                    raise self._lost(connection, "ended") from error
+                except (EOFError, OSError) as error:
+                    raise self._lost(connection, error, self.timeout_s) from error
                 if "result" in message:
                     results[connection] = message["result"]
                 self.alive()
             for connection in pending:
                 if time.monotonic() > heard[connection] + timeout_s:
-                    raise self._lost(connection, f"has been silent for {timeout_s:.0f} s")
+                    raise self._lost(connection, None, timeout_s)
         return [results[connection] for connection in ordered]
 
-    def _lost(self, connection: Connection, how: str) -> RolloutServerLost:
+    def _send(self, connection: Connection, call: str, **arguments: Any) -> None:
+        """Raises RolloutServerLost."""
+        try:
+            connection.send_bytes(json.dumps({"call": call, **arguments}).encode())
+        except OSError as error:
+            raise self._lost(connection, error, self.timeout_s) from error
+
+    def _lost(self, connection: Connection, error: Exception | None, silent_s: float) -> RolloutServerLost:
+        """`error`: of its connection; None: there was none."""
+        silent = error is None or isinstance(error, BlockingIOError)  # after _limit
+        how = f"has been silent for {silent_s:.0f} s" if silent else "ended"
         return RolloutServerLost(ended(self.job_dir, self._names[connection], how))
 
     def _raise_lost(self, cause: BaseException | None) -> None:
@@ -240,8 +241,13 @@ class RolloutServers:
                 raise RolloutServerLost(ended(self.job_dir, str(number), f"ended with exit code {code}")) from cause
 
 
-def _send(connection: Connection, call: str, **arguments: Any) -> None:
-    connection.send_bytes(json.dumps({"call": call, **arguments}).encode())
+def _limit(connection: Connection, timeout_s: float) -> None:
+    """Let a read or write within a message raise BlockingIOError when nothing moves for so long: an engine that is
+    stopped in between would else be waited for without end."""
+    limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 def _write_private(path: Path, text: str) -> None:
@@ -252,9 +258,3 @@ def _write_private(path: Path, text: str) -> None:
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
         stream.write(text)
     partial.replace(path)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("", 0))
-        return int(found.getsockname()[1])

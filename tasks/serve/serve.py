@@ -49,12 +49,18 @@ def _measured(job: Job, spec: ServeSpec, server: Server) -> list[dict[str, Any]]
         from tasks.serve.load import measure, requests  # imports vLLM while the server loads
     server.wait_until_healthy(lambda waited: job.progress(waited, spec.start_timeout_s, "s", now="loading the model"))
     started_s = server.age_s()
-    answers = smoke_test(server.url, server.model)
+    answers = smoke_test(server.url, server.model, server.key)
+    positions = read_manifest(server.model.directory).facts["max_positions"]
+    if spec.max_model_len is None and answers.max_model_len < positions:
+        job.notice(
+            f"prompts and responses have at most {answers.max_model_len} tokens together: the KV cache has no room for "
+            f"the model's {positions} positions. On a CPU raise serve.cpu_cache_gib (now {spec.cpu_cache_gib})"
+        )
     levels: list[dict[str, Any]] = []
     if spec.load:
         total = sum(requests(spec.load, clients) for clients in spec.load.concurrency)
         job.progress(0, total, "requests")
-        for level in measure(server.url, server.model, spec.load):
+        for level in measure(server, spec.load):
             if level["failed"] == level["requests"]:
                 raise StageError(f"all requests of {level['concurrency']} clients failed: {level['errors']}")
             levels.append(level)
@@ -69,6 +75,7 @@ def _measured(job: Job, spec: ServeSpec, server: Server) -> list[dict[str, Any]]
             "engine": "vllm",
             "arguments": engine_arguments(spec),
             "started_s": started_s,
+            "max_model_len": answers.max_model_len,
             "completion": answers.completion,
             "chat": answers.chat,
             "levels": levels,

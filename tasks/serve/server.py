@@ -1,9 +1,8 @@
 """Start and stop vLLM's OpenAI server as a subprocess."""
 
-import json
 import os
 import re
-import signal
+import secrets
 import socket
 import subprocess
 import sys
@@ -15,14 +14,17 @@ from pathlib import Path
 import httpx
 
 from infra.launch import SHORT_WAITS
+from infra.logs import end_of
 from infra.parent_watchdog import LAUNCHED
+from infra.process_group import stop_group
 from infra.progress import say
-from infra.supervisor import kill_group
 from tasks.adapted import Model, open_model
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, read_manifest
+from tasks.serve.door import KEY, MIDDLEWARE, authorization
 from tasks.serve.spec import ServeSpec
 from tasks.serve.vllm_hooks import max_lora_rank
+from tasks.tokenizers import alone
 
 VLLM = "tasks.serve.vllm_server"
 LOOPBACK = "127.0.0.1"
@@ -52,21 +54,13 @@ class Served:
     def arguments(self) -> list[str]:
         """vLLM's arguments for it. An adapter is loaded beside its base, which is served by its own name too."""
         model = self.files
+        files = ["--model", str(model.weights), "--tokenizer", str(alone(self.directory))]
         if model.adapter is None:
-            return ["--model", str(self.directory), "--served-model-name", self.digest, self.name]
-        files = ["--model", str(model.weights), "--tokenizer", str(self.directory)]
+            return [*files, "--served-model-name", self.digest, self.name]
         files += ["--generation-config", str(self.directory), "--served-model-name", f"base-of-{self.digest}"]
         names = [f"{name}={model.adapter}" for name in (self.digest, self.name)]
         rank = max_lora_rank(model.rank)
         return [*files, "--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2", "--lora-modules", *names]
-
-    @property
-    def chats(self) -> bool:
-        """Whether its tokenizer has a chat template."""
-        config = self.directory / "tokenizer_config.json"
-        if (self.directory / "chat_template.jinja").exists():
-            return True
-        return config.exists() and bool(json.loads(config.read_text()).get("chat_template"))
 
 
 def open_served(directory: Path, name: str | None = None, base: Path | None = None) -> Served:
@@ -86,7 +80,8 @@ def engine_arguments(spec: ServeSpec) -> list[str]:
     arguments = ["--dtype", spec.dtype, "--max-num-seqs", str(spec.max_num_seqs)]
     arguments += ["--tensor-parallel-size", str(spec.tensor_parallel)]
     arguments += ["--gpu-memory-utilization", str(spec.gpu_memory_share)]  # on CPU VLLM_CPU_KVCACHE_SPACE applies
-    return arguments + (["--max-model-len", str(spec.max_model_len)] if spec.max_model_len else [])
+    # auto: the model's positions, or as many as the KV cache has room for
+    return [*arguments, "--max-model-len", str(spec.max_model_len or "auto")]
 
 
 class Server:
@@ -98,8 +93,8 @@ class Server:
         self._reserved = reserve(LOOPBACK, 0)
         port = self._reserved.getsockname()[1]
         self.url = f"http://{LOOPBACK}:{port}"
+        self.key = secrets.token_urlsafe(32)  # other users of this machine can connect too
         self.started = time.monotonic()
-        self._stopped = False
         arguments = [
             *model.arguments(),
             "--host",
@@ -107,9 +102,11 @@ class Server:
             "--port",
             str(port),
             "--disable-uvicorn-access-log",
+            "--middleware",
+            MIDDLEWARE,
             *engine_arguments(spec),
         ]
-        environment = SHORT_WAITS | os.environ | LAUNCHED | {"PYTHONUNBUFFERED": "1"}
+        environment = SHORT_WAITS | os.environ | LAUNCHED | {"PYTHONUNBUFFERED": "1", KEY: self.key}
         environment["VLLM_CPU_KVCACHE_SPACE"] = str(spec.cpu_cache_gib)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as stream:
@@ -128,7 +125,7 @@ class Server:
     ) -> None:
         """Wait until /health succeeds, calling `waiting(seconds)` a few times per second. Raises ServerFailed if the
         process ends, exceeds the spec's start_timeout_s, or is `cancelled`."""
-        with self._reserved, httpx.Client(timeout=5, trust_env=False) as client:
+        with self._reserved, self.client() as client:
             while True:
                 waited = self.age_s()
                 if self.process.poll() is not None:
@@ -145,9 +142,13 @@ class Server:
                 waiting(waited)
                 time.sleep(POLL_S)
 
+    def client(self) -> httpx.Client:
+        """A client for its health checks."""
+        return httpx.Client(timeout=5, trust_env=False, headers=authorization(self.key))
+
     def failed(self, how: str) -> ServerFailed:
         """The error of a failed server, with the end of its log."""
-        lines = self.log.read_bytes()[self._begins :].decode(errors="replace").splitlines()
+        lines = end_of(self.log, self._begins).decode(errors="replace").splitlines()
         errors = [line for line in lines if ERROR.match(line)][-3:]  # of several processes: the cause is not the last
         shown = "".join(f"\n    {line[:300]}" for line in errors or lines[-LOG_LINES:])
         return ServerFailed(f"the server of model {self.model.digest[:12]} {how}. End of its log ({self.log}):{shown}")
@@ -161,19 +162,8 @@ class Server:
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Stop the server and all of its processes."""
-        if self._stopped:  # its process id may have been reused
-            return
-        self._stopped = True
         self._reserved.close()
-        kill_group(self.process.pid, signal.SIGTERM)
-        try:
-            self.process.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            pass  # killed below
-        kill_group(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        if self.process.stdin:
-            self.process.stdin.close()
+        stop_group(self.process, grace_s)
 
 
 def report_waiting(server: Server, title: str, every_s: float = 15.0) -> Callable[[float], None]:

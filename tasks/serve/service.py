@@ -66,34 +66,33 @@ def run_service(switch: Switch, bound: socket.socket, drain_s: float, keep: Keep
 
 async def answer(switch: Switch, bound: socket.socket, drain_s: float, limits: Limits, leave: asyncio.Event) -> None:
     """Serve on the socket until `leave`, then finish responses for at most `drain_s`."""
-    runner = web.AppRunner(
-        Proxy(switch, limits).application(),
-        access_log=None,
-        auto_decompress=False,
-        handler_cancellation=True,  # a client that disconnects cancels its request at the backend
-        keepalive_timeout=limits.header_s,  # also limits the time to receive a request's headers
-        lingering_time=limits.linger_s,
-        logger=_logger(),
-        max_field_size=limits.header_line,
-        max_headers=limits.headers,
-        max_line_size=limits.header_line,
-        shutdown_timeout=drain_s,
-    )
-    await runner.setup()
-    server = runner.server
-    assert server is not None
     # For clients that don't read. Set in the kernel, since a connection that is being closed has no handler.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.send_s * 1000))
+    async with Proxy(switch, limits) as proxy:
+        server = web.Server(
+            proxy.answer,
+            access_log=None,
+            auto_decompress=False,
+            handler_cancellation=True,  # a client that disconnects cancels its request at the backend
+            keepalive_timeout=limits.header_s,  # also limits the time to receive a request's headers
+            lingering_time=limits.linger_s,
+            logger=_logger(),
+            max_field_size=limits.header_line,
+            max_headers=limits.headers,
+            max_line_size=limits.header_line,
+        )
+        runner = web.ServerRunner(server, shutdown_timeout=drain_s)
+        await runner.setup()
 
-    def protocol() -> asyncio.Protocol:
-        return server() if len(server.connections) < limits.connections else Full()
+        def protocol() -> asyncio.Protocol:
+            return server() if len(server.connections) < limits.connections else Full()
 
-    listener = await asyncio.get_running_loop().create_server(protocol, sock=bound, backlog=BACKLOG)
-    try:
-        await leave.wait()
-    finally:
-        listener.close()
-        await runner.cleanup()
+        listener = await asyncio.get_running_loop().create_server(protocol, sock=bound, backlog=BACKLOG)
+        try:
+            await leave.wait()
+        finally:
+            listener.close()
+            await runner.cleanup()
 
 
 class Full(asyncio.Protocol):

@@ -1,14 +1,16 @@
 """Smoke-test a server: is it the right model, and does it respond? Uses OpenAI's client."""
 
 import math
-import os
 from dataclasses import dataclass
 
 import openai
 
+from tasks.agreement import check_agreement, read_probe
 from tasks.serve.server import Served, ServerFailed
+from tasks.tokenizers import plain
 
 TOKENS = 8
+PROMPT = "def f(x):\n    return  é"
 TIMEOUT_S = 120.0  # the first request of a large model compiles
 
 
@@ -18,31 +20,47 @@ class Answers:
 
     completion: str
     chat: str | None
+    max_model_len: int  # of prompt plus response, in tokens
 
 
-def api_key() -> str:
-    """The API key that vLLM's server requires if VLLM_API_KEY is set."""
-    return os.environ.get("VLLM_API_KEY") or "none"
-
-
-def smoke_test(url: str, model: Served) -> Answers:
+def smoke_test(url: str, model: Served, key: str = "none") -> Answers:
     """Request a completion and a chat. Raises ServerFailed unless the server lists the model's digest and name, and
-    each response has the digest, the requested number of tokens, and finite log-probabilities."""
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key=api_key(), max_retries=0, timeout=TIMEOUT_S)
+    each response has the digest, the requested number of tokens, and finite log-probabilities, and the server tokenizes
+    as the model's tokenizer.json does."""
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=TIMEOUT_S)
     try:
-        listed = {listed_model.id for listed_model in client.models.list()}
-        _check(url, {model.digest, model.name} <= listed, f"/v1/models lists {sorted(listed)}, not {model.digest}")
+        listed = {listed_model.id: listed_model for listed_model in client.models.list()}
+        known = {model.digest, model.name} <= listed.keys()
+        _check(url, known, f"/v1/models lists {sorted(listed)}, not {model.digest}")
         completion = client.completions.create(
-            model=model.digest, prompt="def", max_tokens=TOKENS, logprobs=1, extra_body={"ignore_eos": True}
+            model=model.digest,
+            prompt=PROMPT,
+            max_tokens=TOKENS,
+            logprobs=1,
+            extra_body={"ignore_eos": True, "return_token_ids": True},
         )
         _check_answer(url, model, completion.model, completion.usage)
+        tokens = getattr(completion.choices[0], "prompt_token_ids", None)  # vLLM's, not OpenAI's
+        wanted = plain(model.directory).encode(PROMPT).ids
+        _check(url, tokens == wanted, f"the tokens of {PROMPT!r} are {tokens}, not {wanted} as by the model's file")
         logprobs = completion.choices[0].logprobs
         numbers = (logprobs.token_logprobs if logprobs else None) or []
         finite = len(numbers) == TOKENS and all(number is not None and math.isfinite(number) for number in numbers)
         _check(url, finite, f"the log-probabilities of a completion are {numbers}")
-        return Answers(completion.choices[0].text, _chat(client, url, model) if model.chats else None)
+        if expected := read_probe(model.directory):
+            check_agreement(expected, _scores(client, model, expected.ids), "vLLM's server")
+        length = max(getattr(served, "max_model_len", None) or 0 for served in listed.values())  # vLLM's own field
+        return Answers(completion.choices[0].text, _chat(client, url, model) if model.files.chats else None, length)
     except openai.OpenAIError as error:  # includes httpx's errors and error status codes
         raise ServerFailed(f"{url} fails its smoke test: {type(error).__name__}: {str(error)[:500]}") from error
+
+
+def _scores(client: openai.OpenAI, model: Served, ids: list[int]) -> list[float]:
+    """The log-probabilities of a text's tokens but the first, as far as the server's positions go."""
+    most = min((getattr(card, "max_model_len", None) or len(ids) + 1 for card in client.models.list()), default=1) - 1
+    answer = client.completions.create(model=model.digest, prompt=ids[:most], echo=True, logprobs=1, max_tokens=1)
+    logprobs = answer.choices[0].logprobs
+    return [float(number) for number in ((logprobs.token_logprobs if logprobs else None) or [])[1:-1]]
 
 
 def _chat(client: openai.OpenAI, url: str, model: Served) -> str:

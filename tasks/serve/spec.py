@@ -45,7 +45,10 @@ class ServeSpec(StageSpec):
         "auto", description="Data type of the weights in memory; auto: as stored"
     )
     max_model_len: int | None = Field(
-        None, ge=1, description="Maximum length of prompt plus response, tokens; null: the model's positions"
+        None,
+        ge=1,
+        description="Maximum length of prompt plus response, tokens; null: the model's positions, or as many as the KV "
+        "cache has room for",
     )
     max_num_seqs: int = Field(256, ge=1, le=65_536, description="Maximum number of sequences per batch; count")
     tensor_parallel: int = Field(1, ge=1, le=64, description="Tensor parallel size; GPUs")
@@ -55,7 +58,7 @@ class ServeSpec(StageSpec):
     cpu_cache_gib: int = Field(1, ge=1, le=4096, description="Size of the KV cache on CPU; GiB")
     load: LoadSpec | None = Field(LoadSpec(), description="Load test; null: none")
     start_timeout_s: float = Field(
-        1800, gt=0, description="Time limit of a server's start; seconds", json_schema_extra={"identity": False}
+        1800, gt=0, le=1e6, description="Time limit of a server's start; seconds", json_schema_extra={"identity": False}
     )
 
     def sequence_lengths(self) -> dict[str, int]:

@@ -19,6 +19,7 @@ class Backend:
     version: int | None = None  # in the registry
     requests: int = 0  # in flight
     since: str = field(default_factory=now)
+    key: str = field(default="", repr=False)  # sent to it in place of the client's; empty: the client's is
 
 
 class Switch:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from blake3 import blake3
 
+SORTED = " (sorted)"  # after the name of a tensor whose values are
+
 Named = Iterable[tuple[str, torch.Tensor]]
 
 
@@ -24,6 +26,11 @@ def digests(named: Named) -> dict[str, Held]:
         if (own := digest(tensor)) not in held.digests:
             held.digests.append(own)
     return found
+
+
+def in_order(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's values, sorted: the same for each of its rearrangements."""
+    return tensor.detach().flatten().sort().values
 
 
 def digest(tensor: torch.Tensor) -> str:

@@ -58,6 +58,15 @@ def before_each_step(llm: "LLM", call: Callable[[], None]) -> None:
     engine.step = step  # type: ignore[method-assign]
 
 
+def leave_transformers_alone() -> None:
+    """Where vLLM runs an architecture on Transformers' code, it changes the class of the decoder for torch.compile, and
+    so every other model of that class in this process: a trainer's would look for vLLM's attributes. Its engine then
+    runs uncompiled."""
+    from vllm.model_executor.models.transformers.base import Base
+
+    Base._decorate_for_torch_compile = lambda self, **kwargs: None
+
+
 def run_api_server() -> None:
     """Run vLLM's OpenAI server with the arguments in sys.argv. Processes that it spawns import the caller's main module
     again instead of the whole server: on two cores it is ready in 18 s instead of 26."""

@@ -6,6 +6,7 @@ Unlike `vllm serve`, it ends with the process that started it, and leaves no pro
 import os
 import sys
 
+from infra.limits import cores
 from infra.parent_watchdog import end_with_launcher
 from infra.paths import quiet
 from tasks.serve.vllm_hooks import prepare_process, run_api_server
@@ -20,7 +21,7 @@ def main() -> None:
         sys.argv.append("--enforce-eager")  # on CPU, compilation pays off only after minutes
         # Reserve a core for the API server, as vLLM does for a separate worker process: on two busy cores a token took
         # 21 ms instead of 7 when the engine used both.
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) - 1)))
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() - 1)))
     run_api_server()
 
 

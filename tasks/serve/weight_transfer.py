@@ -3,13 +3,14 @@ Gloo between CPUs.
 
 vLLM's own engines for this (vllm/distributed/weight_transfer, 0.27 and 0.31) need NCCL, and their trainer's side
 differs between the two versions; the CPU build has repacked its weights and only `reload_weights` replaces them. This
-path is the same everywhere: a bucket of tensors is a header (its size, then names and shapes as JSON) and the tensors'
-values, one after the other; a header of size 0 ends the transfer.
+path is the same everywhere: a bucket of tensors is a header (its size, then names, types and shapes as JSON) and the
+tensors' bytes, one after the other; a header of size 0 ends the transfer.
 """
 
 import json
 from collections.abc import Iterable, Iterator
 from math import prod
+from socket import socket
 from typing import Any
 
 import torch
@@ -24,22 +25,27 @@ DTYPE = torch.bfloat16  # that of open_engine
 SENDER = 0  # its rank in the group
 
 
-def open_group(address: str, port: int, rank: int, size: int) -> ProcessGroup:
-    """A process group beside torch.distributed's own, of the trainer (rank 0, which listens) and all workers."""
+def open_group(address: str, port: int, rank: int, size: int, listening: socket | None = None) -> ProcessGroup:
+    """A process group beside torch.distributed's own, of the trainer (rank 0, which is `listening` on the port: torch
+    would on all interfaces) and all workers."""
     backend = "nccl" if torch.cuda.is_available() else "gloo"
-    group: ProcessGroup = stateless_init_torch_distributed_process_group(address, port, rank, size, backend)
+    group: ProcessGroup = stateless_init_torch_distributed_process_group(
+        address, port, rank, size, backend, listen_socket=listening
+    )
     return group
 
 
 def send(group: ProcessGroup, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Broadcast named tensors, in the type of the engines' weights. Those may be gathered from ranks one at a time."""
+    """Broadcast named tensors: matrices in the type of the engines' weights, the small others as they are, since
+    engines keep some of them in fp32. They may be gathered from ranks one at a time."""
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     for bucket in _buckets(weights, device):
-        described = [[name, list(tensor.shape)] for name, tensor in bucket]
+        bucket.sort(key=lambda item: -item[1].itemsize)  # so that each begins at a multiple of its type's size
+        described = [[name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for name, tensor in bucket]
         header = torch.frombuffer(bytearray(json.dumps(described).encode()), dtype=torch.uint8).to(device)
         _broadcast(group, torch.tensor([len(header)], device=device))
         _broadcast(group, header)
-        _broadcast(group, torch.cat([tensor.flatten() for _, tensor in bucket]))
+        _broadcast(group, torch.cat([tensor.flatten().view(torch.uint8) for _, tensor in bucket]))
     _broadcast(group, torch.tensor([0], device=device))
 
 
@@ -47,11 +53,11 @@ def receive(group: ProcessGroup, device: torch.device) -> Iterator[tuple[str, to
     """Yield the tensors that `send` broadcasts."""
     while size := int(_broadcast(group, torch.zeros(1, dtype=torch.int64, device=device)).item()):
         header = _broadcast(group, torch.empty(size, dtype=torch.uint8, device=device))
-        described = json.loads(bytes(header.tolist()))
-        sizes = [prod(shape) for _, shape in described]
-        values = _broadcast(group, torch.empty(sum(sizes), dtype=DTYPE, device=device))
-        for (name, shape), flat in zip(described, values.split(sizes), strict=True):
-            yield name, flat.view(shape)
+        described = [(name, getattr(torch, dtype), shape) for name, dtype, shape in json.loads(bytes(header.tolist()))]
+        sizes = [prod(shape) * dtype.itemsize for _, dtype, shape in described]
+        values = _broadcast(group, torch.empty(sum(sizes), dtype=torch.uint8, device=device))
+        for (name, dtype, shape), flat in zip(described, values.split(sizes), strict=True):
+            yield name, flat.view(dtype).view(shape)
 
 
 class Receiver:
@@ -86,7 +92,7 @@ def _buckets(
     bucket: list[tuple[str, torch.Tensor]] = []
     held = 0
     for name, weight in weights:
-        bucket.append((name, weight.detach().to(device, DTYPE)))
+        bucket.append((name, weight.detach().to(device, DTYPE if weight.ndim > 1 else weight.dtype)))
         held += bucket[-1][1].nbytes
         if held >= BUCKET_BYTES:
             yield bucket

@@ -16,8 +16,9 @@ from tasks.job import Job, main
 from tasks.posttrain.adapter import peft_config
 from tasks.posttrain.adapter_files import source_of
 from tasks.posttrain.encode import IGNORED, Encoder, loss_of
-from tasks.posttrain.rows import choose, kind_of, say_repeats
-from tasks.posttrain.trainer import arguments, finish, fit, limits_of, load_model
+from tasks.posttrain.rows import choose, columns_of, kind_of, note_epochs
+from tasks.posttrain.trainer import arguments, finish, fit, limits_of, load_model, spec_of
+from tasks.rows.check import COLUMNS
 from tasks.rows.stored import Row
 from tasks.sft.spec import SFTSpec
 
@@ -34,7 +35,7 @@ Learned = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]  # token ids, labels
 
 
 def work(job: Job) -> None:
-    spec, source = job.spec(SFTSpec), source_of(job)
+    spec, source = spec_of(job, SFTSpec), source_of(job)
     model, tokenizer = load_model(source, spec)
     limits = limits_of(model, spec)
     kind = kind_of(job, *spec.row_kinds())
@@ -58,7 +59,11 @@ def work(job: Job) -> None:
     else:
         taken = sequences
         chosen = choose(job, spec.seed, limits, encode, tokens, taken)
-    say_repeats("rows", chosen.amount, taken)
+    if unlearned := [name for name in columns_of(job) if name not in COLUMNS[kind]]:
+        job.notice(f"columns that are not learned: {', '.join(unlearned)}")
+    note_epochs(job, "rows", len(chosen.rows), taken / chosen.amount)
+    for text in encoder.notices():
+        job.notice(text)
     trainer = SFTTrainer(
         model=model,
         args=SFTConfig(
@@ -77,7 +82,7 @@ def work(job: Job) -> None:
         peft_config=peft_config(spec.adapter, model) if spec.adapter else None,
     )
     fit(trainer, job, METRICS, initial=chosen.counts())
-    finish(job, trainer, source, spec, encoder.chat)
+    finish(job, trainer, source, spec, encoder)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ def main(folder: Path) -> None:
 
     model = ModelSpec(layers=6, hidden=512, heads=8, kv_heads=8, head_dim=64, ffn_hidden=1792, vocab_size=8192)
     spec = PretrainSpec(model=model, sequence_length=128, global_batch=4, layout=Layout(micro_batch=4))
+    spec = spec.resolved(8192, continued=False)
     with alone():
         dataset, _ = build_datasets(spec, [make_shards(folder / "shards")], VOCABULARY, folder / "index")
         training = Training(spec, 8192)

@@ -1,8 +1,8 @@
 """`python -m tests.benchmarks.sandbox [--programs N] [--rounds N] [--workers N]`
 
 Programs per second in a pool of sandboxes, against the same programs as plain `python -c`, as many at the same time.
-Each program is a small function with its test, as code_tests runs them. The processor time, which other work on the
-machine hardly changes, is that of all processes and of the kernel for them.
+Each program is a small function with its test in one process; `code_tests` has the test in another one. The processor
+time, which other work on the machine hardly changes, is that of all processes and of the kernel for them.
 """
 
 import argparse
@@ -12,11 +12,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 from infra.sandbox.pool import Pool
 from infra.sandbox.program import Limits, Program
 from infra.sandbox.sandbox import KINDS, Sandbox, unusable
+from tasks.rewards.builtin.code_tests import CodeTests
 from tests.benchmarks.harness import median_ratio, report, side_by_side
 
 
@@ -43,6 +44,18 @@ def compare(count: int, rounds: int, workers: int) -> None:
 
         return run
 
+    def tested(reward: CodeTests) -> Callable[[], None]:
+        parts = [text.partition("assert") for text in sources]
+        programs, tests = [part[0] for part in parts], [f"assert{part[2]}" for part in parts]
+
+        def run() -> None:
+            prompts = [""] * count
+            assert (
+                reward(prompts=prompts, completions=programs, tests=tests, log_metric=lambda *_: None) == [1.0] * count
+            )
+
+        return run
+
     def plain(text: str) -> None:
         subprocess.run([sys.executable, "-c", text], capture_output=True, check=True)
 
@@ -54,6 +67,7 @@ def compare(count: int, rounds: int, workers: int) -> None:
                 print(f"{kind}: not measured: {problem}")
             else:
                 contenders[kind] = in_a(inside.enter_context(Pool(Sandbox(Limits(), kind=kind), workers)))
+        contenders["code_tests"] = tested(inside.enter_context(closing(CodeTests(workers=workers))))
         side_by_side(contenders, 1)  # warm
         used = dict.fromkeys(contenders, 0.0)
         timed = {name: _counting(used, name, work) for name, work in contenders.items()}

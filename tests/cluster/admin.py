@@ -7,7 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import grpc
-from flyteidl.admin import execution_pb2, launch_plan_pb2, version_pb2, workflow_pb2
+from flyteidl.admin import (
+    execution_pb2,
+    launch_plan_pb2,
+    node_execution_pb2,
+    task_execution_pb2,
+    version_pb2,
+    workflow_pb2,
+)
 from flyteidl.core import compiler_pb2, identifier_pb2, literals_pb2
 from flyteidl.core import execution_pb2 as phases
 from flyteidl.service import admin_pb2_grpc, dataproxy_pb2, dataproxy_pb2_grpc
@@ -26,6 +33,8 @@ class Admin(flyte_admin.Admin, dataproxy_pb2_grpc.DataProxyServiceServicer):  # 
         self._storage = storage
         self.executions: list[Any] = []  # in the order of their creation
         self.results: dict[str, Any] = {}  # propeller's Done, by the execution's name
+        self.pending = ""  # why pods wait, as Kubernetes says it
+        self.terminated: list[str] = []  # their names
         self.created: Callable[[Any], None] = lambda execution: None
 
     def all_tasks(self) -> dict[Id, Any]:
@@ -45,6 +54,17 @@ class Admin(flyte_admin.Admin, dataproxy_pb2_grpc.DataProxyServiceServicer):  # 
         defaults = {name: each.default for name, each in plan.default_inputs.parameters.items() if not each.required}
         given = defaults | dict(execution.inputs.literals) | dict(plan.fixed_inputs.literals)
         return literals_pb2.LiteralMap(literals=given)
+
+    def CreateTask(self, request: Any, context: Any) -> Any:
+        """As the real one: the same under a known version is known, and another is refused."""
+        for known in self.tasks:
+            if id_of(known.id) == id_of(request.id):
+                same = _content(known.spec) == _content(request.spec)
+                if same:
+                    context.abort(grpc.StatusCode.ALREADY_EXISTS, f"{request.id.name} already exists")
+                words = f"{request.id.name}: task with different structure already exists"
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, words)
+        return super().CreateTask(request, context)
 
     def GetVersion(self, request: Any, context: Any) -> Any:
         return version_pb2.GetVersionResponse(control_plane_version=version_pb2.Version(Version="v1.16.8"))
@@ -84,6 +104,18 @@ class Admin(flyte_admin.Admin, dataproxy_pb2_grpc.DataProxyServiceServicer):  # 
         done = self.results.get(request.id.name)
         return execution_pb2.WorkflowExecutionGetDataResponse(full_outputs=done and done.outputs)
 
+    def TerminateExecution(self, request: Any, context: Any) -> Any:
+        self.terminated.append(request.id.name)
+        return execution_pb2.ExecutionTerminateResponse()
+
+    def ListNodeExecutions(self, request: Any, context: Any) -> Any:
+        id = identifier_pb2.NodeExecutionIdentifier(node_id="n0", execution_id=request.workflow_execution_id)
+        return node_execution_pb2.NodeExecutionList(node_executions=[node_execution_pb2.NodeExecution(id=id)])
+
+    def ListTaskExecutions(self, request: Any, context: Any) -> Any:
+        closure = task_execution_pb2.TaskExecutionClosure(reason=self.pending)
+        return task_execution_pb2.TaskExecutionList(task_executions=[task_execution_pb2.TaskExecution(closure=closure)])
+
     def _closure(self, name: str) -> Any:
         phase, done = phases.WorkflowExecution, self.results.get(name)
         if done is None:
@@ -98,6 +130,10 @@ def _found(registered: list[Any], id: Any) -> Any:
         if id_of(each.id) == id_of(id):
             return each
     raise KeyError(f"{id.name} {id.version}")
+
+
+def _content(message: Any) -> bytes:
+    return bytes(message.SerializeToString(deterministic=True))
 
 
 def id_of(identifier: Any) -> Id:

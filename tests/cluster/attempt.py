@@ -13,10 +13,12 @@ from flyteidl.core.literals_pb2 import LiteralMap
 from flyteidl.core.tasks_pb2 import Resources, TaskTemplate
 from flytekit.models.task import K8sPod
 
+from infra.pod_spec import in_bytes, in_cores
 from tests.cluster.failure import Failed
 from tests.cluster.storage import Storage
 
 SIGKILLED = 137
+MOST_SAID = 2048  # of a pod's log: its message, FallbackToLogsOnError
 VARIABLE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
 
 
@@ -60,6 +62,33 @@ def asked(task: TaskTemplate, node: Any) -> Asked:
         pod=pod,
         secrets=tuple(task.security_context.secrets),
     )
+
+
+BUILT_IN: Mapping[str, Mapping[str, str]] = {  # Flyte's task_resources, unless the operator sets others
+    "defaults": {"cpu": "2", "memory": "200Mi"},
+    "limits": {"cpu": "2", "memory": "1Gi", "gpu": "1"},
+}
+
+
+def clamped(wanted: Asked, allowed: Mapping[str, Mapping[str, str]]) -> Asked:
+    """What a pod gets of what it asked for: as flyteplugins' ApplyResourceOverrides has it, which tells nobody."""
+    requests, limits = dict(wanted.requests), dict(wanted.limits)
+    for name in {"cpu", "memory", *requests, *limits}:
+        request = requests.get(name) or limits.get(name) or allowed["defaults"].get(name)
+        limit = limits.get(name) or request
+        most = allowed["limits"].get(name)
+        if request and limit:
+            limits[name] = _least(limit, most)
+            requests[name] = _least(request, limits[name])
+    return replace(wanted, requests=requests, limits=limits)
+
+
+def _least(amount: str, most: str | None) -> str:
+    return amount if most is None or _number(amount) <= _number(most) else most
+
+
+def _number(amount: str) -> float:
+    return in_cores(amount) if amount.endswith("m") else in_bytes(amount)
 
 
 def _container(task: TaskTemplate, pod: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,13 +183,18 @@ class Attempt:
         named = {f"_FSEC_{each.group}_{each.key}".upper(): known[each.key] for each in wanted}
         return named | {each.env_var: known[each.key] for each in wanted if each.env_var}
 
-    def result(self, exit_code: int, storage: Storage) -> LiteralMap | DynamicJobSpec:
+    def result(self, exit_code: int, storage: Storage, said: str = "") -> LiteralMap | DynamicJobSpec:
         """What the pod left: outputs, or the nodes of a dynamic workflow. Raises Failed.
 
         A pod whose task has failed exits with 0 and leaves error.pb; one that was lost leaves nothing."""
         if exit_code:
             system = exit_code == SIGKILLED
-            raise Failed(f"{self.pod} terminated with exit code {exit_code}", recoverable=True, system=system)
+            name = (self.asked.pod and "primary") or self.pod
+            message = (
+                "Pod failed. No message received from kubernetes.\r\n"
+                f"[{name}] terminated with exit code ({exit_code}). Reason [Error]. Message: \n{said[-MOST_SAID:]}."
+            )
+            raise Failed(message, recoverable=True, system=system)
         if (error := storage.get(f"{self.output_prefix}/error.pb")) is not None:
             found = ErrorDocument.FromString(error).error
             raise Failed(

@@ -4,13 +4,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+import yaml
 
 from infra.paths import QUIET
 from tests.cluster.admin import admin
 from tests.cluster.client import Client
 from tests.cluster.propeller import Cluster
 from tests.cluster.storage import s3
+from tests.source import ROOT
 from tests.tracking.conftest import Server, free_port
+
+VALUES = yaml.safe_load((ROOT / "infra/flyte/values.yaml").read_text())
+TASK_RESOURCES = VALUES["configuration"]["inline"]["task_resources"]
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +23,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
     with s3() as storage, admin(storage) as (service, address):
         environment = {**storage.environment(), **QUIET, "HF_HUB_OFFLINE": "1"}
-        yield Cluster(storage, service, address, folder, environment)
+        yield Cluster(storage, service, address, folder, environment, TASK_RESOURCES)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,13 @@ from flyteidl.service import agent_pb2_grpc
 from tests.cluster.failure import Failed
 
 POLL_S = 0.5
-UNFINISHED = (TaskExecution.UNDEFINED, TaskExecution.QUEUED, TaskExecution.INITIALIZING, TaskExecution.RUNNING)
+UNFINISHED = (
+    TaskExecution.UNDEFINED,
+    TaskExecution.QUEUED,
+    TaskExecution.WAITING_FOR_RESOURCES,
+    TaskExecution.INITIALIZING,
+    TaskExecution.RUNNING,
+)
 ASKED_AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 

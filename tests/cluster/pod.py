@@ -17,6 +17,7 @@ from threading import Event
 import psutil
 
 from tests.cluster import network
+from tests.cluster.cgroup import Cgroup, can_be_made
 from tests.cluster.network import Network
 from tests.processes import kill_tree
 
@@ -67,6 +68,7 @@ class Pod:
         reachable: Network,
         command: Sequence[str],
         given: Mapping[str, str],
+        limits: Mapping[str, str],
     ) -> None:
         self.name, self.task, self.attempt, self.log = name, task, attempt, folder / "log.txt"
         self.home = Path(tempfile.mkdtemp(prefix="pod-"))  # short: vLLM has sockets in TMPDIR
@@ -88,6 +90,8 @@ class Pod:
             relay = [str(ENVIRONMENT / "bin/python"), "-IS", "-c", RELAY, str(reachable.folder)]
             script = ALONE.replace("$RELAY", shlex.join([*relay, *reachable.reach(given.values())]))
             words = [*NAMESPACES, "sh", "-euc", script, str(work), *words]
+        self.cgroup = Cgroup(f"baton-{name}", limits) if can_be_made() else None
+        words = [*(self.cgroup.enter() if self.cgroup else ()), *words]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 words,
@@ -112,6 +116,8 @@ class Pod:
             if self.lost.wait(0.05):
                 return 128 + signal.SIGKILL
         code = self.process.wait()
+        if self.cgroup:
+            self.cgroup.remove()
         shutil.rmtree(self.home, ignore_errors=True)
         return 128 - code if code < 0 else code
 

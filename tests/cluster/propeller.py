@@ -17,7 +17,7 @@ from flyteidl.core.literals_pb2 import LiteralMap
 
 from infra.placement.config import TASK_TYPE
 from tests.cluster.admin import Admin, Id, id_of
-from tests.cluster.attempt import Asked, Attempt, asked
+from tests.cluster.attempt import BUILT_IN, Asked, Attempt, asked, clamped
 from tests.cluster.bind import START, bind, upstream
 from tests.cluster.catalog import Catalog
 from tests.cluster.connector import Connector
@@ -81,6 +81,7 @@ class Cluster:
     address: str  # the admin's
     folder: Path  # for what pods print, and for their disks while they run
     environment: Mapping[str, str]  # of every pod: the operator's default-env-vars
+    task_resources: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: BUILT_IN)
     secrets: Mapping[str, str] = field(default_factory=dict)  # by their keys, in whatever group
     connector: str | None = None  # its address
     connector_deadline_s: float = 10.0  # of each call, unless the operator sets another
@@ -177,7 +178,8 @@ class _Run:
         if node.WhichOneof("target") != "task_node":
             raise NotImplementedError(f"{node.id}: a {node.WhichOneof('target')}")
         task = graph.tasks[id_of(node.task_node.reference_id)]
-        wanted, discoverable = asked(task, node), task.metadata.discoverable
+        wanted = clamped(asked(task, node), self.cluster.task_resources)
+        discoverable = task.metadata.discoverable
         storage, catalog = self.cluster.storage, self.cluster.catalog
         attempt = Attempt(self.execution, task, wanted, unique, data, 0, storage.root)
         if discoverable and not self.execution.spec.overwrite_cache and (found := catalog.get(task, inputs)):
@@ -222,7 +224,8 @@ class _Run:
             return attempt.result(0, cluster.storage) if found is None else found
         given = {**cluster.environment, **attempt.environment(cluster.secrets)}
         folder, command = self.folder(attempt), attempt.command()
-        pod = Pod(attempt.pod, attempt.function, attempt.number, folder, cluster.network, command, given)
+        limits = attempt.asked.limits
+        pod = Pod(attempt.pod, attempt.function, attempt.number, folder, cluster.network, command, given, limits)
         with self.lock:
             self.pods.add(pod)
         if grace := attempt.asked.pod.get("terminationGracePeriodSeconds"):
@@ -238,7 +241,7 @@ class _Run:
                 self.pods.discard(pod)
         if pod.deleted:
             raise Failed(f"{pod.name} was deleted", recoverable=True, system=True)
-        return attempt.result(code, cluster.storage)
+        return attempt.result(code, cluster.storage, pod.log.read_text(errors="replace"))
 
     def watched(self, pod: Pod) -> None:
         """In a thread: what goes wrong there is raised where the execution is waited for."""

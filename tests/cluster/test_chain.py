@@ -7,6 +7,7 @@ from typing import Any
 import mlflow as mlflow_client
 import pytest
 
+from infra.tracking.code import code_version
 from tests.cluster.chain import (
     BASE,
     CORPUS,
@@ -107,6 +108,16 @@ def test_a_pod_ends_quietly(run: Done) -> None:
     assert not [(each.task, word) for each in run.ran for word in noise if word in each.said]
 
 
+def test_pods_record_the_client_s_commit_and_what_its_recipe_says(run: Done, mlflow: Server) -> None:
+    """And not the name of the archive of its code, nor the resources that the plan gives to pods."""
+    parent, stages = execution(run, mlflow)
+    commit = code_version()["commit"]
+    assert {each.data.tags["mlflow.source.git.commit"] for each in [parent, *stages]} == {commit}
+    assert {each.data.tags["baton.code.archive"][:4] for each in stages} == {"fast"}
+    settings = [name for name in parent.data.tags if name.startswith("baton.setting.")]
+    assert settings and not [name for name in settings if ".pod" in name]
+
+
 @pytest.fixture(scope="module")
 def again(tracked: Cluster, client: Client, run: Done, submitted: Any) -> Done:
     done = tracked.execute(client.again(submitted))
@@ -125,7 +136,9 @@ def test_stages_that_had_no_pod_are_in_the_execution_too(run: Done, again: Done,
         *("convert", "corpus", "pretrain", "shards", "tokenizer")
     }
     assert {each.info.status for each in served.values()} == {"FINISHED"}
-    for name in served.keys() - {"report"}:
+    cached = sorted(served.keys() - {"report"}, key=lambda name: int(served[name].info.start_time))
+    assert cached == ["corpus", "tokenizer", "shards", "pretrain", "convert"]
+    for name in cached:
         assert served[name].data.tags["baton.output"] == made[name].data.tags["baton.output"]
 
 

@@ -1,4 +1,4 @@
-"""`python -m infra.cluster check`, against the tests' admin and pods, and real connectors."""
+"""`python -m workflows.cluster check`, against the tests' admin and pods, and real connectors."""
 
 import os
 import subprocess
@@ -10,18 +10,21 @@ from pathlib import Path
 import pytest
 import yaml
 
-from images import FAMILIES
-from infra.cluster import checks
-from infra.cluster.probe import looked
+from infra.pod_spec import PodSpec
+from tests.cluster.attempt import BUILT_IN
+from tests.cluster.cgroup import can_be_made
 from tests.cluster.client import Client
 from tests.cluster.pod import ROOT
 from tests.cluster.propeller import Cluster
+from workflows.cluster import checks
+from workflows.cluster.probe import looked
 
 
-def check(config: Path, *words: str) -> tuple[int, dict[str, str]]:
+def check(config: Path, *words: str, **environment: str) -> tuple[int, dict[str, str]]:
     """Its exit code, and what it says of each thing."""
-    command = [sys.executable, "-m", "infra.cluster", "check", "--config", str(config), *words]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "workflows.cluster", "check", "--config", str(config), *words]
+    here = {**os.environ, "MLFLOW_TRACKING_URI": "", **environment}
+    done = subprocess.run(command, cwd=ROOT, env=here, capture_output=True, text=True, check=False)
     lines = [line[2:] for line in done.stdout.splitlines() if line[:2] in ("✓ ", "✗ ", "? ")]
     assert lines, done.stdout + done.stderr
     return done.returncode, {line[:16].strip(): line[16:].strip() for line in lines}
@@ -31,10 +34,11 @@ def run_what_is_created(cluster: Cluster) -> None:
     cluster.admin.created = lambda each: threading.Thread(target=cluster.execute, args=[each]).start()
 
 
-def test_a_cluster_that_is_ready(cluster: Cluster, client: Client) -> None:
+def test_a_cluster_that_is_ready(cluster: Cluster, client: Client, tmp_path: Path) -> None:
+    """The client has a tracking server, which its runs pass on to their pods: so does the check."""
     uri = cluster.storage.for_pods  # a server that answers; the check asks for no more
-    run_what_is_created(replace(cluster, environment={**cluster.environment, "MLFLOW_TRACKING_URI": uri}))
-    code, said = check(client.config)
+    run_what_is_created(cluster)
+    code, said = check(client.config, MLFLOW_TRACKING_URI=uri)
     assert {name: words.partition(": ")[0] for name, words in said.items()} == {
         "admin": "ok",
         "images": "ok",
@@ -44,17 +48,98 @@ def test_a_cluster_that_is_ready(cluster: Cluster, client: Client) -> None:
         "storage in a pod": "ok",
         "MLflow in a pod": "ok",
         "limits": "ok",
+        "pod security": "ok",
     }
     assert said["admin"].endswith("Flyte v1.16.8")
     assert said["MLflow in a pod"] == f"ok: {uri}"
-    assert "GiB of shared memory" in said["limits"]
+    assert "a pod that asks for as much as stages of baton-serve has" in said["limits"]
+    assert not can_be_made() or "has 2 CPUs, 8.0 GiB of memory, " in said["limits"]
     assert code == 0
+
+
+@pytest.mark.skipif(not can_be_made(), reason="takes root and a writable cgroup")
+def test_a_pod_with_less_than_the_recipe_s_largest_stage_asks_for(cluster: Cluster, client: Client) -> None:
+    """Flyte's own limits, which values.yaml replaces."""
+    run_what_is_created(replace(cluster, task_resources=BUILT_IN))
+    code, said = check(client.config, "--recipe", "workflows/recipes/laptop.yaml")
+    assert said["limits"].startswith("failed: a pod that asks for as much as grpo has 2 CPUs, 1.0 GiB of memory")
+    assert "memory 1.0 GiB of 11Gi. Raise task_resources.limits" in said["limits"]
+    assert code == 1
+
+
+def test_a_pod_without_access_to_the_storage(cluster: Cluster, client: Client) -> None:
+    """What is shown is the last line that says something, and the cure."""
+    without = {name: each for name, each in cluster.environment.items() if "KEY" not in name}
+    run_what_is_created(replace(cluster, environment={**without, "AWS_EC2_METADATA_DISABLED": "true"}))
+    code, said = check(client.config)
+    assert said["pod"].startswith("failed: ") and "default-env-from-secrets" in said["pod"], said["pod"]
+    assert not said["pod"].startswith("failed: .") and code == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        (
+            "Pod failed.\r\n[primary] terminated with exit code (1). Reason [Error]. Message: \n.",
+            "[primary] terminated",
+        ),
+        ("Message: \nTraceback\nNoCredentialsError: Unable to locate credentials\n.", "NoCredentialsError: Unable"),
+        ("\n.\n", ""),
+    ],
+)
+def test_the_last_line_that_says_something(message: str, line: str) -> None:
+    assert checks.telling(message).startswith(line) and (line or not checks.telling(message))
+
+
+@pytest.mark.parametrize(
+    ("message", "cure"),
+    [
+        ("NoCredentialsError: Unable to locate credentials", "default-env-from-secrets"),
+        ("An error occurred (403) when calling the PutObject operation: Forbidden", "default-env-from-secrets"),
+        ('pods "a-n0-0" is forbidden: violates PodSecurity "restricted:latest"', "pod-template.yaml"),
+        ("container has runAsNonRoot and image will run as root", "pod-template.yaml"),
+        ('pods "a-n0-0" is forbidden: exceeded quota: project-quota', "has room"),
+        ("ErrImagePull: pull access denied, repository does not exist", "cannot pull the image"),
+        ("[primary] terminated with exit code (137). Reason [OOMKilled]. Message: \n.", "task_resources"),
+    ],
+)
+def test_what_is_known_has_a_cure(message: str, cure: str) -> None:
+    assert cure in checks.cure(message)
+
+
+def test_what_is_not_known_has_none() -> None:
+    assert checks.cure("ValueError: no") == ""
+
+
+def test_a_pod_that_does_not_end_is_aborted(cluster: Cluster, client: Client) -> None:
+    cluster.admin.created = lambda each: None
+    cluster.admin.pending = "Unschedulable: 0/1 nodes are available: 1 Insufficient memory."
+    code, said = check(client.config, "--patience", "3")
+    waits = "failed: not ended after 3 s (--patience), and so aborted: Unschedulable: 0/1 nodes are available: "
+    assert said["pod"].startswith(waits) and "has room for the largest stage's pod" in said["pod"]
+    assert code == 1
+    assert cluster.admin.terminated == [cluster.admin.executions[-1].name]
+
+
+def test_a_recipe_needs_the_images_of_its_stages_alone(client: Client, cluster: Cluster, tmp_path: Path) -> None:
+    recipe, config = tmp_path / "recipe.yaml", tmp_path / "config.yaml"
+    recipe.write_text("corpus: {}\ntokenizer: {vocab_size: 512}\nshards: {}\npretrain: {}\n")
+    content = yaml.safe_load(client.config.read_text())
+    content["images"] = {
+        name: each for name, each in content["images"].items() if name in ("baton-data", "baton-train")
+    }
+    config.write_text(yaml.safe_dump(content))
+    cluster.admin.created = lambda each: None
+    _, said = check(config, "--recipe", str(recipe), "--patience", "1")
+    assert said["images"] == "ok: baton-data, baton-train: pinned by digest"
+    assert "baton-post-train, baton-serve: missing" in check(config)[1]["images"]
 
 
 def test_a_pod_without_a_tracking_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert looked()["MLflow in a pod"].startswith("failed: MLFLOW_TRACKING_URI names no server")
+    found = looked(PodSpec())(title="it", asked="{}")
+    assert found["MLflow in a pod"].startswith("failed: MLFLOW_TRACKING_URI names no server")
 
 
 def test_nothing_is_there(tmp_path: Path) -> None:
@@ -66,7 +151,3 @@ def test_nothing_is_there(tmp_path: Path) -> None:
     assert said["connector"].startswith("failed: 127.0.0.1:9")
     assert said["pod"].startswith("cannot be tried")
     assert code == 1
-
-
-def test_it_knows_every_image() -> None:
-    assert {*checks.FAMILIES} == {f"baton-{family}" for family in FAMILIES}

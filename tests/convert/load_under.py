@@ -85,5 +85,10 @@ def save(training: Training, folder: Path) -> None:
 
 def spec_of(model: ModelSpec, **changes: Any) -> PretrainSpec:
     return PretrainSpec(
-        model=model, sequence_length=32, global_batch=4, steps=8, optimizer=OptimizerSpec(warmup_steps=2), **changes
+        model=model,
+        sequence_length=32,
+        global_batch=4,
+        steps=8,
+        optimizer=OptimizerSpec(lr=1e-3, min_lr=1e-4, warmup_steps=2),
+        **changes,
     )

@@ -19,6 +19,7 @@ from tasks.convert.export_model import ExportOptions, export_model
 from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
 from tasks.convert.megatron_model import open_megatron
 from tests.convert.models import FAMILIES, make, text
+from tests.tokenizer_folders import byte_level, folder
 
 LAYER = "model.layers.0."
 ATTENTION, MLP = LAYER + "self_attn.", LAYER + "mlp."
@@ -368,7 +369,11 @@ def test_the_forward_pass_alone_tells_and_says_from_which_layer_on(
 
 def test_a_text_without_tokens_is_an_error(pairs: Callable[[str], tuple[Path, Path]], tmp_path: Path) -> None:
     model, checkpoint = pairs("qwen3")
+    words = ["audit", str(checkpoint), str(shutil.copytree(model, tmp_path / "model")), "--text"]
     empty = tmp_path / "empty.txt"
     empty.touch()
-    ended = CliRunner().invoke(main, ["audit", str(checkpoint), str(model), "--text", str(empty)])
+    ended = CliRunner().invoke(main, [*words, str(empty)])
+    assert (ended.exit_code, "has no tokenizer.json" in ended.output) == (1, True)
+    folder(tmp_path / "model", byte_level())
+    ended = CliRunner().invoke(main, [*words, str(empty)])
     assert (ended.exit_code, "has no tokens" in ended.output) == (1, True)

@@ -3,16 +3,33 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    GemmaConfig,
+    GemmaForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MambaConfig,
+    MambaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
+from tasks.agreement import MOST_TOKENS, read_probe
 from tasks.convert.load_hf import work
-from tasks.convert.load_hf_spec import LoadHFSpec
+from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
 from tasks.job import StageError, open_job
 from tasks.manifest import ArtifactError, verify
 from tests.convert.tiny import make_tokenizer
@@ -38,6 +55,19 @@ def model(tmp_path: Path) -> Path:
     )
     Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     return folder
+
+
+def change(model: Path, **fields: object) -> None:
+    """Change config.json; a field of None is removed."""
+    config = json.loads((model / "config.json").read_text()) | fields
+    (model / "config.json").write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
+
+
+def rewrite(model: Path, work: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    """Change the tensors in place."""
+    found = load_file(model / "model.safetensors")
+    work(found)
+    save_file(found, model / "model.safetensors", {"format": "pt"})
 
 
 def load_hf(model: Path, job: Path) -> tuple[int, dict[str, str]]:
@@ -92,6 +122,236 @@ def test_a_model_at_an_address_is_downloaded_and_loaded(
     (kept,) = (path for path in (tmp_path / "cache/brought").iterdir() if path.is_dir())
     assert not (kept / "original").exists()
     assert load_file(kept / "model.safetensors").keys() == load_file(model / "model.safetensors").keys()
+
+
+def test_its_files_arrive_unchanged(model: Path, tmp_path: Path) -> None:
+    """Also several shards, norms in another type than config.json says, and a generation config that Transformers reads
+    and does not save."""
+    rewrite(model, lambda found: found.update({name: found[name].float() for name in found if "norm" in name}))
+    found = load_file(model / "model.safetensors")
+    halves = {"a.safetensors": sorted(found)[::2], "b.safetensors": sorted(found)[1::2]}
+    for file, names in halves.items():
+        save_file({name: found[name] for name in names}, model / file, {"format": "pt"})
+    (model / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": {name: file for file, names in halves.items() for name in names}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    (model / "generation_config.json").write_text('{"do_sample": false, "temperature": 0.6, "eos_token_id": [1, 0]}')
+    code, result = load_hf(model, tmp_path / "job")
+    assert code == 0, result["error"]
+    output = tmp_path / "job/output"
+    for name in (*halves, "model.safetensors.index.json", "config.json", "generation_config.json"):
+        assert (output / name).read_bytes() == (model / name).read_bytes(), name
+    assert not (tmp_path / "job/notices.jsonl").exists()
+    assert verify(output).facts["dtype"] == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "wanted"),
+    [
+        (None, {"eos_token_id": [1, 0]}, {"eos_token_id": [1, 0]}),
+        (None, {"top_k": 5}, {"top_k": 5}),  # the tokenizer's, which vLLM knows
+        ([1, 2], {"top_k": 5}, {"top_k": 5, "eos_token_id": [1, 2, 0]}),
+        (3, None, {"eos_token_id": [3, 0]}),
+        (None, None, {"eos_token_id": [0]}),
+    ],
+)
+def test_generation_ends_at_every_token_that_is_said_to_end_it(
+    model: Path, tmp_path: Path, config: object, generation: dict[str, object] | None, wanted: dict[str, object]
+) -> None:
+    change(model, eos_token_id=config)
+    (model / "generation_config.json").unlink()
+    if generation is not None:
+        (model / "generation_config.json").write_text(json.dumps(generation))
+    assert load_hf(model, tmp_path / "job")[0] == 0
+    assert json.loads((tmp_path / "job/output/generation_config.json").read_text()) == wanted
+
+
+def test_without_a_token_that_ends_a_text_it_is_refused(model: Path, tmp_path: Path) -> None:
+    change(model, eos_token_id=None)
+    (model / "generation_config.json").unlink()
+    tokenizer = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(json.dumps(tokenizer | {"eos_token": None}))
+    assert "ends a text: set eos_token" in load_hf(model, tmp_path / "job")[1]["error"]
+
+
+def tied_to_another(model: Path) -> None:
+    change(model, tie_word_embeddings=True)
+
+
+def tied_by_default(model: Path) -> None:
+    """Gemma's class ties unless its config says otherwise."""
+    config = GemmaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        max_position_embeddings=128,
+        eos_token_id=0,
+    )
+    GemmaForCausalLM(config).save_pretrained(model)
+    change(model, tie_word_embeddings=None)
+    rewrite(model, lambda found: found.update({"lm_head.weight": found["model.embed_tokens.weight"] + 1}))
+
+
+def bidirectional(model: Path) -> None:
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=128,
+        eos_token_id=0,
+        initializer_range=1.0,  # a trained one attends as sharply
+    )
+    BertForMaskedLM(config).save_pretrained(model)
+
+
+def grouped(model: Path) -> None:
+    """Groups that do not divide its experts."""
+    config = DeepseekV3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=32,
+        moe_intermediate_size=16,
+        num_hidden_layers=2,
+        first_k_dense_replace=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        q_lora_rank=16,
+        kv_lora_rank=16,
+        qk_nope_head_dim=16,
+        qk_rope_head_dim=16,
+        v_head_dim=16,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        n_group=3,
+        topk_group=1,
+        max_position_embeddings=128,
+        eos_token_id=0,
+    )
+    DeepseekV3ForCausalLM(config).save_pretrained(model)
+
+
+def tensors(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:
+    return lambda model: rewrite(model, change)
+
+
+def prefixed(prefix: str) -> Callable[[Path], None]:
+    def rename(found: dict[str, torch.Tensor]) -> None:
+        for name in [*found]:
+            found[f"{prefix}{name}"] = found.pop(name)
+
+    return tensors(rename)
+
+
+UP = "model.layers.1.mlp.up_proj.weight"
+FP8 = torch.float8_e4m3fn
+WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
+    "an output beside a tied embedding": (tied_to_another, "lm_head.weight differs from model.embed_tokens.weight"),
+    "the same by default": (tied_by_default, "lm_head.weight differs from model.embed_tokens.weight"),
+    "a tensor left over": (tensors(lambda found: found.update(extra=torch.ones(2))), "extra has no place in Qwen3"),
+    "another shape": (
+        tensors(lambda found: found.update({UP: found[UP][1:].clone()})),
+        f"{UP} is [63, 32]; the config says [64, 32]",
+    ),
+    "a compiled model": (prefixed("_orig_mod."), "names begin with _orig_mod."),
+    "a wrapped model": (prefixed("module."), "names begin with module."),
+    "quantized by its config": (
+        lambda model: change(model, quantization_config={"quant_method": "gptq", "bits": 4}),
+        "its weights are quantized (config.json: gptq)",
+    ),
+    "quantized tensors": (tensors(lambda found: found.update({UP: found[UP].to(FP8)})), f"{UP} (F8_E4M3)"),
+    "NaN": (tensors(lambda found: found[UP].fill_(torch.nan)), f"{UP} has NaN or infinite values"),
+    "infinity": (
+        tensors(lambda found: found["model.norm.weight"].fill_(torch.inf)),
+        "model.norm.weight has NaN or inf",
+    ),
+    "an end of text that is no token": (
+        lambda model: change(model, eos_token_id=260),
+        "eos_token_id 260 is not from 0",
+    ),
+    "a missing shard": (
+        lambda model: (
+            (model / "model.safetensors").rename(model / "model-1.safetensors")
+            and (model / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-2.safetensors"}}')
+        ),
+        "lists model-2.safetensors, which the folder does not have",
+    ),
+    "a window that its class does not have": (
+        lambda model: change(model, model_type="llama", architectures=["LlamaForCausalLM"], sliding_window=64),
+        "sliding_window 64, which vLLM applies and Transformers' LlamaConfig does not have",
+    ),
+    "an encoder that Transformers loads": (bidirectional, "BertLMHeadModel is no causal language model"),
+    "an encoder": (
+        lambda model: change(model, model_type="t5", architectures=["T5ForConditionalGeneration"]),
+        "cannot be used as a causal language model",
+    ),
+    "a rotary base of zero": (
+        lambda model: change(model, rope_parameters={"rope_type": "default", "rope_theta": 0.0}),
+        "the log-probabilities that Qwen3ForCausalLM gives a short text are NaN",
+    ),
+    "what only its forward pass refuses": (grouped, "cannot be used as a causal language model: RuntimeError"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_model_that_cannot_be_used_as_it_is(case: str, model: Path, tmp_path: Path) -> None:
+    damage, words = WRONG[case]
+    damage(model)
+    code, result = load_hf(model, tmp_path / "job")
+    assert code == 1
+    assert result["kind"] == "StageError" and words in result["error"]
+    assert "\n" not in result["error"]
+
+
+def test_tensors_with_other_names_get_those_that_vllm_reads(model: Path, tmp_path: Path) -> None:
+    """As a base model saves them; its class is not the one that is tuned."""
+    rewrite(model, lambda found: [found.update({name.removeprefix("model."): found.pop(name)}) for name in [*found]])
+    change(model, architectures=["Qwen3Model"])
+    assert load_hf(model, tmp_path / "job")[0] == 0
+    output = tmp_path / "job/output"
+    assert UP in load_file(output / "model.safetensors")
+    assert json.loads((output / "config.json").read_text())["architectures"] == ["Qwen3ForCausalLM"]
+    assert len((tmp_path / "job/notices.jsonl").read_text().splitlines()) == 2
+
+
+def test_values_beyond_the_type_that_its_config_names(model: Path, tmp_path: Path) -> None:
+    """Its tensors say what its weights are."""
+    rewrite(model, lambda found: found["model.norm.weight"].fill_(1e5))
+    change(model, dtype="float16")
+    assert load_hf(model, tmp_path / "job")[0] == 0
+
+
+def test_buffers_of_old_checkpoints_are_no_reason_to_refuse_a_model(model: Path, tmp_path: Path) -> None:
+    """Transformers 4 saved them with GPT-2, and GPT2LMHeadModel of 5.17 does not expect the second."""
+    GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=1, n_head=2, eos_token_id=0)).save_pretrained(
+        model
+    )
+    attention = "transformer.h.0.attn"
+    masks = {f"{attention}.bias": torch.ones(1, 1, 8, 8).bool(), f"{attention}.masked_bias": torch.tensor(-1e4)}
+    rewrite(model, lambda found: found.update(masks))
+    code, result = load_hf(model, tmp_path / "job")
+    assert code == 0, result["error"]
+    assert f"are not used: {attention}.bias, {attention}.masked_bias" in (tmp_path / "job/notices.jsonl").read_text()
+
+
+def test_an_output_that_repeats_the_embedding_is_no_other_model(model: Path, tmp_path: Path) -> None:
+    change(model, tie_word_embeddings=True)
+    rewrite(model, lambda found: found.update({"lm_head.weight": found["model.embed_tokens.weight"].clone()}))
+    assert load_hf(model, tmp_path / "job")[0] == 0
+
+
+def test_it_leaves_what_transformers_computes(model: Path, tmp_path: Path) -> None:
+    assert load_hf(model, tmp_path / "job")[0] == 0
+    found = read_probe(tmp_path / "job/output")
+    assert found is not None and len(found.logprobs) == len(found.ids) - 1 == MOST_TOKENS - 1
+    logits = AutoModelForCausalLM.from_pretrained(model)(torch.tensor([found.ids])).logits[0, :-1].float()
+    expected = logits.log_softmax(-1).gather(1, torch.tensor(found.ids[1:]).unsqueeze(1)).squeeze(1)
+    assert torch.allclose(torch.tensor(found.logprobs), expected, atol=0.02)
 
 
 def test_pickled_weights_are_refused(model: Path, tmp_path: Path) -> None:
@@ -152,7 +412,7 @@ def test_a_config_that_transformers_cannot_load_is_refused(
     (model / "config.json").write_text(json.dumps(config | {field: value}))
     code, result = load_hf(model, tmp_path / "job")
     assert code == 1
-    assert "cannot be loaded as a causal language model" in result["error"]
+    assert result["kind"] == "StageError" and "model" in result["error"]
 
 
 def test_a_vocabulary_smaller_than_the_tokenizers_is_refused(model: Path, tmp_path: Path) -> None:
@@ -161,7 +421,7 @@ def test_a_vocabulary_smaller_than_the_tokenizers_is_refused(model: Path, tmp_pa
     small.save_pretrained(model)
     code, result = load_hf(model, tmp_path / "job")
     assert code == 1
-    assert "vocabulary 100 is smaller" in result["error"]
+    assert "vocab_size 100 is smaller than its tokenizer's 260" in result["error"]
 
 
 def test_a_model_without_positions_is_refused(model: Path, tmp_path: Path) -> None:
@@ -169,4 +429,52 @@ def test_a_model_without_positions_is_refused(model: Path, tmp_path: Path) -> No
     MambaForCausalLM(config).save_pretrained(model)
     code, result = load_hf(model, tmp_path / "job")
     assert code == 1
-    assert "its config has no max_position_embeddings" in result["error"]
+    assert "config.json has no max_position_embeddings" in result["error"]
+
+
+@pytest.mark.parametrize("kind", ["LlamaTokenizerFast", "Qwen2Tokenizer", "GemmaTokenizer"])
+def test_the_tokenizer_stays_what_it_is(model: Path, kind: str, tmp_path: Path) -> None:
+    """Of whatever class: Llama's would lose spaces, Qwen2's add a token, Gemma's refuse the vocabulary."""
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(json.dumps(config | {"tokenizer_class": kind}))
+    code, result = load_hf(model, tmp_path / "job")
+    assert code == 0, result
+    made = tmp_path / "job" / "output"
+    assert (made / "tokenizer.json").read_bytes() == (model / "tokenizer.json").read_bytes()
+    text = "def  f(x):\n    return x"
+    loaded = AutoTokenizer.from_pretrained(made)
+    assert loaded.decode(loaded(text)["input_ids"]) == text
+    assert max(loaded.get_vocab().values()) < VOCABULARY
+
+
+def test_of_several_chat_templates_the_model_keeps_those_that_are_used(model: Path, tmp_path: Path) -> None:
+    (model / "additional_chat_templates").mkdir()
+    for name in ("rag", "tool_use"):
+        (model / "additional_chat_templates" / f"{name}.jinja").write_text(name)
+    spec = StartFromSpec(model=str(model))
+    (problem,) = spec.missing()
+    assert (problem.path, problem.value) == ("chat_template", None)
+    assert "chat templates rag, tool_use, and none is called default" in problem.allowed
+
+    chosen = spec.model_copy(update={"chat_template": "rag"})
+    assert chosen.missing() == []
+    write_job(tmp_path / "job", "load_hf", "hf_model", chosen.model_dump(mode="json"))
+    work(open_job(tmp_path / "job"))
+    assert (tmp_path / "job" / "output" / "chat_template.jinja").read_text() == "rag"
+
+    (model / "chat_template.jinja").write_text("default")
+    assert spec.missing() == [] and spec.identity() != chosen.identity()
+    assert load_hf(model, tmp_path / "again")[0] == 0
+    templates = AutoTokenizer.from_pretrained(tmp_path / "again" / "output").chat_template
+    assert templates == {"default": "default", "rag": "rag", "tool_use": "tool_use"}
+
+
+def test_additional_chat_templates_are_part_of_the_model_s_state(model: Path) -> None:
+    (model / "additional_chat_templates").mkdir()
+    path = model / "additional_chat_templates" / "tool_use.jinja"
+    path.write_text("one")
+    spec = LoadHFSpec(model=str(model))
+    before = spec.as_found().state
+    path.write_text("other")
+    assert spec.as_found().state != before
+    assert "additional_chat_templates/tool_use.jinja" in {file.name for file in spec.local_files()}

@@ -221,6 +221,31 @@ def test_another_source_starts_anew(direction: str, tmp_path: Path) -> None:
     assert_same_folders(tmp_path / "target", convert(direction, place, tmp_path / "undisturbed"))
 
 
+@pytest.mark.parametrize("replaced", ["moved", "in place"])
+def test_another_source_of_equal_sizes_and_times_starts_anew(direction: str, replaced: str, tmp_path: Path) -> None:
+    """As `mv`, `cp -p` and `rsync -t` leave it."""
+    theirs = make("qwen3", tmp_path / "theirs", torch.float32)
+    place = theirs if direction == "import" else to_megatron(theirs, tmp_path / "ours")
+    stop(direction, place, tmp_path / "target")
+    before = Path(shutil.copytree(place, tmp_path / "before"))  # with times
+    changed = {name: tensor + 1 for name, tensor in tensors(theirs).items()}
+    save_file(changed, theirs / "model.safetensors", metadata={"format": "pt"})
+    if direction == "export":
+        to_megatron(theirs, tmp_path / "new")
+        place = Path(shutil.move(tmp_path / "new", tmp_path / "other"))
+    others = Path(shutil.copytree(place, tmp_path / "others"))
+    for path in sorted(files(before)):
+        os.utime(others / path, ns=((before / path).stat().st_atime_ns, (before / path).stat().st_mtime_ns))
+    source = theirs if direction == "import" else tmp_path / "ours"
+    if replaced == "moved":
+        shutil.rmtree(source)
+        others.rename(source)
+    else:
+        shutil.copytree(others, source, dirs_exist_ok=True)
+    convert(direction, source, tmp_path / "target")
+    assert_same_folders(tmp_path / "target", convert(direction, source, tmp_path / "undisturbed"))
+
+
 def test_what_was_there_before_is_replaced_at_the_end_alone(direction: str, source: Path, tmp_path: Path) -> None:
     target = Path(shutil.copytree(source, tmp_path / "target"))
     (target / "mine").write_text("mine")

@@ -10,7 +10,9 @@ import pytest
 from tasks.data.corpus import work
 from tasks.data.documents import read_documents
 from tasks.job import StageError
+from tasks.pages.deck import stage_page
 from tests.data.by_hand import digest, facts, new_job, run
+from tests.pages.reading import Reading
 
 
 def prepared(job_dir: Path, folder: Path, held_out: float = 0.3) -> Path:
@@ -125,7 +127,31 @@ def test_an_error_is_a_result_without_a_traceback(tmp_path: Path) -> None:
     with pytest.raises(AssertionError) as failed:
         run(job)
     result = json.loads((job.directory / "result.json").read_text())
-    assert result["kind"] == "StageError"
+    assert result["kind"] == "BrokenRecord"
     assert "no field 'text'" in result["error"]
     assert not (job.output / "manifest.json").exists()
     assert "no field 'text'" in str(failed.value)
+
+
+def test_what_is_broken_and_what_is_not_read_is_told_file_by_file(tmp_path: Path) -> None:
+    """In the terminal and the report, and on the artifact's page: 12 lines of 106, and 9 files of another kind."""
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    records = [json.dumps({"text": f"document {number}"}) for number in range(134)]
+    broken = [*records[:50], *['{"text": "cut o'] * 12, *records[50:94]]
+    (folder / "a.jsonl").write_text("\n".join(broken))
+    (folder / "b.jsonl").write_text("\ufeff" + "\n".join(records[94:]))  # with a byte order mark
+    for number in range(8):
+        (folder / f"{number}.txt").write_text("text")
+    (folder / "c.pdf").write_bytes(b"%PDF-")
+    source = {"kind": "jsonl", "path": str(folder), "on_broken": "skip"}
+    job = new_job(tmp_path / "job", "corpus", {"source": source, "held_out": 0.3})
+    work(job)
+    counts = facts(job.output)
+    assert counts["documents"] + counts["held_out_documents"] == 134
+    assert (counts["broken"], counts["broken_records"]) == (1, 12)
+    told = "".join(json.loads(line)["text"] for line in job.notices.read_text().splitlines())
+    page = Reading(stage_page(job.output)).text
+    skipped = ("a.jsonl, line 51: not JSON", "and 11 more records of this file")
+    assert [words for words in skipped for text in (told, page) if words not in text] == []
+    assert "9 files are not read: 8 .txt (kind: files reads them), 1 .pdf" in told

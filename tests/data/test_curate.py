@@ -199,6 +199,20 @@ def test_a_wrong_step_is_found_before_the_run(step: dict[str, Any], path: str, a
     assert allowed in problem.allowed
 
 
+def test_two_different_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Python would import the first in place of the second."""
+    steps = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "twins.py").write_text(f"def keep(document): return '{name}'\n")
+        steps.append({"function": f"{tmp_path}/{name}/twins.py:keep"})
+    (problem,) = CorpusSpec.model_validate({"curate": steps}).missing()
+    assert problem.path == "curate.1.function"
+    assert "two different ones are imported as twins.py; rename one" in problem.allowed
+    with pytest.raises(StageError, match=r"another function's file is named twins\.py too; rename one"):
+        Curation([CurateStep.model_validate(step).as_found() for step in steps], tmp_path / "job")
+
+
 def test_an_unchanged_document_keeps_its_id() -> None:
     item = document("a.txt", prose(1))
     kept = Curation([CurateStep.model_validate({"pii": {}})], Path()).apply(item, None, Tally())

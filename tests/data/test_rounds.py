@@ -170,8 +170,9 @@ def test_a_broken_file_is_skipped_and_counted_or_stops_the_engine(source: Path, 
         file.write('{"text": "cut o')
     job = job_of(tmp_path / "skip", source, on_broken="skip")
     work(job)
-    assert facts(job.output)["broken"] == 1
+    assert (facts(job.output)["broken"], facts(job.output)["broken_records"]) == (1, 1)
     assert "03.jsonl, line 151" in (job.output / "record" / "broken.json").read_text()
+    assert "03.jsonl, line 151" in job.notices.read_text()
     with pytest.raises(StageError, match=r"03\.jsonl, line 151"):
         work(job_of(tmp_path / "stop", source, 2))
 

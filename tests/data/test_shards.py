@@ -18,6 +18,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from tasks.data import corpus as corpus_engine
 from tasks.data import prefixes as prefixes_module
 from tasks.data import shards as shards_engine
+from tasks.data import tokenizer as tokenizer_engine
 from tasks.data.documents import SPLITS, Split, read_documents, split_files
 from tasks.data.prefixes import MOST, prefixes
 from tasks.data.source_spec import StdlibSource
@@ -25,6 +26,7 @@ from tasks.job import Job
 from tasks.manifest import FileEntry, Manifest
 from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
 from tests.data.by_hand import digest, facts, new_job, run, start
+from tests.tokenizer_folders import BEGIN, END, PAD, byte_level, folder
 
 # isort: split
 from megatron.core.datasets.indexed_dataset import IndexedDataset
@@ -74,6 +76,35 @@ def test_a_special_token_that_a_document_spells_is_only_text(tokenizer: Path, tm
     ids = np.fromfile(job.output / "train.bin", dtype="<u2")
     assert (ids == 0).sum() == facts(corpus.output)["documents"]  # exactly one per document
     assert not np.isin(ids, (2, 3)).any()  # <|im_start|>, <|im_end|>
+
+
+@pytest.mark.parametrize(("begin", "first"), [(BEGIN, [2]), (END, [])], ids=["BOS", "the end of text as BOS"])
+def test_a_document_begins_as_the_tokenizer_begins_a_text(begin: str, first: list[int], tmp_path: Path) -> None:
+    """A model that has always seen BOS is another one without it (lm-eval#1465). Where the token that ends a document
+    is BOS too, it begins the next one."""
+    bpe = byte_level(END, PAD, BEGIN, begin=begin)
+    theirs = folder(tmp_path / "theirs", bpe, tokenizer_class="LlamaTokenizerFast", bos_token=begin)
+    (tmp_path / "in").mkdir()
+    texts = [f"The river was  calm in {number}, {begin}.\n" for number in range(9)]
+    for number, text in enumerate(texts):
+        (tmp_path / "in" / f"{number}.txt").write_text(text)
+    spec = {"source": {"kind": "files", "path": str(tmp_path / "in")}, "held_out": 0.4}
+    corpus = new_job(tmp_path / "corpus", "corpus", spec)
+    corpus_engine.work(corpus)
+    tokenizer = new_job(tmp_path / "tokenizer", "tokenizer", {"existing": str(theirs)}, corpus=corpus.output)
+    tokenizer_engine.work(tokenizer)
+    assert (tokenizer.output / "tokenizer.json").read_bytes() == (theirs / "tokenizer.json").read_bytes()
+    shards = new_job(tmp_path / "shards", "shards", {}, corpus=corpus.output, tokenizer=tokenizer.output)
+    shards_engine.work(shards)
+
+    bpe.encode_special_tokens = True
+    for split in SPLITS:
+        dataset = IndexedDataset(str(shards.output / split))
+        sequences = [dataset[number].tolist() for number in range(len(dataset))]
+        documents = [
+            bpe.encode(item.text, add_special_tokens=False).ids for item in read_documents(corpus.output, split)
+        ]
+        assert sequences == [[*first, *ids, 0] for ids in documents] and documents
 
 
 @pytest.fixture(scope="module")

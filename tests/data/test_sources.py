@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,8 +19,18 @@ from datasets import Dataset, DatasetDict
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tasks.data.found_files import find_files
 from tasks.data.readers.jsonl import PLACE_LINES, parsed
-from tasks.data.source_spec import AnySource, FilesSource, HuggingFaceSource, JsonlSource, ParquetSource, StdlibSource
+from tasks.data.readers.raw import Broken
+from tasks.data.source_spec import (
+    AnySource,
+    ArrowSource,
+    FilesSource,
+    HuggingFaceSource,
+    JsonlSource,
+    ParquetSource,
+    StdlibSource,
+)
 from tasks.data.sources import read_source
 from tasks.data.spec import CorpusSpec
 from tasks.job import StageError
@@ -58,6 +70,59 @@ def test_a_glob_names_documents_from_its_fixed_part_on(tmp_path: Path) -> None:
 def test_one_file_is_a_source_too(tmp_path: Path) -> None:
     (tmp_path / "only.md").write_bytes(b"\xff\r\n")
     assert found(FilesSource(path=f"{tmp_path}/only.md")) == {"only.md": b"\xff\r\n"}
+
+
+def test_what_a_folder_has_is_read_or_counted_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    folder = tmp_path / "in"
+    for name in ("a.txt", "b.pdf", "c.pdf", "deep/d.jsonl", "deep/e.txt.gz", ".hidden/f.txt", "README", "g.TXT"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    (tmp_path / "elsewhere" / "h.txt").write_text("behind a link")
+    (folder / "link").symlink_to(tmp_path / "elsewhere")
+    (folder / "deep" / "loop").symlink_to(folder)
+    (folder / "gone.txt").symlink_to(tmp_path / "nowhere")
+    (folder / "itself").symlink_to(folder / "itself")
+    os.mkfifo(folder / "pipe.txt")
+    Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.txt")).write_text("a name in Latin-1")
+    source = FilesSource(path=str(folder))
+    assert source.state()
+    assert found(source) == {"a.txt": b"a.txt", "link/h.txt": b"behind a link"}
+    assert source.unread() == (
+        f"{folder}: 12 files are not read: 2 .pdf, 2 broken link, 1 .TXT, 1 .jsonl (kind: jsonl reads them), "
+        "1 .txt.gz, 1 hidden, 1 link to a folder that is read already, 1 name that is not UTF-8, "
+        "1 neither file nor folder, 1 without a suffix"
+    )
+    assert FilesSource(path=f"{folder}/*").unread() == (
+        f"{folder}/*: 10 files are not read: 2 .pdf, 2 broken link, 2 folder (a glob with ** reads its files), 1 .TXT, "
+        "1 name that is not UTF-8, 1 neither file nor folder, 1 without a suffix"
+    )
+    assert "1 .jsonl (kind: jsonl reads them)" in FilesSource(path=f"{folder}/**").unread()
+    assert FilesSource(path=str(folder / "a.txt")).unread() == ""
+    (problem,) = ParquetSource(path=str(folder)).missing()
+    assert "2 .pdf" in problem.allowed
+
+
+@pytest.mark.parametrize("kind", [FilesSource, JsonlSource, HuggingFaceSource])
+def test_files_that_are_removed_while_their_folder_is_read_are_no_part_of_it(tmp_path: Path, kind: Any) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}')
+    source = kind(**{"name" if kind is HuggingFaceSource else "path": str(tmp_path)})
+    folder, over = tmp_path / "passing", threading.Event()
+
+    def come_and_go() -> None:
+        while not over.is_set():
+            folder.mkdir()
+            (folder / "b.jsonl").write_text('{"text": "b"}')
+            (folder / "b.jsonl").unlink()
+            folder.rmdir()
+
+    with ThreadPoolExecutor() as pool:
+        done = pool.submit(come_and_go)
+        try:
+            assert all(source.state() for _ in range(2000))
+        finally:
+            over.set()
+    done.result()
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
@@ -112,9 +177,8 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
         (b'{"\\ud800\\n": "x"}', r"it has '\ud800\n'."),
         (b"{" + b", ".join(b'"%d": 1' % number for number in range(10_000)) + b"}", "18, 19, and 9980 more."),
         (b'{"' + b"x" * 1000 + b'": 1}', "it has " + "x" * 40 + "…"),
-        (b"\xef\xbb\xbf" + b'{"text": "x"}', "not JSON (Unexpected UTF-8 BOM"),
     ],
-    ids=["nested", "digits", "nul", "nul in text", "half a character", "fields", "a field", "bom"],
+    ids=["nested", "digits", "nul", "nul in text", "half a character", "fields", "a field"],
 )
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
 def test_a_hostile_jsonl_line_is_named(tmp_path: Path, suffix: str, line: bytes, message: str) -> None:
@@ -305,26 +369,124 @@ def test_progress_runs_from_nothing_to_everything(tmp_path: Path) -> None:
     assert done[-1] == 1
 
 
-def test_a_broken_file_is_skipped_by_choice_and_counted(tmp_path: Path) -> None:
-    whole = gzip.compress(lines(*({"text": f"{number} {'x' * number}"} for number in range(2000))))
-    (tmp_path / "a.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    (tmp_path / "b.jsonl").write_bytes(b"not json\n")
-    (tmp_path / "c.jsonl").write_bytes(lines({"text": "fine"}))
-    broken: list[str] = []
-    found = [raw.text for raw in read_source(JsonlSource(path=str(tmp_path), on_broken="skip"), broken)]
-    assert found[-1] == b"fine"
-    assert ["a.jsonl.gz, after line" in broken[0], "b.jsonl, line 1: not JSON" in broken[1]] == [True, True]
-    with pytest.raises(StageError, match=r"damaged or truncated .* or set on_broken: skip"):
-        list(read_source(JsonlSource(path=str(tmp_path))))
+BOM = b"\xef\xbb\xbf"
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
+def test_a_byte_order_mark_is_no_part_of_jsonl(tmp_path: Path, suffix: str) -> None:
+    """Also in the middle, of files that were put together, and as what a plan reads first."""
+    path = tmp_path / f"x.{suffix}"
+    path.write_bytes(compressed(BOM + lines({"text": "one"}, {"text": "two"}) + BOM + lines({"text": "three"}), suffix))
+    source = JsonlSource(path=str(path))
+    assert source.missing() == []
+    assert list(found(source).values()) == [b"one", b"two", b"three"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
+def test_utf16_is_named(tmp_path: Path, encoding: str, suffix: str) -> None:
+    text = "\ufeff" + lines({"text": "one"}, {"text": "two"}).decode()
+    (tmp_path / f"x.{suffix}").write_bytes(compressed(text.encode(encoding), suffix))
+    source = JsonlSource(path=str(tmp_path), on_broken="skip")
+    with pytest.raises(StageError, match=rf"x\.{suffix}: is UTF-16, by its byte order mark"):
+        found(source)
+    assert "is UTF-16" in source.missing()[0].allowed
+
+
+def skipped(source: AnySource) -> tuple[list[bytes], Broken]:
+    """The documents, and what was skipped."""
+    broken = Broken()
+    return [raw.text for raw in read_source(source, broken)], broken
+
+
+def test_broken_lines_are_skipped_one_by_one_and_counted_by_file(tmp_path: Path) -> None:
+    good, bad = lines({"text": "fine"}), b'{"text": "cut o\n[1]\n{"body": "x"}\n{"text": 3}\n'
+    (tmp_path / "a.jsonl").write_bytes(good + bad + good)
+    (tmp_path / "b.jsonl").write_bytes(b"not json\n" + good)
+    (tmp_path / "c.jsonl").write_bytes(good)
+    source = JsonlSource(path=str(tmp_path), on_broken="skip")
+    texts, broken = skipped(source)
+    assert texts == [b"fine"] * 4
+    assert {name: each.records for name, each in broken.items()} == {"a.jsonl": 4, "b.jsonl": 1}
+    assert not any(each.rest for each in broken.values())
+    assert "a.jsonl, line 2: not JSON" in str(broken["a.jsonl"])
+    assert "and 3 more records of this file" in str(broken["a.jsonl"])
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([b"broken"] * 3))
+    assert source.missing() == []  # a later file has records
+    for path in tmp_path.iterdir():
+        path.write_bytes(b"broken\n")
+    assert "c.jsonl, line 1: not JSON" in str(source.missing()[0])
+
+
+@pytest.mark.parametrize("suffix", ["jsonl.gz", "jsonl.zst"])
+@pytest.mark.parametrize("cut", [4, 30])
+def test_of_a_damaged_compressed_file_all_before_the_damage_is_read(tmp_path: Path, suffix: str, cut: int) -> None:
+    """Also within the second of two members, and of a file that fits into the buffers."""
+    first, second = (lines(*({"text": str(number**9)} for number in some)) for some in (range(100), range(100, 200)))
+    whole = compressed(first, suffix) + compressed(second, suffix)
+    (tmp_path / f"a.{suffix}").write_bytes(whole[:-cut])
+    (tmp_path / f"b.{suffix}").write_bytes(compressed(lines({"text": "fine"}), suffix))
+    texts, broken = skipped(JsonlSource(path=str(tmp_path), on_broken="skip"))
+    assert texts[-1] == b"fine"
+    assert texts[:-1] == [str(number**9).encode() for number in range(len(texts) - 1)]
+    assert len(texts) > 100
+    assert f"a.{suffix}, after line {len(texts) - 1}: damaged or truncated" in broken[f"a.{suffix}"].rest
+
+
+def test_of_a_broken_parquet_file_the_other_row_groups_are_read(tmp_path: Path) -> None:
+    table = pa.table({"text": [f"{number} {'x' * 50}" for number in range(30)]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10, use_dictionary=False, compression="snappy")
+    column = pq.read_metadata(tmp_path / "a.parquet").row_group(1).column(0)
+    with (tmp_path / "a.parquet").open("r+b") as file:
+        file.seek(column.data_page_offset + 30)
+        file.write(b"\xff" * (column.total_compressed_size - 40))
+    source = ParquetSource(path=str(tmp_path), on_broken="skip")
+    texts, broken = skipped(source)
+    assert [int(text.split()[0]) for text in texts] == [*range(10), *range(20, 30)]
+    assert broken["a.parquet"].records == 10
+    assert "row group 1" in broken["a.parquet"].first
+    with pytest.raises(StageError, match=r"a\.parquet, row group 1: not readable as Parquet"):
+        found(ParquetSource(path=str(tmp_path)))
 
 
 def test_a_broken_parquet_file_is_skipped_by_choice(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
     pq.write_table(pa.table({"text": ["fine"]}), tmp_path / "b.parquet")
-    broken: list[str] = []
     source = ParquetSource(path=str(tmp_path), on_broken="skip")
-    assert [raw.text for raw in read_source(source, broken)] == [b"fine"]
-    assert len(broken) == 1
+    texts, broken = skipped(source)
+    assert (texts, list(broken)) == ([b"fine"], ["a.parquet"])
+    assert source.missing() == []
+    assert "a.parquet" in str(ParquetSource(path=str(tmp_path)).missing()[0])
+    (problem,) = ParquetSource(path=str(tmp_path), on_broken="skip", text_field="body").missing()
+    assert "b.parquet: text" in problem.allowed
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_two_columns_of_one_name_are_refused(kind: str, tmp_path: Path) -> None:
+    table = pa.table([pa.array(["a"]), pa.array(["b"]), pa.array(["c"])], names=["text", "text", "url"])
+    source = (ParquetSource if kind == "parquet" else ArrowSource)(path=str(tmp_path))
+    if kind == "parquet":
+        pq.write_table(table, tmp_path / "a.parquet")
+    else:
+        with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as writer:
+            writer.write(table)
+    assert "one column 'text'; " in source.missing()[0].allowed
+    with pytest.raises(StageError, match=rf"a\.{kind}: has several columns 'text'"):
+        found(source)
+    with pytest.raises(StageError, match="has several columns 'text'"):
+        found(source.model_copy(update={"text_field": "url", "metadata": ["text"]}))
+
+
+def test_a_broken_arrow_file_is_skipped_by_choice(tmp_path: Path) -> None:
+    (tmp_path / "a.arrow").write_bytes(b"ARROW1 and no more")
+    table = pa.table({"text": ["fine"]})
+    with pa.ipc.new_file(tmp_path / "b.arrow", table.schema) as writer:
+        writer.write(table)
+    source = ArrowSource(path=str(tmp_path), on_broken="skip")
+    assert skipped(source)[0] == [b"fine"]
+    assert source.missing() == []
+    (tmp_path / "b.arrow").unlink()
+    assert "Arrow files; " in source.missing()[0].allowed
 
 
 VALUES = st.recursive(
@@ -346,3 +508,13 @@ def test_json_is_read_as_pythons_own_parser_reads_it(text: str, more: object, es
     else:
         assert parsed(line)["text"] == expected["text"]
         assert list(parsed(line)) == list(expected)
+
+
+def test_a_long_search_for_files_says_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tasks.data.found_files.TELL_EVERY", 2)
+    for number in range(5):
+        (tmp_path / f"{number}.txt").touch()
+    assert len(find_files(tmp_path, (".txt",)).files) == 5
+    assert capsys.readouterr().err.splitlines() == [f"{tmp_path}: {n} files looked at so far" for n in (2, 4)]

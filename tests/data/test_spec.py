@@ -1,6 +1,7 @@
 """What the data specs reject, and what they find missing before a run."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_a_jsonl_whose_first_record_lacks_the_field(tmp_path: Path) -> None:
     path.write_text("no json\n")
     assert "not JSON" in only_problem(corpus(kind="jsonl", path=str(path)))
     path.write_bytes(b'\xff\xfe\n{"body": "x"}\n')
-    assert "text_field: 'text'" in only_problem(corpus(kind="jsonl", path=str(path)))
+    assert "is UTF-16" in only_problem(corpus(kind="jsonl", path=str(path)))
     path.write_text("\n\n")
     assert "no JSON object" in only_problem(corpus(kind="jsonl", path=str(path)))
 
@@ -111,6 +112,16 @@ def test_a_saved_dataset_without_the_split_or_the_column(tmp_path: Path) -> None
     assert "text_field: 'text'" in only_problem(corpus(**source))
     assert corpus(**source, text_field="body").missing() == []
     assert "does not exist" in only_problem(corpus(kind="huggingface", name=str(tmp_path / "elsewhere")))
+
+
+def test_the_state_changes_with_a_file_of_the_same_size_and_time(tmp_path: Path) -> None:
+    """As `cp -p`, `rsync -t` and `tar` leave it."""
+    path = tmp_path / "a.txt"
+    path.write_text("Monday")
+    before, times = corpus(kind="files", path=str(path)).as_found().state, path.stat()
+    path.write_text("Sunday")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert corpus(kind="files", path=str(path)).as_found().state != before
 
 
 def test_the_state_changes_with_the_files_and_with_nothing_else(tmp_path: Path) -> None:

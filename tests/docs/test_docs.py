@@ -18,6 +18,8 @@ from workflows.recipe import Recipe
 SCHEMA = json.loads((ROOT / "workflows/recipes/schema.json").read_text())
 TARGETS = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.M))
 
+OTHER_COMMANDS = {".", "apt-get", "aws", "docker", "export", "git", "helm", "kubectl", "sky", "uv", "pyflyte"}
+
 
 def name(item: object) -> str:
     return str(item.relative_to(ROOT)) if isinstance(item, Path) else str(item)
@@ -94,7 +96,7 @@ def test_a_command_names_what_exists(block: Block, words: list[str]) -> None:
             path = ROOT / script.removeprefix("$BATON/")
             assert re.search(rf"^def {workflow}\(", path.read_text(), re.M)
         case _:
-            assert words[0] in {".", "apt-get", "aws", "export", "sky", "uv", "pyflyte"}
+            assert words[0] in OTHER_COMMANDS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -2,6 +2,8 @@
 
 import os
 import random
+import stat
+import subprocess
 import sys
 import time
 from typing import Any
@@ -109,3 +111,29 @@ class Free:
     def take(self) -> str:
         """Take something."""
         return "taken"
+
+
+class Hostile:
+    """Its process may have run anything."""
+
+    def reset(self, **columns: Any) -> None:
+        pass
+
+    def forge(self, text: str) -> str:
+        """
+        Write to every socket.
+
+        Args:
+            text: What to write.
+        """
+        for number in range(3, 64):
+            try:
+                if stat.S_ISSOCK(os.fstat(number).st_mode):
+                    os.write(number, text.encode())
+            except OSError:
+                pass
+        return "forged"
+
+    def stay(self) -> int:
+        """Start a process in a session of its own."""
+        return subprocess.Popen(["setsid", "sleep", "611"], start_new_session=True).pid

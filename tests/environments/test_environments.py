@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tasks.environments.environments import Answer, Environments
@@ -98,6 +99,43 @@ def test_an_environment_that_hangs_or_ends_is_lost_alone(shops: Environments, ca
     assert re.search(why, finals[1].lost)
 
 
+STOPS = '''
+import os, signal, threading
+
+class Stops:
+    def reset(self, **columns):
+        return None
+
+    def later(self) -> str:
+        """Stop this process, but not yet."""
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGSTOP)).start()
+        return "soon"
+
+    def say(self, words: str) -> str:
+        """Say something.
+
+        Args:
+            words: What to say.
+        """
+        return str(len(words))
+'''
+
+
+def test_a_process_that_does_not_take_its_message_is_lost_alone(tmp_path: Path) -> None:
+    """Since it was stopped, and the message is larger than what its socket holds."""
+    (tmp_path / "stops.py").write_text(STOPS)
+    long = "x" * 3_000_000
+    with Environments(spec(environment=f"{tmp_path / 'stops.py'}:Stops")) as environments:
+        environments.reset([{}, {}], [0, 0])
+        environments.call({0: [("later", {})]})
+        time.sleep(0.6)
+        began = time.monotonic()
+        answers = environments.call({number: [("say", {"words": long})] for number in (0, 1)})
+        assert answers == {1: [Answer("3000000")]}
+        assert "did not finish within its time limit" in environments.lost[0]
+        assert time.monotonic() - began < 15
+
+
 def test_a_reset_that_fails_names_class_row_and_line(shops: Environments) -> None:
     with pytest.raises(
         StageError, match=r'Shop.reset raised ValueError: no debts \(tests/environments/shop.py, line \d+.*"money": -1'
@@ -145,3 +183,32 @@ def test_two_files_of_the_same_name_are_refused(tmp_path: Path) -> None:
     (problem,) = spec(environment=None, tools=names).tool_problems()
 
     assert (problem.path, "imported as calculator.py" in problem.allowed) == ("tools.1", True)
+
+
+FORGED = (
+    "garbage", "5", '{"results": []}', '{"results": [["x", 5]]}', '{"state": {}, "reward": 1000}', "[" * 5000,
+    '{"results": [["a", false], ["b", false]]}', '{"results": [["a", false]]}\n{"results": [["b", false]]}',
+)  # fmt: skip
+
+
+def test_a_process_that_may_have_run_anything_loses_its_own_conversation_and_leaves_nothing() -> None:
+    with Environments(spec(environment=f"{FILE}:Hostile")) as environments:
+        for written in FORGED:
+            environments.reset([{}, {}], [0, 0])
+
+            answers = environments.call({0: [("forge", {"text": f"{written}\n"})], 1: [("forge", {"text": ""})]})
+
+            assert answers == {1: [Answer("forged")]}, written
+            first, second = environments.finish()
+            assert "its process sent what is no answer" in first.lost and second.lost == "", written
+
+        environments.reset([{}], [0])
+        environments.call({0: [("stay", {})]})
+        while not (started := sleeping()):
+            time.sleep(0.01)  # setsid has not become sleep yet
+        environments.finish()
+    assert not any(process.is_running() for process in started)
+
+
+def sleeping() -> list[psutil.Process]:
+    return [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", "611"]]

@@ -8,12 +8,16 @@ from tasks.data.documents import Document, document
 from tasks.evaluate.bits import bits_per_byte, held_out_texts, windows
 
 
-@given(st.lists(st.integers(1, 99), max_size=60), st.integers(2, 20))
-def test_windows_predict_every_token_once_after_the_one_before_it(tokens: list[int], length: int) -> None:
-    runs = list(windows(tokens, 0, length))
-    assert [token for run in runs for token in run[1:]] == tokens
-    assert [run[0] for run in runs] == [0, *tokens][: len(tokens) : length - 1]
-    assert all(2 <= len(run) <= length for run in runs)
+@given(st.lists(st.integers(1, 99), max_size=60), st.sampled_from([[0], [-1, 0]]), st.integers(3, 20))
+def test_windows_predict_every_token_once_after_the_one_before_it(
+    tokens: list[int], start: list[int], length: int
+) -> None:
+    runs = list(windows(tokens, start, length))
+    assert [token for run in runs for token in run.tokens[run.context :]] == tokens
+    stream = [*start, *tokens]
+    begins = [0, *range(length - 1, len(stream) - 1, length - 1)][: len(runs)]
+    assert [run.tokens for run in runs] == [stream[begin : begin + length] for begin in begins]
+    assert [run.context for run in runs] == [len(start), *[1] * len(runs)][: len(runs)]
 
 
 def test_texts_are_whole_documents_in_the_order_of_their_ids_up_to_the_budget() -> None:

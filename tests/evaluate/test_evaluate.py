@@ -21,6 +21,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from infra.launch import Engine, EngineFailed, run_engine
+from infra.text import size
 from tasks.checkpoints import CheckpointFolder
 from tasks.data.documents import Document, SplitWriter, document, read_documents
 from tasks.evaluate.results import read_results
@@ -255,6 +256,15 @@ def test_the_facts_are_the_reports(world: World) -> None:
     assert manifest.facts["label"] == "tiny"
     assert manifest.facts["model_digest"] == world.model.digest
     assert manifest.facts["headline"] == "words.lucky"
+    digests = {name: read_manifest(world.root / name).digest[:12] for name in ("corpus", "words", "chat")}
+    text = world.report["sets"]["corpus"]
+    assert manifest.facts["measured"] == {
+        "bits_per_byte": f"{text['documents']} held-out documents of corpus {digests['corpus']} "
+        f"({size(text['bytes'])})",
+        "words": f"40 rows of data.words {digests['words']}",
+        "tasks": "lm-eval's mine.yaml",
+        "chat": f"4 rows of data.chat {digests['chat']}",
+    }
     assert list(world.report["metrics"]) == [
         "bits_per_byte", "words.lucky", "words.length", "words.distinct", "words.pass@1", "words.pass@2",
         "tasks.mine.acc", "chat.match", "chat.distinct",
@@ -272,10 +282,41 @@ def test_an_evaluator_finds_the_same_whatever_else_is_asked(world: World, alone:
     assert report(alone)["metrics"].items() <= world.report["metrics"].items()
 
 
-def test_a_row_without_room_for_an_answer_is_left_out_and_counted(world: World) -> None:
+@pytest.mark.long
+def test_the_length_that_the_engine_is_opened_for_changes_no_result(world: World) -> None:
+    """Here a quarter of the model's positions, which windows of text fill."""
+    short = world.evaluate("short", {name: SPEC[name] for name in ("seed", "words", "chat")})
+    assert report(short)["metrics"].items() <= world.report["metrics"].items()
+    both = ("words", "chat")
+    assert lines(short, "completions") == [
+        line for line in lines(world.output, "completions") if line["evaluator"] in both
+    ]
+
+
+@pytest.mark.long
+def test_a_model_with_many_positions_is_evaluated_with_as_many_as_are_needed(world: World) -> None:
+    """With all of them a sequence would need 4 GiB of KV cache."""
+    tiny_model(world.root / "long", positions=131_072, heads=128)
+    output = world.evaluate("long-positions", {"words": SPEC["words"] | {"prompts": 4}}, model="long")
+    assert report(output)["questions"]["words"]["asked"] == 4
+
+
+def test_a_row_without_room_for_an_answer_is_left_out_counted_and_told(world: World) -> None:
     told = world.report["questions"]
     assert (told["words"]["asked"], told["words"]["too_long"]) == (40, 1)
     assert (told["chat"]["asked"], told["chat"]["too_long"]) == (4, 0)
+    assert told["tasks"] == {"requests": 12, "truncated": 0}
+    (notice,) = (world.output.parent / "notices.jsonl").read_text().splitlines()
+    assert "evaluate.words: 1 held-out rows were left out" in notice
+
+
+@pytest.mark.long
+def test_a_limit_of_the_length_leaves_out_and_truncates_more(world: World) -> None:
+    limited = {"max_model_len": 24, "bits_per_byte": {"held_out_bytes": 500}, "tasks": SPEC["tasks"]}
+    output = world.evaluate("limited", limited | {"words": SPEC["words"] | {"max_new_tokens": 17}})
+    told = report(output)["questions"]
+    assert (told["words"]["asked"], told["words"]["too_long"]) == (10, 31)
+    assert told["tasks"]["truncated"] > 0
 
 
 def test_no_room_for_a_prompt_is_an_error(world: World) -> None:

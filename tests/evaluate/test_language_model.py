@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from tasks.evaluate.spec import EvaluatorSpec
-from tasks.job import StageError
 from tests.serve.tiny import POSITIONS, tiny_model
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("vllm")]  # two libraries and two models: half a minute
@@ -62,6 +60,20 @@ doc_to_target: "{{choices[0]}}"
 generation_kwargs: {until: ["\\n", "e"], max_gen_toks: 12, do_sample: false}
 metric_list: [{metric: exact_match}]
 """,
+    "generation_by_default": """
+output_type: generate_until
+doc_to_text: "Question: {{question}}\\nAnswer:"
+doc_to_target: "{{choices[0]}}"
+generation_kwargs: {until: "\\n", max_new_tokens: 12, num_beams: 1, temperature: 0.0, top_p: 0.95}
+metric_list: [{metric: exact_match}, {metric: bleu}]
+""",
+    "generation_of_what_is_unsaid": """
+output_type: generate_until
+doc_to_text: "Question: {{question}}\\nAnswer:"
+doc_to_target: "{{choices[0]}}"
+generation_kwargs: {until: ["\\n"], max_gen_toks: 12}
+metric_list: [{metric: exact_match}]
+""",
 }
 
 
@@ -70,10 +82,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     """lm-eval's results by model."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
-    from transformers import AutoTokenizer
 
-    from tasks.evaluate.harness import load_task
     from tasks.evaluate.language_model import VLLMModel
+    from tasks.evaluate.model_info import read_model_info
+    from tasks.evaluate.task_configs import load_config
     from tasks.serve.engine import open_engine
 
     root = tmp_path_factory.mktemp("lm_eval")
@@ -82,10 +94,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     (root / "test.jsonl").write_text("".join(json.dumps(each) + "\n" for each in DOCUMENTS))
     for name, text in TASKS.items():
         (root / f"{name}.yaml").write_text(f"task: {name}\n{COMMON}{text}")
-    tokenizer = AutoTokenizer.from_pretrained(root / "model")
     llm = open_engine(root / "model", max_model_len=POSITIONS, seed=0, dtype="float32")
     models = {
-        "ours": VLLMModel(lambda: llm, tokenizer, end_of_text=tokenizer.eos_token_id, positions=POSITIONS),
+        "ours": VLLMModel(lambda: llm, read_model_info(root / "model")),
         "theirs": HFLM(
             str(root / "model"), dtype="float32", device="cpu", batch_size=4, max_length=POSITIONS - 2, backend="causal"
         ),
@@ -94,7 +105,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         patch.setenv("DISABLE_MULTIPROC", "1")
         patch.setenv("HF_DATASETS_CACHE", str(root / "cache"))
         return {
-            name: simple_evaluate(model, tasks=[load_task(root / f"{task}.yaml") for task in TASKS], bootstrap_iters=10)
+            name: simple_evaluate(
+                model, tasks=[load_config(root / f"{task}.yaml", root) for task in TASKS], bootstrap_iters=10
+            )
             for name, model in models.items()
         }
 
@@ -123,10 +136,40 @@ def test_rolling_log_likelihoods_agree_over_several_windows(results: dict[str, d
         assert float(ours) == pytest.approx(float(theirs), abs=1e-3)
 
 
-def test_generations_are_the_same(results: dict[str, dict[str, Any]]) -> None:
-    found = answers(results, "generation")
+@pytest.mark.parametrize("task", ["generation", "generation_by_default", "generation_of_what_is_unsaid"])
+def test_generations_are_the_same(results: dict[str, dict[str, Any]], task: str) -> None:
+    found = answers(results, task)
     assert [ours for ours, _ in found] == [theirs for _, theirs in found]
-    assert all("e" not in text and "\n" not in text for (text,), _ in found) and any(text for (text,), _ in found)
+    assert any(text for (text,), _ in found)
+
+
+def test_a_generation_ends_before_the_first_stop(results: dict[str, dict[str, Any]]) -> None:
+    found = answers(results, "generation")
+    assert all("e" not in text and "\n" not in text for (text,), _ in found)
+
+
+def test_the_lengths_of_requests_are_known_without_an_engine(tmp_path: Path) -> None:
+    from lm_eval.api.instance import Instance
+
+    from tasks.evaluate.language_model import Lengths
+    from tasks.evaluate.model_info import read_model_info
+
+    tiny_model(tmp_path)
+    info = read_model_info(tmp_path)
+    long = DOCUMENTS[0]["question"]
+    asked: list[tuple[str, tuple[Any, ...]]] = [
+        ("loglikelihood", ("the word", " parser")),
+        ("generate_until", ("the word", {"max_gen_toks": 30})),
+        ("generate_until", (long, {"max_gen_toks": 30})),
+        ("loglikelihood_rolling", ("the word",)),
+    ]
+    requests = [Instance(kind, {}, arguments, at) for at, (kind, arguments) in enumerate(asked)]
+    lengths = Lengths(lambda: None, info)
+    lengths.measure(requests[:2])
+    assert lengths.longest == len(info.tokens("the word")) + 30 and lengths.truncated == 0
+    lengths.measure(requests)
+    assert POSITIONS - 2 <= lengths.longest <= POSITIONS
+    assert (lengths.requests, lengths.truncated) == (6, 1)
 
 
 def test_every_metric_is_the_same(results: dict[str, dict[str, Any]]) -> None:
@@ -134,13 +177,3 @@ def test_every_metric_is_the_same(results: dict[str, dict[str, Any]]) -> None:
         for name, value in of_ours.items():
             theirs = results["theirs"]["results"][task][name]
             assert value == (pytest.approx(theirs, rel=1e-4) if isinstance(value, float) else theirs), (task, name)
-
-
-def test_a_task_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> None:
-    from tasks.evaluate.harness import load_tasks
-
-    (tmp_path / "none.yaml").write_text(f"task: none\n{COMMON}{TASKS['choice']}")
-    for task, said in (("none.yaml", "FileNotFoundError: .*train.jsonl"), ("no_such_task", "KeyError: ")):
-        spec = EvaluatorSpec.model_validate({"lm_eval": [task], "task_files": {}})
-        with pytest.raises(StageError, match=rf"evaluate.tasks.lm_eval: {task}: {said}"):
-            load_tasks("tasks", spec, tmp_path)

@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from tasks.data.documents import SplitWriter, document
+from tasks.evaluate import held_out
 from tasks.evaluate.model_info import ModelInfo, read_model_info
 from tasks.evaluate.questions import Questions, choose, question_of
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.job import StageError
 from tasks.posttrain.encode import Encoder
+from tasks.tokenizers import load, plain
 from tests.posttrain.tiny import tiny_model
+from tests.tokenizer_folders import BEGIN, END, PAD, byte_level, folder
 
 USER, ASSISTANT = {"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hello."}
 
@@ -41,11 +45,26 @@ def test_a_text_asks_nothing() -> None:
         question_of("sums", {"text": "Once."})
 
 
-def info(positions: int) -> ModelInfo:
+@pytest.mark.parametrize(("begin", "start"), [("", [0]), (BEGIN, [2])])
+def test_held_out_text_follows_bos_or_the_end_of_a_document(begin: str, start: list[int], tmp_path: Path) -> None:
+    """As in the shards: without BOS a model that has always seen one predicts nothing (lm-eval#1465)."""
+    place = folder(tmp_path / "model", byte_level(END, PAD, BEGIN, begin=begin))
+    (tmp_path / "corpus").mkdir()
+    writer = SplitWriter(tmp_path / "corpus", "held_out")
+    writer.add(document("river.txt", f"The river was calm. {END} {BEGIN}"))
+    writer.close()
+    model = ModelInfo(place, "base", 64, 0, plain(place))
+    (window,) = held_out.choose("corpus", tmp_path / "corpus", model, 1000).windows
+    assert window.tokens[: window.context] == start
+    assert not {0, 2} & set(window.tokens[window.context :])  # special tokens of a text are text
+
+
+def info(folder: Path, positions: int) -> ModelInfo:
     """A model whose tokens are words."""
     tokenizer = Tokenizer(models.WordLevel({"[unknown]": 0}, unk_token="[unknown]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return ModelInfo(Path(), "base", positions, 0, tokenizer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return ModelInfo(folder, "base", positions, 0, plain(folder))
 
 
 def rows(folder: Path, *prompts: str) -> Path:
@@ -56,7 +75,7 @@ def rows(folder: Path, *prompts: str) -> Path:
 
 def asked(folder: Path, **spec: Any) -> Questions:
     wanted = EvaluatorSpec.model_validate({"data": "sums", "rewards": ["match"], "max_new_tokens": 4, **spec})
-    return choose("sums", folder, wanted, info(10), seed=1)
+    return choose("sums", folder, wanted, info(folder, 10), seed=1)
 
 
 def prompts(found: Questions) -> list[Any]:
@@ -92,4 +111,4 @@ def test_a_row_s_options_reach_the_chat_template(tmp_path: Path) -> None:
     (tmp_path / "held_out.jsonl").write_text(json.dumps(row | {"chat_template_kwargs": {"think": True}}) + "\n")
     (question,) = choose("sums", tmp_path, EvaluatorSpec(data="sums"), model, seed=1).questions
     assert model.tokenizer.decode(question.tokens) == "Hello? x x x"
-    assert question.tokens == Encoder(model.chat).prompt(row | {"chat_template_kwargs": {"think": True}})
+    assert question.tokens == Encoder(load(chat)).prompt(row | {"chat_template_kwargs": {"think": True}})

@@ -85,7 +85,7 @@ def test_an_invalid_evaluator_is_a_problem_at_its_field(spec: dict[str, Any], pa
 def test_the_source_of_rewards_and_the_files_of_tasks_travel_in_the_spec(tmp_path: Path) -> None:
     (tmp_path / "sums.py").write_text("def right(completions, **kwargs):\n    return [1.0] * len(completions)\n")
     task = "task: mine\ninclude: base.yaml\nprocess_results: !function utils.score\n"
-    base = "dataset_path: json\ndataset_kwargs:\n  data_files:\n    test: data/test.jsonl\n    train: not-here.jsonl\n"
+    base = "dataset_path: json\ndataset_kwargs:\n  data_files:\n    test: data/test.jsonl\n"
     for name, text in (("mine.yaml", task), ("base.yaml", base), ("utils.py", "score = 1\n"), ("other.py", "")):
         (tmp_path / name).write_text(text)
     (tmp_path / "data").mkdir()

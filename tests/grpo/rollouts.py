@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import torch
 from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -18,7 +19,7 @@ from tasks.job import StageError
 from tasks.posttrain.trl_hooks.grpo import CPUGeneration, LiveGeneration, ServedGeneration
 from tasks.posttrain.weight_check import check_weights
 from tasks.serve.engine_weights import named_weights
-from tasks.serve.rollout_servers import RolloutServers
+from tasks.serve.rollout_servers import LOCAL, RolloutServers
 from tasks.serve.tensor_digests import digests
 from tests.posttrain.tiny import tiny_model
 
@@ -47,16 +48,24 @@ def main() -> None:
     rollouts.sync_weights()  # with a check
     found.append(mismatch(model, rollouts))
     here: dict[str, Any] = {"one": sampled(rollouts, 1), "two": sampled(rollouts, 2)}
+    before = listening()
     with RolloutServers(folder / "job", 2, timeout_s=60) as servers:
         servers.start(["0", "1"], [])
         served = ServedGeneration(servers=servers, workers=1, check_every=1, **settings)
         served.sync_weights()
+        here["open_to_others"] = sorted(listening() - before)
         here["served"] = sampled(served, 1)
         rollouts.accelerator = served.accelerator
         here["at_step_3"] = [mismatch(model, rollouts), mismatch(model, served)]
     with torch.no_grad():
         model.model.layers[1].self_attn.k_proj.weight[3, 4] *= 1.01
     print(json.dumps({"mismatch": found, "stale": stale, "one_off": refused(model, rollouts)} | here))
+
+
+def listening() -> set[tuple[str, int]]:
+    """The addresses on which this process accepts connections from other machines."""
+    found = psutil.Process().net_connections()
+    return {(*each.laddr,) for each in found if each.status == psutil.CONN_LISTEN and each.laddr.ip != LOCAL}
 
 
 def refused(model: torch.nn.Module, rollouts: CPUGeneration) -> str:

@@ -135,7 +135,7 @@ def test_an_evaluation_plays_held_out_rows(tuned: Path, inputs: dict[str, Path],
     (asked / MANIFEST).unlink()
     write_manifest(asked, "rows", {})
     fields = {name: SPEC[name] for name in ("environment", "rewards", "max_turns", "max_new_tokens")}
-    spec = {"dice": fields | {"data": "dice", "samples": 2, "pass_at": [2]}}
+    spec = {"dice": fields | {"data": "dice", "samples": 2, "pass_at": [2], "temperature": 0.0}}
     job = write_job(tmp_path / "job", "evaluate", spec, **{"model": tuned / "output", "rows.0": asked})
 
     assert start("tasks.evaluate.evaluate", job).wait() == 0, (job / "log.txt").read_text()
@@ -145,7 +145,8 @@ def test_an_evaluation_plays_held_out_rows(tuned: Path, inputs: dict[str, Path],
     assert values["turns"] > 1.5 and values["tool_errors"] == 0 == values["environments_lost"]
     assert len(results.completions) == 16
     for line in results.completions:
-        shown = [message["content"] for message in line["completion"] if message["role"] == "tool"]
+        answers = [message["content"] for message in line["completion"] if message["role"] == "tool"]
+        shown = [answer for answer in answers if "error" not in answer]  # a sampled call may name no tool
         assert line["rewards"]["Dice"] == min(len(shown), 2) / 2
         assert line["rewards"]["even"] == (sum(map(int, shown)) % 2 == 0 and len(line["completion"]) > 1)
     assert values["even"] == pytest.approx(fmean(line["rewards"]["even"] for line in results.completions))

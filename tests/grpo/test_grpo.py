@@ -8,10 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tasks.grpo.grpo import reward_function, work
+from tasks.grpo.grpo import equal_groups, notices, reward_function, work
+from tasks.grpo.spec import GRPOSpec
 from tasks.job import StageError, open_job
 from tasks.manifest import read_manifest, verify
 from tasks.rewards.scorer import Scores
+from tasks.rewards.spec import RewardSpec
 from tests.posttrain.tiny import (
     complete_checkpoints,
     flip_a_bit,
@@ -34,6 +36,7 @@ SPEC = {
     "generations": 4,
     "warmup_steps": 1,
     "learning_rate": 0.003,
+    "beta": 0.1,
     "max_new_tokens": 16,
     "checkpoint_every": 2,
 }
@@ -192,7 +195,7 @@ def test_rewards_are_given_the_rows_that_were_asked_as_trl_gives_them() -> None:
     logged: dict[str, float] = {}
     rows = [{"prompt": "a", "answer": 1, "tools": []}, {"prompt": [{"role": "user", "content": "b"}], "answer": 2}]
 
-    worths = reward_function(scorer, rows)(  # type: ignore[arg-type]
+    worths = reward_function(scorer, rows, 2)(  # type: ignore[arg-type]
         prompts=["1", "0"],
         completions=["x", "y"],
         completion_ids=[[1], [2]],
@@ -201,7 +204,7 @@ def test_rewards_are_given_the_rows_that_were_asked_as_trl_gives_them() -> None:
     )
 
     assert worths == [0.5, 0.5]
-    assert logged == {"logged/kind": 0.5, "logged/words": 3.0}
+    assert logged == {"logged/kind": 0.5, "logged/words": 3.0, "logged/equal_groups": 1.0}
     assert scorer.asked == {
         "prompts": [[{"role": "user", "content": "b"}], "a"],
         "completions": [said("x"), "y"],
@@ -211,17 +214,31 @@ def test_rewards_are_given_the_rows_that_were_asked_as_trl_gives_them() -> None:
     }
 
 
+def test_groups_without_a_difference_in_reward_are_counted() -> None:
+    assert equal_groups([0, 0, 0, 1, 1, 1, None, 2], 2) == 0.75
+    lines: list[dict[str, float]] = [
+        {"step": 0, "rows": 9},
+        {"step": 1, "equal_groups": 1.0, "cut_off": 0.5},
+        {"step": 2, "equal_groups": 0.9},
+    ]
+    spec = GRPOSpec(steps=40, batch_size=64, generations=8, rewards=[RewardSpec.model_validate("match")])
+    few, cut = notices(lines, spec, spec.limits(512))
+    assert few.startswith("only 16 of 320 groups of 8 completions had different rewards")
+    assert cut.startswith("50% of the completions were cut off at 256 tokens")
+    assert not list(notices([{"step": 1, "equal_groups": 0.5, "cut_off": 0.1}], spec, spec.limits(512)))
+
+
 def test_a_step_to_which_no_reward_applies_is_an_error() -> None:
-    reward = reward_function(Constant(None), [{"prompt": "a"}])  # type: ignore[arg-type]
+    reward = reward_function(Constant(None), [{"prompt": "a"}], 1)  # type: ignore[arg-type]
 
     with pytest.raises(StageError, match="step 5: no reward applies to any of 1 completions"):
         reward(prompts=["0"], completions=["x"], completion_ids=[[1]], trainer_state=State, log_metric=print)
 
 
 def test_a_metric_of_a_reward_that_is_called_as_one_of_the_training_is_an_error() -> None:
-    reward = reward_function(Constant(0.5, metric="loss"), [{"prompt": "a"}])  # type: ignore[arg-type]
+    reward = reward_function(Constant(0.5, metric="loss"), [{"prompt": "a"}], 1)  # type: ignore[arg-type]
 
-    with pytest.raises(StageError, match=r"log_metric\(loss\): training has a metric of this name"):
+    with pytest.raises(StageError, match=r"log_metric\(loss\): training or a reward has a metric of this name"):
         reward(prompts=["0"], completions=["x"], completion_ids=[[1]], trainer_state=State, log_metric=print)
 
 

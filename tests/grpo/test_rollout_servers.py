@@ -2,23 +2,29 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
+from contextlib import ExitStack
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 
 import pytest
 
 from infra.heartbeat import read_beats
+from tasks.serve import rollout_listener
 from tasks.serve.rollout_servers import RENDEZVOUS, RolloutServerLost, RolloutServers
 from tests.posttrain.tiny import metrics, reward, said_twice, tiny_model, tiny_rows, write_job
 
 STEPS = 6
+# of who does not know what listens: nothing, a part, HTTP (a length of 1.2 GB), a length of 2^64, a wrong answer
+SCANS = [b"", b"\x00", b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 12, b"\x00\x00\x00\x10" + b"x" * 16]
 
 
 @pytest.mark.long
@@ -79,6 +85,76 @@ def test_only_who_knows_the_token_can_connect(tmp_path: Path) -> None:
             others.answer_in_background()
             Client(("127.0.0.1", others.port), authkey=bytes.fromhex(where["token"]))
     assert not file.exists()
+
+
+def test_a_port_scan_keeps_no_engine_from_connecting(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nor do clients that say nothing, who get no more of its places than there are."""
+    with RolloutServers(tmp_path, 1, timeout_s=1) as servers, ExitStack() as stack:
+        accepted = servers.answer_in_background()
+        for number in range(150):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", servers.port)))
+            client.sendall(SCANS[number % len(SCANS)])
+        began = time.monotonic()
+        engine = stack.enter_context(connected(tmp_path))
+        assert accepted.get(timeout=5)
+        assert time.monotonic() - began < 5
+        assert threading.active_count() < 3 * rollout_listener.PENDING
+        engine.send_bytes(b"")
+    said = capfd.readouterr().err
+    assert "was refused: it did not prove within 10 s that it knows their token" in said
+    assert re.search(r"^\d+ connections to port \d+ were refused", said, re.MULTILINE)
+    assert len(said.splitlines()) == 2
+
+
+def test_who_does_not_prove_that_it_knows_the_token_is_disconnected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout_listener, "HANDSHAKE_S", 0.5)
+    with RolloutServers(tmp_path, 1, timeout_s=1) as servers, pytest.raises(OSError, match=r"reset|Broken pipe"):
+        client = socket.create_connection(("127.0.0.1", servers.port))
+        for _ in range(100):  # byte by byte
+            client.sendall(b"\x00")
+            time.sleep(0.05)
+
+
+def test_an_engine_gives_up_on_a_port_that_is_another_s_by_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_listener, "HANDSHAKE_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(rollout_listener.REFUSED):
+        rollout_listener.connect("127.0.0.1", silent.getsockname()[1], b"token")
+
+
+@pytest.mark.parametrize("stopped", ["before it reads", "within its answer"])
+def test_an_engine_that_is_stopped_is_named(tmp_path: Path, stopped: str) -> None:
+    with RolloutServers(tmp_path, 1, timeout_s=0.5) as servers, connected(tmp_path) as engine:
+        engine.send_bytes(b'{"result": "0-1"}')
+        servers._accept()
+        if stopped == "within its answer":
+            os.write(engine.fileno(), b"\x00\x00\x00\x99{")
+        with pytest.raises(RolloutServerLost, match="rollout server 0-1 has been silent"):
+            servers.sample([[1] * 2_000_000], [0])
+
+
+def test_an_engine_that_is_gone_is_named_when_it_is_called(tmp_path: Path) -> None:
+    with RolloutServers(tmp_path, 1, timeout_s=5) as servers:
+        with connected(tmp_path) as engine:
+            engine.send_bytes(b'{"result": "0-1"}')
+            servers._accept()
+        with pytest.raises(RolloutServerLost, match="rollout server 0-1 ended"):
+            servers.sample([[1] * 2_000_000], [0])
+
+
+def test_nobody_connects_once_all_engines_are_there(tmp_path: Path) -> None:
+    with RolloutServers(tmp_path, 1, timeout_s=5) as servers, connected(tmp_path) as engine:
+        engine.send_bytes(b'{"result": "0-1"}')
+        servers._accept()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", servers.port))
+
+
+def connected(job: Path) -> Connection:
+    """An engine's connection."""
+    where = json.loads((job / "work" / RENDEZVOUS).read_text())
+    return rollout_listener.connect(where["address"], where["port"], bytes.fromhex(where["token"]))
 
 
 def test_a_server_that_cannot_start_is_named_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

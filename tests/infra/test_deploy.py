@@ -1,9 +1,11 @@
 """What is deployed: the files of infra/flyte, infra/mlflow and infra/skypilot, against the schemas of those who read
 them and against each other."""
 
+import copy
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +16,14 @@ import kubernetes_validate
 import pytest
 import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
+from flytekit.configuration import Image, ImageConfig, SerializationSettings
 
 from infra.placement.config import TASK_TYPE
+from infra.pod_spec import in_bytes
 from tests.source import ROOT, closure, distributions, requirements, third_party
 
 INFRA = ROOT / "infra"
-KUBERNETES = "1.32"
+KUBERNETES = "1.34"
 OURS, OF_CONNECTOR, OF_MLFLOW = (
     requirements(ROOT / name) for name in ("requirements.txt", "images/connector.txt", "images/mlflow.txt")
 )
@@ -29,18 +33,184 @@ def read(name: str) -> Any:
     return yaml.safe_load((INFRA / name).read_text())
 
 
+def shipped() -> list[tuple[str, Any]]:
+    """Every Kubernetes object in infra/, with its file and kind."""
+    found = []
+    for path in sorted(INFRA.rglob("*.yaml")):
+        for each in yaml.safe_load_all(path.read_text()):
+            if isinstance(each, dict) and each.keys() >= {"apiVersion", "kind"} and each["kind"] != "Kustomization":
+                found.append((f"{path.relative_to(INFRA)} {each['kind']}", each))
+    return found
+
+
+SHIPPED = dict(shipped())
+
+
 def manifests() -> dict[str, Any]:
     """The connector's and the tracking's, by kind."""
-    texts = [(INFRA / f"flyte/{name}.yaml").read_text() for name in ("connector", "tracking")]
-    return {each["kind"]: each for text in texts for each in yaml.safe_load_all(text)}
+    names = ("flyte/connector.yaml", "flyte/tracking.yaml")
+    return {each["kind"]: copy.deepcopy(each) for name, each in SHIPPED.items() if name.startswith(names)}
+
+
+def pod_of(manifest: Any) -> Any:
+    """Its pod's spec; None: it has no pod."""
+    if manifest["kind"] == "CronJob":
+        manifest = manifest["spec"]["jobTemplate"]
+    holder = manifest if manifest.get("kind") == "PodTemplate" else manifest.get("spec", {})
+    return holder.get("template", {}).get("spec")
 
 
 # -- Kubernetes --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["Deployment", "Service", "NetworkPolicy", "CronJob"])
-def test_a_manifest_is_what_kubernetes_takes(kind: str) -> None:
-    kubernetes_validate.validate(manifests()[kind], KUBERNETES, strict=True)
+def test_all_that_is_shipped_is_known() -> None:
+    assert {*SHIPPED} == {
+        "flyte/connector.yaml Deployment",
+        "flyte/connector.yaml Service",
+        "flyte/connector.yaml NetworkPolicy",
+        "flyte/tracking.yaml CronJob",
+        "flyte/pod-template.yaml PodTemplate",
+        "mlflow/mlflow.yaml Deployment",
+        "mlflow/mlflow.yaml Service",
+        "mlflow/mlflow.yaml NetworkPolicy",
+    }
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_manifest_is_what_kubernetes_takes(name: str) -> None:
+    kubernetes_validate.validate(SHIPPED[name], KUBERNETES, strict=True)
+
+
+PODS = {name: spec for name, each in SHIPPED.items() if (spec := pod_of(each))}
+
+
+def violations(pod: Any) -> list[str]:
+    """What Kubernetes' "restricted" pod security standard refuses."""
+    context, found = pod.get("securityContext", {}), []
+    if any(pod.get(name) for name in ("hostNetwork", "hostPID", "hostIPC")):
+        found.append("host namespaces")
+    allowed = {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
+    found += [f"volume {each['name']}" for each in pod.get("volumes", ()) if not each.keys() & allowed]
+    for each in [*pod["containers"], *pod.get("initContainers", ())]:
+        own = each.get("securityContext", {})
+        capabilities = own.get("capabilities", {})
+        if own.get("allowPrivilegeEscalation") is not False:
+            found.append("allowPrivilegeEscalation")
+        if capabilities.get("drop") != ["ALL"] or {*capabilities.get("add", ())} - {"NET_BIND_SERVICE"}:
+            found.append("capabilities")
+        if (
+            not own.get("runAsNonRoot", context.get("runAsNonRoot"))
+            or own.get("runAsUser", context.get("runAsUser")) == 0
+        ):
+            found.append("runAsNonRoot")
+        if own.get("seccompProfile", context.get("seccompProfile", {})).get("type") not in (
+            "RuntimeDefault",
+            "Localhost",
+        ):
+            found.append("seccompProfile")
+    return found
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pod_is_restricted_and_has_no_token(name: str) -> None:
+    assert violations(PODS[name]) == []
+    assert PODS[name]["automountServiceAccountToken"] is False
+
+
+def test_a_stage_s_pod_is_restricted() -> None:
+    """What Flyte makes of the template and of a stage's own pod (MergeBasePodSpecOntoTemplate: fields of the stage's
+    over those of the template, and each container over the one that is named default)."""
+    from tasks.pretrain.task import pretrain
+
+    settings = SerializationSettings(ImageConfig.create_from(None, [Image.look_up_image_info("baton-train", "r/t:1")]))
+    task: Any = pretrain
+    own = task.get_k8s_pod(settings).pod_spec
+    template = PODS["flyte/pod-template.yaml PodTemplate"]
+    (default,) = template["containers"]
+    assert (
+        default["name"] == "default"
+        and read("flyte/values.yaml")["configuration"]["inline"]["plugins"]["k8s"]["default-pod-template-name"]
+        == "baton"
+    )
+    merged = {**template, **own, "containers": [{**default, **each} for each in own["containers"]]}
+    assert violations(own) and violations(merged) == []
+    assert merged["automountServiceAccountToken"] is False
+    assert merged["terminationGracePeriodSeconds"] == 120 and merged["containers"][0]["image"] == "r/t:1"
+
+
+@pytest.mark.parametrize("name", [name for name in PODS if "PodTemplate" not in name])
+def test_a_service_has_probes_resources_and_its_secrets_by_reference(name: str) -> None:
+    (container,) = PODS[name]["containers"]
+    assert container["resources"].keys() == {"requests", "limits"} and "memory" in container["resources"]["limits"]
+    assert "CronJob" in name or container.keys() >= {"startupProbe", "readinessProbe", "livenessProbe"}
+    assert [each["secretRef"]["name"] for each in container["envFrom"]]
+    secret = re.compile("TOKEN|KEY|PASSWORD|BACKEND_STORE_URI")
+    assert not [each for each in container["env"] if secret.search(each["name"])]
+
+
+@pytest.mark.parametrize("name", [name for name in PODS if "PodTemplate" not in name])
+def test_what_a_pod_writes_is_on_a_volume(name: str) -> None:
+    """Its root is read-only: home, Baton's own, and Python's temporary files."""
+    (container,) = PODS[name]["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    mounts = [Path(each["mountPath"]) for each in container["volumeMounts"]]
+    homes = [each["value"] for each in container["env"] if each["name"] in ("HOME", "BATON_HOME")]
+    ours = "mlflow" not in name
+    assert len(homes) == 1 + ours  # unless it is set, .baton is in the working directory
+    for place in [*map(Path, homes), Path("/tmp")]:
+        assert any(place.is_relative_to(mount) for mount in mounts), place
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="NOT RUN: needs kubectl, for its kustomize")
+def test_a_second_apply_has_the_images_too(tmp_path: Path) -> None:
+    digest = f"sha256:{64 * '7'}"
+    shutil.copytree(INFRA, tmp_path / "infra", ignore=shutil.ignore_patterns("__pycache__"))
+    ours = {
+        "resources": ["infra/flyte", "infra/mlflow"],
+        "images": [
+            {"name": f"baton-{name}", "newName": f"r.example/{name}", "digest": digest}
+            for name in ("connector", "mlflow")
+        ],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(ours))
+    words = ["kubectl", "kustomize", str(tmp_path)]
+    made = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    objects = [*yaml.safe_load_all(made)]
+    assert len(objects) == len(SHIPPED)
+    images = {each["image"] for manifest in objects for each in (pod_of(manifest) or {"containers": []})["containers"]}
+    assert images == {f"r.example/connector@{digest}", f"r.example/mlflow@{digest}", "none"}
+
+
+def test_nothing_names_a_command_that_the_next_apply_undoes() -> None:
+    """`kubectl set image`, whose image is reset."""
+    files = [*INFRA.rglob("*.yaml"), *(ROOT / "docs").rglob("*.md")]
+    told = [path.name for path in files if re.search(r"kubectl.*set image", path.read_text())]
+    assert told == ["kustomization.yaml"]  # where it says so
+
+
+def test_flyte_s_first_start_is_waited_for() -> None:
+    """Its chart's liveness probe ends it after a minute: it would never get to the end of the tables."""
+    probe = read("flyte/values.yaml")["deployment"]["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 600
+    kubernetes_validate.validate(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "flyte"},
+         "spec": {"containers": [{"name": "flyte", "startupProbe": probe}]}}, KUBERNETES, strict=True,
+    )  # fmt: skip
+
+
+def test_a_stage_may_have_what_it_asks_for() -> None:
+    """Flyte's own limits are 1Gi and one GPU."""
+    limits = read("flyte/values.yaml")["configuration"]["inline"]["task_resources"]["limits"]
+    assert in_bytes(limits["memory"]) >= 2**40 and int(limits["gpu"]) >= 8
 
 
 def test_a_misspelled_field_is_not() -> None:
@@ -75,15 +245,6 @@ def test_flyte_gives_placed_tasks_to_the_connector() -> None:
     plugins = read("flyte/values.yaml")["enabled_plugins"]["tasks"]["task-plugins"]
     assert plugins["default-for-task-types"][TASK_TYPE] == "connector-service"
     assert set(plugins["default-for-task-types"].values()) <= set(plugins["enabled-plugins"])
-
-
-def test_the_connector_runs_with_as_little_as_it_needs() -> None:
-    spec = manifests()["Deployment"]["spec"]["template"]["spec"]
-    (container,) = spec["containers"]
-    assert spec["securityContext"]["runAsNonRoot"] and not spec["automountServiceAccountToken"]
-    assert container["securityContext"]["readOnlyRootFilesystem"]
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert not [each for each in container["env"] if re.search("TOKEN|KEY|PASSWORD", each["name"])]  # from a Secret
 
 
 # -- the connector's image ---------------------------------------------------------------------------

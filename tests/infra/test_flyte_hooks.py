@@ -5,6 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from flytekit.core.type_engine import TypeTransformerFailedError
+from flytekit.exceptions.user import FlyteRecoverableException, FlyteUserRuntimeException
+
+from infra.errors import Stopped
+from infra.flyte_hooks import error_text
 
 MODEL = """
 from click import Context
@@ -63,3 +68,27 @@ def test_flytekit_keeps_the_signal_handlers_of_jobs_that_have_ended() -> None:
     assert python(
         program + "print(manager.signal_handlers, hasattr(manager, 'remove_signal_handler'))"
     ).stdout.endswith("False\n")
+
+
+def test_flytekit_shows_the_trace_first() -> None:
+    """sentence_first"""
+    done = python("from flytekit.bin.entrypoint import get_traceback_str\nprint(get_traceback_str(ValueError('why')))")
+    assert done.stdout.startswith("Trace:"), done.stderr
+
+
+def test_flyte_shows_a_sentence_a_bug_s_place_and_never_an_input() -> None:
+    def raised(error: BaseException) -> BaseException:
+        try:
+            raise error
+        except BaseException as caught:
+            return caught
+
+    assert error_text(FlyteUserRuntimeException(Stopped("pretrain: why\n  how"))) == "pretrain: why\n  how"
+    assert error_text(FlyteRecoverableException("why")) == "why"
+    sentence, where = error_text(FlyteUserRuntimeException(raised(ValueError("why")))).splitlines()
+    assert sentence == "ValueError: why" and where.endswith("in raised: raise error")
+    failed = TypeTransformerFailedError("Error converting input 'recipe': Literal value: ...")
+    failed.__context__ = Stopped("why")
+    assert error_text(failed) == "why"
+    long = error_text(Stopped("\n".join(map(str, range(100))))).splitlines()
+    assert (len(long), long[0], long[-1]) == (10, "0", "99")

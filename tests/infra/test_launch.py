@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from infra.errors import Stopped
 from infra.launch import Engine, EngineFailed, job_directory, run_engine
 from tasks.manifest import verify
 from tests.infra.launcher import request
@@ -71,6 +72,13 @@ def test_a_finished_engine_leaves_a_verified_artifact(tmp_path: Path) -> None:
     output = launch("writer", tmp_path, text="made")
     assert (output / "text.txt").read_text() == "made"
     assert verify(output).spec == {"text": "made"}
+
+
+def test_a_notice_is_shown_and_stays_with_the_artifact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notices.jsonl").write_text('{"text": "of an earlier attempt"}\n')
+    output = launch("writer", tmp_path, notice="3 rows are left out")
+    assert "! toy: 3 rows are left out" in capsys.readouterr().err
+    assert (output / "record" / "notices.jsonl").read_text() == '{"text": "3 rows are left out"}\n'
 
 
 def test_an_engine_is_found_from_any_folder_whatever_lies_there(
@@ -163,10 +171,32 @@ def test_a_full_disk_is_said_to_be_full(tmp_path: Path) -> None:
     command = ["unshare", "--map-root-user", "--mount", "sh", "-c", on_a_small_disk, json.dumps({"how": "full disk"})]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 1
-    assert re.search(r"EngineFailed: toy .*; the disk of .* is full", ended.stderr)
+    said = ended.stderr.partition("EngineFailed: ")[2].splitlines()
+    assert re.match(r"toy: .*/job: no space left on device \(0\.00 GB are free in .*\)\. Make room and run", said[0])
+    assert said[1:] == ["  OSError: [Errno 28] No space left on device", f"  (log: {tmp_path}/job/log.txt)"]
+
+
+def test_a_gpu_without_memory_is_a_line_and_not_a_traceback(tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match=r"toy: the GPU's memory is full: lower layout\.micro_batch") as failed:
+        launch("failing", tmp_path, how="no GPU memory")
+    assert "CUDA out of memory. Tried to allocate 2.00 GiB" in str(failed.value)
+    assert "Traceback" not in str(failed.value)
+
+
+def test_a_refusal_of_infra_is_no_bug(tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match=r"toy: no folder can be made there\n") as failed:
+        launch("failing", tmp_path, how="stopped")
+    assert "Traceback" not in str(failed.value)
 
 
 # How it can be stopped
+
+
+@pytest.mark.parametrize("given", ["nan", "inf", "-1", "soon", "1e9"])
+def test_a_grace_period_without_end_is_refused(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATON_STOP_GRACE_S", given)
+    with pytest.raises(Stopped, match=f"BATON_STOP_GRACE_S={given}: seconds from SIGTERM to SIGKILL, such as 60"):
+        launch("writer", tmp_path)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])

@@ -1,6 +1,6 @@
 import pytest
 
-from infra.text import brief, count, duration, encodable, number, points, share, size, value
+from infra.text import brief, count, duration, encodable, gigabytes, number, points, share, short, size, value
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,20 @@ from infra.text import brief, count, duration, encodable, number, points, share,
         (size(999), "999 B"),
         (size(10_512_332), "10.5 MB"),
         (size(3e15), "3,000.0 TB"),
+        (size(999_940), "999.9 kB"),
+        (size(999_960), "1.0 MB"),
+        (size(999_999_999_999), "1.0 TB"),
+        (count(999_949_999), "999.9 M"),
+        (count(999_999_999), "1.0 G"),
+        (count(999_999.7), "1.0 M"),
+        (short(512), "512"),
+        (short(999_600), "1 M"),
+        (short(999_960_000), "1 B"),
+        (short(30.53e9), "30.5 B"),
+        (short(15e12), "15 T"),
+        (short(2.5e15), "2,500 T"),
+        (gigabytes(23_100_000), "0.0231 GB"),
+        (gigabytes(1.234e12), "1,234 GB"),
         (count(5_769_472), "5.8 M"),
         (count(512), "512"),
         (duration(0.04), "0.0 s"),
@@ -27,6 +41,9 @@ from infra.text import brief, count, duration, encodable, number, points, share,
         (brief(99.4), "99 s"),
         (brief(300), "5 min"),
         (brief(7560), "2.1 h"),
+        (brief(99.7), "2 min"),
+        (brief(3599), "1.0 h"),
+        (brief(86_390), "1.0 d"),
         (value({"tensor": 1, "pipeline": 2}), "tensor 1, pipeline 2"),
         (value(True), "True"),
         (value(None), "None"),

@@ -36,8 +36,13 @@ def scored(label: str, right: float) -> dict[str, Any]:
         "label": label,
         "headline": "sums.right",
         "metrics": {
-            "bits_per_byte": {"value": 1.5, "unit": "bits per byte", "higher_is_better": False},
-            "sums.right": SHARE | {"value": right},
+            "bits_per_byte": {
+                "value": 1.5,
+                "unit": "bits per byte",
+                "higher_is_better": False,
+                "standard_error": 0.01,
+            },
+            "sums.right": SHARE | {"value": right, "standard_error": 0.02},
         },
     }
 

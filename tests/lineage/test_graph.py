@@ -4,10 +4,14 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
+from starlette.testclient import TestClient
 
+from infra.lineage.ancestry import Run
 from infra.lineage.api import Lineage
+from infra.lineage.app import alone
 from infra.lineage.artifacts import Artifact
-from infra.lineage.graph import Run, UnknownNode
+from infra.lineage.graph import UnknownNode
+from infra.lineage.subgraph import of_execution
 from infra.tracking.execution import begin_execution, end_execution, flush, note_cached
 from infra.tracking.record import tracked
 from tests.lineage.recorded import Stored, deliver
@@ -35,8 +39,8 @@ def test_a_cached_stage_is_in_its_execution_but_is_not_a_maker(lineage: Lineage,
     graph = lineage.graph.refresh()
     stages = {run.title: run for run in graph.stages(store.second)}
     assert stages["shards"].cached and stages["shards"].output == store.digests["shards"]
-    (maker,) = graph.parents(store.digests["shards"])
-    assert graph.runs[maker].execution == store.first
+    maker = graph.maker(store.digests["shards"])
+    assert maker and maker.execution == store.first
     assert [run.execution for run in graph.uses(store.digests["shards"])] == [store.first, store.second]
 
 
@@ -96,28 +100,77 @@ def test_a_refresh_finds_the_outputs_of_a_running_execution(home: Path, tmp_path
     assert [run.output for run in lineage.graph.refresh().stages(id)] == ["a" * 64]
 
 
-def test_an_artifact_has_one_maker_for_each_set_of_inputs(home: Path, tmp_path: Path) -> None:
-    for number, parent in enumerate(("a", "a", "c")):
-        id = begin_execution("one", {})
-        with tracked("shards", tmp_path / str(number), spec={}, inputs={"corpus": parent * 64}) as record:
-            record.made("tokenized_corpus", "b" * 64, {})
-        end_execution()
-        deliver(id)
-    graph = Lineage().graph.refresh()
-    assert len(graph.parents("b" * 64)) == 2
-    assert len(graph.uses("b" * 64)) == 3
-
-
-def test_a_cycle_of_equal_contents_ends(home: Path, tmp_path: Path) -> None:
-    id = begin_execution("one", {})
-    for number, (read, made) in enumerate((("a", "b"), ("b", "a"))):
-        with tracked("load_hf", tmp_path / str(number), spec={}, inputs={"model": read * 64}) as record:
-            record.made("hf_model", made * 64, {})
+def made(record: dict[str, dict[str, str]], tmp_path: Path) -> str:
+    """Record an execution of these stages, title -> inputs by name; returns its id. A digest is a letter: of an output
+    that is not given, the title's first."""
+    id = begin_execution("day", {})
+    for title, inputs in record.items():
+        kind = {"evaluate": "eval_report", "choose": "hf_model", "publish": "published_model"}.get(title, title)
+        digests = {name: letter * 64 for name, letter in inputs.items() if name != "output"}
+        with tracked(title, tmp_path / f"{title}-{id}", spec={}, inputs=digests) as stage:
+            stage.made(kind, inputs.get("output", title[0]) * 64, {})
     end_execution()
     deliver(id)
+    return id
+
+
+def letters(nodes: list[Artifact | Run]) -> set[str]:
+    return {node.digest[0] for node in nodes if isinstance(node, Artifact)}
+
+
+def test_a_model_is_not_made_from_data_that_arrived_later(home: Path, tmp_path: Path) -> None:
+    """Two days' pruning gave the same digest."""
+    monday = {"corpus": {"output": "1"}, "prune": {"newest": "1"}, "train": {"data": "p", "output": "M"}}
+    tuesday = {"corpus": {"output": "2"}, "prune": {"newest": "2"}, "train": {"data": "p", "more": "2", "output": "T"}}
+    first, second = made(monday, tmp_path), made(tuesday, tmp_path)
     lineage = Lineage()
-    assert len(lineage.ancestors("a" * 64)) == 3
-    assert {node.digest[0] for node in lineage.path("a" * 64, "b" * 64) if isinstance(node, Artifact)} == {"a", "b"}
+    assert letters(lineage.ancestors("M" * 64)) == {"1", "p"}
+    assert letters(lineage.ancestors("T" * 64)) == {"2", "p"}
+    assert letters(lineage.descendants("2" * 64)) == {"T"}
+    assert letters(lineage.ancestors("p" * 64)) == {"1"}
+    page = TestClient(alone())
+    assert [each["digest"][0] for each in page.get(f"/lineage/artifacts/{'p' * 64}.json").json()["parents"]] == ["1"]
+    uses = page.get(f"/lineage/artifacts/{'p' * 64}.json").json()["uses"]
+    assert [(each["how"], each["execution"]["id"]) for each in uses] == [("made it", first), ("made it again", second)]
+
+
+def test_choosing_a_model_does_not_make_it(home: Path, tmp_path: Path) -> None:
+    """As it was recorded when the chosen model was the output of the stage that chose it."""
+    candidates = {"models.0": "b", "models.1": "s", "reports.0": "e"}
+    id = made(
+        {
+            "base": {},
+            "sft": {"model": "b"},
+            "evaluate": {"model": "b"},
+            "choose": candidates | {"output": "b"},
+            "publish": {"model": "b", "models.0": "s", "reports.0": "e", "output": "P"},
+        },
+        tmp_path,
+    )
+    lineage = Lineage()
+    assert lineage.ancestors("b" * 64) == [lineage.graph.maker("b" * 64)]
+    assert letters(lineage.ancestors("P" * 64)) == {"b"}
+    assert letters(lineage.descendants("s" * 64)) == set()
+    page = TestClient(alone()).get(f"/lineage/artifacts/{'b' * 64}.json").json()
+    assert page["parents"] == [] and [each["how"] for each in page["uses"]] == ["made it", "chose it"]
+    assert {(each["digest"][0], each["relation"]) for each in page["children"]} == {
+        ("s", "made from"), ("e", "measured"), ("P", "publishes"),
+    }  # fmt: skip
+    published = TestClient(alone()).get(f"/lineage/artifacts/{'P' * 64}.json").json()
+    assert {(each["as"], each["relation"]) for each in published["parents"]} == {
+        ("model", "publishes"), ("models.0", "describes"), ("reports.0", "describes"),
+    }  # fmt: skip
+    boxes = {box.key[0]: box for box in of_execution(lineage.graph, id) if box.key == box.artifact}
+    assert [parent[0] for parent in boxes["P"].parents] == ["b"]
+
+
+def test_a_made_again_artifact_is_not_made_from_itself(home: Path, tmp_path: Path) -> None:
+    """What was read before it was made is older than any run on record."""
+    made({"one": {"model": "t"}, "two": {"model": "o"}}, tmp_path)
+    lineage = Lineage()
+    assert letters(lineage.ancestors("t" * 64)) == set()
+    assert letters(lineage.ancestors("o" * 64)) == {"t"}
+    assert lineage.path("t" * 64, "o" * 64)
 
 
 def test_a_cached_stage_without_inputs_shows_those_of_its_maker(home: Path, tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from starlette.testclient import TestClient
 from infra.lineage.app import alone, with_mlflow
 from infra.lineage.files import look
 from infra.lineage.reproduce import commands
-from infra.tracking.execution import begin_execution, end_execution, flush
+from infra.tracking.execution import begin_execution, end_execution, flush, note_cached
 from infra.tracking.push import push_execution
 from infra.tracking.record import tracked
-from infra.tracking.spool import Execution, hold, write_execution
+from infra.tracking.spool import FAILED, Execution, hold, write_execution
 from tests.lineage.recorded import HOSTILE, LAPTOP, LONG, PATHS, UNICODE, Stored, deliver, record_hostile
 
 ROOT = "/lineage"
@@ -236,7 +236,7 @@ def test_metrics_over_time_have_a_line_for_each_model(page: TestClient, store: S
 
 def test_metrics_are_shown_in_the_units_that_the_evaluation_gave_them(page: TestClient, store: Stored) -> None:
     a, b = store.digests["convert"], store.digests["sft"]
-    assert "sums.right 10.0 % 25.0 % +15.0 points ▲ better" in text(page.get(f"{ROOT}/compare?a={a}&b={b}").text)
+    assert "sums.right 10.0 % 25.0 % +15.0 points ± 5.5 ▲ better" in text(page.get(f"{ROOT}/compare?a={a}&b={b}").text)
     assert "sums.right 25.0 %" in text(page.get(f"{ROOT}/artifacts/{b}").text)
     assert "sums.right" in text(page.get(f"{ROOT}/models").text) and "25.0 %" in text(page.get(f"{ROOT}/models").text)
 
@@ -308,6 +308,20 @@ def test_stages_to_come_are_listed_with_the_time_they_took_before(home: Path, tm
     assert found["to_come"][0]["expected_s"] > 0 and found["to_come"][1]["expected_s"] is None
     assert found["left"]["complete"] is False
     assert "2 to come" in TestClient(alone()).get(f"{ROOT}/executions/{id}").text
+
+
+def test_stages_are_in_the_plan_s_order_and_what_ended_an_execution_is_told(home: Path, tmp_path: Path) -> None:
+    """What a cluster's cache served is recorded last."""
+    id = begin_execution("cached", {}, plan=["corpus", "sft", "report"])
+    with tracked("report", tmp_path / "report", spec={}, inputs={}):
+        pass
+    for title in ("sft", "corpus"):
+        note_cached(title, title, title, {})
+    assert end_execution(FAILED, error="corpus.source.path: there is no bucket b")
+    page = TestClient(alone()).get(f"{ROOT}/executions/{id}.json").json()
+    assert [stage["title"] for stage in page["stages"]] == ["corpus", "sft", "report"]
+    assert page["error"] == "corpus.source.path: there is no bucket b"
+    assert page["error"] in TestClient(alone()).get(f"{ROOT}/executions/{id}").text
 
 
 def test_an_execution_whose_process_was_killed_is_not_running(home: Path) -> None:

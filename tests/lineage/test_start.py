@@ -1,5 +1,6 @@
 """`python -m infra.lineage` as a process: the spool is uploaded before it serves."""
 
+import shutil
 import subprocess
 import sys
 import time
@@ -38,13 +39,22 @@ def test_a_store_that_is_missing_is_not_created_by_a_request(home: Path) -> None
         assert httpx.get(search, trust_env=False, timeout=PATIENCE_S).is_success
 
 
+def test_ipv6_s_own_host_is_answered_and_no_other(home: Path, empty_store: Path) -> None:
+    shutil.copy(empty_store, home / "mlflow.db")
+    with pages("::1", "--without-mlflow") as (url, _):
+        assert httpx.get(f"{url}/lineage/executions", trust_env=False).status_code == 200
+        others = {"host": "evil.example:5000"}
+        assert httpx.get(f"{url}/lineage/executions", headers=others, trust_env=False).status_code == 400
+
+
 @contextmanager
-def pages() -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+def pages(host: str = "127.0.0.1", *options: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """The server of the pages, once it answers."""
     port = free_port()
-    words = [sys.executable, "-m", "infra.lineage", "--port", str(port)]
+    words = [sys.executable, "-m", "infra.lineage", "--host", host, "--port", str(port), *options]
     server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + PATIENCE_S
+    at = f"[{host}]" if ":" in host else host
+    url, deadline = f"http://{at}:{port}", time.monotonic() + PATIENCE_S
     try:
         while True:
             try:

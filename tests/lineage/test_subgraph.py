@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from infra.lineage.ancestry import Run
 from infra.lineage.database import open_database
-from infra.lineage.graph import Graph, Run
+from infra.lineage.graph import Graph
 from infra.lineage.subgraph import of_artifact, of_execution
 from tests.lineage.many import SWEEP, Made, fill
 

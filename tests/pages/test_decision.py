@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tasks.artifacts import Promotion
+from tasks.manifest import read_manifest
 from tasks.pages.deck import stage_page
 from tasks.pages.source import open_source
 from tasks.report.report import summary
@@ -17,8 +18,10 @@ def test_a_decision_has_a_page_and_stands_first_in_the_report(tmp_path: Path) ->
     decision = decided(tmp_path / "decide", *reports)
     text = Reading(stage_page(decision)).text
     assert "Rejected: bits per byte on the old text is worse" in text
+    digests = [read_manifest(path).digest[:12] for path in models]
+    assert f"The candidate, base {digests[0]} and the champion, base {digests[1]}, item by item" in text
     for shown in (
-        "bits per byte, old",
+        "bits_per_byte, old",
         "sums.right",
         "✗ surely more than +0.20 %, no less than -1.00 %",
         "✓ no less",

@@ -42,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("audit", ["Conversion audit", "✓ Same model", "5.7e-06", "linear_qkv", "q_proj", "Mapping of 18 tensors"]),
         ("sft", ["Model sft", "Loss"]),
         ("dpo", ["Model dpo", "Preference margin", "Preference accuracy"]),
-        ("grpo", ["Model grpo", "Reward", "KL to the reference", "Rollout mismatch", "Right"]),
+        ("grpo", ["Model grpo", "Reward", "KL to the reference", "Rollout mismatch", "right"]),
         ("eval_grpo", ["Eval report grpo", "78.4 %", "2.498", "It is 21.", "right 1, brief 0.930"]),
         (
             "endpoint",
@@ -87,7 +87,7 @@ def test_a_curated_corpus_tells_what_each_step_dropped_and_why(tmp_path: Path) -
 
 def test_a_page_names_the_parents_the_spec_and_the_versions(run: dict[str, Path]) -> None:
     text = Reading(stage_page(run["pretrain"])).text
-    assert "model.hidden" in text and "python" in text and "Made from" in text
+    assert "model.hidden" in text and "python" in text and "made from" in text
 
 
 @pytest.mark.parametrize("name", ["corpus", "tokenizer", "pretrain", "base", "grpo", "eval_grpo", "published"])
@@ -117,7 +117,7 @@ def test_a_kind_that_nobody_foresaw_shows_its_facts_and_its_metrics(tmp_path: Pa
     )
     write_manifest(tmp_path, "new_kind", {"answer": 42})
     text = Reading(stage_page(tmp_path)).text
-    assert "New kind" in text and "42" in text and "Surprise" in text
+    assert "New kind" in text and "42" in text and "surprise" in text
 
 
 def test_the_reports_page_is_the_report_in_a_frame_that_can_do_nothing(run: dict[str, Path], tmp_path: Path) -> None:

@@ -85,6 +85,35 @@ def test_a_whole_file_is_read_in_blocks(s3: S3, where: str, tmp_path: Path) -> N
     assert len([each for each in faults.seen if each.startswith("GET") and each.endswith("large")]) == 2
 
 
+def damage(folder: Path, how: str) -> None:
+    """As a disk, a person or a program may: without a change of the name, size or time."""
+    file, times = folder / "a.txt", (folder / "a.txt").stat()
+    if how == "changed":
+        file.write_bytes(b"eno")
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    elif how == "removed":
+        file.unlink()
+    elif how == "added":
+        (folder / "c.txt").write_text("four")
+    else:
+        file.rename(folder / "d.txt")
+
+
+@pytest.mark.parametrize("how", ["changed", "removed", "added", "renamed"])
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_a_copy_that_was_changed_is_brought_anew(
+    where: str, archive: str, kind: str, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = where if kind == "folder" else archive
+    copy = bring(address)
+    damage(copy, how)
+    assert content(bring(address)) == FILES
+    assert f"its copy in {copy} was changed or is incomplete" in capsys.readouterr().err
+    before = [path.stat() for path in sorted(copy.iterdir())]
+    assert bring(address) == copy
+    assert [path.stat().st_ino for path in sorted(copy.iterdir())] == [each.st_ino for each in before]
+
+
 def test_nothing_at_an_address_is_said(where: str) -> None:
     with pytest.raises(StorageError, match="none: nothing exists there"):
         bring(f"{where}/none")
@@ -117,6 +146,18 @@ def test_the_same_files_elsewhere_have_the_same_digest(s3: S3, where: str, archi
     assert again.partition(DIGEST)[2] == archive.partition(DIGEST)[2]
     (tmp_path / "moved/a.txt").rename(tmp_path / "moved/c.txt")
     assert packed(s3, tmp_path / "moved", f"{where}/three").partition(DIGEST)[2] != archive.partition(DIGEST)[2]
+
+
+def test_an_archive_s_files_have_one_version_on_every_machine(
+    archive: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pods share what they make of them, by a key with it."""
+    here = FilesSource(path=archive).files()
+    monkeypatch.setenv("BATON_CACHE", str(tmp_path / "another-node"))
+    there = FilesSource(path=archive).files()
+    assert [file.version for file in there] == [file.version for file in here]
+    assert [file.place for file in there] != [file.place for file in here]
+    assert not any(file.changed() for file in there)
 
 
 def test_an_archive_that_was_damaged_is_refused(s3: S3, archive: str, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_a_server_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -
     sky.server.common.get_server_url.cache_clear()
     resource = asyncio.run(SkyPilotConnector().get(JOB))
     sky.server.common.get_server_url.cache_clear()
-    assert resource.phase == TaskExecution.QUEUED
+    assert resource.phase == TaskExecution.WAITING_FOR_RESOURCES
     assert "is unreachable; retrying" in (resource.message or "")
 
 

@@ -41,8 +41,8 @@ SLURM = {"infra": ["slurm/alpha"], "storage": "/shared"}
 class Connector:
     """A connector's process, and propeller's side of it."""
 
-    def __init__(self, port: int, url: str) -> None:
-        self.port, self._url = port, url
+    def __init__(self, port: int, url: str, log: Path | None = None) -> None:
+        self.port, self._url, self.log = port, url, log
         self.work = ""  # what the executions ask for
         self.environment: dict[str, str] = {}  # of the execution
         self.start()
@@ -55,6 +55,7 @@ class Connector:
             | {"SKYPILOT_API_SERVER_ENDPOINT": self._url, "HF_TOKEN": "hf_" + "Z" * 30}
             | {"AWS_ACCESS_KEY_ID": "test-key", "AWS_SECRET_ACCESS_KEY": "test-secret"},
             stdout=subprocess.DEVNULL,
+            stderr=self.log.open("ab") if self.log else None,
         )
         self.channel = grpc.insecure_channel(f"127.0.0.1:{self.port}")
         grpc.channel_ready_future(self.channel).result(120)
@@ -166,6 +167,21 @@ def test_create_and_get_answer_at_once_while_skypilot_hangs(sky: ApiServer, conn
         assert not sky.jobs
     connector.reaches(job, TaskExecution.RUNNING)
     assert len(sky.jobs) == 1
+
+
+def test_a_server_that_is_away_is_shown_and_logged_and_an_abort_works(tmp_path: Path) -> None:
+    made = Connector(free_port(), f"http://127.0.0.1:{free_port()}", tmp_path / "log.txt")
+    try:
+        job = made.create()
+        assert "is unreachable; retrying" in made.reaches(job, TaskExecution.WAITING_FOR_RESOURCES).message
+        for _ in range(3):
+            assert made.get(job).phase == TaskExecution.WAITING_FOR_RESOURCES
+        made.delete(job)  # nothing was launched
+        assert made.get(job).phase == TaskExecution.WAITING_FOR_RESOURCES
+        said = (tmp_path / "log.txt").read_text()
+        assert said.count("WAITING_FOR_RESOURCES: baton-pretrain-") == 1 and ": cancelled" in said
+    finally:
+        made.kill()
 
 
 def test_a_launch_in_flight_is_found_by_the_connector_that_comes_after(sky: ApiServer, connector: Connector) -> None:

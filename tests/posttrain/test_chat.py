@@ -12,6 +12,9 @@ from trl.chat_template_utils import is_chat_template_stop_token_trained, qwen3_c
 
 from tasks.data.tokenizer import CHAT_TEMPLATE
 from tasks.posttrain.chat import chat_of
+from tasks.posttrain.encode import Encoder
+from tasks.tokenizers import load
+from tests.tokenizer_folders import BEGIN, CHATML, END, PAD, TURNS, byte_level, folder
 
 ASKED = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "2 + 2?"}]
 CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 2}}}
@@ -47,6 +50,34 @@ def test_a_tokenizer_without_a_template_gets_chatml_with_marks(with_turns: Any) 
     assert with_turns.apply_chat_template(ASKED, tokenize=False, add_generation_prompt=True) == (
         "<|im_start|>system\nBe short.<|im_end|>\n<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n"
     )
+
+
+def test_chatml_begins_with_bos_where_the_tokenizer_adds_one(tmp_path: Path) -> None:
+    tokenizer = load(folder(tmp_path, byte_level(END, PAD, BEGIN, *TURNS, begin=BEGIN)))
+    encoder = Encoder(tokenizer)
+    assert tokenizer.decode(encoder.prompt({"prompt": ASKED})[:2]) == f"{BEGIN}<|im_start|>"
+    assert encoder.chat and encoder.chat.marked and encoder.chat.given
+
+
+@pytest.mark.parametrize("begins", ["", "{{ bos_token }}"])
+def test_chatml_begins_as_the_model_s_own_does(begins: str, tmp_path: Path) -> None:
+    bpe = byte_level(END, PAD, BEGIN, *TURNS, begin=BEGIN)
+    tokenizer = load(folder(tmp_path, bpe, chat_template=begins + CHATML, bos_token=BEGIN))
+    before = tokenizer.apply_chat_template(ASKED, tokenize=False, add_generation_prompt=True)
+    encoder = Encoder(tokenizer)
+    assert tokenizer.decode(encoder.prompt({"prompt": ASKED})) == before
+    assert encoder.chat and encoder.chat.marked
+
+
+def test_of_several_templates_each_row_gets_its_own(tmp_path: Path) -> None:
+    templates = {"default": WITHOUT_MARKS, "tool_use": "TOOLS " + WITHOUT_MARKS.replace("eos_token", "'<|im_end|>'")}
+    named = [{"name": name, "template": text} for name, text in templates.items()]
+    place = folder(tmp_path, byte_level(END, PAD, *TURNS), chat_template=named)
+    encoder = Encoder(load(place))
+    with_tools = encoder.tokenizer.decode(encoder.prompt({"prompt": ASKED, "tools": TOOLS}))
+    assert with_tools == "TOOLS [system] Be short.<|im_end|>[user] 2 + 2?<|im_end|>"
+    assert encoder.tokenizer.decode(encoder.prompt({"prompt": ASKED})) == f"[system] Be short.{END}[user] 2 + 2?{END}"
+    assert encoder.ends == [3, 0]  # the ends of turns of both
 
 
 def test_without_a_token_for_the_end_of_a_turn_the_end_of_text_ends_it(tokenizer: Any) -> None:
@@ -92,7 +123,7 @@ def test_an_unknown_template_has_no_marks_and_ends_turns_as_it_says(tokenizer: A
 
     chat = chat_of(tokenizer)
 
-    assert (chat.marked, chat.given, chat.template) == (False, False, WITHOUT_MARKS)
+    assert (chat.marked, chat.given, chat.template) == (None, False, WITHOUT_MARKS)
     assert chat.end == tokenizer.eos_token_id
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from tasks.job import StageError
-from tasks.posttrain.encode import IGNORED, Encoder, prompted
+from tasks.posttrain.encode import IGNORED, Encoder, RowRefused, prompted
+from tasks.posttrain.trl_hooks.templates import trl_templates
 
 ASKED = [{"role": "user", "content": "2 + 2?"}]
 SAID = [{"role": "assistant", "content": "4."}]
@@ -101,6 +102,30 @@ def test_a_template_without_marks_is_named_before_anything_is_trained(encoder: E
     assert encoder.learned(row, "all")
 
 
+def test_a_prompt_is_the_model_s_own_also_where_trl_s_template_with_marks_differs(encoder: Encoder) -> None:
+    """Qwen3's leaves out the thoughts of earlier turns, when a served model is asked too; TRL's keeps them."""
+    encoder.tokenizer.chat_template = trl_templates()["qwen3"][0]
+    encoder.tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    turns = [*ASKED, {"role": "assistant", "content": "<think>\nhm\n</think>\n\n4."}, *ASKED]
+    assert "hm" not in encoder.tokenizer.decode(encoder.prompt({"prompt": turns}))
+    assert encoder.notices() == []
+
+    encoder.learned({"messages": [*turns, *SAID]}, "assistant")
+    assert encoder.notices()[0].startswith("1 conversations are learned as TRL's template with marks renders them")
+
+
+def test_a_prompt_that_is_rendered_otherwise_before_an_answer_is_counted(encoder: Encoder) -> None:
+    """Such as one that ends with the beginning of a thought, which the template of an answer has not."""
+    encoder.tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: <think>{% endif %}"
+    )
+    encoder.completion({"prompt": ASKED, "completion": SAID})
+    assert encoder.notices()[0].startswith(
+        "1 prompts are learned as the chat template renders them before their answer"
+    )
+
+
 def test_a_row_that_the_template_refuses_is_named(encoder: Encoder) -> None:
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
@@ -110,6 +135,22 @@ def test_a_row_that_the_template_refuses_is_named(encoder: Encoder) -> None:
     assert encoder.prompt({"prompt": ASKED})
     with pytest.raises(StageError, match=r"rejects a row: no system role\. Change the row.*The row: {.*Be brief"):
         encoder.prompt({"prompt": [{"role": "system", "content": "Be brief."}, *ASKED]})
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ 1 // (messages | length - 1) }}", "ZeroDivisionError"),
+        ("{% for i in range(10 ** 9) %}{% endfor %}", "OverflowError: Range too big"),
+        ("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", "RecursionError"),
+        ("{{ {}.pop(messages[0].content) }}", "SecurityError|KeyError"),
+        ("{{ 'x'.encode('no such') }}", "LookupError"),
+    ],
+)
+def test_whatever_a_template_raises_is_a_row_that_it_refuses(encoder: Encoder, template: str, said: str) -> None:
+    encoder.tokenizer.chat_template = template
+    with pytest.raises(RowRefused, match=rf"rejects a row: .*({said}|unsafe|immutable)"):
+        encoder.prompt({"prompt": ASKED})
 
 
 def test_an_empty_loss_mask_is_an_error_that_names_template_and_row(encoder: Encoder) -> None:
@@ -124,3 +165,70 @@ def test_an_empty_loss_mask_is_an_error_that_names_template_and_row(encoder: Enc
     assert said.startswith('a row has no token to learn with loss: assistant. The chat template "{% for m in mess')
     assert "marks no assistant turn in it" in said
     assert 'The row: {"messages": [{"role": "user", "content": "2 + 2?"}' in said
+
+
+def test_a_turn_that_is_not_to_be_learned_has_no_loss(encoder: Encoder) -> None:
+    bad = {"role": "assistant", "content": "5."}
+    row = {"messages": [*ASKED, bad | {"train": False}, *ASKED, *SAID]}
+    whole, said = learned(encoder, row, "assistant")
+    assert said == "4.<|endoftext|>" and "5.<|endoftext|>" in whole and "train" not in whole
+    assert whole == learned(encoder, {"messages": [*ASKED, bad, *ASKED, *SAID]}, "assistant")[0]
+    with pytest.raises(StageError, match="loss: all learns turns that are not to be learned"):
+        encoder.learned(row, "all")
+    with pytest.raises(StageError, match="the last turn of a row is not to be learned"):
+        prompted({"messages": [*ASKED, *SAID, *ASKED, bad | {"train": False}]})
+
+
+def test_turns_that_the_template_does_not_mark_one_by_one_cannot_be_left_out(encoder: Encoder) -> None:
+    encoder.tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role == 'assistant' and loop.last %}"
+        "{% generation %}{{ m.content + eos_token }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    with pytest.raises(RowRefused, match="marks 1 parts of a row with 2 turns of the assistant"):
+        encoder.learned({"messages": [*ASKED, *SAID, *ASKED, SAID[0] | {"train": False}]}, "assistant")
+
+
+@pytest.mark.parametrize("mark", [{"label": False}, {"label": "false"}, {"weight": 0}, {"rating": 5}])
+def test_a_completion_that_is_not_to_be_learned_is_refused(encoder: Encoder, mark: dict[str, Any]) -> None:
+    row = {"prompt": "2 + 2 =", "completion": " 5"}
+    with pytest.raises(StageError, match=r"columns: {\w+: null}"):
+        encoder.learned(row | mark, "completion")
+    assert encoder.learned(row | {"label": True, "weight": 1}, "completion")
+
+
+def test_what_the_template_does_not_print_is_told_once(encoder: Encoder) -> None:
+    encoder.tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }}: {% if m.role != 'tool' %}{{ m.content }}{% endif %}"
+        "{% if loop.last and m.reasoning_content %}({{ m.reasoning_content }}){% endif %}\n{% endfor %}"
+    )
+    thought = SAID[0] | {"reasoning_content": "Hm.", "name": "Ann"}
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 2}}}]}
+    answer = {"role": "tool", "content": "4", "tool_call_id": "1"}
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    row: dict[str, Any] = {
+        "prompt": ASKED,
+        "completion": [call, answer, thought],
+        "tools": tools,
+        "chat_template_kwargs": {"x": 1},
+    }
+    more = {"prompt": [*ASKED, thought, *ASKED], "completion": SAID}
+    for each in [row, more] * 20:
+        encoder.completion(each)
+    told = {text.split(" in ")[0].removeprefix("the chat template does not print "): text for text in encoder.notices()}
+    assert told.keys() == {
+        "content of messages",
+        "name of messages",
+        "reasoning_content of messages",
+        "tool_calls of messages",
+        "tools",
+        "chat_template_kwargs",
+    }
+    assert "in 8 of 56 places" in told["content of messages"]  # those of the tool
+    assert "in 8 of 16 places" in told["reasoning_content of messages"]
+
+
+def test_what_the_template_prints_is_not_told(encoder: Encoder) -> None:
+    for _ in range(3):
+        encoder.completion({"prompt": ASKED, "completion": SAID})
+        encoder.learned({"messages": [{"role": "system", "content": "Be brief."}, *ASKED, *SAID]}, "assistant")
+    assert encoder.notices() == []

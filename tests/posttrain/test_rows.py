@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.job import Job, StageError, open_job
-from tasks.posttrain.rows import choose, in_order, kind_of, say_repeats
+from tasks.job import Job, StageError, json_lines, open_job
+from tasks.posttrain.encode import RowRefused
+from tasks.posttrain.rows import choose, in_order, kind_of, note_epochs
 from tasks.posttrain.spec import PostTrainSpec
 from tests.posttrain.tiny import said_twice, tiny_rows, write_job
 
@@ -46,8 +47,9 @@ def test_more_rows_leave_the_others_in_their_order(rows: set[str], more: set[str
 
 @pytest.fixture
 def job(tmp_path: Path) -> Callable[..., Job]:
-    def make(rows: list[dict[str, Any]], kind: str = "prompt_completion") -> Job:
-        return open_job(write_job(tmp_path / "job", "sft", {}, rows=tiny_rows(tmp_path / "rows", rows, kind)))
+    def make(rows: list[dict[str, Any]], kind: str = "prompt_completion", **more: Any) -> Job:
+        made = tiny_rows(tmp_path / "rows", rows, kind, **more)
+        return open_job(write_job(tmp_path / "job", "sft", {}, rows=made))
 
     return make
 
@@ -58,28 +60,48 @@ def test_no_more_rows_are_taken_than_the_run_needs(job: Callable[..., Job]) -> N
     assert len(chosen.rows) == 12 and chosen.counts() == {"rows": 12, "rows_too_long": 0}
 
 
-def test_rows_that_are_too_long_are_skipped_and_counted(
-    job: Callable[..., Job], capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [{"text": "x" * length} for length in range(1, 21)]
+def test_rows_that_are_too_long_are_skipped_and_counted(job: Callable[..., Job]) -> None:
+    with_long = job([{"text": "x" * length} for length in range(1, 21)])
 
-    chosen = choose(job(rows), 0, LIMITS, lambda row: str(row["text"]), lambda text: (len(text),), 16)
+    chosen = choose(with_long, 0, LIMITS, lambda row: str(row["text"]), lambda text: (len(text),), 16)
 
     assert chosen.counts() == {"rows": 15, "rows_too_long": 5}
-    assert capsys.readouterr().out == (
-        "5 of 20 rows are longer than max_prompt_tokens 10 and max_new_tokens 5 and left out (the longest has 20 "
-        "tokens)\n"
-    )
+    assert json_lines(with_long.notices) == [
+        {
+            "text": "5 of 20 rows are longer than max_prompt_tokens 10 and max_new_tokens 5 and left out (the longest "
+            "has 20 tokens)"
+        }
+    ]
 
 
-def test_with_fewer_rows_than_the_run_takes_it_says_how_often_they_are_used(
-    job: Callable[..., Job], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("drops", [True, False])
+def test_rows_that_the_template_rejects_are_left_out_if_the_set_drops_faulty_rows(
+    job: Callable[..., Job], drops: bool
 ) -> None:
-    chosen = choose(job(said_twice(40)), 0, LIMITS, str, lambda row: (1,), 100)
-    say_repeats("rows", chosen.amount, 100)
+    made = job([{"text": f"{number}"} for number in range(10)], drops_faulty=drops)
 
-    assert len(chosen.rows) == 40
-    assert capsys.readouterr().out == "the run repeats each of the rows 2.5 times: there are no more\n"
+    def encode(row: dict[str, Any]) -> str:
+        if row["text"] in "37":
+            raise RowRefused(f"no {row['text']}")
+        return str(row["text"])
+
+    if not drops:
+        with pytest.raises(RowRefused, match=r"no \d\nSet the rows' `faulty: drop`"):
+            choose(made, 0, LIMITS, encode, lambda text: (1,), 16)
+        return
+    chosen = choose(made, 0, LIMITS, encode, lambda text: (1,), 16)
+    assert sorted(chosen.rows) == list("01245689") and chosen.refused == 2
+    (told,) = json_lines(made.notices)
+    assert told["text"].startswith("2 rows are left out (faulty: drop): no ")
+
+
+@pytest.mark.parametrize(("enough", "notices"), [(100, ["2.5 epochs over 40 rows: the set has no more"]), (40, [])])
+def test_more_than_one_epoch_is_a_notice(job: Callable[..., Job], enough: int, notices: list[str]) -> None:
+    few = job(said_twice(40))
+    chosen = choose(few, 0, LIMITS, str, lambda row: (1,), enough)
+    note_epochs(few, "rows", len(chosen.rows), enough / chosen.amount)
+
+    assert [line["text"] for line in (json_lines(few.notices) if few.notices.exists() else [])] == notices
 
 
 def test_a_set_without_rows_for_training_is_an_error(job: Callable[..., Job]) -> None:

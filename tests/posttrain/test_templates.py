@@ -51,7 +51,7 @@ def test_a_template_that_marks_what_the_assistant_says_is_known() -> None:
 @pytest.mark.parametrize("template", [CHAT_TEMPLATE, CHATML_ON_ONE_LINE], ids=["Baton's", "on one line"])
 def test_chatml_gets_marks_and_says_the_same(template: str) -> None:
     known = tokenizer(template)
-    marked = training_template(known)
+    marked = training_template(known, template)
     assert marked and has_generation(marked)
     chat = [{"role": "system", "content": "Be brief."}, USER, ASSISTANT, *AGAIN]
     assert known.apply_chat_template(chat, tokenize=False, chat_template=marked) == known.apply_chat_template(
@@ -63,7 +63,7 @@ def test_chatml_gets_marks_and_says_the_same(template: str) -> None:
 def test_a_template_of_trl_s_gets_trl_s_marks(name: str) -> None:
     plain, marked = trl_templates()[name]
     assert not has_generation(plain)
-    assert training_template(tokenizer(plain)) == marked
+    assert training_template(tokenizer(plain), plain) == marked
 
 
 def test_trl_chooses_the_same() -> None:
@@ -72,9 +72,9 @@ def test_trl_chooses_the_same() -> None:
 
     for name in ("qwen3", "llama3"):
         known = tokenizer(trl_templates()[name][0])
-        assert training_template(known) == get_training_chat_template(known)
+        assert training_template(known, known.chat_template) == get_training_chat_template(known)
     known = tokenizer()
-    assert is_chat_template_stop_token_trained(known, training_template(known))
+    assert is_chat_template_stop_token_trained(known, training_template(known, CHAT_TEMPLATE))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_trl_s_trainer_makes_the_same_of_a_row(row: dict[str, Any], loss: Loss, 
 
     marked = "messages" in row and loss == "assistant"
     known = tokenizer()
-    known.chat_template = training_template(known)  # TRL refuses one without marks that it does not know
+    known.chat_template = training_template(known, CHAT_TEMPLATE)  # TRL refuses one without marks that it does not know
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     trainer = SFTTrainer(
         model=LlamaForCausalLM(LlamaConfig(vocab_size=len(known), **sizes)),
@@ -106,10 +106,9 @@ def test_trl_s_trainer_makes_the_same_of_a_row(row: dict[str, Any], loss: Loss, 
 
 
 def test_a_marked_template_is_left_alone_and_an_unknown_one_is_none() -> None:
-    marked = trl_templates()["llama3"][1]
-    assert training_template(tokenizer(marked)) == marked
-    assert training_template(tokenizer("{% for message in messages %}{{ message.content }}{% endfor %}")) is None
-    assert training_template(tokenizer(None)) is None
+    marked, unknown = trl_templates()["llama3"][1], "{% for message in messages %}{{ message.content }}{% endfor %}"
+    assert training_template(tokenizer(), marked) == marked
+    assert training_template(tokenizer(), unknown) is None
 
 
 def test_a_conversation_with_tools_is_rendered_with_them() -> None:
@@ -132,7 +131,7 @@ def test_a_conversation_with_tools_is_rendered_with_them() -> None:
 )
 def test_the_token_that_ends_a_turn_is_found(template: str, ends: str) -> None:
     known = tokenizer(trl_templates().get(template, (template,))[0])
-    assert end_of_turn(known) == known.convert_tokens_to_ids(ends)
+    assert end_of_turn(known, known.chat_template) == known.convert_tokens_to_ids(ends)
 
 
 @pytest.mark.parametrize("after", ["<|im_end|>", "[END]"], ids=["the token", "text"])
@@ -152,4 +151,4 @@ def test_chatml_that_passes_tools_over_gets_them() -> None:
 
 def test_chatml_with_tools_of_its_own_is_left_alone() -> None:
     known = tokenizer(CHATML_ON_ONE_LINE + "{% if tools %}TOOLS{% endif %}")
-    assert training_template(known) is None
+    assert training_template(known, known.chat_template) is None

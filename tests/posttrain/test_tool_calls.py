@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trl
 from transformers import AutoTokenizer
+from trl.chat_template_utils import get_training_chat_template, is_chat_template_prefix_preserving
 
 from tasks.environments.environments import Answer
 from tasks.job import StageError
@@ -31,6 +32,7 @@ def tokenizer_of(model: Path, family: str) -> Any:
     tokenizer.chat_template = (TEMPLATES / f"{family}.jinja").read_text()
     special = {*re.findall(r"<\|\w+\|?>|<\w+\|>", tokenizer.chat_template)}
     tokenizer.add_special_tokens({"additional_special_tokens": sorted(special)})
+    tokenizer.bos_token = tokenizer.eos_token  # which some templates write
     return tokenizer
 
 
@@ -55,10 +57,14 @@ def test_answers_are_the_tokens_that_trl_appends(model: Path, family: str) -> No
     tokenizer.eos_token = "<|im_end|>"
     answers = tool_messages([("look", {}), ("look", {})], [Answer("it is here"), Answer("it is gone")])
     trainer = SimpleNamespace(
-        processing_class=tokenizer, _tokenizer=tokenizer, chat_template=None, chat_template_kwargs={}, _is_vlm=False
+        processing_class=tokenizer,
+        _tokenizer=tokenizer,
+        chat_template=None if is_chat_template_prefix_preserving(tokenizer) else get_training_chat_template(tokenizer),
+        chat_template_kwargs={},
+        _is_vlm=False,
     )
 
-    ours = ToolCalls(tokenizer, Encoder(tokenizer), []).encoded(answers)  # in the training template, as TRL's
+    ours = ToolCalls(tokenizer, Encoder(tokenizer), []).encoded(answers)
     theirs = trl.GRPOTrainer._get_tool_suffix_ids(trainer, answers)
 
     assert ours == theirs

@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from safetensors.torch import save_file
 from transformers import Trainer, TrainingArguments
 
-from tasks.job import Job, StageError
+from tasks.job import Job
 from tasks.posttrain.layout import TuningLayout
-from tasks.posttrain.model_files import storage_dtype
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.posttrain.trainer import checkpoints, fit
 
@@ -59,20 +57,6 @@ def test_without_the_hook_it_would_see_others(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("tasks.posttrain.trainer.order_by_epoch", lambda trainer: None)
     whole, broken = (Job(tmp_path / name, "sft", "hf_model", {}, {}) for name in ("whole", "broken"))
     assert seen_rows(broken, breaks_at=7) + seen_rows(broken) != seen_rows(whole)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_the_number_format_is_read_from_the_weights(tmp_path: Path, dtype: torch.dtype) -> None:
-    save_file({"a": torch.zeros(2, dtype=dtype)}, tmp_path / "model.safetensors")
-
-    assert storage_dtype(tmp_path) == dtype
-
-
-def test_mixed_number_formats_are_refused(tmp_path: Path) -> None:
-    save_file({"a": torch.zeros(2), "b": torch.zeros(2, dtype=torch.bfloat16)}, tmp_path / "model.safetensors")
-
-    with pytest.raises(StageError, match="BF16, F32"):
-        storage_dtype(tmp_path)
 
 
 def test_every_problem_of_a_spec_is_found_at_once() -> None:

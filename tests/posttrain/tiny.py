@@ -13,6 +13,7 @@ from tasks.checkpoints import CheckpointFolder
 from tasks.manifest import read_manifest, write_manifest
 from tasks.posttrain.rows import KIND_FACT
 from tasks.rewards.spec import RewardSpec
+from tasks.rows.stored import OPTIONAL
 from tests import forked
 
 forked.load("torch.distributed.checkpoint", "datasets", "trl.trainer.sft_trainer", "trl.trainer.grpo_trainer")
@@ -69,12 +70,17 @@ def reward(folder: Path, name: str = "right", **spec: Any) -> dict[str, Any]:
     return found.model_dump(mode="json")
 
 
-def tiny_rows(directory: Path, rows: Sequence[Row], kind: str) -> Path:
-    """A sealed set of rows, all for training."""
+def tiny_rows(
+    directory: Path, rows: Sequence[Row], kind: str, drops_faulty: bool = False, held_out: Sequence[Row] = ()
+) -> Path:
+    """A sealed set of rows, by default all for training."""
     directory.mkdir(parents=True)
-    (directory / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (directory / "held_out.jsonl").write_text("")
-    write_manifest(directory, "rows", {KIND_FACT: kind, "rows": len(rows), "held_out_rows": 0})
+    for name, written in (("train", rows), ("held_out", held_out)):
+        (directory / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in written))
+    (directory / "rows.json").write_text(json.dumps({"drops_faulty": drops_faulty}))
+    columns = list(dict.fromkeys(name for row in rows for name in row if name not in OPTIONAL))
+    facts = {KIND_FACT: kind, "columns": columns, "rows": len(rows), "held_out_rows": len(held_out)}
+    write_manifest(directory, "rows", facts)
     return directory
 
 
@@ -141,7 +147,7 @@ def write_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path)
     directory.mkdir(parents=True)
     request = {
         "stage": stage,
-        "kind": "hf_model",
+        "kind": "eval_report" if stage == "evaluate" else "hf_model",
         "spec": spec,
         "inputs": {name: {"path": str(path), "digest": read_manifest(path).digest} for name, path in inputs.items()},
     }

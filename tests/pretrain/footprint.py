@@ -30,7 +30,7 @@ from tasks.pretrain.train_step import Training
 def footprint(spec: PretrainSpec) -> Memory:
     """This rank's memory. Requires Megatron's process groups in the spec's layout."""
     assert spec.model.vocab_size
-    training = Training(spec, spec.model.vocab_size)
+    training = Training(spec.resolved(spec.model.vocab_size, continued=False), spec.model.vocab_size)
     parameters = [parameter for chunk in training.wrapped for parameter in chunk.parameters()]
     buffers = [buffer for chunk in training.wrapped for buffer in chunk.buffers + chunk.expert_parallel_buffers]
     batches = list(_batches(spec))

@@ -37,6 +37,7 @@ def one_process() -> Iterator[None]:
 # -- the order ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_every_layout_reads_the_same_samples_at_each_step(tmp_path: Path) -> None:
     data = [make_shards(tmp_path / "data"), of_one_token(tmp_path / "more", 1, 30)]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tasks.pretrain.flops import flops_per_token, keys_per_query, peak_flops
+from tasks.pretrain.flops import flops_per_token, keys_per_query, peak_flops, raised
 from tasks.pretrain.model import build_model, transformer_config
 from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
 from tests.pretrain.alone import alone
@@ -99,6 +99,14 @@ def test_the_count_is_what_torch_counts_in_the_real_model(name: str) -> None:
     more += 2 * model.layers * model.heads * model.head_dim * length
     counted = counter.get_total_flops() / (sequences * length)
     assert counted == flops_per_token(model, 100, length) + more
+
+
+def test_a_run_never_reaches_more_than_its_peak() -> None:
+    """The peak was measured while the machine was busy."""
+    peak = raised(1e6, 2e6, "fp32")
+    assert peak > 1e9  # measured again
+    assert raised(peak, 2e6, "fp32") == peak
+    assert raised(1e6, 1e15, "fp32") == 1e15
 
 
 def test_the_peak_of_this_cpu_is_measured() -> None:

@@ -1,11 +1,10 @@
 """Hardware detection, from files in the drivers' format."""
 
-import os
 from pathlib import Path
 
 import pytest
 
-from tasks.pretrain.hardware import _gpus, _memory, this_machine
+from tasks.pretrain.hardware import _gpus, this_machine
 
 INFORMATION = """\
 Model: \t\t NVIDIA H100 80GB HBM3
@@ -34,16 +33,6 @@ def test_gpus_that_are_hidden_do_not_count(driver: Path, visible: str, count: in
 
 def test_a_machine_without_the_driver_has_no_gpus(tmp_path: Path) -> None:
     assert _gpus(tmp_path / "nothing", None) == ()
-
-
-def test_a_container_s_limit_is_the_memory_there_is(tmp_path: Path) -> None:
-    limit = tmp_path / "memory.max"
-    host = _memory(limit)
-    assert host == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit.write_text("max\n")
-    assert _memory(limit) == host
-    limit.write_text("1073741824\n")
-    assert _memory(limit) == 2**30
 
 
 def test_this_machine_has_memory() -> None:

@@ -127,6 +127,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Memory]
     return {name: [Memory(**rank) for rank in ranks] for name, ranks in zip(TOGETHER, found, strict=True)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TOGETHER)
 def test_the_worst_of_two_processes_takes_what_is_estimated(name: str, measured: dict[str, list[Memory]]) -> None:
     worst = max(measured[name], key=lambda memory: memory.total)

@@ -36,13 +36,15 @@ def optimizer(**changes: Any) -> PretrainSpec:
         (model(sliding_window=64), "model.sliding_window"),
         (model(rope_scaling_factor=8.0), "model.rope_scaling_factor"),
         (optimizer(lr=1e-4, min_lr=1e-3), "optimizer.min_lr"),
-        (optimizer(warmup_from=4e-3), "optimizer.warmup_from"),
-        (optimizer(warmup_from=1e-4, warmup_steps=0), "optimizer.warmup_from"),
+        (optimizer(min_lr=1e-4), "optimizer.min_lr"),
+        (optimizer(warmup_from=1e-4), "optimizer.warmup_from"),
+        (optimizer(lr=3e-3, warmup_from=4e-3), "optimizer.warmup_from"),
+        (optimizer(lr=3e-3, warmup_from=1e-4, warmup_steps=0), "optimizer.warmup_from"),
         (optimizer(decay="WSD"), "optimizer.wsd_decay_steps"),
         (optimizer(wsd_decay_steps=5), "optimizer.wsd_decay_steps"),
         (PretrainSpec(global_batch=10, layout=Layout(micro_batch=4)), "layout.micro_batch"),
         (PretrainSpec(sequence_length=1024), "sequence_length"),
-        (PretrainSpec(steps=10), "optimizer.warmup_steps"),
+        (PretrainSpec(steps=10, optimizer=OptimizerSpec(warmup_steps=10)), "optimizer.warmup_steps"),
         (PretrainSpec(data_weights=[0.0, 0.0]), "data_weights"),
         (
             PretrainSpec(

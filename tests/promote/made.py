@@ -128,12 +128,13 @@ def read(output: Path, name: str) -> dict[str, Any]:
 
 def day(root: Path, candidate: str, champion: str | None, **bits: float) -> str:
     """A whole day of the model `candidate`, with this many bits per byte on the old text and on the new; the
-    champion has 2 on both. Returns the outcome."""
+    champion has 2 on both, or `far` on the new. Returns the outcome."""
     made = model(root / candidate)
     levels = {OLD: bits.get("old", 2.0), NEW: bits.get("new", 2.0)}
     reports = [report(root / f"eval-{candidate}", made, levels)]
     if champion:
-        reports.append(report(root / f"eval-{champion}-for-{candidate}", root / champion))
+        theirs = {OLD: 2.0, NEW: bits.get("far", 2.0)}
+        reports.append(report(root / f"eval-{champion}-for-{candidate}", root / champion, theirs))
     decision = decided(root / f"decide-{candidate}", *reports)
     version = published(root / f"publish-{candidate}", made, corpus=corpus(root / f"corpus-{candidate}"))
     promoted(root / f"promote-{candidate}", decision, version)

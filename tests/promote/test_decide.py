@@ -84,6 +84,19 @@ def test_a_corrupted_day_is_rejected_however_well_it_does_on_its_own_text(
     assert "(allowed: 1.00 %)" in found["words"]
 
 
+def test_new_text_far_from_the_old_is_a_notice_where_the_rule_allows_it(
+    tmp_path: Path, models: tuple[Path, Path]
+) -> None:
+    levels: dict[str, Any] = {"ours": {"bits": {OLD: 1.9, NEW: 5.0}}, "theirs": {"bits": {OLD: 2.0, NEW: 6.0}}}
+    notices = tmp_path / "decide" / "notices.jsonl"
+    assert decide(tmp_path, models, **levels, max_new_text_ratio=None)["outcome"] == "promoted"
+    assert "times as many bits per byte for the new text as for the old, and the new text counts" in notices.read_text()
+    near = {"ours": {"bits": {OLD: 1.9, NEW: 1.9}}, "theirs": {"bits": {OLD: 2.0, NEW: 3.5}}}
+    (tmp_path / "near").mkdir()
+    assert decide(tmp_path / "near", models, **near)["new_text_ratio"] == pytest.approx(1.75, rel=0.05)
+    assert not (tmp_path / "near" / "decide" / "notices.jsonl").exists()
+
+
 def test_a_regression_of_another_metric_rejects_too(tmp_path: Path, models: tuple[Path, Path]) -> None:
     ours = {"bits": {OLD: 1.9, NEW: 1.9}, "passing": 0.2}
     found = decide(tmp_path, models, ours, regressions={"sums.right": 0.05})

@@ -1,5 +1,6 @@
 """A decision carried into the registry, and the registry read as the ledger."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -58,6 +59,17 @@ def test_days_of_every_kind_leave_their_history(home: Path, tmp_path: Path) -> N
     assert tags["baton.decision"] == read_manifest(tmp_path / "decide-three" / "output").digest
     assert tags["baton.decision.words"].startswith("Rejected: ")
     assert tags["baton.decision.new.bits_per_byte"].startswith("+0.7")
+
+
+def test_a_day_of_random_letters_is_set_aside_though_replay_made_the_model_better(home: Path, tmp_path: Path) -> None:
+    day(tmp_path, "one", None)
+    assert day(tmp_path, "letters", "one", old=1.9, new=5.0, far=6.0) == "rejected"
+    assert day(tmp_path, "two", "one", old=1.9, new=2.5, far=3.0) == "promoted"
+    assert (standing(), outcomes()) == ([3, 1], ["promoted", "rejected", "promoted"])
+    assert [each.version for each in generations(NAME) if each.accepted] == [1, 3]  # whose text is old tomorrow
+    words = versions(NAME)[1].tags["baton.decision.words"]
+    assert re.match(r"Rejected: the champion needs [23]\.\d times as many bits per byte for the new text as for", words)
+    assert "(allowed: 2 times), so the new text is set aside" in words
 
 
 def test_what_was_rolled_back_is_not_gone_on_from(home: Path, tmp_path: Path) -> None:

@@ -23,7 +23,10 @@ METRICS = {
 
 
 # the stage's inputs by the names of these artifacts
-INPUTS = {"base": "models.0", "corpus": "parts.corpus", "eval_base": "reports.0", "eval_grpo": "reports.1"}
+INPUTS = {
+    "base": "models.0", "other": "models.1", "corpus": "parts.corpus", "rows": "parts.rows_1", "eval_base": "reports.0",
+    "eval_grpo": "reports.1",
+}  # fmt: skip
 
 
 @dataclass

@@ -1,19 +1,28 @@
 """The champion moves by compare-and-set and back, on Baton's own store."""
 
 import itertools
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow import MlflowClient
 
+from infra.process_id import this_process
 from infra.tracking.store import tracking_uri
+from tasks.job import StageError
 from tasks.manifest import ArtifactError, write_manifest
 from tasks.publish import champion
 from tasks.publish.aliases import CHAMPION, PREVIOUS, ROLLED_BACK_TAG, fetch, terms, version_at, versions
-from tasks.publish.champion import CLAIM, ChampionChanged, NoSuchVersion, promote, roll_back
+from tasks.publish.champion import CLAIM, ChampionChanged, ChampionClaimed, NoSuchVersion, promote, roll_back
 from tasks.publish.registry import Publication, register
 
 NAME = "baton-test"
@@ -125,7 +134,92 @@ def claims() -> list[str]:
     return [tag for tag in MlflowClient(tracking_uri()).get_registered_model(NAME).tags if tag.startswith(CLAIM)]
 
 
-def test_the_claim_of_a_mover_that_died_is_waited_out(three: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def promote_and_stop(function: str, elsewhere: bool, hold_s: float, said: Connection) -> None:
+    """Promote version 2, but stop this process where it first calls a function, until SIGCONT."""
+    owner, _, name = function.rpartition(".")
+    of = getattr(champion, owner, champion)
+    own = getattr(of, name)
+
+    def stop(*arguments: Any) -> Any:
+        setattr(of, name, own)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return own(*arguments)
+
+    setattr(of, name, stop)
+    champion.HOLD_S = hold_s
+    if elsewhere:
+        vars(champion)["this_process"] = lambda: "17 another-machine its-boot/its-pids 18"
+    try:
+        promote(NAME, 2, 1)
+        said.send("promoted")
+    except StageError as error:
+        said.send(str(error))
+
+
+@contextmanager
+def stopped(function: str, elsewhere: bool = False, hold_s: float = 30) -> Iterator[tuple[int, Connection]]:
+    """A process that does so and has stopped: its pid, and what it says in the end."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    mover = context.Process(target=promote_and_stop, args=(function, elsewhere, hold_s, there))
+    mover.start()
+    assert mover.pid
+    try:
+        os.waitid(os.P_PID, mover.pid, os.WSTOPPED)
+        yield mover.pid, here
+    finally:
+        mover.kill()
+        mover.join()
+
+
+def test_a_mover_that_is_suspended_is_waited_for(three: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever it continues, it is the only one that moves the champion."""
+    monkeypatch.setattr(champion, "CLAIM_S", 0.5)
+    monkeypatch.setattr(champion, "WAIT_S", 2.0)
+    promote(NAME, 1, None)
+    with stopped("MlflowClient.set_registered_model_alias") as (mover, said):
+        before = standing()
+        with pytest.raises(ChampionClaimed, match=rf"moved by process {mover} of .* for 2 s"):
+            promote(NAME, 3, 1)
+        assert standing() == before
+        os.kill(mover, signal.SIGCONT)
+        assert said.recv() == "promoted"
+    assert standing() == [2, 1]
+    assert not claims()
+
+
+def test_a_mover_of_another_machine_finds_that_its_claim_has_expired(
+    three: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(champion, "CLAIM_S", 1.0)
+    promote(NAME, 1, None)
+    with stopped("number_at", elsewhere=True, hold_s=0.5) as (mover, said):
+        promote(NAME, 3, 1)
+        os.kill(mover, signal.SIGCONT)
+        assert "the champion of baton-test is version 3, not version 1" in said.recv()
+    assert (standing(), claims()) == ([3, 1], [])
+    assert (reasons(1), reasons(2), reasons(3)) == (["version 3 was promoted"], [], [None])
+
+
+def test_the_claim_of_a_mover_that_was_killed_is_removed_at_once(three: None) -> None:
+    promote(NAME, 1, None)
+    with stopped("MlflowClient.set_registered_model_alias"):
+        pass
+    assert len(claims()) == 1
+    began = time.monotonic()
+    promote(NAME, 3, 1)
+    assert time.monotonic() - began < champion.SAY_S
+    assert (standing(), claims()) == ([3, 1], [])
+
+
+def test_a_claim_that_this_process_has_left_is_removed_at_once(three: None) -> None:
+    """The registry was away when it should have been."""
+    MlflowClient(tracking_uri()).set_registered_model_tag(NAME, f"{CLAIM}left", this_process())
+    promote(NAME, 1, None)
+    assert (standing(), claims()) == ([1, None], [])
+
+
+def test_the_claim_of_a_mover_that_died_elsewhere_is_waited_out(three: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(champion, "CLAIM_S", 1.0)
     MlflowClient(tracking_uri()).set_registered_model_tag(NAME, f"{CLAIM}dead", "1")
     began = time.monotonic()

@@ -37,8 +37,21 @@ def test_the_order_of_the_artifacts_does_not_matter() -> None:
     assert places(source("c", "b"), source("b", "a"), source("a")) == {"a": (0, 0), "b": (1, 0), "c": (2, 0)}
 
 
-def test_equal_contents_that_are_each_others_parents_end_all_the_same() -> None:
-    layout([source("a", "y", digest="x"), source("b", "x", digest="y"), source("c", "z", digest="z")])
+def test_of_equal_contents_the_older_one_is_the_parent() -> None:
+    """A model that was imported and exported again."""
+    assert arrows(source("exported", "weights", digest="model"), source("weights", "model"),
+                  source("loaded", digest="model")) == {("loaded", "weights"), ("weights", "exported")}  # fmt: skip
+    assert arrows(source("a", "y", digest="x"), source("b", "x", digest="y"), source("c", "z", digest="z")) == {
+        ("b", "a")
+    }
+
+
+def test_a_published_model_comes_from_the_model_alone() -> None:
+    parents = {"model": "sft", "models.0": "base", "reports.0": "eval", "parts.corpus": "corpus"}
+    published = Source("published", Path(), Manifest("published_model", "p", {}, {}, parents=parents))
+    others = source("base"), source("sft", "base"), source("eval", "base"), source("corpus")
+    assert ("sft", "published") in (found := arrows(*others, published))
+    assert {parent for parent, child in found if child == "published"} == {"sft"}
 
 
 def test_the_graph_is_said_in_words_too() -> None:

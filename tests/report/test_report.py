@@ -35,6 +35,24 @@ def test_the_report_is_one_sealed_page_that_needs_nothing_else(run: dict[str, Pa
     assert "url(" not in (output / "report.html").read_text() and "@import" not in (output / "report.html").read_text()
 
 
+def test_notices_come_before_the_results(tmp_path: Path) -> None:
+    run = example_run(tmp_path / "run")
+    (run["grpo"] / "record" / "notices.jsonl").write_text('{"text": "all rewards of 9 of 10 groups are equal"}\n')
+    text = (make_report(tmp_path / "job", run) / "report.md").read_text()
+    assert "grpo: all rewards of 9 of 10 groups are equal" in text.split("## Result")[0]
+
+
+def test_the_results_say_what_they_were_measured_on(tmp_path: Path) -> None:
+    run = example_run(tmp_path / "run")
+    text = (make_report(tmp_path / "job", run) / "report.md").read_text()
+    assert "Measured on bits_per_byte: 8 held-out documents of corpus 5eed (8.0 kB); sums: 64 rows of" in text
+    manifest = run["eval_grpo"] / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("64 rows of data.sums 0dd5", "64 rows of data.sums 0dd6"))
+    text = " ".join((make_report(tmp_path / "again", run) / "report.md").read_text().split())
+    assert "base, sft, dpo: measured on bits_per_byte: 8 held-out" in text
+    assert "grpo: measured on bits_per_byte: 8 held-out documents of corpus 5eed (8.0 kB); sums: 64 rows" in text
+
+
 def test_what_a_killed_engine_left_is_no_part_of_it(run: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "job" / "output").mkdir(parents=True)
     (tmp_path / "job" / "output" / "of_an_earlier_try.html").touch()

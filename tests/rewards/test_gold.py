@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tasks.job import StageError
-from tasks.rewards.gold import GoldLine, check_gold, own_answer
+from tasks.rewards.gold import GoldLine, check_gold, early, late, own_answer
 from tasks.rewards.spec import RewardSpec
 
 SUMS = [{"prompt": f"{n} + {n} =", "answer": str(2 * n)} for n in range(10)]
@@ -80,6 +80,13 @@ def test_tokens_are_made_for_a_reward_that_counts_them() -> None:
     assert [line.reward for line in checked(SUMS, "sums.py:tokens", "sums.py:right")] == ["right"]
 
 
+def test_a_file_is_imported_once_though_one_of_its_rewards_is_skipped(tmp_path: Path) -> None:
+    (tmp_path / "sums.py").write_text(f"open('{tmp_path}/imported', 'a').write('x')\n{FUNCTIONS}")
+
+    assert [line.reward for line in checked(SUMS, "sums.py:tokens", "sums.py:right")] == ["right"]
+    assert (tmp_path / "imported").read_text() == "x"
+
+
 def test_a_reward_can_be_taken_out_or_put_in() -> None:
     assert checked(SUMS, {"function": "sums.py:wrong_column", "gold": False}) == []
     with pytest.raises(StageError, match="not higher"):
@@ -105,3 +112,12 @@ def test_without_two_answers_nothing_is_compared(rows: list[dict[str, Any]]) -> 
 )
 def test_a_row_s_own_answer(row: dict[str, Any], answer: Any) -> None:
     assert own_answer(row) == answer
+
+
+def test_an_early_trial_leaves_what_needs_a_server_a_key_or_tokens_to_the_stage() -> None:
+    Path("tokens.py").write_text("def counted(completion_ids, **columns):\n    return [0.0 for _ in completion_ids]\n")
+    judge = {"judge": {"model": "judge", "rubric": "Kind."}}
+    paid = {"function": "sums.py:short", "environment": ["KEY"]}
+    rewards = [RewardSpec.model_validate(one).as_found() for one in ("similarity", judge, paid, "tokens.py:counted")]
+    assert [reward.label for reward in rewards if early(reward)] == ["similarity", "counted"]
+    assert [reward.label for reward in late(rewards)] == ["judge", "short", "counted"]

@@ -207,6 +207,60 @@ def test_children_that_are_left_do_not_keep_anyone_waiting(write: Write) -> None
         scored("left.py:f", completions=[""])
 
 
+LEAVES = """
+import os, subprocess, sys, time
+def f(completions):
+    for command in completions:
+        child = subprocess.Popen(["setsid", "sh", "-c", command], start_new_session=True)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.closerange(0, 64)
+            time.sleep(600)
+        os._exit(0)
+    return [1.0] * len(completions)
+"""
+
+
+def test_functions_end_with_what_has_left_their_session(write: Write) -> None:
+    write("daemons.py", LEAVES)
+    before = descendants()
+
+    with Scorer([RewardSpec.model_validate("daemons.py:f")]) as scorer:
+        scorer.score(["p", "p"], ["sleep 600 & sleep 600", "trap '' TERM HUP; sleep 600"])
+        until = time.monotonic() + 30
+        while len(descendants() - before) < 6 and time.monotonic() < until:  # shells that have just been started
+            time.sleep(0.05)
+        assert len(descendants() - before) >= 6
+        daemons = orphans()
+
+    assert orphans() - daemons == set() == descendants() - before
+
+
+def descendants() -> set[int]:
+    return {each.pid for each in psutil.Process().children(recursive=True)}
+
+
+def orphans() -> set[int]:
+    """Processes of this file's functions whose parent has ended."""
+    return {
+        each.pid
+        for each in psutil.process_iter(["ppid", "cmdline"])
+        if each.info["ppid"] == 1 and {"tasks.rewards.worker", "600"} & {*(each.info["cmdline"] or ())}
+    }
+
+
+@pytest.mark.parametrize("how", ["import os; os.killpg(0, 9)", "import os; os.kill(os.getppid(), 9)"])
+def test_functions_that_kill_more_than_themselves_leave_no_process(write: Write, how: str) -> None:
+    write("kills.py", f"def f(completions):\n    {how}\n    import time; time.sleep(600)\n")
+    before = descendants() | orphans()
+
+    with pytest.raises(StageError, match="the process of reward f was killed by SIGKILL"):
+        scored("kills.py:f", completions=[""])
+
+    assert all(map(gone, (descendants() | orphans()) - before))
+
+
 def test_functions_end_when_their_owner_is_killed(write: Write, tmp_path: Path) -> None:
     write("me.py", "import os\ndef f(completions): return [float(os.getpid())]\n")
     pid = os.fork()
@@ -251,7 +305,18 @@ def gone(pid: int) -> bool:
         ("return [1, 2, float('nan')]", "reward f returned nan for row 3 of 3 .*return None where"),
         ("return [10 ** 400, 2, 3]", "reward f returned inf for row 1 of 3"),
         ("import os; os._exit(7)", "the process of reward f ended with exit code 7"),
-        ("import os; os.kill(os.getpid(), 9)", "the process of reward f was killed by SIGKILL"),
+        ("import os; os.kill(os.getpid(), 9)", r"the process of reward f was killed by SIGKILL \(out of memory\?"),
+        ("import os; os.kill(os.getpid(), 15)", "the process of reward f was killed by SIGTERM"),
+        ("import os; os.abort()", "the process of reward f was killed by SIGABRT"),
+        ("import ctypes; ctypes.string_at(0)", "the process of reward f was killed by SIGSEGV"),
+        ("import os, time; os.closerange(3, 64); time.sleep(0.2); os._exit(5)",
+         "the process of reward f ended with exit code 5"),
+        ("import os\n    for n in range(3, 9):\n        try: os.write(n, b'garbage\\n')\n        except OSError: pass",
+         "the process of reward sent what is no message: 'garbage"),
+        ("bytearray(5 << 30)", r"raised MemoryError \(bad.py, line 2: bytearray.*`memory_gb`"),
+        ("class E(Exception):\n        def __str__(self): raise self\n    raise E", "raised E: its text raises E"),
+        ("class L(list):\n        def __len__(self): raise KeyError('x')\n    return L()",
+         "returned an object of L that raises KeyError"),
         ("import asyncio; raise asyncio.CancelledError", r"raised CancelledError \(bad.py, line 2: .*for row 1"),
         ("import nowhere_at_all", r"ModuleNotFoundError: No module named 'nowhere_at_all' \(bad.py, line 2"),
     ],
@@ -275,6 +340,48 @@ def test_a_function_that_takes_too_long_is_ended_and_its_line_named(write: Write
     ):
         scored({"function": "slow.py:f", "timeout_s": 0.5}, completions=["x"])
     assert time.monotonic() - start < 8
+
+
+@pytest.mark.parametrize("which", ["os.getpid()", "os.getppid()"])
+def test_a_function_that_is_stopped_is_ended_after_its_time_limit(
+    write: Write, which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("stops.py", f"import os, time\ndef f(completions):\n    os.kill({which}, 19)\n    time.sleep(99)\n")
+    monkeypatch.setattr("tasks.rewards.process.GRACE_S", 1.0)
+    start = time.monotonic()
+
+    with pytest.raises(StageError, match=r"reward f did not finish within 0.5 s \(its timeout_s\)"):
+        scored({"function": "stops.py:f", "timeout_s": 0.5}, completions=["x" * 200_000])
+    assert time.monotonic() - start < 15
+
+
+def test_a_text_of_an_exception_is_cut_and_shows_no_control_characters(write: Write) -> None:
+    write("long.py", "def f(completions):\n    raise ValueError('\\x1b[2J\\x00\\u202e' + 'x' * 5_000_000)\n")
+
+    with pytest.raises(StageError) as raised:
+        scored("long.py:f", completions=["\x1b[2J"])
+
+    assert r"ValueError: \x1b[2J\x00\u202exxx" in str(raised.value) and "5,000,006 characters" in str(raised.value)
+    assert len(str(raised.value)) < 3000 and str(raised.value).isprintable()
+
+
+def test_each_reward_of_a_file_has_its_own_arguments(write: Write) -> None:
+    write(
+        "changes.py",
+        "def first(prompts, completions, answer, completion_ids):\n"
+        "    completions.sort(); prompts[0][0]['content'] = 'no'; answer.clear(); completion_ids[0].append(1)\n"
+        "    return [0, 0]\n"
+        "def second(prompts, completions, answer, completion_ids):\n"
+        "    right = (['b', 'a'], 'p', ['1', '2'], [[5], [6]])\n"
+        "    return [float((completions, prompts[0][0]['content'], answer, completion_ids) == right)] * 2\n",
+    )
+
+    scores = scored(
+        "changes.py:first", "changes.py:second", prompts=[[{"role": "user", "content": "p"}]] * 2,
+        completions=["b", "a"], columns={"answer": ["1", "2"]}, completion_ids=[[5], [6]],
+    )  # fmt: skip
+
+    assert scores.rewards["second"] == [1.0, 1.0]
 
 
 def test_of_an_asynchronous_function_that_takes_too_long_no_line_of_ours_is_named(write: Write) -> None:
@@ -315,6 +422,19 @@ def test_columns_that_are_not_there_are_named_before_anything_is_called(write: W
         assert scorer.needs(["target", "solution", "x"]) == []
         with pytest.raises(StageError, match=r"reward f: \['answer'\]: needs rows with a column target"):
             scorer.score(["p"], ["c"], {"answer": ["4"]})
+
+
+def test_a_column_that_only_some_rows_have_is_refused_by_what_requires_it(write: Write) -> None:
+    write("partly.py", "def f(completions, target): ...\ndef g(completions, target=None): ...\n")
+    rows = [{"prompt": "a", "target": "b"}, {"prompt": "a", "answer": "b"}]
+    with Scorer([RewardSpec.model_validate("partly.py:f")]) as scorer:
+        with pytest.raises(StageError, match=r"reward f needs .* target, which some of the 2 rows lack"):
+            scorer.refuse_partial(rows)
+        scorer.refuse_partial([row | {"target": None} for row in rows])
+    with Scorer([RewardSpec.model_validate("partly.py:g")]) as scorer:
+        scorer.refuse_partial(rows)
+    with Scorer([RewardSpec.model_validate("match")]) as scorer, pytest.raises(StageError, match="answer or solution"):
+        scorer.refuse_partial(rows)
 
 
 def test_every_function_that_cannot_be_had_is_named(write: Write) -> None:

@@ -46,6 +46,12 @@ def record(rows: Path) -> dict[str, Any]:
     return found
 
 
+def notices(rows: Path) -> list[str]:
+    """What the user was told about the set."""
+    path = rows / "record" / "notices.jsonl"
+    return [json.loads(line)["text"] for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def split(rows: Path, name: Split) -> list[dict[str, Any]]:
     return list(read_rows(rows, name))
 

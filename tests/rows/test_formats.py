@@ -1,5 +1,6 @@
 """Common formats are detected by their columns, and converted to TRL's."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any, get_args
@@ -23,7 +24,7 @@ SYSTEM = {"role": "system", "content": "Be brief."}
 def mapped(row: dict[str, Any], **spec: Any) -> dict[str, Any]:
     """The converted row, after validation."""
     converter = FormatConverter(spec.get("columns", {}), spec.get("format"))
-    found = converter.mapped(json.loads(json.dumps(row)), "line 1")
+    found = converter.mapped(copy.deepcopy(row), "line 1")
     assert converter.format
     assert list(problems(found, converter.format.kind)) == []
     return found
@@ -135,6 +136,136 @@ def test_a_prompt_within_both_answers_is_taken_out() -> None:
     assert mapped(row | {"prompt": QUESTION}) == wanted  # UltraFeedback has both
 
 
+SAID = [USER, ASSISTANT, {"role": "user", "content": "Sure?"}]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "beginning"),
+    [
+        ([USER], [USER]),
+        ([USER], [SYSTEM, USER]),
+        ([SYSTEM, USER], [SYSTEM, USER]),
+        (SAID, SAID),
+        ([USER], SAID),  # the answers differ in their last turn alone
+        (QUESTION, SAID),
+        (f" {QUESTION}\n", [SYSTEM, USER]),
+    ],
+)
+def test_whole_conversations_may_have_the_prompt_twice(prompt: Any, beginning: list[Any]) -> None:
+    row = {"prompt": prompt, "chosen": [*beginning, ASSISTANT], "rejected": [*beginning, WRONG]}
+    assert mapped(row) == {"prompt": beginning, "chosen": [ASSISTANT], "rejected": [WRONG]}
+
+
+@pytest.mark.parametrize("prompt", ["Of Italy?", [ASSISTANT], [USER, USER], [SYSTEM, USER]], ids=str)
+def test_a_prompt_that_the_answers_do_not_begin_with_is_refused(prompt: Any) -> None:
+    with pytest.raises(RowError, match="prompt: is not what chosen and rejected begin with"):
+        mapped({"prompt": prompt, "chosen": [USER, ASSISTANT], "rejected": [USER, WRONG]})
+    with pytest.raises(RowError, match="prompt: is not what"):
+        mapped({"prompt": [USER], "chosen": [USER, ASSISTANT], "rejected": [WRONG]})
+
+
+@pytest.mark.parametrize("other", ["question", "instruction", "query"])
+@pytest.mark.parametrize("as_messages", [False, True])
+def test_another_column_may_be_the_prompt_of_a_preference(other: str, as_messages: bool) -> None:
+    """What two answers begin with, "It is", is no prompt then."""
+    answers = ([ASSISTANT], [WRONG]) if as_messages else (ANSWER, "It is 5.")
+    row = {other: QUESTION, "chosen": answers[0], "rejected": answers[1], "system": "Be brief."}
+    with pytest.raises(
+        RowError, match=rf"prompt: none, but a column '{other}': rename it, columns: {{prompt: {other}}}"
+    ):
+        mapped(row)
+    assert mapped(row, columns={"prompt": other})["prompt"] == [SYSTEM, USER]
+    whole = {"chosen": [USER, ASSISTANT], "rejected": [USER, WRONG]}
+    assert mapped(whole | {other: QUESTION}) == mapped(whole)
+    text = {"chosen": "Two and two? Four", "rejected": "Two and two? Five", other: "Two and two?"}
+    assert mapped(text, columns={other: None})["prompt"] == "Two and two?"
+
+
+@pytest.mark.parametrize("answers", [("good", "bad"), ([ASSISTANT], [WRONG])], ids=["text", "messages"])
+def test_answers_without_a_common_beginning_have_no_prompt(answers: tuple[Any, Any]) -> None:
+    with pytest.raises(RowError, match="prompt: none, and chosen and rejected have no common beginning"):
+        mapped({"chosen": answers[0], "rejected": answers[1]})
+
+
+CALLED = [{"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}]
+
+
+@pytest.mark.parametrize("arguments", [{"a": 2}, '{"a": 2}'])
+@pytest.mark.parametrize("several", [False, True])
+def test_sharegpt_s_calls_become_tool_calls(arguments: Any, several: bool) -> None:
+    call = {"name": "add", "arguments": arguments}
+    turns = [
+        {"from": "human", "value": QUESTION},
+        {"from": "function_call", "value": json.dumps([call] if several else call)},
+        {"from": "observation", "value": "4"},
+        {"from": "gpt", "value": ANSWER},
+    ]
+    tools = json.dumps([{"name": "add", "description": "Add.", "parameters": {}}])
+    assert mapped({"conversations": turns, "tools": tools}) == {
+        "messages": [
+            USER,
+            {"role": "assistant", "content": "", "tool_calls": CALLED},
+            {"role": "tool", "content": "4"},
+            ASSISTANT,
+        ],
+        "tools": [{"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {}}}],
+    }
+
+
+@pytest.mark.parametrize("speakers", [("Human", "Assistant"), ("USER", "GPT"), ("user", "bing"), ("human", "model")])
+def test_speakers_have_their_usual_names(speakers: tuple[str, str]) -> None:
+    turns = [{"from": who, "value": said} for who, said in zip(speakers, (QUESTION, ANSWER), strict=True)]
+    assert mapped({"conversations": turns}) == {"messages": [USER, ASSISTANT]}
+
+
+@pytest.mark.parametrize(
+    ("row", "wanted"),
+    [
+        ({"messages": [USER, ASSISTANT]}, {"messages": [SYSTEM, USER, ASSISTANT]}),
+        ({"prompt": QUESTION, "completion": ANSWER}, {"prompt": [SYSTEM, USER], "completion": [ASSISTANT]}),
+        ({"prompt": [USER], "answer": 4}, {"prompt": [SYSTEM, USER], "answer": 4}),
+        (
+            {"prompt": QUESTION, "chosen": ANSWER, "rejected": "It is 5."},
+            {"prompt": [SYSTEM, USER], "chosen": [ASSISTANT], "rejected": [WRONG]},
+        ),
+        ({"text": "a"}, {"text": "a"}),
+    ],
+    ids=["messages", "prompt_completion", "prompt", "preference", "text"],
+)
+def test_a_system_prompt_in_its_column_is_the_first_message(row: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert mapped(row | {"system": SYSTEM["content"]}) == wanted
+    assert mapped(row | {"system": ""}) == mapped(row) | (
+        {} if "prompt" not in row or "chosen" in row else {"system": ""}
+    )
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        {"weight": 0},
+        {"train": False},
+        {"loss": 0.0},
+        {"masked": 1},
+        {"loss_mask": [0, 0]},
+        {"training": False},
+        {"train": "false"},
+    ],
+)
+def test_a_turn_that_is_not_to_be_learned_is_marked(mark: dict[str, Any]) -> None:
+    turns = [USER | {"weight": None}, WRONG | mark, USER, ASSISTANT | {"weight": 1, "train": True, "masked": False}]
+    assert mapped({"messages": turns}) == {"messages": [USER, WRONG | {"train": False}, USER, ASSISTANT]}
+    # a prompt is not learned anyway
+    assert mapped({"prompt": turns[:3], "answer": "4"})["prompt"] == [USER, WRONG, USER]
+
+
+@pytest.mark.parametrize(
+    "mark", [{"label": True}, {"weight": 1.0}, {"train": None}, {"label": 3}, {"label": "sums"}], ids=str
+)
+def test_a_row_may_say_that_it_is_learned(mark: dict[str, Any]) -> None:
+    assert mapped({"messages": [USER, ASSISTANT], **mark}) == {"messages": [USER, ASSISTANT]}
+    assert mapped({"text": "a", "label": 0}) == {"text": "a"}  # a class
+
+
 def test_a_common_beginning_of_texts_ends_with_a_word() -> None:
     row = {"chosen": "\n\nHuman: 2 + 2?\n\nAssistant: Four.", "rejected": "\n\nHuman: 2 + 2?\n\nAssistant: Five."}
     wanted = {"prompt": "\n\nHuman: 2 + 2?\n\nAssistant:", "chosen": " Four.", "rejected": " Five."}
@@ -154,6 +285,10 @@ def test_columns_are_renamed() -> None:
         "id": 1,
     }
     assert mapped({"prompt": "b", "answer": "a"}, columns={"prompt": "answer", "answer": "prompt"}) == {
+        "prompt": "a",
+        "answer": "b",
+    }
+    assert mapped({"prompt": "a", "image": [b"png"], "answer": "b"}, columns={"image": None}) == {
         "prompt": "a",
         "answer": "b",
     }

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import sys
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from tasks.job import StageError
-from tests.rows.by_hand import both, jsonl, prepared
+from tests.rows.by_hand import both, facts, jsonl, notices, prepared
 
 ROWS: list[dict[str, Any]] = [{"prompt": f"Question {number}", "completion": f"Answer {number}"} for number in range(5)]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
@@ -76,19 +75,18 @@ def test_messages_in_parquet_lose_what_arrow_filled_in(tmp_path: Path) -> None:
     assert second == {"messages": rows[1]["messages"]}
 
 
-@pytest.mark.parametrize(
-    ("value", "said"), [(date(2026, 1, 1), "datetime.date"), (b"raw", "bytes")], ids=["a date", "bytes"]
-)
-def test_a_column_that_is_not_json_is_named(value: Any, said: str, tmp_path: Path) -> None:
-    (tmp_path / "a.parquet").write_bytes(parquet([{"prompt": "a", "extra": [value]}]))
-    with pytest.raises(StageError, match=rf"a\.parquet, row 1: extra\[0\]: text, a number, .*{said}"):
-        prepared(tmp_path / "job", path=str(tmp_path / "a.parquet"))
-
-
 def test_text_in_parquet_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     raw = pa.array([b"fine", b"caf\xe9"]).view(pa.string())
     pq.write_table(pa.table({"text": raw}), tmp_path / "a.parquet")
-    with pytest.raises(StageError, match=r"a\.parquet, row 2: not UTF-8"):
+    with pytest.raises(StageError, match=r"a\.parquet, row 2: text: not UTF-8"):
+        prepared(tmp_path / "job", path=str(tmp_path / "a.parquet"))
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    """pandas and SQL joins leave them; as rows the last would be the only one."""
+    table = pa.table([pa.array(["a"]), pa.array(["b"]), pa.array(["c"])], names=["prompt", "completion", "prompt"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(StageError, match=r"a\.parquet: there are several columns 'prompt'"):
         prepared(tmp_path / "job", path=str(tmp_path / "a.parquet"))
 
 
@@ -124,6 +122,17 @@ def code(tmp_path: Path) -> Path:
         "def breaks():\n"
         "    yield {'prompt': 'a'}\n"
         "    1 / 0\n\n"
+        "def the_same():\n"
+        "    row = {'prompt': [{'role': 'user', 'content': ''}], 'numbers': []}\n"
+        "    for number in range(70):\n"
+        "        row['prompt'][0]['content'] = f'Is {number} even?'\n"
+        "        row['numbers'].append(number)\n"
+        "        yield row\n\n"
+        "def exits():\n"
+        "    yield {'prompt': 'a'}\n"
+        "    raise SystemExit(0)\n\n"
+        "def missing():\n"
+        "    return [{'prompt': 'a', 'tools': float('nan'), 'chat_template_kwargs': float('nan')}]\n\n"
         "def numbers():\n"
         "    return [{'prompt': 'a'}, 4]\n"
     )
@@ -158,6 +167,105 @@ def test_an_exception_in_a_function_names_its_file_and_line(code: Path, tmp_path
         from_function(tmp_path / "job", function=spec_of(code, "breaks"))
 
 
+def test_a_function_may_yield_the_same_object_again(code: Path, tmp_path: Path) -> None:
+    found = both(from_function(tmp_path / "job", function=spec_of(code, "the_same"), held_out=0.0))
+    assert [row["prompt"][0]["content"] for row in found] == [f"Is {number} even?" for number in range(70)]
+    assert [len(row["numbers"]) for row in found] == [*range(1, 71)]
+
+
+def test_a_function_that_exits_is_named(code: Path, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match=r"after row 1: SystemExit: 0 \(sums\.py, line \d+: "):
+        from_function(tmp_path / "job", function=spec_of(code, "exits"))
+
+
+def test_options_that_pandas_lacks_are_absent(code: Path, tmp_path: Path) -> None:
+    assert both(from_function(tmp_path / "job", function=spec_of(code, "missing"), held_out=0.0)) == [{"prompt": "a"}]
+
+
 def test_what_a_function_gives_is_checked_as_a_file_is(code: Path, tmp_path: Path) -> None:
     with pytest.raises(StageError, match=r"sums\.py:numbers, row 2: expected a JSON object, not a number"):
         from_function(tmp_path / "job", function=spec_of(code, "numbers"))
+
+
+def weather(number: int) -> dict[str, Any]:
+    """Every other row has another tool, with another parameter."""
+    name, argument = ("calendar", {"day": number}) if number % 2 else ("weather", {"city": f"city {number}"})
+    properties = {each: {"type": "integer" if each == "day" else "string"} for each in argument}
+    call = {"type": "function", "function": {"name": name, "arguments": argument}}
+    return {
+        "messages": [
+            {"role": "user", "content": f"Look up {number}"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "name": name, "content": "ok"},
+            {"role": "assistant", "content": "done"},
+        ],
+        "tools": [{"type": "function", "function": {"name": name, "parameters": {"properties": properties}}}],
+    }
+
+
+TOOLS = [weather(number) for number in range(6)]
+ANSWERED = [
+    {"prompt": f"{n}?", "extra_info": {"of": [{f"key{n % 2}": n}]}, "hint": f"{n}" if n % 2 else None} for n in range(6)
+]
+FUNCTIONS = """
+import datasets, pyarrow as pa
+from rows import ROWS
+def table(): return pa.Table.from_pylist(ROWS)
+def batches(): yield from pa.Table.from_pylist(ROWS).to_batches(max_chunksize=2)
+def dataset(): return datasets.Dataset.from_list(ROWS)
+def stream(): yield datasets.Dataset.from_list(ROWS).to_iterable_dataset()
+"""
+
+
+@pytest.mark.parametrize("rows", [TOOLS, ANSWERED], ids=["tools", "columns for rewards"])
+@pytest.mark.parametrize("how", ["parquet", "saved", "loaded", "table", "batches", "dataset", "stream"])
+def test_rows_are_the_same_through_arrow_as_from_jsonl(rows: list[dict[str, Any]], how: str, tmp_path: Path) -> None:
+    source: dict[str, Any]
+    if how == "parquet":
+        (tmp_path / "a.parquet").write_bytes(parquet(rows))
+        source = {"path": str(tmp_path / "a.parquet")}
+    elif how in ("saved", "loaded"):
+        (tmp_path / "set").mkdir()
+        if how == "saved":
+            Dataset.from_list(rows).save_to_disk(tmp_path / "set")
+        else:
+            jsonl(tmp_path / "set" / "train.jsonl", *rows)
+        source = {"huggingface": {"name": str(tmp_path / "set")}}
+    else:
+        source = {"function": {"name": f"own.py:{how}", "source": {"own.py": FUNCTIONS, "rows.py": f"ROWS = {rows}"}}}
+        for name in ("own", "rows"):
+            sys.modules.pop(name, None)
+    assert both(prepared(tmp_path / "job", **source, held_out=0.0)) == rows
+
+
+def test_null_of_json_reaches_rewards_and_template_as_it_was_given(tmp_path: Path) -> None:
+    rows = [weather(0), weather(1)]
+    rows[0]["messages"][1]["tool_calls"][0]["function"]["arguments"] = {"city": None}
+    rows[0]["tools"][0]["function"]["parameters"] |= {"default": None}
+    assert both(prepared(tmp_path / "one", path=str(jsonl(tmp_path / "a.jsonl", *rows)), held_out=0.0)) == rows
+    rows = [{"prompt": "a", "extra_info": {"of": None}}, {"prompt": "b", "extra_info": {"of": {"in": [None]}}}]
+    assert both(prepared(tmp_path / "two", path=str(jsonl(tmp_path / "b.jsonl", *rows)), held_out=0.0)) == rows
+
+
+def test_null_that_arrow_has_filled_in_before_is_named(tmp_path: Path) -> None:
+    """A file that was written from a dataset as JSON."""
+    rows = pa.Table.from_pylist(TOOLS).to_pylist()
+    made = prepared(tmp_path / "job", path=str(jsonl(tmp_path / "a.jsonl", *rows)), held_out=0.0)
+    assert both(made) != TOOLS
+    said = notices(made)
+    assert "tool_calls[].function.arguments has null in 6 rows where Arrow fills in" in said[0]
+    assert "tools[].function.parameters.properties has null in 6 rows" in said[1]
+
+
+def test_a_column_that_is_null_in_all_first_rows_decides_nothing(tmp_path: Path) -> None:
+    """As of a table of several kinds of rows."""
+    rows = [
+        {"prompt": f"{n}?", "completion": "a", "chosen": None, "rejected": None, "messages": None} for n in range(4)
+    ]
+    (tmp_path / "a.parquet").write_bytes(parquet(rows))
+    made = prepared(tmp_path / "job", path=str(tmp_path / "a.parquet"), held_out=0.0)
+    assert facts(made)["row_kind"] == "prompt_completion"
+    rows[0]["completion"] = None
+    source = jsonl(tmp_path / "b.jsonl", *rows)
+    made = prepared(tmp_path / "again", path=str(source), held_out=0.0, faulty="drop")
+    assert (facts(made)["row_kind"], facts(made)["faulty"]) == ("prompt_completion", 1)

@@ -5,9 +5,13 @@ import random
 import subprocess
 import sys
 import tempfile
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +22,7 @@ from tasks.manifest import write_manifest
 from tasks.rows.rows import peek, work
 from tasks.rows.spec import RowsSpec
 from tasks.rows.stored import reward_columns
-from tests.rows.by_hand import both, digest, facts, jsonl, new_job, prepared, record, split
+from tests.rows.by_hand import both, digest, facts, jsonl, new_job, notices, prepared, record, split
 
 ROWS = [{"prompt": f"What is {number} + {number}?", "answer": str(2 * number)} for number in range(200)]
 
@@ -155,6 +159,83 @@ def test_a_large_set_takes_little_memory(tmp_path: Path) -> None:
     words = [sys.executable, "-c", program, str(job.directory)]
     said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
     assert int(said.split()[-1]) < 20_000  # kB
+
+
+def test_columns_that_json_has_no_word_for_make_no_row_faulty(tmp_path: Path) -> None:
+    columns = {
+        "prompt": ["a?", "b?"],
+        "completion": ["a", "b"],
+        "at": pa.array([datetime(2026, 1, 2, 3, 4, 5), None]),
+        "price": pa.array([Decimal("1.50"), Decimal(2)]),
+        "score": pa.array([float("nan"), 0.5]),
+        "tags": pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64())),
+        "image": pa.array([{"bytes": b"png", "path": None}, None]),
+        "year": pa.array([None, 2**62], pa.timestamp("us")),
+        "class": pa.array(["x", "y"]).dictionary_encode(),
+        "nested": [{"on": [date(2026, 1, 2)], "by": None}, {"by": 1.0}],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    made = prepared(tmp_path / "job", path=str(tmp_path / "a.parquet"), held_out=0.0)
+    first = {"prompt": "a?", "completion": "a", "at": "2026-01-02T03:04:05", "price": "1.50", "score": None}
+    second = {"prompt": "b?", "completion": "b", "at": None, "price": "2.00", "score": 0.5}
+    assert both(made) == [
+        first | {"tags": {"k": 1}, "class": "x", "nested": {"on": ["2026-01-02"]}, "year": None},
+        second | {"tags": {}, "class": "y", "nested": {"by": 1.0}},
+    ]
+    unused, not_finite, incomplete = notices(made)
+    assert "image: bytes, which JSON cannot represent (1 rows)" in unused and "; year: " in unused
+    assert not_finite == "score: NaN or infinite -> null in 1 rows"
+    assert incomplete == "column year: missing in 1 of 2 rows"
+
+
+def test_rows_may_have_different_columns_and_the_user_is_told(tmp_path: Path) -> None:
+    """As of two files of a table. Whether it matters, only a reward knows."""
+    rows = [{"prompt": "a", "answer": "4"}, {"prompt": "b", "answer": 4}, {"prompt": "c", "anwser": "4"}]
+    made = prepared(tmp_path / "job", path=str(jsonl(tmp_path / "a.jsonl", *rows)), held_out=0.0)
+    assert both(made) == rows
+    assert notices(made) == [
+        "column answer: missing in 1 of 3 rows",
+        "column answer: values of several types: 1 text, 1 a number",
+        "column anwser: missing in 2 of 3 rows",
+    ]
+
+
+def test_a_value_that_json_cannot_represent_is_null_in_a_column_that_has_others(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "answer": "4"}, r'{"prompt": "b", "answer": "\ud83d"}', {"prompt": "c", "answer": "5"}]
+    made = prepared(tmp_path / "job", path=str(jsonl(tmp_path / "a.jsonl", *rows)), held_out=0.0)
+    assert [row["answer"] for row in both(made)] == ["4", None, "5"]
+    assert notices(made) == ["answer: half of a surrogate pair -> null in 1 rows"]
+
+
+@pytest.mark.parametrize("answers", [{"completion": "{}4"}, {"chosen": "{}4", "rejected": " {}5"}])
+def test_answers_that_begin_with_the_prompt_are_named(answers: dict[str, str], tmp_path: Path) -> None:
+    """As of a set that has both the prompt and the whole text."""
+    asked = [f"{number} + 1 = " for number in range(5)]
+    both_times = [{"prompt": one} | {name: text.format(one) for name, text in answers.items()} for one in asked[:3]]
+    once = [{"prompt": one} | {name: text.format("") for name, text in answers.items()} for one in asked[3:]]
+    made = prepared(tmp_path / "job", path=str(jsonl(tmp_path / "a.jsonl", *both_times, *once)), held_out=0.0)
+    assert [text.partition(",")[0] for text in notices(made)] == ["the answers of 3 of 5 rows begin with the prompt"]
+    made = prepared(tmp_path / "again", path=str(jsonl(tmp_path / "b.jsonl", *both_times[:2], *once)), held_out=0.0)
+    assert notices(made) == []
+
+
+def test_what_is_not_learned_is_named_once(tmp_path: Path) -> None:
+    turns: list[dict[str, Any]] = [{"role": "user", "content": "a", "id": 4}, {"role": "assistant", "content": "b"}]
+    rows = [{"messages": turns, "id": number, "image": "x", "lang": "en" if number else None} for number in range(2)]
+    turns[0]["content"] = "c"
+    source = str(jsonl(tmp_path / "a.jsonl", *rows, {"messages": []}))
+    made = prepared(tmp_path / "job", path=source, faulty="drop", held_out=0.0)
+    unused, left_out = notices(made)
+    assert unused == (
+        "neither learned nor given to rewards: id (2 rows); image (2 rows); lang (1 rows); messages[].id (2 rows)"
+    )
+    assert left_out == "1 faulty rows are left out: a.jsonl, line 3: messages: at least one assistant turn expected"
+    columns = {"id": None, "image": None, "lang": None, "nowhere": None}
+    made = prepared(tmp_path / "again", path=source, faulty="drop", held_out=0.0, columns=columns)
+    assert notices(made)[:2] == [
+        "neither learned nor given to rewards: messages[].id (2 rows)",
+        "columns: nowhere: null: no row has this column",
+    ]
 
 
 # Properties

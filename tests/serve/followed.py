@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import psutil
+from tokenizers import Tokenizer, models
 
 from tasks.manifest import read_manifest, write_manifest
 from tasks.publish.registry import Publication, register
@@ -27,10 +28,11 @@ REAL = ("tasks.serve", "--follow", NAME, "--port", "0", "--every", "1")
 
 
 def small_model(directory: Path, behaviour: str = "") -> Path:
-    """A model directory for the small server: only its name and behaviour."""
+    """A model directory for the small server: only its name, behaviour, and a tokenizer."""
     directory.mkdir()
     (directory / "behaviour").write_text(behaviour)
     (directory / "name").write_text(directory.name)
+    Tokenizer(models.WordLevel({"?": 0}, unk_token="?")).save(str(directory / "tokenizer.json"))
     write_manifest(directory, "hf_model", {"label": "small"})
     return directory
 

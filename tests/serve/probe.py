@@ -1,5 +1,6 @@
-"""Open the engine with one model, sample, load another model's weights and sample again; print
-JSON. A process of its own, because vLLM binds the threads of the process that it runs in.
+"""Open the engine with one model, sample, load another model's weights and sample again, and compare it with what
+Transformers computes of the first; print JSON. A process of its own, because vLLM binds the threads of the process that
+it runs in.
 
     python -m tests.serve.probe MODEL OTHER_MODEL
 """
@@ -9,7 +10,13 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from tasks.serve.engine import open_engine, sample
+from transformers import AutoTokenizer
+
+from tasks.agreement import probe
+from tasks.job import StageError
+from tasks.manifest import RECORD
+from tasks.posttrain.model_files import load_causal_lm
+from tasks.serve.engine import check_engine, open_engine, sample
 from tasks.serve.vllm_hooks import reload_weights
 
 PROMPTS = [list(range(10 + 3 * i, 30 + 4 * i)) for i in range(12)]
@@ -23,7 +30,16 @@ def main(model: Path, other: Path) -> None:
     reload_weights(llm, weights_path=str(other))
     replaced = sample(llm, PROMPTS, temperature=0.0, max_tokens=MAX_TOKENS)
     found = {"greedy": greedy, "drawn": drawn, "replaced": replaced}
-    print(json.dumps({name: [asdict(each) for each in completions] for name, completions in found.items()}))
+    completions = {name: [asdict(each) for each in completions] for name, completions in found.items()}
+    for folder in (model, other):
+        (folder / RECORD).mkdir()
+        probe(load_causal_lm(folder), AutoTokenizer.from_pretrained(folder)).write(folder / RECORD)
+    check_engine(llm, other)
+    try:
+        check_engine(llm, model)
+        raise AssertionError("the engine has other weights")
+    except StageError as error:
+        print(json.dumps(completions | {"another": str(error)}))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A server with the parts of OpenAI's API that the proxy and the smoke test need, ready in a second: takes the same
 arguments as vLLM's and responds with its model's digest. `behaviour` in the model's directory makes it misbehave.
 
-    python -m tests.serve.small_server --model DIR --served-model-name DIGEST NAME --host HOST --port PORT …
+    python -m tests.serve.small_server --model DIR --tokenizer DIR --served-model-name DIGEST NAME --host HOST …
 """
 
 import argparse
@@ -16,13 +16,14 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from tokenizers import Tokenizer
 
 from infra.parent_watchdog import end_with_launcher
 
 PART_S = 0.02  # between two parts of a streamed answer
 
 
-def app(digest: str, name: str, behaviour: str = "") -> Starlette:
+def app(digest: str, name: str, behaviour: str = "", tokenizer: Tokenizer | None = None) -> Starlette:
     async def health(request: Request) -> Response:
         return Response(status_code=503 if behaviour == "never healthy" else 200)
 
@@ -43,6 +44,8 @@ def app(digest: str, name: str, behaviour: str = "") -> Starlette:
             if await request.is_disconnected():  # as vLLM does
                 return Response()
         choice = {"index": 0, "text": "x" * tokens, "logprobs": {"token_logprobs": [-1.0] * tokens}}
+        ids = tokenizer.encode(asked["prompt"]).ids if tokenizer else []
+        choice |= {"prompt_token_ids": [*ids, 0] if behaviour == "tokenizes otherwise" else ids}
         usage = {"prompt_tokens": 1, "completion_tokens": tokens, "total_tokens": 1 + tokens}
         told = {"id": "c", "object": "text_completion", "created": 0, "model": digest}
         return JSONResponse(told | {"choices": [choice], "usage": usage})
@@ -67,6 +70,7 @@ def main() -> None:
     end_with_launcher(1.0)
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path)
+    parser.add_argument("--tokenizer", type=Path)
     parser.add_argument("--served-model-name", nargs=2)
     parser.add_argument("--host")
     parser.add_argument("--port", type=int)
@@ -76,7 +80,8 @@ def main() -> None:
     if said == "dies":
         raise SystemExit("the weights cannot be read")
     digest, name = words.served_model_name
-    uvicorn.run(app(digest, name, said), host=words.host, port=words.port, log_level="warning")
+    tokenizer = Tokenizer.from_file(str(words.tokenizer / "tokenizer.json"))
+    uvicorn.run(app(digest, name, said, tokenizer), host=words.host, port=words.port, log_level="warning")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def probed(vllm: None, models: tuple[Path, Path]) -> dict[str, Completions]:
+def probed(vllm: None, models: tuple[Path, Path]) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.serve.probe", *map(str, models)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -77,3 +77,7 @@ def test_text_is_the_tokens_without_the_end(models: tuple[Path, Path], probed: d
         shown = written[:-1] if completion["ended"] else written
         # a character that was cut in its middle by max_tokens is not shown
         assert completion["text"].rstrip("\ufffd") == tokenizer.decode(shown).rstrip("\ufffd")
+
+
+def test_an_engine_that_computes_another_model_than_transformers_is_refused(probed: dict[str, Any]) -> None:
+    assert "vLLM does not compute the model that Transformers computes: on a text of 48 tokens" in probed["another"]

@@ -193,6 +193,7 @@ def test_sigterm_finishes_responses_and_leaves_no_process(followed: Service) -> 
     assert psutil.wait_procs(family, timeout=1)[1] == []
 
 
+@pytest.mark.long
 def test_a_server_that_dies_while_the_registry_hangs_is_restarted(
     home: Path,
     empty_store: Path,  # noqa: F811

@@ -108,8 +108,9 @@ def other_host() -> Iterator[Other]:
 def targets(other: int) -> list[bytes]:
     host = b"127.0.0.1:%d" % other
     return [
-        b"/echo", b"/echo", b"/echo?a=b", b"@" + host + b"/", host, b"http://" + host + b"/", b"HTTP://" + host,
-        b"//" + host + b"/", b"http:/" + host, b"/@" + host, b"/\\" + host, b"\\\\" + host, b"*", b"", b"/%00",
+        b"/v1/echo", b"/v1/echo", b"/v1/echo?a=b", b"@" + host + b"/", host, b"http://" + host + b"/",
+        b"HTTP://" + host, b"//" + host + b"/", b"http:/" + host, b"/@" + host, b"/\\" + host, b"\\\\" + host,
+        b"*", b"", b"/%00",
         b"/\x00", b"/..%2f..", b"/../..", b"/a b", b"/\xff", b"/" + b"a" * 9000, b"/#x", b"?x", b"file:///", b"/%zz",
         b"http://[::1", b"http://" + host + b":x/", b"http://a@" + host + b"/", b"/:80@" + host, b"ftp://" + host,
         b"/\r\nx: y", b"http://" + host + b"\\@x/", b"//[",
@@ -138,7 +139,7 @@ def request(draw: random.Random, paths: list[bytes]) -> bytes:
     """A valid request with some strange parts."""
     end = odd(draw, b"\r\n", LINE_ENDS)
     line = odd(draw, draw.choice([b"GET", b"POST"]), METHODS) + odd(draw, b" ", [b"\t", b"  ", b""])
-    line += draw.choice([b"/echo", draw.choice(paths)]) + odd(draw, b" HTTP/1.1", VERSIONS)
+    line += draw.choice([b"/v1/echo", draw.choice(paths)]) + odd(draw, b" HTTP/1.1", VERSIONS)
     framing, body = framed(draw)
     fields = [*([b"Host: x"] if draw.random() < 0.95 else []), *framing]
     fields += draw.sample(HEADERS, 1) if draw.random() < 0.3 else []

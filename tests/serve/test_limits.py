@@ -35,7 +35,7 @@ LIMITS = Limits(
 )
 GONE = r"reset|Broken pipe"
 HONEST_S = 6.0  # at most, on a machine that is busy with other tests; the quadratic loop took 11 to 22 s
-POST = b"POST /echo HTTP/1.1\r\nHost: x\r\n"
+POST = b"POST /v1/echo HTTP/1.1\r\nHost: x\r\n"
 
 
 def backend() -> Starlette:
@@ -52,7 +52,7 @@ def backend() -> Starlette:
     async def large(request: Request) -> Response:
         return StreamingResponse(_parts(b"x" * 65536, 0))
 
-    paths = {"/echo": echo, "/slow": slow, "/stalls": stalls, "/large": large}
+    paths = {"/v1/echo": echo, "/v1/slow": slow, "/v1/stalls": stalls, "/v1/large": large}
     return Starlette(routes=[Route(path, handler, methods=["GET", "POST"]) for path, handler in paths.items()])
 
 
@@ -87,7 +87,7 @@ def honest_client(url: str) -> Iterator[None]:
         with httpx.Client(timeout=60, trust_env=False) as client:
             while not ended.wait(0.02):
                 begun = time.monotonic()
-                if (answer := client.post(f"{url}/echo", content=b"hello")).text != "hello":
+                if (answer := client.post(f"{url}/v1/echo", content=b"hello")).text != "hello":
                     wrong.append(answer.text)
                 slowest[0] = max(slowest[0], time.monotonic() - begun)
 
@@ -132,7 +132,7 @@ def test_ten_thousand_headers_are_refused(url: str) -> None:
 
 
 def test_as_many_headers_as_clients_send_pass(url: str) -> None:
-    answer = httpx.get(f"{url}/echo", headers={f"x-{number}": "v" * 4000 for number in range(40)})
+    answer = httpx.get(f"{url}/v1/echo", headers={f"x-{number}": "v" * 4000 for number in range(40)})
     assert int(answer.headers["saw"]) >= 40
 
 
@@ -197,7 +197,7 @@ def test_a_body_that_is_too_large_is_refused(url: str, body: bytes) -> None:
 
 def test_all_bodies_together_have_a_limit(url: str) -> None:
     def refused() -> bool:
-        answer = httpx.post(f"{url}/echo", content=b"x" * 5000)
+        answer = httpx.post(f"{url}/v1/echo", content=b"x" * 5000)
         return answer.status_code == 503 and "pending request bodies" in answer.text
 
     with ExitStack() as stack:
@@ -210,7 +210,7 @@ def test_all_bodies_together_have_a_limit(url: str) -> None:
 
 def test_a_compressed_body_passes_as_it_is(url: str) -> None:
     bomb = gzip.compress(b"0" * 10_000_000)
-    assert httpx.post(f"{url}/echo", content=bomb, headers={"content-encoding": "gzip"}).content == bomb
+    assert httpx.post(f"{url}/v1/echo", content=bomb, headers={"content-encoding": "gzip"}).content == bomb
 
 
 def test_a_client_that_never_reads_is_dropped(front: tuple[Switch, str], url: str) -> None:
@@ -221,19 +221,19 @@ def test_a_client_that_never_reads_is_dropped(front: tuple[Switch, str], url: st
             client = stack.enter_context(socket.socket())
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", int(url.rpartition(":")[2])))
-            client.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+            client.sendall(b"GET /v1/large HTTP/1.1\r\nHost: x\r\n\r\n")
         assert until(lambda: backend.requests >= 20)
         assert until(lambda: backend.requests <= 1, 20)  # the honest client's
 
 
 def test_an_answer_that_does_not_begin_is_an_error_in_openai_s_form(url: str) -> None:
-    answer = httpx.post(f"{url}/slow", timeout=30)
+    answer = httpx.post(f"{url}/v1/slow", timeout=30)
     assert (answer.status_code, answer.json()["error"]["code"]) == (504, 504)
     assert "--first-byte" in answer.json()["error"]["message"]
 
 
 def test_an_answer_that_stalls_is_cut_off_and_does_not_look_complete(url: str) -> None:
-    with httpx.stream("GET", f"{url}/stalls", timeout=30) as answer, pytest.raises(httpx.RemoteProtocolError):
+    with httpx.stream("GET", f"{url}/v1/stalls", timeout=30) as answer, pytest.raises(httpx.RemoteProtocolError):
         for part in answer.iter_raw():
             assert part == b"data: 1\n\n"
 

@@ -127,10 +127,18 @@ def test_a_server_that_is_gone_is_an_error_in_openai_s_form(front: tuple[Switch,
 
 def test_a_connection_that_closes_just_as_it_is_used_again_costs_no_request(front: tuple[Switch, str]) -> None:
     """As servers do after some idle seconds: this one answers once per connection and closes it on the next request."""
-    with rude_server() as backend:
+    with rude_server() as (backend, arrived):
         front[0].turn(Backend(backend, OLD))
         with httpx.Client() as client:
-            assert [client.get(f"{front[1]}/health").text for _ in range(3)] == ["ok"] * 3
+            assert [client.post(f"{front[1]}/v1/completions", content=b"x").text for _ in range(3)] == ["ok"] * 3
+    assert len(arrived) == 3
+
+
+def test_a_request_that_a_server_may_have_begun_is_not_sent_again(front: tuple[Switch, str]) -> None:
+    with rude_server(answers=0) as (backend, arrived):
+        front[0].turn(Backend(backend, OLD))
+        answer = httpx.post(f"{front[1]}/v1/completions", content=b"x")
+    assert (answer.status_code, len(arrived)) == (502, 1)
 
 
 @pytest.mark.parametrize("path", ["@127.0.0.1:9/", "http://127.0.0.1:9/"])
@@ -143,26 +151,31 @@ def test_no_path_leads_to_another_host(url: str, path: str) -> None:
 
 
 @contextmanager
-def rude_server() -> Iterator[str]:
+def rude_server(answers: int = 1) -> Iterator[tuple[str, list[bytes]]]:
+    """Closes each connection after so many answers, on the next request; yields its URL, and all requests."""
+    arrived: list[bytes] = []
+
     def serve(listener: socket.socket) -> None:
         while True:
             try:
                 connection, _ = listener.accept()
             except OSError:
                 return
-            threading.Thread(target=answer_once, args=(connection,)).start()
+            threading.Thread(target=answer, args=(connection,)).start()
 
-    def answer_once(connection: socket.socket) -> None:
+    def answer(connection: socket.socket) -> None:
         with connection:
-            connection.recv(65536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-            connection.recv(65536)  # the next request: no answer
+            for number in range(answers + 1):
+                if request := connection.recv(65536):
+                    arrived.append(request)
+                if request and number < answers:
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve, args=(listener,))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", arrived
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join()

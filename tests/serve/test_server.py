@@ -24,7 +24,7 @@ def test_it_becomes_healthy_answers_and_ends(tmp_path: Path) -> None:
     server = start(small_model(tmp_path / "model"), tmp_path / "log")
     try:
         server.wait_until_healthy(lambda waited: None)
-        answers = smoke_test(server.url, server.model)
+        answers = smoke_test(server.url, server.model, server.key)
         assert (answers.completion, answers.chat) == ("x" * 8, None)
     finally:
         server.stop()
@@ -52,7 +52,17 @@ def test_another_s_answer_is_found_out(tmp_path: Path) -> None:
     try:
         server.wait_until_healthy(lambda waited: None)
         with pytest.raises(ServerFailed, match="/v1/models lists"):
-            smoke_test(server.url, other)
+            smoke_test(server.url, other, server.key)
+    finally:
+        server.stop()
+
+
+def test_one_that_tokenizes_otherwise_is_found_out(tmp_path: Path) -> None:
+    server = start(small_model(tmp_path / "model", "tokenizes otherwise"), tmp_path / "log")
+    try:
+        server.wait_until_healthy(lambda waited: None)
+        with pytest.raises(ServerFailed, match=r"the tokens of 'def f\(x\).* are \[0, 0\], not \[0\]"):
+            smoke_test(server.url, server.model)
     finally:
         server.stop()
 

@@ -1,12 +1,23 @@
-"""The private hooks into vLLM are still needed, in the versions they are written for."""
+"""The private hooks into vLLM are still needed, in the versions they are written for; and what vLLM registers beside
+the API is not served."""
 
 from importlib.util import find_spec
 from pathlib import Path
 
+import httpx
+import pytest
 import vllm
 from vllm.entrypoints.llm import LLM
+from vllm.entrypoints.openai.api_server import build_app
+from vllm.entrypoints.openai.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+from tasks.serve.door import MIDDLEWARE
+from tasks.serve.switch import Backend, Switch
 from tasks.serve.vllm_hooks import VERSIONS
+from tests.serve.front import front_of
+from tests.serve.test_door import BACKEND_KEY, KEY, UPGRADE, WITH_KEY, status
+from tests.serve.test_proxy import running
 
 
 def test_the_hooks_are_written_for_the_installed_version() -> None:
@@ -22,3 +33,31 @@ def test_vllm_compiles_the_ranks_of_its_sampler() -> None:
 def test_vllm_has_no_public_way_to_reload_weights() -> None:
     """`LLM.update_weights` needs a transfer backend, which moves tensors between GPUs."""
     assert not hasattr(LLM, "reload_weights")
+
+
+def test_every_route_of_vllm_needs_the_key_or_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the proxy, and of the server itself, which other users of the machine can reach. The routes are those
+    that vLLM registers for any model, those of its development mode included."""
+    monkeypatch.setenv("VLLM_API_KEY", BACKEND_KEY)
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    words = ["--middleware", MIDDLEWARE, "--enable-fault-tolerance"]
+    arguments = make_arg_parser(FlexibleArgumentParser()).parse_args(words)
+    tasks = ("generate", "render", "transcription", "realtime", "embed", "classify", "score", "token_embed")
+    application = build_app(arguments, tasks)
+    application.state.log_stats = False  # of an engine, which there is none
+    routes = [(method, route.path) for route in application.routes for method in getattr(route, "methods", ["GET"])]
+    assert {("POST", "/invocations"), ("POST", "/v1/chat/completions"), ("GET", "/metrics")} <= set(routes)
+    switch = Switch()
+    with running(application) as server:
+        monkeypatch.setenv("VLLM_API_KEY", KEY)
+        with front_of(switch) as url, httpx.Client() as client:
+            switch.turn(Backend(server, "aa" * 32, key=BACKEND_KEY))
+            for method, path in routes:
+                for every in (method, "OPTIONS"):
+                    assert client.request(every, f"{server}{path}").status_code == 401
+                    assert client.request(every, f"{url}{path}").status_code in (401, 404)
+                assert status(server, f"GET {path} HTTP/1.1\r\nHost: x\r\n{UPGRADE}\r\n") == 403
+                if not path.startswith(("/v1/", "/health")):
+                    assert client.request(method, f"{url}{path}", headers=WITH_KEY).status_code == 404
+            assert client.get(f"{url}/v1/responses", headers=WITH_KEY).status_code == 405  # it is vLLM that answers
+            assert client.get(f"{server}/version", headers={"authorization": f"Bearer {BACKEND_KEY}"}).is_success

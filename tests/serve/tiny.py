@@ -17,7 +17,7 @@ CHAT = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n
 POSITIONS = 256
 
 
-def tiny_model(directory: Path, *, seed: int = 0) -> Manifest:
+def tiny_model(directory: Path, *, seed: int = 0, positions: int = POSITIONS, heads: int = 2) -> Manifest:
     """A sealed HFModel directory: 2 layers, 64 wide, 600 tokens, bf16."""
     tokenizer = _tokenizer()
     tokenizer.save_pretrained(directory)
@@ -27,10 +27,10 @@ def tiny_model(directory: Path, *, seed: int = 0) -> Manifest:
         hidden_size=64,
         intermediate_size=128,
         num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
         head_dim=32,
-        max_position_embeddings=POSITIONS,
+        max_position_embeddings=positions,
         tie_word_embeddings=True,
         initializer_range=0.1,  # sharp enough that a wrong weight shows
         bos_token_id=None,
@@ -45,7 +45,7 @@ def tiny_model(directory: Path, *, seed: int = 0) -> Manifest:
         "architecture": "Qwen3ForCausalLM",
         "parameters": sum(each.numel() for each in model.parameters()),
         "vocab_size": len(tokenizer),
-        "max_positions": POSITIONS,
+        "max_positions": positions,
         "dtype": "bfloat16",
     }
     return write_manifest(directory, "hf_model", facts)

@@ -3,6 +3,7 @@ python -m tests.stage.chain MAKE_SPEC COUNT_SPEC [MAKE_SPEC]   prints the two ar
 a third spec makes another text that is counted along"""
 
 import json
+import os
 import sys
 from typing import NamedTuple
 
@@ -67,4 +68,5 @@ if __name__ == "__main__":
     specs = MakeSpec.model_validate_json(sys.argv[1]), CountSpec.model_validate_json(sys.argv[2])
     more = [MakeSpec.model_validate_json(words) for words in sys.argv[3:]]
     made = longer_chain(*specs, *more) if more else chain(*specs)
-    print(json.dumps([{"path": str(each.local()), **each.facts()} for each in made]))
+    read = os.environ.get("TOY_READ") != "False"
+    print(json.dumps([{"path": str(each.local() if read else each.place), **each.facts()} for each in made]))

@@ -59,6 +59,11 @@ class Pod:
         path = self.home / "starts"
         return [int(line) for line in path.read_text().split()] if path.exists() else []
 
+    def starts_made(self) -> list[str]:
+        """The stages whose toy engines were started."""
+        path = self.home / "starts"
+        return path.read_text().split() if path.exists() else []
+
 
 def start(server: S3, folder: Path, storage: str, *words: str, **environment: str) -> Pod:
     """A pod whose storage is `storage`, with a fresh home in a folder."""
@@ -96,7 +101,16 @@ def _pretrain(spec: str, data: str) -> Any:
     return pretrain.task_function(**words, more=[], start=[], resume=[])  # type: ignore[attr-defined]
 
 
-STAGES: dict[str, Callable[..., Any]] = {"counting": _count, "pretrain": _pretrain}
+def _make(spec: str) -> Any:
+    from infra.launch import Engine
+    from tasks.stage import run
+    from tests.stage.chain import Text
+    from tests.stage.engines import MakeSpec
+
+    return run(Engine("make", "tests.stage.engines", version="1"), Text, MakeSpec.model_validate_json(spec))
+
+
+STAGES: dict[str, Callable[..., Any]] = {"counting": _count, "pretrain": _pretrain, "make": _make}
 
 
 if __name__ == "__main__":

@@ -28,13 +28,20 @@ class Run:
 
 
 def chain(
-    home: Path, make: dict[str, Any], count: dict[str, Any] | None = None, *more: dict[str, Any], job: str = ""
+    home: Path,
+    make: dict[str, Any],
+    count: dict[str, Any] | None = None,
+    *more: dict[str, Any],
+    job: str = "",
+    read: bool = True,
 ) -> Run:
+    """`read`: whether the artifacts' files are asked for at the end."""
     starts = home / "starts"
     starts.unlink(missing_ok=True)
     specs = [json.dumps(spec) for spec in (make, count or {}, *more)]
     words = [sys.executable, "-m", "tests.stage.chain", *specs]
     environment = os.environ | {"BATON_HOME": str(home), "TOY_STARTS": str(starts)} | ({JOB: job} if job else {})
+    environment |= {"TOY_READ": str(read)}
     ended = subprocess.run(words, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     text, counted = json.loads(ended.stdout.splitlines()[-1])
@@ -116,12 +123,37 @@ def test_an_empty_list_leaves_no_trace_in_the_identity(first: Run) -> None:
     assert plain.name == job_of(first.count).name
 
 
-def test_files_that_are_gone_are_made_again(home: Path, first: Run) -> None:
-    shutil.rmtree(first.text["path"])
-    again = chain(home, {"text": "ab", "times": 2})
-    assert again.ran == ["make"]
-    assert "make is cached, but its files were changed or removed" in again.said
+@pytest.mark.parametrize("gone", ["", "text.txt", "manifest.json"])
+def test_files_that_are_gone_are_made_again_when_a_stage_reads_them(home: Path, first: Run, gone: str) -> None:
+    path = Path(first.text["path"], gone)
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    again = chain(home, {"text": "ab", "times": 2}, {"letter": f"x{gone[:1]}"})
+    assert again.ran == ["make", "count"]
+    assert "cached, its files are gone" in again.said
     assert Path(again.text["path"], "text.txt").read_text() == "abab"
+
+
+def test_files_that_are_gone_and_that_no_stage_reads_are_not_made_again(home: Path, first: Run) -> None:
+    folder = Path(first.text["path"])
+    shutil.rmtree(folder)
+    try:
+        again = chain(home, {"text": "ab", "times": 2}, read=False)
+        assert again.ran == [] and not folder.exists()
+        assert again.count == first.count
+    finally:
+        chain(home, {"text": "ab", "times": 2})
+    assert (folder / "text.txt").read_text() == "abab"
+
+
+def test_a_home_that_was_moved_has_everything_still(home: Path, first: Run, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    home.rename(moved)
+    try:
+        again = chain(moved, {"text": "ab", "times": 2})
+        assert again.ran == [] and "again" not in again.said
+        assert again.text["path"] == first.text["path"].replace(str(home), str(moved))
+    finally:
+        moved.rename(home)
 
 
 @pytest.mark.parametrize("content", ["abba", "aba"], ids=["changed", "cut short"])

@@ -15,6 +15,7 @@ from uuid import uuid4
 import grpc
 import pytest
 from flyteidl.admin.execution_pb2 import Execution, ExecutionClosure, WorkflowExecutionGetRequest
+from flyteidl.admin.version_pb2 import GetVersionResponse
 from flyteidl.core.execution_pb2 import WorkflowExecution
 from flyteidl.service import admin_pb2_grpc
 from flytekit.exceptions.user import FlyteRecoverableException
@@ -142,6 +143,9 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
     def __init__(self, phase: int, started: bool) -> None:
         self.phase, self.started = phase, started
 
+    def GetVersion(self, request: object, _: object) -> GetVersionResponse:
+        return GetVersionResponse()
+
     def GetExecution(self, request: WorkflowExecutionGetRequest, _: object) -> Execution:
         found = Execution(id=request.id, closure=ExecutionClosure(phase=self.phase))
         if self.started:
@@ -162,10 +166,15 @@ def admin(phase: int, started: bool = True) -> Iterator[str]:
 
 
 def sync(flyte: Flyte, address: str) -> None:
+    assert synced(flyte, address).returncode == 0
+
+
+def synced(flyte: Flyte, address: str) -> "subprocess.CompletedProcess[str]":
     config = flyte.folder / "flyte.yaml"
     config.write_text(f"admin:\n  endpoint: dns:///{address}\n  insecure: true\n")
     environment = os.environ | {"FLYTECTL_CONFIG": str(config)}
-    subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], env=environment, check=True)
+    command = [sys.executable, "-m", "infra.tracking", "sync"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_a_reader_sees_from_flyte_that_an_execution_is_over(flyte: Flyte) -> None:
@@ -186,6 +195,15 @@ def test_an_execution_that_is_aborted_while_it_waits_has_ended_all_the_same(flyt
     (after,) = flyte.parents()
     assert after.info.status == "KILLED"
     assert after.info.end_time >= after.info.start_time
+
+
+def test_a_flyte_that_cannot_be_asked_is_said_and_fails(flyte: Flyte) -> None:
+    """As with the name of another Helm release: the CronJob's exit code tells."""
+    flyte.ran("n0", "", "", "begin")
+    done = synced(flyte, f"127.0.0.1:{free_port()}")
+    assert done.returncode == 1 and "Flyte's admin at 127.0.0.1:" in done.stderr and "refused" in done.stderr
+    assert "FLYTE_PLATFORM_URL" in done.stderr and "Traceback" not in done.stderr
+    assert [run.info.status for run in flyte.parents()] == ["RUNNING"]
 
 
 def test_a_store_that_is_away_is_an_error_that_flyte_may_retry(monkeypatch: pytest.MonkeyPatch) -> None:

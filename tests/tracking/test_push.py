@@ -127,7 +127,7 @@ def test_a_store_that_was_emptied_during_a_run_is_filled_anew(home: Path, tmp_pa
     assert curve(run, "loss") == POINTS
 
 
-@pytest.mark.parametrize("store", ["a file", "a server"])
+@pytest.mark.parametrize("store", ["a file", pytest.param("a server", marks=pytest.mark.long)])
 def test_a_kill_between_a_push_and_its_note_leaves_no_step_twice(
     home: Path, tmp_path: Path, request: pytest.FixtureRequest, store: str
 ) -> None:

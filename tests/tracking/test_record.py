@@ -2,11 +2,17 @@
 
 import json
 import math
+import time
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from mlflow import MlflowClient
+from mlflow.utils.validation import _validate_metric_name
 
+from infra.lineage import facts
+from infra.lineage.database import open_database
 from infra.tracking.code import code_version
 from infra.tracking.execution import (
     begin_execution,
@@ -16,6 +22,7 @@ from infra.tracking.execution import (
     flush,
     note_cached,
 )
+from infra.tracking.mlflow_names import LONGEST, given_name, mlflow_name
 from infra.tracking.record import tracked
 from infra.tracking.spool import read_execution, read_stage
 from infra.tracking.store import tracking_uri
@@ -138,8 +145,8 @@ def test_a_stage_from_the_cache_is_recorded_as_such(home: Path) -> None:
     assert run.info.status == "FINISHED"
     assert run.data.tags["baton.cached"] == "true"
     assert run.data.tags["baton.output"] == "e" * 64
-    assert run.data.metrics["output/sums.pass_2"] == 0.75
-    assert json.loads(run.data.tags["baton.metric.sums.pass_2"])["unit"] == "share"
+    assert run.data.metrics["output/sums.pass:at:2"] == 0.75
+    assert json.loads(run.data.tags["baton.metric.sums.pass:at:2"])["unit"] == "share"
 
 
 def test_a_cached_stage_says_what_it_was_made_of_but_not_over_what_was_made_here(home: Path, tmp_path: Path) -> None:
@@ -171,7 +178,7 @@ def test_mlflow_s_own_pages_show_inputs_models_and_their_scores(home: Path, tmp_
     assert {name: dataset.digest for name, dataset in told.items()} == {"model": "b" * 36, "corpus": "c" * 36}
     (model,) = MlflowClient(tracking_uri()).search_logged_models([sft.info.experiment_id])
     assert (model.name, model.source_run_id, model.tags["baton.artifact"]) == ("sft", sft.info.run_id, "e" * 64)
-    assert {metric.key: metric.value for metric in model.metrics}["output/sums.pass_2"] == 0.25
+    assert {metric.key: metric.value for metric in model.metrics}["output/sums.pass:at:2"] == 0.25
     assert [each.model_id for each in sft.outputs.model_outputs] == [model.model_id]
 
 
@@ -190,13 +197,52 @@ def test_a_running_stage_says_how_far_it_is(home: Path, tmp_path: Path) -> None:
     assert run.data.tags["baton.job"] == str(job.directory)
 
 
-def test_names_that_mlflow_would_refuse_reach_it_changed(home: Path, tmp_path: Path) -> None:
-    with tracked("very-" * 100, tmp_path / "job", spec={"../../etc": 1}, inputs={"../x": "a" * 64, "/abs": "b" * 64}):
-        pass
+def test_names_reach_mlflow_distinct_and_baton_as_they_were_given(home: Path, tmp_path: Path) -> None:
+    given = ["pass@4", "pass_4", "pass 4", "a/b", "/a", "größe", "acc,none", "ä" * 300, "ä" * 301, "x:at:y", "x@y", "."]
+    metrics = {name: {"value": float(n), "unit": "share", "higher_is_better": True} for n, name in enumerate(given)}
+    spec = {name: n for n, name in enumerate(given)} | {"a.b": "one name", "a": {"b": "two"}}
+    with tracked("very-" * 100, tmp_path / "job", spec=spec, inputs={"../x": "a" * 64, "/abs": "b" * 64}) as record:
+        points = {name: float(n) for n, name in enumerate(given)}
+        lines = (json.dumps({"step": step, "time": time.time(), **points}) + "\n" for step in range(2))
+        (tmp_path / "job").mkdir()
+        (tmp_path / "job" / "metrics.jsonl").write_text("".join(lines))
+        record.made("eval_report", "e" * 64, {"metrics": metrics, "headline": "pass@4"})
     flush(WAIT_S)
     (run,) = runs("stage")
-    assert run.data.params == {"_._.._etc": "1"}
+    assert len(run.data.params) == len(spec)
     assert {key for key in run.data.tags if key.startswith("baton.input.")} == {"baton.input.../x", "baton.input./abs"}
+    with open_database(tracking_uri()).connect() as connection:
+        id = run.info.run_id
+        shown = facts.metrics(connection, [id])[id]
+        assert [shown.get(f"output/{name}") for name in given[:7]] == [float(n) for n in range(7)]
+        assert len([name for name in shown if name.startswith("output/")]) == len(given)
+        assert facts.metrics(connection, [id], "output/pass@4") == {id: {"output/pass@4": 0.0}}
+        assert facts.units(connection, [id])[id].keys() >= {
+            "pass@4",
+            "pass_4",
+            "pass 4",
+            "/a",
+            "größe",
+            "acc,none",
+            ".",
+        }
+        assert facts.curves(connection, id, only=["pass@4", "/a"]).keys() == {"pass@4", "/a"}
+        assert len(facts.curves(connection, id)) == len(given)
+        params = facts.params(connection, [id])[id]
+        assert (params["pass@4"], params['"a.b"'], params["a.b"]) == ("0", "one name", "two")
+
+
+@given(st.lists(st.text(), unique=True, max_size=3))
+@example([":at:", "@", ":3a:"])
+@example(["a//b", "a/b", "../a", "/", "..", "", "a/"])
+@example(["é", "e\u0301", "A", "a\n", "\ud83d"])
+def test_any_name_is_one_that_mlflow_takes_and_comes_back(names: list[str]) -> None:
+    stored = [mlflow_name(name) for name in names]
+    assert len(set(stored)) == len(names)
+    for name, there in zip(names, stored, strict=True):
+        _validate_metric_name(f"output/{there}")
+        _validate_metric_name(there)
+        assert given_name(there) == name or len(there) == LONGEST
 
 
 def test_a_failed_stage_says_why(home: Path, tmp_path: Path) -> None:
@@ -234,6 +280,18 @@ def test_two_jobs_of_one_title_are_two_runs(home: Path, tmp_path: Path) -> None:
             pass
     flush(WAIT_S)
     assert {run.data.params["seed"] for run in runs("stage")} == {"1", "2"}
+
+
+def test_titles_that_differ_in_punctuation_alone_are_two_runs(home: Path) -> None:
+    for title in ("evaluate a_b", "evaluate a-b", "évaluate", "evaluate"):
+        note_cached(title, "eval_report", title.encode().hex(), {})
+    flush(WAIT_S)
+    assert sorted(run.info.run_name for run in runs("stage")) == [
+        "evaluate",
+        "evaluate a-b",
+        "evaluate a_b",
+        "évaluate",
+    ]
 
 
 def test_an_execution_given_by_its_id_is_joined(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,8 @@ from infra.tracking.execution import begin_execution, current_execution, flush
 from infra.tracking.record import tracked
 from infra.tracking.redact import HIDDEN, SETUP_DIGEST, redact, redact_command, redact_text
 from infra.tracking.store import TrackingUnreachable, check_reachable
+from tasks.job import Job
+from tasks.manifest import read_manifest
 from tests.tracking.conftest import free_port
 
 SECRET = "s3cr3t-of-a-kind"
@@ -162,3 +164,22 @@ def test_an_address_with_a_password_is_never_shown(home: Path, monkeypatch: pyte
         check_reachable()
     assert SECRET not in str(refused.value)
     assert "127.0.0.1" in str(refused.value)
+
+
+CODE = "token = tokens[0]\npassword = read()\nURL = 'https://me:hunter22@host/x'\n"
+
+
+def test_a_manifest_is_redacted_and_keeps_the_code_of_functions_and_the_names_of_variables(tmp_path: Path) -> None:
+    spec = {
+        "function": {"name": "mine.py:rows", "source": {"mine.py": CODE}},
+        "arguments": {"api_key": "hunter22"},
+        "source": {"path": "s3://me:hunter22@bucket/x"},
+        "placement": {"secrets": ["HF_TOKEN"]},
+    }
+    job = Job(tmp_path, "rows", "rows", spec, {})
+    job.empty_output()
+    job.finish()
+    found = read_manifest(tmp_path / "output").spec
+    assert found["function"]["source"]["mine.py"] == CODE.replace("me:hunter22@", "[redacted]@")
+    assert (found["arguments"]["api_key"], found["placement"]["secrets"]) == (HIDDEN, ["HF_TOKEN"])
+    assert "hunter22" not in json.dumps(found)

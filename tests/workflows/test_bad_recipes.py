@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from tests.tokenizer_folders import END, PAD, byte_level, folder
+from workflows.plan import examined_recipe, main
 from workflows.recipe import Recipe
 from workflows.recipe_error import RecipeError, shown
 
@@ -56,6 +59,12 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "unknown nested field": (put("pretrain.model.layer", 5), "pretrain.model.layer", "did you mean layers"),
     "unknown field of a source": (put("corpus.source", {"kind": "stdlib", "path": "x"}), "corpus.source.path", "unknown"),
     "unknown field with nothing close": (put("post_training.0.sft.zzz", 1), "post_training.0.sft.zzz", "known: "),
+    # required fields that are missing in what a list or a step holds
+    "languages without a language": (put("corpus.curate", [{"language": {}}]), "corpus.curate.0.language.keep", "is required"),
+    "a classifier without labels": (put("corpus.curate", [{"classifier": {"model": "x.bin"}}]), "corpus.curate.0.classifier.keep", "is required"),
+    "no rules": (put("corpus.curate", [{"pii": {}}, {"quality": {}}]), "corpus.curate.1.quality.rules", "is required"),
+    "decontamination against nothing": (put("corpus.curate", [{"decontaminate": {}}]), "corpus.curate.0.decontaminate.against", "is required"),
+    "a format without tags": (put("post_training.2.grpo.rewards", [{"format": {}}]), "post_training.2.grpo.rewards.0.format.tags", "is required"),
     # wrong types
     "text for a number": (put("pretrain.steps", "many"), "pretrain.steps", "valid integer"),
     "a fraction for a whole number": (put("pretrain.model.layers", 2.5), "pretrain.model.layers", "valid integer"),
@@ -97,6 +106,13 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "DPO without a reference": (put("post_training.1.dpo.beta", 0), "post_training.1.dpo.beta", "greater than 0"),
     "a name with spaces": (put("name", "My Run"), "name", "pattern"),
     "an empty name": (put("name", ""), "name", "pattern"),
+    "a time limit of years": (put("pretrain.placement", {"time_limit_h": 1e308}), "pretrain.placement.time_limit_h", "less than or equal to 87600"),
+    "a price beyond all money": (put("pretrain.placement", {"max_price_per_run": 1e300}), "pretrain.placement.max_price_per_run", "less than or equal to"),
+    "accelerators without end": (put("post_training.0.sft.placement", {"accelerators": ["H100:" + "9" * 400]}), "post_training.0.sft.placement.accelerators.0", "pattern"),
+    "no accelerators": (put("post_training.0.sft.placement", {"accelerators": ["H100:0"]}), "post_training.0.sft.placement.accelerators.0", "pattern"),
+    "a pod's timeout of centuries": (put("corpus.pod", {"timeout": 2**62}), "corpus.pod.timeout", "less than or equal to"),
+    "cores beyond counting": (put("corpus.pod", {"resources": {"cpu": 1e308}}), "corpus.pod.resources.cpu", "less than or equal to"),
+    "memory of a thousand digits": (put("corpus.pod", {"resources": {"memory": "9" * 1000 + "Gi"}}), "corpus.pod.resources.memory", "pattern"),
     # not one of the choices
     "unknown precision": (put("pretrain.precision", "fp64"), "pretrain.precision", "'bf16', 'fp32' or 'fp8'"),
     "unknown engine": (put("pretrain.engine", "fsdp3"), "pretrain.engine", "'megatron'"),
@@ -153,7 +169,11 @@ CASES: dict[str, tuple[Change, str, str]] = {
         "more_corpora",
         "none without pretraining",
     ),
-    "a weight too few": (put("pretrain.data_weights", [0.5, 0.5]), "pretrain.data_weights", "one for the corpus and"),
+    "a weight without a data set": (put("pretrain.data_weights", [0.5, 0.5]), "pretrain.data_weights", "one for the corpus and"),
+    "a weight too few": (
+        both(put("more_corpora", [{}, {}]), put("pretrain.data_weights", [0.95, 0.05])), "pretrain.data_weights", "one for the corpus and",
+    ),
+    "half of a character": (put("publish.best", "\udcff"), "publish.best", "text without unpaired surrogates"),
     "a weight below 0": (put("pretrain.data_weights", [-1.0]), "pretrain.data_weights", "0 or more each"),
     "a weight that is no number": (put("pretrain.data_weights", ["much"]), "pretrain.data_weights.0", "valid number"),
     "a metric that nobody measures": (put("publish.best", "statements.tests"), "publish.best", "statements.all_checks"),
@@ -179,6 +199,16 @@ CASES: dict[str, tuple[Change, str, str]] = {
         put("more_corpora", [{"source": {"kind": "files", "path": "/no/such"}}]), "more_corpora.0.source.path", "does not exist",
     ),
     # what the hardware cannot do
+    "a layout that cannot be, where its price has a limit": (
+        both(put("pretrain.layout", {"context": 37}), put("pretrain.placement", {"cpus": 4, "max_price_per_run": 5})),
+        "pretrain.layout.processes",
+        "multiple of tensor x pipeline x context (37)",
+    ),
+    "a tuning that cannot be split, where its price has a limit": (
+        both(put("post_training.0.sft.layout", {"nodes": 7}), put("post_training.0.sft.placement", {"nodes": 7, "time_limit_h": 5})),
+        "post_training.0.sft.layout.sharding",
+        "ddp or fsdp2",
+    ),
     "a device that nobody knows": (put("pretrain.layout.device", "H900"), "pretrain.layout.device", "one of GB200, B200"),
     "a device without a name": (put("pretrain.layout.device", ""), "pretrain.layout.device", "at least 1 character"),
     "arithmetic that a device has not": (
@@ -244,6 +274,9 @@ def test_a_wrong_recipe_is_answered_with_path_value_and_way_out(name: str) -> No
     assert any(allowed in words for words in found), caught.value.problems
     assert caught.value.exit_code == 2
     assert path in caught.value.format_message()
+    if isinstance(caught.value.recipe, Recipe):
+        lines = list(examined_recipe(caught.value.recipe, caught.value.problems, {}, None, elsewhere=False).lines())
+        assert path in lines[-1]
 
 
 @pytest.mark.parametrize(
@@ -296,6 +329,14 @@ def test_an_unknown_field_does_not_hide_what_else_is_wrong_in_its_section() -> N
     assert paths == {"pretrain.step", "pretrain.model.layer", "pretrain.model.kv_heads"}
 
 
+def test_what_stands_in_for_a_required_field_is_no_problem() -> None:
+    with pytest.raises(RecipeError) as caught:
+        Recipe.model_validate(recipe_with(put("corpus.curate", [{"function": {}}])))
+    assert [(problem.path, problem.allowed) for problem in caught.value.problems] == [
+        ("corpus.curate.0.function.name", "is required")
+    ]
+
+
 def test_an_unknown_field_does_not_hide_what_is_wrong_in_the_rest_of_a_list() -> None:
     missing = {"source": {"kind": "files", "path": "/no/such"}}
     with pytest.raises(RecipeError) as caught:
@@ -337,6 +378,33 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, section: str, field: 
     assert any(problem.path == f"{section}.{field}" and file in problem.allowed for problem in caught.value.problems)
 
 
+def test_another_tokenizer_than_that_of_the_model_it_starts_from_is_refused(tmp_path: Path) -> None:
+    """The same number of tokens, at other ids: nothing else would notice."""
+    started = put("init_from", {"model": str(folder(tmp_path / "model", byte_level(END, PAD)))})
+    for tokenizer, said in (
+        ({"vocab_size": 4096}, "None.* the tokenizer of init_from.model"),
+        (
+            {"existing": str(folder(tmp_path / "other", byte_level(PAD, END)))},
+            r"2 ids are other tokens; 0, for example",
+        ),
+    ):
+        with pytest.raises(RecipeError, match=f"(?s)tokenizer.existing: .*{said}"):
+            Recipe.model_validate(recipe_with(started) | {"tokenizer": tokenizer})
+    with pytest.raises(RecipeError) as caught:  # it lacks weights
+        Recipe.model_validate(recipe_with(started) | {"tokenizer": {"existing": str(tmp_path / "model")}})
+    assert not any(problem.path.startswith("tokenizer") for problem in caught.value.problems)
+
+
+def test_of_several_chat_templates_one_must_be_chosen(tmp_path: Path) -> None:
+    named = [{"name": name, "template": name} for name in ("rag", "tool_use")]
+    existing = str(folder(tmp_path, byte_level(), chat_template=named))
+    with pytest.raises(RecipeError, match=r"(?s)tokenizer\.chat_template: .*rag, tool_use, and none is called default"):
+        Recipe.model_validate(recipe_with(put("tokenizer", {"existing": existing})))
+    Recipe.model_validate(recipe_with(put("tokenizer", {"existing": existing, "chat_template": "rag"})))
+    with pytest.raises(RecipeError, match=r"(?s)tokenizer\.chat_template: 'rag'.*only with `existing`"):
+        Recipe.model_validate(recipe_with(put("tokenizer", {"vocab_size": 4096, "chat_template": "rag"})))
+
+
 def test_another_model_than_the_one_it_starts_from_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", "num_hidden_layers": 3}))
     for name in ("model.safetensors", "tokenizer_config.json"):
@@ -366,3 +434,18 @@ def test_the_first_rows_are_looked_at(row: dict[str, Any], field: str, words: st
         Recipe.model_validate(recipe)
     (problem,) = caught.value.problems
     assert problem.path == field and words in problem.allowed
+
+
+def test_a_file_that_a_stage_s_identity_lacks_is_a_problem_among_others_of_the_plan(tmp_path: Path) -> None:
+    """The file that a task of lm-eval reads is part of what determines its results."""
+    task = {"task": "mine", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "lost.jsonl"}}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(task))
+    exams = {"mine": {"lm_eval": [str(tmp_path / "mine.yaml")]}, "other": {"lm_eval": ["no/such.yaml"]}}
+    for names in (["mine"], ["mine", "other"]):
+        chosen = {name: exams[name] for name in names}
+        recipe = {"name": "exam", "start_from": {"model": "owner/name"}, "evaluate": chosen}
+        (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+        result = CliRunner().invoke(main, [str(tmp_path / "recipe.yaml")])
+        assert result.exit_code == 2, result.output
+        assert "data_files: 'lost.jsonl': no such file" in result.output
+        assert [f"evaluate.{name}.lm_eval: " in result.output for name in exams] == [name in names for name in exams]

@@ -54,7 +54,7 @@ def test_replayed_sources_share_by_weight_over_all_days_and_new_ones_by_size() -
 
 
 def test_the_learning_rate_is_warmed_up_again_from_where_it_ended() -> None:
-    first = PretrainSpec(steps=1000)
+    first = PretrainSpec(steps=1000).resolved(4096, continued=False)
     spec = GrowSpec(lr=1e-3, min_lr=2e-4, warmup=0.1).pretraining(
         first, {"": 409_600}, [{"": 409_600}], {}, warm_from=3e-4
     )
@@ -66,7 +66,8 @@ def test_the_learning_rate_is_warmed_up_again_from_where_it_ended() -> None:
 @given(st.integers(1, 10**7), st.floats(0, 0.99), st.integers(1, 100))
 def test_every_run_on_new_text_is_a_right_spec(new: int, warmup: float, fewest: int) -> None:
     grow = GrowSpec(warmup=warmup, fewest_steps=fewest)
-    assert grow.pretraining(PretrainSpec(), {"": new}, [{"": 10**6}], {}, warm_from=3e-4).problems() == []
+    first = PretrainSpec().resolved(4096, continued=False)
+    assert grow.pretraining(first, {"": new}, [{"": 10**6}], {}, warm_from=3e-4).problems() == []
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_every_run_on_new_text_is_a_right_spec(new: int, warmup: float, fewest: 
         ({"schedule": {"continue_training": "every night"}}, "schedule.continue_training", "cron expression"),
         ({"promotion": {"metric": "sums.right"}}, "promotion.metric", "statements.all_checks"),
         ({"promotion": {"regressions": {"statements.distinct": 0.1}}}, "promotion.regressions", "one of old.bits"),
-        ({"evaluate": {"tasks": {"lm_eval": ["piqa"]}}}, "promotion.metric", "an evaluator with `data` and `rewards`"),
+        ({"evaluate": {"tasks": {"lm_eval": ["piqa"]}}}, "promotion.metric", "one of tasks.<task>.<metric>"),
         ({"schedule": {"notify": ["me"]}}, "schedule.notify", "email"),
     ],
 )

@@ -1,9 +1,12 @@
-"""Recipes that are broken at random: each is answered within seconds, in words and with exit code 2, or it is right.
+"""Recipes that are broken at random: each is answered within seconds, in words and with exit code 2, or it is planned.
 
-BATON_FUZZ is how many the long form tries.
+Half are shipped recipes whose text is damaged, a quarter have fields replaced, and a quarter have sections made from the
+schema: steps in lists, placements, layouts, with fields left out, at their bounds or of the wrong kind. BATON_FUZZ is
+how many the long form tries.
 """
 
 import copy
+import json
 import os
 import random
 import subprocess
@@ -11,12 +14,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from workflows.continuous_recipe import recipe_of
+from workflows.continuous_recipe import ContinuousRecipe, recipe_of
+from workflows.plan import examined_recipe
+from workflows.recipe import Recipe
 from workflows.recipe_error import RecipeError
 from workflows.recipe_text import load
 
@@ -27,7 +34,9 @@ PIECES = [
     "&a ", "*a", "<<: *a\n", "!!python/object:os.system ", "!x ", "---\n", "...\n", "%YAML 1.1\n", "\t", "\r\n", "\0", "\ufeff",
     "\udcff", "\x1b[31m", "'", '"', "[", "]", "{", "}", ": ", "- ", "? ", "|\n", ">\n", "#", "024", "1:20", "on", "yes", "~", ".nan",
     "-.inf", "1e999", "9" * 5000, "-1", "true", "[" * 300, "{a: " * 300, "x" * 5000, '"\\ud800"', '"\\0"', "2024-01-01", "0x1f", "=", "😀",
+    '"\\UFFFFFFFF"', '"\\U00110000"', '"\\x"', "%TAG ! tag:x,2000:\n", "!<tag:yaml.org,2002:int> ", "!!set ", "\u2028", "{\ta: 1}", "'a\tb'", "<<: [*a]\n",
 ]  # fmt: skip
+ENCODINGS = ["utf-8-sig", "utf-16", "utf-16-be", "utf-32", "latin-1", "cp1252", "shift-jis", "utf-7"]
 VALUES: list[Any] = [
     None, True, False, 0, 1, -1, 2, 3, 7, 64, 255, 4096, 10**6, 2**31, 2**53, 2**63 - 1, -(2**63), 0.5, -0.5, 1e-300, 1e300,
     float("inf"), float("nan"), "", "x", "on", "/", "~", "~nobody/x", "/no/such", "x" * 5000, "a\0b", "\udcff", "*", "[", "**/*",
@@ -57,6 +66,12 @@ def broken_text(chance: random.Random) -> bytes:
         ])  # fmt: skip
         if chance.random() < 0.05:
             lines.insert(0, f"bomb: {bomb(chance.randint(2, 9))}\n")
+    if chance.random() < 0.1:
+        whole = "".join(lines)
+        whole = chance.choice(
+            [whole.replace("  ", "\t"), whole.replace("\n", "\r\n"), "\ufeff" + whole, whole.replace(" ", "\xa0")]
+        )
+        return whole.encode(chance.choice(ENCODINGS), "replace")
     text = bytearray("".join(lines).encode("utf-8", "surrogatepass"))
     for _ in range(chance.choice([0, 0, 0, 1, 3])):
         text[chance.randrange(len(text))] = chance.randrange(256)
@@ -89,6 +104,74 @@ def broken_recipe(chance: random.Random) -> Any:
     return recipe
 
 
+def sprouted(chance: random.Random) -> Any:
+    """A shipped recipe with some sections made from the schema."""
+    recipe = yaml.safe_load(chance.choice(RECIPES))
+    for _ in range(chance.randint(1, 3)):
+        name = chance.choice(list(ContinuousRecipe.model_fields))
+        grown = value_of(ContinuousRecipe.model_fields[name], chance)
+        holders = [holder for holder, _ in places(recipe) if isinstance(holder, dict) and name in holder] or [recipe]
+        holder = chance.choice(holders)
+        old = holder.get(name)
+        holder[name] = (
+            old | grown if isinstance(old, dict) and isinstance(grown, dict) and chance.random() < 0.7 else grown
+        )
+    return recipe
+
+
+def section(model: type[BaseModel], chance: random.Random, depth: int) -> dict[str, Any]:
+    """Some fields of a model, mostly with values that suit them."""
+    fields = list(model.model_fields.items())
+    most = chance.choice([0, 1, 2, 4])
+    chosen = chance.sample(fields, min(most, len(fields)))
+    if chance.random() < 0.8:
+        chosen += [item for item in fields if item[1].is_required() and item not in chosen]
+    return {info.alias or name: value_of(info, chance, depth + 1) for name, info in chosen}
+
+
+def value_of(field: FieldInfo, chance: random.Random, depth: int = 0) -> Any:
+    """A value for a field: one of its kind, at its bounds, or of another kind."""
+    if chance.random() < 0.05 or depth > 6:
+        return copy.deepcopy(chance.choice(VALUES))
+    bounds = [
+        bound
+        for each in field.metadata
+        for name in ("ge", "gt", "le", "lt")
+        if (bound := getattr(each, name, None)) is not None
+    ]
+    if bounds and chance.random() < 0.7:
+        bound = chance.choice(bounds)
+        return chance.choice(
+            [bound, bound + 1, bound - 1, bound * 2, bound / 2 if isinstance(bound, float) else bound // 2]
+        )
+    return of_kind(field.annotation, chance, depth)
+
+
+def of_kind(annotation: Any, chance: random.Random, depth: int) -> Any:
+    """A value of a type."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return section(annotation, chance, depth)
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return chance.choice(inner)
+    if origin is list:
+        return [of_kind(inner[0], chance, depth + 1) for _ in range(chance.choice([0, 1, 1, 2, 3]))]
+    if origin is dict:
+        return {chance.choice(NAMES): of_kind(inner[1], chance, depth + 1) for _ in range(chance.choice([0, 1, 2]))}
+    if origin is Annotated:
+        return of_kind(inner[0], chance, depth)
+    if inner:
+        return of_kind(chance.choice(inner), chance, depth)
+    kinds: dict[Any, list[Any]] = {
+        bool: [True, False],
+        int: NUMBERS,
+        float: NUMBERS,
+        str: TEXTS,
+        type(None): [None],
+    }
+    return chance.choice(kinds.get(annotation, VALUES))
+
+
 def places(value: Any) -> Any:
     """Every field and item, as what it is in and its name there."""
     for name, item in value.items() if isinstance(value, dict) else enumerate(value):
@@ -105,20 +188,30 @@ def fields() -> list[str]:
 
 
 FIELDS = fields()
+NAMES = ["a", "web", "chat", "statements", "x" * 70, "", "1", "old.bits_per_byte"]
+TEXTS = [each for each in VALUES if isinstance(each, str) and each != "/"]  # that is searched for minutes
+NUMBERS = [0, 1, -1, 2, 3, 7, 8, 37, 64, 0.5, 1e-300, 1e308, 2**31, 2**63 - 1]
 
 
-def seconds_of(read: Callable[[], object]) -> float:
+def seconds_of(read: Callable[[], Recipe]) -> float:
     """How long the answer took; whatever is raised but a RecipeError is a fault. A test of this process's CPU time:
     the machine may have other work."""
     started = time.process_time()
     try:
-        read()
+        recipe: BaseModel | None = read()
     except RecipeError as error:
         assert error.exit_code == 2
         assert error.problems
         error.message.encode()
         assert "\x1b" not in error.message
-    return time.process_time() - started
+        recipe = error.recipe
+    took = time.process_time() - started
+    if isinstance(recipe, Recipe):
+        found = examined_recipe(recipe, [], {}, None, elsewhere=False)
+        lines = "\n".join(found.lines())
+        assert "\x1b" not in lines.encode().decode()
+        json.dumps(found.as_json(None), default=str)
+    return took
 
 
 def fuzz(folder: Path, many: int, seed: int) -> float:
@@ -131,7 +224,7 @@ def fuzz(folder: Path, many: int, seed: int) -> float:
             path.write_bytes(broken_text(chance))
             took = seconds_of(lambda path=path: load(path, recipe_of))  # type: ignore[misc]
         else:
-            recipe = broken_recipe(chance)
+            recipe = chance.choice([broken_recipe, sprouted])(chance)
             took = seconds_of(lambda recipe=recipe: recipe_of(recipe))  # type: ignore[misc]
         assert took < LONGEST_S, f"{took:.1f} s with the seed {number}"
         longest = max(longest, took)

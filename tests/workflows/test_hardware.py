@@ -119,7 +119,8 @@ def tuning_problems(
 ) -> list[Problem]:
     """Of one post-training stage of a model, by default with 474 M weights, beside the evaluation of it."""
     pretrain = PretrainSpec(model=model, layout=Layout(device=device, micro_batch=1))
-    evaluate = EvaluateSpec.model_validate({"bits_per_byte": {}, "gpu_memory_share": tuning.pop("evaluate", 0.85)})
+    more = {"gpu_memory_share": tuning.pop("evaluate", 0.85)} | tuning.pop("evaluators", {})
+    evaluate = EvaluateSpec.model_validate({"bits_per_byte": {}} | more)
     specs = {"pretrain": pretrain, "evaluate": evaluate, "post_training": [Tuning.model_validate(tuning)]}
     found = [problem for check in CHECKS for problem in check(RunContext(specs, machine))]
     return [problem for problem in found if " GB" in problem.allowed and "pretrain" not in problem.path]
@@ -200,6 +201,23 @@ def test_vllm_s_share_holds_the_model() -> None:
     (problem,) = tuning_problems("L4", sft=sft, evaluate=0.03)
     assert (problem.path, problem.value) == ("evaluate.gpu_memory_share", 0.03)
     assert problem.allowed.startswith("at least 0.05: 0.948 GB of weights in bf16 and a KV cache, on L4 (24 GB)")
+
+
+@pytest.mark.parametrize("device", ["L4", None])
+def test_the_kv_cache_of_what_is_sampled_has_room(device: str | None) -> None:
+    """Of a sequence of the engine's length; without a device on this machine's CPU."""
+    model = HALF_A_BILLION.model_copy(update={"max_positions": 2**20, "kv_heads": HALF_A_BILLION.heads})
+    sft = {"data": "rows", "layout": {"micro_batch": 1}}
+    sums: dict[str, Any] = {"data": "rows", "rewards": ["match"]}
+
+    def found(new: int, share: float = 0.6) -> list[Problem]:
+        evaluators = {"sums": sums | {"max_new_tokens": new}}
+        of_all = tuning_problems(device, model, sft=sft, evaluate=share, evaluators=evaluators)
+        return [problem for problem in of_all if problem.path.startswith("evaluate")]
+
+    assert found(4096) == []
+    (problem,) = found(131_072, share=0.3)
+    assert "GB for 131,072 tokens" in problem.allowed
 
 
 # -- devices -----------------------------------------------------------------------------------------

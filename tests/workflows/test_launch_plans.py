@@ -24,7 +24,9 @@ PINNED = [f"--image={image.name}=registry.invalid/{image.name}:1" for image in i
 RECIPE: dict[str, Any] = yaml.safe_load((ROOT / "workflows/recipes/continuous.yaml").read_text())
 
 
-def register(folder: Path, store: str, **recipe: Any) -> tuple[Any, subprocess.CompletedProcess[str]]:
+def register(
+    folder: Path, store: str, *, version: str | None = None, **recipe: Any
+) -> tuple[Any, subprocess.CompletedProcess[str]]:
     """`pyflyte register` for a recipe of somebody's own: what reaches a cluster, and how it ended."""
     path = folder / "mine.yaml"
     path.write_text(yaml.safe_dump(RECIPE | recipe))
@@ -32,7 +34,8 @@ def register(folder: Path, store: str, **recipe: Any) -> tuple[Any, subprocess.C
     named = subprocess.run(
         [sys.executable, "-m", "workflows.version"], cwd=ROOT, env=mine, capture_output=True, text=True, check=True
     )
-    words = ["--copy", "none", "--project", "p", "--version", named.stdout.strip(), *PINNED]
+    copy = ["--copy", "none"] if version is None else []
+    words = [*copy, "--project", "p", "--version", named.stdout.strip() if version is None else version, *PINNED]
     words += ["--env", f"MLFLOW_TRACKING_URI={store}"]
     with admin() as (service, address):
         done = subprocess.run(
@@ -117,3 +120,40 @@ def test_a_version_is_made_of_the_code_and_the_recipe() -> None:
     ours, theirs = (ContinuousRecipe.model_validate(RECIPE | change) for change in ({}, {"grow": {"replay": 0.1}}))
     assert version(ours) == version(ours) != version(theirs)
     assert version(ours).rpartition("-")[0] == version(theirs).rpartition("-")[0]
+
+
+def test_what_goes_into_templates_is_in_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flyte refuses another template under a known version."""
+    ours = ContinuousRecipe.model_validate(RECIPE)
+    found = [version(ours), version(ours, {"baton-data": "r/baton-data:1"}), version(ours, {}, ["A=1"])]
+    monkeypatch.setenv("BATON_SECRETS", "TOKEN")
+    assert len({*found, version(ours)}) == 4
+
+
+def test_a_bucket_that_this_machine_has_no_credentials_for_is_left_to_the_pods(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        yaml.safe_dump(RECIPE | {"corpus": {"source": {"kind": "jsonl", "path": "s3://bucket/x"}}})
+    )
+    mine = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "FLYTE_"))}
+    mine |= {
+        "BATON_CONTINUOUS": str(tmp_path / "mine.yaml"),
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "HOME": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "workflows.version"], cwd=ROOT, env=mine, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and len(done.stdout.split()) == 1, done.stderr
+    assert "The run's first pod checks it again" in done.stderr
+
+
+def test_a_wrong_recipe_has_no_version_and_none_is_registered(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("corpus: 3")
+    mine = os.environ | {"BATON_CONTINUOUS": str(tmp_path / "mine.yaml"), "BATON_HOME": str(tmp_path)}
+    python = [sys.executable, "-m", "workflows.version"]
+    done = subprocess.run(python, cwd=ROOT, env=mine, capture_output=True, text=True, check=False)
+    assert done.returncode and not done.stdout and "Traceback" not in done.stderr
+    assert "corpus: 3" in done.stderr
+    service, registered = register(tmp_path, "http://mlflow.example", version="")
+    assert registered.returncode and "--version is empty" in registered.stderr + registered.stdout
+    assert not [*service.tasks, *service.launch_plans]

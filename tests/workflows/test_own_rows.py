@@ -71,8 +71,12 @@ def test_each_model_is_evaluated_by_the_reward(folder: Path) -> None:
 
 
 def test_the_best_model_is_published(folder: Path) -> None:
+    """With the stage that trained it on its card."""
     (card,) = (folder / "baton/jobs").glob("publish-*/output/README.md")
-    assert "sums.right" in card.read_text()
+    (choice,) = (folder / "baton/jobs").glob("choose-*/output/manifest.json")
+    label = json.loads(choice.read_text())["facts"]["label"]
+    assert "sums.right" in card.read_text() and f"| {label} | hf model |" in card.read_text()
+    assert label == "base" or "learning_rate:" in card.read_text()
 
 
 def test_nothing_was_made_of_text_that_nobody_asked_for(folder: Path) -> None:

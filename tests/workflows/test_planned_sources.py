@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tasks.pretrain.spec import PretrainSpec
-from workflows.plan import plan
+from workflows.planned import plan
 from workflows.planned_sources import planned_sources
 from workflows.recipe import Recipe, context_of
 

@@ -28,6 +28,7 @@ STAGES = (
         "convert",
         "audit",
         "rows",
+        "rewards",
         "sft",
         "dpo",
         "grpo",

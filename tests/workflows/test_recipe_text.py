@@ -80,6 +80,8 @@ TEXTS = {
     "#" * (2**20 + 1): ("recipe", "1,048,576 bytes"),
     "é" * 2**20: ("recipe", "1,048,576 bytes"),
     'name: "\\U00110000"': ("recipe", "YAML or JSON"),
+    'name: "\\UFFFFFFFF"': ("recipe", "YAML or JSON"),
+    "name: !<tag:yaml.org,2002:int> x": ("name", "ambiguous"),
 }
 
 
@@ -154,6 +156,8 @@ def test_a_problem_says_the_line(tmp_path: Path) -> None:
     ("text", "value"),
     [
         ('{"a":1,\t"b":[1.5,1e-5,-3,true,null,"x"]}', {"a": 1, "b": [1.5, 1e-5, -3, True, None, "x"]}),
+        ('\t{\n\t"a":\t"x"\n\t}\n\t', {"a": "x"}),
+        ("{a: 'x\ty', b: \"x\ty\",\tc: [1,\t2]}", {"a": "x\ty", "b": "x\ty", "c": [1, 2]}),
         ('{"a":"\\ud83d\\ude00\\/"}', {"a": "😀/"}),
         ("{a: 2024-01-01, b: =, c: 'on', d: off, e: 1:20, f: 'no'}", {"a": "2024-01-01", "b": "=", "c": "on", "d": "off", "e": "1:20", "f": "no"}),
         ("{a: &a {x: 1, y: 2}, b: {<<: *a, y: 3}, c: *a}", {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}, "c": {"x": 1, "y": 2}}),

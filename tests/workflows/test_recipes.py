@@ -8,7 +8,9 @@ import yaml
 
 from tasks.pretrain.hardware import Machine
 from workflows.continuous_recipe import recipe_of
-from workflows.plan import main, plan, text
+from workflows.plan import main
+from workflows.plan_text import text
+from workflows.planned import plan
 from workflows.recipe import Recipe, context_of
 from workflows.recipe_error import RecipeError
 from workflows.resource_estimate import MFU
@@ -39,7 +41,7 @@ def read(name: str) -> dict[str, Any]:
 def lines(name: str) -> list[str]:
     recipe = Recipe.model_validate(read(name))
     context = RunContext(context_of(recipe).specs, Machine((), 8 * 2**30))
-    return "\n".join(text(name, list(plan(recipe, context, MFU)), MFU)).splitlines()
+    return "\n".join(text(name, list(plan(recipe, context, None)))).splitlines()
 
 
 @each

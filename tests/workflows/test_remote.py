@@ -89,9 +89,17 @@ def test_pods_know_where_people_see_the_execution(tmp_path: Path, monkeypatch: p
 
 
 def test_without_images_it_says_how_to_have_them() -> None:
-    said = run({}, pinned={"baton-data": PINNED["baton-data"]})
+    data_alone = {"baton-data": PINNED["baton-data"]}
+    said = run(
+        TEXT | {"data": DATA, "pretrain": {}, "convert": {}, "evaluate": {"statements": ASKED}}, pinned=data_alone
+    )
     assert "baton-train, baton-serve, baton-post-train: no image is configured for these pods" in said
     assert "python -m images REGISTRY" in said
+
+
+def test_a_run_needs_the_images_of_its_stages_alone() -> None:
+    some = {name: PINNED[name] for name in ("baton-data", "baton-train")}
+    assert run(TEXT | {"pretrain": {}, "convert": {}}, pinned=some) == ""
 
 
 def test_uses_of_a_stage_that_flyte_cannot_tell_apart_are_refused() -> None:

@@ -36,7 +36,13 @@ def problems(tmp_path: Path) -> Callable[..., list[Problem]]:
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         recipe = {
             "start_from": {"model": str(tmp_path / "model")},
-            "data": {"rows": {"path": str(tmp_path / "rows.jsonl"), "held_out": more.pop("held_out", 0.1)}},
+            "data": {
+                "rows": {
+                    "path": str(tmp_path / "rows.jsonl"),
+                    "held_out": more.pop("held_out", 0.1),
+                    "faulty": more.pop("faulty", "refuse"),
+                }
+            },
             "evaluate": more.pop("evaluate", None),
             "post_training": [{stage: {"data": "rows", **more}}],
         }
@@ -54,6 +60,84 @@ def test_sound_chat_passes_and_a_model_without_a_template_is_named(
 ) -> None:
     assert problems([talk()]) == []
     assert "start_from.model has no chat template: ChatML is used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("row", "loss", "words"),
+    [
+        (talk(), "completion", "rows of kind messages allow assistant or all"),
+        ({"prompt": "a", "completion": "b"}, "assistant", "rows of kind prompt_completion allow completion or all"),
+        ({"text": "a"}, "completion", "rows of kind text allow all"),
+        ({"messages": [ASKED, SAID | {"train": False}, ASKED, SAID]}, "all", "some turns of the rows are not to be"),
+        (talk(), "all", None),
+    ],
+)
+def test_a_loss_that_the_rows_do_not_have_is_known_before_a_model_is_pretrained(
+    row: dict[str, Any], loss: str, words: str | None, tmp_path: Path
+) -> None:
+    found = before_pretraining(tmp_path, row, post_training=[{"sft": {"data": "rows", "loss": loss}}])
+    assert [problem.path for problem in found] == ["post_training.0.sft.loss"] * bool(words)
+    assert (words or "") in "".join(problem.allowed for problem in found)
+
+
+def before_pretraining(folder: Path, row: dict[str, Any], **sections: Any) -> list[Problem]:
+    """Of a recipe that pretrains the model, so that there is no tokenizer yet."""
+    many = (
+        json.dumps(row).replace("2 + 2", f"{number} + 2").replace("plain", f"plain {number}") for number in range(40)
+    )
+    (folder / "rows.jsonl").write_text("".join(f"{line}\n" for line in many))
+    recipe = {
+        "corpus": {"source": {"kind": "stdlib"}},
+        "tokenizer": {"vocab_size": 300},
+        "shards": {},
+        "pretrain": {"steps": 2},
+        "convert": {},
+        "data": {"rows": {"path": str(folder / "rows.jsonl"), "held_out": 0.2}},
+    }
+    try:
+        Recipe.model_validate(recipe | sections)
+    except RecipeError as error:
+        return error.problems
+    return []
+
+
+REWARDS = [{"length": {"at_most": 3}}]
+
+
+@pytest.mark.parametrize(
+    ("row", "sections", "words"),
+    [
+        (
+            {"messages": [ASKED, SAID, ASKED, SAID | {"train": False}]},
+            {"post_training": [{"grpo": {"data": "rows", "rewards": REWARDS}}]},
+            "the last turn of a row is not to be learned",
+        ),
+        (
+            {"messages": [ASKED, SAID, ASKED, SAID | {"train": False}]},
+            {"post_training": [{"dpo": {"data": "rows", "pairs": {"rewards": REWARDS, "samples": 2}}}]},
+            "the last turn of a row is not to be learned",
+        ),
+        ({"text": "plain"}, {"evaluate": {"asked": {"data": "rows", "rewards": REWARDS}}}, "and no prompt"),
+    ],
+)
+def test_rows_that_cannot_be_asked_are_known_before_a_model_is_pretrained(
+    row: dict[str, Any], sections: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    (problem,) = before_pretraining(tmp_path, row, **sections)
+    assert words in problem.allowed
+
+
+def test_rows_that_are_left_out_need_not_be_asked(tmp_path: Path) -> None:
+    turns = [[ASKED | {"content": f"{n}?"}, SAID, ASKED, SAID | {"train": n < 9}] for n in range(40)]
+    (tmp_path / "more.jsonl").write_text("".join(json.dumps({"messages": each}) + "\n" for each in turns))
+    for faulty, wrong in (("drop", 0), ("refuse", 1)):
+        found = before_pretraining(
+            tmp_path,
+            {"text": "plain"},
+            data={"rows": {"path": str(tmp_path / "more.jsonl"), "held_out": 0.2, "faulty": faulty}},
+            post_training=[{"grpo": {"data": "rows", "rewards": REWARDS}}],
+        )
+        assert len(found) == wrong
 
 
 @pytest.mark.parametrize(
@@ -75,12 +159,55 @@ def test_what_the_chat_template_cannot_do_is_told(
 def test_a_tokenizer_that_does_not_load_is_told(problems: Callable[..., list[Problem]], tmp_path: Path) -> None:
     (tmp_path / "model/tokenizer.json").write_text("{}")
     (problem,) = problems([talk()])
-    assert problem.path == "start_from.model" and "a folder whose tokenizer Transformers loads" in problem.allowed
+    assert problem.path == "start_from.model" and "a folder whose tokenizer can be loaded" in problem.allowed
 
 
 def test_a_role_that_nobody_knows_is_told_with_its_line(problems: Callable[..., list[Problem]]) -> None:
     (problem,) = problems([talk(), {"messages": [{"role": "robot", "content": "a"}, SAID]}])
     assert problem.path == "data.rows.path" and "line 2: messages[0].role: one of system," in problem.allowed
+
+
+NO_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content + eos_token }}{% endgeneration %}"
+    "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+REFUSED = {"messages": [{"role": "system", "content": "Be brief."}, *talk()["messages"]]}
+
+
+@pytest.mark.parametrize("place", [3, 150])
+def test_a_row_that_the_template_rejects_is_told_wherever_it_is(
+    problems: Callable[..., list[Problem]], place: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [talk(number % 7 + 1) for number in range(200)]
+    rows[place] = REFUSED
+    (problem,) = problems(rows, template=NO_SYSTEM)
+    assert "rejects a row: no system role" in problem.allowed
+    assert problems(rows, template=NO_SYSTEM, faulty="drop") == []
+    assert f"1 row is rejected by the chat template and left out: rows.jsonl, line {place + 1}" in (
+        capsys.readouterr().err
+    )
+
+
+def test_rows_of_which_the_template_rejects_all_are_told(problems: Callable[..., list[Problem]]) -> None:
+    (problem,) = problems([REFUSED], template=NO_SYSTEM, faulty="drop")
+    assert problem.path == "post_training.0.sft.data" and "it rejects all of the first" in problem.allowed
+
+
+def test_what_the_template_does_not_print_is_said(
+    problems: Callable[..., list[Problem]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert problems([{"messages": [ASKED, SAID | {"reasoning_content": "Hm."}]}]) == []
+    assert "does not print reasoning_content of messages in 1 of 1 places" in capsys.readouterr().err
+
+
+def test_completions_of_kto_are_no_rows_to_learn(problems: Callable[..., list[Problem]]) -> None:
+    rows = [{"prompt": [ASKED], "completion": [SAID], "label": number % 2 == 0} for number in range(4)]
+    (problem,) = problems(rows)
+    assert problem.path == "post_training.0.sft.data"
+    assert "2 of the first 4 rows say that they are not: label: False" in problem.allowed
+    pairs = {"rewards": ["match"], "chosen": "gold"}
+    assert "label: False" in problems([row | {"answer": "4"} for row in rows], stage="dpo", pairs=pairs)[0].allowed
 
 
 def test_a_set_of_which_most_would_be_left_out_is_told(problems: Callable[..., list[Problem]]) -> None:

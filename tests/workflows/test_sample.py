@@ -48,6 +48,14 @@ def test_documents_with_texts_of_the_evaluation_are_shown_and_what_was_not_looke
     assert shown[3].startswith("    x.jsonl#13 (has a text of exam.jsonl, held-out row 1): 12-0 12-1")
 
 
+def test_what_is_broken_is_counted(tmp_path: Path) -> None:
+    good = "".join(json.dumps({"text": LONG + str(number)}) + "\n" for number in range(3))
+    (tmp_path / "x.jsonl").write_text(f"{good}broken\n{good.upper()}")
+    source = {"kind": "jsonl", "path": f"{tmp_path}/x.jsonl", "on_broken": "skip"}
+    shown = list(tried(CorpusSpec.model_validate({"source": source}), 1.0, {}))
+    assert "x.jsonl, line 4: not JSON" in shown[1] and "and 3 more records" in shown[1]
+
+
 def test_only_a_part_is_read(tmp_path: Path) -> None:
     assert "100 documents" not in lines_of(tmp_path, 0.01, [])[0]
 
@@ -57,6 +65,23 @@ def test_a_share_is_between_nothing_and_all(share: str) -> None:
     result = CliRunner().invoke(main, ["recipe.yaml", "--sample", share])
     assert result.exit_code == 2
     assert "is not a share" in result.output
+
+
+def test_a_function_step_is_tried_on_every_source_and_every_corpus(tmp_path: Path) -> None:
+    """Sources that are functions of one file too, a step on either side of near duplicates, and two corpora whose files
+    have the same name."""
+    for name, kept in (("one", "True"), ("other", "'other'")):
+        (tmp_path / name).mkdir()
+        lines = [f"def {source}():\n    yield from (f'{source}{{n}} ' * 9 for n in range(3))" for source in "ab"]
+        (tmp_path / name / "own_texts.py").write_text("\n".join([*lines, f"def keep(document): return {kept}", ""]))
+    shown: list[str] = []
+    for name in ("one", "other"):
+        file = f"{tmp_path}/{name}/own_texts.py"
+        sources = {source: {"kind": "function", "function": f"{file}:{source}"} for source in "ab"}
+        steps = [{"function": f"{file}:keep"}, {"near_duplicates": {}}, {"function": f"{file}:keep"}]
+        shown += tried(CorpusSpec.model_validate({"sources": sources, "curate": steps}), 1.0, {})
+    left = [line for line in shown if line.endswith("left")]
+    assert [line.split(", ")[-1] for line in left] == ["3 left", "3 left", "0 left", "0 left"]
 
 
 def test_a_function_that_fails_is_named_without_a_traceback(tmp_path: Path) -> None:

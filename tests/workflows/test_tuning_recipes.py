@@ -1,7 +1,6 @@
 """The recipes that tune 8 B and 32 B models, planned for the GPUs that they name. The models' shapes are those of
 Qwen/Qwen3-8B-Base and Qwen/Qwen3-32B; their config.json stands in for the hub's."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,10 @@ from typing import Any
 import pytest
 
 from tasks.pretrain.hardware import Machine
+from tests.shapes import shapes_only
 from tests.workflows.test_recipes import read
-from workflows.plan import plan, text
+from workflows.plan_text import text
+from workflows.planned import plan
 from workflows.recipe import Recipe, context_of
 from workflows.recipe_error import RecipeError
 from workflows.resource_estimate import MFU
@@ -25,12 +26,9 @@ H100, L4 = "NVIDIA H100 80GB HBM3", "NVIDIA L4"
 def model(folder: Path, size: str) -> str:
     config = SHAPES[size] | {
         "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 8, "head_dim": 128,
-        "vocab_size": 151936, "tie_word_embeddings": False, "max_position_embeddings": 32768,
+        "vocab_size": 151936, "eos_token_id": 0, "tie_word_embeddings": False, "max_position_embeddings": 32768,
     }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "model.safetensors").touch()
-    (folder / "tokenizer_config.json").write_text("{}")
-    return str(folder)
+    return str(shapes_only(folder, config))
 
 
 @pytest.fixture
@@ -67,7 +65,7 @@ def test_without_rollout_servers_32b_does_not_fit_and_the_plan_names_them(
     grpo |= {"rollout_servers": None, "layout": grpo["layout"] | {"nodes": 4}, "batch_size": 512}
     changes = {"start_from": {"model": model(tmp_path, "32B")}, "post_training": [{"grpo": grpo}]}
     instead = r"use rollout_servers: {nodes: 1, engines: 4, tensor_parallel: 2}"
-    with pytest.raises(RecipeError, match=rf"needs .* GB on each H100 .*vLLM 65.5 GB; {instead}"):
+    with pytest.raises(RecipeError, match=rf"needs .* GB on each H100 .*vLLM 66.1 GB; {instead}"):
         Recipe.model_validate(read("32b-rl") | changes)
 
 
@@ -96,7 +94,7 @@ def test_a_plan_counts_the_gpus_of_rollout_servers(machine: Callable[..., None],
     machine()
     recipe = Recipe.model_validate(read("32b-rl") | {"start_from": {"model": model(tmp_path, "32B")}})
     context = context_of(recipe)
-    shown = "\n".join(text(recipe.name, list(plan(recipe, context, MFU)), MFU))
+    shown = "\n".join(text(recipe.name, list(plan(recipe, context, MFU))))
     assert "2 vLLM engines, tensor parallel 4, on each of 1 machine of their own: 16.4 GB of weights" in shown
     assert "hours on 32 H100" in shown
 

@@ -14,6 +14,8 @@ from flytekit.clis.sdk_in_container.run import RunLevelParams
 from infra.placement.address import DIGEST, bring
 from tasks.data.classifier import check_classifiers
 from tasks.data.curate_spec import CurateStep
+from tasks.evaluate.spec import EvaluatorSpec
+from tasks.evaluate.task_files import place
 from tasks.rows.read import read as read_rows
 from tests.cluster.admin import admin
 from tests.cluster.storage import Storage, s3
@@ -112,6 +114,34 @@ def test_what_a_curation_reads_travels(
         files = [file.name for step in steps for source in step.sources().values() for file in source.files()]
         assert files == ["lid.ftz", "0.jsonl"]
         assert [step.identity() for step in submitted_from(tmp_path / "there")] == [step.identity() for step in steps]
+
+
+def test_what_lm_eval_s_tasks_read_travels(
+    params: RunLevelParams, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what is too large for the recipe."""
+    monkeypatch.setenv("BATON_CACHE", str(tmp_path / "cache"))
+    rows = "".join(json.dumps({"question": f"{n}?" * 20, "answer": "yes"}) + "\n" for n in range(20_000))
+
+    def submitted_from(folder: Path) -> EvaluatorSpec:
+        (folder / "data").mkdir(parents=True)
+        (folder / "data" / "test.jsonl").write_text(rows)
+        (folder / "mine.yaml").write_text("task: mine\ndataset_path: json\ndataset_kwargs: {data_dir: data}\n")
+        recipe = {"start_from": {"model": "owner/model"}, "evaluate": {"mine": {"lm_eval": [f"{folder}/mine.yaml"]}}}
+        with for_a_cluster():
+            whole = with_source_code(Recipe.model_validate(recipe))
+            found = upload(whole, local_paths(context_of(whole), ""), params)
+        assert str(folder) not in found.model_dump_json()
+        in_pod = Recipe.model_validate_json(found.model_dump_json()).evaluate
+        assert in_pod
+        return in_pod.as_found().evaluators()["mine"]
+
+    monkeypatch.setattr("workflows.task_checks.tried", lambda *_: None)  # other tests try tasks
+    with S3(storage.for_pods).flyte(tmp_path):
+        found = submitted_from(tmp_path / "here")
+        place(tmp_path / "pod", found.task_files or {}, found.task_data, found.task_place)
+        assert (tmp_path / "pod" / "data" / "test.jsonl").read_text() == rows
+        assert submitted_from(tmp_path / "there").identity() == found.identity()
 
 
 def read_in_a_pod(recipe: Recipe, name: str, storage: Storage, folder: Path) -> list[Any]:

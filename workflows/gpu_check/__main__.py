@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 
 from infra.durable import write_json
+from infra.options import NewFile, Number
 from infra.progress import say
 from workflows.gpu_check.machine import Machine, look
 from workflows.gpu_check.runner import check_folder, forget, locked, results, run
@@ -36,8 +37,8 @@ FAILED, NONE_TRIED = 1, 3  # exit codes
     "--only", multiple=True, type=click.Choice(NAMES), help="This step and those it depends on; may be repeated."
 )
 @click.option("--again", is_flag=True, help="Repeat steps that have passed: all, or with --only these.")
-@click.option("--minutes", default=20.0, show_default=True, type=click.FloatRange(0.1), help="Time limit in total.")
-@click.option("--json", "to", type=click.Path(path_type=Path), help="Write the figures to this file too.")
+@click.option("--minutes", default=20.0, show_default=True, type=Number(0.1, 1e4), help="Time limit in total.")
+@click.option("--json", "to", type=NewFile(), help="Write the figures to this file too.")
 def main(tiny: bool, only: tuple[str, ...], again: bool, minutes: float, to: Path | None) -> None:
     """Run and measure every stage on this machine's GPU."""
     deadline = time.monotonic() + 60 * minutes

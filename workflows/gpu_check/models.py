@@ -45,8 +45,7 @@ def audit(check: Check) -> None:
 
 def vllm(check: Check) -> None:
     """Measure vLLM's load time and sampling speed, and compare its log-probabilities with Transformers'."""
-    from tasks.evaluate.answer import scores
-    from tasks.serve.engine import open_engine, sample
+    from tasks.serve.engine import open_engine, sample, scores
 
     model, size = check.artifact("export"), check.size
     prompts = _prompts(check)
@@ -91,9 +90,9 @@ def serve(check: Check) -> None:
 
 def _prompts(check: Check) -> list[list[int]]:
     """Token ids of the check's rows."""
-    from tokenizers import Tokenizer
+    from tasks.tokenizers import plain
 
-    tokenizer = Tokenizer.from_file(str(check.artifact("export") / "tokenizer.json"))
+    tokenizer = plain(check.artifact("export"))
     with (check.artifact("data", "rows") / "train.jsonl").open() as lines:
         texts = [json.loads(line)["prompt"] for line in itertools.islice(lines, check.size.requests)]
     return [encoded.ids[: check.size.prompt] for encoded in tokenizer.encode_batch(texts)]

@@ -26,10 +26,11 @@ from blake3 import blake3
 
 from infra.durable import make_folder, write_json
 from infra.launch import sigterm_as_exit
+from infra.logs import end_of
 from infra.parent_watchdog import LAUNCHED
 from infra.paths import baton_home
+from infra.process_group import stop_group
 from infra.progress import say
-from infra.supervisor import kill_group
 from workflows.gpu_check.machine import Machine
 from workflows.gpu_check.run_step import OUTCOME, STOP_S
 from workflows.gpu_check.sizes import Size
@@ -143,8 +144,7 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float) -> bool:
                 process.wait(2 * STOP_S)
             except subprocess.TimeoutExpired:
                 pass  # killed below
-        kill_group(process.pid, signal.SIGKILL)
-        process.wait()
+        stop_group(process)
 
 
 def _exit(returncode: int) -> str:
@@ -152,4 +152,4 @@ def _exit(returncode: int) -> str:
 
 
 def _last_lines(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
+    return "\n".join(end_of(log).decode(errors="replace").splitlines()[-LAST_LINES:])

@@ -16,7 +16,8 @@ def read(config: Config) -> Architecture:
     config.only("rms_norm_eps", 1e-6)
     config.only("norm_topk_prob", True)  # Megatron always normalizes after a sigmoid
     config.ignore("num_nextn_predict_layers")  # weights of such layers are an error: they have no place
-    config.ignore("head_dim", "qk_head_dim")  # follow from the others
+    config.only("head_dim", config.get("qk_rope_head_dim"))  # transformers computes the rotary embedding from it
+    config.ignore("qk_head_dim")  # follows from the others
     config.ignore("ep_size", "aux_loss_alpha", "seq_aux")  # training only
     config.only("moe_layer_freq", 1)
     config.only("scoring_func", "sigmoid")

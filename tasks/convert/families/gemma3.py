@@ -5,11 +5,17 @@ from tasks.convert.config import Config
 from tasks.convert.errors import ConversionError
 from tasks.convert.families import gemma2, qwen3
 from tasks.convert.families.family import Family, sizes
+from tasks.convert.fields import shown
 from tasks.convert.mapping import Table
 
 
 def read(config: Config) -> Architecture:
     config.ignore("_sliding_window_pattern", "sliding_window_pattern")  # layer_types has the same information
+    if config.get("attn_logit_softcapping", None) is not None:
+        raise ConversionError(
+            f"config.json: attn_logit_softcapping is {shown(config.get('attn_logit_softcapping'))}; transformers and "
+            f"vLLM do not apply it in this family: set it to null"
+        )
     unknown = config.get("rope_parameters").keys() - {"full_attention", "sliding_attention"}
     if unknown:
         raise ConversionError(

@@ -9,7 +9,17 @@ import pyarrow.parquet as pq
 
 from infra.placement.address import File
 from tasks.data.partitions import Piece
-from tasks.data.readers.raw import Raw, as_broken, chosen_fields, refuse_large, skipping
+from tasks.data.readers.arrow_rows import rows_of
+from tasks.data.readers.raw import (
+    Broken,
+    BrokenRecord,
+    Raw,
+    as_broken,
+    chosen_fields,
+    note_broken,
+    refuse_large,
+    skipping,
+)
 from tasks.data.source_spec import ArrowSource, ParquetSource, listed
 from tasks.job import StageError
 
@@ -28,46 +38,56 @@ def parquet_file(source: File) -> Iterator[pq.ParquetFile]:
 
 def parquet_records(source: File) -> Iterator[dict[str, Any]]:
     """All rows of a Parquet file. Raises StageError."""
-    with as_broken(source, "Parquet"), parquet_file(source) as file:
+    with as_broken(source.place, "Parquet"), parquet_file(source) as file:
         for batch in file.iter_batches(batch_size=ROWS):
-            yield from batch.to_pylist()
+            yield from rows_of(batch)
 
 
-def read_parquet(source: ParquetSource, pieces: Sequence[Piece], broken: list[str] | None) -> Iterator[Raw]:
+def read_parquet(source: ParquetSource, pieces: Sequence[Piece], broken: Broken | None) -> Iterator[Raw]:
     """Documents are named by their row in the file: "pages.parquet#17"."""
     total = sum(piece.size for piece in pieces) or 1
     before = 0
     for piece in pieces:
-        with skipping(source, broken), as_broken(piece.file, "Parquet"):
-            for row, (text, metadata), done in _parquet_rows(piece, source):
+        with skipping(source, piece.file, broken), as_broken(piece.file.place, "Parquet"):
+            for row, (text, metadata), done in _parquet_rows(piece, source, broken):
                 done = min(1.0, (before + done * piece.size) / total)
                 yield Raw(f"{piece.file.name}#{row}", text, done, metadata)
         before += piece.size
 
 
-def _parquet_rows(piece: Piece, source: ParquetSource) -> Iterator[tuple[int, tuple[bytes, str], float]]:
-    """Each row's number in the file, its document and metadata, and the fraction of the piece read."""
+def _parquet_rows(
+    piece: Piece, source: ParquetSource, broken: Broken | None
+) -> Iterator[tuple[int, tuple[bytes, str], float]]:
+    """Each row's number in the file, its document and metadata, and the fraction of the piece read. Row groups are
+    compressed by themselves: of a broken one, the rows before the damage are read."""
     path, columns = piece.file.place, [source.text_field, *source.metadata]
     with parquet_file(piece.file) as file:
         _refuse_columns(path, file.schema_arrow, source)
         sizes = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
-        row = first = sum(sizes[: piece.start])
+        first = sum(sizes[: piece.start])
         number = sum(sizes[piece.start : piece.end])
-        groups = range(len(sizes))[piece.start : piece.end]
-        for batch in file.iter_batches(batch_size=ROWS, row_groups=groups, columns=columns):
-            for content in _contents(batch, source):
-                refuse_large(len(content[0]), source.max_bytes(), f"{path}, row {row}")
-                yield row, content, (row + 1 - first) / number
-                row += 1
+        start = first
+        for group in range(len(sizes))[piece.start : piece.end]:
+            row = start
+            try:
+                with as_broken(f"{path}, row group {group}", "Parquet", BrokenRecord):
+                    for batch in file.iter_batches(batch_size=ROWS, row_groups=[group], columns=columns):
+                        for content in _contents(batch, source):
+                            refuse_large(len(content[0]), source.max_bytes(), f"{path}, row {row}")
+                            yield row, content, (row + 1 - first) / number
+                            row += 1
+            except BrokenRecord as error:
+                note_broken(source, piece.file, broken, error, start + sizes[group] - row)
+            start += sizes[group]
 
 
-def read_arrow(source: ArrowSource, pieces: Sequence[Piece], broken: list[str] | None) -> Iterator[Raw]:
+def read_arrow(source: ArrowSource, pieces: Sequence[Piece], broken: Broken | None) -> Iterator[Raw]:
     """Documents are named by their row in the file: "pages.arrow#17"."""
     total = sum(piece.size for piece in pieces) or 1
     before = 0
     for piece in pieces:
         item = piece.file
-        with skipping(source, broken), as_broken(item, "Arrow"), item.open() as file:
+        with skipping(source, item, broken), as_broken(item.place, "Arrow"), item.open() as file:
             reader, row = arrow_reader(file), 0
             _refuse_columns(item.place, reader.schema, source)
             for batch in _batches(reader):
@@ -98,7 +118,7 @@ def _contents(batch: pa.RecordBatch, source: ParquetSource | ArrowSource) -> Ite
     if not source.metadata:
         yield from ((text, "") for text in texts)
         return
-    for text, record in zip(texts, batch.select(source.metadata).to_pylist(), strict=True):
+    for text, record in zip(texts, rows_of(batch.select(source.metadata)), strict=True):
         yield text, chosen_fields(record, source.metadata)
 
 
@@ -107,6 +127,8 @@ def _refuse_columns(path: str, schema: pa.Schema, source: ParquetSource | ArrowS
     for name, column in ("text_field", source.text_field), *(("metadata", each) for each in source.metadata):
         if column not in schema.names:
             raise StageError(f"{path}: no column {column!r}; it has {listed(schema.names)}. Set {name}.")
+        if schema.names.count(column) > 1:
+            raise StageError(f"{path}: has several columns {column!r}: give them names of their own")
     column = source.text_field
     kind = schema.field(column).type
     if not _is_text(kind):

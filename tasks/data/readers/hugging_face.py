@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from infra.placement.address import File, digest_of, find
 from infra.placement.storage import is_bucket
+from tasks.data.readers.arrow_rows import rows_of
 from tasks.data.readers.raw import Raw, chosen_fields, encoded, refuse_large
 from tasks.data.source_spec import HuggingFaceSource, json_at, listed
 from tasks.job import StageError
@@ -16,7 +17,7 @@ ROWS = 32  # in memory at a time
 
 def read_hugging_face(source: HuggingFaceSource) -> Iterator[Raw]:
     """Documents are named by their row: "owner/name/train#17". Raises StageError."""
-    rows, count = _saved(source) if _is_at_an_address(source) else open_hugging_face(source)
+    rows, count = rows_of_hugging_face(source)
     total = min(count or source.limit or 0, source.limit or count or 0)
     name = source.split if digest_of(source.name) else f"{source.name}/{source.split}"
     for row, record in enumerate(rows):
@@ -36,7 +37,18 @@ def _is_at_an_address(source: HuggingFaceSource) -> bool:
     return is_bucket(source.name) and not digest_of(source.name)
 
 
-def _saved(source: HuggingFaceSource) -> tuple[Iterator[dict[str, Any]], int | None]:
+def rows_of_hugging_face(source: HuggingFaceSource) -> tuple[Iterator[dict[str, Any]], int | None]:
+    """The dataset's rows (see arrow_rows.py) and, if known, their number. Raises StageError."""
+    tables, count = _saved(source) if _is_at_an_address(source) else _opened(source)
+    return (row for table in tables for row in rows_of(table)), count
+
+
+def tables_of(rows: Any) -> Iterator[pa.Table]:
+    """A dataset of `datasets` as it is stored: images and audio are not decoded."""
+    return iter(rows.with_format("arrow").iter(batch_size=ROWS))
+
+
+def _saved(source: HuggingFaceSource) -> tuple[Iterator[pa.RecordBatch], int | None]:
     """The rows and row count of a dataset that `save_to_disk` wrote. Streamed: the datasets library would download it
     first."""
     place = source.name.rstrip("/")
@@ -49,22 +61,20 @@ def _saved(source: HuggingFaceSource) -> tuple[Iterator[dict[str, Any]], int | N
     except (KeyError, TypeError, ValueError) as error:
         raise StageError(f"dataset {source.name!r}: not in save_to_disk's format: {error!r:.200}") from error
     split = (about.get("splits") or {}).get(source.split) or {}
-    return _arrow_rows(wanted), split.get("num_examples")
+    return _batches(wanted), split.get("num_examples")
 
 
-def _arrow_rows(files: list[File]) -> Iterator[dict[str, Any]]:
+def _batches(files: list[File]) -> Iterator[pa.RecordBatch]:
     for item in files:
         try:
             with item.open() as opened, pa.ipc.open_stream(opened) as stream:
                 for batch in stream:
-                    for start in range(0, len(batch), ROWS):
-                        yield from batch.slice(start, ROWS).to_pylist()
+                    yield from (batch.slice(start, ROWS) for start in range(0, len(batch), ROWS))
         except pa.ArrowInvalid as error:
             raise StageError(f"{item.place}: not readable as Arrow ({error}); save the dataset again") from error
 
 
-def open_hugging_face(source: HuggingFaceSource) -> tuple[Any, int | None]:
-    """The dataset's rows and, if known, their number."""
+def _opened(source: HuggingFaceSource) -> tuple[Iterator[pa.Table], int | None]:
     import datasets
 
     folder = source.folder()
@@ -81,6 +91,6 @@ def open_hugging_face(source: HuggingFaceSource) -> tuple[Any, int | None]:
             "Check name, config and split; a hub name needs a network (and HF_HUB_OFFLINE unset)."
         ) from error
     if not isinstance(rows, datasets.IterableDataset):
-        return rows, len(rows)
+        return tables_of(rows), len(rows)
     known = (rows.info.splits or {}).get(source.split)
-    return rows, known.num_examples if known else None
+    return tables_of(rows), known.num_examples if known else None

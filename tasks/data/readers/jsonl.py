@@ -2,6 +2,7 @@
 
 import io
 import json
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -12,7 +13,16 @@ import pyarrow as pa
 
 from infra.placement.address import File
 from tasks.data.partitions import Piece
-from tasks.data.readers.raw import BrokenFile, Raw, chosen_fields, encoded, refuse_large, skipping
+from tasks.data.readers.raw import (
+    Broken,
+    BrokenFile,
+    BrokenRecord,
+    Raw,
+    chosen_fields,
+    note_broken,
+    refuse_large,
+    skipping,
+)
 from tasks.data.source_spec import LARGEST_MB, JsonlSource, listed
 from tasks.job import StageError
 
@@ -21,24 +31,30 @@ PLACE_LINES = 16  # between two looks at the place in the file
 FIRST = 100  # records that are looked at before a run
 
 
-def first_jsonl_record(source: File, most: int) -> dict[str, Any]:
-    """The first record of a .jsonl(.gz|.zst) file that is UTF-8. Raises StageError if there is none, or its line has
-    more than `most` bytes."""
+def first_jsonl_record(source: File, most: int, skip: bool = False) -> dict[str, Any]:
+    """The first record of a .jsonl(.gz|.zst) file that is UTF-8; `skip`: that is not broken, of the first ones. Raises
+    StageError if there is none, or its line has more than `most` bytes."""
+    fault = StageError(f"{source.place}: has no JSON object; remove the file")
     with source.open() as file:
-        for number, line in lines_of(Piece(source), file, most):
+        for number, line in islice(lines_of(Piece(source), file, most), FIRST if skip else None):
             try:
                 return _record(source.place, number, line)
             except UnicodeDecodeError:
                 continue  # the corpus engine counts and skips it
-    raise StageError(f"{source.place}: has no JSON object; remove the file")
+            except BrokenRecord as error:
+                fault = error
+                if not skip:
+                    break
+    raise fault
 
 
 def first_jsonl_fields(source: File, most: int) -> list[str]:
     """The fields that the first records have, as far as they can be read."""
     found: dict[str, None] = {}
-    with source.open() as file, suppress(StageError, UnicodeDecodeError):
+    with source.open() as file, suppress(StageError):
         for number, line in islice(lines_of(Piece(source), file, most), FIRST):
-            found |= dict.fromkeys(_record(source.place, number, line))
+            with suppress(BrokenRecord, UnicodeDecodeError):
+                found |= dict.fromkeys(_record(source.place, number, line))
     return list(found)
 
 
@@ -46,10 +62,13 @@ def jsonl_records(source: File) -> Iterator[dict[str, Any]]:
     """All records of a .jsonl(.gz|.zst) file. Raises StageError."""
     with source.open() as file:
         for number, line in lines_of(Piece(source), file, int(LARGEST_MB * 1e6)):
-            yield _record(source.place, number, line)
+            try:
+                yield _record(source.place, number, line)
+            except UnicodeDecodeError as error:
+                raise BrokenRecord(f"{source.place}, line {number}: not UTF-8; save the file as UTF-8") from error
 
 
-def read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: list[str] | None) -> Iterator[Raw]:
+def read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: Broken | None) -> Iterator[Raw]:
     """Documents are named by their line's number: "pages.jsonl#17", counted from a range's first byte if it is not the
     file's: "pages.jsonl@268435456#17"."""
     total = sum(piece.size for piece in pieces) or 1
@@ -61,11 +80,15 @@ def read_jsonl(source: JsonlSource, pieces: Sequence[Piece], broken: list[str] |
             first, read, skipped = f"@{piece.start}" if piece.start else "", piece, 0
         name, place = f"{piece.file.name}{first}", f"{piece.file.place}{first}"
         done = before / total
-        with skipping(source, broken), read.file.open() as file:
+        with skipping(source, piece.file, broken), read.file.open() as file:
             for number, line in lines_of(read, file, source.max_bytes()):
                 if number % PLACE_LINES == 0:
                     done = min(1.0, (before + file.tell() - read.start) / total)
-                text, metadata = _content(source, place, skipped + number, line)
+                try:
+                    text, metadata = _content(source, place, skipped + number, line)
+                except BrokenRecord as error:
+                    note_broken(source, piece.file, broken, error)
+                    continue
                 yield Raw(f"{name}#{skipped + number}", text, done, metadata)
         before += piece.size
 
@@ -80,22 +103,21 @@ def _content(source: JsonlSource, path: str, number: int, line: bytes) -> tuple[
     text = record.get(source.text_field)
     if isinstance(text, str):
         return text.encode("utf-8", "surrogatepass"), metadata
-    if source.text_field not in record:
-        raise StageError(
-            f"{path}, line {number}: no field {source.text_field!r}; it has {listed(list(record))}. "
-            "Set text_field, or remove the file."
-        )
-    return encoded(text, f"{path}, line {number}"), metadata
+    if text is None and source.text_field in record:
+        return b"", metadata
+    found = f"the text is a {type(text).__name__}" if source.text_field in record else ""
+    raise BrokenRecord(
+        f"{path}, line {number}: {found or f'no field {source.text_field!r}'}; it has {listed(list(record))}. "
+        "Set text_field to a field with text, remove the file, or set on_broken: skip"
+    )
 
 
 def lines_of(piece: Piece, file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]:
-    """The nonblank lines that begin in the piece with their numbers, decompressed by the file's suffix. Reads at most
-    `most` bytes of a line, plus its end."""
+    """The nonblank lines that begin in the piece with their numbers, without byte order marks, decompressed by the
+    file's suffix. Reads at most `most` bytes of a line, plus its end. Raises BrokenFile, for a damage after the last
+    line before it."""
     path = piece.file.place
-    compression = {".gz": "gzip", ".zst": "zstd"}.get(path[path.rfind(".") :])
-    stream: IO[bytes] = file
-    if compression is not None:
-        stream = io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(file), compression), 1 << 18)
+    stream = text_of(file, path)
     number, left = 0, None if piece.end is None else piece.end - _next_line(stream, piece.start)
     while left is None or left > 0:
         try:
@@ -109,10 +131,60 @@ def lines_of(piece: Piece, file: IO[bytes], most: int) -> Iterator[tuple[int, by
         if left is not None:
             left -= len(line)
         number += 1
+        if number == 1 and not piece.start and line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+            raise BrokenFile(f"{path}: is UTF-16, by its byte order mark; convert it: iconv -f UTF-16 -t UTF-8")
         if len(line) > most:
             refuse_large(len(line.rstrip(b"\r\n")), most, f"{path}, line {number}")
         if not line.isspace():
-            yield number, line
+            yield number, line.removeprefix(BOM_UTF8)  # also within a file, of parts that were put together
+
+
+def text_of(file: IO[bytes], path: str) -> IO[bytes]:
+    """A file as it is, or decompressed by its suffix. Reading raises OSError, pa.ArrowException."""
+    compression = {".gz": "gzip", ".zst": "zstd"}.get(path[path.rfind(".") :])
+    return io.BufferedReader(_Decompressed(file, compression), 1 << 18) if compression else file
+
+
+class _Decompressed(io.RawIOBase):
+    """A compressed file's content; of a damaged one all that is before the damage, then an error. Arrow's stream alone
+    loses what it has in its buffers then: of a small file everything."""
+
+    def __init__(self, file: IO[bytes], compression: str) -> None:
+        self._file, self._compression = file, compression
+        self._streams = [self._opened()]  # kept: one that is dropped closes the file
+        self._place = 0
+        self._rest: IO[bytes] | None = None  # of a damaged file
+        self._damage: Exception = EOFError()
+
+    def _opened(self) -> pa.CompressedInputStream:
+        return pa.CompressedInputStream(pa.PythonFile(self._file, "r"), self._compression)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._rest is None:
+            try:
+                content = self._streams[0].read(len(buffer))
+            except (OSError, pa.ArrowException) as error:
+                self._rest, self._damage = io.BytesIO(self._before_damage(len(buffer))), error
+        if self._rest is not None and not (content := self._rest.read(len(buffer))):
+            raise self._damage
+        buffer[: len(content)] = content
+        self._place += len(content)
+        return len(content)
+
+    def _before_damage(self, most: int) -> bytes:
+        """What is left, up to `most` bytes, read again and byte by byte."""
+        self._file.seek(0)
+        self._streams.append(stream := self._opened())
+        found = bytearray()
+        with suppress(OSError, pa.ArrowException):
+            for start in range(0, self._place, most):
+                stream.read(min(most, self._place - start))
+            while len(found) < most and (byte := stream.read(1)):
+                found += byte
+        return bytes(found)
 
 
 def _next_line(stream: IO[bytes], start: int) -> int:
@@ -128,15 +200,16 @@ def _next_line(stream: IO[bytes], start: int) -> int:
 
 
 def _record(path: str, number: int, line: bytes) -> dict[str, Any]:
-    """Parse a line. Raises StageError if it is not a JSON object, UnicodeDecodeError if it is not UTF-8."""
+    """Parse a line. Raises BrokenRecord if it is not a JSON object, UnicodeDecodeError if it is not UTF-8."""
     try:
         record = parsed(line)
     except UnicodeDecodeError:
         raise
     except (ValueError, RecursionError) as error:  # ValueError: also integers with too many digits
-        raise BrokenFile(f"{path}, line {number}: not JSON ({error}); fix it or remove the file") from error
+        message = f"{path}, line {number}: not JSON ({error}); fix or remove it, or set on_broken: skip"
+        raise BrokenRecord(message) from error
     if not isinstance(record, dict):
-        raise BrokenFile(f"{path}, line {number}: must be a JSON object, not {type(record).__name__}")
+        raise BrokenRecord(f"{path}, line {number}: must be a JSON object, not {type(record).__name__}")
     return record
 
 

@@ -10,14 +10,48 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from pydantic import BaseModel
 
 from infra.placement.address import File
+from tasks.data.json_values import NotJson, json_value
 from tasks.data.source_spec import ArrowSource, JsonlSource, ParquetSource, WarcSource
 from tasks.job import StageError
+
+SHOWN = 10  # broken files in a message
+
+Breakable = JsonlSource | ParquetSource | ArrowSource | WarcSource
 
 
 class BrokenFile(StageError):
     """A file is damaged, truncated or not in its format."""
+
+
+class BrokenRecord(BrokenFile):
+    """One record of a file is; the others can be read."""
+
+
+class Skipped(BaseModel):
+    """What was skipped of a file: records that are broken, or all after a place in it."""
+
+    records: int = 0
+    first: str = ""  # what is wrong with the first of them
+    rest: str = ""  # why the rest of the file could not be read
+
+    def add(self, other: "Skipped") -> None:
+        self.records += other.records
+        self.first, self.rest = self.first or other.first, self.rest or other.rest
+
+    def __str__(self) -> str:
+        more = f" (and {self.records - 1:,} more records of this file)" if self.records > 1 else ""
+        return "; ".join(filter(None, [f"{self.first}{more}" if self.records else "", self.rest]))
+
+
+Broken = dict[str, Skipped]  # by the name of the file
+
+
+def add_broken(all_of: Broken, more: Broken, prefix: str = "") -> None:
+    for name, skipped in more.items():
+        all_of.setdefault(f"{prefix}{name}", Skipped()).add(skipped)
 
 
 class Raw(NamedTuple):
@@ -29,27 +63,41 @@ class Raw(NamedTuple):
     metadata: str = ""  # the record's chosen fields as JSON; empty if its source chooses none
 
 
+def note_broken(source: Breakable, item: File, broken: Broken | None, error: BrokenFile, records: int = 1) -> None:
+    """Note what is skipped of a file, or raise the error if the source says so or nothing counts it. `records`: how
+    many a BrokenRecord stands for."""
+    if source.on_broken == "stop" or broken is None:
+        raise error
+    found = Skipped(records=records, first=str(error)) if isinstance(error, BrokenRecord) else Skipped(rest=str(error))
+    add_broken(broken, {item.name: found})
+
+
+def broken_text(broken: Broken) -> str:
+    """What was skipped of which files, for the user."""
+    files = [str(skipped) for skipped in broken.values()]
+    more = [f"and {len(files) - SHOWN} more files"] if len(files) > SHOWN else []
+    return f"skipped as broken (on_broken: skip): {'; '.join([*files[:SHOWN], *more])}"
+
+
 @contextmanager
-def skipping(
-    source: JsonlSource | ParquetSource | ArrowSource | WarcSource, broken: list[str] | None
-) -> Iterator[None]:
-    """Note a broken file instead of raising, if the source says so and the reader counts them."""
+def skipping(source: Breakable, item: File, broken: Broken | None) -> Iterator[None]:
+    """`note_broken` of what is raised."""
     try:
         yield
     except BrokenFile as error:
-        if source.on_broken == "stop" or broken is None:
-            raise
-        broken.append(str(error))
+        note_broken(source, item, broken, error)
 
 
 @contextmanager
-def as_broken(item: File, kind: str) -> Iterator[None]:
-    """Raise what Arrow says of a file that is not of its kind as BrokenFile."""
+def as_broken(where: str, kind: str, error: type[BrokenFile] = BrokenFile) -> Iterator[None]:
+    """Raise what Arrow says of content that is not of its kind as BrokenFile."""
     try:
         yield
-    except pa.ArrowInvalid as error:
-        message = f"{item.place}: not readable as {kind} ({error}); download it again, or set on_broken: skip"
-        raise BrokenFile(message) from error
+    except (pa.ArrowException, OSError) as fault:
+        if isinstance(fault, OSError) and fault.errno is not None:
+            raise  # of the disk, not of the content
+        message = f"{where}: not readable as {kind} ({fault}); download it again, or set on_broken: skip"
+        raise error(message) from fault
 
 
 def refuse_large(size: int, most: int, where: str) -> None:
@@ -62,9 +110,16 @@ def refuse_large(size: int, most: int, where: str) -> None:
 
 
 def chosen_fields(record: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The fields of a record with these names that it has, as JSON. Values that JSON does not have are strings. Empty
-    without names."""
-    return json.dumps({name: record[name] for name in names if name in record}, default=str) if names else ""
+    """The fields of a record with these names that it has, as JSON; what JSON cannot represent is text. Empty without
+    names."""
+    return json.dumps({name: _in_json(record[name]) for name in names if name in record}) if names else ""
+
+
+def _in_json(value: Any) -> Any:
+    try:
+        return json_value(value)[0]
+    except NotJson:
+        return str(value)
 
 
 def encoded(text: Any, where: str) -> bytes:

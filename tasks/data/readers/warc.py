@@ -16,7 +16,7 @@ from resiliparse.parse.encoding import bytes_to_str, detect_encoding
 from resiliparse.parse.html import HTMLTree
 
 from tasks.data.partitions import Piece
-from tasks.data.readers.raw import BrokenFile, Raw, refuse_large, skipping
+from tasks.data.readers.raw import Broken, BrokenFile, Raw, refuse_large, skipping
 from tasks.data.source_spec import WarcSource
 
 HTML = ("text/html", "application/xhtml+xml")
@@ -45,13 +45,13 @@ class Part(io.RawIOBase):
         return len(content)
 
 
-def read_warc(source: WarcSource, pieces: Sequence[Piece], broken: list[str] | None) -> Iterator[Raw]:
+def read_warc(source: WarcSource, pieces: Sequence[Piece], broken: Broken | None) -> Iterator[Raw]:
     """Documents are named by their record and address: "crawl.warc.gz#d4b8…-… https://example.com/"."""
     total = sum(piece.size for piece in pieces) or 1
     before = 0
     for piece in pieces:
         item, name = piece.file, ""
-        with skipping(source, broken), item.open() as file:
+        with skipping(source, item, broken), item.open() as file:
             file.seek(piece.start)
             try:
                 most, compressed = source.max_bytes(), item.name.endswith(".gz")

@@ -1,8 +1,11 @@
 """Hooks into TRL's GRPOTrainer and its generation with vLLM."""
 
+import math
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +16,19 @@ from peft import PeftModel
 from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 
+from tasks.job import StageError
 from tasks.posttrain import process
-from tasks.posttrain.adapter import merged_weights
+from tasks.posttrain.adapter import base_of, merged_weights
 from tasks.posttrain.drift import beginning, check_drift, sum_and_count
+from tasks.posttrain.model_files import as_saved, saved_buffers
 from tasks.posttrain.weight_check import check_weights
-from tasks.serve.engine import open_engine, sample
+from tasks.serve.engine import check_engine, open_engine, sample, scores
 from tasks.serve.engine_weights import named_weights
 from tasks.serve.rollout_servers import RolloutServers
 from tasks.serve.tensor_digests import Held, digests
-from tasks.serve.vllm_hooks import before_each_step, reload_weights
+from tasks.serve.vllm_hooks import before_each_step, leave_transformers_alone, reload_weights
+
+EFFECT = 1e-3  # on a log-probability, of a weight in place of which another is used
 
 
 class TokenTrainer(GRPOTrainer):
@@ -69,6 +76,7 @@ class LiveGeneration(VLLMGeneration):
     ) -> None:
         """`check_every`: steps between checks that the engine's weights are the trainer's."""
         self.seed, self.alive, self.check_every, self.step = seed, alive, check_every, 0
+        self.changed: str | None = None  # of which `_iter_named_params` yields other values
         super().__init__(**settings)
 
     def begin(self, step: int) -> None:
@@ -111,6 +119,8 @@ class LiveGeneration(VLLMGeneration):
     def sync_weights(self) -> None:
         """Load the trainer's weights into the engine; every `check_every` steps, prove that it has them."""
         self._load()
+        if self.step == 0:
+            self._check_probe()
         if self.check_every and self.step % self.check_every == 0:
             held, weights = self._held(), self._iter_named_params()
             if held is None:
@@ -119,9 +129,35 @@ class LiveGeneration(VLLMGeneration):
             compared = check_weights(weights, held, self.step)
             if self.accelerator.is_main_process:
                 print(f"step {self.step}: {compared}", flush=True)
+            if self.step == 0 and compared.skipped:
+                self._check_effects(compared.skipped)
 
     def _load(self) -> None:
         super().sync_weights()
+
+    def _check_probe(self) -> None:
+        """Raise StageError if the engine, with the weights of the untrained model, computes another one."""
+        check_engine(self.llm, Path(self.model.name_or_path))
+
+    def _check_effects(self, names: Sequence[str]) -> None:
+        """Raise StageError unless other values of these tensors, those of each kind at a time, change what the engine
+        computes: it may load a tensor once and ignore it in each sync (vLLM 0.27, experts of gpt-oss on a CPU)."""
+        kinds = {kind_of(name) for name in names} - {kind_of(name) for name, _ in saved_buffers(base_of(self.model))}
+        before = self._scores()
+        for self.changed in sorted(kinds):
+            self._load()
+            if max(abs(one - other) for one, other in zip(before, self._scores(), strict=True)) < EFFECT:
+                raise StageError(
+                    f"vLLM does not follow the trainer of this architecture: other values of {self.changed} change "
+                    "nothing in what it computes, and completions would come from weights that are not trained"
+                )
+        self.changed = None
+        self._load()
+
+    def _scores(self) -> list[float]:
+        """Log-probabilities of some tokens; NaN counts as infinity."""
+        (found,) = scores(self.llm, [range(1, 1 + min(32, self.max_model_length - 1))])
+        return [logprob if math.isfinite(logprob) else math.inf for logprob, _ in found]
 
     def _held(self) -> Mapping[str, Held] | None:
         """What the engine holds; None if another process compares it, or none can."""
@@ -132,7 +168,13 @@ class LiveGeneration(VLLMGeneration):
         return self.llm.llm_engine.model_executor.driver_worker.model_runner.model
 
     def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return merged_weights(self.model) if isinstance(self.model, PeftModel) else super()._iter_named_params()
+        """The weights as in a checkpoint, which vLLM reads: in memory Transformers has some with other names (GPT-NeoX)
+        or stacked (experts). Buffers too, since `reload_weights` leaves what it is not given without values."""
+        adapted = isinstance(self.model, PeftModel)
+        weights = merged_weights(self.model) if adapted else super()._iter_named_params()
+        for name, weight in chain(weights, saved_buffers(base_of(self.model))):
+            for part, tensor in as_saved(base_of(self.model), name, weight):
+                yield part, 1 - tensor.detach() if self.changed == kind_of(part) else tensor
 
 
 class ColocatedGeneration(LiveGeneration):
@@ -142,12 +184,17 @@ class ColocatedGeneration(LiveGeneration):
         super().__init__(**settings)
         before_each_step(self.llm, lambda: self.alive(self.step))
 
+    def _init_vllm(self) -> None:
+        leave_transformers_alone()
+        super()._init_vllm()
+
 
 class CPUGeneration(ColocatedGeneration):
     """Colocated generation with vLLM on CPU, where TRL's own fails: it writes into vLLM's parameters, which the CPU
     build has repacked. vLLM reloads them in place instead, keeping the engine, its KV cache and its scheduler."""
 
     def _init_vllm(self) -> None:
+        leave_transformers_alone()
         self.llm = open_engine(
             Path(self.model.name_or_path),
             max_model_len=self.max_model_length,
@@ -189,6 +236,12 @@ class ServedGeneration(LiveGeneration):
         else:
             deque(self._iter_named_params(), maxlen=0)
 
+    def _check_probe(self) -> None:
+        """Each engine has checked the model that it opened."""
+
+    def _check_effects(self, names: Sequence[str]) -> None:
+        """The engines are asked for samples alone."""
+
     def _held(self) -> Mapping[str, Held] | None:
         """With tensor parallelism no process of a server has a whole layer."""
         return self.servers.held() if self.servers and self.workers == 1 else None
@@ -223,6 +276,11 @@ def generate_live(generation: type[LiveGeneration], **settings: Any) -> None:
 def colocated() -> type[LiveGeneration]:
     """Generation in the trainer's processes on this machine."""
     return ColocatedGeneration if torch.cuda.is_available() else CPUGeneration
+
+
+def kind_of(name: str) -> str:
+    """A tensor's name in every layer and for every expert: `model.layers.*.mlp.experts.*.up_proj.weight`."""
+    return re.sub(r"\d+", "*", name)
 
 
 def completion_seed(seed: int, step: int, place: int) -> int:

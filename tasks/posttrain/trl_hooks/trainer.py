@@ -18,6 +18,14 @@ def score_completions_only() -> None:
     trl.trainer.utils._use_triton = lambda device: True
 
 
+def name_experts(model: Any) -> None:
+    """Give a mixture's config the field `num_experts`, with which TRL's fused LM head computes the load-balancing loss.
+    GraniteMoe's and PhiMoE's have it under another name alone."""
+    config = model.config.get_text_config()
+    if not hasattr(config, "num_experts") and hasattr(config, "num_local_experts"):
+        config.num_experts = config.num_local_experts
+
+
 class PerEpoch(Sampler[int]):
     """A sampler by length whose order depends on the seed and the epoch alone."""
 

@@ -3,20 +3,37 @@
 A completion is text or a list of messages. A reward of `None` means that it does not apply to the row.
 """
 
+import signal
+import sys
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
+from infra.text import shown
 from tasks.rewards.call import text_of
 from tasks.spec import Spec
 
+# what ends and begins a model's thinking in the chat templates of DeepSeek, Qwen and most others (<think>), of Mistral
+# ([THINK]), OpenAI's gpt-oss (channels), Seed-OSS, Kimi, Cohere and OpenThinker
+THINKING = {
+    "<think>": "</think>", "<thinking>": "</thinking>", "<thought>": "</thought>", "[THINK]": "[/THINK]",
+    "<|channel|>analysis": "<|channel|>final<|message|>", "<seed:think>": "</seed:think>", "◁think▷": "◁/think▷",
+    "<|START_THINKING|>": "<|END_THINKING|>", "<|begin_of_thought|>": "<|end_of_thought|>",
+}  # fmt: skip
 ANSWERS = ("answer", "solution", "ground_truth", "completion")  # columns that may contain the right answer, in order
+
+
+EACH_S = 1.0  # of a user's pattern on one completion
+TOLD = 20  # different messages of a reward
 
 
 class Builtin(Spec):
     """A reward's options; called as `reward(prompts=…, completions=…, **columns)`."""
+
+    _told: set[str] = PrivateAttr(default_factory=set)
 
     def compares(self) -> bool:
         """Whether it measures correctness, so that a row's own answer scores highest."""
@@ -41,6 +58,12 @@ class Builtin(Spec):
         """Seconds that one call may need beyond its timeout_s."""
         return 0.0
 
+    def _tell(self, message: str) -> None:
+        """Print what nothing else shows: each message once, and not for ever."""
+        if len(self._told) < TOLD and message not in self._told:
+            self._told.add(message)
+            print(shown(message), file=sys.stderr, flush=True)
+
     @abstractmethod
     def __call__(self, *_: Any, **columns: Any) -> Any:
         """One reward, or None, per completion; or a coroutine of that."""
@@ -63,4 +86,28 @@ class Comparing(Builtin):
         """Each row's right answer as text."""
         (names,) = Comparing.wants(self)
         values = next(columns[name] for name in names if name in columns)
-        return [None if value is None else text_of(value) for value in values]
+        return [None if value is None else final(value) for value in values]
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in the body after so long. In the main thread, as rewards are called."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError(f"it takes more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def final(completion: Any) -> str:
+    """The text of a completion after its thinking: nothing if that does not end. A template may have begun it."""
+    text = text_of(completion)
+    for begin, end in THINKING.items():
+        text = text.rpartition(end)[2].partition(begin)[0]
+    return text

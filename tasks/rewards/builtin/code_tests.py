@@ -5,16 +5,17 @@ The column `tests` has, by row:
     "assert add(1, 2) == 3"                      one test: statements that raise nothing
     ["assert add(1, 2) == 3", …]                 a test each
     [{"input": "1 2\\n", "output": "3\\n"}, …]     a run each, with standard input; white space at line ends is ignored
-    "import unittest\\nclass …"                   a unittest file; the program is in scope, and the module `solution`
+    "import unittest\\nclass …"                   a unittest file, or one of pytest's functions: a test each
 
-Asserts and unittest run in the program's own process, as everywhere. A program cannot write their result (a token that
-it does not see is part of it), but it can return an object that is equal to everything: prefer pairs where a policy
-learns to.
+Nothing of this is decided in the program's process: outputs are compared here, and tests run in a process of their own,
+where the program's functions can be called as if they were there (tasks/rewards/remote).
 """
 
 import json
-import secrets
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from pydantic import Field
@@ -23,37 +24,7 @@ from infra.sandbox.program import Program, Result
 from tasks.load_function import Unusable
 from tasks.rewards.builtin.sandboxed import Code
 
-# prints the token and the list of the tests' outcomes as its last line. It takes what it needs before the program runs,
-# which may replace them
-_HARNESS = """
-import io, json, os, sys, types, unittest
-
-def outcomes():
-    if task["unittest"]:
-        run(made(task["tests"][0], "tests.py", "exec"), module.__dict__)
-        suite = unittest.defaultTestLoader.loadTestsFromModule(module)
-        count = suite.countTestCases()
-        result = unittest.TextTestRunner(io.StringIO()).run(suite)
-        bad = len(result.failures) + len(result.errors) + len(result.skipped) + len(result.unexpectedSuccesses)
-        return [True] * max(0, min(count, result.testsRun) - bad) + [False] * min(count, bad)
-    return [attempt(test) for test in task["tests"]]
-
-def attempt(test):
-    try:
-        run(made(test, "tests.py", "exec"), module.__dict__)
-    except BaseException:
-        return False
-    return True
-
-task = json.loads(sys.stdin.buffer.read())
-token, write, dumps, run, made, leave = task.pop("token"), os.write, json.dumps, exec, compile, os._exit
-module = sys.modules["solution"] = types.ModuleType("solution")
-run(made(task.pop("source"), "solution.py", "exec"), module.__dict__)
-found = outcomes()
-sys.stdout.flush()
-write(1, ("\\n" + token + dumps(found)).encode())
-leave(0)
-"""
+_REMOTE = Path(__file__).parents[1] / "remote"
 
 
 class CodeTests(Code):
@@ -79,33 +50,52 @@ class CodeTests(Code):
         log_metric: Callable[[str, float], None],
         **columns: Any,
     ) -> list[float | None]:
-        tokens = [secrets.token_hex(16) for _ in completions]
         programs: list[list[Program]] = []
-        for prompt, completion, tests, token in zip(prompts, completions, columns[self.column], tokens, strict=True):
-            programs.append([] if tests is None else self._of_row(self.code(prompt, completion), tests, token))
+        for prompt, completion, tests in zip(prompts, completions, columns[self.column], strict=True):
+            programs.append([] if tests is None else self._of_row(self.code(prompt, completion), tests))
         results = iter(self._run([one for row in programs for one in row], log_metric))
         rewards: list[float | None] = []
-        for row, tests, token in zip(programs, columns[self.column], tokens, strict=True):
+        for row, tests in zip(programs, columns[self.column], strict=True):
             ended = [next(results) for _ in row]
-            rewards.append(None if tests is None else self._reward(_passed(ended, tests, token)))
+            rewards.append(None if tests is None else self._reward(self._passed(ended, tests)))
         return rewards
 
     def _reward(self, passed: Sequence[bool]) -> float:
         return (sum(passed) / len(passed) if self.share else float(all(passed))) if passed else 0.0
 
-    def _of_row(self, code: str, tests: Any, token: str) -> list[Program]:
+    def _of_row(self, code: str, tests: Any) -> list[Program]:
         """What to run for a completion. Raises Unusable."""
         if _are_pairs(tests):
-            return [Program(code, stdin=str(test["input"]).encode()) for test in tests]
+            return [Program(code, stdin=str(test["input"]).encode(errors="surrogatepass")) for test in tests]
         listed = [tests] if isinstance(tests, str) else tests
         if not isinstance(listed, list) or not listed or not all(isinstance(test, str) for test in listed):
             raise Unusable(
                 f"the column {self.column} has {tests!r:.100}: expected statements, a list of statements, a list of "
                 'objects with "input" and "output", or a unittest file'
             )
-        is_unittest = isinstance(tests, str) and "unittest" in tests and "TestCase" in tests
-        task = {"source": code, "tests": listed, "unittest": is_unittest, "token": token}
-        return [Program(_HARNESS, stdin=json.dumps(task).encode())]
+        return [
+            Program(
+                _compiled("program_side"),
+                files={"solution.py": code.encode(errors="surrogatepass")},
+                stdin=json.dumps({"tests": tests}).encode(),
+                checker=_compiled("run_tests"),
+                modules={f"tasks.rewards.remote.{name}": _compiled(name) for name in ("wire", "tests_side")},
+            )
+        ]
+
+    def _passed(self, results: Sequence[Result], tests: Any) -> list[bool]:
+        """Which tests passed; empty if they did not run to their end."""
+        if _are_pairs(tests):
+            return [
+                result.exit_code == 0
+                and result.limit is None
+                and _lines(result.stdout) == _lines(str(test["output"]).encode(errors="surrogatepass"))
+                for result, test in zip(results, tests, strict=True)
+            ]
+        outcomes, why = verdict(results[0], len(tests) if isinstance(tests, list) else None)
+        if why:
+            self._tell(f"code_tests: a test failed: {why}")
+        return outcomes
 
 
 def _are_pairs(tests: Any) -> bool:
@@ -116,18 +106,23 @@ def _are_pairs(tests: Any) -> bool:
     )
 
 
-def _passed(results: Sequence[Result], tests: Any, token: str) -> list[bool]:
-    """Which tests passed; empty if they did not run to their end."""
-    if _are_pairs(tests):
-        return [
-            result.exit_code == 0
-            and result.limit is None
-            and _lines(result.stdout) == _lines(str(test["output"]).encode())
-            for result, test in zip(results, tests, strict=True)
-        ]
-    (result,) = results
-    before, _, outcome = result.stdout.rpartition(f"\n{token}".encode())
-    return list(json.loads(outcome)) if before or outcome != result.stdout else []
+def verdict(result: Result, count: int | None) -> tuple[list[bool], str]:
+    """The outcomes that the tests' process wrote, `count` of them if that is known, and its reason."""
+    if not result.stdout:  # a limit, or the tests ended their process
+        return [], ""
+    try:
+        verdict = json.loads(result.stdout)
+        outcomes, why = verdict["outcomes"], verdict["why"]
+        if type(outcomes) is type(why) is str and {*outcomes} <= {"0", "1"} and count in (None, len(outcomes)):
+            return [outcome == "1" for outcome in outcomes], why
+    except (ValueError, LookupError, TypeError, RecursionError):
+        pass
+    return [], f"the tests' process wrote {result.stdout[:200]!r}"
+
+
+@cache
+def _compiled(name: str) -> CodeType:
+    return compile((_REMOTE / f"{name}.py").read_text(), f"{name}.py", "exec", dont_inherit=True)
 
 
 def _lines(output: bytes) -> list[bytes]:

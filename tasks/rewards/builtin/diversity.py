@@ -7,8 +7,8 @@ a completion's reward of 1 falls
 - with `shapes`, the more often its shape (its text with every word blanked) occurs beyond its share among the rows' own
   answers (which must be written as the policy should write);
 
-counted over this step and the `window` completions before it. The lower value applies. Repeating an answer to the same
-prompt counts once.
+counted over this step and the `window` completions before it, without thinking (`<think>…</think>`). The lower value
+applies. Repeating an answer to the same prompt counts once.
 
 In a weighted sum it scales the other rewards instead of adding to them, so that nonsense earns nothing by being new
 (see `total` in tasks/rewards/scorer.py).
@@ -23,8 +23,7 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr
 
-from tasks.rewards.builtin.builtin import Comparing
-from tasks.rewards.call import text_of
+from tasks.rewards.builtin.builtin import Comparing, final
 
 TOLERANCE = 0.01  # share by which a shape may exceed its share among the rows' own answers; one occurrence always may
 USUAL = 4096  # number of the rows' own answers that are remembered
@@ -50,7 +49,7 @@ class Diversity(Comparing):
         return super().wants() if self.shapes else []
 
     def __call__(self, *, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        new = [self._hashed(prompt, text_of(text)) for prompt, text in zip(prompts, completions, strict=True)]
+        new = [self._hashed(prompt, final(text)) for prompt, text in zip(prompts, completions, strict=True)]
         answers = self.answers(columns) if self.shapes else []
         usual = [self._hashed(prompt, text) for prompt, text in zip(prompts, answers, strict=False) if text is not None]
         distinct = {*self._recent, *new}

@@ -1,14 +1,17 @@
-"""Reward completions that are JSON conforming to a schema (jsonschema). Remote references are not fetched."""
+"""Reward completions that are JSON conforming to a schema (jsonschema), leaving out thinking (`<think>…</think>`).
+Remote references are not fetched."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from tasks.rewards.builtin.builtin import Builtin
+from tasks.rewards.builtin.builtin import EACH_S, Builtin, final, time_limit
 from tasks.rewards.call import text_of
 from tasks.spec import Problem
+
+_NO_JSON = object()
 
 
 class JsonSchema(Builtin):
@@ -35,12 +38,29 @@ class JsonSchema(Builtin):
         validator = validator_for(self.schema_)(self.schema_, registry=Registry())
         rewards: list[float | None] = []
         for completion in completions:
-            try:
-                document = json.loads(text_of(completion), parse_constant=_not_json)
-                rewards.append(1.0 if validator.is_valid(document) else 0.5)
-            except (ValueError, RecursionError):  # not JSON, or nested a thousand levels deep
-                rewards.append(0.0)
+            document = _parsed(text_of(completion))
+            if document is _NO_JSON:
+                document = _parsed(final(completion))
+            rewards.append(0.0 if document is _NO_JSON else 1.0 if self._is_valid(validator, document) else 0.5)
         return rewards
+
+    def _is_valid(self, validator: Any, document: Any) -> bool:
+        try:
+            with time_limit(EACH_S):
+                return bool(validator.is_valid(document))
+        except Exception as error:  # a number that overflows, a reference that is not there, a pattern without end
+            self._tell(f"json_schema: a document could not be checked: {type(error).__name__}: {error}")
+            return False
+
+    def extra_s(self, completions: int, columns: Mapping[str, Sequence[Any]]) -> float:
+        return EACH_S * completions
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_not_json)
+    except (ValueError, RecursionError):  # not JSON, or nested a thousand levels deep
+        return _NO_JSON
 
 
 def _not_json(name: str) -> None:

@@ -1,12 +1,11 @@
-"""Reward completions that equal the row's answer."""
+"""Reward completions that equal the row's answer, leaving out thinking (`<think>…</think>`)."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field
 
-from tasks.rewards.builtin.builtin import Comparing
-from tasks.rewards.call import text_of
+from tasks.rewards.builtin.builtin import Comparing, final
 
 
 class Match(Comparing):
@@ -18,7 +17,7 @@ class Match(Comparing):
     def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         pairs = zip(completions, self.answers(columns), strict=True)
         return [
-            None if answer is None else float(self._plain(text_of(one)) == self._plain(answer)) for one, answer in pairs
+            None if answer is None else float(self._plain(final(one)) == self._plain(answer)) for one, answer in pairs
         ]
 
     def _plain(self, text: str) -> str:

@@ -1,33 +1,50 @@
-"""Reward completions whose last answer is mathematically equal to the row's: `1/2`, `0.5` and `\\boxed{\\frac12}` are.
+"""Reward completions whose final answer is mathematically equal to the row's: `1/2`, `0.5` and `\\boxed{\\frac12}` are.
 
-Hugging Face's math-verify parses and compares them. If it cannot parse the row's answer, the reward is None.
+Thinking (`<think>…</think>`) is left out. If the row's answer is one word or letter (`B`, `yes`), the completion's has
+to be the same one: in a box, after "answer", alone, or as the only such letter or word of its last line. Otherwise
+Hugging Face's math-verify parses and compares them; if it cannot parse the row's answer, the reward is None.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
-from tasks.rewards.builtin.builtin import Comparing
-from tasks.rewards.call import text_of
+from tasks.rewards.builtin.builtin import Comparing, final
 
-TIMEOUT_S = 2  # per completion: `9^{9^9}` would take forever. Whole seconds (math-verify uses SIGALRM)
+TIMEOUT_S = 2  # of each parsing and comparison: `9^{9^9}` would take forever. Whole seconds (math-verify uses SIGALRM)
 ENDING = 500  # characters that are parsed: pages of repetition take math-verify seconds
 ALONE = 100  # maximum characters of a bare expression
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}|\$|\\boxed|\\\(|\\\[")
+_SCIENTIFIC = re.compile(r"(?<![\w.\\])\d+(?:\.\d+)?[eE][+-]?\d{1,2}(?![\w.]*\w)")
+# an answer in words
+_STYLE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|boxed)\s*\{([^{}]*)\}")
+_ANSWER = re.compile(r"\b(?:answer|choice|option)\b(?: is| are| would be| must be| should be|:)*[\s:]*", re.IGNORECASE)
+_CHOICE = re.compile(r"\(?([A-Z])[).:]")
+_LETTERS = re.compile(r"(?<![\w'])(?!A\s+[a-z]|I\b)([A-Z])(?![\w'])")
+_OPPOSITES = re.compile(r"\b(?:yes|no|true|false)\b", re.IGNORECASE)
 
 
 class Math(Comparing):
     """1 for an answer that is mathematically equal, else 0."""
 
-    def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        from math_verify import verify
+    def extra_s(self, completions: int, columns: Mapping[str, Sequence[Any]]) -> float:
+        return 3.0 * TIMEOUT_S * completions
 
-        rewards: list[float | None] = []
-        for completion, answer in zip(completions, self.answers(columns), strict=True):
-            gold = _parsed(answer or "")
-            parsed = _parsed(_ending(text_of(completion))) if gold else []
-            rewards.append(float(verify(gold, parsed, timeout_seconds=TIMEOUT_S)) if gold else None)
-        return rewards
+    def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        pairs = zip(completions, self.answers(columns), strict=True)
+        return [None if answer is None else _reward(final(completion), answer) for completion, answer in pairs]
+
+
+def _reward(said: str, answer: str) -> float | None:
+    from math_verify import verify
+
+    if word := _word(answer.rpartition("####")[2]):
+        same = _same(_said(_ending(said)), word)
+        if same or len(word) > 1:
+            return float(same)
+    gold = _parsed(answer)
+    return float(verify(gold, _parsed(_ending(said)), timeout_seconds=TIMEOUT_S)) if gold else None
 
 
 def _ending(text: str) -> str:
@@ -40,5 +57,44 @@ def _parsed(text: str) -> list[Any]:
     """The last expression in a text. A bare expression, without words around it, needs no `$`."""
     from math_verify import parse
 
+    text = _SCIENTIFIC.sub(lambda number: f"{Decimal(number[0]):f}", text)
     alone = 0 < len(text.strip()) < ALONE and not _WORD.search(text)
     return list(parse(f"${text.strip()}$" if alone else text, parsing_timeout=TIMEOUT_S))
+
+
+def _word(text: str) -> str:
+    """The one word or letter that a text consists of, without its style; empty for any other text."""
+    plain = _STYLE.sub(r"\1", _STYLE.sub(r"\1", text)).strip(" \t\r\n.,;:!?*_`'\"$()[]{}")
+    return plain if plain.isalpha() else ""
+
+
+def _same(said: str, word: str) -> bool:
+    """A letter may be a variable, in which case matters."""
+    return said == word if len(word) == 1 else said.casefold() == word.casefold()
+
+
+def _said(text: str) -> str:
+    """The word or letter that is given as the answer; empty if none is."""
+    if text.startswith("\\boxed"):
+        inside = _balanced(text.removeprefix("\\boxed").lstrip())
+        choice = _CHOICE.match(_STYLE.sub(r"\1", inside).strip(" $~"))
+        return _word(inside) or (choice[1] if choice else "")
+    *before, text = _ANSWER.split(text)
+    if before and (found := _word(text.strip(" *_`$").partition(" ")[0])):
+        return found
+    lines = [line for line in text.splitlines() if line.strip()]
+    last = lines[-1] if lines else ""
+    for alone in ({*_LETTERS.findall(last)}, {each.casefold() for each in _OPPOSITES.findall(last)}):
+        if len(alone) == 1:
+            return str(alone.pop())
+    return _word(text)
+
+
+def _balanced(text: str) -> str:
+    """What is between the first brace and the one that closes it."""
+    depth = 0
+    for at, character in enumerate(text):
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if depth == 0:
+            return text[1:at]
+    return text[1:]

@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from infra.errors import Stopped
 from infra.sandbox.program import Program, Result
+from infra.text import shown
 from tasks.load_function import Unusable
+from tasks.rewards.builtin.builtin import ANSWERS
 from tasks.rewards.builtin.sandboxed import Sandboxed
 from tasks.rewards.call import text_of
 from tasks.spec import PathText, Problem
@@ -26,6 +28,8 @@ class Verifier(Sandboxed):
 
     file: PathText = Field(description="a Python file")
     source: str | None = Field(None, repr=False, description="text of the file; filled in by Baton")
+
+    _works: bool = PrivateAttr(False)  # it has printed a number
 
     def as_found(self) -> Self:
         if self.source is not None:
@@ -50,18 +54,35 @@ class Verifier(Sandboxed):
         **columns: Any,
     ) -> list[float | None]:
         given = {name: values for name, values in columns.items() if isinstance(values, list)}
-        inputs = [
+        rows = [
             {name: values[row] for name, values in given.items()}
             | {"prompt": text_of(prompt), "completion": text_of(completion)}
             for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
         ]
-        results = self._run([Program(self.source or "", stdin=json.dumps(row).encode()) for row in inputs], log_metric)
+        results = self._results(rows, log_metric)
         rewards = [_number(result) for result in results]
-        failed = [result for result, reward in zip(results, rewards, strict=True) if reward is None]
-        if failed and len(failed) == len(results):
-            output = failed[0].stderr.decode(errors="replace").strip()[-500:] or f"exit code {failed[0].exit_code}"
-            raise Unusable(f"{self.file} printed no number as its last line for any completion; first: {output}")
+        self._works |= any(reward is not None for reward in rewards)
+        if rows and not self._works:
+            self._try(rows[0], results[0])
+        log_metric("printed_no_number", rewards.count(None) / max(1, len(rewards)))
         return [reward or 0.0 for reward in rewards]
+
+    def _try(self, row: dict[str, Any], result: Result) -> None:
+        """Tell a program that fails by itself from one that fails for these completions: by the row's own answer, or
+        none. Raises Unusable."""
+        own = next((text_of(row[name]) for name in ANSWERS if row.get(name) is not None), "")
+        self._works = any(
+            _number(each) is not None
+            for each in self._results([row | {"completion": text} for text in (own, "")], lambda *_: None)
+        )
+        output = result.stderr.decode(errors="replace").strip()[-500:] or f"exit code {result.exit_code}"
+        what = f"{self.file} printed no number as its last line for any completion; first: {shown(output)}"
+        if not self._works:
+            raise Unusable(what)
+        self._tell(f"program: {what}")
+
+    def _results(self, rows: Sequence[dict[str, Any]], log_metric: Callable[[str, float], None]) -> list[Result]:
+        return self._run([Program(self.source or "", stdin=json.dumps(row).encode()) for row in rows], log_metric)
 
 
 def _number(result: Result) -> float | None:

@@ -1,12 +1,12 @@
 """Reward completions that match a regular expression; with `column`, whose match is the row's answer."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
 
-from tasks.rewards.builtin.builtin import Builtin
+from tasks.rewards.builtin.builtin import EACH_S, Builtin, time_limit
 from tasks.rewards.call import text_of
 from tasks.spec import Problem
 
@@ -33,9 +33,20 @@ class Regex(Builtin):
 
     def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         pattern = re.compile(self.pattern, re.DOTALL if self.dot_all else 0)
-        found = [list(pattern.finditer(text_of(one)))[-1:] for one in completions]
+        found = [self._last(pattern, text_of(one)) for one in completions]
         if self.column is None:
             return [float(bool(matches)) for matches in found]
         answers = [None if value is None else text_of(value).strip() for value in columns[self.column]]
         texts = [(matches[0].group(1 if pattern.groups else 0) or "").strip() if matches else None for matches in found]
         return [None if answer is None else float(text == answer) for text, answer in zip(texts, answers, strict=True)]
+
+    def _last(self, pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
+        try:
+            with time_limit(EACH_S):
+                return list(pattern.finditer(text))[-1:]
+        except TimeoutError:
+            self._tell(f"regex: {self.pattern!r} takes more than {EACH_S:g} s on a completion, which is worth 0")
+            return []
+
+    def extra_s(self, completions: int, columns: Mapping[str, Sequence[Any]]) -> float:
+        return EACH_S * completions

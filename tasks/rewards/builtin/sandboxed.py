@@ -12,7 +12,7 @@ from infra.sandbox.pool import Pool
 from infra.sandbox.program import Limits, NoSandbox, Program, Result
 from infra.sandbox.sandbox import Sandbox
 from tasks.load_function import Unusable
-from tasks.rewards.builtin.builtin import Builtin
+from tasks.rewards.builtin.builtin import Builtin, final
 from tasks.rewards.call import text_of
 
 _HOW: dict[str, JsonValue] = {"identity": False}  # how a result is reached, not what it is
@@ -72,6 +72,11 @@ class Sandboxed(Builtin):
         )
         return Pool(Sandbox(limits, self.read), self.workers)
 
+    def close(self) -> None:
+        """Stop the sandboxes that wait for a program."""
+        self._pool.close()
+        del self._pool
+
     def _run(self, programs: Sequence[Program], log_metric: Callable[[str, float], None]) -> list[Result]:
         """Each program's result. The share of those that met a limit is logged as a metric."""
         self.prepare()
@@ -91,8 +96,8 @@ class Code(Sandboxed):
     )
 
     def code(self, prompt: Any, completion: Any) -> str:
-        """The program: the last fenced block of the completion if there is one, otherwise all of it."""
-        text = text_of(completion)
+        """The program: the last fenced block after the completion's thinking if there is one, otherwise all of it."""
+        text = final(completion)
         if blocks := _FENCE.findall(text):
             text = blocks[-1]
         text = text[: min((at for end in self.until if (at := text.find(end)) >= 0), default=len(text))]

@@ -1,4 +1,4 @@
-"""Reward similarity to the row's answer.
+"""Reward similarity to the row's answer, leaving out thinking (`<think>…</think>`).
 
 2·L/T, where L is the length of the longest common subsequence and T the total length of both texts: ROUGE-L's F-measure
 if words are compared. Computed bit-parallel on integers (H. Hyyrö, "Bit-parallel LCS-length computation revisited",
@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tasks.rewards.builtin.builtin import Comparing
-from tasks.rewards.call import text_of
+from tasks.rewards.builtin.builtin import Comparing, final
 
 
 class Similarity(Comparing):
@@ -21,7 +20,7 @@ class Similarity(Comparing):
 
     def __call__(self, *, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         pairs = zip(completions, self.answers(columns), strict=True)
-        return [None if answer is None else self._ratio(text_of(one), answer) for one, answer in pairs]
+        return [None if answer is None else self._ratio(final(one), answer) for one, answer in pairs]
 
     def _ratio(self, text: str, answer: str) -> float:
         words = self.unit == "words"

@@ -4,12 +4,13 @@ import os
 import signal
 from typing import Literal
 
+from infra.errors import Stopped
 from tasks.job import Job, StageError, main
 from tasks.spec import Spec
 
 
 class FailingSpec(Spec):
-    how: Literal["stage error", "bug", "killed", "silent", "full disk"]
+    how: Literal["stage error", "bug", "killed", "silent", "full disk", "no GPU memory", "stopped"]
 
 
 def work(job: Job) -> None:
@@ -25,6 +26,12 @@ def work(job: Job) -> None:
             raise SystemExit(3)
         case "full disk":
             (job.work / "big").write_bytes(bytes(1 << 26))
+        case "no GPU memory":  # as torch.OutOfMemoryError says it
+            raise RuntimeError(
+                "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB"
+            )
+        case "stopped":
+            raise Stopped("no folder can be made there")
 
 
 def _divide(one: int, other: int) -> float:

@@ -9,6 +9,7 @@ from tasks.spec import Spec
 class WriterSpec(Spec):
     text: str = "hello"
     seconds: float = 0.0
+    notice: str = ""
 
 
 def work(job: Job) -> None:
@@ -17,6 +18,8 @@ def work(job: Job) -> None:
         starts.write("started\n")
     job.progress(1, 2, "lines", loss=1.5)
     time.sleep(spec.seconds)
+    if spec.notice:
+        job.notice(spec.notice)
     job.output.mkdir(exist_ok=True)
     (job.output / "text.txt").write_text(spec.text)
     job.metric(1, loss=1.5)

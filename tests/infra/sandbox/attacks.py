@@ -155,6 +155,13 @@ won(open('/dev/tty', 'r+b'))
     "memory of its parent": "won(open('/proc/%d/mem' % lure['parent'], 'r+b'))",
     "root of another process": "won(os.listdir('/proc/%d/root' % lure['victim']))",
     "descriptors of another process": "won(os.listdir('/proc/%d/fd' % lure['parent']))",
+    "descriptors of another process, by number": """
+for number in range(64):
+    try:
+        won(os.open('/proc/%d/fd/%d' % (lure['parent'], number), os.O_RDWR | os.O_NONBLOCK))
+    except OSError:
+        pass
+""",
     "kernel symbols": "won(open('/proc/kallsyms').read(100))",
     "kernel memory": "won(open('/proc/kcore', 'rb'))",
     # other processes

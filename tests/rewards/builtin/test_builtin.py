@@ -36,16 +36,65 @@ def worth(reward: Builtin, said: Any, **row: Any) -> float | None:
         ("1/2", r"\frac{1}{2}", 1),
         ("1+x^2", "x^2+1", 1),
         (r"\boxed{(-\infty, 3]}", r"(-\infty, 3]", 1),
+        (r"\boxed{[1,2)}", "[1,2]", 0),
         ("48 / 2 = 24, 48 + 24 = 72\n#### 72", "48/2 = <<48/2=24>>24\n#### 72", 1),
+        ("The answer is 1e3.", "1000", 1),
+        (r"\boxed{1.5e-3}", "0.0015", 1),
+        ("50%", "0.5", 1),
+        ("12:30", "12:30", 1),
+        ("答案是 42。", "42", 1),
         ("The answer is 71.", "72", 0),
+        ("forty-two", "42", 0),
         ("I do not know", "72", 0),
         ("", "72", 0),
+        (r"\boxed{}", "72", 0),
         ("72", "no number here", None),
         ("72", None, None),
     ],
 )
 def test_math_compares_values_not_texts(completion: str, answer: str | None, value: float | None) -> None:
     assert worth(Math(), completion, answer=answer) == value
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer", "value"),
+    [
+        ("The answer is B.", "B", 1), ("The answer is (C).", "C", 1), ("**Answer: B**", "B", 1), ("(B)", "B", 1),
+        ("B. Because it is.", "(B)", 1), ("Therefore, option D is correct.", "D", 1), ("So B is right.", "B", 1),
+        (r"\boxed{\textbf{(B) }12}", "B", 1), (r"The answer is $\boxed{B}$.", r"\text{B}", 1), ("Answer:\nB", "B", 1),
+        ("Is the answer B? No, the answer is C.", "C", 1), ("The answer is $x$.", "x", 1),
+        ("The answer is A.", "B", 0), ("A or B", "A", 0), ("The answer is a number.", "A", 0), ("A number.", "A", 0),
+        ("The answer is not B.", "B", 0), ("The answer is X.", "x", 0),
+        ("yes", "yes", 1), ("Yes, because 3 > 2.", "yes", 1), (r"\boxed{\text{True}}", "true", 1), ("No.", "yes", 0),
+        ("the answer is no", "She says\n#### no", 1), ("maybe", "yes", 0), ("yes or no", "yes", 0), ("", "yes", 0),
+        (r"\boxed{\text{Evelyn}}", "Evelyn", 1), (r"\boxed{on}", "no", 0),
+    ],
+)  # fmt: skip
+def test_math_compares_answers_in_words(completion: str, answer: str, value: float) -> None:
+    assert worth(Math(), completion, answer=answer) == value
+
+
+@pytest.mark.parametrize(
+    ("completion", "value"),
+    [
+        (r"<think>\boxed{3}</think> The answer is 4.", 1),
+        (r"<think>\boxed{4}</think> The answer is 3.", 0),
+        (r"it is \boxed{3}, no</think>\boxed{4}", 1),
+        (r"<think>\boxed{4}", 0),
+        (r"[THINK]\boxed{3}[/THINK]4", 1),
+        (r"<|channel|>analysis<|message|>\boxed{3}<|end|><|start|>assistant<|channel|>final<|message|>4", 1),
+        (r"<|START_THINKING|>\boxed{3}<|END_THINKING|>4", 1),
+    ],
+)
+def test_an_answer_in_the_thinking_is_none(completion: str, value: float) -> None:
+    assert worth(Math(), completion, answer="4") == value
+
+
+def test_thinking_is_left_out_of_what_is_compared() -> None:
+    assert worth(Match(), "<think>5</think>\n4", answer="4") == 1
+    assert worth(Similarity(), "<think>the dog</think> the cat", answer="the cat") == 1
+    assert worth(JsonSchema.model_validate({"schema": {}}), "<think>{</think> {}") == 1
+    assert worth(JsonSchema.model_validate({"schema": {}}), '{"tag": "<think>"}') == 1
 
 
 def test_math_reads_the_last_box_or_the_end() -> None:
@@ -168,6 +217,19 @@ def test_json_is_valid_or_json_or_neither(completion: str, value: float) -> None
     schema = {"type": "object", "required": ["name", "age"], "properties": {"age": {"type": "integer"}}}
 
     assert worth(JsonSchema.model_validate({"schema": schema}), completion) == value
+
+
+@pytest.mark.parametrize(
+    ("reward", "completion", "value"),
+    [
+        (Regex(pattern="(a+)+b"), "a" * 60, 0),
+        (JsonSchema.model_validate({"schema": {"pattern": "^(a+)+$"}}), f'"{"a" * 60}!"', 0.5),
+        (JsonSchema.model_validate({"schema": {"multipleOf": 0.01}}), "1" + "0" * 400, 0.5),
+        (JsonSchema.model_validate({"schema": {"properties": {"a": {"$ref": "http://nowhere"}}}}), '{"a": 1}', 0.5),
+    ],
+)
+def test_no_completion_ends_a_reward(reward: Builtin, completion: str, value: float) -> None:
+    assert worth(reward, completion) == value
 
 
 # All of them

@@ -1,22 +1,34 @@
 """Rewards that run programs, in a sandbox."""
 
+import subprocess
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infra.sandbox.program import Result
 from infra.sandbox.sandbox import unusable
 from tasks.job import StageError
+from tasks.load_function import Unusable
+from tasks.rewards.builtin.code_tests import CodeTests, verdict
+from tasks.rewards.builtin.sandboxed import Sandboxed
+from tasks.rewards.call import Batch, Log, Reward
 from tasks.rewards.gold import check_gold
-from tasks.rewards.scorer import Scorer, Scores
+from tasks.rewards.scorer import Scorer
 from tasks.rewards.spec import RewardSpec
+from tests.infra.sandbox.conftest import python_command
+from tests.rewards.builtin import attacks
+from tests.rewards.builtin.attacks import ATTACKS, FUNCTIONS, GROUPS, PAIRS, TESTS, UNITTEST, programs
 
 if problem := unusable("bubblewrap"):
     pytest.skip(f"bubblewrap: {problem}", allow_module_level=True)
 
+RIGHT = programs("programs.txt")
 ADD, WRONG = "def add(a, b): return a + b", "def add(a, b): return a - b"
 TEST = "assert add(1, 2) == 3"
-UNITTEST = """
+CASES = """
 import unittest
 from solution import add
 class Adding(unittest.TestCase):
@@ -26,19 +38,32 @@ class Adding(unittest.TestCase):
 """
 
 
-def scored(reward: Any, completions: list[Any], prompts: list[Any] | None = None, **row: Any) -> Scores:
-    """Scores of completions for one row, on a machine that may be busy."""
+def scored(reward: Any, completions: list[Any], prompts: list[Any] | None = None, **row: Any) -> tuple[Any, Log]:
+    """Scores of completions for one row, in this process, on a machine that may be busy."""
     kind, options = (reward, {}) if isinstance(reward, str) else next(iter(reward.items()))
-    others = {} if isinstance(reward, str) else reward
-    patient = {"wall_s": 60.0, "cpu_s": 60} | options
-    with Scorer([RewardSpec.model_validate(others | {kind: patient})]) as scorer:
-        columns = {name: [value] * len(completions) for name, value in row.items()}
-        return scorer.score(prompts or ["p"] * len(completions), completions, columns)
+    spec = RewardSpec.model_validate({kind: {"wall_s": 60.0, "cpu_s": 60} | options}).as_found()
+    assert isinstance(spec.builtin, Sandboxed)
+    columns = {name: [value] * len(completions) for name, value in row.items()}
+    log = Log()
+    batch = Batch(prompts or ["p"] * len(completions), completions, columns)
+    with closing(spec.builtin):
+        return Reward(kind, spec.builtin, Path()).score(batch, log, print), log
 
 
 def worth(reward: Any, completions: list[Any], **row: Any) -> list[float | None]:
-    (values,) = scored(reward, completions, **row).rewards.values()
-    return values
+    values, _ = scored(reward, completions, **row)
+    return list(values)
+
+
+def worth_of_rows(rows: Sequence[tuple[str, Any]], **options: Any) -> list[float | None]:
+    """Of programs, each with its tests."""
+    with closing(CodeTests(**{"wall_s": 60.0, "cpu_s": 60} | options)) as reward:
+        return reward(
+            prompts=[""] * len(rows),
+            completions=[program for program, _ in rows],
+            tests=[tests for _, tests in rows],
+            log_metric=lambda *_: None,
+        )
 
 
 # code_tests
@@ -61,18 +86,85 @@ def test_standard_input_and_output() -> None:
 
 
 def test_a_unittest_file() -> None:
-    shares = worth({"code_tests": {"share": True}}, [ADD, WRONG, "raise ValueError"], tests=UNITTEST)
+    shares = worth({"code_tests": {"share": True}}, [ADD, WRONG, "raise ValueError"], tests=CASES)
     assert shares == pytest.approx([2 / 3, 1 / 3, 0])
 
 
-def test_a_program_cannot_report_its_own_result() -> None:
-    cheats = [
-        "import os; os._exit(0)", "raise SystemExit(0)", "print('[true]'); import os; os._exit(0)",
-        "import sys; sys.exit = print", "import builtins; builtins.exec = lambda *_: None",
-        "import json; json.dumps = lambda *_: '[true]'", "import os; os.write = print",
-        "import unittest; unittest.TestCase.assertEqual = print", "input = lambda: 1",
-    ]  # fmt: skip
-    assert worth("code_tests", cheats, tests=TEST) == [0] * len(cheats)
+def test_pytest_s_functions_are_a_test_each() -> None:
+    tests = "from solution import add\ndef test_a(): assert add(1, 2) == 3\ndef test_b(): assert add(1, 1) == 3\n"
+    assert worth({"code_tests": {"share": True}}, [ADD, "1 / 0"], tests=tests) == [0.5, 0]
+
+
+def test_tests_use_a_program_as_if_it_were_in_their_process() -> None:
+    rows = {name: (program, tests if len(tests) > 1 else tests[0]) for name, (program, *tests) in RIGHT.items()}
+
+    rewards = dict(zip(rows, worth_of_rows([*rows.values()]), strict=True))
+
+    assert {name for name, reward in rewards.items() if reward != 1} == set()
+
+
+def test_no_program_decides_whether_it_passes() -> None:
+    """Programs that would pass these tests in one process with them."""
+    cheats = programs("cheats.txt")
+
+    rewards = dict(zip(cheats, worth_of_rows([(program, test) for program, test in cheats.values()]), strict=True))
+
+    assert {name: reward for name, reward in rewards.items() if reward != 0} == {}
+
+
+def attacked(tests: Any, *groups: str) -> dict[str, float | None]:
+    """The attacks that are worth something."""
+    rows = {name: (source, tests) for name, source in ATTACKS.items() if name.partition(":")[0] in groups}
+    rewards = worth_of_rows([*rows.values()], share=True, wall_s=10.0, cpu_s=5, memory_mb=256)
+    return {name: reward for name, reward in zip(rows, rewards, strict=True) if reward != 0}
+
+
+def test_no_attack_is_worth_anything() -> None:
+    """Those that end soon. If one of them raises, so does this."""
+    assert attacked(TESTS, "value", "frames") == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tests", ["TESTS", "UNITTEST", "FUNCTIONS", "PAIRS"])
+def test_no_attack_of_all_is_worth_anything(tests: str) -> None:
+    assert attacked(getattr(attacks, tests), *GROUPS) == {}
+
+
+@pytest.mark.long
+def test_no_attack_under_sandlock_is_worth_anything() -> None:
+    """As an ordinary user: there is no PID namespace, and what a program could reach is another user's or its own."""
+    sandlock = "import infra.sandbox.sandbox as it; it.KINDS = {'sandlock': it.KINDS['sandlock'], **it.KINDS}"
+    attack = "from tests.rewards.builtin.test_code import *; print(attacked(TESTS, *GROUPS), len(ATTACKS))"
+    command = python_command("user", "-c", f"{sandlock}; {attack}")
+
+    tried = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
+
+    assert tried.stdout == f"{{}} {len(ATTACKS)}\n", tried.stderr[-3000:]
+
+
+def test_the_tests_of_the_attacks_pass_for_a_program_that_adds() -> None:
+    adds = "def add(a, b): return a | b if isinstance(a, set) else a + b"
+    rows = [(adds, TESTS), (ADD, UNITTEST), (ADD, FUNCTIONS), ("print(sum(map(int, input().split())))", PAIRS)]
+    assert worth_of_rows(rows, share=True) == [1, 1, 1, 1]
+
+
+def test_a_test_that_only_the_program_could_decide_is_named_once(capfd: pytest.CaptureFixture[str]) -> None:
+    money = "class Money:\n    def __init__(self, n): self.n = n\n    def __eq__(self, other): return self.n == other"
+    assert worth_of_rows([(money, "assert Money(5) == 5"), (money, "assert Money(5) == 5")]) == [0, 0]
+    assert capfd.readouterr().err == (
+        "code_tests: a test failed: Money() is an object of the program's, not data: a test cannot compare it with "
+        "data or calculate with it (eq), but use its attributes and what its methods return\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "written",
+    [b"", b"[", b"5", b"null", b"[true]", b'{"outcomes": "2", "why": ""}', b'{"outcomes": "11", "why": ""}',
+     b'{"outcomes": [1000], "why": ""}', b'{"outcomes": "1"}', b'{"outcomes": "1", "why": 5}', b"\xff", b"[" * 10_000],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_verdict_is_worth_nothing(written: bytes) -> None:
+    assert verdict(Result(0, written, b"", None, 0.0), 1)[0] == []
 
 
 def test_a_program_is_the_last_block_of_an_answer() -> None:
@@ -80,23 +172,25 @@ def test_a_program_is_the_last_block_of_an_answer() -> None:
     assert worth("code_tests", [said, [{"role": "assistant", "content": said}]], tests=TEST) == [1, 1]
 
 
+def test_a_program_in_the_thinking_is_none() -> None:
+    assert worth("code_tests", [f"<think>\n```\n{ADD}\n```\n</think>\n```\n{WRONG}\n```"], tests=TEST) == [0]
+
+
 def test_a_program_continues_its_prompt_up_to_a_stop() -> None:
     reward = {"code_tests": {"with_prompt": True, "until": ["\ndef "]}}
-    scores = scored(reward, ["    return a + b\ndef broken("], ["def add(a, b):\n"], tests=TEST)
-    assert scores.rewards == {"code_tests": [1]}
+    values, _ = scored(reward, ["    return a + b\ndef broken("], ["def add(a, b):\n"], tests=TEST)
+    assert values == [1]
 
 
 def test_rows_without_tests_have_no_reward_and_wrong_ones_are_named() -> None:
     assert worth("code_tests", [ADD], tests=None) == [None]
-    with pytest.raises(StageError, match=r"column tests has 5: expected statements"):
+    with pytest.raises(Unusable, match=r"column tests has 5: expected statements"):
         worth("code_tests", [ADD], tests=5)
-    with pytest.raises(StageError, match="needs rows with a column tests"):
-        worth("code_tests", [ADD])
 
 
 def test_what_met_a_limit_is_a_metric() -> None:
-    scores = scored({"code_tests": {"cpu_s": 1}}, ["while True: pass", ADD], tests=TEST)
-    assert scores.metrics == {"met_a_limit": 0.5}
+    _, log = scored({"code_tests": {"cpu_s": 1}}, ["while True: pass", ADD], tests=TEST)
+    assert log.metrics == {"met_a_limit": [0.5]}
 
 
 def test_the_rows_own_programs_are_tried_first() -> None:
@@ -112,8 +206,10 @@ def test_the_rows_own_programs_are_tried_first() -> None:
 
 def test_a_batch_of_programs_that_hang_is_scored_within_its_extra_time() -> None:
     """timeout_s is for what the reward does itself: each program's limit is added."""
-    reward = {"code_tests": {"wall_s": 1.0}, "timeout_s": 1.0}
-    assert worth(reward, ["while True: pass"] * 6, tests=TEST) == [0] * 6
+    spec = RewardSpec.model_validate({"code_tests": {"wall_s": 1.0}, "timeout_s": 1.0})
+    with Scorer([spec]) as scorer:
+        scores = scorer.score(["p"] * 6, ["while True: pass"] * 6, {"tests": [TEST] * 6})
+    assert scores.total == [0] * 6
 
 
 # python_output
@@ -139,14 +235,22 @@ def test_its_source_travels_with_the_spec(tmp_path: Path) -> None:
     found = RewardSpec.model_validate({"program": {"file": str(check)}}).as_found()
     check.unlink()
     assert found.problems() == []
-    assert worth(found.model_dump(exclude_none=True), ["a"]) == [1]
+    assert worth({"program": found.model_dump(exclude_none=True)["program"]}, ["a"]) == [1]
 
 
 def test_a_program_that_never_prints_a_number_is_an_error(tmp_path: Path) -> None:
     check = tmp_path / "check.py"
     check.write_text("import json\nrow = json.load(open(0))\nprint(row['nothing'])")
-    with pytest.raises(StageError, match=r"(?s)check\.py printed no number .*KeyError: 'nothing'"):
+    with pytest.raises(Unusable, match=r"(?s)check\.py printed no number .*KeyError: 'nothing'"):
         worth({"program": {"file": str(check)}}, ["a", "b"])
+
+
+def test_a_program_that_fails_for_all_completions_of_a_batch_alone_ends_nothing(tmp_path: Path) -> None:
+    check = tmp_path / "check.py"
+    check.write_text(
+        "import json\nrow = json.load(open(0))\nprint(float(row['completion'] == row['answer']) or int('x'))"
+    )
+    assert worth({"program": {"file": str(check)}}, ["\x1b[2J", "b"], answer="4") == [0, 0]
 
 
 def test_a_program_that_is_not_there_is_a_problem() -> None:

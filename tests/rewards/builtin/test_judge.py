@@ -17,7 +17,7 @@ class Server(ThreadingHTTPServer):
     """Returns a given reply, and records the requests."""
 
     def __init__(self) -> None:
-        self.says: dict[str, str] = {}  # a word of the question -> the reply
+        self.says: dict[str, str | None] = {}  # a word of the question -> the reply; None: the request is refused
         self.asked: list[dict[str, Any]] = []
         self.keys: set[str | None] = set()
         super().__init__(("127.0.0.1", 0), Handler)
@@ -31,11 +31,12 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.append(asked)
         self.server.keys.add(self.headers["Authorization"])
         question = asked["messages"][1]["content"]
-        reply = next((says for word, says in self.server.says.items() if word in question), None)
+        reply = next((says for word, says in self.server.says.items() if word in question), "")
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": reply}}
         body = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
-        content = json.dumps(body if reply is not None else {"error": {"message": "no such model"}}).encode()
-        self.send_response(200 if reply is not None else 404)
+        error = None if reply else (404, "no such model") if reply == "" else (400, "maximum context length")
+        content = json.dumps({"error": {"message": error[1]}} if error else body).encode()
+        self.send_response(error[0] if error else 200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
@@ -85,6 +86,22 @@ def test_a_judge_that_never_gives_a_score_is_an_error(server: Server) -> None:
         StageError, match=r"reward judge: the judge m returned no `Score: N`; it replied 'I would rather not.'"
     ):
         judged(server, "hello")
+
+
+def test_a_judge_that_has_scored_and_then_does_not_is_no_error(server: Server) -> None:
+    server.says = {"good": "Score: 10", "odd": f"Score: {'9' * 5000}"}
+    url = f"http://127.0.0.1:{server.server_port}/v1"
+    with Scorer(
+        [RewardSpec.model_validate({"judge": {"url": url, "model": "m", "rubric": "10 for kindness"}})]
+    ) as scorer:
+        assert scorer.score(["p"], ["good"]).total == [1.0]
+        assert scorer.score(["p"], ["odd"]).total == [None]
+
+
+def test_a_completion_that_is_too_long_for_the_judge_has_no_score(server: Server) -> None:
+    server.says = {"good": "Score: 10", "long": None}
+
+    assert judged(server, "good", "long").total == [1.0, None]
 
 
 def test_a_judge_that_is_not_there_is_an_error(server: Server) -> None:

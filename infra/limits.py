@@ -1,0 +1,66 @@
+"""What this process may use: the memory and the CPUs that its cgroup (version 1 or 2) has, and its kills for memory."""
+
+import os
+import re
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+OWN = Path("/proc/self/cgroup")
+MIB = 2**20
+UNLIMITED = 2**62  # version 1 writes a number near 2**63 for no limit
+
+
+def memory_limit(root: Path = CGROUPS, own: Path = OWN) -> int | None:
+    """Bytes; None: no limit."""
+    found = [
+        int(words)
+        for controller, name in (("", "memory.max"), ("memory", "memory.limit_in_bytes"))
+        for words in _values(controller, name, root, own)
+        if words != "max" and int(words) < UNLIMITED
+    ]
+    return min(found, default=None)
+
+
+def memory_kills(root: Path = CGROUPS, own: Path = OWN) -> int:
+    """How many of the cgroup's processes the kernel has killed for memory. Version 1 kills only the one that grew, so
+    the others can tell; under version 2 Kubernetes has all of a container's processes killed."""
+    for controller, name in (("", "memory.events"), ("memory", "memory.oom_control")):
+        for words in _values(controller, name, root, own)[:1]:
+            if counts := re.search(r"^oom_kill (\d+)$", words, re.MULTILINE):
+                return int(counts[1])
+    return 0
+
+
+def cpu_limit(root: Path = CGROUPS, own: Path = OWN) -> float | None:
+    """Cores, perhaps a part of one; None: no limit."""
+    shares = [words.split() for words in _values("", "cpu.max", root, own)]
+    for controller in ("cpu", "cpu,cpuacct"):
+        quotas, periods = (_values(controller, f"cpu.cfs_{name}_us", root, own) for name in ("quota", "period"))
+        shares += [[quota, period] for quota, period in zip(quotas, periods, strict=True)]
+    return min((int(quota) / int(period) for quota, period in shares if quota not in ("max", "-1")), default=None)
+
+
+def cores() -> int:
+    """How many processes can compute at the same time."""
+    limit = cpu_limit()
+    allowed = len(os.sched_getaffinity(0))
+    return allowed if limit is None else max(1, min(allowed, int(limit)))
+
+
+def memory() -> int:
+    """Bytes of the machine, or of the container."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(machine, memory_limit() or machine)
+
+
+def _values(controller: str, name: str, root: Path, own: Path) -> list[str]:
+    """A file of this process's cgroup and of those above it. Where the container has no namespace of cgroups, the path
+    in /proc is the node's, and the container's own cgroup is at the root."""
+    hierarchy = root / controller
+    lines = [line.split(":", 2) for line in own.read_text().splitlines()] if own.exists() else []
+    paths = [
+        path for _, controllers, path in lines if controller == controllers or controller in controllers.split(",")
+    ]
+    folder = hierarchy.joinpath(*(path.strip("/") for path in paths[:1]))
+    folders = [place for place in (folder, *folder.parents) if place.is_relative_to(hierarchy)]
+    return [file.read_text().strip() for place in folders if (file := place / name).exists()]

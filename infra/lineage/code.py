@@ -1,0 +1,52 @@
+"""The source text of the user's functions, apart from a stage's other settings.
+
+A spec has the text of each function's file and of those that it imports (tasks/functions.py), as `source: {"reward.py":
+"…"}`. As parameters they are `….source.reward.py`, or part of a list's JSON.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from infra.lineage.facts import from_json
+
+SHOWN = 100  # characters of each end of a value that was cut
+_FILE = re.compile(r'(.*)\.source\.("?)(.+\.py)\2')  # quoted, as flatten.py does; old records are not
+
+
+def split(params: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """(settings, code) of a stage's parameters: code is text by file name; settings have the files' names instead."""
+    settings: dict[str, str] = {}
+    code: dict[str, str] = {}
+    for name, value in params.items():
+        if found := _FILE.fullmatch(name):
+            code[found[3]] = value
+        elif '"source"' in value:
+            content = _json(value)
+            settings[name] = _shortened(value) if content is None else json.dumps(_without_code(content, code))
+        else:
+            settings[name] = value
+    return settings, code
+
+
+def _without_code(value: Any, code: dict[str, str]) -> Any:
+    if isinstance(value, dict):
+        source = value.get("source")
+        if isinstance(source, dict) and all(str(name).endswith(".py") for name in source):
+            code |= {name: str(text) for name, text in source.items()}
+            return value | {"source": sorted(source)}
+        return {name: _without_code(item, code) for name, item in value.items()}
+    return [_without_code(item, code) for item in value] if isinstance(value, list) else value
+
+
+def _shortened(text: str) -> str:
+    """Of a value that was cut, the beginning, and the end with its digest (infra/tracking/push.py)."""
+    return f"{text[:SHOWN]} … {text[-SHOWN:]}" if len(text) > 2 * SHOWN else text
+
+
+def _json(text: str) -> Any | None:
+    try:
+        return from_json(text)
+    except ValueError:  # cut: too long for MLflow
+        return None

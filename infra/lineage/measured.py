@@ -1,0 +1,54 @@
+"""What a metric was measured on, and whether a difference of two values is more than chance.
+
+Values compare only if they were measured on the same data with the same settings: an evaluator's rows and its
+parameters, or the held-out text of the first corpus.
+"""
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+
+from infra.lineage.facts import Unit
+
+SURE = 1.96  # standard errors: 95 % of the differences between equal models are smaller
+BITS = "bits_per_byte"
+
+Setting = tuple[tuple[str, str], ...]  # sorted pairs of names and values
+
+
+def setting(metric: str, params: Mapping[str, str], inputs: Mapping[str, str], model: str) -> Setting:
+    """What determines a metric of an evaluation besides the `model` (a digest). `params` and `inputs`: of the
+    evaluation's run."""
+    evaluator = metric.partition(".")[0]
+    own = {name: value for name, value in params.items() if name.startswith(f"{evaluator}.") or name == "seed"}
+    if metric == BITS:
+        data = {name: digest for name, digest in inputs.items() if name == "corpora.0"}
+    else:
+        sets = sorted({value for name, value in params.items() if name.endswith(".data") and value != "null"})
+        rows = sets.index(own[f"{evaluator}.data"]) if own.get(f"{evaluator}.data") in sets else None
+        data = {name: digest for name, digest in inputs.items() if rows is None or name == f"rows.{rows}"}
+        data = {name: digest for name, digest in data.items() if name.startswith("rows.")}
+    known = data or {name: digest for name, digest in inputs.items() if digest != model and name != "model.base"}
+    return tuple(sorted((own | known).items()))
+
+
+def breaks_of(settings: Mapping[int, Setting]) -> list[int]:
+    """The steps, of those with a value, from which on it was measured on something else than before."""
+    in_order = sorted(settings.items())
+    return [step for (_, before), (step, after) in pairwise(in_order) if before != after]
+
+
+def verdict(before: float, after: float, error: float | None, higher_is_better: bool) -> str:
+    """better, worse, within noise; empty if the standard error of the difference is not known."""
+    if error is None or not math.isfinite(after - before):
+        return ""
+    if abs(after - before) <= SURE * error:
+        return "within noise"
+    return "better" if (after > before) == higher_is_better else "worse"
+
+
+def error_of(before: Unit, after: Unit) -> float | None:
+    """The standard error of the difference of two metrics, as of independent samples."""
+    errors = (before.standard_error, after.standard_error)
+    known = [error for error in errors if error is not None]
+    return math.hypot(*known) if len(known) == len(errors) else None

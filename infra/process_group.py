@@ -1,0 +1,40 @@
+"""End a program with all processes of its group, and nothing else.
+
+A program that is started with `start_new_session=True` leads a process group. The group lasts while any process is in
+it, also after its leader, and so long the kernel gives its number to no other process. Later it may.
+"""
+
+import os
+import signal
+import subprocess
+from typing import Any
+
+from infra.process_id import UNKNOWN, start_time
+
+
+def kill_group(pid: int, signum: signal.Signals, started: int = UNKNOWN) -> None:
+    """Signal all processes of the group that this process leads or led."""
+    now = start_time(pid)
+    if now is not None and started not in (now, UNKNOWN):
+        return  # another process has the pid, so the group is no more
+    try:
+        os.killpg(pid, signum)
+    except ProcessLookupError:
+        pass  # usually nothing is left
+
+
+def stop_group(process: subprocess.Popen[Any], grace_s: float = 0.0) -> None:
+    """End a program and its group, also what is left of it if the program has ended: by SIGTERM, and by SIGKILL after
+    `grace_s`. Closes its standard input."""
+    try:
+        if grace_s and process.poll() is None:
+            kill_group(process.pid, signal.SIGTERM)
+            process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        pass  # killed below
+    finally:
+        if process.poll() is None or start_time(process.pid) is None:  # else another process has its pid by now
+            kill_group(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdin:
+            process.stdin.close()

@@ -1,0 +1,46 @@
+"""Identify a process, although its pid is given to another one after its end: by the time at which it was started, and
+for other machines and containers by theirs."""
+
+import os
+import platform
+from pathlib import Path
+from uuid import uuid4
+
+UNKNOWN = 0  # a start time
+
+
+def start_time(pid: int) -> int | None:
+    """When the process was started, in clock ticks since the machine was (proc(5)). None: there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def exists(pid: int, started: int) -> bool:
+    """Whether the process exists that was started then. One that has ended does until its parent has reaped it."""
+    now = start_time(pid)
+    return now is not None and started in (now, UNKNOWN)
+
+
+def this_process() -> str:
+    """Identifies this process everywhere: "PID HOST PIDS STARTED"."""
+    return f"{os.getpid()} {platform.node()} {_pids()} {start_time(os.getpid())}"
+
+
+def has_ended(process: str) -> bool | None:
+    """Whether a process that `this_process` identifies has ended; None: that cannot be known here."""
+    try:
+        pid, _, pids, started = process.split()
+        return None if pids != _pids() else not exists(int(pid), int(started))
+    except ValueError:  # another version's
+        return None
+
+
+def _pids() -> str:
+    """What pids refer to here: containers of one machine may have pids of their own."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return uuid4().hex  # unlike any other

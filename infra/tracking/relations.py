@@ -1,0 +1,42 @@
+"""How an artifact is related to the inputs of the run that output it.
+
+Only some runs make an artifact *from* their inputs. An evaluation measures a model, a publication names one and
+describes others on its card, and choosing hands on one of its inputs as it is.
+"""
+
+from collections.abc import Mapping
+
+MADE, HANDED_ON, DESCRIBED = "made from", "handed on", "describes"
+# by the kind of the output
+RELATIONS = {
+    "choice": "selected from",
+    "conversion_audit": "measured",
+    "decision": "compared",
+    "endpoint": "serves",
+    "eval_report": "measured",
+    "promotion": "promoted",
+    "published_model": "publishes",
+    "report": "reports on",
+}
+# inputs of which an artifact has no content: rows that it must not have, text that was there before, what is gone
+WITHOUT = ("against", "known", "newest")
+CONTAINS = (MADE, "publishes")  # relations of an artifact that has the other's content, or what was made of it
+_MODEL_ITSELF = ("endpoint", "published_model")  # of their inputs, one model; the others are only described
+_MODEL = ("model", "model.base")
+
+
+def relation(kind: str | None, output: str | None, name: str, inputs: Mapping[str, str]) -> str:
+    """What an artifact of this kind and digest is to the input `name`, of `inputs` (name -> digest)."""
+    if output in inputs.values():
+        return HANDED_ON
+    return RELATIONS.get(kind or "", MADE) if name in sources(kind, output, inputs) else DESCRIBED
+
+
+def sources(kind: str | None, output: str | None, inputs: Mapping[str, str]) -> Mapping[str, str]:
+    """The inputs that are ancestors of an artifact of this kind and digest. None of a run whose output is one of its
+    inputs: it found that artifact and did not make it."""
+    if output in inputs.values():
+        return {}
+    if kind not in _MODEL_ITSELF or "model" not in inputs:
+        return inputs
+    return {name: digest for name, digest in inputs.items() if name in _MODEL}

@@ -1,0 +1,88 @@
+"""The user's repository: the commit of the working directory, and what was changed since."""
+
+import base64
+import json
+import os
+import re
+import subprocess
+import zlib
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from blake3 import blake3
+
+from infra.tracking.redact import redact_code, redact_text
+
+VARIABLE = "BATON_REPOSITORY"  # in a pod: what the client that started the run has
+LARGEST_DIFF = 100_000  # bytes that are recorded
+LARGEST_VARIABLE = 60_000
+_REMOTE = re.compile(r"\w+://\S+|[\w.-]+@[\w.-]+:\S+")  # an origin that others can reach
+
+
+@cache
+def repository() -> dict[str, str]:
+    """{"commit", "origin", "path", "diff", "digest", "untracked"} of the working directory's repository, those that
+    apply; empty outside of one. `path` is the working directory's below the repository's root. `diff` has the changes
+    of tracked files without secrets, and its beginning alone if it is long; `digest` is BLAKE3 of the whole;
+    `untracked` is the number of files and folders that git does not know."""
+    if VARIABLE in os.environ:
+        return _decoded(os.environ[VARIABLE])
+    root = _git("rev-parse", "--show-toplevel")
+    if root is None:
+        return {}
+    found = {
+        "path": Path.cwd().relative_to(root.strip()).as_posix(),
+        "commit": (_git("rev-parse", "HEAD") or "").strip(),
+    }
+    origin = (_git("remote", "get-url", "origin") or "").strip()
+    if _REMOTE.fullmatch(origin):
+        found["origin"] = redact_text(origin)
+    found |= _changes()
+    untracked = len((_git("ls-files", "--others", "--exclude-standard", "--directory") or "").splitlines())
+    found |= {"untracked": str(untracked) if untracked else ""}
+    return {name: value for name, value in found.items() if value}
+
+
+def for_pods() -> dict[str, str]:
+    """The variable that tells it to a run's pods; without a diff that is too long for one."""
+    found = repository()
+    for known in (found, {name: value for name, value in found.items() if name != "diff"}):
+        text = base64.b64encode(zlib.compress(json.dumps(known).encode(), 9)).decode()
+        if known and len(text) <= LARGEST_VARIABLE:
+            return {VARIABLE: text}
+    return {}
+
+
+def _decoded(text: str) -> dict[str, str]:
+    return dict(json.loads(zlib.decompress(base64.b64decode(text))))
+
+
+def _changes() -> dict[str, str]:
+    """{"diff", "digest"} of tracked files, read in pieces: a changed data file may have gigabytes."""
+    with (
+        suppress(OSError),
+        subprocess.Popen(
+            ["git", "diff", "--no-color", "--no-ext-diff", "HEAD"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as git,
+    ):
+        assert git.stdout
+        kept, size, hasher = b"", 0, blake3()
+        while piece := git.stdout.read(1 << 20):
+            kept += piece[: LARGEST_DIFF - len(kept)]
+            size += len(piece)
+            hasher.update(piece)
+        if size:
+            cut = f"\n… {size:,} bytes in all\n" if size > LARGEST_DIFF else ""
+            shown = redact_code(kept.decode(errors="replace"), literals=True)
+            return {"diff": shown + cut, "digest": hasher.hexdigest()}
+    return {}
+
+
+def _git(*words: str) -> str | None:
+    """Git's output; None if the command fails (no git, no repository, no commit yet)."""
+    try:
+        done = subprocess.run(["git", *words], capture_output=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None

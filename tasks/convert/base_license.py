@@ -1,0 +1,20 @@
+"""The license of an existing model, as its own files say it."""
+
+from pathlib import Path
+
+import yaml
+
+CARD = "README.md"
+FIELDS = ("license", "license_name", "license_link")  # of the card's front matter (huggingface.co/docs/hub/model-cards)
+
+
+def license_of(folder: Path) -> dict[str, str]:
+    """The license fields of a model's card; empty if it has none."""
+    try:
+        _, front, *_ = (folder / CARD).read_text(encoding="utf-8", errors="replace").split("---\n", 2)
+        found = yaml.safe_load(front)
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {name: str(found[name]) for name in FIELDS if isinstance(found.get(name), str)}

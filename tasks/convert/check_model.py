@@ -1,0 +1,127 @@
+"""Compare a model's tensors with those that its class in Transformers has, from the headers of its files."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar
+
+from tasks.hf_files import BUFFERS, CONFIG, HFModelFiles, same_values
+from tasks.job import StageError
+from tasks.posttrain.model_files import load_causal_lm
+
+PREFIXES = ("_orig_mod.", "module.", "base_model.model.")  # of a compiled model, of DDP's, of PEFT's
+
+
+@dataclass(frozen=True)
+class CheckedModel:
+    """A model whose files have every tensor of its class, in its shape, and no others that may matter."""
+
+    architecture: str
+    renamed: bool  # some tensors have other names than Transformers gives them, and than vLLM reads
+    unused: list[str]  # tensors that the class knows and does not need, such as those of multi-token prediction
+
+
+def check_model(folder: Path, files: HFModelFiles) -> CheckedModel:
+    """Raises StageError with everything that is wrong. `files`: those of `folder`, read."""
+    with errors_named():
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    if not files.tensors:
+        raise StageError("it has no weights in the format safetensors, the only one that is read: write them with it")
+    if problems := [*files.problems(), *_unused_window(config, files)]:
+        raise StageError("; ".join(problems))
+    model, found = _matched(config, files)
+    unexpected = sorted(name for name in found["unexpected_keys"] if not name.endswith(BUFFERS))
+    architecture = type(model).__name__
+    _check_prefix(unexpected)
+    wrong = [f"{name} has no place in {architecture}: remove it from the file" for name in unexpected]
+    wrong += [f"{name} is missing" for name in sorted(found["missing_keys"])]
+    wrong += [
+        f"{name} is {list(stored)}; the config says {list(expected)}"
+        for name, stored, expected in sorted(found["mismatched_keys"])
+    ]
+    tensors = files.tensors
+    tied: dict[str, str] = model.all_tied_weights_keys
+    for output, embedding in tied.items():
+        both = output in tensors and embedding in tensors
+        if both and not same_values(tensors[output], tensors[embedding]):
+            wrong.append(
+                f"{CONFIG} ties the output to the embedding (tie_word_embeddings), but {output} differs from "
+                f"{embedding}: set tie_word_embeddings to false if {output} is the trained one, or remove it from the "
+                "file"
+            )
+    if wrong:
+        raise StageError("; ".join(wrong[:10]) + (f"; and {len(wrong) - 10} more" if len(wrong) > 10 else ""))
+    names = set(revert_weight_conversion(model, model.state_dict())) - tied.keys()
+    unused = [] if names - tensors.keys() else sorted(tensors.keys() - names - tied.keys())
+    return CheckedModel(architecture, bool(names - tensors.keys()), unused)
+
+
+def _matched(config: PretrainedConfig, files: HFModelFiles) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """(a model of the class without values, what Transformers says of the files' tensors). Reads none of them: with
+    `device_map="meta"` alone it would read every expert of a mixture, to merge them. Raises StageError."""
+    with errors_named(), _quiet():
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config=config, trust_remote_code=False)
+            tensors = {name: torch.empty(tensor.shape) for name, tensor in files.tensors.items()}
+        return type(model).from_pretrained(  # type: ignore[no-any-return]
+            None,
+            config=model.config,
+            state_dict=tensors,
+            device_map="meta",
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+
+
+def load(folder: Path, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """(the model in a folder, what Transformers says of its tensors). Raises StageError."""
+    with errors_named(), _quiet():
+        return load_causal_lm(folder, output_loading_info=True, **options)  # type: ignore[no-any-return]
+
+
+def _unused_window(config: PretrainedConfig, files: HFModelFiles) -> Iterator[str]:
+    """Transformers carries fields that a class does not have; vLLM (0.27) takes this one for all."""
+    window, positions, kind = files.number("sliding_window"), files.positions or 0, type(config)
+    if window and window < positions and not hasattr(kind, "sliding_window"):
+        yield (
+            f"{CONFIG} has sliding_window {window}, which vLLM applies and Transformers' {kind.__name__} does not "
+            "have: remove it if the model was trained without, or choose the model_type of one that has it (mistral)"
+        )
+
+
+@contextmanager
+def errors_named() -> Iterator[None]:
+    """Raise StageError for whatever Transformers raises while a model is loaded or computed."""
+    try:
+        yield
+    except Exception as error:  # transformers does not validate configs: any exception can occur
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:1000]}"
+        raise StageError(f"cannot be used as a causal language model: {reason}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Transformers' progress bar, and its table of the tensors, which the error repeats."""
+    logger = logging.getLogger("transformers")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    disable_progress_bar()
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        enable_progress_bar()
+
+
+def _check_prefix(names: list[str]) -> None:
+    """Raises StageError if a wrapper's prefix is the reason why these names are not known."""
+    for prefix in PREFIXES:
+        if names and all(name.startswith(prefix) for name in names):
+            raise StageError(f"its tensors' names begin with {prefix}: save the model that is wrapped, or remove it")

@@ -1,0 +1,228 @@
+"""Make the tasks of YAML files known to lm-eval, with paths and modules as they are below a folder of copies.
+
+lm-eval resolves a task's data relative to the current directory, a group's members by folders that it is told to
+search, and lets a task's Python file import installed modules only. Here a task may also name data and import modules
+beside its file, and a group may have members that other files of the spec define.
+"""
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import lm_eval.tasks
+from lm_eval.api.registry import DEFAULT_METRIC_REGISTRY, METRIC_REGISTRY
+from lm_eval.config.group import GroupConfig
+from lm_eval.tasks import TaskManager
+from lm_eval.tasks._index import Entry, Kind, TaskIndex
+from lm_eval.tasks._yaml_loader import load_yaml
+
+from infra.durable import make_folder, write_json
+from infra.paths import baton_home
+from tasks.evaluate.task_files import is_file_name, with_local_data
+from tasks.job import StageError
+
+SHIPPED = Path(lm_eval.tasks.__file__).parent
+
+
+def register(tasks: Sequence[str], files: Mapping[str, str], folder: Path) -> tuple[TaskManager, list[str]]:
+    """A manager that knows the tasks, of which `files` are below `folder`; and the name of each. Raises StageError."""
+    local: dict[str, Entry] = {}
+    listed = [task for task in tasks if is_file_name(task)]
+    names = {task: task for task in tasks}
+    others = sorted(set(filter(is_file_name, files)) - {*listed})
+    included = {file for file in others if any(folder / file in _includes(folder / one, folder) for one in files)}
+    for file in dict.fromkeys([*listed, *(file for file in others if file not in included), *included]):
+        with _imports(folder / file, folder, files):
+            config = load_config(folder / file, folder)
+        named = config.get("group" if _is_group(config) else "task")
+        if file in listed and not isinstance(named, str):
+            raise StageError(f"{file}: needs `task: <name>` or `group: <name>`, and has {named!r}")
+        if not isinstance(named, str) or (file in included and named in local):
+            continue  # included by others
+        if named in local:
+            raise StageError(f"{file}: another file has the name {named!r} too; rename one of them")
+        names[file] = named
+        TaskIndex.process_cfg(config, folder / file, local)
+    for entry in local.values():
+        entry.yaml_path = None  # lm-eval would read it again, and not find its data
+    wanted = {names[task] for task in tasks} | {name for entry in local.values() for name in _members(entry.cfg or {})}
+    manager = TaskManager(include_defaults=False)
+    manager.task_index.update(_shipped(frozenset(wanted - local.keys())) | local)
+    for name in map(names.__getitem__, tasks):
+        if name not in manager.task_index:
+            similar = get_close_matches(name, [*local, *_folders()])
+            like = f"; did you mean {' or '.join(similar)}?" if similar else ""
+            raise StageError(f"{name!r} is no task of lm-eval (`lm_eval ls tasks`), and no YAML file{like}")
+    _check_supported(map(names.__getitem__, tasks), manager.task_index)
+    return manager, [names[task] for task in tasks]
+
+
+def _check_supported(names: Iterable[str], index: Mapping[str, Entry]) -> None:
+    """Raises StageError for a task that Baton does not run."""
+    waiting, seen = [*names], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name not in index:
+            continue
+        seen.add(name)
+        config = index[name].cfg or {}
+        waiting += [*_members(config), *(index[name].tags if index[name].kind == Kind.TAG else ())]
+        if config.get("unsafe_code"):
+            raise StageError(
+                f"{name!r} is marked as unsafe: it runs programs that the model writes, without a sandbox. Use rows "
+                "with tests and the reward code_tests instead"
+            )
+        if media := [field for field in ("doc_to_image", "doc_to_audio") if config.get(field)]:
+            raise StageError(f"{name!r} has {media[0]}: only tasks of text can be evaluated")
+
+
+def load_config(path: Path, here: Path) -> dict[str, Any]:
+    """A task's or a group's config, with what it includes. Paths in each file are relative to it, or else to `here`."""
+    config: dict[str, Any] = {}
+    for included in _includes(path, here):
+        config |= load_config(included, here)
+    own = load_yaml(path, recursive=False)
+    own.pop("include", None)
+    return config | _with_local_data(own, path.parent, here)
+
+
+def _includes(path: Path, here: Path) -> list[Path]:
+    """The files that a YAML file includes."""
+    named = load_yaml(path, resolve_func=False, recursive=False).get("include") or [] if is_file_name(path.name) else []
+    return [
+        Path(os.path.normpath(path.parent / name if (path.parent / name).is_file() else here / name))
+        for name in (named if isinstance(named, list) else [named])
+    ]
+
+
+def _with_local_data(config: dict[str, Any], folder: Path, here: Path) -> dict[str, Any]:
+    """Also those of a group's members."""
+    found = with_local_data(config, folder, here)
+    if isinstance(members := found.get("task"), list):
+        found["task"] = [
+            _with_local_data(member, folder, here) if isinstance(member, dict) else member for member in members
+        ]
+    return found
+
+
+def _members(config: Mapping[str, Any]) -> Iterator[str]:
+    """The names of a group's members, also in groups inside of it."""
+    for member in _listed(config.get("task") if _is_group(config) else None):
+        if isinstance(member, dict):
+            yield from _members(member) if _is_group(member) else [str(member.get("task"))]
+        elif member:
+            yield str(member)
+
+
+def _is_group(config: Mapping[str, Any]) -> bool:
+    """A task of a Python class may name a group that it is in."""
+    return "group" in config and "class" not in config
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+@cache
+def _shipped(names: frozenset[str]) -> dict[str, Entry]:
+    """lm-eval's own tasks, groups and tags of these names, and what they consist of."""
+    index: dict[str, Entry] = {}
+    waiting, indexed = {*names}, set[str]()
+    while waiting:
+        folders = {folder for name in waiting for folder in _folders().get(name, ())} - indexed
+        index |= TaskIndex.build([SHIPPED / folder for folder in sorted(indexed | folders)]) if folders else {}
+        indexed |= folders
+        entries = [index[name] for name in waiting if name in index]
+        found = {member for entry in entries for member in (*_members(entry.cfg or {}), *entry.tags)}
+        waiting = {name for name in found if not {*_folders().get(name, ())} <= indexed}
+    return index
+
+
+@cache
+def _folders() -> dict[str, list[str]]:
+    """The folders of lm-eval's tasks by the names that their files define, of a tag those of all its tasks. lm-eval
+    takes ten seconds to read its 14,000 files, so this is kept in Baton's home."""
+    kept = baton_home() / "lm_eval" / f"{version('lm-eval')}.json"
+    if not kept.exists():
+        index = TaskManager().task_index
+        folders = {name: _top(entry.yaml_path) for name, entry in index.items() if entry.yaml_path}
+        of_tags = {
+            name: sorted({folders[task] for task in entry.tags if task in folders})
+            for name, entry in index.items()
+            if entry.kind == Kind.TAG
+        }
+        make_folder(kept.parent)
+        write_json(kept, {name: [folder] for name, folder in folders.items()} | of_tags)
+    found: dict[str, list[str]] = json.loads(kept.read_text())
+    return found
+
+
+def _top(path: Path) -> str:
+    return path.relative_to(SHIPPED).parts[0]
+
+
+class Names(NamedTuple):
+    """What configs say of their metrics, without the data."""
+
+    metrics: set[tuple[str, str, str]]  # (task or group, metric, filter)
+    more: set[str]  # tasks and groups whose functions may give others
+
+
+def named_metrics(names: Iterable[str], index: Mapping[str, Entry]) -> Names:
+    """The metrics of tasks, groups and tags."""
+    found = Names(set(), set())
+    for name in names:
+        entry = index.get(name)
+        if entry is None or entry.kind == Kind.TAG:
+            inner = named_metrics(sorted(entry.tags), index) if entry else Names(set(), {name})
+        else:
+            config = entry.cfg or {}
+            inner = _of_group(name, config, index) if _is_group(config) else _of_task(name, config)
+        found.metrics.update(inner.metrics)
+        found.more.update(inner.more)
+    return found
+
+
+def _of_task(name: str, config: Mapping[str, Any]) -> Names:
+    listed = [one["metric"] for one in config.get("metric_list") or ()]
+    metrics = listed or DEFAULT_METRIC_REGISTRY[config.get("output_type") or "generate_until"]
+    filters = [str(one["name"]) for one in config.get("filter_list") or ({"name": "none"},)]
+    known = [str(metric) for metric in metrics if metric in METRIC_REGISTRY]
+    own_functions = {"process_results", "class"} & config.keys() or len(known) < len(metrics)
+    return Names({(name, metric, each) for metric in known for each in filters}, {name} if own_functions else set())
+
+
+def _of_group(name: str, config: Mapping[str, Any], index: Mapping[str, Entry]) -> Names:
+    members = named_metrics(_members(config), index)
+    aggregated = GroupConfig(group=name, aggregate_metric_list=config.get("aggregate_metric_list"))
+    found = {
+        (name, metric.metric, each)
+        for metric in aggregated.aggregate_metric_list or ()
+        for each in metric.filter_list
+        or {filter_name for _, named, filter_name in members.metrics if named == metric.metric}
+    }
+    # a group inside of this one has another name then, `group::inner`
+    inline = any(isinstance(member, dict) and "group" in member for member in _listed(config.get("task")))
+    return Names(found | members.metrics, members.more | ({name} if members.more or inline else set()))
+
+
+@contextmanager
+def _imports(path: Path, folder: Path, files: Mapping[str, str]) -> Iterator[None]:
+    """Let the Python files of a task import what is beside them, beside the YAML file, and in `folder`: after installed
+    modules, which they must not replace for others."""
+    beside = [folder / PurePosixPath(file).parent for file in files if file.endswith(".py")]
+    ours = dict.fromkeys(map(str, [path.parent, *beside, folder]))
+    sys.path[:] = [place for place in sys.path if place not in ours] + [*ours]
+    importlib.invalidate_caches()
+    yield
+    for name, module in [*sys.modules.items()]:  # another task may have a module of the same name
+        if "/" not in name and Path(getattr(module, "__file__", None) or "/").is_relative_to(folder):
+            del sys.modules[name]

@@ -1,0 +1,86 @@
+"""What rows have and the chat template does not print, so that it is neither learned nor seen by the model.
+
+    fields = Unprinted()
+    fields.look(row)                        keep some rows of each field
+    fields.notices(render)                  a line for each field that has no effect on the rendered text
+
+Each is tried by rendering conversations with and without it, message by message: whether a template prints a field may
+depend on the message's role and place.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tasks.job import StageError
+from tasks.rows.messages import ANSWERS
+from tasks.rows.stored import OPTIONAL, TRAIN, Row
+
+MOST = 16  # conversations that are tried for each field
+# what identifies a call has no content; the role decides on all else
+NOT_LOOKED_AT = ("role", "tool_call_id", TRAIN)
+
+Render = Callable[[Row, list[Row]], str]  # raises StageError
+
+
+class Unprinted:
+    """Collects rows as they are tokenized."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[Row]] = defaultdict(list)
+
+    def look(self, row: Row) -> None:
+        found = {name for message in _messages(row) for name, value in message.items() if value}
+        found |= {name for name in OPTIONAL if row.get(name)}
+        for name in found.difference(NOT_LOOKED_AT):
+            if len(self._rows[name]) < MOST:
+                self._rows[name].append(row)
+
+    def notices(self, render: Render) -> list[str]:
+        found = []
+        for name, rows in sorted(self._rows.items()):
+            same = [one == other for row in rows for one, other in _with_and_without(name, row, render)]
+            if any(same):
+                what = name if name in OPTIONAL else f"{name} of messages"
+                found.append(
+                    f"the chat template does not print {what} in {sum(same)} of {len(same)} places that were tried: "
+                    "it is neither learned nor seen by the model"
+                )
+        return found
+
+
+def conversations(row: Row) -> list[list[Row]]:
+    """The conversations that a row is rendered as; none of text."""
+    if isinstance(row.get("messages"), list) and "prompt" not in row:
+        return [row["messages"]]
+    prompt = row.get("prompt")
+    if not isinstance(prompt, list):
+        return []
+    answers = [row[name] for name in ANSWERS if isinstance(row.get(name), list)]
+    return [prompt + answer for answer in answers] or [prompt]
+
+
+def _messages(row: Row) -> Iterator[Row]:
+    for conversation in conversations(row)[:1]:
+        yield from conversation
+
+
+def _with_and_without(name: str, row: Row, render: Render) -> Iterator[tuple[Any, Any]]:
+    """The text with each of the field's values in a row, and without it."""
+    for conversation in conversations(row)[:1]:
+        whole = _rendered(render, row, conversation)
+        if name in OPTIONAL:
+            yield whole, _rendered(render, {key: value for key, value in row.items() if key != name}, conversation)
+            continue
+        for place, message in enumerate(conversation):
+            if message.get(name):
+                other = {key: value for key, value in message.items() if key != name}
+                other |= {"content": ""} if name in ("content", "tool_calls") and not other.get("content") else {}
+                yield whole, _rendered(render, row, [*conversation[:place], other, *conversation[place + 1 :]])
+
+
+def _rendered(render: Render, row: Row, conversation: list[Row]) -> str | StageError:
+    try:
+        return render(row, conversation)
+    except StageError as error:
+        return error  # unlike any text: the field has an effect

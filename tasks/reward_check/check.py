@@ -1,0 +1,84 @@
+"""Try rewards on the rows' own answers, and on those of other rows.
+
+    python -m tasks.reward_check.check JOB_DIR        inputs: rows.0, …, in the order of `spec.sets()`
+
+A reward that cannot tell own answers from others ends the run if something is trained with it; of an evaluation it is
+a notice. Out: check.json, for each list its path, `rows` with an answer, and `lines`, the scores of each reward.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from infra.durable import write_json
+from infra.pod import this_pod
+from infra.progress import say
+from tasks.evaluate.questions import question_of
+from tasks.job import Job, StageError, main
+from tasks.posttrain.encode import prompted
+from tasks.reward_check.spec import RewardCheckSpec, RewardListSpec
+from tasks.rewards.gold import ROWS, GoldLine, faults, gold_lines, own_answer, table
+from tasks.rows.stored import Row, read_rows
+
+
+def work(job: Job) -> None:
+    spec = job.spec(RewardCheckSpec)
+    rows = dict(zip(spec.sets(), job.input_list("rows"), strict=True))
+    found: list[dict[str, Any]] = []
+    wrong: list[str] = []
+    for done, one in enumerate(spec.lists):
+        job.progress(done, len(spec.lists), "lists", now=one.path)
+        tried = list(islice(_rows(one, rows[one.data]), ROWS))
+        lines = _lines(job, one, tried)
+        found.append({"path": one.path, "data": one.data, "rows": _answered(tried), "lines": list(map(asdict, lines))})
+        if not lines:
+            say(f"{one.path}: nothing to try: {_why_nothing(one, found[-1]['rows'])}")
+        elif not (fault := faults(lines)):
+            print(f"{one.path}: {table(lines)}", flush=True)
+        elif one.required:
+            wrong.append(f"{one.path}: {fault}")
+        else:
+            job.notice(f"{one.path}: {fault}")
+    if wrong:
+        raise StageError("\n".join(wrong))
+    job.empty_output()
+    write_json(job.output / "check.json", found)
+    every = [line for one in found for line in one["lines"]]
+    job.finish(rewards=len(every), faults=sum(bool(line["fault"]) for line in every))
+
+
+def _rows(one: RewardListSpec, folder: Path) -> Iterator[Row]:
+    """As the stage gives them to its rewards: with a prompt, and the own answer as completion."""
+    for row in read_rows(folder, one.split):
+        if one.split == "train":
+            yield prompted(row)
+        else:
+            prompt, reference = question_of(one.path, row)
+            yield row | {"prompt": prompt} | ({} if reference is None else {"completion": reference})
+
+
+def _lines(job: Job, one: RewardListSpec, rows: list[Row]) -> list[GoldLine]:
+    """A reward that fails ends the run; in a pod, which may lack what the stage's own has, it is a notice."""
+    try:
+        return gold_lines(one.rewards, rows)
+    except StageError as error:
+        if this_pod() is None:
+            raise StageError(f"{one.path}: {error}") from error
+        job.notice(f"{one.path}: could not be tried before the stage that uses them: {error}")
+        return []
+
+
+def _answered(rows: list[Row]) -> int:
+    return sum(own_answer(row) is not None for row in rows)
+
+
+def _why_nothing(one: RewardListSpec, answered: int) -> str:
+    if answered < 2:
+        return f"the rows of data.{one.data} have no answers of their own"
+    return "the answers are all the same, or no reward compares with one"
+
+
+if __name__ == "__main__":
+    main(work)

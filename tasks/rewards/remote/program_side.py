@@ -1,0 +1,109 @@
+"""The program's process: run it, and do what its tests ask for. It runs in the sandbox, beside tests_side.py.
+
+Nothing here is protected from the program, which can answer whatever it likes: that is all that it can do.
+"""
+
+import builtins
+import io
+import os
+import sys
+import types
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from tasks.rewards.remote.wire import OPERATIONS, Ended, Peer, Remote
+
+MOST_PRINTED = 1 << 16  # bytes of a call that its tests see
+
+
+class Program(Peer):
+    """The functions of the module `solution`, which the tests ask for."""
+
+    def __init__(self) -> None:
+        super().__init__((3, 4))
+        self.module = sys.modules["solution"] = types.ModuleType("solution")
+        self.number(self.module)  # 0
+        self.printed = io.BytesIO()
+        sys.stdout = io.TextIOWrapper(self.printed, "utf-8", write_through=True)
+        self._watched: dict[str, Any] = {}
+
+    def perform(self, function: Any, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        if function == "watch":
+            self._watched = dict.fromkeys(arguments, self)  # which no global is equal to
+            return None
+        if function == "await":
+            return _loop().run_until_complete(*arguments)
+        return (OPERATIONS[function] if isinstance(function, str) else function)(*arguments, **keywords)
+
+    def answer(self, request: Any) -> dict[str, Any]:
+        answer = super().answer(request)
+        answer["names"] = {}
+        for name in self._watched.keys() & vars(self.module).keys():
+            try:
+                value = self.encoded(vars(self.module)[name], {})
+            except RecursionError:  # a list of itself
+                continue
+            if value != self._watched[name]:
+                answer["names"][name] = self._watched[name] = value
+        if self.printed.tell():
+            answer["out"] = self.printed.getvalue()[:MOST_PRINTED].decode(errors="replace")
+            self.printed.seek(0)
+            self.printed.truncate()
+        return answer
+
+    def represent(self, kind: str, number: int, *more: Any) -> Any:
+        return Given()
+
+    def imported(self, module: str, name: str) -> Any:
+        found: Any = import_module(module)
+        for part in name.split(".") if name else ():
+            found = getattr(found, part)
+        return found
+
+
+class Given(Remote):
+    """An object of the tests'. Of a function they show no more than that it can be called."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: Any) -> Any:
+        return self is other or self._asked("eq", NotImplemented, other)
+
+    def __str__(self) -> str:
+        return str(self._asked("str", object.__repr__(self)))
+
+    def __repr__(self) -> str:
+        return str(self._asked("repr", object.__repr__(self)))
+
+    def __format__(self, how: str) -> str:
+        return format(str(self), how)
+
+    def _asked(self, operation: str, otherwise: Any, *others: Any) -> Any:
+        try:
+            return self.__peer__.ask(operation, self, *others)
+        except AttributeError:
+            return otherwise
+
+
+@cache
+def _loop() -> Any:
+    """One loop: what a coroutine leaves is bound to it."""
+    return import_module("asyncio").new_event_loop()
+
+
+def main() -> None:
+    program = Remote.__peer__ = Program()
+    builtins.input = lambda prompt="", /: program.ask("input", prompt)
+    with open("solution.py", "rb") as file:  # noqa: PTH123
+        text = file.read().decode(errors="surrogatepass")
+    exec(compile(text, "solution.py", "exec"), vars(program.module))
+    try:
+        while True:
+            program.send(program.answer(program.received()["do"]))
+    except Ended:
+        os._exit(0)
+
+
+main()

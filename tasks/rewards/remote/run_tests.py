@@ -1,0 +1,184 @@
+"""The tests' process: run a row's tests on a program in another process, and say which of them pass.
+
+It runs in the sandbox as the program's checker (infra/sandbox/runner.py). Standard input has {"tests": one text or a
+list of them}; the result is {"outcomes": "101", one digit per test, "why": why one failed though the program may be
+right, or nothing}. Of a list each text is one test; of a single text each of its unittest cases or of its pytest
+functions, or else all of it.
+"""
+
+import ast
+import builtins
+import json
+import os
+import symtable
+import sys
+import types
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+from tasks.rewards.remote.tests_side import NAME, Tests
+from tasks.rewards.remote.wire import Remote
+
+FILE = "tests.py"
+LONGEST_REASON = 500  # characters
+# modules that tests use though the program alone imports them: the tests get Python's
+MODULES = {
+    name: name
+    for name in (
+        "asyncio", "bisect", "cmath", "collections", "contextlib", "copy", "datetime", "decimal", "fractions",
+        "functools", "heapq", "io", "itertools", "json", "math", "operator", "os", "pytest", "random", "re",
+        "statistics", "string", "sys", "time", "typing", "unittest",
+    )
+} | {"np": "numpy", "numpy": "numpy", "pd": "pandas"}  # fmt: skip
+
+
+class Solution(types.ModuleType):
+    """The program's module, as tests import it."""
+
+    __tests__: Tests
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            return [each for each in self.__tests__.watched if each in self.__tests__.space]
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.__tests__.module, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__tests__.module, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self.__tests__.module, name)
+
+
+def run(tests: Tests, given: str | list[str]) -> list[bool]:
+    """The outcomes; tests.why has the reason."""
+    sources = [given] if isinstance(given, str) else given
+    failed = [False] * len(sources)
+    try:
+        trees = [ast.parse(source, FILE) for source in sources]
+        names, modules = names_of_program(sources, trees)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        tests.why = f"the tests cannot be read: {type(error).__name__}: {error}"
+        return failed
+    module = sys.modules[NAME] = types.ModuleType(NAME)
+    Solution.__tests__, sys.modules["solution"] = tests, Solution("solution")
+    tests.space, tests.watched = vars(module), names
+    if not _passes(tests, lambda: tests.ask("watch", *names)):  # it has run
+        return failed
+    for name in modules:
+        _passes(tests, lambda name=name: tests.space.update({name: import_module(MODULES[name])}))  # type: ignore[misc]
+    for name in set(names) & set(dir(builtins)) - tests.space.keys():
+        tests.space[name] = _undefined(name)
+    tests.asked = False
+    outcomes = [list(_outcomes(tests, module, source, tree)) for source, tree in zip(sources, trees, strict=True)]
+    if not tests.asked and not tests.space.keys() & set(names):
+        tests.why = tests.why or "the tests use nothing of the program"
+        return failed
+    return outcomes[0] if isinstance(given, str) else [bool(each) and all(each) for each in outcomes]
+
+
+def _passes(tests: Tests, action: Callable[[], Any]) -> bool:
+    """Whether it raises nothing, and does nothing that only the program could decide."""
+    tests.spoiled = ""
+    try:
+        action()
+    except BaseException:  # a test may raise anything
+        return False
+    return not tests.spoiled
+
+
+def _outcomes(tests: Tests, module: types.ModuleType, source: str, tree: ast.Module) -> Iterator[bool]:
+    code = compile(tree, FILE, "exec")
+    done = _passes(tests, lambda: exec(code, vars(module)))
+    if done and "unittest" in source and "TestCase" in source and (cases := _of_unittest(tests, module)):
+        yield from cases
+    elif calls := list(_pytest_calls(tree)):
+        for call in calls:
+            yield done and _passes(tests, lambda call=call: call(vars(module)))  # type: ignore[misc]
+    else:
+        yield done
+
+
+def _of_unittest(tests: Tests, module: types.ModuleType) -> list[bool]:
+    import unittest
+
+    class Outcome(unittest.TestResult):
+        passed = 0
+
+        def startTest(self, test: Any) -> None:
+            tests.spoiled = ""
+            super().startTest(test)
+
+        def addSuccess(self, test: Any) -> None:
+            self.passed += not tests.spoiled
+
+        def addExpectedFailure(self, test: Any, error: Any) -> None:
+            self.passed += not tests.spoiled
+
+    suite = unittest.defaultTestLoader.loadTestsFromModule(module)
+    count, outcome = suite.countTestCases(), Outcome()
+    _passes(tests, lambda: suite.run(outcome))
+    return [True] * outcome.passed + [False] * (count - outcome.passed)
+
+
+def names_of_program(sources: list[str], trees: list[ast.Module]) -> tuple[list[str], list[str]]:
+    """The names of the program that tests use, and those of MODULES: what neither they nor the tests before them define
+    or import. A name of Python's own is the program's only if there is no other."""
+    free: set[str] = set()
+    bound: set[str] = set()
+    for source in sources:
+        used = set()
+        tables = [top := symtable.symtable(source, FILE, "exec")]
+        for table in tables:
+            tables += table.get_children()
+            for symbol in table.get_symbols():
+                if (table is top or symbol.is_declared_global()) and (symbol.is_assigned() or symbol.is_imported()):
+                    bound.add(symbol.get_name())
+                if symbol.is_referenced() and (table is top or symbol.is_global()):
+                    used.add(symbol.get_name())
+        free |= used - bound
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    owners = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    alone = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in owners}
+    modules = (free & MODULES.keys()) - alone
+    python = free & set(dir(builtins))
+    others = free - python - modules
+    return sorted(others or (python if len(python) == 1 else ())), sorted(modules)
+
+
+def _pytest_calls(tree: ast.Module) -> Iterator[Callable[[dict[str, Any]], Any]]:
+    """Calls of the functions and methods that pytest would call and nothing else does, given the module's names."""
+    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test") and node.name not in named:
+            yield lambda space, name=node.name: space[name]()  # type: ignore[misc]
+        elif isinstance(node, ast.ClassDef) and node.name.startswith("Test") and node.name not in named:
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef) and each.name.startswith("test"):
+                    yield lambda space, name=node.name, test=each.name: getattr(space[name](), test)()  # type: ignore[misc]
+
+
+def _undefined(name: str) -> Callable[..., Any]:
+    def undefined(*_: Any, **__: Any) -> Any:
+        raise NameError(f"the program does not define {name}")
+
+    return undefined
+
+
+def main(pipes: tuple[int, int]) -> bool:
+    """Run the tests of standard input; returns whether the program has ended."""
+    task = json.loads(sys.stdin.buffer.read())
+    result = os.dup(1)
+    os.dup2(2, 1)  # what the tests print is not the result
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdin = open(0)  # noqa: SIM115
+    tests = Remote.__peer__ = Tests(pipes)
+    digits = "".join(str(int(outcome)) for outcome in run(tests, task["tests"]))
+    os.write(result, json.dumps({"outcomes": digits, "why": tests.why[:LONGEST_REASON]}).encode())
+    return tests.gone
+
+
+if __name__ == "__main__":
+    gone = main(pipes)  # type: ignore[name-defined] # noqa: F821 - given by infra/sandbox/runner.py

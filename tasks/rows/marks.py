@@ -1,0 +1,72 @@
+"""Names by which rows and turns say that they are not to be learned.
+
+    turn = learned_turn(message, "messages[1]")    whether a turn is learned; removes the names. Raises RowError
+    refusal(row, "messages")                       why a row is not to be learned; empty if it may be
+
+A turn's mark is used: its tokens have no loss. A row that is not to be learned, or that is learned by its worth (a
+rating, a fraction), is refused, since all rows are learned alike.
+
+The names are those of OpenAI, Mistral and Together (weight), axolotl (train, training, train_detail, train_on_turn),
+ms-swift (loss), torchtune (masked), Megatron and verl (loss_mask), TRL's KTO (label) and LLaMA-Factory's (kto_tag).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.rows.stored import TRAIN, Row
+
+_LEARN = (
+    "weight", TRAIN, "training", "train_detail", "train_on_turn", "trainable", "learn", "loss", "loss_mask",
+    "loss_weight", "loss_scale",
+)  # fmt: skip
+_DO_NOT_LEARN = ("masked", "mask")  # true or 1: without a loss
+TURN = (*_LEARN, *_DO_NOT_LEARN)
+_LIKED = ("label", "kto_tag")  # of a completion: false is one to avoid
+_WORTH = ("rating",)
+_WORDS = {"true": True, "false": False}
+
+
+class MarkError(ValueError):
+    """A mark that cannot be followed."""
+
+
+def learned_turn(message: Row) -> bool:
+    """Whether a turn is to be learned, by the names that it has, which are removed. Raises MarkError."""
+    learned = True
+    for name in [name for name in TURN if name in message]:
+        value = message.pop(name)
+        answer = _answer(name, value)
+        if answer is None:
+            raise MarkError(f"{name}: a turn is learned or not: true or false, 1 or 0, not {value!r:.40}")
+        if answer and value is not None and message.get("role") != "assistant" and name in _LEARN:
+            raise MarkError(f"{name}: only the assistant's turns are learned; leave it out of other turns")
+        learned = learned and answer
+    return learned
+
+
+def refusal(row: Mapping[str, Any], kind: str) -> str:
+    """Why a row of this kind is not learned as others are; empty if it is."""
+    way_out = "leave out such rows, or the column if it says nothing of the kind: columns: {%s: null}"
+    for name in (*TURN, *_LIKED):
+        if row.get(name) is not None and _answer(name, row[name], kind) is not True:
+            return f"{name}: {row[name]!r:.40}: not to be learned as other rows are; {way_out % name}"
+    for name in _WORTH:
+        if row.get(name) is not None:
+            return f"{name}: all rows are learned alike, whatever their {name}; {way_out % name}"
+    return ""
+
+
+def _answer(name: str, value: Any, kind: str = "") -> bool | None:
+    """Whether a value says that it is learned; None: neither yes nor no."""
+    if value is None:
+        return True
+    if isinstance(value, str) and value.strip().lower() in _WORDS:  # of a CSV file
+        value = _WORDS[value.strip().lower()]
+    if isinstance(value, list):  # of tokens or turns
+        answers = {_answer(name, each) for each in value}
+        return True if answers <= {True} else False if answers == {False} else None
+    if name in _LIKED and (value not in (0, 1) if kind != "text" else value is not False):
+        return True  # a class of the text, not a verdict on it
+    if not isinstance(value, bool | int | float) or value not in (0, 1):
+        return None
+    return bool(value) != (name in _DO_NOT_LEARN)

@@ -1,0 +1,81 @@
+"""What vLLM can open, without importing it (seconds): the architectures that its registry lists, and the sizes of
+attention heads that its kernels have.
+
+An architecture that the registry does not list runs on Transformers' code, if that passes attention through an
+interface. Where vLLM or Transformers is not installed nothing is known, and every answer is yes.
+"""
+
+import ast
+import importlib.util
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+# supported by both vllm 0.27's v1/attention/backends/cpu_attn.py and flash_attn.py
+HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+MODELS = "model_executor/models"
+REGISTRY = f"{MODELS}/registry.py"
+MLP_OF = re.compile(r"^from \.(\w+) import (?:\([^)]*|.*)MLP\b", re.MULTILINE)
+# in the code of a class that refuses other activations, or windows in some of the layers
+SILU_ONLY = "Only silu is supported"
+SAME_WINDOWS = "Sliding window for some but all layers is not supported"
+GENERATIVE = {"_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS", "_TRANSFORMERS_SUPPORTED_MODELS"}
+
+
+def has_architecture(name: str, model_type: str) -> bool:
+    """Whether vLLM has a class for config.json's `architectures` and `model_type`."""
+    listed = listed_architectures()
+    return not listed or name in listed or runs_on_transformers(model_type)
+
+
+def unsupported(name: str, config: Mapping[str, Any]) -> list[str]:
+    """What config.json has that vLLM's class for the architecture refuses when it is built."""
+    code = _code(listed_architectures().get(name, ""))
+    layer = code + "".join(_code(module) for module in MLP_OF.findall(code))
+    found = []
+    if SILU_ONLY in layer and (activation := config.get("hidden_act", "silu")) != "silu":
+        found.append(f"hidden_act: silu, the only activation of vLLM's {name}; here {activation}")
+    layers, first = (config.get(field) for field in ("num_hidden_layers", "max_window_layers"))
+    mixed = len(set(config.get("layer_types") or ())) > 1 or (config.get("use_sliding_window") and first)
+    if SAME_WINDOWS in code and mixed and first != layers:
+        found.append(
+            f"attention windows in all layers or in none, for vLLM's {name}; here from layer {first} of {layers} on"
+        )
+    return found
+
+
+@cache
+def listed_architectures() -> dict[str, str]:
+    """The module of each name in vLLM's registry, which it writes as literal dictionaries; empty if vLLM is not
+    installed."""
+    path = _package("vllm") / REGISTRY
+    if not path.is_file():
+        return {}
+    found: dict[str, str] = {}
+    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict() as table) if name in GENERATIVE:
+                found |= {architecture: entry[0] for architecture, entry in ast.literal_eval(table).items()}
+    return found
+
+
+@cache
+def runs_on_transformers(model_type: str) -> bool:
+    """Whether Transformers' class can be run by vLLM (`PreTrainedModel.is_backend_compatible`)."""
+    path = _package("transformers") / "models" / model_type / f"modeling_{model_type}.py"
+    if not re.fullmatch(r"\w+", model_type) or not path.is_file():
+        return True  # not known
+    return "_supports_attention_backend = True" in path.read_text(encoding="utf-8")
+
+
+def _code(module: str) -> str:
+    """Of a module of vLLM's models; empty if there is none."""
+    path = _package("vllm") / MODELS / f"{module}.py"
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _package(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    return Path(spec.origin).parent if spec and spec.origin else Path("/nowhere")

@@ -1,0 +1,71 @@
+"""Who and what may pass to a server: the paths of its API, with the key in VLLM_API_KEY.
+
+vLLM (0.27 and 0.31) registers more paths than OpenAI's API and checks its key on some of them only: /invocations runs
+chats and completions without one. So the proxy passes on an allow-list, and each vLLM server, which listens on a port
+of this machine, gets a key of its own, without which it answers nothing (`Guard`).
+"""
+
+import hmac
+import os
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from tasks.job import StageError
+
+KEY = "VLLM_API_KEY"
+MIDDLEWARE = f"{__name__}.Guard"
+# Neither escapes, nor dot segments, nor empty ones: whatever reads this path reads the same one
+_API = re.compile(r"(?:/health|/v1(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)+)(?:\?[!-~]*)?")
+
+Message = MutableMapping[str, Any]
+
+
+def api_key() -> str:
+    """The key that clients must send; empty: none. Raises StageError."""
+    key = os.environ.get(KEY, "")
+    if key != key.strip() or not key.isprintable():
+        raise StageError(
+            f"{KEY} begins or ends with whitespace or contains control characters, which no HTTP header can carry; set "
+            f"it again, for example: export {KEY}=$(openssl rand -hex 32)"
+        )
+    return key
+
+
+def is_api(target: str) -> bool:
+    """Whether a request's target, as it was sent, is a path of the server's API."""
+    return _API.fullmatch(target) is not None
+
+
+def may_pass(authorization: str, key: str) -> bool:
+    """Whether an Authorization header has the key, compared in constant time."""
+    scheme, _, sent = authorization.partition(" ")
+    same = hmac.compare_digest(sent.encode(errors="surrogateescape"), key.encode(errors="surrogateescape"))
+    return same and scheme.lower() == "bearer"
+
+
+def authorization(key: str) -> dict[str, str]:
+    """The header that `may_pass`."""
+    return {"authorization": f"Bearer {key}"}
+
+
+class Guard:
+    """ASGI middleware of vLLM's server: answers 401 to every request without the key."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self.app, self.key = app, api_key()
+
+    async def __call__(
+        self,
+        scope: Message,
+        receive: Callable[[], Awaitable[Message]],
+        send: Callable[[Message], Awaitable[None]],
+    ) -> None:
+        sent = dict(scope.get("headers", ())).get(b"authorization", b"")
+        if scope["type"] == "lifespan" or may_pass(sent.decode(errors="surrogateescape"), self.key):
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close"})  # before it is accepted: uvicorn answers 403
+        else:
+            await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body"})

@@ -1,0 +1,24 @@
+"""The size of vLLM's KV cache: keys and values of every token of a sequence, in every layer, in 16 bits.
+
+vLLM opens only if its cache has room for one sequence of the engine's length. Models whose layers attend to a window,
+or that compress keys and values, take less.
+"""
+
+from typing import Any
+
+BYTES = 2  # of a number
+BLOCK_TOKENS = 128  # on a CPU, tokens whose room is taken at once; fewer on a GPU
+
+
+def kv_cache_bytes(layers: int, kv_heads: int, head_dim: int, tokens: int) -> int:
+    """Of one sequence."""
+    return 2 * BYTES * layers * kv_heads * head_dim * -(-tokens // BLOCK_TOKENS) * BLOCK_TOKENS
+
+
+def kv_cache_of(config: Any, tokens: int) -> int:
+    """Of one sequence of a model with this config of Transformers."""
+    text = config.get_text_config()
+    heads = text.num_attention_heads
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
+    kv_heads = getattr(text, "num_key_value_heads", None) or heads
+    return kv_cache_bytes(text.num_hidden_layers, kv_heads, head_dim, tokens)

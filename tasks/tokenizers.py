@@ -1,0 +1,195 @@
+"""Make tokenizers. Nothing else in Baton loads one.
+
+    load(folder)             as Transformers has it, for rows: special tokens in a text are recognized
+    plain(folder)            as the tokenizers library has it, for the text of a corpus: they are ordinary text
+    write(source, target)    take over a tokenizer into an artifact
+    alone(folder)            a folder for engines, which load tokenizers in their own way
+
+A tokenizer is its tokenizer.json. Transformers' AutoTokenizer (5.17) does not load that as it is where the files or
+the model's config name one of its own classes: it takes the vocabulary and the class' idea of the rest. A byte-level
+tokenizer.json with LlamaTokenizerFast loses every space, and Qwen2's class adds a token that the embedding lacks. The
+class PreTrainedTokenizerFast takes tokenizer.json as it is; `write` names it, and `check` proves it on a sample.
+"""
+
+import shutil
+import string
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from infra.durable import rename, sync_tree, write_json
+from infra.paths import cache_folder
+from tasks.job import StageError
+from tasks.manifest import file_digest, text_digest
+from tasks.tokenizer_files import CONFIG, DEFAULT, TEMPLATE, TOKENIZER, chat_templates, described
+
+SAMPLE = (
+    "",
+    string.printable,
+    " leading, two  spaces, trailing ",
+    "def f(x):\n\treturn  x\n\n\n    # 1234567.890 + 0x1F\r\n",
+    "Grüße, naïve café — “quoted”, 漢字かな, Привет, שלום, नमस्ते, 👩‍👩‍👧 🙂, e\u0301, \u00a0\u200b.",
+    "don't WON'T i18n snake_case camelCase https://example.org/?q=a&b=c <tag> {{ x }} [INST] </s>",
+)
+LETTERS = [*dict.fromkeys(each for each in "".join(SAMPLE) if each.isalnum() or each in string.punctuation)]
+UNKNOWN = "\U0010fffd"  # for private use: in no vocabulary as a whole
+MOST_SPECIAL = 300  # tokens that are tried
+
+
+def load(folder: Path, template: str | None = None) -> Any:
+    """A tokenizer as Transformers has it, with its chat templates; `template`: the name of the only one to use. Raises
+    StageError."""
+    from transformers import PreTrainedTokenizerFast
+
+    with TemporaryDirectory() as place:
+        write(folder, Path(place), template)
+        try:
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(place, local_files_only=True)
+        except Exception as error:  # it validates little: a wrong value raises anything
+            raise StageError(f"{folder / CONFIG}: {type(error).__name__}: {error}") from error
+    tokenizer.name_or_path = str(folder)
+    tokenizer.backend_tokenizer.no_truncation()  # a tokenizer.json may enable either
+    tokenizer.backend_tokenizer.no_padding()
+    check(tokenizer, folder)
+    return tokenizer
+
+
+def plain(folder: Path) -> Tokenizer:
+    """A tokenizer for the text of a corpus, which must not be able to end a document or to begin a turn: special tokens
+    in it are ordinary text. Raises StageError."""
+    tokenizer = _opened(folder)
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def beginning(tokenizer: Tokenizer) -> list[int]:
+    """The tokens that it puts before every text: BOS, if it adds one."""
+    encoding = tokenizer.encode("a")
+    pairs = zip(encoding.ids, encoding.sequence_ids, strict=True)
+    return [token for token, _ in takewhile(lambda pair: pair[1] is None, pairs)]
+
+
+def parsed(tokenizer: Any, text: str) -> list[int]:
+    """The tokens of a text that is a prompt, a completion or a rendered chat: special tokens in it are recognized, and
+    nothing is added. As in Transformers and vLLM, so are those that a user has written into a message."""
+    return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def begun(begin: list[int], ids: Sequence[int]) -> list[int]:
+    """These tokens as a sequence, which begins with a tokenizer's `beginning`: once, also if a text has it already."""
+    return [*ids] if list(ids[: len(begin)]) == begin else [*begin, *ids]
+
+
+def write(source: Path, target: Path, template: str | None = None) -> list[str]:
+    """Write a folder's tokenizer to another: tokenizer.json byte for byte, tokenizer_config.json with the special
+    tokens that it has, and the chat templates; with `template` that one alone. Returns what a user should know. Raises
+    StageError."""
+    opened = _opened(source)
+    config, absent = described(source, opened.get_vocab(with_added_tokens=True), set(_special(opened)))
+    templates = chat_templates(source, template)
+    if len(templates) > 1:  # one file, which all versions of Transformers read
+        config["chat_template"] = [{"name": name, "template": text} for name, text in sorted(templates.items())]
+    elif templates:
+        (target / TEMPLATE).write_text(templates[DEFAULT], encoding="utf-8")
+    shutil.copyfile(source / TOKENIZER, target / TOKENIZER)
+    write_json(target / CONFIG, config)
+    told = [f"{', '.join(absent)}: left out, since {TOKENIZER} has no such token"] if absent else []
+    if lost := _lost(opened):
+        told.append(
+            f"the tokenizer does not know {len(lost)} of {len(LETTERS)} characters that were tried, such as "
+            f"{' '.join(lost[:8])}: they are lost, in text that is learned and in prompts"
+        )
+    return told
+
+
+def check(tokenizer: Any, folder: Path) -> None:
+    """Compare a tokenizer of Transformers with `folder`'s tokenizer.json: the vocabulary, and on some texts ids and the
+    text decoded from them. Raises StageError."""
+    wanted = _opened(folder)
+    if tokenizer.get_vocab() != wanted.get_vocab(with_added_tokens=True):
+        raise StageError(f"{folder}: {type(tokenizer).__name__} does not have the vocabulary of {TOKENIZER}")
+    # Transformers recognizes the tokens that tokenizer_config.json names, also if tokenizer.json does not
+    wanted.add_special_tokens(sorted(set(tokenizer.all_special_tokens) - set(_special(wanted))))
+    texts = [*SAMPLE, " ".join(f"a{token} b" for token in _special(wanted)[:MOST_SPECIAL])]
+    for text in texts:
+        for whole in (True, False):
+            ids = wanted.encode(text, add_special_tokens=whole).ids
+            found = tokenizer.encode(text, add_special_tokens=whole)
+            decoded, shown = (each.decode(ids, skip_special_tokens=False) for each in (wanted, tokenizer))
+            if found != ids or shown != decoded:
+                raise StageError(
+                    f"{folder}: {type(tokenizer).__name__} does not tokenize {text!r:.80} as {TOKENIZER} does: "
+                    f"{tokenizer.decode(found)!r:.80}"
+                )
+
+
+def elsewhere(model: Path) -> list[str]:
+    """What a user should know who loads a model's tokenizer without Baton: whether AutoTokenizer changes it."""
+    from transformers import AutoTokenizer
+
+    try:
+        check(AutoTokenizer.from_pretrained(model, local_files_only=True), model)
+    except Exception as error:  # a class may refuse the vocabulary: any exception can occur
+        return [f"load its tokenizer with PreTrainedTokenizerFast: Transformers' AutoTokenizer changes it ({error})"]
+    return []
+
+
+def size(tokenizer: Any) -> int:
+    """The rows of an embedding that it needs: one for the highest id, even if lower ids are unused."""
+    return 1 + max(map(int, tokenizer.get_vocab().values()))
+
+
+def alone(folder: Path) -> Path:
+    """A folder with a model's tokenizer and nothing else, in this node's cache. In a model's own folder AutoTokenizer
+    also reads config.json, and takes Qwen2's class for every model of its type (5.17; while
+    `MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS` has "qwen2")."""
+    kept = cache_folder("tokenizers")
+    with TemporaryDirectory(dir=kept, prefix="partial-") as place:
+        made = Path(place) / "made"
+        made.mkdir()
+        write(folder, made)
+        digest = text_digest("".join(f"{path.name} {file_digest(path)}\n" for path in sorted(made.iterdir())))
+        if not (kept / digest).exists():
+            sync_tree(made)
+            with suppress(OSError):  # another process was faster
+                rename(made, kept / digest)
+    return kept / digest
+
+
+def _opened(folder: Path) -> Tokenizer:
+    path = folder / TOKENIZER
+    if not path.is_file():
+        others = ", ".join(sorted(each.name for each in folder.glob("*") if each.suffix in (".model", ".tiktoken")))
+        raise StageError(
+            f"{folder}: has no {TOKENIZER}{f', only {others}' if others else ''}. Baton does not convert other files, "
+            "since Transformers' conversion changes tokens (5.17): take a revision that has one, or write one, and "
+            "compare its ids with those of the original"
+        )
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the tokenizers library raises nothing narrower
+        raise StageError(f"{path}: cannot be read: {error}") from error
+    if dropout := getattr(tokenizer.model, "dropout", None):
+        raise StageError(f"{path}: its model has dropout {dropout:g}, which makes tokens random: set it to null there")
+    tokenizer.no_truncation()  # the file may enable either
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _lost(tokenizer: Tokenizer) -> list[str]:
+    """The letters that become nothing, or the token for what is unknown."""
+
+    def back(text: str) -> str:
+        return str(tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids)).strip()
+
+    unknown = {"", back(UNKNOWN)}
+    return [letter for letter in LETTERS if back(letter) in unknown]
+
+
+def _special(tokenizer: Tokenizer) -> list[str]:
+    return [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items()) if token.special]

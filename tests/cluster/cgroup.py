@@ -1,0 +1,71 @@
+"""A pod's cgroup with its limits, of version 1 or 2, where this user may make one."""
+
+import os
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from infra.pod_spec import in_bytes, in_cores
+
+ROOT = Path("/sys/fs/cgroup")
+PERIOD_US = 100_000
+MEMORY = {"v1": ("memory", "memory.limit_in_bytes"), "v2": ("", "memory.max")}
+CPU = {"v1": ("cpu", "cpu.cfs_quota_us"), "v2": ("", "cpu.max")}
+
+
+@cache
+def version() -> str | None:
+    """Of the controllers that this user may use; None: of neither."""
+    if os.access(ROOT / "memory/cgroup.procs", os.W_OK) and os.access(ROOT / "cpu/cgroup.procs", os.W_OK):
+        return "v1"
+    control = ROOT / "cgroup.subtree_control"
+    enabled = control.read_text().split() if os.access(control, os.W_OK) else []
+    return "v2" if {"memory", "cpu"} <= {*enabled} else None
+
+
+def can_be_made() -> bool:
+    return version() is not None
+
+
+class Cgroup:
+    """Its processes end before it is left."""
+
+    def __init__(self, name: str, limits: Mapping[str, str]) -> None:
+        self._folders = []
+        kind = str(version())
+        for amount, (controller, file) in ((limits.get("memory"), MEMORY[kind]), (limits.get("cpu"), CPU[kind])):
+            folder = ROOT / controller / name
+            folder.mkdir(exist_ok=True)
+            self._folders.append(folder)
+            if amount and file.startswith("memory"):
+                (folder / file).write_text(str(int(in_bytes(amount))))
+            elif amount:
+                quota = int(in_cores(amount) * PERIOD_US)
+                (folder / file).write_text(f"{quota} {PERIOD_US}" if kind == "v2" else str(quota))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.remove()
+
+    def enter(self) -> list[str]:
+        """The beginning of a command that runs in it."""
+        files = [str(folder / "cgroup.procs") for folder in dict.fromkeys(self._folders)]
+        return ["sh", "-euc", 'for file in $0; do echo $$ > "$file"; done; exec "$@"', " ".join(files)]
+
+    def add(self, process: int) -> None:
+        """Move a process there."""
+        for folder in dict.fromkeys(self._folders):
+            (folder / "cgroup.procs").write_text(str(process))
+
+    def remove(self) -> None:
+        """Once its processes have ended, which those that were killed do a moment later."""
+        for folder in dict.fromkeys(self._folders):
+            deadline = time.monotonic() + 10
+            while (folder / "cgroup.procs").read_text() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            folder.rmdir()

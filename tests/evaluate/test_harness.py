@@ -1,0 +1,107 @@
+"""Results of lm-eval become metrics; without an engine, on made-up answers."""
+
+import json
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+
+from tasks.evaluate.spec import EvaluatorSpec
+from tasks.metric import Metric
+
+ROWS = [{"question": f"{n}?", "choices": ["no", "yes"], "label": n % 2, "answer": "yes"} for n in range(6)]
+CHOICE = """
+dataset_path: json
+dataset_kwargs: {data_files: a.jsonl}
+test_split: train
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: "{{choices}}"
+doc_to_target: label
+"""
+FUNCTIONS = """
+import statistics
+
+def percent(doc, results):
+    return {"acc": 62.5, "exact_match": 1.0, "f1": ("yes", "no"), "em": 0.5}
+
+def acc(doc, results):
+    return {"acc": 62.5}
+
+def mean(pairs):
+    return 50.0
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Iterator[None]:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (tmp_path / "utils.py").write_text(FUNCTIONS)
+    with chdir(tmp_path):
+        yield
+
+
+def metrics(*tasks: str) -> dict[str, Metric]:
+    from tasks.evaluate.guesses import Guesses
+    from tasks.evaluate.harness import build, load_tasks, run_tasks
+
+    loaded = load_tasks("mine", EvaluatorSpec(lm_eval=[*tasks]).as_found(), Path("copies").absolute())
+    guesses = Guesses(loaded.single)
+    build(loaded, guesses)
+    return run_tasks(loaded, guesses).metrics
+
+
+def units(*tasks: str) -> dict[str, str]:
+    return {name: metric.unit for name, metric in metrics(*tasks).items()}
+
+
+def write(name: str, text: str) -> str:
+    Path(f"{name}.yaml").write_text(text if text.startswith("group") else f"task: {name}\n{text}")
+    return f"{name}.yaml"
+
+
+def test_only_metrics_between_0_and_1_are_shares() -> None:
+    listed = "metric_list: [{metric: acc}, {metric: f1}, {metric: mcc}, {metric: brier_score}]\n"
+    assert units(write("mine", CHOICE + listed)) == {
+        "mine.acc": "share",
+        "mine.f1": "share",
+        "mine.mcc": "",
+        "mine.brier_score": "",
+    }
+
+
+def test_a_task_s_own_function_may_give_percentages_under_the_same_names() -> None:
+    own = "aggregation: !function utils.mean, higher_is_better: true}"
+    listed = f"metric_list: [{{metric: f1, {own}, {{metric: acc, aggregation: mean, higher_is_better: true}}]\n"
+    found = metrics(write("mine", f"{CHOICE}process_results: !function utils.percent\n{listed}"))
+    assert {name: (metric.value, metric.unit) for name, metric in found.items()} == {
+        "mine.acc": (62.5, ""),
+        "mine.exact_match": (1.0, "share"),
+        "mine.f1": (50.0, ""),
+        "mine.em": (0.5, "share"),
+    }
+
+
+def test_a_group_s_metric_is_a_share_if_that_of_every_member_is() -> None:
+    write("a", CHOICE)
+    write("b", CHOICE)
+    write("c", CHOICE + "process_results: !function utils.acc\n")
+    for name, members in (("shares", "a, b"), ("mixed", "a, c")):
+        write(name, f"group: {name}\ntask: [{members}]\naggregate_metric_list: [{{metric: acc}}]\n")
+    assert units("shares.yaml")["shares.acc"] == "share"
+    assert units("mixed.yaml")["mixed.acc"] == ""
+
+
+def test_requests_are_rendered_once() -> None:
+    """Building those of a large task takes minutes."""
+    from tasks.evaluate.guesses import Guesses
+    from tasks.evaluate.harness import build, load_tasks, run_tasks
+
+    spec = EvaluatorSpec(lm_eval=[write("mine", CHOICE + "num_fewshot: 2\n")], limit=3).as_found()
+    loaded = load_tasks("mine", spec, Path("copies").absolute())
+    requests = build(loaded, Guesses(loaded.single), seed=7)
+    assert len(requests) == 6 and all(request.args[0].count("?") == 3 for request in requests)
+    found = run_tasks(loaded, Guesses(loaded.single), seed=7)
+    assert [*loaded.single[0].instances] == requests
+    assert found.metrics["mine.acc"].count == 3

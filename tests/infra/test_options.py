@@ -1,0 +1,50 @@
+"""Options of commands: numbers, folders and files that would fail after minutes, or never."""
+
+import importlib
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from infra.options import Folder, NewFile, Number
+
+COMMANDS = ["workflows.cluster", "infra.lineage", "tasks.serve", "workflows.gpu_check", "workflows.plan"]
+
+
+def commands(name: str) -> list[click.Command]:
+    main = importlib.import_module(name if name == "workflows.plan" else f"{name}.__main__").main
+    return list(main.commands.values()) if isinstance(main, click.Group) else [main]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_number_of_a_command_has_bounds_and_no_number_is_a_nan(name: str) -> None:
+    numbers = [
+        (command, option)
+        for command in commands(name)
+        for option in command.params
+        if isinstance(option.type, click.types.FloatParamType | click.types.IntParamType)
+    ]
+    assert numbers
+    for command, option in numbers:
+        assert isinstance(option.type, Number | click.IntRange), option
+        for value in ("nan", "inf", "-inf", "1e999", "-1", "9" * 5000):
+            result = CliRunner().invoke(command, [option.opts[0], value])
+            assert result.exit_code == 2, (option, value)
+            assert "Invalid value for" in result.output and not isinstance(result.exception, ValueError)
+
+
+def test_a_device_is_no_folder_and_a_folder_no_file(tmp_path: Path) -> None:
+    @click.command()
+    @click.option("--folder", type=Folder())
+    @click.option("--to", type=NewFile())
+    def command(folder: Path | None, to: Path | None) -> None:
+        click.echo(f"{folder} {to}")
+
+    def said(*words: str) -> str:
+        return CliRunner().invoke(command, words).output
+
+    assert "'/dev/null' is not a folder" in said("--folder", "/dev/null")
+    assert "is a directory" in said("--to", str(tmp_path))
+    assert "is not a folder that can be written to" in said("--to", str(tmp_path / "none" / "x.json"))
+    assert said("--folder", str(tmp_path), "--to", str(tmp_path / "x.json")) == f"{tmp_path} {tmp_path}/x.json\n"

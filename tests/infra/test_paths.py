@@ -1,0 +1,26 @@
+"""The home folder and the cache, where they cannot be folders."""
+
+from pathlib import Path
+
+import pytest
+
+from infra.errors import Stopped
+from infra.paths import baton_home, cache_folder, home_path
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/nothing", "/dev/null"])
+@pytest.mark.parametrize("variable", ["BATON_HOME", "BATON_CACHE"])
+def test_a_place_that_cannot_be_a_folder_is_named_with_its_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, place: str
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("BATON_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(variable, str(tmp_path / place))
+    with pytest.raises(Stopped, match=f"{place}.* cannot be a folder: .*Set {variable} to one") as caught:
+        cache_folder("artifacts") if variable == "BATON_CACHE" else baton_home()
+    assert "\n" not in caught.value.message
+
+
+def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATON_HOME", "")
+    assert home_path().name == ".baton"

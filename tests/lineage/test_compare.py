@@ -1,0 +1,147 @@
+"""Two models side by side, and scores over time."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from starlette.testclient import TestClient
+
+from infra.lineage.app import alone
+from infra.tracking.execution import begin_execution, end_execution
+from infra.tracking.record import tracked
+from infra.tracking.store import tracking_uri
+from tests.lineage.recorded import SHARE, deliver
+
+REWARD = "def right(completions, **columns):\n    return [len(each) for each in completions]\n"
+LONG = REWARD + "".join(f"# line {number}\n" for number in range(2000))  # longer than MLflow takes
+
+
+class Store:
+    """Records executions of stages; a digest is a letter."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.number = folder, 0
+        self.manifests = False  # whether the artifacts are at hand
+
+    def execution(self, *stages: dict[str, Any]) -> str:
+        id = begin_execution("mine", {})
+        for stage in stages:
+            self.stage(**stage)
+        end_execution()
+        deliver(id)
+        return id
+
+    def stage(
+        self, title: str, output: str, kind: str, spec: dict[str, Any] | None = None,
+        facts: dict[str, Any] | None = None, **inputs: str,
+    ) -> None:  # fmt: skip
+        self.number += 1
+        read = {name.replace("__", "."): letter * 64 for name, letter in inputs.items()}
+        job = self.folder / str(self.number)
+        if self.manifests:
+            (job / "output").mkdir(parents=True)
+            (job / "output" / "manifest.json").write_text(json.dumps({"digest": output * 64, "spec": spec}))
+        with tracked(title, job, spec=spec or {}, inputs=read) as record:
+            record.made(kind, output * 64, facts or {})
+
+
+def evaluation(of: str, output: str, right: float, rows: str = "r", label: str = "sft", **more: Any) -> dict[str, Any]:
+    """An evaluation with a standard error of 2 points."""
+    measured = SHARE | {"value": right, "standard_error": 0.02}
+    facts = {"label": label, "model_digest": of * 64, "metrics": {"sums.right": measured}, "headline": "sums.right"}
+    spec = {"seed": 0, "sums": {"data": "sums", "samples": 1} | more}
+    return {"title": f"evaluate-{label}", "output": output, "kind": "eval_report", "spec": spec, "facts": facts,
+            "model": of, "rows__0": rows}  # fmt: skip
+
+
+def model(output: str, code: str = REWARD, **inputs: str) -> dict[str, Any]:
+    function = {"name": "reward.py:right", "source": {"reward.py": code}}
+    spec = {"steps": 3, "rewards": [{"function": function, "weight": 1.0}]}
+    return {"title": "grpo", "output": output, "kind": "hf_model", "spec": spec, "facts": {"label": "grpo"}} | inputs
+
+
+@pytest.fixture
+def store(home: Path) -> Store:
+    return Store(home / "jobs")
+
+
+def page(address: str) -> Any:
+    return TestClient(alone()).get(f"/lineage/{address}").json()
+
+
+def compared(a: str, b: str) -> Any:
+    return page(f"compare.json?a={a * 64}&b={b * 64}")
+
+
+@pytest.mark.parametrize(("code", "at_hand"), [(REWARD, False), (LONG, True)])
+def test_models_that_differ_by_the_code_of_a_reward_show_its_lines(store: Store, code: str, at_hand: bool) -> None:
+    store.manifests = at_hand
+    store.execution({"title": "rows", "output": "r", "kind": "rows"}, model("a", code, rows="r"))
+    changed = code.replace("    return [len(each)", '    password = "hunter22"\n    return [min(9, len(each))')
+    store.execution(model("b", changed, rows="r"))
+    found = compared("a", "b")
+    assert not found["same"]
+    (file,) = found["difference"]["functions"]
+    assert file["name"] == "reward.py: grpo"
+    assert "-    return [len(each) for each in completions]" in file["lines"]
+    assert "+    return [min(9, len(each)) for each in completions]" in file["lines"]
+    assert found["difference"]["config"] == [] and "hunter22" not in str(found)
+
+
+def test_code_that_is_too_long_for_mlflow_differs_by_its_digest(store: Store) -> None:
+    """Its manifest is not at hand here."""
+    store.execution(model("a", LONG), model("b", LONG + "# end\n"))
+    (pair,) = compared("a", "b")["difference"]["config"]
+    assert pair["name"] == "grpo.rewards" and len(pair["a"]) < 300
+    assert re.search(r"characters, blake3 [0-9a-f]{32}\)$", pair["a"]) and pair["a"] != pair["b"]
+
+
+def test_worse_is_said_beyond_the_interval_only(store: Store) -> None:
+    store.execution(model("a"), model("b"), model("c"), evaluation("a", "1", 0.50), evaluation("b", "2", 0.46),
+                    evaluation("c", "3", 0.40))  # fmt: skip
+    (near,), (far,) = (compared("a", other)["metrics"] for other in "bc")
+    assert (near["change"], near["verdict"]) == ("−4.0 points ± 5.5", "within noise")
+    assert (far["change"], far["verdict"]) == ("−10.0 points ± 5.5", "worse")
+
+
+def test_scores_on_other_rows_or_with_other_settings_are_not_compared(store: Store) -> None:
+    store.execution(model("a"), model("b"), evaluation("a", "1", 0.5), evaluation("b", "2", 0.4, rows="s"),
+                    evaluation("b", "3", 0.3, samples=4))  # fmt: skip
+    (row,) = compared("a", "b")["metrics"]
+    assert (row["a"], row["b"], row["change"], row["verdict"]) == (0.5, 0.3, "", "other data or settings")
+    store.execution(evaluation("b", "4", 0.35))
+    (row,) = compared("a", "b")["metrics"]
+    assert (row["b"], row["verdict"]) == (0.35, "worse")
+
+
+def test_scores_over_time_are_not_joined_where_the_data_changed(store: Store) -> None:
+    """And a champion that is evaluated beside a candidate of the same label does not count as one of its seeds."""
+    store.execution(model("a"), evaluation("a", "1", 0.5))
+    store.execution(model("b"), evaluation("b", "2", 0.6, rows="s"), evaluation("a", "3", 0.2, rows="s"))
+    store.execution(model("c"), evaluation("c", "4", 0.7, rows="s"))
+    (right,) = page("metrics.json?recipe=mine")["metrics"]
+    assert right["lines"] == {"sft": [[1.0, 0.5], [2.0, 0.6], [3.0, 0.7]]}
+    assert right["breaks"] == {"sft": [2]}
+    drawn = TestClient(alone()).get("/lineage/metrics?recipe=mine").text
+    assert len(re.findall(r'class="(?:line|dot) s0"', drawn)) == 2
+
+
+def test_a_version_names_every_increment_that_it_was_trained_from(store: Store) -> None:
+    store.execution({"title": "increment", "output": "1", "kind": "corpus"},
+                    {"title": "pretrain", "output": "p", "kind": "megatron_checkpoint", "data": "1"})  # fmt: skip
+    store.execution(
+        {"title": "increment", "output": "2", "kind": "corpus", "known__0": "1", "against__0": "e"},
+        {"title": "gather", "output": "h", "kind": "corpus", "corpora__0": "1", "newest": "2"},
+        {"title": "pretrain", "output": "q", "kind": "megatron_checkpoint", "data": "1", "more__0": "2",
+         "resume__0": "p"},
+        {"title": "rows", "output": "r", "kind": "rows", "corpora__0": "h"},
+        {"title": "sft", "output": "m", "kind": "hf_model", "model": "q", "rows": "r"},
+    )  # fmt: skip
+    client = MlflowClient(tracking_uri())
+    client.create_registered_model("mine")
+    client.create_model_version("mine", source="file:///x", tags={"baton.model": "m" * 64})
+    (registered,) = page("models.json")["models"]
+    assert [origin["digest"][0] for origin in registered["versions"][0]["from"]] == ["1", "2"]

@@ -1,0 +1,92 @@
+"""Logs of any length, shown without reading all of them."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.lineage.files import BLOCK_BYTES, LOG_BYTES, LOG_TAIL_BYTES, log, look, shown, tail, whole_log
+
+
+@pytest.fixture
+def job(home: Path) -> Path:
+    folder = home / "jobs" / "one"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def bytes_read(work: Callable[[], Any]) -> int:
+    def so_far() -> int:
+        return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
+
+    before = so_far()
+    work()
+    return so_far() - before
+
+
+def large(job: Path, size: int, last: str) -> Path:
+    """A log whose beginning is a hole in the file."""
+    path = job / "log.txt"
+    with path.open("wb") as stream:
+        stream.truncate(size)
+        stream.seek(0, os.SEEK_END)
+        stream.write(f"\n{last}\n".encode())
+    return path
+
+
+def test_the_end_of_a_log_is_read_from_its_end(job: Path) -> None:
+    large(job, 1 << 32, "step 7")
+    found = tail(str(job))
+    assert found and found[0].endswith("step 7") and not found[1]
+    assert bytes_read(lambda: tail(str(job))) < 2 * LOG_TAIL_BYTES
+
+
+def test_lines_are_counted_once(job: Path) -> None:
+    large(job, 2 * BLOCK_BYTES, "step 7")
+    found = log(str(job))
+    assert found and found.lines[-1] == (2, "step 7")
+    assert bytes_read(lambda: log(str(job))) < 2 * LOG_BYTES
+
+
+def test_lines_have_the_numbers_that_an_editor_shows(job: Path) -> None:
+    (job / "log.txt").write_text("".join(f"step {number}\n" for number in range(1, 60_001)))
+    found = log(str(job))
+    assert found and not found.whole
+    assert all(text == f"step {number}" for number, text in found.lines)
+    matching = log(str(job), "step 4321")
+    assert matching and matching.lines == [(number, f"step {number}") for number in (4321, *range(43210, 43220))]
+
+
+def test_a_line_that_never_ends_is_read_in_pieces(job: Path) -> None:
+    (job / "log.txt").write_text("50 %\r" * 350_000)
+    pieces = whole_log(str(job))
+    assert pieces and max(map(len, pieces)) < 3 << 20
+    assert tail(str(job)) == ("50 %", False)
+
+
+def test_an_artifact_of_many_files_is_there(job: Path) -> None:
+    (job / "output").mkdir()
+    files = ", ".join(f'"part-{number:07}": {{"size": 1, "blake3": "{number:064x}"}}' for number in range(40_000))
+    (job / "output" / "manifest.json").write_text(f'{{"digest": "d", "files": {{{files}}}}}')
+    assert look(str(job), "d").state == "here"
+
+
+@pytest.mark.parametrize("name", ["report.json", "rows.jsonl", "report.html", "README.md", "notes", "broken.json"])
+def test_a_file_of_text_is_served_without_its_secrets(job: Path, name: str) -> None:
+    spec = {"spec": {"api_key": "hunter22", "code": "URL = 'https://me:hunter22@host/x'", "tokens": 7}}
+    (job / name).write_text(json.dumps(spec) + ("}" if name == "broken.json" else ""))
+    pieces = shown(job / name)
+    text = "".join(pieces or ())
+    assert "hunter22" not in text and "https://[redacted]@host/x" in text
+    if name == "report.json":
+        assert json.loads(text)["spec"]["tokens"] == 7
+
+
+def test_weights_and_tokens_are_served_as_they_are(job: Path) -> None:
+    (job / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}      password=hunter22")
+    (job / "tokenizer.json").write_text('{"password=": 1, "secret: token": 2}')
+    (job / "rows.jsonl.zst").write_bytes(b"password=hunter22")
+    assert [shown(job / name) for name in ("model.safetensors", "tokenizer.json", "rows.jsonl.zst")] == [None] * 3

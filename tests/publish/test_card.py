@@ -1,0 +1,181 @@
+"""What a card says is true, and its code loads the model that was published."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from peft import LoraConfig, PeftModel, get_peft_model
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
+
+from tasks.adapted import ADAPTER, model_of
+from tasks.convert.base_license import license_of
+from tasks.job import Job, open_job
+from tasks.manifest import read_manifest, write_manifest
+from tasks.posttrain.adapter_files import write_adapter
+from tasks.posttrain.adapter_spec import LoRASpec
+from tasks.posttrain.model_files import copy_small_files
+from tasks.publish.card import model_card
+from tasks.publish.chain import chain, shown_spec
+from tasks.publish.copy import copy_model
+from tasks.publish.spec import PublishSpec
+from tasks.serve.server import open_served
+from tests.posttrain.tiny import reward, tiny_model
+from tests.publish.conftest import Chain
+
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}<|im_start|>assistant:"
+)
+IDS = torch.arange(40).unsqueeze(0)
+
+
+def logits(model: Any, ids: torch.Tensor = IDS) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model.eval()(input_ids=ids).logits
+    return found
+
+
+def chat_model(folder: Path) -> Path:
+    tiny_model(folder, turns=True)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    write_manifest(folder, "hf_model", read_manifest(folder).facts)
+    return folder
+
+
+def tuned_adapter(base: Path, folder: Path) -> Path:
+    """An adapter with random weights, as a stage writes it."""
+    torch.manual_seed(0)
+    settings = LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    whole = get_peft_model(AutoModelForCausalLM.from_pretrained(base), settings)
+    weights = {name: weight for name, weight in whole.state_dict().items() if "lora_" in name}
+    entry = {"path": str(base), "digest": read_manifest(base).digest}
+    job = Job(folder, "sft", "hf_model", {"learning_rate": 0.001}, {"model": entry})
+    job.empty_output()
+    write_adapter(job, LoRASpec(rank=4, alpha=8), weights)
+    copy_small_files(base, job.output)
+    facts = read_manifest(base).facts | {"label": "sft", "base": {"digest": entry["digest"], "place": str(base)}}
+    job.finish(**facts)
+    return job.output
+
+
+def published(folder: Path, spec: dict[str, Any], **inputs: Path) -> Path:
+    """The folder with the model's files and its card, without a registry."""
+    folder.mkdir()
+    told = {name: {"path": str(path), "digest": read_manifest(path).digest} for name, path in inputs.items()}
+    request = {"stage": "publish", "kind": "published_model", "spec": spec, "inputs": told}
+    (folder / "spec.json").write_text(json.dumps(request))
+    job = open_job(folder)
+    files = model_of(job)
+    copy_model(files, job.output)
+    card = model_card(job.spec(PublishSpec), files, read_manifest(files.directory), chain(job), [])
+    (job.output / "README.md").write_text(card)
+    return job.output
+
+
+def run_code(card: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run a card's code in its folder, as a reader would."""
+    (code,) = (card / "README.md").read_text().split("```python\n")[1:]
+    monkeypatch.chdir(card)
+    found: dict[str, Any] = {}
+    exec(code.partition("```")[0], found)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["whole", "chat", "adapter"])
+def test_its_code_gives_the_logits_of_the_model(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = chat_model(tmp_path / "model") if kind == "chat" else tiny_model(tmp_path / "model")
+    expected = AutoModelForCausalLM.from_pretrained(model)
+    inputs = {"model": model}
+    if kind == "adapter":
+        adapter = tuned_adapter(model, tmp_path / "job")
+        untuned, inputs = logits(expected), {"model": adapter, "model.base": model}
+        expected = PeftModel.from_pretrained(expected, adapter / ADAPTER)
+        assert (logits(expected) - untuned).abs().max() > 0.1
+
+    folder = published(tmp_path / "published", {}, **inputs)
+    loaded = run_code(folder, monkeypatch)
+
+    assert torch.equal(logits(loaded["model"]), logits(expected))
+    plain = logits(AutoModelForCausalLM.from_pretrained(folder))  # with the adapter in bf16
+    assert (plain - logits(expected)).abs().max() <= (0.02 if kind == "adapter" else 0)
+    text = "<|im_start|>user: Hello<|im_end|><|im_start|>assistant:" if kind == "chat" else "Once"
+    expected_ids = Tokenizer.from_file(str(model / "tokenizer.json")).encode(text).ids
+    assert loaded["inputs"]["input_ids"][0].tolist() == expected_ids
+
+
+def test_a_published_adapter_is_served_beside_its_base(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "model")
+    adapter = tuned_adapter(model, tmp_path / "job")
+    folder = published(tmp_path / "published", {}, **{"model": adapter, "model.base": model})
+    write_manifest(folder, "published_model", {"label": "sft"}, {}, {"model": read_manifest(adapter).digest})
+    words = open_served(folder).arguments()
+    assert words[:3] == ["--model", str(folder / "base"), "--tokenizer"]
+    assert (Path(words[3]) / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+    assert words[-1] == f"sft={folder}"
+    assert (folder / "base" / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+
+
+def test_the_best_model_keeps_the_stage_that_trained_it(sealed: Chain, tmp_path: Path) -> None:
+    """Of all models of a run, those that it was not made from are not told as its past."""
+    rows, other = tmp_path / "rows", tmp_path / "other"
+    rows.mkdir()
+    (rows / "train.jsonl").write_text("{}")
+    made = write_manifest(rows, "rows", {"rows": 7}, {"path": "/srv/private/chat.jsonl"})
+    shutil.copytree(sealed.paths["base"], other)
+    (other / "generation_config.json").write_text("{}")
+    parents = {"model": sealed.manifests["model"].digest, "rows": made.digest}
+    write_manifest(other, "hf_model", sealed.manifests["model"].facts | {"label": "later"}, {"steps": 9}, parents)
+    best = tmp_path / "best"
+    shutil.copytree(sealed.paths["model"], best)
+    parents = {"model": sealed.manifests["base"].digest, "rows": made.digest}
+    write_manifest(best, "hf_model", sealed.manifests["model"].facts, {"learning_rate": 1e-4}, parents)
+
+    text = (
+        published(
+            tmp_path / "published", {}, **{"model": best, "models.0": sealed.paths["base"], "models.1": other},
+            **{"parts.rows_1": rows, "parts.corpus": sealed.paths["corpus"]},
+        ) / "README.md"
+    ).read_text()  # fmt: skip
+
+    assert "made by Baton: base → grpo." in text and "later" not in text
+    assert "learning_rate: 0.0001" in text and "| rows_1 | rows |" in text and "rows 7" in text
+
+
+@pytest.mark.parametrize(
+    ("said", "recipe", "expected", "told"),
+    [
+        ("license: llama3", None, "llama3", "| license of the model that it started from | llama3 |"),
+        ("license: other\nlicense_name: my-terms", None, "other", "started from | my-terms |"),
+        ("license: llama3", "mit", "mit", "| license of the model that it started from | llama3 |"),
+        (None, "mit", "mit", "| license | mit |"),
+        (None, None, None, "## Use"),
+        ("license: [not, text", None, None, "## Use"),
+    ],
+)
+def test_the_license_is_that_of_the_base_or_of_the_recipe(
+    said: str | None, recipe: str | None, expected: str | None, told: str, tmp_path: Path
+) -> None:
+    model = tiny_model(tmp_path / "model")
+    (tmp_path / "model" / "README.md").write_text(f"---\n{said}\n---\n# A model\n" if said else "# A model\n")
+    facts = read_manifest(model).facts | {"license": license_of(model)}
+    write_manifest(model, "hf_model", facts, {"model": "/srv/models/theirs", "state": "s"})
+    folder = published(tmp_path / "published", {"license": recipe}, model=model)
+    assert ModelCard.load(folder / "README.md").data.license == expected
+    assert told in (folder / "README.md").read_text()
+
+
+def test_no_path_of_the_machine_is_told(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "model")
+    spec = {"data": f"{tmp_path}/my rows/a.jsonl", "rewards": [reward(tmp_path / "rewards")], "paths": {str(model): 1},
+            "note": f"from file://{model} and {model}, not from https://host/a/b"}  # fmt: skip
+    adapter = tuned_adapter(model, tmp_path / "job")
+    write_manifest(adapter, "hf_model", read_manifest(adapter).facts, spec, read_manifest(adapter).parents)
+    text = (published(tmp_path / "published", {}, **{"model": adapter, "model.base": model}) / "README.md").read_text()
+    assert str(tmp_path) not in text
+    shown = shown_spec(read_manifest(adapter))
+    assert shown["data"] == "…/a.jsonl" and shown["note"] == "from …/model and …/model, not from https://host/a/b"
+    assert shown["rewards"][0]["function"]["source"]["twice.py"].startswith("blake3 ")

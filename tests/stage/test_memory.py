@@ -1,0 +1,59 @@
+"""A pod whose engine needs more memory than its cgroup has: the kernel kills it, and the stage says so."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.cluster.cgroup import Cgroup, can_be_made
+from tests.s3 import S3
+from tests.stage.pod import Pod, start
+
+pytestmark = pytest.mark.long
+
+MIB = 2**20
+LIMIT = 700  # MiB: the stage's own process has some 250
+PLANNED = {"pod": {"resources": {"memory": "2Gi"}}}
+TOO_MUCH = {"text": "ab", "times": 500 * MIB, **PLANNED}
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Cgroup]:
+    """One with LIMIT."""
+    if not can_be_made():
+        pytest.skip("takes root, and a cgroup of its own with a limit of its memory")
+    with Cgroup(f"baton-{uuid4().hex[:8]}", {"memory": f"{LIMIT}Mi"}) as made:
+        yield made
+
+
+def pod(server: S3, folder: Path, storage: str, cgroup: Cgroup, spec: dict[str, Any], **environment: str) -> Pod:
+    started = start(server, folder, storage, "make", json.dumps(spec), **environment)
+    cgroup.add(started.process.pid)  # while the interpreter starts
+    return started
+
+
+def said_by(ended: Pod) -> str:
+    """Without the terminal's line breaks."""
+    return " ".join(ended.process.communicate()[1].split())
+
+
+def test_a_kill_for_memory_is_named_and_its_retry_is_spared(s3: S3, tmp_path: Path, cgroup: Cgroup) -> None:
+    storage = f"{s3.address}/{uuid4().hex}"
+    first = pod(s3, tmp_path, storage, cgroup, TOO_MUCH)
+    said = said_by(first)
+    sentence = (
+        f"make: killed for memory at {LIMIT} MiB, the limit here; the stage was planned with 2,048 MiB. "
+        "Set make.pod.resources.memory"
+    )
+    assert sentence in said
+    (record,) = (first.home / "executions").glob("*/make-*/run.json")
+    assert json.loads(record.read_text())["error"].startswith(sentence)
+
+    retry = pod(s3, tmp_path, storage, cgroup, TOO_MUCH, FLYTE_ATTEMPT_NUMBER="1")
+    assert sentence in said_by(retry) and not retry.starts_made()
+    another = pod(s3, tmp_path, storage, cgroup, TOO_MUCH, FLYTE_INTERNAL_EXECUTION_ID="e1")
+    another.process.communicate()
+    assert another.starts_made()  # a person has started it again

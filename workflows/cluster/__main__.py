@@ -1,0 +1,50 @@
+"""`python -m workflows.cluster check` checks a Flyte cluster before Baton's first run on it: admin, storage, images,
+connector, and from inside a pod the storage, MLflow and resource limits. Exit code 1 if a check failed."""
+
+import click
+
+MARKS = {"ok": "✓", "failed": "✗", "cannot be tried": "?"}
+
+
+@click.group(help=__doc__)
+def main() -> None:
+    pass
+
+
+@main.command()
+@click.option("--config", envvar="FLYTECTL_CONFIG", help="Flyte's config file, with Baton's images: section.")
+@click.option("--project", default="flytesnacks", show_default=True)
+@click.option("--domain", default="development", show_default=True)
+@click.option("--recipe", help="Check the images and the largest pod of this recipe's run; default: of any.")
+@click.option("--connector", help="The connector's address from here, HOST:PORT.")
+@click.option(
+    "--patience",
+    default=600,
+    show_default=True,
+    type=click.IntRange(1, 86_400),
+    help="Seconds to wait for the pod, with its image's pull.",
+)
+def check(
+    config: str | None, project: str, domain: str, recipe: str | None, connector: str | None, patience: int
+) -> None:
+    """Print a line for each check."""
+    from workflows.cluster.checks import checks  # imports flytekit: not for --help
+    from workflows.continuous_recipe import recipe_of
+    from workflows.recipe_text import load
+    from workflows.remote import ANY_STAGE, stage_pods
+    from workflows.run_context import for_a_cluster
+
+    pods = ANY_STAGE
+    if recipe:
+        with for_a_cluster():
+            pods = stage_pods(load(recipe, recipe_of))
+    failed = False
+    for result in checks(config, project, domain, connector, patience, pods):
+        click.echo(f"{MARKS[result.state]} {result.name:<16}  {result.state}: {result.message}")
+        failed |= result.state == "failed"
+    if failed:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""Check whether a Flyte cluster is ready for Baton; each failure comes with a way out."""
+
+import re
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import grpc
+from flyteidl.admin.agent_pb2 import ListAgentsRequest
+from flyteidl.admin.node_execution_pb2 import NodeExecutionListRequest
+from flyteidl.admin.task_execution_pb2 import TaskExecutionListRequest
+from flyteidl.service.agent_pb2_grpc import AgentMetadataServiceStub
+from flytekit.clients.raw import RawSynchronousFlyteClient
+from flytekit.configuration import Config, ImageConfig
+from flytekit.constants import CopyFileDetection
+from flytekit.exceptions.base import FlyteException
+from flytekit.exceptions.user import FlyteTimeout
+from flytekit.models.core.execution import WorkflowExecutionPhase
+from flytekit.remote import FlyteRemote
+from flytekit.tools.fast_registration import FastPackageOptions
+
+from infra.placement.config import TASK_TYPE
+from infra.pod_spec import PodSpec, in_bytes, in_cores
+from infra.tracking.code import PROJECT
+from workflows.cluster.probe import look, looked
+from workflows.remote import ANY_STAGE, StagePod, pass_on
+
+ANSWER_S = 10.0
+POLL_S = 2
+ERRORS = (FlyteException, grpc.RpcError, OSError, ValueError, AssertionError)  # flytekit's, for a cluster's faults
+
+# what Flyte says of a pod that failed or waits, and what to do about it; the first that fits
+CURES = {
+    "exceeded quota|Insufficient": "no node, or the namespace's quota, has room for the largest stage's pod",
+    "runAsNonRoot|PodSecurity": "apply infra/flyte/pod-template.yaml and set default-pod-template-name",
+    "ImagePull|ErrImage|pull access": "the nodes cannot pull the image: check its name and the pull secret",
+    r"OOMKilled|exit code \(137\)": "the pod has too little memory: raise task_resources in Flyte's values",
+    "credential|access ?denied|forbidden|InvalidAccessKeyId|SignatureDoesNotMatch|NoSuchBucket": (
+        "give the pods access to the storage: default-env-from-secrets or a role of their service account, as "
+        "infra/flyte/values.yaml shows"
+    ),
+}
+
+State = Literal["ok", "failed", "cannot be tried"]
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    state: State
+    message: str
+
+
+def checks(
+    config_file: str | None,
+    project: str,
+    domain: str,
+    connector: str | None,
+    patience_s: int,
+    pods: list[StagePod] = ANY_STAGE,
+) -> Iterator[Check]:
+    """Run all checks, cheap ones first; those that depend on a failed one are not tried. `pods`: of the run to come."""
+    config = Config.auto(config_file)
+    remote = FlyteRemote(config, default_project=project, default_domain=domain)
+    admin = _admin(remote, config.platform.endpoint)
+    images = _images(ImageConfig.auto(config_file), sorted({pod.image for pod in pods}))
+    yield admin
+    yield images
+    yield _connector(connector)
+    if admin.state != "ok" or images.state != "ok":
+        why = "needs an admin that answers, and images"
+        yield from (Check(name, "cannot be tried", why) for name in ("storage", "pod"))
+        return
+    storage = _storage(remote)
+    yield storage
+    if storage.state == "ok":
+        run = SimpleNamespace(config_file=config_file, envvars={})
+        pass_on(run)  # what `pyflyte run` passes on
+        yield from _pod(remote, ImageConfig.auto(config_file), patience_s, largest(pods), run.envvars)
+    else:
+        yield Check("pod", "cannot be tried", "its code is uploaded to the storage")
+
+
+def largest(pods: Iterable[StagePod]) -> StagePod:
+    """By GPUs, then memory, then cores."""
+
+    def size(pod: StagePod) -> tuple[float, float, float]:
+        asked = pod.asked
+        return asked.gpu or 0, in_bytes(asked.memory or "0"), in_cores(asked.cpu or 0)
+
+    return max(pods, key=size)
+
+
+def _admin(remote: FlyteRemote, endpoint: str) -> Check:
+    try:
+        version = remote.client.get_control_plane_version()
+    except ERRORS as error:
+        way_out = "set admin.endpoint and admin.insecure in --config or FLYTECTL_CONFIG's file"
+        return Check("admin", "failed", f"{endpoint} does not answer ({_short(error)}); {way_out}")
+    return Check("admin", "ok", f"{endpoint}, Flyte {version or 'of an unknown version'}")
+
+
+def _images(config: ImageConfig, needed: list[str]) -> Check:
+    found = {image.name: image for image in config.images or ()}
+    if missing := [name for name in needed if name not in found]:
+        return Check(
+            "images",
+            "failed",
+            f"{', '.join(missing)}: missing under images: in --config; `python -m images` adds them, and --recipe FILE "
+            "asks for those of its stages alone",
+        )
+    if tagged := [name for name in needed if not found[name].digest]:
+        return Check("images", "failed", f"{', '.join(tagged)}: a tag can move to another image; use name@sha256:…")
+    return Check("images", "ok", f"{', '.join(needed)}: pinned by digest")
+
+
+def _connector(address: str | None) -> Check:
+    if address is None:
+        way_out = "kubectl -n flyte port-forward deployment/baton-connector 8000, and --connector 127.0.0.1:8000"
+        return Check("connector", "cannot be tried", f"only Flyte's pods can reach it; to check it: {way_out}")
+    try:
+        with grpc.insecure_channel(address) as channel:
+            agents = AgentMetadataServiceStub(channel).ListAgents(ListAgentsRequest(), timeout=ANSWER_S).agents
+    except grpc.RpcError as error:
+        return Check(
+            "connector", "failed", f"{address}: {_short(error)}; kubectl -n flyte logs deployment/baton-connector"
+        )
+    kinds = {category.name for agent in agents for category in agent.supported_task_categories}
+    if TASK_TYPE not in kinds:
+        way_out = "start it with --modules infra.placement.connector"
+        return Check("connector", "failed", f"{address} runs {', '.join(sorted(kinds))}, not {TASK_TYPE}; {way_out}")
+    return Check("connector", "ok", f"{address} runs placed stages")
+
+
+def _storage(remote: FlyteRemote) -> Check:
+    """Upload a file as `pyflyte run` uploads the code."""
+    with TemporaryDirectory() as folder:
+        probe = Path(folder) / "probe.txt"
+        probe.write_text("probe")
+        try:
+            _, there = remote.upload_file(probe)
+        except ERRORS as error:
+            way_out = "clients must be able to reach the URLs that admin signs (storage.signedURL.stowConfigOverride)"
+            return Check("storage", "failed", f"{_short(error)}; {way_out}")
+    return Check("storage", "ok", there)
+
+
+def _pod(
+    remote: FlyteRemote, images: ImageConfig, patience_s: int, asks: StagePod, environment: dict[str, str]
+) -> Iterator[Check]:
+    """Run the probe in a pod that asks for what the largest stage asks for, and report its results."""
+    execution = None
+    try:
+        # a version of its own, since Flyte refuses another pod under a version that it knows
+        registered = remote.register_script(
+            looked(PodSpec(resources=asks.asked)),
+            image_config=images,
+            version=f"check-{uuid.uuid4().hex[:12]}",
+            source_path=str(PROJECT),
+            module_name=look.__module__,
+            fast_package_options=FastPackageOptions([], copy_style=CopyFileDetection.ALL),
+        )
+        asked = {"title": asks.title, "asked": asks.asked.model_dump_json(exclude_none=True)}
+        execution = remote.execute(registered, inputs=asked, envs=environment)
+        url = remote.generate_console_url(execution)
+        execution = remote.wait(execution, timeout=patience_s, poll_interval=POLL_S, sync_nodes=False)
+    except FlyteTimeout:
+        assert execution is not None
+        reason = _pending(remote, execution) or "Flyte gives no reason; see `kubectl get events`"
+        yield Check(
+            "pod", "failed", f"not ended after {patience_s} s (--patience), and so aborted: {reason}{cure(reason)}"
+        )
+        return
+    except ERRORS as error:
+        yield Check("pod", "failed", f"{_short(error)}; see `kubectl get events`, or the execution in Flyte's console")
+        return
+    finally:
+        if execution is not None and not execution.is_done:
+            remote.terminate(execution, "python -m workflows.cluster check has ended")
+    if execution.closure.phase != WorkflowExecutionPhase.SUCCEEDED:
+        message = execution.error.message if execution.error else ""
+        yield Check("pod", "failed", f"{telling(message) or 'Flyte gives no reason'}{cure(message)}; {url}")
+        return
+    yield Check("pod", "ok", url)
+    found: dict[str, str] = execution.outputs.get("found", dict[str, str])
+    for name, line in found.items():
+        state, _, message = line.partition(": ")
+        yield Check(name, "ok" if state == "ok" else "failed", message)
+
+
+def _pending(remote: FlyteRemote, execution: Any) -> str:
+    """Why an execution's newest pod is not done, as Flyte has it from Kubernetes; flytekit's own models drop that."""
+    raw, client = RawSynchronousFlyteClient, remote.client
+    of_execution = NodeExecutionListRequest(workflow_execution_id=execution.id.to_flyte_idl(), limit=100)
+    try:
+        tasks = [
+            task
+            for node in raw.list_node_executions_paginated(client, of_execution).node_executions
+            for task in raw.list_task_executions_paginated(
+                client, TaskExecutionListRequest(node_execution_id=node.id, limit=100)
+            ).task_executions
+        ]
+    except ERRORS as error:
+        return f"Flyte does not tell why ({_short(error)})"
+    reasons = [task.closure.reason for task in tasks if task.closure.reason]
+    return telling(reasons[-1]) if reasons else ""
+
+
+def telling(message: str) -> str:
+    """The last line of Flyte's message that says something: a pod's ends with a line of a full stop."""
+    lines = [" ".join(line.split()) for line in message.splitlines()]
+    return next((line for line in reversed(lines) if re.search(r"\w", line)), "")[:300]
+
+
+def cure(message: str) -> str:
+    """What to do about it, if that is known."""
+    return next((f"; {words}" for pattern, words in CURES.items() if re.search(pattern, message, re.IGNORECASE)), "")
+
+
+def _short(error: Any) -> str:
+    """An error's message on one line."""
+    message = error.details() if isinstance(error, grpc.Call) else str(error.__cause__ or error)
+    return " ".join(message.split())[:300] or type(error).__name__

@@ -1,0 +1,106 @@
+"""How often each training stage goes over its data, as far as that is known before the run.
+
+Rows and tokens are those of the cached artifacts. Otherwise they are counted in files on this machine, before
+duplicates and faulty rows are dropped; what a function makes, the hub's and compressed files' are not known.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from infra.placement.storage import StorageError, is_bucket
+from infra.text import count
+from tasks.data.spec import CorpusSpec
+from tasks.dpo.spec import DPOSpec
+from tasks.grpo.spec import GRPOSpec
+from tasks.posttrain.spec import PostTrainSpec
+from tasks.pretrain.spec import PretrainSpec
+from tasks.rows.spec import RowsSpec
+from tasks.sft.spec import SFTSpec
+from workflows.planned_sources import estimated_tokens
+
+MOST_BYTES = 1_000_000_000  # of JSONL that is counted: a second or so
+BLOCK = 1 << 22
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """A stage's epochs over one set."""
+
+    epochs: float | None  # None: not known
+    of: int | None  # rows or tokens
+    unit: str  # "rows", "tokens"
+    exact: bool  # of a cached artifact, not counted before it is made
+    why: str = ""  # it is not known
+
+    def text(self) -> str:
+        """`4.7 epochs of about 410 rows: repeated`"""
+        if self.epochs is None or self.of is None:
+            return f"not known before the run ({self.why})"
+        about = "" if self.exact else "about "
+        return f"{self.epochs:.3g} over {about}{count(self.of)} {self.unit}{': repeated' * (self.epochs > 1)}"
+
+
+def of_pretraining(
+    spec: PretrainSpec, corpora: Sequence[CorpusSpec], shards: Sequence[Mapping[str, Any]]
+) -> Iterator[Epochs]:
+    """Of each data set, in order. `shards`: the facts of those that are cached, else empty."""
+    known = [*(facts.get("tokens") for facts in shards), *[None] * len(corpora)][: len(corpora)]
+    tokens = [here or _estimate(corpus) for here, corpus in zip(known, corpora, strict=True)]
+    weights = spec.data_weights or ([float(number) for number in tokens if number] if all(tokens) else None)
+    for number, (of, exact) in enumerate(zip(tokens, known, strict=True)):
+        if weights is None or not of:
+            yield Epochs(None, of, "tokens", bool(exact), "nor is the size of the text")
+            continue
+        yield Epochs(spec.tokens() * weights[number] / sum(weights) / of, of, "tokens", bool(exact))
+
+
+def of_tuning(spec: PostTrainSpec, rows: RowsSpec | None, facts: Mapping[str, Any]) -> Epochs:
+    """`facts`: of the cached rows, else empty."""
+    if isinstance(spec, SFTSpec) and spec.packing:
+        return Epochs(None, None, "rows", False, "several rows are packed into a sequence")
+    if isinstance(spec, DPOSpec) and spec.pairs:
+        return Epochs(None, None, "pairs", False, "they are sampled first")
+    exact = facts.get("rows")
+    of = exact if exact is not None else counted(rows) if rows else None
+    if not of:
+        return Epochs(None, None, "rows", False, "nor is the number of rows")
+    seen = spec.steps * spec.batch_size / (spec.generations if isinstance(spec, GRPOSpec) else 1)
+    return Epochs(seen / of, of, "rows", exact is not None)
+
+
+def counted(spec: RowsSpec) -> int | None:
+    """The training rows in a set's files, about. None: not known, or too large to count."""
+    if spec.path is None or is_bucket(spec.path):
+        return None
+    try:
+        files = spec.files().files()
+    except StorageError:
+        return None
+    if not files or sum(file.size for file in files if file.name.endswith(".jsonl")) > MOST_BYTES:
+        return None
+    rows = 0
+    for file in files:
+        if file.name.endswith(".jsonl"):
+            try:
+                with file.open() as stream:
+                    rows += sum(block.count(b"\n") for block in iter(lambda: stream.read(BLOCK), b""))
+            except OSError:
+                return None
+        elif file.name.endswith(".parquet"):
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            try:
+                rows += pq.read_metadata(file.place).num_rows
+            except (pa.ArrowException, OSError):
+                return None
+        else:
+            return None
+    return round(min(rows, spec.limit or rows) * (1 - spec.held_out))
+
+
+def _estimate(corpus: CorpusSpec) -> int | None:
+    tokens = [estimated_tokens(source) for source in corpus.by_name().values()]
+    known = [number for number in tokens if number]
+    return round(sum(known) * (1 - corpus.held_out)) if known and len(known) == len(tokens) else None

@@ -1,0 +1,137 @@
+"""A plan as text."""
+
+from collections.abc import Iterator
+
+from infra.text import gigabytes, hours, short
+from tasks.data.spec import TokenizerSpec
+from tasks.evaluate.spec import EvaluateSpec
+from tasks.grpo.spec import GRPOSpec, RolloutServers
+from tasks.posttrain.spec import PostTrainSpec
+from tasks.pretrain.accelerators import BY_NAME
+from tasks.pretrain.memory import GB
+from tasks.pretrain.spec import PretrainSpec
+from workflows.costs import Quotes
+from workflows.planned import Planned
+from workflows.resource_estimate import BF16, DECODING, Need
+
+
+def text(name: str, stages: list[Planned]) -> Iterator[str]:
+    """The plan as text, line by line."""
+    yield f"{name}: {len(stages)} stages, {sum(bool(step.cached) for step in stages)} of them cached"
+    width = max([12, *(len(step.name) for step in stages)])
+    for step in stages:
+        state = f"cached {step.cached[:12]}" if step.cached else "placed" if step.quotes else "here"
+        yield f"  {step.name:<{width}} {state:<20}{'after ' * bool(step.after)}{', '.join(step.after)}".rstrip()
+    for step in stages:
+        if lines := [*_takes(step), *_costs(step.quotes)]:
+            yield "\n" + step.name + (" (cached: nothing to run)" if step.cached else "")
+            yield from (f"  {title:<12}{words}" for title, words in lines)
+    yield from _totals([step for step in stages if not step.cached])
+
+
+def _totals(stages: list[Planned]) -> Iterator[str]:
+    """The sums of hours and of costs, and what they leave out."""
+    timed = [step for step in stages if step.hours is not None]
+    if timed:
+        total = sum(step.hours or 0 for step in timed)
+        gpu_hours = sum((step.hours or 0) * step.gpus for step in timed if step.device in BY_NAME)
+        of_gpus = f", {short(gpu_hours)} GPU hours" if gpu_hours else ""
+        others = ", ".join(dict.fromkeys(step.stage for step in stages if step.hours is None))
+        several = f"{len(timed)} stages, one after the other" if len(timed) > 1 else timed[0].name
+        yield f"\ntime of {several}: {hours(total)}{of_gpus}; without {others}"
+    costs = [step.quotes.found[0].expected for step in stages if step.quotes and step.quotes.found]
+    known = [cost for cost in costs if cost is not None]
+    if len(costs) > 1:
+        rest = f"; {len(costs) - len(known)} more unknown" * (len(known) < len(costs))
+        yield f"\nexpected cost of {len(known)} stages: {_dollars(sum(known))}{rest}"
+
+
+def _takes(step: Planned) -> Iterator[tuple[str, str]]:
+    needed, spec = step.need, step.spec
+    if isinstance(spec, TokenizerSpec) and (memory := spec.memory()):
+        yield "memory", f"{memory / GB:.2g} GB with many distinct words in {spec.sample_mb:g} MB of text (sample_mb)"
+    if needed is None:
+        yield from _epochs(step)
+        return
+    if isinstance(spec, EvaluateSpec):
+        yield from _time(step, needed)
+        return
+    active = f", {short(needed.active_parameters)} active per token" if needed.mixture else ""
+    yield "parameters", f"{short(needed.parameters)}{active}"
+    tokens = f"{short(needed.tokens)} at most"
+    if isinstance(spec, PretrainSpec):
+        ratio = f"{needed.tokens / needed.active_parameters:.3g} per{' active' * needed.mixture} parameter"
+        batch = short(spec.global_batch * spec.sequence_length)
+        tokens = f"{short(needed.tokens)}, {ratio}; {spec.steps:,} steps of {batch}"
+    yield "tokens", tokens
+    for number, source in enumerate(step.sources):
+        yield "sources" * (number == 0), source.text()
+    yield from _epochs(step)
+    if isinstance(spec, PostTrainSpec):
+        yield "rate", spec.rate_text(needed.parameters)
+    yield "arithmetic", f"{needed.flops / needed.tokens / 1e9:.3g} GFLOP per token, {needed.flops:.2e} FLOP in total"
+    if isinstance(spec, PretrainSpec):
+        yield "layout", f"{spec.layout.name()}: {spec.layout.nodes} x {spec.layout.processes} processes"
+    if isinstance(spec, PostTrainSpec) and spec.layout.world > 1:
+        yield "layout", f"{spec.layout.sharding} over {spec.layout.nodes} x {spec.layout.processes} processes"
+    if isinstance(spec, GRPOSpec) and spec.rollout_servers:
+        yield "servers", _served(spec.rollout_servers, needed)
+    if step.device_memory:
+        capacity = f"{step.device} ({gigabytes(step.device_memory)})"
+        yield "memory", f"{gigabytes(needed.memory.total)} on each {capacity}"
+        yield "", needed.memory.breakdown()
+    yield from _time(step, needed)
+
+
+def _epochs(step: Planned) -> Iterator[tuple[str, str]]:
+    for number, epochs in enumerate(step.epochs):
+        yield "epochs" * (number == 0), epochs.text()
+
+
+def _time(step: Planned, needed: Need) -> Iterator[tuple[str, str]]:
+    """The hours, what they are for, and what was assumed."""
+    if step.hours is None:
+        if step.device:
+            yield "time", f"not known: the peak of {step.device} is not in the table"
+        return
+    least = "at least " if needed.not_counted or (needed.sampled and step.device not in BY_NAME) else ""
+    on = f"{step.gpus} {step.device}" if step.device in BY_NAME else "this machine's CPU"
+    yield "time", f"{least}{hours(step.hours)} on {on}, at {step.mfu:.0%} of peak (--mfu)"
+    parts = sorted(step.parts.items(), key=lambda part: -part[1])
+    yield "", ", ".join(f"{name} {hours(taken)}" for name, taken in parts if 3600 * taken >= 1)
+    if needed.sampled:
+        yield "", f"sampling {short(needed.sampled)} tokens at most, at {DECODING:.0%} of the memory's bandwidth"
+    if needed.not_counted:
+        yield "", f"without {needed.not_counted}"
+
+
+def _served(servers: RolloutServers, needed: Need) -> str:
+    engines = f"{servers.engines} vLLM engine{'s' * (servers.engines > 1)}, tensor parallel {servers.tensor_parallel}"
+    where = (
+        f"on each of {servers.nodes} machine{'s' * (servers.nodes > 1)} of their own"
+        if servers.nodes
+        else "on the first machine"
+    )
+    weights = gigabytes(BF16 * needed.parameters / servers.tensor_parallel)
+    return f"{engines}, {where}: {weights} of weights on each GPU, {servers.gpu_memory_share:.0%} with KV cache"
+
+
+def _costs(quoted: Quotes | None) -> Iterator[tuple[str, str]]:
+    if quoted is None:
+        return
+    if not quoted.found:
+        none = "no cloud that is enabled here offers such machines"
+        yield "prices", f"not known: {quoted.unknown or quoted.refused}" if quoted.unknown or quoted.refused else none
+        return
+    for number, quote in enumerate(quoted.found, 1):
+        offer = quote.offer
+        other = offer.on_demand_price if offer.spot else offer.spot_price
+        instead = f" ({'on-demand' if offer.spot else 'spot'} {_dollars(other)})" if other is not None else ""
+        price = f"{_dollars(offer.price)} per hour{instead}, {_dollars(quote.expected)} in total"
+        yield "would try" * (number == 1), f"{number}. {offer.words()} {price}{': over a limit' * quote.over}"
+    spot, on_demand = (_dollars(quoted.cheapest(kind)) for kind in (True, False))
+    yield "cost", f"expected {_dollars(quoted.found[0].expected)}; all spot {spot}, all on-demand {on_demand}"
+
+
+def _dollars(amount: float | None) -> str:
+    return "not known" if amount is None else f"${amount:,.2f}"

@@ -1,0 +1,112 @@
+"""The stages of a plan: what each needs, where it would run and how long it takes, and which are cached."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tasks.posttrain.spec import PostTrainSpec
+from tasks.pretrain.accelerators import BY_NAME, Accelerator
+from tasks.pretrain.fit import Place, place_of
+from tasks.pretrain.layout import Layout
+from tasks.pretrain.memory import GPU
+from tasks.pretrain.spec import PretrainSpec
+from tasks.spec import StageSpec
+from workflows.costs import Quotes, quotes
+from workflows.epochs import Epochs, of_pretraining, of_tuning
+from workflows.machine import this_cpu
+from workflows.planned_sources import PlannedSource, planned_sources
+from workflows.recipe import Recipe
+from workflows.resource_estimate import Need, need
+from workflows.run_context import RunContext, devices_of, tuning_devices
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One stage of the plan."""
+
+    name: str
+    stage: str
+    spec: StageSpec
+    after: tuple[str, ...]
+    cached: str | None  # the cached artifact's digest
+    need: Need | None = None  # None: negligible arithmetic, or not known before the run
+    device: str | None = None  # that memory and hours are estimated for
+    device_memory: float | None = None  # bytes
+    mfu: float | None = None  # assumed
+    parts: dict[str, float] = field(default_factory=dict)  # hours by what they are for
+    hours: float | None = None  # None: not known
+    quotes: Quotes | None = None  # None: no placement, runs here
+    sources: tuple[PlannedSource, ...] = ()  # of a pretraining, if the corpus has names for them
+    epochs: tuple[Epochs, ...] = ()  # of a pretraining one for each data set
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators that the stage uses."""
+        if isinstance(self.spec, PostTrainSpec):
+            return self.spec.machines * self.spec.devices
+        return self.need.processes if self.need else 0
+
+
+def plan(recipe: Recipe, context: RunContext, mfu: float | None) -> Iterator[Planned]:
+    """Every stage of the recipe, in topological order. `mfu`: None: by the kind of model."""
+    from workflows.dry_run import steps_of  # imports all stages and Flyte: not for an invalid recipe
+
+    facts: dict[str, dict[str, Any]] = {}
+    for step in steps_of(recipe):
+        facts[step.name] = step.facts
+        shards = [facts[name] for name in facts if name.partition("-")[0] == "shards"]
+        rows = next((facts[name] for name in step.after if facts[name].get("rows") is not None), {})
+        sources, epochs = _data(recipe, step.spec, shards, rows)
+        placement, base = step.spec.placement, need(context, step.spec)
+        quoted = quotes(placement, base, mfu) if placement else None
+        place = _place(step.spec, context, quoted) if base else None
+        of_data: dict[str, Any] = {"quotes": quoted, "sources": sources, "epochs": epochs}
+        common = Planned(step.name, step.stage, step.spec, step.after, step.cached, base, **of_data)
+        if base is None or place is None:
+            yield common
+            continue
+        needed = need(context, step.spec, place.kernels, place.capacity) or base
+        parts = needed.parts(_accelerator(place, needed), mfu)
+        yield replace(
+            common,
+            need=needed,
+            device=place.name,
+            device_memory=place.capacity,
+            mfu=needed.mfu(mfu),
+            parts=parts,
+            hours=sum(parts.values()) if parts else None,
+        )
+
+
+def _data(
+    recipe: Recipe, spec: StageSpec, shards: list[dict[str, Any]], rows: dict[str, Any]
+) -> tuple[tuple[PlannedSource, ...], tuple[Epochs, ...]]:
+    """The sources and epochs of a stage; `shards` and `rows`: facts of its data, where that is cached."""
+    if isinstance(spec, PostTrainSpec):
+        return (), (of_tuning(spec, recipe.data.get(spec.data), rows),)
+    if not isinstance(spec, PretrainSpec) or recipe.corpus is None:
+        return (), ()
+    if spec.mixture and not recipe.more_corpora:
+        return tuple(planned_sources(recipe.corpus, spec, shards[0].get("sources") if shards else None)), ()
+    return (), tuple(of_pretraining(spec, [recipe.corpus, *recipe.more_corpora], shards))
+
+
+def _place(spec: StageSpec, context: RunContext, quoted: Quotes | None) -> Place | None:
+    """Where one process of the stage runs: the place tried first, or the spec's device, or this machine."""
+    layout, device = Layout(), None
+    if isinstance(spec, PretrainSpec):
+        layout, device = spec.layout, next(iter(devices_of(spec)), None)
+    elif isinstance(spec, PostTrainSpec):
+        layout = Layout(nodes=spec.layout.nodes, processes=spec.layout.processes)
+    if not isinstance(spec, PretrainSpec):
+        device = next(iter(tuning_devices(context, spec)), None)
+    if quoted and quoted.found:
+        device = quoted.found[0].offer.accelerator
+    if spec.placement and not device:
+        return None  # a machine without an accelerator
+    return place_of(layout.model_copy(update={"device": device}), context.machine)
+
+
+def _accelerator(place: Place, needed: Need) -> Accelerator | None:
+    """The accelerator of a place, or this machine's CPU, measured."""
+    return BY_NAME.get(place.name) if place.kernels == GPU else this_cpu(needed.precision, needed.processes)
