@@ -19,6 +19,7 @@ from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
 from infra.paths import located
+from infra.pod import this_pod
 from infra.tracking.datasets import send_lineage
 from infra.tracking.metrics import Point, points_after
 from infra.tracking.mlflow_names import mlflow_name
@@ -34,6 +35,7 @@ from infra.tracking.mlflow_records import (
 )
 from infra.tracking.redact import redact_text
 from infra.tracking.spool import (
+    FAILED,
     FINISHED,
     KILLED,
     RUNNING,
@@ -178,7 +180,10 @@ def _push_record(
     digest = blake3(json.dumps(asdict(record), sort_keys=True).encode()).hexdigest()
     changed = digest != pushed.sent
     if changed:
-        if pushed.sent or record.ended is None or PARENT_TAG not in record.tags:
+        failed = _failed_at(client, record) if FLYTE_TAG in record.tags and record.status in (RUNNING, KILLED) else None
+        if failed is not None:
+            record = replace(record, status=FAILED, ended=failed)
+        elif pushed.sent or record.ended is None or PARENT_TAG not in record.tags:
             name = record.name[:LONGEST_NAME] or None
             client.update_run(pushed.run_id, status=RUNNING, name=name)  # a stage may be retried
         _send_record(client, pushed.run_id, record)
@@ -197,6 +202,22 @@ def _push_record(
             client.set_terminated(pushed.run_id, record.status, int(record.ended * 1000))
         _write_pushed(folder, replace(pushed, sent=digest))
     return pushed.run_id
+
+
+def _failed_at(client: MlflowClient, record: MlflowRecord) -> float | None:
+    """When a stage of another pod failed the execution, seconds since the epoch; not if that stage was tried again.
+
+    Flyte ends the other pods of a failed execution, some of them before they have reported their start."""
+    newest: dict[str, Run] = {}  # attempt of each node
+    for run in runs_with(client, {"baton.execution": record.key["baton.execution"], "baton.role": "stage"}):
+        newest[_node(run.data.tags.get(POD_TAG, ""))] = run
+    if pod := this_pod():
+        newest.pop(_node(pod.name), None)
+    return max((run.info.end_time / 1000 for run in newest.values() if run.info.status == FAILED), default=None)
+
+
+def _node(pod: str) -> str:
+    return pod.rpartition("-")[0]  # the rest is the attempt
 
 
 def _push_metrics(client: MlflowClient, folder: Path, pushed: Pushed, record: MlflowRecord, path: Path) -> Pushed:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -135,6 +136,27 @@ def test_a_killed_attempt_is_ended_by_the_next(flyte: Flyte) -> None:
     assert done.info.status == "FINISHED"
     assert len(curve(done, "loss")) == 3
     assert [run.info.status for run in flyte.parents()] == ["RUNNING"]  # taken up again
+
+
+@pytest.mark.parametrize("joins", ["before", "after"])
+def test_an_execution_stays_failed_when_its_other_pods_are_ended(flyte: Flyte, joins: str) -> None:
+    def fail() -> None:
+        flyte.ran("n0-0-dn1", "rows", "rows-0", "fail")
+
+    if joins == "after":
+        fail()
+    other = flyte.pod("n0-0-dn0", "corpus", "corpus-0", "hang")
+    assert other.stdout is not None and other.stdout.readline() == "pushed\n"
+    if joins == "before":
+        fail()
+    assert [run.info.status for run in flyte.parents()] == ["FAILED"]
+    other.send_signal(signal.SIGINT)
+    other.wait(WAIT_S)
+    (parent,) = flyte.parents()
+    assert parent.info.status == "FAILED"
+    assert sorted(run.info.status for run in flyte.stages()) == ["FAILED", "KILLED"]
+    (failed,) = (run for run in flyte.stages() if run.info.status == "FAILED")
+    assert parent.info.end_time == failed.info.end_time
 
 
 class Admin(admin_pb2_grpc.AdminServiceServicer):
