@@ -182,9 +182,17 @@ class Turnstile:
         """Whether to take another step; tells the facts when those that were asked for are taken."""
         self._left -= 1
         if self._left == 0:
+            _free_gpu_cache()  # contenders share one GPU: while it waits, each keeps its weights and optimizer alone
             self._connection.send(facts)
             self._left, self.profiling = self._connection.recv()
         return bool(self._left)
+
+
+def _free_gpu_cache() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 class Remote:

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from tasks.pretrain.layout import Layout
+from tasks.pretrain.megatron import BACKEND
 from tasks.pretrain.process import model_parallel
 
 # isort: split
@@ -20,7 +21,7 @@ def alone(seed: int = 1234) -> Iterator[None]:
         parallel_state.destroy_model_parallel()
     if dist.is_initialized():
         dist.destroy_process_group()
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    dist.init_process_group(BACKEND, store=HashStore(), rank=0, world_size=1)
     try:
         with model_parallel(Layout(), seed):
             yield

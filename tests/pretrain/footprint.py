@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tasks.pretrain.batches import Batch
-from tasks.pretrain.megatron import CUDA
+from tasks.pretrain.megatron import CUDA, DEVICE
 from tasks.pretrain.memory import Memory
 from tasks.pretrain.process import model_parallel
 from tasks.pretrain.spec import PretrainSpec
@@ -64,11 +64,12 @@ def _state(training: Training) -> Iterator[Tensor]:
 def _batches(spec: PretrainSpec) -> Iterator[Batch]:
     layout = spec.layout
     shape = (layout.micro_batch, spec.sequence_length // layout.context)
-    for _ in range(spec.global_batch // (layout.micro_batch * layout.data)):
-        tokens = torch.randint(0, spec.model.vocab_size or 0, shape)
-        documents = torch.arange(spec.sequence_length).expand(layout.micro_batch, -1) // 16
-        places = torch.arange(shape[1]).expand(shape)
-        yield Batch(tokens, tokens, torch.ones(shape), places, documents if spec.mask_documents else None)
+    with DEVICE:
+        for _ in range(spec.global_batch // (layout.micro_batch * layout.data)):
+            tokens = torch.randint(0, spec.model.vocab_size or 0, shape)
+            documents = torch.arange(spec.sequence_length).expand(layout.micro_batch, -1) // 16
+            places = torch.arange(shape[1]).expand(shape)
+            yield Batch(tokens, tokens, torch.ones(shape), places, documents if spec.mask_documents else None)
 
 
 # -- the largest number of bytes that are allocated at once ------------------------------------------
