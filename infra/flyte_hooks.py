@@ -53,12 +53,9 @@ def sentence_first() -> None:
 
 def error_text(error: BaseException) -> str:
     """What went wrong, and where if it is not an error of ours."""
-    from flytekit.core.type_engine import TypeTransformerFailedError
     from flytekit.exceptions.user import FlyteRecoverableException
 
-    error = getattr(error, "value", error)  # of flytekit's wrapper
-    while isinstance(error, TypeTransformerFailedError) and (inner := error.__cause__ or error.__context__):
-        error = inner
+    error = _unwrapped(error)
     if isinstance(error, FlyteRecoverableException):
         return shortened(redact_text(", ".join(map(str, error.args))))
     if isinstance(error, Stopped):
@@ -67,6 +64,37 @@ def error_text(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:]
     where = [f"  {frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}" for frame in frames]
     return "\n".join([shortened(redact_text(sentence(error)), MOST_LINES - len(where)), *where])
+
+
+def _unwrapped(error: BaseException) -> BaseException:
+    """What flytekit's wrappers hold."""
+    from flytekit.core.type_engine import TypeTransformerFailedError
+
+    error = getattr(error, "value", error)
+    while isinstance(error, TypeTransformerFailedError) and (inner := error.__cause__ or error.__context__):
+        error = inner
+    return error
+
+
+def inputs_are_the_user_s(task: Any, record: Callable[[Stopped], object]) -> None:
+    """Let an input that a model of ours refuses be an error of the user's, which `record` gets first. To flytekit it is
+    one of the system, and none of the task's own code runs."""
+    dispatch = task.dispatch_execute
+
+    def dispatch_execute(*args: Any, **kwargs: Any) -> Any:
+        from flytekit.exceptions.system import FlyteNonRecoverableSystemException
+        from flytekit.exceptions.user import FlyteUserRuntimeException
+
+        try:
+            return dispatch(*args, **kwargs)
+        except FlyteNonRecoverableSystemException as error:
+            refused = _unwrapped(error)
+            if not isinstance(refused, Stopped):
+                raise
+            record(refused)
+            raise FlyteUserRuntimeException(refused) from error
+
+    task.dispatch_execute = dispatch_execute
 
 
 def shortened(text: str, most: int = MOST_LINES) -> str:

@@ -12,7 +12,7 @@ from flytekit.exceptions.user import FlyteRecoverableException
 
 import images
 from infra.errors import sentence
-from infra.flyte_hooks import POD_ENVIRONMENT
+from infra.flyte_hooks import POD_ENVIRONMENT, inputs_are_the_user_s
 from infra.launch import Terminated, sigterm_as_exit
 from infra.placement.storage import StorageError
 from infra.pod import this_pod
@@ -59,6 +59,7 @@ def dag_part(function: F) -> F:
         secret_requests=[secret(name) for name in secrets_of_all()] or None,
         environment=POD_ENVIRONMENT | secrets_variable(),
     )
+    inputs_are_the_user_s(made, lambda refused: end_execution(FAILED, error=refused.message))
     return made
 
 

@@ -70,6 +70,50 @@ def test_flytekit_keeps_the_signal_handlers_of_jobs_that_have_ended() -> None:
     ).stdout.endswith("False\n")
 
 
+REFUSED = """
+from flytekit import FlyteContextManager, task
+from flytekit.core.context_manager import ExecutionState
+from flytekit.models.literals import Literal, LiteralMap, Scalar
+from google.protobuf.struct_pb2 import Struct
+from pydantic import BaseModel
+from infra.errors import Stopped
+
+class Model(BaseModel):
+    value: int
+
+    def __init__(self, **values: object) -> None:
+        raise Stopped("value: of another kind")
+
+    model_validate_json = classmethod(lambda cls, *args, **kwargs: cls())
+
+@task
+def work(model: Model) -> None:
+    print("working")
+
+def run() -> None:
+    context = FlyteContextManager.current_context()
+    pod = context.execution_state.with_params(mode=ExecutionState.Mode.TASK_EXECUTION)
+    literals = LiteralMap({"model": Literal(scalar=Scalar(generic=Struct()))})
+    with FlyteContextManager.with_context(context.with_execution_state(pod)) as inside:
+        try:
+            work.dispatch_execute(inside, literals)
+        except Exception as error:
+            print(type(error).__name__, "of", type(error.value).__name__)
+"""
+
+
+def test_flytekit_takes_a_refused_input_for_its_own_fault() -> None:
+    """inputs_are_the_user_s"""
+    done = python(f"{REFUSED}\nrun()")
+    assert done.stdout.startswith("FlyteNonRecoverableSystemException of "), done.stdout + done.stderr
+
+
+def test_a_refused_input_is_the_user_s_error() -> None:
+    hook = "from infra.flyte_hooks import inputs_are_the_user_s\ninputs_are_the_user_s(work, print)"
+    done = python(f"{REFUSED}\n{hook}\nrun()")
+    assert done.stdout == "value: of another kind\nFlyteUserRuntimeException of Stopped\n", done.stdout + done.stderr
+
+
 def test_flytekit_shows_the_trace_first() -> None:
     """sentence_first"""
     done = python("from flytekit.bin.entrypoint import get_traceback_str\nprint(get_traceback_str(ValueError('why')))")
