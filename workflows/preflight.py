@@ -5,9 +5,12 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
 from infra.paths import baton_home
 from infra.placement.storage import StorageError, is_bucket, storage_of
+from infra.pod import this_pod
 from infra.progress import say
 from infra.tracking.redact import HIDDEN, redact_text
 from tasks.convert.spec import unexportable
@@ -125,12 +128,22 @@ def inputs(context: RunContext) -> list[Problem]:
         found += [problem.under(f"more_corpora.{index}") for problem in corpus.missing()]
     for name, rows in context.specs.get("data", {}).items():
         found += [problem.under(f"data.{name}") for problem in rows.missing()]
+    if this_pod():
+        return [_with_the_pods_way(problem) for problem in found]
     if not is_for_a_cluster():
         return found
     for problem in found:
         if isinstance(problem, NotSeen):  # pods may have credentials for it
             say(f"{problem}. The run's first pod checks it again")
     return [problem for problem in found if not isinstance(problem, NotSeen)]
+
+
+def _with_the_pods_way(problem: Problem) -> Problem:
+    """A path that is not there, as in a recipe that no client has read: one typed in Flyte's console."""
+    if isinstance(problem.value, str) and Path(problem.value).is_absolute():
+        way_out = "A pod reads no other machine's files: name an address (s3://…), or start the run by pyflyte run"
+        return replace(problem, allowed=f"{problem.allowed}. {way_out}")
+    return problem
 
 
 def _named_rows(context: RunContext) -> list[Problem]:

@@ -324,7 +324,10 @@ def with_retries(
                 raise StorageError(f"{place}: no credentials for it here: {error}. {CREDENTIALS}", False) from error
             tried = time.monotonic() - began
             if tried + wait > (patience_s or PATIENCE_S) or (stop is not None and stop.is_set()):
-                raise StorageError(f"{place}: tried for {tried:.0f} s: {error}", curable=True) from error
+                way_out = (
+                    "Check that it can be reached from here (for S3, FLYTE_AWS_ENDPOINT), and run the command again"
+                )
+                raise StorageError(f"{place}: tried for {tried:.0f} s: {error}. {way_out}", curable=True) from error
         time.sleep(wait * random.uniform(0.5, 1))
         wait = min(2 * wait, LONGEST_WAIT_S)
 
@@ -348,7 +351,9 @@ def file_system(place: str) -> Any:
     try:  # az is an alias of abfs, for which Flyte has credentials
         return _access().get_filesystem("abfs" if protocol == "az" else protocol, path=place)
     except (ImportError, ValueError) as error:  # missing package, unknown name, credentials
-        raise StorageError(f"{place}: fsspec has no access to {protocol}://: {error}", curable=False) from error
+        way_out = "The images read s3, gs, az and hf; for another, install its package where the stages run"
+        message = f"{place}: fsspec has no access to {protocol}://: {str(error).rstrip('.')}. {way_out}"
+        raise StorageError(message, curable=False) from error
 
 
 def _access() -> Any:

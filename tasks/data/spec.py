@@ -251,7 +251,8 @@ class TokenizerSpec(StageSpec):
             return []
         if vocabulary(folder):
             return template_problem(folder, self.chat_template)
-        allowed = f"a folder with tokenizer.json, as save_pretrained writes; in {folder} it is missing or damaged"
+        where = self.existing if is_bucket(self.existing or "") else folder
+        allowed = f"a folder with tokenizer.json, as save_pretrained writes; in {where} it is missing or damaged"
         return [Problem("existing", self.existing, allowed)]
 
 
