@@ -16,6 +16,10 @@ from infra.tracking.redact import redact_text
 
 FULL_DISK_BYTES = 1 << 20  # with less free space than this, the message names the disk as a cause too
 TERMINATED = {-signal.SIGTERM, 128 + signal.SIGTERM}  # exit codes of ranks that torchrun ended
+HINTS = {
+    signal.SIGKILL: " (out of memory? `dmesg` says so if it was)",
+    signal.SIGBUS: " (is /dev/shm full? A pod's has 64 MB unless pod.resources.shared_memory says otherwise)",
+}
 # signals that are never the consequence of another rank's failure
 NEVER_AN_EFFECT = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
@@ -124,5 +128,4 @@ def _exit(returncode: int) -> str:
 
 
 def _killed(signum: int) -> str:
-    hint = " (out of memory? `dmesg` says so if it was)" if signum == signal.SIGKILL else ""
-    return f"was killed by {signal.Signals(signum).name}{hint}"
+    return f"was killed by {signal.Signals(signum).name}{HINTS.get(signum, '')}"

@@ -19,6 +19,7 @@ SECRETS_OF_ALL = "BATON_SECRETS"  # comma-separated names of the secrets that ev
 SECRETS = "baton"  # group of the Flyte secrets: a Kubernetes Secret of that name in the project-domain namespace
 PAGE = 2**16  # what the kernel rounds a limit down to, at most
 DEVICES = Path("/dev")  # the driver's own list has all GPUs of the node
+GPUS = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA's, AMD's, Windows's
 UNITS: dict[str, float] = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15} | {
     f"{letter}i": 1024**power for power, letter in enumerate("KMGTP", 1)
 }
@@ -139,6 +140,16 @@ def check_secrets(names: Iterable[str]) -> None:
             f"{', '.join(missing)}: not in this pod, because the Secret `{SECRETS}` of its namespace lacks it "
             f"(kubectl -n {pod.project}-{pod.domain} create secret generic {SECRETS} {values}), or Flyte's webhook for "
             f"secrets is off; pod.secrets and {SECRETS_OF_ALL} name the secrets that pods get"
+        )
+
+
+def check_gpus(asked: Resources) -> None:
+    """In a pod that was to get GPUs and has none, raise Stopped: the stage would run on its CPUs, for days."""
+    if this_pod() and asked.gpu and not any(found for name in GPUS for found in DEVICES.glob(name)):
+        raise Stopped(
+            f"this pod asked for GPUs ({asked.gpu}) and has none: raise gpu in Flyte's task_resources.limits, and make "
+            "the GPU runtime the default of the nodes or of the pod template (runtimeClassName: nvidia). To run the "
+            "stage on CPUs, set its pod.resources.gpu to 0"
         )
 
 

@@ -42,7 +42,7 @@ from infra.paths import located, quiet
 from infra.placement.config import Placement
 from infra.placement.storage import StorageError, address_of, is_bucket, storage_of
 from infra.pod import this_pod
-from infra.pod_spec import FAMILIES, PodSpec, check_secrets, in_bytes, secrets_variable
+from infra.pod_spec import FAMILIES, PodSpec, check_gpus, check_secrets, in_bytes, secrets_variable
 from infra.pod_task import PodTask
 from infra.progress import say
 from infra.torchrun_env import Node, this_node
@@ -239,7 +239,9 @@ def stage(
         @wraps(function)
         def whole(spec: Spec, how: str, **inputs: Any) -> A:
             with failure_recorded(engine.stage):
-                check_secrets(PodSpec.model_validate(json.loads(how).get("pod") or {}).over(default).secrets)
+                promised = PodSpec.model_validate(json.loads(how).get("pod") or {}).over(default)
+                check_secrets(promised.secrets)
+                check_gpus(promised.resources)
                 told = {name: _settled(inputs[name]) for name in describes if name in inputs}
                 return function(spec=spec.joined(json.loads(how)), **inputs | told)
 
@@ -380,7 +382,7 @@ def run(
     with sigterm_as_exit(), tracked(title, job_dir, spec=spec_json, inputs=digests, command=command) as record:
         if remote:
             remote.check_memory()
-        with _planned_memory_named(engine.stage, spec, remote), remote.sending() if remote else nullcontext():
+        with _planned_memory_named(title, spec, remote), remote.sending() if remote else nullcontext():
             output = start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
         artifact = made.from_directory(output)
         place = remote.finish(artifact.digest) if remote else address_of(str(output))
@@ -391,7 +393,7 @@ def run(
 
 
 @contextmanager
-def _planned_memory_named(stage: str, spec: Spec, remote: Offsite | None) -> Iterator[None]:
+def _planned_memory_named(title: str, spec: Spec, remote: Offsite | None) -> Iterator[None]:
     """Raise EngineFailed with a way out if the body's engine was killed for memory; a retry of this pod is told."""
     try:
         yield
@@ -400,7 +402,9 @@ def _planned_memory_named(stage: str, spec: Spec, remote: Offsite | None) -> Ite
             raise
         planned = spec.pod.resources.memory if isinstance(spec, StageSpec) and spec.pod else None
         plan = f"; the stage was planned with {in_bytes(planned) / MIB:,.0f} MiB" if planned else ""
-        way_out = f"Set {stage}.pod.resources.memory" if this_pod() else "Use a machine with more memory"
+        way_out = (
+            f"Set pod.resources.memory of {title} in the recipe" if this_pod() else "Use a machine with more memory"
+        )
         message = f"{error.message.rstrip()}{plan}. {way_out}, or make batches or the model smaller"
         if remote:
             remote.note_memory(message, error.memory_mib)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from infra import limits
-from infra.pod_spec import Resources, short_of
+from infra.errors import Stopped
+from infra.pod_spec import Resources, check_gpus, short_of
 from tests.cluster.cgroup import Cgroup, can_be_made
 
 VERSIONS = {
@@ -104,6 +105,19 @@ def test_a_pod_with_fewer_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         (tmp_path / name).touch()
     monkeypatch.setattr("infra.pod_spec.DEVICES", tmp_path)
     assert short_of(Resources(gpu=8)) == ["1 GPUs of 8"] and short_of(Resources(gpu=1)) == []
+
+
+def test_a_pod_without_any_of_its_gpus_does_not_work_on_its_cpus(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("infra.pod_spec.DEVICES", tmp_path)
+    check_gpus(Resources(gpu=1))  # on a machine that is no pod, the engine looks itself
+    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e1")
+    with pytest.raises(Stopped, match="has none: raise gpu in Flyte's task_resources"):
+        check_gpus(Resources(gpu=1))
+    check_gpus(Resources(gpu=0))
+    (tmp_path / "nvidia0").touch()
+    check_gpus(Resources(gpu=1))
 
 
 STAGE = """

@@ -46,7 +46,7 @@ def test_a_kill_for_memory_is_named_and_its_retry_is_spared(s3: S3, tmp_path: Pa
     said = said_by(first)
     sentence = (
         f"make: killed for memory at {LIMIT} MiB, the limit here; the stage was planned with 2,048 MiB. "
-        "Set make.pod.resources.memory"
+        "Set pod.resources.memory of make in the recipe"
     )
     assert sentence in said
     (record,) = (first.home / "executions").glob("*/make-*/run.json")
