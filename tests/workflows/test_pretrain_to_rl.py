@@ -221,12 +221,11 @@ def test_a_run_may_enter_midway_and_stop_early(run: tuple[Path, Any], tmp_path: 
     ("text", "said"),
     [
         ("name: [", "YAML or JSON: line 1, column 8"),
-        ("", "a mapping of sections"),
         ("pretrain: {steps: 0}", "pretrain.steps: 0"),
-        ("name: 2026.5", "valid string"),
     ],
 )
 def test_a_wrong_recipe_ends_before_any_compute(tmp_path: Path, text: str, said: str) -> None:
+    """The kinds of problems are in test_recipe_text.py and test_bad_recipes.py."""
     path = tmp_path / "recipe.yaml"
     path.write_text(text)
     done = pyflyte(tmp_path, path)
