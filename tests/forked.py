@@ -3,6 +3,7 @@ engine that is killed and started again takes a moment this way. Whole runs (tes
 `python -m`, as a stage does.
 """
 
+import atexit
 import multiprocessing
 import os
 import runpy
@@ -54,6 +55,11 @@ def module(name: str, job: Path) -> Forked:
     return Forked(job / "log.txt", _module, name, job)
 
 
+def program(log: Path, name: str, *words: str) -> Forked:
+    """`python -m name WORDS`, with what is to be done at its exit."""
+    return Forked(log, _program, name, words)
+
+
 def _call(log: Path, environment: dict[str, str], function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     os.environ.clear()
     os.environ.update(environment)
@@ -66,3 +72,11 @@ def _call(log: Path, environment: dict[str, str], function: Callable[..., None],
 def _module(name: str, job: Path) -> None:
     sys.argv = [name, str(job)]
     runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _program(name: str, words: tuple[str, ...]) -> None:
+    sys.argv = [name, *words]
+    try:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing leaves a child without them

@@ -1,10 +1,7 @@
 """A stage under Flyte's local execution: when it is run, and when its result is taken from the cache."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,9 @@ import pytest
 from infra.launch import Engine, job_directory
 from infra.tracking.remote_run import JOB
 from tasks.manifest import read_manifest
-from tests.source import ROOT
+from tests import forked
+
+forked.load("flytekit", "mlflow", "mlflow.store.tracking.sqlalchemy_store", "pandas", "pyarrow")
 
 
 @dataclass(frozen=True)
@@ -39,14 +38,20 @@ def chain(
     starts = home / "starts"
     starts.unlink(missing_ok=True)
     specs = [json.dumps(spec) for spec in (make, count or {}, *more)]
-    words = [sys.executable, "-m", "tests.stage.chain", *specs]
-    environment = os.environ | {"BATON_HOME": str(home), "TOY_STARTS": str(starts)} | ({JOB: job} if job else {})
-    environment |= {"TOY_READ": str(read)}
-    ended = subprocess.run(words, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    text, counted = json.loads(ended.stdout.splitlines()[-1])
+    environment = {"BATON_HOME": str(home), "TOY_STARTS": str(starts), "TOY_READ": str(read)} | (
+        {JOB: job} if job else {}
+    )
+    log = home / "said"
+    log.unlink(missing_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        ended = forked.program(log, "tests.stage.chain", *specs).wait()
+    said = log.read_text()
+    assert ended == 0, said
+    (made,) = [line for line in said.splitlines() if line.startswith("[{")]
     ran = starts.read_text().split() if starts.exists() else []
-    return Run(ran, text, counted, ended.stderr)
+    return Run(ran, *json.loads(made), said)
 
 
 @pytest.fixture(scope="module")
