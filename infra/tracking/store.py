@@ -10,6 +10,7 @@ from blake3 import blake3
 
 from infra.commands import command
 from infra.paths import baton_home, quiet
+from infra.pod import this_pod
 from infra.tracking.redact import redact_text
 from infra.tracking.spool import has_pushed_to
 from infra.tracking.sqlite_file import TrackingUnreachable, check_file, store_file
@@ -124,7 +125,10 @@ def _ask(url: str) -> None:
 
 
 def _unreachable(reason: str) -> TrackingUnreachable:
+    way_out = "or unset MLFLOW_TRACKING_URI to use the SQLite file in Baton's home"
+    if this_pod():  # whose disk is lost with it
+        way_out = "which pods get from the client that started the run, or from Flyte's default-env-vars"
     return TrackingUnreachable(
         f"MLFLOW_TRACKING_URI={shown_uri()}: the tracking store is unreachable ({redact_text(reason)}). Start the "
-        "server or correct the address, or unset MLFLOW_TRACKING_URI to use the SQLite file in Baton's home."
+        f"server or correct the address, {way_out}."
     )
