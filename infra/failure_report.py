@@ -16,7 +16,7 @@ from infra.tracking.redact import redact_text
 
 FULL_DISK_BYTES = 1 << 20  # with less free space than this, the message names the disk as a cause too
 TERMINATED = {-signal.SIGTERM, 128 + signal.SIGTERM}  # exit codes of ranks that torchrun ended
-HINTS = {
+HINTS: dict[int, str] = {
     signal.SIGKILL: " (out of memory? `dmesg` says so if it was)",
     signal.SIGBUS: " (is /dev/shm full? A pod's has 64 MB unless pod.resources.shared_memory says otherwise)",
 }

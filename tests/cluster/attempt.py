@@ -183,18 +183,22 @@ class Attempt:
         named = {f"_FSEC_{each.group}_{each.key}".upper(): known[each.key] for each in wanted}
         return named | {each.env_var: known[each.key] for each in wanted if each.env_var}
 
+    def _ended(self, exit_code: int, reason: str, said: str = "") -> str:
+        name = (self.asked.pod and "primary") or self.pod
+        return f"\r\n[{name}] terminated with exit code ({exit_code}). Reason [{reason}]. Message: \n{said}."
+
+    def out_of_memory(self, exit_code: int) -> Failed:
+        """As flyteplugins' DeterminePrimaryContainerPhase has it, which looks at nothing that such a pod has left."""
+        return Failed(self._ended(exit_code, "OOMKilled"), recoverable=True)
+
     def result(self, exit_code: int, storage: Storage, said: str = "") -> LiteralMap | DynamicJobSpec:
         """What the pod left: outputs, or the nodes of a dynamic workflow. Raises Failed.
 
         A pod whose task has failed exits with 0 and leaves error.pb; one that was lost leaves nothing."""
         if exit_code:
-            system = exit_code == SIGKILLED
-            name = (self.asked.pod and "primary") or self.pod
-            message = (
-                "Pod failed. No message received from kubernetes.\r\n"
-                f"[{name}] terminated with exit code ({exit_code}). Reason [Error]. Message: \n{said[-MOST_SAID:]}."
-            )
-            raise Failed(message, recoverable=True, system=system)
+            ended = self._ended(exit_code, "Error", said[-MOST_SAID:])
+            message = f"Pod failed. No message received from kubernetes.{ended}"
+            raise Failed(message, recoverable=True, system=exit_code == SIGKILLED)
         if (error := storage.get(f"{self.output_prefix}/error.pb")) is not None:
             found = ErrorDocument.FromString(error).error
             raise Failed(

@@ -1,6 +1,7 @@
 """A pod's cgroup with its limits, of version 1 or 2, where this user may make one."""
 
 import os
+import re
 import time
 from collections.abc import Mapping
 from functools import cache
@@ -14,6 +15,7 @@ ROOT = Path("/sys/fs/cgroup")
 PERIOD_US = 100_000
 MEMORY = {"v1": ("memory", "memory.limit_in_bytes"), "v2": ("", "memory.max")}
 CPU = {"v1": ("cpu", "cpu.cfs_quota_us"), "v2": ("", "cpu.max")}
+KILLS = {"v1": "memory.oom_control", "v2": "memory.events"}
 
 
 @cache
@@ -35,7 +37,7 @@ class Cgroup:
 
     def __init__(self, name: str, limits: Mapping[str, str]) -> None:
         self._folders = []
-        kind = str(version())
+        self._kind = kind = str(version())
         for amount, (controller, file) in ((limits.get("memory"), MEMORY[kind]), (limits.get("cpu"), CPU[kind])):
             folder = ROOT / controller / name
             folder.mkdir(exist_ok=True)
@@ -61,6 +63,11 @@ class Cgroup:
         """Move a process there."""
         for folder in dict.fromkeys(self._folders):
             (folder / "cgroup.procs").write_text(str(process))
+
+    def memory_kills(self) -> int:
+        """How many of its processes the kernel has killed for memory."""
+        (found,) = re.findall(r"^oom_kill (\d+)$", (self._folders[0] / KILLS[self._kind]).read_text(), re.MULTILINE)
+        return int(found)
 
     def remove(self) -> None:
         """Once its processes have ended, which those that were killed do a moment later."""

@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgpack  # type: ignore[import-untyped]
 import yaml
 from flyteidl.admin import execution_pb2
 from flytekit import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
+from google.protobuf.json_format import ParseDict  # type: ignore[import-untyped]
 
 from images import FAMILIES
 from tests.cluster.admin import Admin
@@ -51,6 +53,20 @@ class Client:
         request = execution_pb2.ExecutionCreateRequest()
         request.CopyFrom(execution)
         request.name, request.spec.overwrite_cache = "", overwrite_cache
+        self.admin.CreateExecution(request, None)
+        return request
+
+    def inputs(self, execution: Any) -> dict[str, Any]:
+        """Models of pydantic's, as plain values."""
+        return {name: msgpack.unpackb(each.scalar.binary.value) for name, each in execution.inputs.literals.items()}
+
+    def with_inputs(self, execution: Any, **inputs: Any) -> Any:
+        """The same launch plan with other inputs, as they are typed in Flyte's console: nothing is checked here."""
+        request = execution_pb2.ExecutionCreateRequest()
+        request.CopyFrom(execution)
+        request.name = ""
+        for name, value in inputs.items():
+            ParseDict(value, request.inputs.literals[name].scalar.generic)
         self.admin.CreateExecution(request, None)
         return request
 

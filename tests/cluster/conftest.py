@@ -1,7 +1,9 @@
 """A Flyte cluster without Flyte's backend: admin, propeller, catalog and S3 in this process, pods as processes."""
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -12,7 +14,9 @@ from tests.cluster.client import Client
 from tests.cluster.propeller import Cluster
 from tests.cluster.storage import s3
 from tests.source import ROOT
-from tests.tracking.conftest import Server, free_port
+from tests.tracking.conftest import Server, empty_store, free_port
+
+__all__ = ["empty_store"]
 
 VALUES = yaml.safe_load((ROOT / "infra/flyte/values.yaml").read_text())
 TASK_RESOURCES = VALUES["configuration"]["inline"]["task_resources"]
@@ -27,9 +31,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def mlflow(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Server]:
     """An `mlflow server`."""
-    server = Server(tmp_path_factory.mktemp("mlflow") / "mlflow.db", free_port())
+    store = Path(shutil.copy(empty_store, tmp_path_factory.mktemp("mlflow")))
+    server = Server(store, free_port())
     server.start()
     yield server
     server.kill()

@@ -41,8 +41,9 @@ for path in $NEEDED; do
   number=$((number + 1)); mkdir -p "$path"; mount --move /mnt/$number "$path"
 done
 umount /mnt
+[ -z "$DISK" ] || { mount -t tmpfs -o size=$DISK none "$HOME/.."; mkdir "$HOME" "$TMPDIR"; }
 $RELAY
-unset NEEDED HIDDEN
+unset NEEDED HIDDEN DISK
 cd "$0"
 exec "$@"
 """
@@ -69,6 +70,7 @@ class Pod:
         command: Sequence[str],
         given: Mapping[str, str],
         limits: Mapping[str, str],
+        disk: str = "",
     ) -> None:
         self.name, self.task, self.attempt, self.log = name, task, attempt, folder / "log.txt"
         self.home = Path(tempfile.mkdtemp(prefix="pod-"))  # short: vLLM has sockets in TMPDIR
@@ -86,7 +88,7 @@ class Pod:
         words = list(command)
         if can_be_alone():
             needed = (self.home, ENVIRONMENT, Path(sys.base_prefix).resolve(), reachable.folder)
-            environment |= {"NEEDED": " ".join(map(str, needed)), "HIDDEN": " ".join(map(str, HIDDEN))}
+            environment |= {"NEEDED": " ".join(map(str, needed)), "HIDDEN": " ".join(map(str, HIDDEN)), "DISK": disk}
             relay = [str(ENVIRONMENT / "bin/python"), "-IS", "-c", RELAY, str(reachable.folder)]
             script = ALONE.replace("$RELAY", shlex.join([*relay, *reachable.reach(given.values())]))
             words = [*NAMESPACES, "sh", "-euc", script, str(work), *words]
@@ -104,6 +106,7 @@ class Pod:
             )
         self.grace_s = GRACE_S
         self.deleted = False
+        self.out_of_memory = False  # whether the kernel has killed one of its processes for memory; known at its end
         self.lost = Event()
 
     def alive(self) -> bool:
@@ -117,6 +120,7 @@ class Pod:
                 return 128 + signal.SIGKILL
         code = self.process.wait()
         if self.cgroup:
+            self.out_of_memory = self.cgroup.memory_kills() > 0
             self.cgroup.remove()
         shutil.rmtree(self.home, ignore_errors=True)
         return 128 - code if code < 0 else code

@@ -85,6 +85,7 @@ class Cluster:
     secrets: Mapping[str, str] = field(default_factory=dict)  # by their keys, in whatever group
     connector: str | None = None  # its address
     connector_deadline_s: float = 10.0  # of each call, unless the operator sets another
+    disk: str = ""  # of a pod, as mount(8) writes it: 20m; empty: this machine's
     catalog: Catalog = field(default_factory=Catalog)
     network: Network = field(default_factory=Network)
 
@@ -225,7 +226,8 @@ class _Run:
         given = {**cluster.environment, **attempt.environment(cluster.secrets)}
         folder, command = self.folder(attempt), attempt.command()
         limits = attempt.asked.limits
-        pod = Pod(attempt.pod, attempt.function, attempt.number, folder, cluster.network, command, given, limits)
+        about = (attempt.pod, attempt.function, attempt.number, folder)
+        pod = Pod(*about, cluster.network, command, given, limits, cluster.disk)
         with self.lock:
             self.pods.add(pod)
         if grace := attempt.asked.pod.get("terminationGracePeriodSeconds"):
@@ -241,6 +243,8 @@ class _Run:
                 self.pods.discard(pod)
         if pod.deleted:
             raise Failed(f"{pod.name} was deleted", recoverable=True, system=True)
+        if pod.out_of_memory:
+            raise attempt.out_of_memory(code)
         return attempt.result(code, cluster.storage, pod.log.read_text(errors="replace"))
 
     def watched(self, pod: Pod) -> None:

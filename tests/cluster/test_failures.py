@@ -1,79 +1,190 @@
 """What a user reads when something is wrong in a pod: Flyte's message and MLflow have the sentence, and no recipe."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cluster.cgroup import can_be_made
 from tests.cluster.chain import BASE, submit
 from tests.cluster.client import Client
-from tests.cluster.pod import ROOT
+from tests.cluster.pod import ROOT, can_be_alone
 from tests.cluster.propeller import Cluster, Done
 from tests.cluster.test_chain import execution
 from tests.tracking.conftest import Server
 
 pytestmark = pytest.mark.long
 
-SFT: dict[str, Any] = {"sft": {"data": "chat", "steps": 1}}
+HERE = "s3://flyte-users"  # a bucket with what a user brings
+CHAT = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]}
+LIMIT = "700Mi"  # of memory: a stage's own process has some 250
+DISK = "24m"  # the code, and not the text
+MINE = """
+import random
 
 
-def run(cluster: Cluster, client: Client, mlflow: Server, recipe: dict[str, Any], **environment: str) -> Done:
-    """The client has no credentials for the storage: the first pod looks."""
-    environment |= {"MLFLOW_TRACKING_URI": mlflow.uri, "AWS_EC2_METADATA_DISABLED": "true"}
-    return cluster.execute(submit(client, recipe, ROOT, **environment))
+def text(what: str):
+    yield "some words"
+    if what == "raise":
+        raise KeyError("the ninth column")
+    print(what, flush=True)
+    kept = []
+    while what == "grow":
+        kept.append(bytearray(b"x" * 2**26))
+    for number in range(2_000 if what == "fill" else 100):
+        yield random.Random(number).randbytes(20_000).hex()
+"""
+
+
+@pytest.fixture(scope="module")
+def users(cluster: Cluster) -> None:
+    """The bucket."""
+    client = cluster.storage.client
+    client.create_bucket(Bucket=HERE.removeprefix("s3://"))
+    for name, content in {
+        "chat/rows.jsonl": f"{json.dumps(CHAT)}\n{{broken\n",
+        "tokenizer/tokenizer.json": "{broken",
+        "tokenizer/tokenizer_config.json": "{}",
+    }.items():
+        client.put_object(Bucket=HERE.removeprefix("s3://"), Key=name, Body=content.encode())
+
+
+class Started:
+    """Executions that are started with other inputs than the client's, as in Flyte's console: pods see them first."""
+
+    def __init__(self, cluster: Cluster, client: Client, mlflow: Server, folder: Path) -> None:
+        (folder / "mine.py").write_text(MINE)
+        source = {"kind": "function", "function": f"{folder}/mine.py:text", "arguments": {"what": "go on"}}
+        recipe = {"name": "text", "audit": None, "corpus": {"source": source}}
+        self._cluster, self._client = cluster, client
+        self._first = submit(client, recipe, ROOT, MLFLOW_TRACKING_URI=mlflow.uri)
+        self._corpus = client.inputs(self._first)["recipe"]["corpus"]
+
+    def of(self, recipe: dict[str, Any], **of_the_cluster: Any) -> Done:
+        again = self._client.with_inputs(self._first, recipe=recipe)
+        return replace(self._cluster, **of_the_cluster).execute(again)
+
+    def of_text(self, what: str, memory: str = "2Gi", **of_the_cluster: Any) -> Done:
+        """Of one stage, which reads the text of a function of the user's."""
+        source = self._corpus["source"] | {"arguments": {"what": what}}
+        corpus = self._corpus | {"source": source, "pod": {"resources": {"memory": memory}}}
+        return self.of({"name": "text", "audit": None, "corpus": corpus}, **of_the_cluster)
+
+
+@pytest.fixture(scope="module")
+def started(
+    tracked: Cluster, client: Client, mlflow: Server, users: None, tmp_path_factory: pytest.TempPathFactory
+) -> Started:
+    return Started(tracked, client, mlflow, tmp_path_factory.mktemp("mine"))
 
 
 def read(done: Done, mlflow: Server) -> str:
     """What Flyte shows, after checking that MLflow says the same."""
     message = str(done.failed)
     assert len(message.splitlines()) <= 10, message
-    assert "msgpack" not in message and '"vocab_size"' not in message
+    assert "msgpack" not in message and '"vocab_size"' not in message and "Traceback" not in message
     assert done.failed and not done.failed.system, message
     parent, stages = execution(done, mlflow)
     assert parent.info.status == "FAILED"
-    (recorded,) = [each.data.tags["baton.error"] for each in [parent, *stages] if "baton.error" in each.data.tags]
-    assert recorded.splitlines()[0] in message
+    recorded = {each.data.tags["baton.error"] for each in [parent, *stages] if "baton.error" in each.data.tags}
+    assert [each.splitlines()[0] in message for each in recorded] == [True]
     return message
 
 
-def test_a_bad_row_in_a_bucket(tracked: Cluster, client: Client, mlflow: Server) -> None:
-    chat = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]}
-    storage = tracked.storage
-    storage.put(f"{storage.root}/users/chat/rows.jsonl", f"{json.dumps(chat)}\n{{broken\n".encode())
-    rows = {"data": {"chat": {"path": f"{storage.root}/users/chat/rows.jsonl"}}, "post_training": [SFT]}
-    done = run(tracked, client, mlflow, BASE | rows)
-    said = read(done, mlflow)
-    assert "data.chat.path" in said and "rows.jsonl, line 2" in said and "faulty: drop" in said
-    assert done.made() == ["stages"] and "Traceback" not in said
+def with_corpus(**fields: Any) -> dict[str, Any]:
+    return BASE | {"corpus": BASE["corpus"] | fields}
 
 
-def test_a_bucket_that_is_not_there(tracked: Cluster, client: Client, mlflow: Server) -> None:
-    missing = BASE | {"corpus": {"source": {"kind": "jsonl", "path": "s3://no-such-bucket/text"}}}
-    said = read(run(tracked, client, mlflow, missing), mlflow)
-    assert "corpus.source.path" in said and "no bucket no-such-bucket" in said
+def jsonl(path: str) -> dict[str, Any]:
+    return with_corpus(source={"kind": "jsonl", "path": path})
 
 
-FAULTY = """
-def rows(limit: int = 0):
-    yield {"prompt": "a", "completion": "b"}
-    raise KeyError("the ninth column")
-"""
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        (
+            {"data": {"chat": {"path": f"{HERE}/chat/rows.jsonl"}}},
+            ["data.chat.path", "rows.jsonl, line 2", "faulty: drop"],
+        ),
+        (jsonl("s3://no-such-bucket/text"), ["corpus.source.path", "no bucket no-such-bucket"]),
+        (jsonl("foo://text"), ["corpus.source.path", "no access to foo://", "The images read s3, gs, az and hf"]),
+        (jsonl("/home/me/text"), ["corpus.source.path", "/home/me/text does not exist", "name an address (s3://…)"]),
+        ({"tokenizer": {"existing": f"{HERE}/tokenizer"}}, ["tokenizer.existing", "tokenizer.json"]),
+        (with_corpus(held_out=7), ["corpus.held_out: 7", "less than 0.5"]),
+    ],
+    ids=["a bad row", "no such bucket", "unknown protocol", "a path of another machine", "tokenizer", "invalid field"],
+)
+def test_what_the_first_pod_reads(started: Started, mlflow: Server, recipe: dict[str, Any], said: list[str]) -> None:
+    done = started.of(BASE | recipe)
+    assert done.made() == ["stages"]
+    message = read(done, mlflow)
+    assert all(words in message for words in said), message
 
 
-def test_a_function_of_the_user_s_that_raises(tracked: Cluster, client: Client, mlflow: Server, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(FAULTY)
-    rows = {"data": {"chat": {"function": f"{tmp_path}/mine.py:rows"}}, "post_training": [SFT]}
-    said = read(run(tracked, client, mlflow, BASE | rows), mlflow)
-    assert "KeyError" in said and "the ninth column" in said
+def test_a_pod_without_the_gpus_that_it_asked_for(started: Started, mlflow: Server) -> None:
+    """It would train on its CPUs instead."""
+    done = started.of(with_corpus(pod={"resources": {"gpu": 1}}))
+    assert read(done, mlflow).startswith(
+        "this pod asked for GPUs (1) and has none: raise gpu in Flyte's task_resources"
+    )
+    assert done.made() == ["stages", "prepare_corpus"]
 
 
-def test_a_secret_that_the_cluster_lacks(tracked: Cluster, client: Client, mlflow: Server) -> None:
+def test_a_secret_that_the_cluster_lacks(tracked: Cluster, client: Client, started: Started, mlflow: Server) -> None:
     """Flyte leaves it out. Another list of secrets, on the same code, is another version."""
-    corpus = BASE["corpus"] | {"pod": {"secrets": ["MY_TOKEN"]}}
-    of_a_stage = run(tracked, client, mlflow, BASE | {"corpus": corpus})
+    of_a_stage = started.of(with_corpus(pod={"secrets": ["MY_TOKEN"]}))
     said = read(of_a_stage, mlflow)
     assert said.startswith("MY_TOKEN: ") and "kubectl -n flytesnacks-development create secret generic baton" in said
     assert of_a_stage.made() == ["stages", "prepare_corpus"]
-    of_all = run(tracked, client, mlflow, BASE, BATON_SECRETS="THEIR_TOKEN")
+    of_all = tracked.execute(submit(client, BASE, ROOT, MLFLOW_TRACKING_URI=mlflow.uri, BATON_SECRETS="THEIR_TOKEN"))
     assert read(of_all, mlflow).startswith("THEIR_TOKEN: ") and of_all.made() == ["stages"]
+
+
+def test_a_function_of_the_user_s_that_raises(started: Started, mlflow: Server) -> None:
+    said = read(started.of_text("raise"), mlflow)
+    assert "KeyError" in said and "the ninth column" in said
+
+
+def test_a_storage_that_the_pod_may_not_write_to(started: Started, cluster: Cluster, mlflow: Server) -> None:
+    faults = cluster.storage.faults
+    faults.about, faults.status, faults.refused = "PUT .*/baton/", 403, 10**6
+    try:
+        said = read(started.of_text("go on"), mlflow)
+    finally:
+        faults.status, faults.refused = 503, 0
+    assert "This process's credentials (FLYTE_AWS_…" in said and "writing and deleting in BATON_STORAGE" in said
+
+
+@pytest.mark.slow
+def test_a_tracking_server_that_is_away(started: Started, mlflow: Server) -> None:
+    """Each attempt waits for it for a minute."""
+    mlflow.kill()
+    try:
+        done = started.of_text("go on")
+    finally:
+        mlflow.start()
+    message = str(done.failed)
+    assert message.startswith(f"MLFLOW_TRACKING_URI={mlflow.uri}: the tracking store is unreachable")
+    assert "Flyte's default-env-vars" in message and len(message.splitlines()) == 1
+    assert done.made() == 3 * ["stages"]
+
+
+@pytest.mark.skipif(not can_be_alone(), reason="takes root and namespaces")
+def test_a_full_disk(started: Started, mlflow: Server) -> None:
+    said = read(started.of_text("fill", disk=DISK), mlflow)
+    assert "no space left on device" in said and "pod.resources.ephemeral_storage" in said
+
+
+@pytest.mark.skipif(not can_be_made(), reason="takes root and a writable cgroup")
+def test_a_stage_that_is_killed_for_memory(started: Started, mlflow: Server) -> None:
+    """Flyte sees that from Kubernetes, shows nothing of what the pod left, and retries, which is spared."""
+    done = started.of_text("grow", memory=LIMIT)
+    killed, retry = done.of("prepare_corpus")
+    assert "terminated with exit code (0). Reason [OOMKilled]. Message: \n." in str(killed.failed)
+    sentence = "corpus: killed for memory at 700 MiB, the limit here; the stage was planned with 700 MiB. "
+    sentence += "Set pod.resources.memory of corpus in the recipe"
+    assert sentence in killed.said and "grow\n" in killed.said
+    assert sentence in retry.said and "grow\n" not in retry.said
+    assert read(done, mlflow).startswith(sentence)

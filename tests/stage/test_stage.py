@@ -38,9 +38,8 @@ def chain(
     starts = home / "starts"
     starts.unlink(missing_ok=True)
     specs = [json.dumps(spec) for spec in (make, count or {}, *more)]
-    environment = {"BATON_HOME": str(home), "TOY_STARTS": str(starts), "TOY_READ": str(read)} | (
-        {JOB: job} if job else {}
-    )
+    environment = {"BATON_HOME": str(home), "TOY_STARTS": str(starts), "TOY_READ": str(read)}
+    environment |= {JOB: job} if job else {}
     log = home / "said"
     log.unlink(missing_ok=True)
     with pytest.MonkeyPatch.context() as patch:
@@ -49,9 +48,9 @@ def chain(
         ended = forked.program(log, "tests.stage.chain", *specs).wait()
     said = log.read_text()
     assert ended == 0, said
-    (made,) = [line for line in said.splitlines() if line.startswith("[{")]
+    ((text, counted),) = [json.loads(line) for line in said.splitlines() if line.startswith("[{")]
     ran = starts.read_text().split() if starts.exists() else []
-    return Run(ran, *json.loads(made), said)
+    return Run(ran, text, counted, said)
 
 
 @pytest.fixture(scope="module")

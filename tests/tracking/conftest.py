@@ -73,6 +73,8 @@ class Server:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "mlflow", *words],
             cwd=self.store.parent,
+            env=os.environ
+            | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},  # three more processes, of MLflow's own jobs
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
