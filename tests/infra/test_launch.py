@@ -183,6 +183,11 @@ def test_a_gpu_without_memory_is_a_line_and_not_a_traceback(tmp_path: Path) -> N
     assert "Traceback" not in str(failed.value)
 
 
+def test_a_bus_error_is_said_to_be_of_shared_memory(tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match=r"was killed by SIGBUS \(is /dev/shm full\?.*pod.resources.shared_memory"):
+        launch("failing", tmp_path, how="no shared memory")
+
+
 def test_a_refusal_of_infra_is_no_bug(tmp_path: Path) -> None:
     with pytest.raises(EngineFailed, match=r"toy: no folder can be made there\n") as failed:
         launch("failing", tmp_path, how="stopped")

@@ -10,7 +10,7 @@ from tasks.spec import Spec
 
 
 class FailingSpec(Spec):
-    how: Literal["stage error", "bug", "killed", "silent", "full disk", "no GPU memory", "stopped"]
+    how: Literal["stage error", "bug", "killed", "no shared memory", "silent", "full disk", "no GPU memory", "stopped"]
 
 
 def work(job: Job) -> None:
@@ -22,6 +22,8 @@ def work(job: Job) -> None:
             _divide(1, 0)
         case "killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "no shared memory":
+            os.kill(os.getpid(), signal.SIGBUS)
         case "silent":
             raise SystemExit(3)
         case "full disk":
