@@ -67,14 +67,16 @@ def diagnose(title: str, job_dir: Path, returncode: int, supervisor: Supervisor,
     if memory_kills() > supervisor.memory_kills and (limit := memory_limit()):
         mib = limit // MIB
         return Failure(f"{title}: killed for memory at {mib:,} MiB, the limit here", log, False, mib)
-    if said := _said(NO_SPACE, result, logs, first):
+    full = shutil.disk_usage(job_dir).free < FULL_DISK_BYTES
+    said = _said(NO_SPACE, result, logs, first)
+    raised = "error" not in result and not supervisor.hang and (first.exit_code if first else returncode) > 0
+    if said or (full and raised):  # the log, which is on that disk, may lack its end
         refused = disk_refused("no space left on device", str(job_dir), full=True, folder=job_dir)
-        return Failure(f"{title}: {refused.message}", f"\n  {said}{log}", curable=False)
+        return Failure(f"{title}: {refused.message}", f"\n  {said}{log}" if said else log, curable=False)
     if said := _said(NO_GPU_MEMORY, result, logs, first):
         return Failure(f"{title}: {SMALLER}", f"\n  {said}{log}", curable=False)
     if "error" in result and "traceback" not in result:  # an error for the user, or an unreachable storage
         return Failure(f"{title}: {result['error']}", log, result.get("curable", False))
-    full = shutil.disk_usage(job_dir).free < FULL_DISK_BYTES
     disk = f"; the disk of {job_dir} is full" if full else ""
     if supervisor.hang:
         lines = f"{supervisor.hang.stacks}  {_last_words(logs.rank_log(supervisor.hang.ranks[0]))}"

@@ -238,7 +238,7 @@ def stage(
 
         @wraps(function)
         def whole(spec: Spec, how: str, **inputs: Any) -> A:
-            with failure_recorded(engine.stage):
+            with failure_recorded(engine.stage), disk_errors_named():
                 promised = PodSpec.model_validate(json.loads(how).get("pod") or {}).over(default)
                 check_secrets(promised.secrets)
                 check_gpus(promised.resources)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from infra.errors import sentence
+from infra.errors import disk_errors_named, sentence
+from infra.paths import baton_home
 from infra.pod import this_pod
 from infra.progress import say
 from infra.tracking.code import code_version
@@ -29,6 +30,7 @@ from infra.tracking.spool import (
 from infra.versions import package_versions
 
 ERROR_LINES = 5  # of a failure's message; the log has all of it
+RESERVED = 2**20  # bytes of a pod's disk for what a failure writes: its record, and Flyte's file with the error
 
 
 @dataclass
@@ -61,6 +63,7 @@ def tracked(
         raise
     except BaseException as error:
         status, message = FAILED, _first_lines(error)
+        _reserve().unlink(missing_ok=True)
         raise
     finally:
         ended = replace(run, status=status, ended=time.time(), error=message, output=record.output)
@@ -71,6 +74,10 @@ def tracked(
                 raise
             say(f"tracking: the record of {title} could not be written ({error})")  # the first error is raised
         wake()
+
+
+def _reserve() -> Path:
+    return baton_home() / "reserve"
 
 
 def _run(title: str, job_dir: str | None, spec: dict[str, Any], inputs: dict[str, str], command: str) -> StageRun:
@@ -92,11 +99,16 @@ def _run(title: str, job_dir: str | None, spec: dict[str, Any], inputs: dict[str
 
 @contextmanager
 def failure_recorded(title: str) -> Iterator[None]:
-    """In a pod, record a stage that fails outside of `tracked`: while it gets its inputs, for example."""
+    """In a pod, record a stage that fails outside of `tracked`: while it gets its inputs, for example. Some of the disk
+    is kept for that: if the stage fills it, Flyte's own file with the error could not be written either."""
+    if this_pod():
+        with disk_errors_named():
+            _reserve().write_bytes(bytes(RESERVED))
     try:
         yield
     except Exception as error:
         if this_pod():
+            _reserve().unlink(missing_ok=True)
             execution = current_execution(title)
             if not any(read_stage(stage).status == FAILED for stage in stage_folders(execution)):
                 run = _run(title, None, {}, {}, "")
