@@ -4,12 +4,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from blake3 import blake3
 
 from infra.placement.address import BLOCK_BYTES, DIGEST, bring, files_in, find, pack
 from infra.placement.storage import StorageError
@@ -166,6 +168,28 @@ def test_an_archive_that_was_damaged_is_refused(s3: S3, archive: str, tmp_path: 
     with pytest.raises(StorageError, match=f"its BLAKE3 is not {digest}"):
         bring(archive)
     assert [path.suffix for path in (tmp_path / "cache/brought").iterdir()] == [".lock"]
+
+
+def link(name: str, target: str) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = tarfile.SYMTYPE, target
+    return entry
+
+
+@pytest.mark.parametrize("entry", [tarfile.TarInfo("../out"), tarfile.TarInfo("/out"), link("out", "/etc")])
+def test_an_archive_of_more_than_files_is_refused(s3: S3, where: str, tmp_path: Path, entry: tarfile.TarInfo) -> None:
+    made = tmp_path / "made.tar"
+    with tarfile.open(made, "w") as tar:
+        tar.addfile(entry)
+    put(s3, f"{where}/files.tar", made.read_bytes())
+    with pytest.raises(StorageError, match="is not a tar archive of files: it has"):
+        bring(f"{where}/files.tar{DIGEST}{blake3(made.read_bytes()).hexdigest()}")
+
+
+def test_an_archive_is_unpacked_by_the_first_python_3_11_too(archive: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose tarfile has no filters: Debian 12's is one of 3.11.2."""
+    monkeypatch.delattr(tarfile.TarFile, "extractall")
+    assert content(bring(archive)) == FILES
 
 
 def test_an_archive_that_is_here_is_not_asked_for_again(s3: S3, archive: str) -> None:
