@@ -39,7 +39,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo gpu-check ui schedule docs test test-long test-placement test-ui test-continuous test-serve test-cluster test-clouds test-crash fuzz parity survive images lint bench lock clean
+.PHONY: help demo gpu-check ui schedule docs test test-long test-placement test-ui test-continuous test-serve test-cluster test-images test-clouds test-crash fuzz parity survive images lint bench lock clean
 
 # without .pyc files the large libraries load several times slower
 unexport PYTHONDONTWRITEBYTECODE
@@ -96,6 +96,11 @@ test-serve: $(READY)  ## the champion's service with vLLM: switched under 16 cli
 
 test-cluster: $(READY)  ## the whole chain in pods that share nothing, 30 of them killed; two hours
 	$(BIN)/python -m pytest -m slow tests/cluster
+
+test-images: $(READY)  ## the chain with each stage in its image, five killed; root on Debian, 20 minutes
+	@command -v dockerd docker-registry mmdebstrap >/dev/null || { \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends docker.io docker-registry mmdebstrap >/dev/null; }
+	$(BIN)/python -m pytest -m images tests/cluster
 
 # Azure's emulator is a Node program; Google's is a Python package that conflicts with our environment
 CLOUDS := $(VENV)/clouds
@@ -174,12 +179,17 @@ $(READY): $(LIST) Makefile
 COMPILE := $(UV) pip compile --quiet --custom-compile-command "make lock"
 # these three dependencies of lm-eval have no wheels, and are pure Python
 BUILT := $(foreach name,sqlitedict word2number rouge-score,--no-binary $(name))
-FOR_IMAGES := --python-version 3.12 --python-platform x86_64-manylinux_2_31 --only-binary :all: $(BUILT)
+PLATFORM := --python-platform x86_64-manylinux_2_31 --only-binary :all: $(BUILT)
+FOR_IMAGES := --python-version 3.12 $(PLATFORM)
+LEFT_OUT := $(foreach name,torchvision torchaudio torchcodec,--no-emit-package $(name))
+FOR_CPU := --python-version 3.11 $(PLATFORM) $(FROM) $(LEFT_OUT)
 lock:  ## resolve requirements.in and images/*.in to their pinned lists
-	$(COMPILE) --python-version 3.11 $(FROM) $(foreach name,torch torchvision torchaudio torchcodec,--no-emit-package $(name)) requirements.in -o requirements.txt
+	$(COMPILE) --python-version 3.11 $(FROM) --no-emit-package torch $(LEFT_OUT) requirements.in -o requirements.txt
 	$(COMPILE) --python-version $(PYTHON_VERSION) images/docs.in -o images/docs.txt
 	for name in gpu connector mlflow; do $(COMPILE) $(FOR_IMAGES) images/$$name.in -o images/$$name.txt; done
-	for family in data train serve post-train; do $(COMPILE) $(FOR_IMAGES) --no-annotate images/$$family.in -c images/gpu.txt -o images/$$family.txt; done
+	for family in data train serve post-train; do \
+	  $(COMPILE) $(FOR_IMAGES) --no-annotate images/$$family.in -c images/gpu.txt -o images/$$family.txt; \
+	  $(COMPILE) $(FOR_CPU) --no-annotate images/$$family.in -c requirements.txt -c <(echo "$(TORCH)") -o images/$$family-cpu.txt; done
 
 clean:  ## delete the environment and all results (.baton)
 	rm -rf $(VENV) $(VENV)-uv $(DOCS) site .baton .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -3,7 +3,8 @@
 An image is Python 3.12 with a complete pinned list, `images/<family>.txt`, which `uv pip compile` resolves from the
 short `images/<family>.in` (`make lock`); images/Dockerfile installs it. CUDA comes from the lists too: the PyPI builds
 of torch and vLLM bundle it, so a node needs only NVIDIA's driver. On a laptop no image is built: Flyte needs one only
-when a workflow is registered.
+when a workflow is registered. `images/<family>-cpu.txt` are the lists for clusters without GPUs: Python 3.11 and the
+versions of requirements.txt.
 
 `python -m images REGISTRY` builds and pushes them, and pins their digests in Flyte's configuration file:
 
@@ -16,7 +17,7 @@ the registry, and tags are derived from the lists.
 """
 
 import os
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -78,22 +79,30 @@ def requirement_list(family: str) -> Path:
     return Path(os.path.relpath(Path(__file__).with_name(f"{family}.txt")))
 
 
+def without_cuda(image: FamilyImage) -> FamilyImage:
+    """The image of the same family for machines without GPUs: the versions of requirements.txt, on its Python."""
+    family = str(image.name).removeprefix("baton-")
+    return replace(image, requirements=str(requirement_list(f"{family}-cpu")), python_version="3.11")
+
+
 def _image(family: str, apt_packages: list[str]) -> FamilyImage:
     return FamilyImage(
         name=f"baton-{family}",
         builder=BUILDER,
         platform="linux/amd64",
+        python_version="3.12",
         requirements=str(requirement_list(family)),
         apt_packages=apt_packages,
         registry=os.environ.get("BATON_IMAGE_REGISTRY"),
     )
 
 
-COMPILER = ["build-essential"]  # Triton compiles launchers on a kernel's first use
-SANDBOX = ["bubblewrap"]  # rewards that run code
+# Triton compiles launchers on a kernel's first use; rewards run code in bubblewrap; vLLM's CPU build loads libnuma. The
+# three families have all of these, so that the layers above are the same.
+ENGINES = ["build-essential", "bubblewrap", "libnuma1"]
 
 DATA = _image("data", [])
-TRAIN = _image("train", COMPILER)
-SERVE = _image("serve", COMPILER + SANDBOX)
-POST_TRAIN = _image("post-train", COMPILER + SANDBOX)
+TRAIN = _image("train", ENGINES)
+SERVE = _image("serve", ENGINES)
+POST_TRAIN = _image("post-train", ENGINES)
 BY_FAMILY = dict(zip(FAMILIES, (DATA, TRAIN, SERVE, POST_TRAIN), strict=True))

@@ -2,6 +2,7 @@
 
 python -m images REGISTRY                        all, in FLYTECTL_CONFIG or ~/.flyte/config.yaml
 python -m images REGISTRY train --config FILE    one family, in another file
+python -m images REGISTRY --cpu                  without CUDA, for clusters without GPUs
 PIP_INDEX_URL=https://… python -m images REGISTRY --base IMAGE
                                                  from a company's own mirror of PyPI, on its own base image
 """
@@ -13,7 +14,7 @@ from pathlib import Path
 import click
 from flytekit.image_spec.image_spec import ImageBuildEngine
 
-from images import BY_FAMILY, FamilyImage
+from images import BY_FAMILY, FamilyImage, without_cuda
 from images.registry import RegistryError, digest_of
 from infra.commands import command
 from infra.errors import Stopped
@@ -51,12 +52,14 @@ def pin(config: Path, pinned: dict[str, str]) -> None:
     help="Flyte's configuration file; default: FLYTECTL_CONFIG, or ~/.flyte/config.yaml",
 )
 @click.option("--base", help="An image with Python 3.12, in place of Docker Hub's python:3.12-slim-bookworm.")
-def main(registry: str, families: tuple[str, ...], config: Path, base: str | None) -> None:
+@click.option("--cpu", is_flag=True, help="Without CUDA, for clusters without GPUs; --base has Python 3.11 then.")
+def main(registry: str, families: tuple[str, ...], config: Path, base: str | None, cpu: bool) -> None:
     """Build the images of FAMILIES (default: all), push them to REGISTRY, and pin them in Flyte's configuration."""
     pinned = {}
     for family in families or BY_FAMILY:
         try:
-            image = replace(BY_FAMILY[family], registry=registry, base_image=base)
+            image = without_cuda(BY_FAMILY[family]) if cpu else BY_FAMILY[family]
+            image = replace(image, registry=registry, base_image=base)
         except ValueError as error:
             raise Stopped(str(error)) from error
         pinned[image.name] = pushed(image)

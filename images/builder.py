@@ -15,7 +15,11 @@ from infra.errors import Stopped
 from infra.tracking.redact import redact_text
 
 DOCKERFILE = Path(__file__).with_name("Dockerfile")
-INDEX = "PIP_INDEX_URL"  # pip's own variable
+# pip's own variables
+INDEX, MORE, LINKS = SOURCES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
+TORCH_CPU = "https://download.pytorch.org/whl/cpu"  # PyPI has the CUDA build alone
+# Families that have layers in common: Dockerfile's argument, and whose lists' common packages are in that layer
+SHARED = {"SHARED": ("train", "serve", "post-train"), "SHARED_TOO": ("serve", "post-train")}
 
 
 class NotBuilt(Stopped):
@@ -27,14 +31,27 @@ class DockerBuilder(ImageSpecBuilder):
 
     def build_image(self, image: ImageSpec) -> str:
         """Raises NotBuilt."""
-        name, list_of_packages = str(image.image_name()), Path(str(image.requirements)).name
-        arguments = {"LIST": list_of_packages, "APT_PACKAGES": " ".join(image.apt_packages or ())}
+        name, packages = str(image.image_name()), Path(str(image.requirements))
+        family, cpu = packages.stem.removesuffix("-cpu"), packages.stem.endswith("-cpu")
+        arguments = {
+            "LIST": packages.name,
+            "APT_PACKAGES": " ".join(image.apt_packages or ()),
+            "PYTHON": str(image.python_version),
+        }
+        for argument, families in SHARED.items():
+            if family in families:
+                arguments[argument] = " ".join(f"{each}{'-cpu' if cpu else ''}.txt" for each in families)
         arguments |= {"BASE": str(image.base_image)} if image.base_image else {}
-        words = [word for pair in arguments.items() for word in ("--build-arg", "=".join(pair))]
-        if index := os.environ.get(INDEX):
-            if redact_text(index) != index:
-                raise NotBuilt(f"{INDEX}: has credentials, which would be in the image's history; use a mirror without")
-            words += ["--build-arg", INDEX]  # its value is taken from the environment
+        sources = {variable: os.environ.get(variable, "") for variable in SOURCES}
+        sources = {variable: value for variable, value in sources.items() if "://" in value}  # a build sees no folder
+        if cpu and not sources.keys() & {MORE, LINKS}:
+            sources[MORE] = TORCH_CPU
+        for variable, value in sources.items():
+            if redact_text(value) != value:
+                raise NotBuilt(
+                    f"{variable}: has credentials, which would be in the image's history; use a mirror without"
+                )
+        words = [word for pair in (arguments | sources).items() for word in ("--build-arg", "=".join(pair))]
         _docker("build", "--tag", name, "--platform", str(image.platform), *words, str(DOCKERFILE.parent))
         _docker("push", name)
         return name

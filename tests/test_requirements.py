@@ -13,15 +13,19 @@ from tests.source import ROOT, requirements
 LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec")  # see requirements.in
 
 
+def torch_cpu() -> list[str]:
+    """uv's options: where torch's CPU build is."""
+    folder = os.environ.get("PIP_FIND_LINKS")
+    return ["--find-links", folder] if folder else ["--torch-backend", "cpu"]
+
+
 def test_what_is_installed_is_what_the_list_says() -> None:
     pinned = requirements(ROOT / ("requirements.txt" if sys.version_info < (3, 12) else "images/gpu.txt"))
     assert {name: f"=={version(name)}" for name in pinned} == pinned
 
 
 def test_the_list_is_what_the_direct_requirements_resolve_to() -> None:
-    folder = os.environ.get("PIP_FIND_LINKS")
-    torch = ["--find-links", folder] if folder else ["--torch-backend", "cpu"]
-    words = ["--quiet", "--no-header", "--no-annotate", "--python-version", "3.11", *torch]
+    words = ["--quiet", "--no-header", "--no-annotate", "--python-version", "3.11", *torch_cpu()]
     words += ["requirements.in", "--constraints", "requirements.txt"]
     words += [word for name in LEFT_OUT for word in ("--no-emit-package", name)]
     uv = Path(sys.executable).with_name("uv")

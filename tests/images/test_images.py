@@ -16,22 +16,21 @@ from images.__main__ import pin
 from images.builder import DOCKERFILE
 from infra.paths import QUIET
 from tests.source import ROOT, requirements
+from tests.test_requirements import LEFT_OUT, torch_cpu
 
 LISTS = [*images.FAMILIES, "connector", "mlflow", "gpu"]
+CPU_LISTS = [f"{family}-cpu" for family in images.FAMILIES]
 IMAGES = [images.DATA, images.TRAIN, images.SERVE, images.POST_TRAIN]
-RESOLVE = [
-    "--quiet",
-    "--no-header",
-    "--no-annotate",
-    "--python-version=3.12",
-    "--python-platform=x86_64-manylinux_2_31",
-]
+RESOLVE = ["--quiet", "--no-header", "--no-annotate", "--python-platform=x86_64-manylinux_2_31"]
 
 
 def resolve(name: str) -> str:
     """What `uv pip compile` makes of a family's .in when each pin of its .txt is a constraint."""
     uv = str(Path(sys.executable).with_name("uv"))
-    words = [uv, "pip", "compile", *RESOLVE, f"images/{name}.in", "--constraints", f"images/{name}.txt"]
+    words = [uv, "pip", "compile", *RESOLVE, f"images/{name.removesuffix('-cpu')}.in"]
+    words += ["--constraints", f"images/{name}.txt", "--python-version", "3.11" if name in CPU_LISTS else "3.12"]
+    if name in CPU_LISTS:
+        words += [*torch_cpu(), *(word for left_out in LEFT_OUT[1:] for word in ("--no-emit-package", left_out))]
     ended = subprocess.run(words, cwd=ROOT, check=False, capture_output=True, text=True)
     return ended.stdout or ended.stderr
 
@@ -39,17 +38,18 @@ def resolve(name: str) -> str:
 @pytest.fixture(scope="module")
 def resolved() -> dict[str, str]:
     with ThreadPoolExecutor() as pool:  # most of it is waiting for the package registry
-        return dict(zip(LISTS, pool.map(resolve, LISTS), strict=True))
+        names = [*LISTS, *CPU_LISTS]
+        return dict(zip(names, pool.map(resolve, names), strict=True))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", LISTS)
-def test_a_list_resolves_for_linux_python_3_12_to_exactly_itself(name: str, resolved: dict[str, str]) -> None:
+@pytest.mark.parametrize("name", [*LISTS, *CPU_LISTS])
+def test_a_list_resolves_for_linux_and_its_python_to_exactly_itself(name: str, resolved: dict[str, str]) -> None:
     pinned = requirements(ROOT / "images" / f"{name}.txt")
     assert sorted(resolved[name].splitlines()) == sorted(f"{package}{pin}" for package, pin in pinned.items())
 
 
-@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("name", [*LISTS, *CPU_LISTS])
 def test_every_version_is_pinned(name: str) -> None:
     assert all(pin.startswith("==") for pin in requirements(ROOT / "images" / f"{name}.txt").values())
 
@@ -66,6 +66,24 @@ def test_torch_is_the_cuda_build(name: str) -> None:
 def test_an_image_has_the_versions_of_the_one_resolution_for_gpus(family: str) -> None:
     pinned, one = requirements(ROOT / f"images/{family}.txt"), requirements(ROOT / "images/gpu.txt")
     assert pinned == {package: one.get(package) for package in pinned}
+
+
+@pytest.mark.parametrize("family", images.FAMILIES)
+def test_an_image_without_cuda_has_the_versions_that_the_tests_run_with(family: str) -> None:
+    """Those of requirements.txt, from which torch alone is left out; it comes from requirements.in."""
+    pinned, one = requirements(ROOT / f"images/{family}-cpu.txt"), requirements(ROOT / "requirements.txt")
+    direct = requirements(ROOT / "requirements.in")
+    assert pinned == {package: one.get(package, direct.get(package)) for package in pinned}
+    assert pinned.get("torch", "+cpu").endswith("+cpu")
+
+
+@pytest.mark.parametrize("cpu", ["", "-cpu"])
+def test_families_share_all_but_a_few_packages(cpu: str) -> None:
+    """Dockerfile installs these first, line by line as the lists have them."""
+    train, serve, post_train = (
+        {*(ROOT / f"images/{family}{cpu}.txt").read_text().splitlines()} for family in ("train", "serve", "post-train")
+    )
+    assert len(train - (serve & post_train)) <= 5 and len(post_train - serve) <= 5
 
 
 def test_an_image_has_the_environment_of_a_process_of_ours() -> None:
@@ -95,6 +113,11 @@ def test_an_image_is_the_same_wherever_the_clone_lies(tmp_path: Path) -> None:
 def test_a_registry_is_named_by_the_environment_alone() -> None:
     assert all(image.registry is None for image in IMAGES)
     assert image_name(ROOT, BATON_IMAGE_REGISTRY="localhost:30000").startswith("localhost:30000/baton-train:")
+
+
+def test_a_family_without_cuda_has_an_image_of_its_own_under_the_family_s_name() -> None:
+    cpu = images.without_cuda(images.TRAIN)
+    assert cpu.id == images.TRAIN.id and cpu.tag != images.TRAIN.tag
 
 
 def image_name(clone: Path, **environment: str) -> str:
