@@ -77,8 +77,8 @@ def cpu_peak(precision: str) -> float:
 
 
 def _measured_gemm(dtype: "torch.dtype", size: int = 256, seconds: float = 0.2) -> float:
-    """The best of several products: other work of the machine only makes them slower. The matrices are as large as these
-    seconds allow, since a CPU without instructions for bf16 takes 20 s for what others do in a tenth of a second."""
+    """The best of several products: other work of the machine only makes them slower. The matrices are as large as
+    these seconds allow: a CPU without instructions for bf16 takes 20 s for what others do in a tenth of a second."""
     import torch
 
     random = torch.Generator()  # not torch's default RNG state, which checkpoints save

@@ -1,5 +1,6 @@
 """A Flyte cluster without Flyte's backend: admin, propeller, catalog and S3 in this process, pods as processes."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from tests.cluster.admin import admin
 from tests.cluster.client import Client
 from tests.cluster.propeller import Cluster
 from tests.cluster.storage import s3
+from tests.images.docker import Docker, daemon
 from tests.source import ROOT
 from tests.tracking.conftest import Server, empty_store, free_port
 
@@ -49,3 +51,20 @@ def tracked(cluster: Cluster, mlflow: Server) -> Cluster:
 @pytest.fixture(scope="module")
 def client(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Client:
     return Client(cluster.admin, cluster.address, tmp_path_factory.mktemp("client"))
+
+
+@pytest.fixture(scope="session")
+def docker_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Of the daemon and the registry, gigabytes; BATON_IMAGES is a folder that is kept for the next time."""
+    if kept := os.environ.get("BATON_IMAGES"):
+        yield Path(kept)
+        return
+    path = tmp_path_factory.mktemp("docker")
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def docker(docker_folder: Path) -> Iterator[Docker]:
+    with daemon(docker_folder) as docker:
+        yield docker

@@ -83,9 +83,9 @@ class Cluster:
     environment: Mapping[str, str]  # of every pod: the operator's default-env-vars
     task_resources: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: BUILT_IN)
     secrets: Mapping[str, str] = field(default_factory=dict)  # by their keys, in whatever group
+    pods: Callable[[str], Callable[..., Pod]] = lambda image: Pod  # how pods of an image are started
     connector: str | None = None  # its address
     connector_deadline_s: float = 10.0  # of each call, unless the operator sets another
-    disk: str = ""  # of a pod, as mount(8) writes it: 20m; empty: this machine's
     catalog: Catalog = field(default_factory=Catalog)
     network: Network = field(default_factory=Network)
 
@@ -227,7 +227,7 @@ class _Run:
         folder, command = self.folder(attempt), attempt.command()
         limits = attempt.asked.limits
         about = (attempt.pod, attempt.function, attempt.number, folder)
-        pod = Pod(*about, cluster.network, command, given, limits, cluster.disk)
+        pod = cluster.pods(attempt.asked.image)(*about, cluster.network, command, given, limits)
         with self.lock:
             self.pods.add(pod)
         if grace := attempt.asked.pod.get("terminationGracePeriodSeconds"):

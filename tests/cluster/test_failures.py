@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from tests.cluster.cgroup import can_be_made
 from tests.cluster.chain import BASE, submit
 from tests.cluster.client import Client
-from tests.cluster.pod import ROOT, can_be_alone
+from tests.cluster.pod import ROOT, Pod, can_be_alone
 from tests.cluster.propeller import Cluster, Done
 from tests.cluster.test_chain import execution
 from tests.tracking.conftest import Server
@@ -173,7 +174,7 @@ def test_a_tracking_server_that_is_away(started: Started, mlflow: Server) -> Non
 
 @pytest.mark.skipif(not can_be_alone(), reason="takes root and namespaces")
 def test_a_full_disk(started: Started, mlflow: Server) -> None:
-    said = read(started.of_text("fill", disk=DISK), mlflow)
+    said = read(started.of_text("fill", pods=lambda _: partial(Pod, disk=DISK)), mlflow)
     assert "no space left on device" in said and "pod.resources.ephemeral_storage" in said
 
 
