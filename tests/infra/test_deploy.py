@@ -194,8 +194,8 @@ def test_a_second_apply_has_the_images_too(tmp_path: Path) -> None:
     pods = {each["metadata"]["name"]: pod for each in objects if (pod := pod_of(each))}
     images = {each["image"] for pod in pods.values() for each in pod["containers"]}
     public = PODS["proxy/proxy.yaml Deployment"]["containers"][0]["image"]
-    ours = {f"r.example/{name}@{digest}" for name in ("connector", "mlflow", "champion")}
-    assert images == {*ours, public, "none"}
+    pinned = {f"r.example/{name}@{digest}" for name in ("connector", "mlflow", "champion")}
+    assert images == {*pinned, public, "none"}
     assert config["metadata"]["name"] in str(pods["baton-proxy"]["volumes"])
     assert pods["champion"]["containers"][0]["resources"]["limits"] == {"memory": "64Gi"}
 

@@ -38,8 +38,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Itera
         ("listen 8443", f"listen 127.0.0.1:{port}"),
         ("/etc/nginx/(tls|auth)|/tmp|/dev(?=/stdout)", str(folder)),
     ):
-        config, found = re.subn(pattern, here, config)
-        assert found
+        config, replaced = re.subn(pattern, here, config)
+        assert replaced
     (folder / "nginx.conf").write_text(config)
     environment = os.environ | {"BATON_HOME": str(folder / "baton"), "FORWARDED_ALLOW_IPS": "*"}
     environment.pop("MLFLOW_TRACKING_URI", None)
