@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from tasks import cpu_matmul
+
 T = TypeVar("T")
 
 BY_TORCHRUN = "TORCHELASTIC_RUN_ID" in os.environ  # vLLM also sets RANK, and has a process group of its own
@@ -17,6 +19,7 @@ RANK = int(os.environ["RANK"]) if BY_TORCHRUN else 0
 
 def start() -> None:
     """Give the process its share of the cores, or its GPU, if torchrun has started it."""
+    cpu_matmul.prepare()
     if not BY_TORCHRUN:
         return
     if torch.cuda.is_available():

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import torch
 
 LEAST = 3  # products that a CPU is measured with
-LARGEST = 2048  # rows and columns of their matrices
 
 
 def flops_per_token(model: ModelSpec, vocab_size: int, sequence_length: int) -> float:
@@ -73,22 +72,19 @@ def cpu_peak(precision: str) -> float:
     """This machine's FLOP/s, measured with a large matrix product."""
     import torch
 
+    from tasks import cpu_matmul
+
+    cpu_matmul.prepare()
     return _measured_gemm(torch.float32 if precision == "fp32" else torch.bfloat16)
 
 
-def _measured_gemm(dtype: "torch.dtype", size: int = 256, seconds: float = 0.2) -> float:
-    """The best of several products: other work of the machine only makes them slower. The matrices are as large as
-    these seconds allow: a CPU without instructions for bf16 takes 20 s for what others do in a tenth of a second."""
+def _measured_gemm(dtype: "torch.dtype", size: int = 2048, seconds: float = 0.2) -> float:
+    """The best of several products: other work of the machine only makes them slower."""
     import torch
 
     random = torch.Generator()  # not torch's default RNG state, which checkpoints save
     left, right = (torch.randn(size, size, dtype=dtype, generator=random) for _ in range(2))
-    torch.mm(left, right)  # the first one has to wait for threads and memory
-    best, began = 0.0, time.perf_counter()
-    torch.mm(left, right)
-    if size < LARGEST and 8 * (time.perf_counter() - began) < seconds:
-        return _measured_gemm(dtype, 2 * size, seconds)
-    end = time.perf_counter() + seconds
+    best, end = 0.0, time.perf_counter() + seconds
     for number in itertools.count():
         start = time.perf_counter()
         if number >= LEAST and start > end:

@@ -2,11 +2,13 @@
 
 import torch
 
+from tasks import cpu_matmul
 from tasks.pretrain import megatron_on_cpu
 
 CUDA = torch.cuda.is_available()
 if not CUDA:
     megatron_on_cpu.install()
+    cpu_matmul.prepare()
 
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 BACKEND = "nccl" if CUDA else "gloo"

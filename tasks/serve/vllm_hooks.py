@@ -26,11 +26,14 @@ def prepare_process() -> bool:
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     import torch
 
+    from tasks import cpu_matmul
+
     if torch.cuda.is_available():
         return True
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     torch._dynamo.config.disable = True  # the variable has been read if something imported torch._dynamo
+    cpu_matmul.prepare()
     return False
 
 
