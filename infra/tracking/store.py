@@ -21,12 +21,15 @@ EXPERIMENT = "baton"  # unless MLFLOW_EXPERIMENT_NAME says otherwise
 ANSWER_S = 5.0  # timeout of a server's health check
 SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks")
 
-# MLflow's own defaults retry one request for several minutes
-_PATIENCE = {
+# MLflow's own defaults retry one request for several minutes, and send clients for files to the server's store, by an
+# address that its network alone may know
+_DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # printing takes two requests per line
+    "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false",
+    "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
 
@@ -82,9 +85,9 @@ def tracking_hint() -> str:
 
 
 def prepare_client() -> None:
-    """Configure MLflow before it is imported: no telemetry, little logging, short timeouts."""
+    """Configure MLflow before it is imported: no telemetry, little logging, short timeouts, files by the server."""
     quiet()
-    for name, value in _PATIENCE.items():
+    for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     if store_file(tracking_uri()):
         # a pooled connection would keep using the old file after a restore

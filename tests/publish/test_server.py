@@ -6,7 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
+from mlflow.store.artifact.mlflow_artifacts_repo import MlflowArtifactsRepository
 
+from infra.tracking.store import prepare_client
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, read_manifest, verify
 from tasks.publish.aliases import CHAMPION, fetch, version_at, versions
@@ -65,3 +67,11 @@ def test_a_server_s_champion_moves_once_and_its_files_come_once(server: Server, 
     with pytest.raises(ArtifactError, match="they were changed on the server"):
         fetch(other)
     assert not list((got.parent).glob("*.partial"))
+
+
+def test_files_pass_through_the_server_and_not_by_an_address_of_its_store() -> None:
+    """An S3 store has MLflow's server offer such addresses, which a client elsewhere cannot resolve."""
+    prepare_client()
+    repository = MlflowArtifactsRepository("mlflow-artifacts:/1", tracking_uri="http://127.0.0.1:1")
+    repository._server_capabilities = {"multipart_downloads_enabled": True, "multipart_uploads_enabled": True}
+    assert not repository._is_multipart_download_enabled() and not repository._is_multipart_upload_enabled()
