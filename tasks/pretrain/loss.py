@@ -67,7 +67,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             losses[piece] = _losses(logits, labels[piece], share[piece], group, needed)
             if hidden_gradient is None:
                 continue
-            torch.mm(logits, weight, out=hidden_gradient[piece])
+            hidden_gradient[piece] = logits @ weight
             product = logits.t() @ hidden[piece]
             if weight_gradient is None:
                 weight_gradient = product.float() if tokens > rows else product
