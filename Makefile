@@ -100,7 +100,7 @@ test-cluster: $(READY)  ## the whole chain in pods that share nothing, 30 of the
 test-images: $(READY)  ## the chain with each stage in its image, five killed, and compose.yaml's services; root on Debian
 	@for each in dockerd docker-compose docker-registry mmdebstrap; do command -v $$each >/dev/null || missing=1; done; [[ ! $${missing-} ]] || { \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends docker.io docker-compose docker-registry mmdebstrap >/dev/null; }
-	$(BIN)/python -m pytest -m images tests/cluster
+	$(BIN)/python -m pytest -m images $(or $(TESTS),tests/cluster)
 
 # Azure's emulator is a Node program; Google's is a Python package that conflicts with our environment
 CLOUDS := $(VENV)/clouds

@@ -28,14 +28,14 @@ from flytekit.image_spec.image_spec import ImageBuildEngine
 from images.builder import DOCKERFILE, DockerBuilder
 from images.registry import digest_of
 from infra.commands import command
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.pod import this_pod
 
 BUILDER = "baton"  # Flyte's name for it
 FAMILIES = ("data", "train", "serve", "post-train")
 
 
-class NoImage(Stopped):
+class NoImage(UserError):
     """No image is configured for a stage's pods."""
 
 

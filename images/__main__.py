@@ -17,7 +17,7 @@ from flytekit.image_spec.image_spec import ImageBuildEngine
 from images import BY_FAMILY, FamilyImage, without_cuda
 from images.registry import RegistryError, digest_of
 from infra.commands import command
-from infra.errors import Stopped
+from infra.errors import UserError
 
 
 def pushed(image: FamilyImage) -> str:
@@ -61,7 +61,7 @@ def main(registry: str, families: tuple[str, ...], config: Path, base: str | Non
             image = without_cuda(BY_FAMILY[family]) if cpu else BY_FAMILY[family]
             image = replace(image, registry=registry, base_image=base)
         except ValueError as error:
-            raise Stopped(str(error)) from error
+            raise UserError(str(error)) from error
         pinned[image.name] = pushed(image)
         click.echo(pinned[image.name])
     pin(config, pinned)

@@ -5,24 +5,26 @@ beside the base image's, and buildx for its `--push`.
 """
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from flytekit import ImageSpec
 from flytekit.image_spec.image_spec import ImageSpecBuilder
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.tracking.redact import redact_text
 
 DOCKERFILE = Path(__file__).with_name("Dockerfile")
 # pip's own variables
 INDEX, MORE, LINKS = SOURCES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
 TORCH_CPU = "https://download.pytorch.org/whl/cpu"  # PyPI has the CUDA build alone
-# Families that have layers in common: Dockerfile's argument, and whose lists' common packages are in that layer
+# Layers that images share: Dockerfile's argument, and the families whose lists' common packages are in that layer
 SHARED = {"SHARED": ("train", "serve", "post-train"), "SHARED_TOO": ("serve", "post-train")}
 
 
-class NotBuilt(Stopped):
+class NotBuilt(UserError):
     """An image could not be built or pushed."""
 
 
@@ -32,29 +34,42 @@ class DockerBuilder(ImageSpecBuilder):
     def build_image(self, image: ImageSpec) -> str:
         """Raises NotBuilt."""
         name, packages = str(image.image_name()), Path(str(image.requirements))
-        family, cpu = packages.stem.removesuffix("-cpu"), packages.stem.endswith("-cpu")
         arguments = {
             "LIST": packages.name,
             "APT_PACKAGES": " ".join(image.apt_packages or ()),
             "PYTHON": str(image.python_version),
         }
-        for argument, families in SHARED.items():
-            if family in families:
-                arguments[argument] = " ".join(f"{each}{'-cpu' if cpu else ''}.txt" for each in families)
         arguments |= {"BASE": str(image.base_image)} if image.base_image else {}
         sources = {variable: os.environ.get(variable, "") for variable in SOURCES}
         sources = {variable: value for variable, value in sources.items() if "://" in value}  # a build sees no folder
-        if cpu and not sources.keys() & {MORE, LINKS}:
+        if packages.stem.endswith("-cpu") and not sources.keys() & {MORE, LINKS}:
             sources[MORE] = TORCH_CPU
         for variable, value in sources.items():
             if redact_text(value) != value:
                 raise NotBuilt(
                     f"{variable}: has credentials, which would be in the image's history; use a mirror without"
                 )
-        words = [word for pair in (arguments | sources).items() for word in ("--build-arg", "=".join(pair))]
-        _docker("build", "--tag", name, "--platform", str(image.platform), *words, str(DOCKERFILE.parent))
+        with TemporaryDirectory(prefix="baton-image-") as folder:
+            context = Path(folder)
+            shutil.copy(packages, context)
+            arguments |= {argument: _write_shared(context, argument, packages) for argument in SHARED}
+            words = [word for pair in (arguments | sources).items() for word in ("--build-arg", "=".join(pair))]
+            words += ["--tag", name, "--platform", str(image.platform), "--file", str(DOCKERFILE), str(context)]
+            _docker("build", *words)
         _docker("push", name)
         return name
+
+
+def _write_shared(context: Path, argument: str, packages: Path) -> str:
+    """Write the packages that the lists of a shared layer's families have in common; the file's name in the context.
+    It is empty if the image has no part in that layer."""
+    family, cpu, _ = packages.stem.partition("-cpu")
+    lists = [packages.with_name(f"{each}{cpu}.txt") for each in SHARED[argument]] if family in SHARED[argument] else []
+    lines = [path.read_text().splitlines() for path in lists]
+    common = set(lines[0]).intersection(*lines) if lines else set[str]()
+    path = context / f"{argument.lower()}.txt"
+    path.write_text("".join(f"{line}\n" for line in sorted(common)))
+    return path.name
 
 
 def _docker(*words: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import parse_http_list, parse_keqv_list
 
-from infra.errors import Stopped
+from infra.errors import UserError
 
 if TYPE_CHECKING:
     from requests import Response, Session
@@ -29,7 +29,7 @@ MANIFESTS = ", ".join(
 )
 
 
-class RegistryError(Stopped):
+class RegistryError(UserError):
     """An image's registry does not say which digest it has."""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.errors import disk_refused
+from infra.disk_errors import disk_refused
 from infra.limits import MIB, memory_kills, memory_limit
 from infra.logs import LINES, LogReader, tail
 from infra.pod import this_pod

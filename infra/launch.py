@@ -28,7 +28,7 @@ from typing import IO, Any
 from blake3 import blake3
 
 from infra.durable import make_folder, write_json
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.failure_report import Failure, diagnose
 from infra.logs import LogReader, node_log, wait_for_earlier
 from infra.parent_watchdog import LAUNCHED
@@ -60,12 +60,12 @@ class Terminated(SystemExit):
 
 
 def stop_grace_s() -> float:
-    """Time from SIGTERM to SIGKILL, to write a checkpoint and, in a pod, to upload it. Raises Stopped."""
+    """Time from SIGTERM to SIGKILL, to write a checkpoint and, in a pod, to upload it. Raises UserError."""
     given = os.environ.get(STOP_GRACE)
     if not given:
         return POD_GRACE_S if this_pod() else STOP_GRACE_S
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", given):  # float() takes nan too, for which nothing ends
-        raise Stopped(f"{STOP_GRACE}={given}: seconds from SIGTERM to SIGKILL, such as 60")
+        raise UserError(f"{STOP_GRACE}={given}: seconds from SIGTERM to SIGKILL, such as 60")
     return float(given)
 
 
@@ -74,7 +74,7 @@ def engine_grace_s() -> float:
     return stop_grace_s() * (1 - SENDING_SHARE if this_pod() else 1)
 
 
-class EngineFailed(Stopped):
+class EngineFailed(UserError):
     """An engine ended without a result; the message has its last lines and its folder. `curable`: a retry, perhaps on
     another machine, may help. `memory_mib`: the limit at which it was killed for memory."""
 

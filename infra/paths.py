@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from infra.durable import make_folder
+from infra.errors import UserError
 
 IN_HOME = "home:"  # instead of the path of the home folder
 FOLDERS = ("jobs", "models", "artifacts")  # of the home, with artifacts
@@ -18,13 +19,13 @@ def home_path() -> Path:
 
 
 def baton_home() -> Path:
-    """The home folder, created if missing. Raises Stopped."""
+    """The home folder, created if missing. Raises UserError."""
     return _made(home_path(), "BATON_HOME")
 
 
 def cache_folder(name: str) -> Path:
     """A folder for what can be downloaded again, in BATON_CACHE or the home folder; created if missing. Raises
-    Stopped."""
+    UserError."""
     cache = os.environ.get("BATON_CACHE")
     return _made(Path(cache) / name, "BATON_CACHE") if cache else _made(baton_home() / name, "BATON_HOME")
 
@@ -35,9 +36,7 @@ def _made(folder: Path, variable: str) -> Path:
     try:
         make_folder(folder)
     except OSError as error:
-        from infra.errors import Stopped  # which imports this module
-
-        raise Stopped(
+        raise UserError(
             f"{folder} cannot be a folder: {(error.strerror or str(error)).lower()}. Set {variable} to one that this "
             "user can write to"
         ) from error

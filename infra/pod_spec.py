@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.limits import cpu_limit, memory_limit
 from infra.placement.config import VariableName
 from infra.pod import this_pod
@@ -103,7 +103,7 @@ class PodSpec(_Words):
         found |= {"accelerator": GPUAccelerator(wanted.accelerator)} if wanted.accelerator else {}
         return found | ({"timeout": self.timeout} if self.timeout is not None else {})
 
-    def of_all_its_nodes(self) -> str:
+    def template_fields(self) -> str:
         """The fields that only a task's template can have, which all its nodes in one DAG share; JSON."""
         return self.model_dump_json(
             include={"secrets", "node_selector", "tolerations", "termination_grace_period_seconds"}
@@ -131,12 +131,12 @@ def secrets_variable() -> dict[str, str]:
 
 
 def check_secrets(names: Iterable[str]) -> None:
-    """In a pod, raise Stopped if it lacks secrets that it was to get: Flyte leaves out those that a cluster lacks."""
+    """In a pod, raise UserError if it lacks secrets that it was to get: Flyte leaves out those that a cluster lacks."""
     pod = this_pod()
     missing = sorted(name for name in {*names} if name not in os.environ)
     if pod and missing:
         values = " ".join(f"--from-literal={name}=…" for name in missing)
-        raise Stopped(
+        raise UserError(
             f"{', '.join(missing)}: not in this pod, because the Secret `{SECRETS}` of its namespace lacks it "
             f"(kubectl -n {pod.project}-{pod.domain} create secret generic {SECRETS} {values}), or Flyte's webhook for "
             f"secrets is off; pod.secrets and {SECRETS_OF_ALL} name the secrets that pods get"
@@ -144,9 +144,9 @@ def check_secrets(names: Iterable[str]) -> None:
 
 
 def check_gpus(asked: Resources) -> None:
-    """In a pod that was to get GPUs and has none, raise Stopped: the stage would run on its CPUs, for days."""
+    """In a pod that was to get GPUs and has none, raise UserError: the stage would run on its CPUs, for days."""
     if this_pod() and asked.gpu and not any(found for name in GPUS for found in DEVICES.glob(name)):
-        raise Stopped(
+        raise UserError(
             f"this pod asked for GPUs ({asked.gpu}) and has none: raise gpu in Flyte's task_resources.limits, and make "
             "the GPU runtime the default of the nodes or of the pod template (runtimeClassName: nvidia). To run the "
             "stage on CPUs, set its pod.resources.gpu to 0"

@@ -4,14 +4,14 @@ variables: NODE_RANK, MASTER_ADDR, MASTER_PORT."""
 import os
 from dataclasses import dataclass
 
-from infra.errors import Stopped
+from infra.errors import UserError
 
 VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 COLLECTIVE_S = 7 * 86400  # torch's timeout: launchers find a hung rank by heartbeats, and a long save is none
 ADDRESS = "BATON_NODE_0"  # node 0's address for engines: torchrun on one machine sets MASTER_ADDR to its own
 
 
-class NotPlaced(Stopped):
+class NotPlaced(UserError):
     """A run needs several machines, and this one's rank is not set."""
 
 

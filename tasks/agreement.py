@@ -3,7 +3,7 @@
 A stage that has a model in Transformers scores a short text with it and leaves the result with the artifact, in
 record/probe.json. An engine of another library that opens the artifact scores the same tokens first, and ends the stage
 if it computes another model: a tied embedding in place of an output projection, a soft cap that is left out, a rotary
-base that is read differently. What is compared is exp|Δ log p|, 1 if both agree, as GRPO's `rollout_mismatch`.
+base that is read differently. What is compared is exp|Δ log p|, 1 if both agree, as `rollout_mismatch` is.
 """
 
 import json

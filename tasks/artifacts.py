@@ -190,10 +190,10 @@ class Base(BaseModel):
 
 class HFModel(Artifact):
     """A Hugging Face directory: safetensors, config, generation config, tokenizer. With a `base`, an adapter of that
-    model (tasks/adapted.py)."""
+    model (tasks/adapter_base.py)."""
 
     kind = "hf_model"
-    label: str  # base, sft, dpo, grpo
+    label: str  # base, or the name of the post-training stage
     architecture: str
     parameters: int
     vocab_size: int

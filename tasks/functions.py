@@ -27,7 +27,7 @@ from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from tasks.job import StageError
 from tasks.load_function import Unusable, load_function
 from tasks.spec import Problem, Spec
@@ -75,11 +75,11 @@ class Function(Spec):
 
     def as_found(self) -> Self:
         """A copy with the current source of its files, named relative to their common folder; or with the version of
-        its installed package. Raises Stopped."""
+        its installed package. Raises UserError."""
         if self.source is not None or self.version is not None:
             return self
         if problems := self.problems():
-            raise Stopped("\n".join(map(str, problems)))
+            raise UserError("\n".join(map(str, problems)))
         found = self._found()
         if found is None:
             return self.model_copy(update={"version": _version(self.place)})

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from infra.durable import make_folder, sync, write_json, write_text
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.heartbeat import Heartbeat
 from infra.logs import end_of, print_to_own_log
 from infra.parent_watchdog import end_with_launcher
@@ -204,7 +204,7 @@ def main(work: Callable[[Job], None]) -> None:
         heart = job.heart  # from here on the launcher knows this pid
         work(job)
         heart.end()
-    except (StageError, ArtifactError, Stopped) as error:
+    except (StageError, ArtifactError, UserError) as error:
         curable = isinstance(error, StorageError) and error.curable
         _write_error(job, {"error": str(error), "kind": type(error).__name__, "curable": curable})
         raise SystemExit(f"{type(error).__name__}: {error}") from error

@@ -58,9 +58,9 @@ def text_digest(text: str) -> str:
     return blake3(text.encode()).hexdigest()
 
 
-def short_digest(said: Any) -> str:
+def json_key(value: Any) -> str:
     """A key, hex, of what JSON can say."""
-    return blake3(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
+    return blake3(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def content_digest(directory: Path) -> str:

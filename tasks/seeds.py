@@ -1,6 +1,6 @@
 """Models trained with several seeds (`seeds: 3`): labels, and the mean and deviation of a metric.
 
-The first is labelled `grpo`, its repetitions `grpo-seed1`, `grpo-seed2`, …
+The first is labelled `chat`, its repetitions `chat-seed1`, `chat-seed2`, …
 """
 
 import math
@@ -28,8 +28,7 @@ def without_seed(label: str) -> str:
 
 
 def title_of(stage: str, label: str) -> str:
-    """The display title of the stage that makes a model: `grpo seed 1` for grpo-seed1, `sft maths` for an SFT model
-    labelled maths."""
+    """The display title of the stage that makes a model: the stage, the label if it is another, and the seed."""
     name = without_seed(label)
     seed = f" seed {label.removeprefix(name).removeprefix('-seed')}" if name != label else ""
     own = name == stage or re.fullmatch(rf"{stage}-\d+", name)

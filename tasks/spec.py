@@ -6,9 +6,9 @@ fields, so that everything is reported at once (a pydantic model validator does 
 
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -37,21 +37,18 @@ class NotSeen(Problem):
     """An address that could not be checked from this machine; another may have the credentials for it."""
 
 
-def _can_be_looked_up(path: str) -> str:
+def _encodable(path: str) -> str:
     try:
         os.fsencode(path)
     except UnicodeEncodeError as error:
         allowed = f"a name that this machine's locale can encode ({sys.getfilesystemencoding()}); or set PYTHONUTF8=1"
         raise ValueError(allowed) from error
-    try:
-        Path(path).expanduser().exists()
-    except (OSError, RuntimeError) as error:  # the name is too long, no permission, ~user without a home folder
-        raise ValueError(f"a path that can be looked up: {getattr(error, 'strerror', None) or error}") from error
     return path
 
 
+_ENCODABLE = AfterValidator(_encodable)
 # a file or folder, maybe on another machine; or an address
-PathText = Annotated[str, AfterValidator(_can_be_looked_up)]
+PathText = Annotated[str, _ENCODABLE]
 
 
 class Spec(BaseModel):
@@ -63,6 +60,13 @@ class Spec(BaseModel):
     def problems(self) -> list[Problem]:
         """The problems that span several fields, with paths relative to this spec."""
         return []
+
+    def paths(self) -> Iterator[tuple[str, str]]:
+        """(field, text) of each PathText that it has itself, not in a spec within it."""
+        for name, field in type(self).model_fields.items():
+            if _holds_paths(field.annotation, field.metadata) and (value := getattr(self, name)) is not None:
+                several = {f"{name}.{number}": text for number, text in enumerate(value)}
+                yield from (several if isinstance(value, list) else {name: value}).items()
 
     @classmethod
     def _not_identity(cls) -> set[str]:
@@ -127,7 +131,7 @@ class Spec(BaseModel):
 
     def as_found(self) -> Self:
         """A copy with the present state of the files and functions that it names, so that a change in one changes the
-        cache key. Raises Stopped."""
+        cache key. Raises UserError."""
         found = {name: _as_found(value) for name, value in self}
         changed = {name: value for name, value in found.items() if value is not getattr(self, name)}
         return self.model_copy(update=changed) if changed else self
@@ -171,6 +175,10 @@ class StageSpec(Spec):
         None, description="What its pod on a Flyte cluster asks for", json_schema_extra={"identity": False}
     )
 
+    def uses_vllm(self) -> bool:
+        """Whether the stage opens the model with vLLM."""
+        return False
+
     def sent(self, storage: str) -> Self:
         """A copy for a machine that lacks this machine's files: they are uploaded to the storage. Raises
         StorageError."""
@@ -194,6 +202,12 @@ def _content(value: Any) -> Any:
     if isinstance(value, str):
         return f"{DIGEST}{digest}" if (digest := digest_of(value)) else value
     return [_content(item) if isinstance(item, str) else item for item in value] if isinstance(value, list) else value
+
+
+def _holds_paths(annotation: Any, metadata: Sequence[Any]) -> bool:
+    """Whether it is PathText, or an option or a list of it."""
+    of_list = getattr(annotation, "__metadata__", ())
+    return _ENCODABLE in (*metadata, *of_list) or any(_holds_paths(inner, ()) for inner in get_args(annotation))
 
 
 def _as_found(value: Any) -> Any:

@@ -38,6 +38,24 @@ def _imports(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def modules_of(path: Path) -> set[str]:
+    """The modules that a file imports, at its top or inside a function. Of `from a import b` it is a.b, if that is one
+    of ours, and otherwise a."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level]
+    return plain | {
+        f"{node.module}.{alias.name}" if _is_ours(f"{node.module}.{alias.name}") else str(node.module)
+        for node in froms
+        for alias in node.names
+    }
+
+
+def _is_ours(module: str) -> bool:
+    place = ROOT.joinpath(*module.split("."))
+    return place.with_suffix(".py").is_file() or (place / "__init__.py").is_file()
+
+
 def third_party(path: Path) -> set[str]:
     """The top-level packages that are neither ours nor Python's."""
     top = {name.split(".")[0] for name in imports(path)}

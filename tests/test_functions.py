@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from tasks.functions import LARGEST_BYTES, Function
 from tasks.job import StageError
 
@@ -148,7 +148,7 @@ def test_what_is_wrong_with_a_name(project: Path, name: str, words: str) -> None
     assert problem.path == "name"
     assert problem.value == name
     assert words in problem.allowed
-    with pytest.raises(Stopped, match="name"):
+    with pytest.raises(UserError, match="name"):
         function(name).as_found()
 
 

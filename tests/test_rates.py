@@ -5,16 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tasks.dpo.spec import DPOSpec
-from tasks.grpo.spec import GRPOSpec
 from tasks.posttrain.adapter_spec import AdapterSpec
-from tasks.posttrain.spec import PostTrainSpec
+from tasks.posttrain.methods import METHODS
+from tasks.posttrain.methods.sft import SFTSpec
 from tasks.pretrain.optimizer_spec import RATES, OptimizerSpec
 from tasks.pretrain.spec import PretrainSpec
-from tasks.sft.spec import SFTSpec
 from workflows.continuous_recipe import GrowSpec
-
-METHODS: dict[str, type[PostTrainSpec]] = {"sft": SFTSpec, "dpo": DPOSpec, "grpo": GRPOSpec}
 
 
 def rows(page: str, first: str) -> list[list[str]]:

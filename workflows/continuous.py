@@ -16,7 +16,8 @@ import json
 from flytekit import workflow
 
 import workflows.recipe_file  # noqa: F401 - reports problems of a recipe file
-from infra.errors import Stopped, disk_errors_named
+from infra.disk_errors import disk_errors_named
+from infra.errors import UserError
 from infra.progress import say
 from infra.text import number, size
 from infra.tracking.execution import execution_id, mark_last
@@ -32,14 +33,17 @@ from tasks.promote.task import decide, promote
 from tasks.publish.task import publish
 from tasks.report.spec import ReportSpec
 from tasks.report.task import report
+from workflows.call import Calls
 from workflows.continuous_recipe import ContinuousRecipe
-from workflows.corpora import evaluated_first, new_of, shards_of
+from workflows.corpora import evaluated_names, new_of, shards_of
 from workflows.dynamic_part import dag_part
 from workflows.generations import Replayed, champion, generations, part, replayed, tokens_of
 from workflows.lock import exclusive
+from workflows.post_training import BASE
 from workflows.recorded import begin
 from workflows.replay import source_weights
 from workflows.tuning import kept_apart, parts_of, prepared, rewards_tried, rows_of, tuned
+from workflows.walk import walk
 
 
 @workflow
@@ -65,8 +69,10 @@ def ingest(recipe: ContinuousRecipe) -> str:
         if not acquired:
             return _end(f"{name}: skipped, another run is at work on it")
         known = [part(generation, "corpus") for generation in generations(name)]
-        newest = new_of(recipe.corpus, known, evaluated_first(recipe))
-        message: str = grow(recipe=recipe, newest=newest)
+        given = {f"corpus-{number}": corpus for number, corpus in enumerate(known)}
+        dag, names, corpus = Calls(), evaluated_names(recipe), recipe.corpus.as_found(ask_hub=True)
+        newest = new_of(dag, corpus, [*given], prepared(dag, _resolved(recipe), None, names) if names else {})
+        message: str = grow(recipe=recipe, newest=walk(dag, given)[newest])
         return message
 
 
@@ -75,10 +81,10 @@ def grow(recipe: ContinuousRecipe, newest: Corpus) -> str:
     """Tokenize the new text, if there is enough."""
     before = generations(_name(recipe))
     say(_changes(newest))
-    if not newest.documents or newest.bytes < recipe.grow.smallest:
+    if not newest.documents or newest.bytes < recipe.grow.min_bytes:
         if not before:
-            raise Stopped("corpus: the source has no text for the first generation; add documents to it")
-        enough = f", and less than grow.smallest ({size(recipe.grow.smallest)})" if newest.documents else ""
+            raise UserError("corpus: the source has no text for the first generation; add documents to it")
+        enough = f", and less than grow.min_bytes ({size(recipe.grow.min_bytes)})" if newest.documents else ""
         return _refresh_if_due(
             recipe, f"{_name(recipe)}: nothing to do: {size(newest.bytes)} of new text to train on{enough}"
         )
@@ -86,7 +92,9 @@ def grow(recipe: ContinuousRecipe, newest: Corpus) -> str:
         tokenizer = part(before[0], "tokenizer")
     else:
         tokenizer = train_tokenizer(spec=recipe.tokenizer.as_found(), corpus=newest)
-    shards = shards_of(recipe.shards, newest, tokenizer)
+    dag = Calls()
+    title = shards_of(dag, "shards", recipe.shards, "corpus", "tokenizer")
+    shards = walk(dag, {"corpus": newest, "tokenizer": tokenizer})[title]
     message: str = train(recipe=recipe, newest=newest, tokenizer=tokenizer, shards=shards)
     return message
 
@@ -125,8 +133,10 @@ def train(recipe: ContinuousRecipe, newest: Corpus, tokenizer: Tokenizer, shards
     if recipe.audit:
         results["audit"] = audit(spec=recipe.audit, checkpoint=checkpoint, model=model, data=shards)
 
-    sets = prepared(recipe, held_out, recipe.evaluate.sets())
-    rows = [sets[name] for name in recipe.evaluate.sets()]
+    dag = Calls()
+    sets = prepared(dag, _resolved(recipe), "held_out", recipe.evaluate.sets())
+    made = walk(dag, {"held_out": held_out})
+    rows = [made[sets[name]] for name in recipe.evaluate.sets()]
     reports = [
         evaluate(spec=recipe.evaluate.as_found(), model=compared, corpora=[held_out, *new], rows=rows)
         for compared in [model, *champion(_name(recipe))]
@@ -167,7 +177,7 @@ def refresh_promoted(recipe: ContinuousRecipe) -> str:
 def _refreshed(recipe: ContinuousRecipe) -> str:
     """Post-train the champion if it has not been tuned yet, and compare the last model with the tuned champion."""
     if recipe.refresh is None:
-        raise Stopped("refresh: is off in this recipe; add `refresh: {name: …}` and `post_training`")
+        raise UserError("refresh: is off in this recipe; add `refresh: {name: …}` and `post_training`")
     name = recipe.refresh.name
     with disk_errors_named(), exclusive(name, recipe.grow.on_overlap) as acquired:
         if not acquired:
@@ -189,25 +199,29 @@ def tune_champion(recipe: ContinuousRecipe, base: HFModel) -> str:
     known = generations(_name(recipe))
     corpora = [part(generation, "corpus") for generation in known if generation.accepted]
     corpus = gather(spec=GatherSpec(train=True), corpora=corpora, newest=part(known[-1], "corpus"))
-    whole = rows_of(recipe, corpus, {})
-    sets = kept_apart(recipe, whole)
-    tried = rewards_tried(recipe, sets)
-    *_, model = tuned(recipe, base, sets)
-    rows = [sets[name] for name in recipe.evaluate.sets()]
+    found, dag = _resolved(recipe), Calls()
+    whole = rows_of(dag, found, "corpus", {})
+    sets = kept_apart(dag, found, whole)
+    tried = rewards_tried(dag, found, sets)
+    *_, (_, last) = tuned(dag, found, BASE, sets)
+    made = walk(dag, {"corpus": corpus, BASE: base})
+    model = made[last]
+    rows = [made[sets[name]] for name in recipe.evaluate.sets()]
     reports = [
         evaluate(spec=recipe.evaluate.as_found(), model=compared, corpora=[corpus], rows=rows)
         for compared in [model, *champion(recipe.refresh.name)]
     ]
     decision = decide(spec=recipe.refresh.promotion, reports=reports)
     spec = recipe.publish.model_copy(update={"name": recipe.refresh.name})
-    parts: dict[str, Artifact] = {"corpus": corpus, **parts_of(sets, whole)}
+    parts = {"corpus": corpus} | {name: made[title] for name, title in parts_of(sets, whole).items()}
+    results = {name: made[title] for name, title in tried.items()}
     published = publish(spec=spec, model=model, models=[base], reports=reports[:1], parts=parts)
     promoted = promote(spec=PromoteSpec(execution=execution_id()), decision=decision, published=published)
     report(
         spec=ReportSpec(title=recipe.refresh.name, execution=execution_id()),
         models=[model],
         reports=reports[:1],
-        parts=parts | {"published": published, "decision": decision} | tried,
+        parts=parts | {"published": published, "decision": decision} | results,
     )
     message: str = conclude_refresh(decision=decision, promoted=promoted)
     return message
@@ -216,6 +230,12 @@ def tune_champion(recipe: ContinuousRecipe, base: HFModel) -> str:
 @dag_part
 def conclude_refresh(decision: Decision, promoted: Promotion) -> str:
     return _end(f"{promoted.registry_name} version {promoted.registry_version}: {_verdict(decision)}")
+
+
+def _resolved(recipe: ContinuousRecipe) -> ContinuousRecipe:
+    """The recipe with the present state of the files that it names, except the corpus's, which `ingest` looks up."""
+    others = recipe.model_copy(update={"corpus": None}).as_found()
+    return others.model_copy(update={"corpus": recipe.corpus})
 
 
 def _end(message: str) -> str:

@@ -31,11 +31,11 @@ class GrowSpec(Spec):
 
     replay: float = Field(0.5, ge=0, lt=1, description="Share of each step's sequences taken from earlier runs' text")
     epochs: float = Field(1.0, gt=0, le=100, description="Epochs over the new text")
-    smallest: int = Field(
+    min_bytes: int = Field(
         1, ge=1, description="With less new text than this, nothing is trained until the next run; bytes"
     )
-    fewest_steps: int = Field(10, ge=1, description="Minimum of optimizer steps, however little text is new")
-    most_steps: int | None = Field(None, ge=1, description="Maximum of optimizer steps, however much text is new")
+    min_steps: int = Field(10, ge=1, description="Minimum of optimizer steps, however little text is new")
+    max_steps: int | None = Field(None, ge=1, description="Maximum of optimizer steps, however much text is new")
     lr: float | None = Field(
         None,
         gt=0,
@@ -54,14 +54,14 @@ class GrowSpec(Spec):
         found = []
         if self.lr is not None and self.min_lr is not None and self.min_lr > self.lr:
             found.append(Problem("min_lr", self.min_lr, f"at most lr ({self.lr})"))
-        if self.most_steps is not None and self.most_steps < self.fewest_steps:
-            found.append(Problem("most_steps", self.most_steps, f"at least fewest_steps ({self.fewest_steps})"))
+        if self.max_steps is not None and self.max_steps < self.min_steps:
+            found.append(Problem("max_steps", self.max_steps, f"at least min_steps ({self.min_steps})"))
         return found
 
     def steps(self, new_tokens: int, tokens_per_step: int) -> int:
         """Optimizer steps for `epochs` over the new text, replay included."""
         steps = math.ceil(new_tokens * self.epochs / (1 - self.replay) / tokens_per_step)
-        return max(self.fewest_steps, min(steps, self.most_steps or steps))
+        return max(self.min_steps, min(steps, self.max_steps or steps))
 
     def rates(self, first: OptimizerSpec) -> tuple[float, float]:
         """(peak, final) learning rate; `first`: the resolved optimizer of the first generation."""

@@ -11,12 +11,9 @@ from typing import Any
 from infra.placement.storage import StorageError, is_bucket
 from infra.text import count
 from tasks.data.spec import CorpusSpec
-from tasks.dpo.spec import DPOSpec
-from tasks.grpo.spec import GRPOSpec
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.rows.spec import RowsSpec
-from tasks.sft.spec import SFTSpec
 from workflows.planned_sources import estimated_tokens
 
 MOST_BYTES = 1_000_000_000  # of JSONL that is counted: a second or so
@@ -57,16 +54,14 @@ def of_pretraining(
 
 def of_tuning(spec: PostTrainSpec, rows: RowsSpec | None, facts: Mapping[str, Any]) -> Epochs:
     """`facts`: of the cached rows, else empty."""
-    if isinstance(spec, SFTSpec) and spec.packing:
-        return Epochs(None, None, "rows", False, "several rows are packed into a sequence")
-    if isinstance(spec, DPOSpec) and spec.pairs:
-        return Epochs(None, None, "pairs", False, "they are sampled first")
+    used = spec.rows_used()
+    if isinstance(used, str):
+        return Epochs(None, None, "rows", False, used)
     exact = facts.get("rows")
     of = exact if exact is not None else counted(rows) if rows else None
     if not of:
         return Epochs(None, None, "rows", False, "nor is the number of rows")
-    seen = spec.steps * spec.batch_size / (spec.generations if isinstance(spec, GRPOSpec) else 1)
-    return Epochs(seen / of, of, "rows", exact is not None)
+    return Epochs(used / of, of, "rows", exact is not None)
 
 
 def counted(spec: RowsSpec) -> int | None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from infra.flyte_hooks import import_lock
+from infra.flyte.hooks import import_lock
 from infra.tracking.outage import recoverable
 from infra.tracking.store import tracking_uri
 from tasks.artifacts import Corpus, HFModel, TokenizedCorpus
@@ -63,8 +63,8 @@ class Replayed:
 def replayed(accepted: "list[Generation]", newest: Corpus) -> list[Replayed]:
     """The text to replay of each generation, oldest first, without generations whose training text is gone. Raises
     LedgerError."""
-    from tasks.data.changes import Changes
     from tasks.data.documents import read_names
+    from tasks.data.source_changes import Changes
 
     gone = set(Changes.read(newest.local()).gone)
 

@@ -16,10 +16,11 @@ from flytekit.core.workflow import WorkflowBase
 from flytekit.models.concurrency import ConcurrencyLimitBehavior, ConcurrencyPolicy
 
 from infra.progress import say
+from workflows.checks.table import checked
 from workflows.continuous import continue_training, refresh_rl
 from workflows.continuous_recipe import ContinuousRecipe
 from workflows.recipe_text import load
-from workflows.remote import checked, registration
+from workflows.remote import checked_for, registration
 from workflows.run_context import for_a_cluster
 
 RECIPE = "BATON_CONTINUOUS"
@@ -34,9 +35,9 @@ def recipe() -> ContinuousRecipe:
     path = Path(os.environ.get(RECIPE) or DEFAULT)
     cluster = registration()
     if cluster is None:
-        return load(path, ContinuousRecipe.model_validate, RECIPE)
+        return load(path, ContinuousRecipe.model_validate, RECIPE, checked)
     with for_a_cluster():
-        found = load(path, checked(ContinuousRecipe.model_validate, cluster), RECIPE)
+        found = load(path, ContinuousRecipe.model_validate, RECIPE, lambda recipe: checked_for(recipe, cluster))
     if addresses := found.schedule.notify:
         say(
             f"schedule.notify: {', '.join(addresses)}: Flyte's admin sends emails only if an email service is set up "

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from infra.flyte_hooks import import_lock
+from infra.flyte.hooks import import_lock
 from infra.paths import baton_home
 from infra.pod import this_pod
 from infra.progress import say

@@ -11,7 +11,7 @@ Exit code 2 if the recipe has a problem; `pyflyte run` refuses it with the same 
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,26 +19,27 @@ from typing import Any, cast
 
 import click
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.options import Number
 from infra.text import escaped
 from tasks.job import StageError
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.spec import Problem
+from workflows.checks.files import unusable_paths
+from workflows.checks.machine import asks_hub, machine_problems, remarks
+from workflows.checks.table import checked, has_dag
+from workflows.checks.unread import unread
+from workflows.checks.warnings import warnings_of
 from workflows.continuous_recipe import recipe_of
 from workflows.costs import over_budget
-from workflows.machine import asks_hub, machine_problems, remarks
 from workflows.plan_text import text
 from workflows.planned import Planned, plan
-from workflows.preflight import has_dag
 from workflows.recipe import Recipe, context_of
 from workflows.recipe_error import RecipeError, shown
 from workflows.recipe_text import load
 from workflows.resource_estimate import MFU, MIXTURE_MFU
 from workflows.run_context import planned_for
 from workflows.sample import tried
-from workflows.unread import unread
-from workflows.warnings import warnings_of
 
 ASSUMED = f"{MFU}; of mixtures of experts {MIXTURE_MFU}"
 
@@ -91,7 +92,7 @@ def main(recipe: Path, as_json: bool, mfu: float | None, device: tuple[str, int]
                 for line in tried(corpus, sample, evaluated):
                     print(line, file=sys.stderr if as_json else sys.stdout)
         except StageError as error:
-            raise Stopped(str(error)) from error
+            raise UserError(str(error)) from error
     sys.exit(2 if found.problems else 0)
 
 
@@ -107,6 +108,7 @@ class Examined:
     warnings: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     here: list[str] = field(default_factory=list)  # what this machine lacks for a run, and remarks: no problems
+    wrong: Collection[str] = ()  # sections with a wrong value
 
     def lines(self) -> Iterator[str]:
         yield from text(self.name, self.stages) if self.stages else ()
@@ -114,7 +116,7 @@ class Examined:
         for kind, found in notes.items():
             yield from (f"\n{kind}: {escaped(note)}" for note in found)
         if self.problems:
-            yield f"\n{RecipeError(self.problems, lines=self.numbers)}"
+            yield f"\n{RecipeError(self.problems, self.recipe, self.wrong, self.numbers)}"
         else:
             yield "\nno problem found" + " in what is known" * bool(self.unread)
 
@@ -133,11 +135,12 @@ class Examined:
 
 def examined(path: Path, mfu: float | None, elsewhere: bool) -> Examined:
     """`elsewhere`: it is planned for another machine than this one."""
-    whole, problems, numbers = _read(path)
-    if whole and asks_hub(context_of(whole)):
-        whole, problems, numbers = _read(path)
-    if whole is None:
-        return Examined(path.stem, None, problems=problems, numbers=numbers)
+    whole, error = _read(path)
+    if whole and not unusable_paths(context_of(whole)) and asks_hub(context_of(whole)):
+        whole, error = _read(path)
+    problems, numbers = (error.problems, error.lines) if error else ([], {})
+    if whole is None or (error and error.wrong):
+        return Examined(path.stem, None, problems=problems, numbers=numbers, wrong=error.wrong if error else ())
     return examined_recipe(whole, problems, numbers, mfu, elsewhere)
 
 
@@ -146,13 +149,15 @@ def examined_recipe(
 ) -> Examined:
     """The plan of a recipe with these problems."""
     context = context_of(recipe)
+    if unusable_paths(context):  # whatever looks something up would fail
+        return Examined(recipe.name, recipe, problems=problems, numbers=numbers)
     if mfu is not None:
         at_default = over_budget(context)
         problems = [problem for problem in problems if problem not in at_default] + over_budget(context, mfu)
     stages: list[Planned] = []
     try:
         stages = list(plan(recipe, context, mfu)) if has_dag(context) else []
-    except Stopped:
+    except UserError:
         if not problems:
             raise
         # a file that a stage's identity includes cannot be read: one of the problems
@@ -160,12 +165,12 @@ def examined_recipe(
     return Examined(recipe.name, recipe, stages, problems, numbers, warnings_of(context), unread(context), here)
 
 
-def _read(path: Path) -> tuple[Recipe | None, list[Problem], Mapping[str, int]]:
-    """The recipe, if each of its fields is valid by itself, its problems, and the numbers of its lines."""
+def _read(path: Path) -> tuple[Recipe | None, RecipeError | None]:
+    """The recipe, if each of its known fields is valid by itself, and its problems."""
     try:
-        return load(path, recipe_of), [], {}
+        return load(path, recipe_of, check=checked), None
     except RecipeError as error:
-        return cast(Recipe | None, error.recipe), error.problems, error.lines
+        return cast(Recipe | None, error.recipe), error
 
 
 if __name__ == "__main__":

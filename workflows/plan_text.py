@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from infra.text import gigabytes, hours, short
 from tasks.data.spec import TokenizerSpec
 from tasks.evaluate.spec import EvaluateSpec
-from tasks.grpo.spec import GRPOSpec, RolloutServers
+from tasks.posttrain.rollout_spec import RolloutServers
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.pretrain.memory import GB
@@ -74,8 +74,8 @@ def _takes(step: Planned) -> Iterator[tuple[str, str]]:
         yield "layout", f"{spec.layout.name()}: {spec.layout.nodes} x {spec.layout.processes} processes"
     if isinstance(spec, PostTrainSpec) and spec.layout.world > 1:
         yield "layout", f"{spec.layout.sharding} over {spec.layout.nodes} x {spec.layout.processes} processes"
-    if isinstance(spec, GRPOSpec) and spec.rollout_servers:
-        yield "servers", _served(spec.rollout_servers, needed)
+    if isinstance(spec, PostTrainSpec) and (servers := spec.servers()):
+        yield "servers", _served(servers, needed)
     if step.device_memory:
         capacity = f"{step.device} ({gigabytes(step.device_memory)})"
         yield "memory", f"{gigabytes(needed.memory.total)} on each {capacity}"

@@ -11,9 +11,9 @@ from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import GPU
 from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import StageSpec
+from workflows.checks.machine import this_cpu
 from workflows.costs import Quotes, quotes
 from workflows.epochs import Epochs, of_pretraining, of_tuning
-from workflows.machine import this_cpu
 from workflows.planned_sources import PlannedSource, planned_sources
 from workflows.recipe import Recipe
 from workflows.resource_estimate import Need, need

@@ -24,7 +24,6 @@ HOST = 8 * GIB  # host memory of a process with a GPU: CUDA context, NCCL buffer
 VLLM = 4 * GIB  # its processes and its default KV cache on a CPU
 SPARE = 1.25  # for what an estimate leaves out: fragmentation, kernels' workspaces
 CORES_OF_A_GPU = 4
-WITH_VLLM = ("evaluate", "dpo", "grpo", "serve")
 LARGE = 300_000_000  # parameters from which a CPU would train or sample for days
 UNKNOWN = 8 * 10**9  # parameters to leave host memory for beside a GPU, for a hub model of unknown size
 
@@ -41,15 +40,14 @@ def fitted(recipe: R, context: RunContext) -> R:
 def resources(context: RunContext, path: str) -> Resources:
     """The estimated resources of a stage's pod; empty: the stage's defaults apply."""
     spec, known, gpus = context.stages()[path], model_of(context), gpus_of(context, path)
-    stage = path.rpartition(".")[2]
     if isinstance(spec, PretrainSpec):
         return _of_pretraining(context, spec, gpus)
     if isinstance(spec, TokenizerSpec):
         return Resources(memory=in_gib(FLYTE + memory)) if (memory := spec.memory()) else Resources()
-    if (known is None and not gpus) or not (stage in WITH_VLLM or isinstance(spec, PostTrainSpec)):
+    if (known is None and not gpus) or not (spec.uses_vllm() or isinstance(spec, PostTrainSpec)):
         return Resources()
     weights = known[0].parameters(known[1]) if known else UNKNOWN
-    memory = PROCESS + (VLLM + 4 * weights if stage in WITH_VLLM else 0)  # bf16, as stored and as loaded
+    memory = PROCESS + (VLLM + 4 * weights if spec.uses_vllm() else 0)  # bf16, as stored and as loaded
     if isinstance(spec, ServeSpec) and not gpus:
         memory += (spec.cpu_cache_gib - 1) * GIB
     if isinstance(spec, PostTrainSpec) and not gpus:

@@ -1,28 +1,30 @@
-"""The recipe's `post_training`: any stages in any order, each starting from any earlier model."""
+"""The recipe's `post_training`: any methods in any order, each starting from any earlier model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, create_model
 
-from tasks.dpo.spec import DPOSpec
-from tasks.grpo.spec import GRPOSpec
+from tasks.evaluate.spec import EvaluateSpec
 from tasks.posttrain.adapter_spec import MOST_SERVED
+from tasks.posttrain.methods import METHODS
 from tasks.posttrain.spec import PostTrainSpec
+from tasks.rewards.call import ENVIRONMENTS
+from tasks.rewards.spec import RewardSpec
 from tasks.seeds import label_of, without_seed
-from tasks.sft.spec import SFTSpec
 from tasks.spec import Problem, Spec
 
 BASE = "base"  # the model that the first stage starts from
-STAGES = ("sft", "dpo", "grpo")
+_fields: dict[str, Any] = {
+    name: (spec | None, Field(None, description=str(spec.__doc__).partition(".")[0])) for name, spec in METHODS.items()
+}
+_Methods: Any = create_model("_Methods", __base__=Spec, **_fields)
 
 
-class Tuning(Spec):
-    """One post-training stage: exactly one of `sft`, `dpo` and `grpo`."""
+class Tuning(_Methods):  # type: ignore[misc]
+    """One post-training stage: exactly one of the methods."""
 
-    sft: SFTSpec | None = Field(None, description="Supervised fine-tuning with TRL")
-    dpo: DPOSpec | None = Field(None, description="Direct preference optimization with TRL")
-    grpo: GRPOSpec | None = Field(None, description="Reinforcement learning with TRL and live vLLM rollouts")
     name: str | None = Field(
         None,
         pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
@@ -33,8 +35,8 @@ class Tuning(Spec):
     )
 
     def given(self) -> list[str]:
-        """Which of the three are set."""
-        return [name for name in STAGES if getattr(self, name)]
+        """Which methods are set."""
+        return [name for name in METHODS if getattr(self, name)]
 
     @property
     def stage(self) -> str:
@@ -48,7 +50,7 @@ class Tuning(Spec):
 
     def problems(self) -> list[Problem]:
         if len(given := self.given()) != 1:
-            return [Problem("", given, f"exactly one of {', '.join(STAGES)}; make another one its own list item")]
+            return [Problem("", given, f"exactly one of {', '.join(METHODS)}; make another one its own list item")]
         return [problem.under(self.stage) for problem in self.spec.problems()]
 
 
@@ -56,7 +58,7 @@ class Tuning(Spec):
 class Step:
     """A stage of the list, with its name and starting model resolved."""
 
-    path: str  # "post_training.0.sft"
+    path: str  # in the recipe, with the method
     stage: str
     spec: PostTrainSpec
     name: str
@@ -118,3 +120,20 @@ def rank_problems(tunings: list[Tuning]) -> list[Problem]:
             )
             found.append(Problem(f"{step.path}.adapter.lora.rank", rank, allowed))
     return found
+
+
+def reward_lists(
+    tunings: Iterable[Step], evaluate: EvaluateSpec | None
+) -> Iterator[tuple[str, str, Sequence[RewardSpec], set[str]]]:
+    """(path, set of rows, rewards, columns that they get beside the rows') of each list of rewards that is not used by
+    a placed stage."""
+    for step in tunings:
+        if step.spec.placement:
+            continue
+        for each in step.spec.reward_lists():
+            given = {ENVIRONMENTS} if each.has_environment else set()
+            yield f"{step.path}.{each.field}", step.spec.data, each.rewards, given
+    if evaluate and not evaluate.placement:
+        for name, evaluator in evaluate.evaluators().items():
+            given = {ENVIRONMENTS} if evaluator.environment else set()
+            yield f"evaluate.{name}.rewards", evaluator.data or "", evaluator.rewards, given

@@ -1,15 +1,16 @@
 """The recipe: the typed YAML that describes a run, composed of the stages' specs.
 
 A stage that is left out (or `null`) is off. `start_from` enters midway with an existing model.
-All problems of a recipe are reported at once, before any compute: RecipeError.
+Recipes are data: to validate one opens no file, asks no network and imports no user's code. What looks something up is
+in workflows/checks/.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, TypeVar, cast
+import copy
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
-from infra.pod import this_pod
 from tasks.convert.audit_spec import AuditSpec
 from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
 from tasks.convert.spec import ConvertSpec
@@ -23,9 +24,7 @@ from tasks.rows.spec import RowsSpec
 from tasks.serve.spec import ServeSpec
 from tasks.spec import Problem, Spec
 from workflows.post_training import Tuning
-from workflows.preflight import problems_of
-from workflows.recipe_error import RecipeError, problems_from
-from workflows.repair import repaired
+from workflows.recipe_error import RecipeError, locate, problems_from
 from workflows.run_context import RunContext
 
 NAME = r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$"
@@ -51,7 +50,7 @@ class Recipe(Spec):
         {}, description="Sets of rows by name: for post-training and, with their held-out rows, for evaluation"
     )
     post_training: list[Tuning] = Field(
-        [], max_length=100, description="SFT, DPO and GRPO in any order and number; each model is evaluated"
+        [], max_length=100, description="Post-training methods in any order and number; each model is evaluated"
     )
     seeds: int = Field(
         1,
@@ -79,51 +78,39 @@ class Recipe(Spec):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _all_problems_at_once(cls, value: Any, handler: ModelWrapValidatorHandler["Recipe"]) -> "Recipe":
+    def _as_recipe_error(cls, value: Any, handler: ModelWrapValidatorHandler["Recipe"]) -> "Recipe":
         if isinstance(value, Recipe):
             return value
         if unencodable := list(_unencodable(value)):
             raise RecipeError(unencodable)
         try:
-            recipe = handler(value)
+            return handler(value)
         except ValidationError as error:
-            problems = problems_from(error, cls, value)
-            ways = [_problems_with(repaired(value, error, cls, way), handler) for way in (0, 1)]
-            named = {problem.path for problem in problems}  # where a placeholder stands in for the value
-            more = [
-                problem
-                for problem in ways[0]
-                if problem in ways[1] and (problem.path not in named or problem.value == "on")  # on: it is there
-            ]
-            raise RecipeError(problems + more) from error
-        if this_pod() is None:  # there Flyte's conversion of inputs would bury what is raised: see `begin`
-            check(recipe)
-        return recipe
+            rest, wrong = _without_errors(cls, value, error)
+            try:
+                recipe = handler(rest)
+            except ValidationError:  # a required field is wrong
+                raise RecipeError(problems_from(error, cls, value), None, wrong) from error
+            raise RecipeError(problems_from(error, cls, value), recipe, wrong) from error
 
 
-def check(recipe: Recipe) -> None:
-    """Check a recipe whose fields are valid. Raises RecipeError."""
-    if problems := _problems_of(recipe):
-        raise RecipeError(problems, recipe)
-
-
-R = TypeVar("R", bound=Recipe)
-
-
-def validated(content: Any, validate: Callable[[Any], R], check: Callable[[R], list[Problem]]) -> R:
-    """The recipe that `validate` makes of `content`, passed on to `check`. The problems of both are reported together,
-    those of `check` only for fields that have none yet. Raises RecipeError."""
-    problems: list[Problem] = []
-    try:
-        recipe = validate(content)
-    except RecipeError as error:
-        if error.recipe is None:
-            raise
-        recipe, problems = cast(R, error.recipe), error.problems
-    paths = {problem.path for problem in problems}
-    if problems := [*problems, *(problem for problem in check(recipe) if problem.path not in paths)]:
-        raise RecipeError(problems, recipe)
-    return recipe
+def _without_errors(model: type[Recipe], value: Any, error: ValidationError) -> tuple[Any, set[str]]:
+    """A recipe without the fields that are unknown or have a wrong value, and the sections with a wrong value."""
+    rest, wrong = copy.deepcopy(value), set()
+    for item in error.errors(include_url=False, include_context=False, include_input=False):
+        path, _ = locate(item["loc"], model, value)
+        *parents, last = path.split(".")
+        holder: Any = rest
+        for part in parents:
+            if isinstance(holder, list) and part.isdigit() and int(part) < len(holder):
+                holder = holder[int(part)]
+            else:
+                holder = holder.get(part) if isinstance(holder, dict) else None
+        if isinstance(holder, dict):
+            holder.pop(last, None)
+        if item["type"] != "extra_forbidden":
+            wrong.add(path.partition(".")[0])
+    return rest, wrong
 
 
 def context_of(recipe: Recipe) -> RunContext:
@@ -142,20 +129,6 @@ def _unencodable(value: Any, path: str = "") -> Iterator[Problem]:
     elif isinstance(value, list):
         for number, inner in enumerate(value):
             yield from _unencodable(inner, f"{path}.{number}".removeprefix("."))
-
-
-def _problems_of(recipe: Recipe) -> list[Problem]:
-    return [*recipe.problems(), *problems_of(context_of(recipe))]
-
-
-def _problems_with(value: Any, handler: ModelWrapValidatorHandler[Recipe]) -> list[Problem]:
-    """Problems of a repaired recipe; none if it still does not validate."""
-    try:
-        found = _problems_of(handler(value))
-    except ValidationError:
-        return []
-    # the suggestion after the semicolon may name another wrong field
-    return [Problem(problem.path, problem.value, problem.allowed.partition("; layout: ")[0]) for problem in found]
 
 
 SECTIONS: dict[str, type[Spec]] = {

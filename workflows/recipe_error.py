@@ -4,14 +4,14 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from infra.commands import command
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.text import escaped
 from infra.tracking.redact import HIDDEN, redact
 from tasks.spec import Problem
@@ -19,20 +19,36 @@ from tasks.spec import Problem
 _OF_SECRETS = re.compile(r"\.placement\.secrets\.\d+$")
 _NAME = re.compile(r"[A-Za-z_]\w{0,99}")
 
+# fields of earlier versions
+RENAMED = {
+    "fewest_steps": "min_steps",
+    "most_steps": "max_steps",
+    "smallest": "min_bytes",
+    "at_most_dropped": "max_dropped",
+    "least": "min_score",
+}
 MOST_SHOWN = 100  # problems
 LONGEST = 1000  # characters of what is allowed
+NOT_CHECKED = (
+    "  once the values are correct, what depends on several sections is checked: models, rows, rewards, memory, cost"
+)
 
 
-class RecipeError(Stopped):
-    """A recipe cannot run; nothing was started. It ends `pyflyte run` with exit code 2."""
+class RecipeError(UserError):
+    """A recipe cannot run; no stage was started. It ends `pyflyte run` with exit code 2."""
 
     exit_code = 2
 
     def __init__(
-        self, problems: list[Problem], recipe: BaseModel | None = None, lines: Mapping[str, int] | None = None
+        self,
+        problems: list[Problem],
+        recipe: BaseModel | None = None,
+        wrong: Collection[str] = (),
+        lines: Mapping[str, int] | None = None,
     ) -> None:
-        """`recipe`: if each of its fields is valid by itself. `lines`: the file's line numbers by path."""
-        self.problems, self.recipe, self.lines = problems, recipe, lines or {}
+        """`recipe`: without the fields that are unknown or have a wrong value, None if it needs them. `wrong`: its
+        sections with a wrong value. `lines`: the file's line numbers by path."""
+        self.problems, self.recipe, self.wrong, self.lines = problems, recipe, wrong, lines or {}
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         shown = [
             f"  {_cut(problem.path)}: {_short(problem)}{_line_of(problem.path, self.lines)}\n"
@@ -40,7 +56,17 @@ class RecipeError(Stopped):
             for problem in problems[:MOST_SHOWN]
         ]
         more = [f"  and {len(problems) - MOST_SHOWN} more"] if len(problems) > MOST_SHOWN else []
-        super().__init__("\n".join([f"the recipe has {count}; nothing was started", *shown, *more]))
+        more += [NOT_CHECKED] if wrong else []
+        super().__init__("\n".join([f"the recipe has {count}; no stage was started", *shown, *more]))
+
+
+def first_of_each(*steps: Iterable[Problem]) -> list[Problem]:
+    """The problems of several steps, without those of fields that an earlier step reports."""
+    found: list[Problem] = []
+    for step in steps:
+        reported = {problem.path for problem in found}
+        found += [problem for problem in step if problem.path not in reported]
+    return found
 
 
 def problems_from(error: ValidationError, model: type[BaseModel], raw: Any) -> list[Problem]:
@@ -131,6 +157,8 @@ def _tag(model: type[BaseModel]) -> Any:
 def _known_fields(name: str, model: type[BaseModel] | None) -> str:
     if model is None:
         return "unknown field"
+    if (new := RENAMED.get(name)) in model.model_fields:
+        return f"is called {new} now"
     close = difflib.get_close_matches(name, model.model_fields, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     return f"unknown field; {hint}known: {', '.join(model.model_fields)}"

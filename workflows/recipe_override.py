@@ -4,7 +4,7 @@ from typing import Any
 
 
 def replaced(part: Any, path: list[str], value: Any) -> Any:
-    """A copy of `part` with `value` at ["post_training", "0", "sft", "pod"]."""
+    """A copy of `part` with `value` at ["pretrain", "pod"]."""
     if not path:
         return value
     first, *rest = path

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tasks.spec import Problem
+from workflows.checks.table import problems_of_rest
 from workflows.recipe import Recipe
-from workflows.recipe_error import RecipeError
+from workflows.recipe_error import RecipeError, first_of_each
 
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
@@ -32,9 +33,15 @@ _AMBIGUOUS = "ambiguous: write a number in decimal digits without leading zeros,
 R = TypeVar("R", bound=Recipe)
 
 
-def load(source: str | Path, validate: Callable[[Any], R], name: str = "recipe") -> R:
+def load(
+    source: str | Path,
+    validate: Callable[[Any], R],
+    name: str = "recipe",
+    check: Callable[[R], R] | None = None,
+) -> R:
     """Read a recipe from a file, or from text that begins with `{`. `name`: the option or variable that named the
-    source. Raises RecipeError with every problem of the text and of the recipe."""
+    source. `check`: what to look up, see workflows/checks/. Raises RecipeError with every problem of the text, of the
+    fields and of the checks that their problems do not prevent."""
     inline = isinstance(source, str) and source.lstrip().startswith("{")
     try:
         read = _Reader(str(source) if inline else _text_of(Path(source)))
@@ -43,11 +50,16 @@ def load(source: str | Path, validate: Callable[[Any], R], name: str = "recipe")
     try:
         recipe = validate(read.content)
     except RecipeError as error:
-        reported = {problem.path for problem in read.problems}
-        found = read.problems + [problem for problem in error.problems if problem.path not in reported]
-        raise RecipeError(found, error.recipe, read.lines) from error
+        more = problems_of_rest(error) if check else []
+        raise RecipeError(
+            first_of_each(read.problems, error.problems, more), error.recipe, error.wrong, read.lines
+        ) from error
+    try:
+        recipe = check(recipe) if check else recipe
+    except RecipeError as error:
+        raise RecipeError(first_of_each(read.problems, error.problems), recipe, lines=read.lines) from error
     if read.problems:
-        raise RecipeError(read.problems, recipe, read.lines)
+        raise RecipeError(read.problems, recipe, lines=read.lines)
     return recipe
 
 

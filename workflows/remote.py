@@ -3,7 +3,6 @@ anything."""
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -12,13 +11,12 @@ from urllib.parse import urlsplit
 import click
 from flytekit.clis.sdk_in_container.constants import CTX_CONFIG_FILE
 from flytekit.clis.sdk_in_container.helpers import FLYTE_REMOTE_INSTANCE_KEY
-from flytekit.models.task import Resources as TaskResources
 
 import images
-from infra.errors import Stopped
-from infra.placement.config import TASK_TYPE
-from infra.placement.storage import StorageError, is_bucket
-from infra.pod_spec import FAMILIES, Resources
+from infra.errors import UserError
+from infra.flyte.pod_task import check_one_template
+from infra.placement.storage import is_bucket
+from infra.pod_spec import FAMILIES, PodSpec, Resources
 from infra.progress import say
 from infra.tracking.code import code_version
 from infra.tracking.machine import CONSOLE, LINEAGE
@@ -28,10 +26,14 @@ from infra.tracking.repository import for_pods
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem
+from workflows.calls import calls
+from workflows.checks.table import CHECKS, checked
+from workflows.continuous_recipe import ContinuousRecipe
 from workflows.pod_defaults import fitted, gpus_of_all
-from workflows.recipe import Recipe, context_of, validated
+from workflows.recipe import Recipe, context_of
 from workflows.run_context import RunContext
 from workflows.uploads import local_paths, too_large, upload, with_source_code
+from workflows.walk import TASKS
 
 STORE = "MLFLOW_TRACKING_URI"
 # A pod has nothing of the client's environment
@@ -41,25 +43,25 @@ PASSED_ON = (STORE, "MLFLOW_EXPERIMENT_NAME", "BATON_STORAGE", "HF_HUB_OFFLINE",
 R = TypeVar("R", bound=Recipe)
 
 
-def checked(validate: Callable[[Any], R], run: Any) -> Callable[[Any], R]:
-    """`validate`, then check what the recipe's run requires of a cluster; upload the small local files that the recipe
-    names. `run`: flytekit's RunLevelParams, or a `registration`. Raises RecipeError, NoImage, Stopped."""
-
-    def check(content: Any) -> R:
-        shared = run.envvars.get("BATON_STORAGE", "")
-        recipe = validated(content, validate, lambda found: _problems(context_of(found), shared, run.envvars))
-        images_of(run, {pod.image for pod in stage_pods(recipe)})
-        if gpus := gpus_of_all(context_of(recipe)):
-            requests = ", ".join(f"{stage} {count}" for stage, count in gpus.items())
-            say(f"GPUs that the pods request: {requests} (`pod: {{resources: {{gpu: 0}}}}` in a stage: none)")
-        portable: R = with_source_code(recipe)
-        return upload(portable, local_paths(context_of(recipe), shared), run)
-
-    return check
-
-
-def _problems(context: RunContext, shared: str, environment: dict[str, str]) -> list[Problem]:
-    return [*too_large(local_paths(context, shared), shared), *_nodes(context, shared), *_tracking(environment)]
+def checked_for(recipe: R, run: Any) -> R:
+    """The recipe, if no check finds a problem, nor a cluster's pods lack anything for its run; the small local files
+    that it names are uploaded. `run`: flytekit's RunLevelParams, or a `registration`. Raises RecipeError, NoImage,
+    UserError."""
+    shared = run.envvars.get("BATON_STORAGE", "")
+    checked(
+        recipe,
+        lambda context: too_large(local_paths(context, shared), shared),
+        lambda context: _nodes(context, shared),
+        lambda _: _tracking(run.envvars),
+    )
+    context = context_of(recipe)
+    images_of(run, {pod.image for pod in stage_pods(recipe)})
+    if gpus := gpus_of_all(context):
+        requests = ", ".join(f"{stage} {count}" for stage, count in gpus.items())
+        say(f"GPUs that the pods request: {requests} (`pod: {{resources: {{gpu: 0}}}}` in a stage: none)")
+    say(f"checked before the run: {', '.join(CHECKS)}, the cluster's pods")
+    portable: R = with_source_code(recipe)
+    return upload(portable, local_paths(context, shared), run)
 
 
 def registration() -> Any:
@@ -70,7 +72,7 @@ def registration() -> Any:
         return None
     options = context.params
     if options["version"] == "":  # of a command in its place that failed
-        raise Stopped("--version is empty: run `python -m workflows.version FILE` alone to see why")
+        raise UserError("--version is empty: run `python -m workflows.version FILE` alone to see why")
     return SimpleNamespace(
         config_file=context.obj.get(CTX_CONFIG_FILE),
         image_config=options["image_config"],
@@ -158,36 +160,15 @@ ANY_STAGE = [StagePod(f"stages of {family}", family, pod.resources) for family, 
 
 
 def stage_pods(recipe: Recipe) -> list[StagePod]:
-    """The pods of a recipe's run: compile the DAG as the first pod would, to report here what Flyte cannot run. Raises
-    Stopped."""
-    from flytekit.configuration import ImageConfig, SerializationSettings
-    from flytekit.core.context_manager import CompilationState, FlyteContextManager
-
-    from workflows.continuous_recipe import ContinuousRecipe
-    from workflows.pretrain_to_rl import dag
-
+    """The pods of a recipe's run. Raises UserError for a DAG that Flyte cannot run."""
     if isinstance(recipe, ContinuousRecipe):  # its DAGs depend on the registry's content
         return ANY_STAGE
-    here = FlyteContextManager.current_context().with_serialization_settings(SerializationSettings(ImageConfig()))
-    compiling = CompilationState(prefix="")
-    # an address that only pods can read was already reported; the first pod compiles the rest
-    try:
-        with FlyteContextManager.with_context(here.with_compilation_state(compiling)):
-            dag(fitted(recipe, context_of(recipe)))
-    except StorageError:
-        return ANY_STAGE
-    first = StagePod("the pod that compiles the DAG", images.DATA.name, Resources())
-    return [first, *(_pod_of(node) for node in compiling.nodes if node.flyte_entity.task_type != TASK_TYPE)]
-
-
-def _pod_of(node: Any) -> StagePod:
-    amounts = {entry.name: entry.value for entry in node._resources.limits} if node._resources else {}
-    names = TaskResources.ResourceName
-    asked = Resources(
-        cpu=amounts.get(names.CPU),
-        memory=amounts.get(names.MEMORY),
-        gpu=int(amounts.get(names.GPU, 0)) or None,
-        ephemeral_storage=amounts.get(names.EPHEMERAL_STORAGE),
-    )
-    task = node.flyte_entity
-    return StagePod(task.name.rpartition(".")[2], task.container_image.name, asked)
+    found = [StagePod("the pod that compiles the DAG", images.DATA.name, Resources())]
+    templates: dict[str, set[str]] = {}  # by stage
+    for call in calls(fitted(recipe, context_of(recipe))):
+        task, placed = TASKS[call.stage], call.spec.placement is not None
+        pod: PodSpec = (call.spec.pod or PodSpec()).over(task.task_config.pod)
+        templates.setdefault(call.stage, set()).add(f"{placed} {pod.template_fields()}")
+        check_one_template(call.stage, len(templates[call.stage]))
+        found += [] if placed else [StagePod(call.title, task.container_image.name, pod.resources)]
+    return found

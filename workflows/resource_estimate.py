@@ -10,10 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tasks.dpo.spec import DPOSpec
 from tasks.evaluate.spec import EvaluateSpec
-from tasks.grpo.spec import GRPOSpec
-from tasks.posttrain.memory import Held
 from tasks.posttrain.memory import estimate as estimate_tuning
 from tasks.posttrain.spec import LENGTH, PostTrainSpec
 from tasks.pretrain.accelerators import Accelerator
@@ -35,7 +32,7 @@ AT_A_TIME = 256  # sequences of an evaluation: max_num_seqs of open_engine
 # NF4 weights are unpacked for each product: QLoRA took 39 % longer than LoRA (S. Raschka, Lightning AI 2023,
 # "Finetuning LLMs with LoRA and QLoRA")
 UNPACKING = 0.39
-# Weights from the trainer to vLLM after each step of GRPO: PCIe 4.0 x16 carries 25 GB/s, and a network of 100 Gbit/s,
+# Weights from the trainer to vLLM after each step: PCIe 4.0 x16 carries 25 GB/s, and a network of 100 Gbit/s,
 # the least that clouds' machines with 8 GPUs have, 12.5 GB/s
 SYNC_HERE, SYNC_NETWORK = 25e9, 12.5e9  # bytes/s
 # Until a stage's first step: two ranks start in 20 to 45 s on a CPU, importing vLLM takes 13 to 50 s, and on a GPU it
@@ -98,19 +95,6 @@ class Need:
         return sum(parts.values()) if parts else None
 
 
-def held(spec: PostTrainSpec) -> Held:
-    """What a stage holds in memory beside the model that it tunes. DPO closes vLLM before it trains."""
-    if isinstance(spec, DPOSpec):
-        return Held(rows=2, completions_alone=True, reference=True, reference_in_step=True)
-    if isinstance(spec, GRPOSpec):
-        return Held(
-            completions_alone=True,
-            reference=spec.beta > 0,
-            vllm_share=None if spec.rollout_servers else spec.gpu_memory_share,
-        )
-    return Held()
-
-
 def need(
     context: RunContext, spec: StageSpec | None, kernels: Kernels = GPU, capacity: float | None = None
 ) -> Need | None:
@@ -128,7 +112,7 @@ def need(
     if isinstance(spec, PostTrainSpec):
         if spec.layout.problems_with(spec.batch_size):
             return None
-        memory = estimate_tuning(spec, held(spec), shape.model, shape.vocabulary, positions, kernels, capacity)
+        memory = estimate_tuning(spec, shape.model, shape.vocabulary, positions, kernels, capacity)
         return _tuning(shape, spec, memory, positions)
     return _evaluation(context, shape, spec) if isinstance(spec, EvaluateSpec) else None
 
@@ -201,25 +185,23 @@ def _pretraining(shape: _Shape, spec: PretrainSpec, memory: Memory) -> Need:
 
 def _tuning(shape: _Shape, spec: PostTrainSpec, memory: Memory, positions: int) -> Need:
     """TRL's stages; every sequence at its maximum length. A backward pass counts as two, with an adapter as one: frozen
-    weights have no gradient. DPO runs the reference model too; GRPO the model that sampled, for importance sampling,
-    and with a KL term the reference model. DPO's own samples, of a few prompts, are not counted."""
-    limits, layout = spec.limits(positions), spec.layout
-    tokens = spec.steps * spec.batch_size * limits.total * (2 if isinstance(spec, DPOSpec) else 1)
+    weights have no gradient. What is sampled once before the first step is not counted."""
+    limits, layout, cost = spec.limits(positions), spec.layout, spec.step_cost()
+    tokens = spec.steps * spec.batch_size * limits.total * cost.sequences
     one = shape.forward(tokens, limits.total)
-    others = 1 if isinstance(spec, DPOSpec) else 1 + (spec.beta > 0) if isinstance(spec, GRPOSpec) else 0
     training = one * (2 if spec.adapter else 3)
-    sampled, samples = 0, isinstance(spec, GRPOSpec)
+    samples = spec.samples_every_step()
 
     def work() -> Iterator[Work]:
         yield Work("training", training)
-        yield Work("log-probabilities before the step", others * one)
+        yield Work("log-probabilities before the step", cost.forward_passes * one)
         recompute = "full" if layout.recomputes(shape.gpu) else "none"
         yield Work("recomputation", shape.again(tokens, limits.total, recompute))
         if spec.adapter and spec.adapter.quantize:
-            yield Work("unpacking 4 bits", UNPACKING * (training + others * one))
-        if isinstance(spec, GRPOSpec):
+            yield Work("unpacking 4 bits", UNPACKING * (training + cost.forward_passes * one))
+        if samples:
             # a process, or a rollout server, decodes its share of a step's completions together
-            servers = spec.rollout_servers
+            servers = spec.servers()
             engines, parts = (servers.count, servers.tensor_parallel) if servers else (layout.world, 1)
             together = max(1, spec.batch_size // engines)
             read = shape.sampling(together, limits.new, limits.prompt + limits.new / 2, together, parts)
@@ -228,18 +210,16 @@ def _tuning(shape: _Shape, spec: PostTrainSpec, memory: Memory, positions: int) 
             yield Work("weight sync", seconds=spec.steps * BF16 * shape.parameters / per_s)
         yield shape.start(vllm=spec.samples_model())
 
-    if isinstance(spec, GRPOSpec):
-        sampled = spec.steps * spec.batch_size * limits.new
     return shape.need(
         spec,
         work(),
         tokens=tokens,
-        flops=training + others * one,
+        flops=training + cost.forward_passes * one,
         memory=memory,
         processes=layout.world,
         precision=spec.precision,
-        sampled=sampled,
-        not_counted="" if samples or not spec.samples_model() else "sampling the pairs",
+        sampled=spec.steps * spec.batch_size * limits.new if samples else 0,
+        not_counted="" if samples or not spec.samples_model() else "sampling before the first step",
     )
 
 

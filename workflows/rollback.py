@@ -11,7 +11,7 @@ versions and the text that they brought are set aside until one of them is resto
 import click
 
 from infra.commands import command
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.tracking.store import check_reachable
 from tasks.job import StageError
 
@@ -43,7 +43,7 @@ def main(name: str, to: int | None, show: bool) -> None:
         was, now = roll_back(name, to)
         aside = [str(version.version) for version in versions(name) if ROLLED_BACK_TAG in version.tags]
     except StageError as error:
-        raise Stopped(str(error)) from error
+        raise UserError(str(error)) from error
     click.echo(f"champion of {name}: {label(now)}; `previous` is now {label(was)}")
     if aside:
         undo = command(f"python -m workflows.rollback {name}")

@@ -73,7 +73,7 @@ class RunContext:
         return bool(self.specs.get(section))
 
     def stages(self) -> dict[str, StageSpec]:
-        """Every stage's spec by its path in the recipe: "pretrain", "data.chat", "post_training.0.sft"."""
+        """Every stage's spec by its path in the recipe: "pretrain", "data.chat", and so on."""
         found = {section: spec for section, spec in self.specs.items() if isinstance(spec, StageSpec)}
         found |= {f"more_corpora.{number}": spec for number, spec in enumerate(self.specs.get("more_corpora", ()))}
         found |= {f"data.{name}": spec for name, spec in self.specs.get("data", {}).items()}

@@ -99,8 +99,7 @@ def main(recipe: Path | None, now: bool, only_list: bool) -> None:
     if recipe:
         os.environ["BATON_CONTINUOUS"] = str(recipe.absolute())
     from workflows import launch_plans  # imports Flyte: not for --help
-    from workflows.continuous_recipe import ContinuousRecipe
-    from workflows.machine import checked_here
+    from workflows.checks.machine import checked_here
 
     retries = launch_plans.recipe().schedule.retries
     plans = [Plan(found.name, found.schedule.cron_schedule.schedule) for found in launch_plans.PLANS]
@@ -110,7 +109,7 @@ def main(recipe: Path | None, now: bool, only_list: bool) -> None:
         say(f"schedule.notify: {', '.join(addresses)}: no emails are sent from here, only by a Flyte cluster's admin")
     if only_list:
         return
-    checked_here(ContinuousRecipe.model_validate)(launch_plans.recipe())
+    checked_here(launch_plans.recipe())
     for plan in plans if now else ():
         run(plan, retries)
     run_forever(plans, lambda plan: run(plan, retries))

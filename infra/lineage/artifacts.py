@@ -37,7 +37,7 @@ class Artifact:
 
     digest: str
     kind: str | None
-    name: str  # base, sft, …, or the title of the stage that made it
+    name: str  # base, chat, …, or the title of the stage that made it
     detail: str
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, NullPool, bindparam, column, create_engine, event
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.tracking.redact import redact_text
 from infra.tracking.sqlite_file import check_file, store_file
 from infra.tracking.store import TrackingUnreachable, tracking_uri, was_used
@@ -38,7 +38,7 @@ INPUTS = "baton.input."
 AFTER_INPUTS = "baton.input/"
 
 
-class LineageUnavailable(Stopped):
+class LineageUnavailable(UserError):
     """The database that has the lineage cannot be read."""
 
 

@@ -34,7 +34,7 @@ from flytekit.models.task import TaskExecutionMetadata, TaskTemplate
 from sky import exceptions
 from sky.schemas.api.responses import ManagedJobRecord
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.placement import api_server
 from infra.placement.api_server import AWAY, UNANSWERED
 from infra.placement.background_queries import BackgroundQueries
@@ -75,7 +75,7 @@ PHASES: dict[str, tuple[int, str]] = {
 FINAL = {"SUCCEEDED", "CANCELLED", *(status for status in PHASES if status.startswith("FAILED"))}
 # Errors that a retry would not fix; after any other, the launch may be retried
 WRONG = (
-    Stopped,
+    UserError,
     ValueError,
     exceptions.APIVersionMismatchError,
     exceptions.ApiServerAuthenticationError,
@@ -87,7 +87,7 @@ WRONG = (
 )
 
 
-class NoApiServer(Stopped):
+class NoApiServer(UserError):
     """SkyPilot's API server is unreachable."""
 
 
@@ -395,7 +395,7 @@ def _failure_reason(record: ManagedJobRecord) -> tuple[str, bool]:
 
 
 def _describe(error: BaseException) -> str:
-    return redact_text(f"{type(error).__name__}: {error}" if not isinstance(error, Stopped) else str(error))
+    return redact_text(f"{type(error).__name__}: {error}" if not isinstance(error, UserError) else str(error))
 
 
 def _read(kind: Any, uri: str) -> Any:

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.paths import QUIET
 from infra.placement.config import MACHINE_FAULT, Placement
 from infra.placement.storage import BUCKET, is_bucket
@@ -143,11 +143,11 @@ def sky_task(
 
 def _secrets(placement: Placement, order: Order, output_prefix: str) -> dict[str, str]:
     """The job's secrets for SkyPilot: those in the task's environment, and from this process's what the job, its
-    storage and its placement need. Raises Stopped."""
+    storage and its placement need. Raises UserError."""
     here = os.environ | order.environment
     if missing := [name for name in placement.secrets if not here.get(name)]:
         where = "where the job is started: here, or in the connector's environment on a Flyte cluster"
-        raise Stopped(f"placement.secrets: {', '.join(missing)}: not set as an environment variable {where}")
+        raise UserError(f"placement.secrets: {', '.join(missing)}: not set as an environment variable {where}")
     own = [name for name, value in order.environment.items() if redact(value, name) != value]
     names = [*SECRETS, *placement.secrets, *own]
     found = passed_on(here.get("MLFLOW_TRACKING_URI", ""))

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from infra.durable import make_folder, rename, sync
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.paths import baton_home
 from infra.pod import this_pod
 from infra.progress import say
@@ -52,7 +52,7 @@ CREDENTIALS = (
 _FINAL = (FileNotFoundError, IsADirectoryError, NotADirectoryError, TypeError, ValueError, AttributeError)
 
 
-class StorageError(Stopped):
+class StorageError(UserError):
     """The storage can't be used. `curable`: a retry may help."""
 
     def __init__(self, message: str, curable: bool) -> None:
@@ -248,7 +248,7 @@ def _transfer(
     """Transfer each file, several at once, and print progress."""
     progress = _Progress(sum(wanted.values()), where)
 
-    def moved_in_the_end(name: str) -> None:
+    def transfer_with_retries(name: str) -> None:
         def once() -> None:
             counter = _FileProgress(progress.add)
             try:
@@ -265,7 +265,9 @@ def _transfer(
     pool = ThreadPoolExecutor(FILES, thread_name_prefix="storage")
     try:
         # large ones first, so that the last to start is short
-        for moved in [pool.submit(moved_in_the_end, name) for name in sorted(wanted, key=lambda name: -wanted[name])]:
+        for moved in [
+            pool.submit(transfer_with_retries, name) for name in sorted(wanted, key=lambda name: -wanted[name])
+        ]:
             moved.result()
     finally:
         pool.shutdown(cancel_futures=True)

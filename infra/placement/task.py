@@ -28,8 +28,8 @@ from flytekit.models.literals import LiteralMap
 from flytekit.tools.fast_registration import FastPackageOptions, fast_package
 from flytekit.tools.ignore import StandardIgnore
 
-from infra.errors import Stopped
-from infra.flyte_hooks import job_signal_handlers, with_task_type
+from infra.errors import UserError
+from infra.flyte.hooks import job_signal_handlers, with_task_type
 from infra.launch import EngineFailed
 from infra.placement.config import MACHINE_FAULT, NO_IMAGE, TASK_TYPE, Placement
 from infra.placement.job import RESTARTS_LEFT
@@ -45,7 +45,7 @@ DRAW_S = 0.5  # interval of updates of the progress bar
 CANCEL_S = 60.0  # after Ctrl-C: long enough for a launch in progress to end
 
 
-class PlacementFailed(Stopped):
+class PlacementFailed(UserError):
     """A placed stage failed on its machine."""
 
 

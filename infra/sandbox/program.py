@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 
-from infra.errors import Stopped
+from infra.errors import UserError
 
 MIB = 1 << 20
 
 
-class NoSandbox(Stopped):
+class NoSandbox(UserError):
     """This machine has no sandbox that holds."""
 
 

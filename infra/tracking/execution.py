@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.commands import command
-from infra.errors import disk_errors_named
+from infra.disk_errors import disk_errors_named
 from infra.paths import baton_home
 from infra.pod import this_pod
 from infra.progress import say

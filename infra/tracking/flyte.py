@@ -9,7 +9,7 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.tracking.mlflow_records import FLYTE_TAG, SEEN_TAG
 from infra.tracking.push import runs_with
 from infra.tracking.redact import redact_text
@@ -21,7 +21,7 @@ PHASES = {"SUCCEEDED": FINISHED, "FAILED": FAILED, "ABORTED": KILLED, "TIMED_OUT
 End = tuple[str, float]  # status, seconds since the epoch
 
 
-class FlyteUnreachable(Stopped):
+class FlyteUnreachable(UserError):
     """The configured Flyte can't be asked."""
 
 

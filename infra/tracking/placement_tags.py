@@ -4,7 +4,7 @@ which does not share a disk with the job."""
 from collections.abc import Mapping
 from typing import Any
 
-from infra.flyte_hooks import import_lock
+from infra.flyte.hooks import import_lock
 from infra.tracking.store import EXPERIMENT, PushFailed, passed_on, prepare_client
 
 

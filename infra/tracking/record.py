@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from infra.errors import disk_errors_named, sentence
+from infra.disk_errors import disk_errors_named
+from infra.errors import sentence
 from infra.paths import baton_home
 from infra.pod import this_pod
 from infra.progress import say

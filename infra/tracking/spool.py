@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from infra.durable import make_folder, write_json
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.paths import baton_home, located
 from infra.pod import this_pod
 
@@ -22,7 +22,7 @@ R = TypeVar("R", "Execution", "StageRun")
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"  # as in MLflow
 
 
-class RecordDamaged(Stopped):
+class RecordDamaged(UserError):
     """A record in the spool cannot be read."""
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from infra.commands import command
-from infra.errors import Stopped, move_aside
+from infra.errors import UserError, move_aside
 
 JOURNALS = ("-journal", "-wal", "-shm")  # suffixes of files that belong to the database
 LOCKED_S = 5.0
@@ -22,7 +22,7 @@ SYNC_ALL = "python -m infra.tracking sync --all"
 _DAMAGED = ("malformed", "not a database", "no such table", "no such column")
 
 
-class TrackingUnreachable(Stopped):
+class TrackingUnreachable(UserError):
     """The configured tracking store is unreachable."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from infra.commands import command
-from infra.flyte_hooks import import_lock
+from infra.flyte.hooks import import_lock
 from infra.progress import say
 from infra.tracking.remote_run import remote_place
 from infra.tracking.spool import RecordDamaged, beat, executions, is_delivered, settle

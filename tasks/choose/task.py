@@ -4,7 +4,8 @@ import images
 from infra.launch import Engine
 from tasks.artifacts import Choice, EvalReport, HFModel
 from tasks.choose.spec import ChooseSpec
-from tasks.stage import run, stage
+from tasks.run import run
+from tasks.stage import stage
 
 ENGINE = Engine("choose", "tasks.choose.choose", version="2")
 

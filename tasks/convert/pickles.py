@@ -90,6 +90,18 @@ def kind(value: Value) -> str:
     return type(value).__name__
 
 
+def _constructed(function: str, arguments: tuple[Value, ...]) -> Value:
+    """What a call constructs."""
+    match function, arguments:
+        case "collections.OrderedDict", ():
+            return Pairs()
+        case "builtins.getattr", (Name(name), str(member)) if member.isidentifier() and not member.startswith("_"):
+            return Call(name, (member,))
+        case "builtins.getattr", _:
+            raise PickleError(f"calls getattr with {' and '.join(map(kind, arguments))}: no member of an enumeration")
+    return Call(function, arguments)
+
+
 class _Machine:
     def __init__(self, allowed: Callable[[str], bool]) -> None:
         self._allowed = allowed
@@ -145,8 +157,7 @@ class _Machine:
         arguments, function = self.pop(), self.pop()
         if not (isinstance(function, Name) and isinstance(arguments, tuple)):
             raise PickleError(f"calls {kind(function)} with {kind(arguments)}")
-        empty_dict = function.name == "collections.OrderedDict" and not arguments
-        self._stack.append(Pairs() if empty_dict else Call(function.name, arguments))
+        self._stack.append(_constructed(function.name, arguments))
 
     def build(self) -> None:
         state, made = self.pop(), self._stack[-1]

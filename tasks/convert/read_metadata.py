@@ -35,6 +35,7 @@ _NAMES = {
     "torch.Size",
     "torch.serialization._get_layout",
     "collections.OrderedDict",
+    "builtins.getattr",  # of an enumeration, for its member: so Python 3.11.0 to 3.11.3, Debian 12's, pickle it
     "pathlib.PosixPath",
     "pathlib.Path",
     "pathlib._local.PosixPath",  # Python 3.13

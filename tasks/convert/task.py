@@ -7,7 +7,8 @@ from tasks.artifacts import ConversionAudit, HFModel, MegatronCheckpoint, Megatr
 from tasks.convert.audit_spec import AuditSpec
 from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
 from tasks.convert.spec import ConvertSpec
-from tasks.stage import run, stage
+from tasks.run import run
+from tasks.stage import stage
 
 CONVERT = Engine("convert", "tasks.convert.export", version="2")
 AUDIT = Engine("audit", "tasks.convert.audit_stage", version="1")

@@ -6,7 +6,6 @@ around each tensor's rows. So every version of torch, and so Megatron, reads wha
 
 import json
 import os
-import pickle
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from tasks.convert.files import allocate, digest, write
 from tasks.convert.mapping import Weight
 from tasks.convert.saved_tensor import data_start
 from tasks.convert.torch_dist import METADATA
+from tasks.metadata_pickle import MetadataPickler
 
 # Megatron's dist_checkpointing: the backends that wrote the checkpoint
 ABOUT = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch",
@@ -153,4 +153,4 @@ def write_metadata(folder: Path, weights: Iterable[tuple[Weight, torch.dtype]], 
     torch.save({}, folder / _COMMON)
     (folder / _ABOUT).write_text(json.dumps(ABOUT))
     with (folder / METADATA).open("wb") as stream:
-        pickle.dump(Metadata(tensors, storage_data=storage, version="1.0.0"), stream)
+        MetadataPickler(stream).dump(Metadata(tensors, storage_data=storage, version="1.0.0"))

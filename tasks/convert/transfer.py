@@ -4,7 +4,6 @@ Neither a weight nor a file is ever entirely in memory: a block is read, cast, d
 CPU's cache, so the conversion is about as fast as copying the files.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from infra.limits import cores
 from tasks.convert.errors import ConversionError
 from tasks.convert.files import raw
 from tasks.convert.mapping import Weight
@@ -22,7 +22,7 @@ from tasks.tensors import finite
 
 BLOCK = 1 << 20  # bytes
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-THREADS = min(4, os.cpu_count() or 1)
+THREADS = min(4, cores())
 AHEAD = 4 * THREADS  # weights queued
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from infra.durable import write_json
 from infra.text import words
-from tasks.data.changes import CHANGES
 from tasks.data.curation_tally import TALLY, Tally
 from tasks.data.documents import SPLITS, Document, Split, SplitWriter, file_name, read_documents, split_files, stem
-from tasks.data.known import SCANS, Found, KnownItem
+from tasks.data.known_documents import SCANS, Found, KnownItem
 from tasks.data.partitions import Partition
 from tasks.data.readers.raw import Broken, add_broken, broken_text
 from tasks.data.scan import Counts, Scanned, Size
+from tasks.data.source_changes import CHANGES
 from tasks.data.source_spec import has_metadata
 from tasks.data.spec import CorpusSpec
 from tasks.data.write import Written

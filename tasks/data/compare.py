@@ -1,4 +1,4 @@
-"""Find the changes of a source since the known corpora (changes.py) in tables of names and ids, with DuckDB.
+"""Find the changes of a source since the known corpora (source_changes.py) in tables of names and ids, with DuckDB.
 
 A name has one document, and a document one name: of all that the corpora say of either, the last counts. So the state
 after them follows from the times at which things were said, without going through them in order.
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.data.changes import CHANGES, Changes, Edited, Named, Renamed
 from tasks.data.documents import NAMES, SPLITS, Split, name_batches, split_files
+from tasks.data.source_changes import CHANGES, Changes, Edited, Named, Renamed
 
 MEMORY_MB = 768  # of DuckDB; what is more is in its files. At 512, joins of 20 million documents end out of memory
 ROWS = 1 << 16  # of a result, in memory at a time

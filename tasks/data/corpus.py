@@ -4,7 +4,7 @@ The sources are cut into partitions (partitions.py), on which worker processes w
 
     split        cut large compressed files and crawls into several partitions, if there are any (split.py)
     scan         read, decode and curate each partition and drop copies within it (scan.py)
-    known        for an increment: find what earlier corpora have (known.py)
+    known        for an increment: find what earlier corpora have (known_documents.py)
     duplicates   find copies over all partitions, by ranges of hashes (exact_duplicates.py)
     near         find near duplicates over all partitions, if a step of the curation says so (near_duplicates.py)
     write        write each partition's documents that are left, after the steps behind near duplicates (write.py)
@@ -44,10 +44,10 @@ from tasks.data.curate_spec import around_near_duplicates, step_names
 from tasks.data.curation_tally import Tally
 from tasks.data.decontaminate import with_indexes
 from tasks.data.exact_duplicates import DropsItem, Places, exact_drops, find_drops, hash_ranges
-from tasks.data.kept_folders import kept_here
-from tasks.data.known import KnownItem, find_known
+from tasks.data.known_documents import KnownItem, find_known
 from tasks.data.machines import Rounds, Span
 from tasks.data.near_duplicates import near_drops, near_items
+from tasks.data.partition_cache import kept_here
 from tasks.data.partitions import Partition, partitions
 from tasks.data.rounds import Ended, wait_for, workers
 from tasks.data.scan import ScanItem, Scanned, scan
@@ -56,7 +56,7 @@ from tasks.data.split import pieces_of, split, split_item
 from tasks.data.stored_folders import stored
 from tasks.data.write import WriteItem, write
 from tasks.job import Job, StageError, main
-from tasks.manifest import remove, short_digest
+from tasks.manifest import json_key, remove
 
 SCAN_VERSION = 3  # raise it when the scan of the same partition would have another result
 LIBRARIES = (  # that shape it
@@ -129,9 +129,7 @@ def make(job: Job, spec: CorpusSpec, plan: list[Partition], rounds: Rounds, earl
         documents += scanned.rows
     tally.check(before)
     # what this folder has depends on all partitions
-    folder = (
-        job.work / f"{short_digest([[path.name for path in scans], [step.identity() for step in spec.curate]])}.rounds"
-    )
+    folder = job.work / f"{json_key([[path.name for path in scans], [step.identity() for step in spec.curate]])}.rounds"
     folder.mkdir(exist_ok=True)
     known = None
     if earlier is not None:
@@ -232,7 +230,7 @@ def _key(spec: CorpusSpec, part: Partition) -> str:
         ]
         or spec.state,
     ]
-    return short_digest(said)
+    return json_key(said)
 
 
 @cache

@@ -93,7 +93,7 @@ def _language(step: LanguageStep) -> Rule:
     def rule(item: Document) -> str | Dropped:
         best = detector.compute_language_confidence_values(item.text[:LANGUAGE_CHARACTERS])[0]
         code = best.language.iso_code_639_1.name.lower()
-        if best.value < step.least:
+        if best.value < step.min_score:
             return Dropped("uncertain")
         return item.text if code in step.keep else Dropped(code)
 
@@ -105,7 +105,7 @@ def _classifier(step: ClassifierStep) -> Rule:
 
     def rule(item: Document) -> str | Dropped:
         labels = labels_of(item.text)
-        if sum(share for label, share in labels if label in step.keep) >= step.least:
+        if sum(share for label, share in labels if label in step.keep) >= step.min_score:
             return item.text
         return Dropped("uncertain" if not labels or labels[0][0] in step.keep else labels[0][0])
 

@@ -1,10 +1,10 @@
 """The spec of curation: the steps that decide which documents stay, and mask personal data in them.
 
 curate:
-  - language: {keep: [en], least: 0.65}
-  - classifier: {model: hf://owner/name/model.bin, keep: [hq], least: 0.02}
+  - language: {keep: [en], min_score: 0.65}
+  - classifier: {model: hf://owner/name/model.bin, keep: [hq], min_score: 0.02}
   - quality: {rules: [gopher, c4]}
-    at_most_dropped: 0.5
+    max_dropped: 0.5
   - pii: {emails: mask, ips: mask}
   - function: filters.py:keep
   - near_duplicates: {threshold: 0.8}
@@ -44,7 +44,7 @@ class LanguageStep(Spec):
     """Keep documents in some languages, identified by lingua from their first 2,000 characters, offline."""
 
     keep: list[str] = Field(min_length=1, description="languages to keep; ISO 639-1 codes")
-    least: float = Field(
+    min_score: float = Field(
         0.65, gt=0, le=1, description="smallest probability of the most likely language, among all that lingua knows"
     )
 
@@ -62,7 +62,7 @@ class ClassifierStep(Spec):
         description="a fastText model (.bin, .ftz): a file, or its address (s3://…, gs://…, az://…, hf://owner/name/file)"
     )
     keep: list[str] = Field(min_length=1, description="labels to keep, without `__label__`")
-    least: float = Field(0.5, gt=0, le=1, description="smallest probability of these labels together")
+    min_score: float = Field(0.5, gt=0, le=1, description="smallest probability of these labels together")
     state: str | None = Field(
         None, description="state of the model at the start of the run; filled in by Baton, see `as_found`"
     )
@@ -198,7 +198,7 @@ class CurateStep(Spec):
         None, description="Drop documents that are similar to an earlier one; at most once in the list"
     )
     decontaminate: DecontaminateStep | None = Field(None, description="Drop documents with texts of an evaluation")
-    at_most_dropped: float = Field(
+    max_dropped: float = Field(
         1.0,
         gt=0,
         le=1,

@@ -95,10 +95,10 @@ class Tally(BaseModel):
                     f"curate.{number} ({name}) drops all {documents:,} documents that reach it ({why}); loosen "
                     "it or leave it out"
                 )
-            if share > step.at_most_dropped:
+            if share > step.max_dropped:
                 raise StageError(
                     f"curate.{number} ({name}) drops {share:.1%} of {documents:,} documents ({why}), and "
-                    f"at_most_dropped is {step.at_most_dropped:.1%}; raise it, loosen the step, or leave it out"
+                    f"max_dropped is {step.max_dropped:.1%}; raise it, loosen the step, or leave it out"
                 )
 
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer as FastTokenizer
 
 from tasks.data.indexed_dataset import TokenDtype, token_dtype
-from tasks.data.kept_folders import Kept, make_once
+from tasks.data.partition_cache import Kept, make_once
 from tasks.data.rounds import NOTHING, Amount, Report
 from tasks.manifest import read_manifest
 from tasks.tokenizers import beginning, plain

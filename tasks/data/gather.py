@@ -8,9 +8,9 @@ Facts: those of the corpus engine; `deleted` counts the documents skipped becaus
 """
 
 from tasks.data.assemble import finish
-from tasks.data.changes import Changes
 from tasks.data.documents import SPLITS, SplitWriter, have_metadata, read_documents
 from tasks.data.scan import Counts
+from tasks.data.source_changes import Changes
 from tasks.data.spec import GatherSpec
 from tasks.job import Job, main
 

@@ -2,8 +2,8 @@
 
 In: "known.0", "known.1", …, oldest first; "against.0", …, as for a corpus. Out: a corpus of the new documents, made in
 the rounds of the corpus engine (corpus.py) with one more that compares the scanned partitions with the known corpora
-(known.py); and `changes.json` with the changes to the others (changes.py). If nothing is new, the corpus is empty. A
-partition whose files have not changed is not read again while its scan is kept.
+(known_documents.py); and `changes.json` with the changes to the others (source_changes.py). If nothing is new, the
+corpus is empty. A partition whose files have not changed is not read again while its scan is kept.
 
 An edited document stays in the split of its previous text, so that a model is never evaluated on text it was trained
 on; others are split by content as usual. Of near duplicates, known documents come before all new ones.

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tasks.data.changes import Changes
 from tasks.data.documents import Split, read_names, stem, text_sizes
 from tasks.data.indexed_dataset import TokenDtype, read_lengths, token_dtype, write_index
+from tasks.data.source_changes import Changes
 from tasks.data.spec import ShardsSpec
 from tasks.job import Job, StageError, main
 from tasks.manifest import read_manifest

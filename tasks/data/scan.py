@@ -39,8 +39,8 @@ from tasks.data.documents import (
     write_names,
 )
 from tasks.data.exact_duplicates import KeyWriter
-from tasks.data.kept_folders import Kept, make_once
 from tasks.data.near_duplicates import NearWriter
+from tasks.data.partition_cache import Kept, make_once
 from tasks.data.partitions import Partition
 from tasks.data.readers.raw import Broken, Raw, add_broken
 from tasks.data.rounds import NOTHING, Amount, Report

@@ -3,9 +3,9 @@ and `held_out`; of large ones several (prefixes.py).
 
 Each document is one sequence, in the corpus' order: BOS if the tokenizer adds one to a text, the document, and the
 end-of-text token. Worker processes work in two rounds: `encode` tokenizes each part of each of the corpus' files
-(encode.py), and `join` puts them together (join.py). So the result does not depend on the number of workers, a killed
-engine continues with the parts that are missing, and several machines that a placement has started share the encoding;
-the first joins the parts.
+(encode.py), and `join` puts them together (merge_parts.py). So the result does not depend on the number of workers, a
+killed engine continues with the parts that are missing, and several machines that a placement has started share the
+encoding; the first joins the parts.
 
 Of a corpus in several partitions the parts are kept: after a change in a source, only the partitions' files that are
 new are tokenized.
@@ -29,15 +29,15 @@ from infra.limits import cores
 from infra.torchrun_env import Node, placed_nodes, this_node
 from tasks.data.documents import stem
 from tasks.data.encode import EncodeItem, Encoder, encode, encoded
-from tasks.data.join import JoinItem, join
-from tasks.data.kept_folders import kept_here
 from tasks.data.machines import Rounds, Span
+from tasks.data.merge_parts import JoinItem, join
+from tasks.data.partition_cache import kept_here
 from tasks.data.prefixes import HELD_OUT, Part, Prefix, parts, prefixes
 from tasks.data.rounds import NOTHING, Amount, wait_for, workers
 from tasks.data.spec import ShardsSpec
 from tasks.data.stored_folders import stored
 from tasks.job import Job, main
-from tasks.manifest import read_manifest, remove, short_digest
+from tasks.manifest import json_key, read_manifest, remove
 
 ENCODE_VERSION = 2  # raise it when the same part would have other tokens
 PARTS = "tokens"  # in the job's folder; not in work/, whose complete folders tasks/offsite.py would send too
@@ -73,7 +73,7 @@ def _join(job: Job, plan: Sequence[Prefix], items: Sequence[EncodeItem], rounds:
         of_file.setdefault(item.file, []).append(item.folder)
     parts_of = [[part for file in prefix.files for part in of_file[file]] for prefix in plan]
     amounts = [reduce(Amount.plus, map(encoded, each), NOTHING) for each in parts_of]
-    folder = job.work / f"{short_digest([[part.name for part in each] for each in parts_of])}.join"
+    folder = job.work / f"{json_key([[part.name for part in each] for each in parts_of])}.join"
     dtype = encoder_of(job).dtype
     joins = [JoinItem(folder / prefix.name, each, dtype) for prefix, each in zip(plan, parts_of, strict=True)]
     rounds.run("join", join, joins, [item.folder for item in joins], [max(1, amount.tokens) for amount in amounts])
@@ -104,7 +104,7 @@ def encode_items(job: Job, plan: Sequence[Prefix]) -> tuple[list[EncodeItem], li
     said = [ENCODE_VERSION, version("tokenizers"), tokenizer, encoder.vocab_size, encoder.eos_id]
 
     def key(part: Part) -> str:
-        return short_digest([*said, known[part.file.name].blake3, part.start, part.end])
+        return json_key([*said, known[part.file.name].blake3, part.start, part.end])
 
     work = [part for file in files for part in parts(file)]
     items = [

@@ -1,7 +1,7 @@
 """The specs of the eight kinds of source.
 
-`missing()` checks a source before a run, by names, sizes and the first record only. `state()` identifies the source's
-current content, so that changed files are detected. sources.py reads the documents.
+`missing()` checks a source before a run by names and sizes, first_record.py also by its first record. `state()`
+identifies the source's current content, so that changed files are detected. sources.py reads the documents.
 """
 
 import glob
@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.placement.address import DIGEST, File, bring, digest_of, find, state_of
 from infra.placement.config import VariableName
 from infra.placement.storage import StorageError, is_bucket, read
@@ -26,7 +26,6 @@ from tasks.functions import Function
 from tasks.spec import NotSeen, PathText, Problem, Spec
 
 HUB_TIMEOUT_S = 30.0
-SEEN = 10  # files that are looked at for a record, if broken ones are skipped
 LARGEST_MB = 32.0  # default limit of a document's size
 METADATA = (
     "further fields or columns that a document keeps, for functions of `curate` (`document.metadata`) and as JSON in "
@@ -147,11 +146,13 @@ class OnDisk(_Bounded):
     def _found(self) -> FoundFiles:
         return find_files(bring(self.path) if digest_of(self.path) else expanded(self.path), self.suffixes)
 
-    def missing(self) -> list[Problem]:
+    def missing(self, look: Callable[[list[File]], list[Problem]] | None = None) -> list[Problem]:
+        """What the files lack, by their names and sizes, or else what `look` finds in them."""
         if digest_of(self.path):
             return []  # checked when it was packed
         try:
-            return self._missing(self.files())
+            files = self.files()
+            return self._missing(files) or (look(files) if look else [])
         except StorageError as error:
             return [NotSeen("path", self.path, f"an address that can be read: {error.message}")]
 
@@ -194,90 +195,35 @@ class _Breakable(OnDisk):
     )
 
 
-class _Records(_Breakable):
+class Records(_Breakable):
     """Common fields of sources whose files have records with several fields."""
 
     text_field: str = Field("text", min_length=1, description="the field or column with the document")
     metadata: list[str] = Field([], description=METADATA)
 
-    def _columns_missing(
-        self, files: list[File], kind: str, columns: Callable[[IO[bytes]], list[str]]
-    ) -> list[Problem]:
-        """What the first file lacks; the first that can be read, if broken ones are skipped."""
-        import pyarrow as pa
 
-        faults = []
-        for first in files[: SEEN if self.on_broken == "skip" else 1]:
-            try:
-                with first.open() as opened:
-                    names = columns(opened)
-            except (OSError, pa.ArrowInvalid) as error:
-                faults.append(f"{first.place}: {error}")
-            else:
-                if twice := [name for name in (self.text_field, *self.metadata) if names.count(name) > 1]:
-                    return [Problem("path", self.path, f"one column {twice[0]!r}; {first.place} has several")]
-                return _without_field(self.text_field, names, first.place) + _without(self.metadata, names, first.place)
-        return [Problem("path", self.path, f"{kind} files; {'; '.join(faults)}")]
-
-
-class JsonlSource(_Records):
+class JsonlSource(Records):
     """JSON Lines: each line is a JSON object, with the document in one field."""
 
     kind: Literal["jsonl"] = "jsonl"
 
     suffixes = JSONL_SUFFIXES
 
-    def _missing(self, files: list[File]) -> list[Problem]:
-        if problems := super()._missing(files):
-            return problems
-        from tasks.data.readers.jsonl import (  # imports pyarrow, which --help must not
-            first_jsonl_fields,
-            first_jsonl_record,
-        )
-        from tasks.job import StageError
 
-        skip = self.on_broken == "skip"
-        faults = []
-        for first in [file for file in files if file.size][: SEEN if skip else 1]:
-            try:
-                record = first_jsonl_record(first, self.max_bytes(), skip)
-                break
-            except StageError as error:
-                faults.append(str(error))
-        else:
-            return [Problem("path", self.path, "; ".join(faults))]
-        fields = first_jsonl_fields(first, self.max_bytes()) if self.metadata else []
-        return _without_field(self.text_field, list(record), first.place) + _without(self.metadata, fields, first.place)
-
-
-class ParquetSource(_Records):
+class ParquetSource(Records):
     """Parquet: each row is a document, with its text in one column."""
 
     kind: Literal["parquet"] = "parquet"
 
     suffixes = PARQUET_SUFFIXES
 
-    def _missing(self, files: list[File]) -> list[Problem]:
-        if problems := super()._missing(files):
-            return problems
-        import pyarrow.parquet as pq
 
-        return self._columns_missing(files, "Parquet", lambda file: list(pq.read_schema(file).names))
-
-
-class ArrowSource(_Records):
+class ArrowSource(Records):
     """Arrow IPC, as a file or a stream: each row is a document, with its text in one column."""
 
     kind: Literal["arrow"] = "arrow"
 
     suffixes = ARROW_SUFFIXES
-
-    def _missing(self, files: list[File]) -> list[Problem]:
-        if problems := super()._missing(files):
-            return problems
-        from tasks.data.readers.columnar import arrow_reader
-
-        return self._columns_missing(files, "Arrow", lambda file: list(arrow_reader(file).schema.names))
 
 
 class WarcSource(_Breakable):
@@ -363,7 +309,7 @@ class HuggingFaceSource(_Bounded):
                 folder = f"{folder}/{self.split}"
             if json_at(f"{folder}/state.json") is not None:
                 features = list(json_at(f"{folder}/dataset_info.json")["features"])
-                return _without_field(self.text_field, features, folder) + _without(self.metadata, features, folder)
+                return without_field(self.text_field, features, folder) + without(self.metadata, features, folder)
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             return [
                 Problem("name", self.name, f"a folder that save_to_disk wrote; {folder} is damaged: {error!r:.200}")
@@ -383,7 +329,7 @@ class HuggingFaceSource(_Bounded):
 
     def commit(self) -> str:
         """The dataset's newest commit on the hub; empty with HF_HUB_OFFLINE=1, since the cached copy does not change.
-        Raises Stopped if the hub does not answer."""
+        Raises UserError if the hub does not answer."""
         if os.environ.get("HF_HUB_OFFLINE") == "1":
             return ""
         from huggingface_hub import dataset_info
@@ -392,7 +338,7 @@ class HuggingFaceSource(_Bounded):
         try:
             return dataset_info(self.name, timeout=HUB_TIMEOUT_S).sha or ""
         except (HTTPError, OSError, ValueError) as error:
-            raise Stopped(
+            raise UserError(
                 f"dataset {self.name!r}: cannot get its newest commit from the hub ({error}). Check the name and the "
                 "network, or set HF_HUB_OFFLINE=1 to use the cached copy."
             ) from error
@@ -470,13 +416,13 @@ def has_metadata(source: AnySource) -> bool:
     return bool(getattr(source, "metadata", ()))
 
 
-def _without_field(name: str, present: list[str], where: str) -> list[Problem]:
+def without_field(name: str, present: list[str], where: str) -> list[Problem]:
     if name in present:
         return []
     return [Problem("text_field", name, f"a field of {where}: {listed(present)}")]
 
 
-def _without(metadata: list[str], present: list[str], where: str) -> list[Problem]:
+def without(metadata: list[str], present: list[str], where: str) -> list[Problem]:
     return [
         Problem("metadata", name, f"fields of {where}: {listed(present)}") for name in metadata if name not in present
     ]

@@ -8,7 +8,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from infra.placement.address import File, bring, digest_of, files_in, find, selected, state_of
 from infra.placement.storage import StorageError, is_bucket
 from tasks.data.curate_spec import CurateStep, order_problems
-from tasks.data.source_spec import AnySource, HuggingFaceSource, OnDisk, StdlibSource, expanded, is_path
+from tasks.data.source_spec import AnySource, HuggingFaceSource, OnDisk, Records, StdlibSource, expanded, is_path
 from tasks.functions import same_names
 from tasks.spec import NotSeen, PathText, Problem, Spec, StageSpec
 from tasks.tokenizer_files import FILES, TEMPLATES, template_problem, vocabulary
@@ -126,7 +126,7 @@ class CorpusSpec(StageSpec):
 
     def missing(self) -> list[Problem]:
         """What the sources lack on this machine, from a cheap check."""
-        found = [problem.under(path) for path, source in self.by_path().items() for problem in source.missing()]
+        found = [problem.under(path) for path, source in self.by_path().items() for problem in _missing(source)]
         for number, step in enumerate(self.curate):
             found += [problem.under(f"curate.{number}") for problem in step.missing()]
         functions = {f"curate.{number}.function": step.function for number, step in enumerate(self.curate)}
@@ -140,7 +140,7 @@ class CorpusSpec(StageSpec):
     def as_found(self, *, ask_hub: bool = False) -> "CorpusSpec":
         """This spec with the sources' current state: their files' names, sizes and times, or the interpreter's
         version. So changed files give a new corpus instead of a stale cache hit. With `ask_hub`, a hub
-        dataset's state is its newest commit. Raises Stopped."""
+        dataset's state is its newest commit. Raises UserError."""
         states = {name: _state(source, ask_hub) for name, source in self.by_name().items()}
         state = states[None] if None in states else "; ".join(f"{name}: {state}" for name, state in states.items())
         return super().as_found().model_copy(update={"state": state})
@@ -281,6 +281,14 @@ class GatherSpec(StageSpec):
     """Several corpora merged into one."""
 
     train: bool = Field(True, description="include the train split, not only the held-out one")
+
+
+def _missing(source: AnySource) -> list[Problem]:
+    if not isinstance(source, Records):
+        return source.missing()
+    from tasks.data.first_record import missing  # pyarrow: not on the path of --help
+
+    return missing(source)
 
 
 def _state(source: Source, ask_hub: bool) -> str:

@@ -19,13 +19,13 @@ from typing import Any
 import pyarrow as pa
 
 from infra.placement.address import File
-from tasks.data.kept_folders import Kept, make_once
+from tasks.data.partition_cache import Kept, make_once
 from tasks.data.partitions import Partition, Piece
 from tasks.data.readers.jsonl import lines_of
 from tasks.data.rounds import Amount, Report
 from tasks.data.source_spec import AnySource, JsonlSource, WarcSource
 from tasks.job import StageError
-from tasks.manifest import read_manifest, short_digest
+from tasks.manifest import json_key, read_manifest
 
 SPLIT_VERSION = 1  # raise it when the same file would have other pieces
 LARGE = 2  # as a multiple of the target
@@ -52,7 +52,7 @@ def split_item(source: AnySource, part: Partition, target: int, folder: Path, ke
         return None
     most = source.max_bytes() if isinstance(source, JsonlSource) else None
     said = [SPLIT_VERSION, file.place, file.size, file.version, target, most]
-    return SplitItem(folder / f"{short_digest(said)}.split", file, target, most, kept)
+    return SplitItem(folder / f"{json_key(said)}.split", file, target, most, kept)
 
 
 def split(item: SplitItem, report: Report) -> None:

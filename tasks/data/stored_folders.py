@@ -1,6 +1,6 @@
 """Results of partitions in storage, for pods, which share no disk.
 
-    STORAGE/partitions/<key>.scan/, <key>.tokens/    as kept_folders.py; complete with their manifests
+    STORAGE/partitions/<key>.scan/, <key>.tokens/    as partition_cache.py; complete with their manifests
 
 So what one pod has made is not made again, by another pod, after a restart or for another corpus. A lifecycle rule of
 the bucket may delete old ones at any time.

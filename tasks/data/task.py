@@ -6,7 +6,8 @@ from infra.launch import Engine
 from infra.torchrun_env import placed_nodes
 from tasks.artifacts import Corpus, Rows, StoredPartitions, TokenizedCorpus, Tokenizer
 from tasks.data.spec import CorpusSpec, GatherSpec, ReadShareSpec, ShardsSpec, ShareSpec, TokenizerSpec
-from tasks.stage import run, stage
+from tasks.run import run
+from tasks.stage import stage
 
 READ = Engine("read_partitions", "tasks.data.read_partitions", version="1")
 CORPUS = Engine("corpus", "tasks.data.corpus", version="1")

@@ -65,7 +65,7 @@ class WriteItem:
     steps: Sequence[CurateStep]  # after it; they only drop documents
     names: Sequence[str]  # of these steps
     functions: Path  # a folder for users' functions
-    known: Path | None = None  # of an increment: which rows earlier corpora have (known.py)
+    known: Path | None = None  # of an increment: which rows earlier corpora have (known_documents.py)
 
 
 def write(item: WriteItem, report: Report) -> None:

@@ -27,10 +27,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from infra.limits import cores
 from tasks.environments.conversation import serve
 from tasks.load_function import SOURCES, Unusable, end_together, leave_project, load_function, stuck_at, take_pipes
 
-AT_ONCE = 4 * (os.cpu_count() or 1)  # conversations that work at the same time; more would only wait for each other
+AT_ONCE = 4 * cores()  # conversations that work at the same time; more would only wait for each other
 GRACE_S = 5.0  # beyond its time limit, until a process that has not ended itself is killed
 LOAD_S = 600.0  # for an import, which may load a model
 SILENT_S = 60.0  # without a message of this process, which is then given up

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from vllm import LLM
 
-from tasks.evaluate.bits import Window
+from tasks.evaluate.bits_per_byte import Window
 from tasks.evaluate.model_info import ModelInfo
 from tasks.evaluate.saved_answers import SavedAnswers
 from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec

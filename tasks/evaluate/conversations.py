@@ -1,4 +1,4 @@
-"""Conversations of the model under evaluation with an evaluator's environment or tools, as GRPO has them.
+"""Conversations of the model under evaluation with an evaluator's environment or tools, as post-training has them.
 
 Importing this module imports TRL, which knows how model families write their calls.
 """
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from blake3 import blake3
 
 from tasks.environments.environments import Environments
+from tasks.evaluate.episodes import Played
 from tasks.evaluate.model_info import ModelInfo
-from tasks.evaluate.played import Played
 from tasks.evaluate.questions import Question
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.job import StageError

@@ -35,13 +35,13 @@ from infra.durable import write_json
 from infra.progress import say
 from infra.text import size
 from infra.tracking.redact import redact_spec
-from tasks.adapted import model_of
+from tasks.adapter_base import model_of
 from tasks.environments.environments import Environments
 from tasks.evaluate import questions
-from tasks.evaluate.bits import bits_per_byte
+from tasks.evaluate.bits_per_byte import bits_per_byte
+from tasks.evaluate.episodes import metrics_of_turns
 from tasks.evaluate.held_out import FIRST, HeldOut, choose
 from tasks.evaluate.model_info import ModelInfo, read_model_info
-from tasks.evaluate.played import metrics_of_turns
 from tasks.evaluate.questions import Question
 from tasks.evaluate.rewarded import Answers, rewarded, start_rewards
 from tasks.evaluate.saved_answers import SavedAnswers

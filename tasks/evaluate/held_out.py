@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.data.documents import Document, read_documents
-from tasks.evaluate.bits import Window, held_out_texts, windows
+from tasks.evaluate.bits_per_byte import Window, held_out_texts, windows
 from tasks.evaluate.model_info import ModelInfo
 
 FIRST = "corpus"  # the set that must have text; the others may be empty

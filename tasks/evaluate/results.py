@@ -126,7 +126,7 @@ def difference(before: Results, after: Results, name: str) -> Difference:
 
 
 def _paired(old: Items, new: Items) -> Difference:
-    """A ratio of sums over items with its linearized standard error (see tasks/evaluate/bits.py)."""
+    """A ratio of sums over items with its linearized standard error (see tasks/evaluate/bits_per_byte.py)."""
     total, count = math.fsum(weight for _, weight in new.values()), len(new)
     changes = [(new[item][0] - old[item][0], new[item][1]) for item in new]
     value = math.fsum(amount for amount, _ in changes) / total

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tasks.evaluate.episodes import Played
 from tasks.evaluate.estimates import distinct, mean_reward, pass_at
 from tasks.evaluate.model_info import ModelInfo
-from tasks.evaluate.played import Played
 from tasks.evaluate.questions import Messages, Question
 from tasks.evaluate.saved_answers import SavedAnswers
 from tasks.evaluate.spec import EvaluatorSpec

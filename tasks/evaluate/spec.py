@@ -83,7 +83,7 @@ class EvaluatorSpec(ToolUse):
         return found
 
     def as_found(self) -> Self:
-        """A copy with the current source of its rewards and of its tasks' files. Raises Stopped."""
+        """A copy with the current source of its rewards and of its tasks' files. Raises UserError."""
         if self.task_files is not None or not self.lm_eval:
             return super().as_found()
         found = gathered(self.lm_eval)
@@ -135,12 +135,15 @@ class EvaluateSpec(StageSpec):
         """The sets of rows used: names under the recipe's `data`, sorted. The stage's input `rows` has this order."""
         return sorted({evaluator.data for evaluator in self.evaluators().values() if evaluator.data is not None})
 
+    def uses_vllm(self) -> bool:
+        return True
+
     def identity(self) -> dict[str, Any]:
         """With that of each evaluator."""
         return super().identity() | {name: evaluator.identity() for name, evaluator in self.evaluators().items()}
 
     def as_found(self) -> Self:
-        """A copy with the current content of the files its evaluators name. Raises Stopped."""
+        """A copy with the current content of the files its evaluators name. Raises UserError."""
         return self.model_copy(update={name: evaluator.as_found() for name, evaluator in self.evaluators().items()})
 
     def sent(self, storage: str) -> Self:

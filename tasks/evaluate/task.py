@@ -4,7 +4,8 @@ import images
 from infra.launch import Engine
 from tasks.artifacts import Corpus, EvalReport, HFModel, Rows
 from tasks.evaluate.spec import EvaluateSpec
-from tasks.stage import run, stage
+from tasks.run import run
+from tasks.stage import stage
 
 ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", version="5")
 

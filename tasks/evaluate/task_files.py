@@ -28,7 +28,7 @@ from typing import Any
 import yaml
 from blake3 import blake3
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.paths import home_path
 from infra.placement.address import bring, digest_of
 from tasks.functions import LARGEST_BYTES, imported, inside, module_file, write_files
@@ -62,7 +62,7 @@ class Gathered:
 
 
 def gathered(tasks: Sequence[str]) -> Gathered:
-    """Find the files of the tasks. Raises Stopped."""
+    """Find the files of the tasks. Raises UserError."""
     paths = {task: _absolute(Path.cwd(), task) for task in tasks if is_file_name(task)}
     search = _Search([path.parent for path in paths.values()])
     for path in paths.values():
@@ -75,7 +75,7 @@ def gathered(tasks: Sequence[str]) -> Gathered:
     digests: dict[str, str] = {}
     size = sum(len(text.encode()) for text in texts.values())
     if size > LARGEST_BYTES:
-        raise Stopped(
+        raise UserError(
             f"evaluate: {', '.join(paths)}: the YAML and Python files of these lm-eval tasks have {size / 1e6:.1f} MB, "
             f"of at most {LARGEST_BYTES / 1e6:g} MB: import less, or install their code as a package"
         )
@@ -123,12 +123,12 @@ class _Search:
         self.from_here = False  # whether a name was relative to the current directory, which must then be the root
 
     def root(self) -> Path:
-        """The common folder of all files. Raises Stopped."""
+        """The common folder of all files. Raises UserError."""
         common = Path(os.path.commonpath([path.parent for path in self.found]))
         if not self.from_here:
             return common
         if not common.is_relative_to(self.here):
-            raise Stopped(
+            raise UserError(
                 f"evaluate: lm-eval tasks in {common} name files relative to the current directory {self.here}, which "
                 "does not contain them all: run from a folder that does, or name the files relative to the YAML file"
             )
@@ -141,7 +141,7 @@ class _Search:
         top = self._yaml(path)
         for name in _scalars(top.get("include")):
             if not (included := self._file(name, path)):
-                raise Stopped(f"evaluate: {path}: include: {name!r}: no such file beside it or in {self.here}")
+                raise UserError(f"evaluate: {path}: include: {name!r}: no such file beside it or in {self.here}")
             self.task(included)
         self._data(top, path)
         for node in top.values():
@@ -155,7 +155,7 @@ class _Search:
             node = yaml.compose(self.texts[path])
         except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
             reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
-            raise Stopped(f"evaluate: {path}: cannot read this file of an lm-eval task: {reason}") from error
+            raise UserError(f"evaluate: {path}: cannot read this file of an lm-eval task: {reason}") from error
         self.found.add(path)
         return _mapping(node)
 
@@ -183,7 +183,7 @@ class _Search:
                 self.task(file)
 
     def _data(self, config: Mapping[str, yaml.Node], path: Path) -> None:
-        """The files of a task's data set. Raises Stopped for one that is not there."""
+        """The files of a task's data set. Raises UserError for one that is not there."""
         kwargs, source = _mapping(config.get("dataset_kwargs")), _scalar(config.get("dataset_path"))
         folders = []
         for name in (_scalar(kwargs.get("data_dir")), source):
@@ -196,7 +196,7 @@ class _Search:
         for name in _scalars(kwargs.get("data_files")):
             matches = self._matches(name, [*folders, path.parent], path, partial(matching, name))
             if not matches and source and "://" not in name:
-                raise Stopped(
+                raise UserError(
                     f"evaluate: {path}: data_files: {name!r}: no such file beside the YAML file or in {self.here}"
                 )
             self.found.update(matches)
@@ -216,7 +216,7 @@ class _Search:
                 text = self.texts[path] = stream.read()
             tree = ast.parse(text, str(path))
         except (OSError, SyntaxError, ValueError, RecursionError) as error:
-            raise Stopped(f"evaluate: {path}: cannot read this file of an lm-eval task: {error}") from error
+            raise UserError(f"evaluate: {path}: cannot read this file of an lm-eval task: {error}") from error
         self.found.add(path)
         for name in imported(text, path.name):
             for root in (path.parent, folder, self.here):
@@ -255,7 +255,7 @@ class _Search:
         self, name: str, folders: Sequence[Path], path: Path, kind: Callable[[Path], bool], from_here: bool = True
     ) -> Path | None:
         """What the file `path` names, in the first of `folders` and the current directory that has it. Raises
-        Stopped."""
+        UserError."""
         found = self._matches(
             name, folders, path, lambda base: [it] if kind(it := _absolute(base, name)) else [], from_here
         )
@@ -275,22 +275,22 @@ class _Search:
             for file in found:
                 self._check(file, path)
             if Path(name).is_absolute():
-                raise Stopped(f"evaluate: {path}: {name!r}: name it relative to this file: other machines lack it")
+                raise UserError(f"evaluate: {path}: {name!r}: name it relative to this file: other machines lack it")
             self.from_here |= base not in folders
             return found
         return []
 
     def _check(self, file: Path, path: Path) -> None:
-        """Raises Stopped for a file outside of the folders that may be read, and for a hidden one."""
+        """Raises UserError for a file outside of the folders that may be read, and for a hidden one."""
         inside = [folder for folder in self.allowed if file.is_relative_to(folder)]
         if not inside:
-            raise Stopped(
+            raise UserError(
                 f"evaluate: {path}: names {file}, outside of {' and '.join(map(str, dict.fromkeys(self.allowed)))}: "
                 "copy it there, or run from a folder that contains both"
             )
         nearest = max(inside, key=lambda folder: len(folder.parts))
         if any(part.startswith(".") for part in file.relative_to(nearest).parts):
-            raise Stopped(f"evaluate: {path}: names the hidden file {file}: rename it, or leave it out")
+            raise UserError(f"evaluate: {path}: names the hidden file {file}: rename it, or leave it out")
 
 
 def with_local_data(config: dict[str, Any], folder: Path, here: Path) -> dict[str, Any]:

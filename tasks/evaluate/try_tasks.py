@@ -42,7 +42,7 @@ class Tried:
 
 
 def tried(name: str, spec: EvaluatorSpec, model: Path | None = None) -> Tried:
-    """Try the tasks of evaluator `name`, with the chat template of `model`. Raises Stopped if their files cannot be
+    """Try the tasks of evaluator `name`, with the chat template of `model`. Raises UserError if their files cannot be
     read."""
     found = spec.as_found()
     few = found.model_copy(update={"limit": min(found.limit or DOCUMENTS, DOCUMENTS)})

@@ -26,7 +26,7 @@ class Source:
 
     @property
     def label(self) -> str:
-        """Distinguishes artifacts of one kind (base, sft, …); by default its name."""
+        """Distinguishes artifacts of one kind (base, chat, …); by default its name."""
         return str(self.manifest.facts.get("label") or self.name)
 
     def made_from(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""Post-training: SFT, DPO and GRPO with TRL."""
+"""Post-training with TRL; methods/ has the methods."""
 
 import logging
 

@@ -14,7 +14,7 @@ from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file, save_file
 
 from infra.durable import write_json
-from tasks.adapted import ADAPTER, BASE, Model, model_of
+from tasks.adapter_base import ADAPTER, BASE, Model, model_of
 from tasks.job import Job
 from tasks.manifest import remove
 from tasks.posttrain.adapter import merged

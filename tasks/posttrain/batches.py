@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, SequentialSampler
 
 BLANK = "blank"  # marks a row that has no loss
 
@@ -82,7 +82,7 @@ def loader(trainer: Any, ignored: int) -> DataLoader[Any]:
     batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
     if hasattr(order, "sampler"):  # by length, in groups of a step's rows
         order.sampler.batch_size = batch_size
-    else:
+    elif not isinstance(order, SequentialSampler):
         order = Shuffled(len(rows), trainer)
     return DataLoader(
         WithBlanks(rows, ignored),

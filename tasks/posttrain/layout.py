@@ -25,8 +25,8 @@ class TuningLayout(Spec):
         None,
         ge=1,
         le=65_536,
-        description="Sequences (DPO: pairs) in one forward and backward pass of a process; null: the largest divisor "
-        f"of its share of the batch up to {MICRO_BATCH}, in GRPO {2 * MICRO_BATCH}",
+        description="Examples in one forward and backward pass of a process; null: the largest divisor "
+        f"of its share of the batch up to {MICRO_BATCH}, or {2 * MICRO_BATCH} where each step samples its completions",
     )
     gradient_checkpointing: bool | Literal["auto"] = Field(
         "auto", description="Recompute each layer in the backward pass to save memory; `auto`: on GPUs"

@@ -1,14 +1,14 @@
 """Estimate the memory of each process of a post-training stage: TRL and Transformers.
 
-Weights, gradients and AdamW's two moments are in fp32, and autocast copies the weights to bf16. DPO, and GRPO with a KL
-term, add a reference model in fp32; GRPO adds its vLLM engine. With an adapter the model is frozen in bf16, or its
-linear layers in 4 bits, and is also the reference; gradients and moments are the adapter's. Activations are what
-autograd saves of Transformers' decoder layers in eager mode (modeling_qwen3.py of 5.17; compared with measurements in
-tests/posttrain/test_memory.py), for rows of the maximum length. DDP adds buckets as large as the gradients. FSDP2
-divides weights, gradients, optimizer and reference by the processes, and gathers two layers and the embedding at a
-time; with CPU offload the parts are in the host's memory. With gradient checkpointing, the default on a GPU, only each
-layer's input is saved. Logits are computed in tiles (trl/kernels/chunked_logprob.py of 1.16). Not counted, as in
-tasks/pretrain/memory.py: CUDA's context and fragmentation.
+Weights, gradients and AdamW's two moments are in fp32, and autocast copies the weights to bf16. A reference model is in
+fp32 too, and a vLLM engine that stays open is added (the method's `step_cost`). With an adapter the model is frozen in
+bf16, or its linear layers in 4 bits, and is also the reference; gradients and moments are the adapter's. Activations
+are what autograd saves of Transformers' decoder layers in eager mode (modeling_qwen3.py of 5.17; compared with
+measurements in tests/posttrain/test_memory.py), for rows of the maximum length. DDP adds buckets as large as the
+gradients. FSDP2 divides weights, gradients, optimizer and reference by the processes, and gathers two layers and the
+embedding at a time; with CPU offload the parts are in the host's memory. With gradient checkpointing, the default on a
+GPU, only each layer's input is saved. Logits are computed in tiles (trl/kernels/chunked_logprob.py of 1.16). Not
+counted, as in tasks/pretrain/memory.py: CUDA's context and fragmentation.
 """
 
 from dataclasses import dataclass
@@ -43,20 +43,8 @@ class TuningMemory(Memory):
         return ", ".join([super().breakdown(), *(f"{name} {size / GB:.3g} GB" for name, size in more.items() if size)])
 
 
-@dataclass(frozen=True)
-class Held:
-    """What a kind of stage adds to an optimizer step."""
-
-    rows: int = 1  # sequences per example
-    completions_alone: bool = False  # only completions have a loss, and so logits
-    reference: bool = False  # there is a reference model
-    reference_in_step: bool = False  # it runs between the forward and the backward pass
-    vllm_share: float | None = None  # vLLM's fraction of the GPU while training; None: no engine
-
-
 def estimate(
     spec: PostTrainSpec,
-    held: Held,
     model: ModelSpec,
     vocabulary: int,
     positions: int,
@@ -65,22 +53,23 @@ def estimate(
 ) -> TuningMemory:
     """Estimate from the rows of the embedding, the model's positions, and the GPU's capacity in bytes; if that is
     unknown (None), vLLM is counted with its weights and the KV cache of one sequence."""
+    cost = spec.step_cost()
     weights = model.parameters(vocabulary)
     trained = spec.adapter.lora.parameters(model) if spec.adapter else weights
     frozen = _frozen(spec, model, weights)
     parts = spec.layout.world if spec.layout.sharding == "fsdp2" else 1
     buckets = 2 if spec.layout.sharding == "ddp" else 1
     vllm = 0
-    if held.vllm_share is not None:
-        share = int(held.vllm_share * capacity) if capacity else 0
+    if cost.vllm_share is not None:
+        share = int(cost.vllm_share * capacity) if capacity else 0
         cache = kv_cache_bytes(model.layers, model.kv_heads, model.head_dim, spec.limits(positions).total)
         vllm = max(BF16 * weights + cache, share) if kernels == GPU else BF16 * weights + max(cache, CPU_CACHE)
     memory = TuningMemory(
         weights=(FP32 * trained + frozen) // parts,
         gradients=buckets * FP32 * trained // parts,
         optimizer=2 * FP32 * trained // parts,
-        activations=_activations(spec, held, model, vocabulary, positions, kernels == GPU),
-        reference=0 if spec.adapter else FP32 * weights * held.reference // parts,
+        activations=_activations(spec, model, vocabulary, positions, kernels == GPU),
+        reference=0 if spec.adapter else FP32 * weights * cost.reference // parts,
         vllm=vllm,
     )
     if not (spec.layout.cpu_offload and kernels == GPU):
@@ -99,11 +88,11 @@ def _frozen(spec: PostTrainSpec, model: ModelSpec, weights: int) -> int:
     return int(NF4 * linear) + each * (weights - linear)
 
 
-def _activations(spec: PostTrainSpec, held: Held, model: ModelSpec, vocabulary: int, positions: int, gpu: bool) -> int:
+def _activations(spec: PostTrainSpec, model: ModelSpec, vocabulary: int, positions: int, gpu: bool) -> int:
     """The larger of two moments: the end of the forward pass, and the beginning of the backward pass."""
-    limits = spec.limits(positions)
-    tokens = spec.micro_batch() * held.rows * limits.total
-    learned = spec.micro_batch() * held.rows * (limits.new if held.completions_alone else limits.total)
+    limits, cost = spec.limits(positions), spec.step_cost()
+    tokens = spec.micro_batch() * cost.sequences * limits.total
+    learned = spec.micro_batch() * cost.sequences * (limits.new if cost.completions_alone else limits.total)
     trained = spec.adapter.lora.parameters(model) if spec.adapter else model.parameters(vocabulary)
     weights = trained if spec.precision == "bf16" else 0  # that autocast copies
     trains_head = spec.adapter is None
@@ -118,7 +107,7 @@ def _activations(spec: PostTrainSpec, held: Held, model: ModelSpec, vocabulary: 
     softmax = 0 if gpu else 8 * FP32  # torch's, step by step
     head = _head(learned, vocabulary, model.hidden, softmax, trains_head)
     if not spec.layout.recomputes(gpu):
-        return model.layers * layer + copies + BF16 * weights * held.reference_in_step + head
+        return model.layers * layer + copies + BF16 * weights * cost.reference_in_step + head
     saved = model.layers * tokens * FP32 * model.hidden
     accumulates = spec.batch_size > spec.micro_batch() * spec.layout.world
     forward = copies - (0 if accumulates or sharded else FP32 * trained)  # the gradients don't exist yet

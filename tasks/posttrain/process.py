@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from infra.limits import cores
 from tasks import cpu_matmul
 
 T = TypeVar("T")
@@ -20,12 +21,11 @@ RANK = int(os.environ["RANK"]) if BY_TORCHRUN else 0
 def start() -> None:
     """Give the process its share of the cores, or its GPU, if torchrun has started it."""
     cpu_matmul.prepare()
-    if not BY_TORCHRUN:
-        return
-    if torch.cuda.is_available():
+    if not torch.cuda.is_available():
+        processes = int(os.environ["LOCAL_WORLD_SIZE"]) if BY_TORCHRUN else 1
+        torch.set_num_threads(max(1, cores() // processes))  # torch sees the machine's cores, not a container's limit
+    elif BY_TORCHRUN:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    else:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["LOCAL_WORLD_SIZE"])))
 
 
 def is_first() -> bool:

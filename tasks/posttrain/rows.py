@@ -17,10 +17,11 @@ from blake3 import blake3
 from tasks.job import Job, StageError
 from tasks.manifest import read_manifest
 from tasks.posttrain.encode import RowRefused
-from tasks.posttrain.spec import Limits
+from tasks.posttrain.spec import Example, Limits
 from tasks.rows.stored import Row, drops_faulty
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Example)
 KIND_FACT = "row_kind"  # in a set's manifest
 
 
@@ -53,15 +54,13 @@ def choose(
     job: Job,
     seed: int,
     limits: Limits,
-    encode: Callable[[Row], T],
-    tokens: Callable[[T], tuple[int, ...]],
+    encode: Callable[[Row], E],
     enough: float,
-    size: Callable[[T], float] = lambda row: 1,
-) -> Chosen[T]:
-    """Select encoded rows until their sizes add up to `enough`, or all that fit the limits. `tokens` returns the
-    arguments of `Limits.fit`. A row that the model's chat template rejects is skipped if the set drops faulty rows.
-    Raises StageError if none fit."""
-    chosen: list[T] = []
+    size: Callable[[E], float] = lambda row: 1,
+) -> Chosen[E]:
+    """Select encoded rows until their sizes add up to `enough`, or all that fit the limits. A row that the model's chat
+    template rejects is skipped if the set drops faulty rows. Raises StageError if none fit."""
+    chosen: list[E] = []
     total, too_long, longest = 0.0, 0, 0
     refused: list[str] = []
     rows = job.input("rows")
@@ -75,7 +74,7 @@ def choose(
                 ) from error
             refused.append(str(error))
             continue
-        if not limits.fit(*(length := tokens(encoded))):
+        if not limits.fit(*(length := encoded.lengths)):
             too_long += 1
             longest = max(longest, sum(length))
             continue

@@ -1,19 +1,92 @@
-"""Base of the three post-training specs."""
+"""Base of the specs of post-training methods: what they share, and what the plan and the checks ask of each.
 
+A method is a file in tasks/posttrain/methods/, whose spec overrides what differs.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from pydantic import Field, model_validator
 
 from infra.progress import say
+from tasks.environments.spec import ToolUse
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.layout import MICRO_BATCH, TuningLayout
+from tasks.posttrain.rollout_spec import RolloutServers
 from tasks.rates import LORA, Rate, default_warmup, rate_for, too_high
+from tasks.restarts import Survival
+from tasks.rewards.spec import RewardSpec
+from tasks.rows.stored import Row
 from tasks.spec import Problem, StageSpec, not_identity
-from tasks.survival import Survival
+
+if TYPE_CHECKING:  # Transformers: not on the path of --help
+    from tasks.posttrain.encode import Encoder
 
 PROMPTED = ("prompt", "prompt_completion", "messages")  # kinds of rows with a prompt
+# metrics of every method, by TRL's names
+TRAINING = {name: name for name in ("loss", "grad_norm", "learning_rate", "entropy")}
 LENGTH, SAMPLED = 2048, 256  # default tokens of a sequence, and of a sampled completion
+
+
+@dataclass(frozen=True)
+class Method:
+    """A post-training method, as its spec names it."""
+
+    name: str  # of its stage
+    trainer: str  # "module:function", which is called with the job in the engine's process
+    version: str  # of every cache key: raise it when the same spec and inputs would give another result
+    helper: str = ""  # module that machines beside the trainer's run
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What an optimizer step holds and computes beside the model that is trained."""
+
+    sequences: int = 1  # per example of the batch
+    completions_alone: bool = False  # only completions have a loss, and so logits
+    reference: bool = False  # there is a reference model
+    reference_in_step: bool = False  # it runs between the forward and the backward pass
+    forward_passes: int = 0  # over all sequences, before the step's own
+    vllm_share: float | None = None  # vLLM's fraction of the GPU while training; None: no engine
+
+
+@dataclass(frozen=True)
+class VLLMEngine:
+    """A vLLM engine that a stage opens."""
+
+    field: str  # that has its settings; "": the stage's own
+    memory_share: float  # of each GPU
+    gpus: int = 1
+
+
+@dataclass(frozen=True)
+class RewardList:
+    """Rewards that a stage scores completions with."""
+
+    field: str
+    rewards: Sequence[RewardSpec]
+    has_environment: bool = False  # which they get beside the rows' columns
+
+
+class Example(Protocol):
+    """An encoded row."""
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """In tokens: of prompt and completion, or of the whole row."""
+        ...
+
+
+@dataclass(frozen=True)
+class PromptIds:
+    """A row of which the prompt alone is used."""
+
+    ids: list[int]
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        return len(self.ids), 0
 
 
 @dataclass(frozen=True)
@@ -34,7 +107,9 @@ class Limits:
 class PostTrainSpec(StageSpec):
     """An optimizer run over a set of rows."""
 
+    method: ClassVar[Method]
     most_in_micro_batch: ClassVar[int] = MICRO_BATCH  # by default
+    splits_messages: ClassVar[bool] = True  # rows of kind messages into a prompt and the last turn, its completion
     rates: ClassVar[tuple[Rate, ...]]  # learning rates of every weight, by the model's size
 
     data: str = Field(
@@ -42,6 +117,7 @@ class PostTrainSpec(StageSpec):
         description="set of rows, by its name under the recipe's `data` (required)",
         json_schema_extra={"identity": False},
     )
+    engine: Literal["trl"] = Field("trl", description="training library")
     label: str = Field("", description="name of the tuned model; filled in by Baton from the stage's name")
     steps: int = Field(100, ge=1, le=1_000_000, description="optimizer steps")
     batch_size: int = Field(64, ge=1, le=65_536, description="sequences per optimizer step")
@@ -90,7 +166,7 @@ class PostTrainSpec(StageSpec):
         return rest | {"layout": {"micro_batch": given["micro_batch_size"]}}
 
     def micro_batch(self) -> int:
-        """Sequences (DPO: pairs) in one forward and backward pass of a process."""
+        """Examples in one forward and backward pass of a process."""
         return self.layout.micro_batch_of(self.batch_size, self.most_in_micro_batch)
 
     def default_rate(self, parameters: int) -> Rate:
@@ -125,7 +201,7 @@ class PostTrainSpec(StageSpec):
         return self.layout.processes
 
     def processes(self) -> dict[str, Any]:
-        """How its engine is started: arguments of tasks.stage.run."""
+        """How its engine is started: arguments of tasks.run.run."""
         return {
             "processes": self.layout.torchrun_processes(),
             "nodes": self.layout.nodes,
@@ -137,9 +213,55 @@ class PostTrainSpec(StageSpec):
         """Kinds of rows that the stage accepts."""
         return PROMPTED
 
-    def samples_model(self) -> bool:
-        """Whether completions are sampled from the model instead of taken from the rows."""
+    def rows_problems(self, kind: str, rows: Sequence[Row]) -> Iterator[Problem]:
+        """Problems with the first rows of its set, whatever the model is."""
+        yield from ()
+
+    def learns_completions(self) -> bool:
+        """Whether the rows' own completions are learned, or preferred to others."""
         return False
+
+    def encode(self, row: Row, kind: str, encoder: "Encoder") -> Example:
+        """A row as it is trained on. Raises StageError."""
+        from tasks.posttrain.encode import prompted
+
+        return PromptIds(encoder.prompt(prompted(row)))
+
+    def rows_used(self) -> float | str:
+        """Rows that all steps take together, or why that is not known before the run."""
+        return self.steps * self.batch_size
+
+    def step_cost(self) -> StepCost:
+        return StepCost()
+
+    def vllm_engines(self) -> list[VLLMEngine]:
+        """The engines that sample completions from the model; empty: the rows' are used."""
+        return []
+
+    def samples_model(self) -> bool:
+        return bool(self.vllm_engines())
+
+    def uses_vllm(self) -> bool:
+        return self.samples_model()
+
+    def samples_every_step(self) -> bool:
+        """Whether each optimizer step samples its batch of completions from the model."""
+        return False
+
+    def servers(self) -> RolloutServers | None:
+        """vLLM engines on GPUs or machines of their own."""
+        return None
+
+    def tool_use(self) -> ToolUse | None:
+        """The environment and the tools that completions may use."""
+        return None
+
+    def reward_lists(self) -> list[RewardList]:
+        return []
+
+    def with_rewards_tried(self) -> Self:
+        """A copy whose rewards were tried on the rows' own completions before it begins."""
+        return self
 
     def sequence_lengths(self) -> dict[str, int]:
         """Maximum sequence lengths in tokens, by the field that sets them."""

@@ -1,4 +1,9 @@
-"""Shared by the three TRL engines: load and save the model, checkpoint, record metrics, handle SIGTERM.
+"""Shared by the methods that train with TRL: load and save the model, checkpoint, record metrics, handle SIGTERM.
+
+    setup = prepare(job, SFTSpec)
+    trainer = SFTTrainer(args=SFTConfig(**setup.arguments(), …), **setup.model_arguments(), train_dataset=…)
+    setup.fit(trainer, METRICS)
+    setup.finish(trainer)
 
 Weights are stored and updated in fp32 and used in bf16 (autocast): small updates are not lost, and GPUs and CPUs with
 AMX run at full speed.
@@ -10,12 +15,13 @@ import math
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
 import torch
 from peft import get_peft_model
@@ -29,16 +35,18 @@ from tasks.job import Job, StageError
 from tasks.manifest import RECORD, read_manifest, remove, write_manifest
 from tasks.posttrain import process
 from tasks.posttrain.adapter import merged, peft_config
-from tasks.posttrain.adapter_files import base_facts, forget_source, write_adapter
+from tasks.posttrain.adapter_files import base_facts, forget_source, source_of, write_adapter
 from tasks.posttrain.batches import loader
 from tasks.posttrain.chat import with_end
 from tasks.posttrain.encode import IGNORED, Encoder
 from tasks.posttrain.model_files import check_values, copy_small_files, is_all, load_causal_lm, save_like
 from tasks.posttrain.quantize import load_in_4_bits
-from tasks.posttrain.spec import Limits, PostTrainSpec, S
+from tasks.posttrain.rows import Chosen, choose, note_epochs
+from tasks.posttrain.spec import Example, Limits, PostTrainSpec, S
 from tasks.posttrain.trl_hooks import fsdp
 from tasks.posttrain.trl_hooks.checkpoint import full_weights, load_weights, store_by_name
 from tasks.posttrain.trl_hooks.trainer import name_experts, order_by_epoch, score_completions_only, train_in_fp32
+from tasks.rows.stored import Row
 from tasks.tokenizers import load
 
 KEEP = 2  # checkpoints
@@ -46,6 +54,57 @@ LOGGED = "logged/"  # prefix of metrics that are recorded under any name: those 
 SIGTERM_EXIT = 128 + signal.SIGTERM
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Setup(Generic[S]):
+    """What a method trains: the job's model, and its resolved spec."""
+
+    job: Job
+    spec: S
+    source: Path  # the model's directory
+    model: Any
+    tokenizer: Any
+    limits: Limits
+    encoder: Encoder
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments common to TRL's configs."""
+        return arguments(self.job, self.spec, self.model)
+
+    def model_arguments(self) -> dict[str, Any]:
+        """Arguments common to TRL's trainers."""
+        adapter = peft_config(self.spec.adapter, self.model) if self.spec.adapter else None
+        return {"model": self.model, "processing_class": self.tokenizer, "peft_config": adapter}
+
+    def choose(self, kind: str, enough: float, size: Callable[[Any], float] = lambda row: 1) -> Chosen[Any]:
+        """The rows that the steps use, encoded."""
+
+        def encode(row: Row) -> Example:
+            return self.spec.encode(row, kind, self.encoder)
+
+        return choose(self.job, self.spec.seed, self.limits, encode, enough, size)
+
+    def note(self, what: str, count: int, epochs: float) -> None:
+        """Tell the user if rows are used more than once, and what a chat template does to them."""
+        note_epochs(self.job, what, count, epochs)
+        for text in self.encoder.notices():
+            self.job.notice(text)
+
+    def fit(self, trainer: Any, metrics: Mapping[str, str], **how: Any) -> None:
+        """Train to the last step."""
+        fit(trainer, self.job, metrics, **how)
+
+    def finish(self, trainer: Any) -> None:
+        """Write the output."""
+        finish(self.job, trainer, self.source, self.spec, self.encoder)
+
+
+def prepare(job: Job, kind: type[S], dropout: bool = True) -> Setup[S]:
+    """Load the job's model, and check the lengths. Raises StageError."""
+    spec, source = spec_of(job, kind), source_of(job)
+    model, tokenizer = load_model(source, spec, dropout)
+    return Setup(job, spec, source, model, tokenizer, limits_of(model, spec), Encoder(tokenizer))
 
 
 def spec_of(job: Job, kind: type[S]) -> S:
@@ -169,7 +228,7 @@ def _full_disk_as_stage_error(folder: Path, continues: str) -> Iterator[None]:
 
 
 def arguments(job: Job, spec: PostTrainSpec, model: Any) -> dict[str, Any]:
-    """Arguments common to SFTConfig, DPOConfig and GRPOConfig."""
+    """Arguments common to TRL's configs."""
     gpu = torch.cuda.is_available()
     sharded = spec.layout.sharding == "fsdp2"
     if sharded:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tasks.manifest import MANIFEST
+from tasks.metadata_pickle import MetadataPickler
 
 
 def copy_content(path: Path, target: Path) -> None:
@@ -26,7 +27,7 @@ def copy_content(path: Path, target: Path) -> None:
     metadata.storage_meta = None
     metadata.storage_data = dict(sorted(metadata.storage_data.items(), key=lambda item: repr(item[0])))
     with (target / ".metadata").open("wb") as stream:
-        pickler = pickle.Pickler(stream)
+        pickler = MetadataPickler(stream)
         pickler.fast = True  # no memo: which equal objects are identical is also random
         pickler.dump(metadata)
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from infra.limits import cores
 from infra.torchrun_env import COLLECTIVE_S
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.megatron import BACKEND, CUDA
@@ -28,7 +29,7 @@ def distributed(layout: Layout, seed: int) -> Iterator[None]:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     else:
         _keep_freed_memory()
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["LOCAL_WORLD_SIZE"])))
+        torch.set_num_threads(max(1, cores() // int(os.environ["LOCAL_WORLD_SIZE"])))
     dist.init_process_group(BACKEND, timeout=timedelta(seconds=COLLECTIVE_S))
     with model_parallel(layout, seed):
         yield

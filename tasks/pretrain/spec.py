@@ -16,8 +16,8 @@ from tasks.pretrain.mixture import SourceShare
 from tasks.pretrain.model_spec import ModelSpec
 from tasks.pretrain.optimizer_spec import CONTINUED, RATES, OptimizerSpec
 from tasks.rates import Rate, rate_for
+from tasks.restarts import Survival
 from tasks.spec import Problem, Spec, StageSpec, not_identity
-from tasks.survival import Survival
 
 Reaction = Literal["stop", "skip", "roll_back", "continue"]
 

@@ -5,7 +5,8 @@ from infra.launch import Engine
 from infra.pod_spec import SAVES
 from tasks.artifacts import MegatronCheckpoint, MegatronWeights, TokenizedCorpus
 from tasks.pretrain.spec import PretrainSpec
-from tasks.stage import run, stage
+from tasks.run import run
+from tasks.stage import stage
 
 ENGINES = {"megatron": Engine("pretrain", "tasks.pretrain.train", version="4")}
 

@@ -4,7 +4,8 @@ import images
 from infra.launch import Engine
 from tasks.artifacts import Decision, EvalReport, Promotion, PublishedModel
 from tasks.promote.spec import PromoteSpec, PromotionSpec
-from tasks.stage import run, stage
+from tasks.run import run
+from tasks.stage import stage
 
 DECIDE = Engine("decide", "tasks.promote.decide", version="1")
 PROMOTE = Engine("promote", "tasks.promote.promote", version="1")

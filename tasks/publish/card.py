@@ -13,7 +13,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from infra.text import fenced, measure, number, plus_minus, words
-from tasks.adapted import Model
+from tasks.adapter_base import Model
 from tasks.manifest import Manifest
 from tasks.metric import Metric, metrics_of
 from tasks.publish.chain import Link, shown_spec

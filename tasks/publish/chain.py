@@ -18,7 +18,7 @@ _PATH = re.compile(r"(?:file://|(?<![\w.:/\\<…]))(?:~[\w.-]*/|/)(?=[\w.~@+-])[
 class Link:
     """One artifact of the chain and what made it."""
 
-    title: str  # corpus, pretrain, base, sft, …
+    title: str  # corpus, pretrain, base, chat, …
     manifest: Manifest
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.durable import write_json
-from tasks.adapted import ADAPTER, ADAPTER_CONFIG, BASE, Model
+from tasks.adapter_base import ADAPTER, ADAPTER_CONFIG, BASE, Model
 from tasks.manifest import MANIFEST, RECORD, remove
 
 CARD = "README.md"

@@ -11,7 +11,7 @@ import json
 from infra.durable import sync_tree
 from infra.paths import portable
 from infra.tracking.mlflow_names import mlflow_name
-from tasks.adapted import model_of
+from tasks.adapter_base import model_of
 from tasks.job import Job, main
 from tasks.manifest import content_digest, read_manifest
 from tasks.publish.card import model_card

@@ -4,7 +4,8 @@ import images
 from infra.launch import Engine
 from tasks.artifacts import Artifact, EvalReport, HFModel, PublishedModel
 from tasks.publish.spec import PublishSpec
-from tasks.stage import run, stage
+from tasks.run import run
+from tasks.stage import stage
 
 ENGINE = Engine("publish", "tasks.publish.publish", version="4")
 

@@ -6,7 +6,8 @@ from infra.pod import this_pod
 from infra.tracking.execution import mark_last, note_cached
 from tasks.artifacts import Artifact, EvalReport, HFModel, Report
 from tasks.report.spec import ReportSpec
-from tasks.stage import run, stage
+from tasks.run import run
+from tasks.stage import stage
 
 ENGINE = Engine("report", "tasks.report.report", version="1")
 

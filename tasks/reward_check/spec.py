@@ -11,7 +11,7 @@ from tasks.spec import Spec, StageSpec
 class RewardListSpec(Spec):
     """The rewards of one stage or evaluator."""
 
-    path: str = Field(description="Field of the recipe: post_training.1.grpo.rewards, evaluate.sums.rewards")
+    path: str = Field(description="Field of the recipe, such as evaluate.sums.rewards")
     data: str = Field(description="Name of its set of rows")
     rewards: list[RewardSpec] = Field(min_length=1, description="The rewards that can be tried anywhere")
     split: Literal["train", "held_out"] = Field("train", description="The rows that it uses")

@@ -4,7 +4,8 @@ import images
 from infra.launch import Engine
 from tasks.artifacts import RewardCheck, Rows
 from tasks.reward_check.spec import RewardCheckSpec
-from tasks.stage import run, stage
+from tasks.run import run
+from tasks.stage import stage
 
 ENGINE = Engine("rewards", "tasks.reward_check.check", version="1")
 

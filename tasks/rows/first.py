@@ -1,4 +1,4 @@
-"""Read the first rows from a user's function or from `datasets`, in a subprocess.
+"""Read the first rows: those of files here, those of a user's function or of `datasets` in a subprocess.
 
     python -m tasks.rows.first FOLDER        stdin: a RowsSpec as JSON; stdout: a First as JSON, or {"error": …}
 
@@ -14,15 +14,34 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from infra.placement.address import digest_of
+from infra.placement.storage import StorageError
 from tasks.job import StageError
 from tasks.rows.rows import MOST_SEEN, First, peek
 from tasks.rows.spec import RowsSpec
+from tasks.spec import Problem
 
 TIMEOUT_S = 60.0
 
 
 class TooSlow(StageError):
     """The rows didn't arrive in time, so they were not checked."""
+
+
+def first_of_files(spec: RowsSpec) -> First | None:
+    """The first rows of readable files; None for other sources. Raises StageError."""
+    return None if spec.path is None or digest_of(spec.path) else peek(spec, Path())
+
+
+def faults(spec: RowsSpec) -> list[Problem]:
+    """Problems of the first rows of files."""
+    try:
+        first = first_of_files(spec)
+    except (StageError, StorageError) as error:
+        return [Problem("path", spec.path, f"files with readable rows: {error}")]
+    if first is None or not first.faults or (first.rows and spec.faulty == "drop"):
+        return []
+    return [Problem("path", spec.path, f"rows without faults, or `faulty: drop`. {'; '.join(first.faults[:3])}")]
 
 
 def first_rows(spec: RowsSpec) -> First:

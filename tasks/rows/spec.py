@@ -5,27 +5,23 @@
     RowsSpec.model_validate({"function": "sums.py:rows", "held_out": 0.1})
 
     spec.problems()         problems across fields
-    spec.missing()          what is missing on this machine, by cheap checks
+    spec.missing()          what is missing on this machine, by files' names and sizes
     spec = spec.as_found()  with the source's current state, so that changed files are not a cache hit
 
 See formats.py for the supported formats.
 """
 
 import glob
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from infra.placement.address import File, digest_of
 from infra.placement.config import VariableName
-from infra.placement.storage import StorageError, is_bucket
+from infra.placement.storage import is_bucket
 from tasks.data.source_spec import FilesSource, HuggingFaceSource, expanded
 from tasks.functions import Function
 from tasks.spec import PathText, Problem, Spec, StageSpec
-
-if TYPE_CHECKING:
-    from tasks.rows.rows import First
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".parquet")
 SOURCES = ("path", "huggingface", "function")
@@ -147,37 +143,17 @@ class RowsSpec(StageSpec):
         return found + [Problem("columns", old, "each old column is renamed once") for old in twice]
 
     def missing(self) -> list[Problem]:
-        """What the source lacks on this machine, by cheap checks."""
+        """What the source lacks on this machine, by names and sizes; `faults` in first.py looks at the first rows."""
         if self.path is not None:
-            return self.files().missing() or self._faults()
+            return self.files().missing()
         if self.huggingface is not None:
             found = self.huggingface.source().missing()
             return [problem.under("huggingface") for problem in found if problem.path != "text_field"]
         return [problem.under("function") for problem in self.function.problems()] if self.function else []
 
-    def first(self) -> "First | None":
-        """The first rows of readable files; None for other sources. Raises StageError."""
-        if self.path is None or digest_of(self.path):
-            return None
-        from tasks.rows.rows import peek  # pyarrow: not on the path of --help
-
-        return peek(self, Path())
-
-    def _faults(self) -> list[Problem]:
-        """Problems of the first rows."""
-        from tasks.job import StageError
-
-        try:
-            first = self.first()
-        except (StageError, StorageError) as error:
-            return [Problem("path", self.path, f"files with readable rows: {error}")]
-        if first is None or not first.faults or (first.rows and self.faulty == "drop"):
-            return []
-        return [Problem("path", self.path, f"rows without faults, or `faulty: drop`. {'; '.join(first.faults[:3])}")]
-
     def as_found(self, *, ask_hub: bool = False) -> "RowsSpec":
         """A copy with the source's current state: the files' names, sizes and times; the function's source; with
-        `ask_hub` the newest commit of a Hub dataset. Raises Stopped."""
+        `ask_hub` the newest commit of a Hub dataset. Raises UserError."""
         if self.path is not None:
             return self.model_copy(update={"state": self.files().state()})
         if self.huggingface is not None:

@@ -4,7 +4,8 @@ import images
 from infra.launch import Engine
 from tasks.artifacts import Corpus, Rows
 from tasks.rows.spec import DecontaminateSpec, RowsSpec
-from tasks.stage import run, stage
+from tasks.run import run
+from tasks.stage import stage
 
 ROWS = Engine("rows", "tasks.rows.rows", version="1")
 DECONTAMINATE = Engine("decontaminate", "tasks.rows.decontaminate", version="1")

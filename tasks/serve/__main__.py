@@ -14,7 +14,7 @@ from threading import Event
 import click
 
 from infra.commands import command
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.options import Folder, Number
 from infra.paths import baton_home, quiet
 from infra.progress import say
@@ -119,7 +119,7 @@ def main(
             say(f"http://{url_host(host)}:{bound.getsockname()[1]}/v1 · status: /baton · stop with Ctrl-C")
             run_service(switch, bound, drain, keep, limits)
     except (StageError, ArtifactError) as error:
-        raise Stopped(str(error)) from error
+        raise UserError(str(error)) from error
 
 
 def _spec(path: Path | None, default_share: float | None, share: float | None) -> ServeSpec:

@@ -18,7 +18,7 @@ import torch
 from transformers import AutoConfig
 
 from infra.paths import quiet
-from tasks.adapted import ADAPTER, Model
+from tasks.adapter_base import ADAPTER, Model
 from tasks.agreement import check_agreement, read_probe
 from tasks.job import StageError
 from tasks.pretrain.fit import USABLE

@@ -18,7 +18,7 @@ from infra.logs import end_of
 from infra.parent_watchdog import LAUNCHED
 from infra.process_group import stop_group
 from infra.progress import say
-from tasks.adapted import Model, open_model
+from tasks.adapter_base import Model, open_model
 from tasks.job import StageError
 from tasks.manifest import ArtifactError, read_manifest
 from tasks.serve.door import KEY, MIDDLEWARE, authorization

@@ -61,6 +61,9 @@ class ServeSpec(StageSpec):
         1800, gt=0, le=1e6, description="Time limit of a server's start; seconds", json_schema_extra={"identity": False}
     )
 
+    def uses_vllm(self) -> bool:
+        return True
+
     def sequence_lengths(self) -> dict[str, int]:
         """Maximum sequence lengths in tokens, by the field that sets them."""
         lengths = {"max_model_len": self.max_model_len} if self.max_model_len else {}

@@ -3,8 +3,9 @@
 import images
 from infra.launch import Engine
 from tasks.artifacts import Endpoint, HFModel
+from tasks.run import run
 from tasks.serve.spec import ServeSpec
-from tasks.stage import run, stage
+from tasks.stage import stage
 
 ENGINE = Engine("serve", "tasks.serve.serve", version="1")
 

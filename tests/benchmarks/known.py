@@ -1,9 +1,9 @@
 """`python -m tests.benchmarks.known [--documents 1000000 5000000 20000000] [--threads 1]`
 
-The comparison of an increment with its known text (tasks/data/known.py): a corpus of that many documents and a source
-with 10,000 more, as names and ids in Parquet, which are written before; ids come in no order, as digests do. Each
-number of documents has a process of its own: its time, CPU time and largest memory. Target: at most 1.5 GB of memory,
-and time that grows as the number does.
+The comparison of an increment with its known text (tasks/data/known_documents.py): a corpus of that many documents and
+a source with 10,000 more, as names and ids in Parquet, which are written before; ids come in no order, as digests do.
+Each number of documents has a process of its own: its time, CPU time and largest memory. Target: at most 1.5 GB of
+memory, and time that grows as the number does.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from blake3 import blake3
 
 from tasks.data.documents import NAMES
-from tasks.data.known import Found, KnownItem, find_known
+from tasks.data.known_documents import Found, KnownItem, find_known
 from tests.benchmarks.harness import report
 
 NEW = 10_000

@@ -122,7 +122,7 @@ def run_baton(job: Path, stage: str, model: Path, rows: Path) -> float:
         function = RewardSpec.model_validate({"function": f"{reward}:length"}).as_found()
         spec |= {"generations": GENERATIONS, "beta": 0.0, "rewards": [function.model_dump(mode="json")]}
     write_job(job, stage, spec, model=model, rows=rows)
-    run(job, f"tasks.{stage}.{stage}", str(job))
+    run(job, "tasks.posttrain.engine", str(job))
     return speed([line for line in metrics(job) if line["step"]], stage)
 
 

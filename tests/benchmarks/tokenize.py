@@ -28,8 +28,8 @@ from tokenizers import Tokenizer, trainers
 from infra.limits import cores
 from tasks.data.documents import Split, SplitWriter, document, read_documents, split_files
 from tasks.data.encode import EncodeItem, Encoder, encode
-from tasks.data.join import JoinItem, join
 from tasks.data.machines import Rounds
+from tasks.data.merge_parts import JoinItem, join
 from tasks.data.prefixes import parts
 from tasks.data.rounds import Workers, workers
 from tasks.data.shards import ROUNDS

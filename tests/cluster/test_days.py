@@ -39,7 +39,7 @@ def recipe(cluster: Cluster) -> dict[str, Any]:
         "shards": {"machines": 2},
         "pretrain": RECIPE["pretrain"] | {"steps": 20, "checkpoints": {"every": 20}},
         "evaluate": {"bits_per_byte": {"held_out_bytes": 20_000}},
-        "grow": RECIPE["grow"] | {"most_steps": 10, "fewest_steps": 10},
+        "grow": RECIPE["grow"] | {"max_steps": 10, "min_steps": 10},
         "publish": {"name": "days"},
     }
 

@@ -1,20 +1,24 @@
 """What a user reads when something is wrong in a pod: Flyte's message and MLflow have the sentence, and no recipe."""
 
 import json
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow import MlflowClient
 
 from tests.cluster.cgroup import can_be_made
 from tests.cluster.chain import BASE, submit
 from tests.cluster.client import Client
 from tests.cluster.pod import ROOT, Pod, can_be_alone
-from tests.cluster.propeller import Cluster, Done
+from tests.cluster.propeller import Cluster, Done, Watch
 from tests.cluster.test_chain import execution
 from tests.tracking.conftest import Server
+from tests.workflows.statements import GRPO
 
 pytestmark = pytest.mark.long
 
@@ -36,6 +40,10 @@ def text(what: str):
         kept.append(bytearray(b"x" * 2**26))
     for number in range(2_000 if what == "fill" else 100):
         yield random.Random(number).randbytes(20_000).hex()
+"""
+SCORES = """
+def score(completions, **columns):
+    return [columns["the answer"] for _ in completions]
 """
 
 
@@ -63,9 +71,9 @@ class Started:
         self._first = submit(client, recipe, ROOT, MLFLOW_TRACKING_URI=mlflow.uri)
         self._corpus = client.inputs(self._first)["recipe"]["corpus"]
 
-    def of(self, recipe: dict[str, Any], **of_the_cluster: Any) -> Done:
+    def of(self, recipe: dict[str, Any], watch: Watch | None = None, **of_the_cluster: Any) -> Done:
         again = self._client.with_inputs(self._first, recipe=recipe)
-        return replace(self._cluster, **of_the_cluster).execute(again)
+        return replace(self._cluster, **of_the_cluster).execute(again, watch)
 
     def of_text(self, what: str, memory: str = "2Gi", **of_the_cluster: Any) -> Done:
         """Of one stage, which reads the text of a function of the user's."""
@@ -148,6 +156,20 @@ def test_a_function_of_the_user_s_that_raises(started: Started, mlflow: Server) 
     assert "KeyError" in said and "the ninth column" in said
 
 
+@pytest.mark.slow
+def test_a_reward_that_raises(tracked: Cluster, client: Client, mlflow: Server, tmp_path: Path) -> None:
+    """Its trial before the training is a notice: that pod may lack what the stage's own has."""
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"prompt": "{n} =", "answer": "{n}"}}\n' for n in range(8)))
+    (tmp_path / "scores.py").write_text(SCORES)
+    grpo = GRPO["grpo"] | {"data": "sums", "rewards": [f"{tmp_path}/scores.py:score"]}
+    recipe = BASE | {"data": {"sums": {"path": f"{tmp_path}/rows.jsonl"}}, "post_training": [{"grpo": grpo}]}
+    recipe |= {"pretrain": BASE["pretrain"] | {"steps": 20}}
+    done = tracked.execute(submit(client, recipe, ROOT, MLFLOW_TRACKING_URI=mlflow.uri))
+    assert read(done, mlflow).startswith("grpo: reward score raised KeyError: 'the answer' (scores.py, line 3")
+    (trial,) = done.of("check_rewards")
+    assert "could not be tried before the stage that uses them: reward score raised KeyError" in trial.said
+
+
 def test_a_storage_that_the_pod_may_not_write_to(started: Started, cluster: Cluster, mlflow: Server) -> None:
     faults = cluster.storage.faults
     faults.about, faults.status, faults.refused = "PUT .*/baton/", 403, 10**6
@@ -170,6 +192,36 @@ def test_a_tracking_server_that_is_away(started: Started, mlflow: Server) -> Non
     assert message.startswith(f"MLFLOW_TRACKING_URI={mlflow.uri}: the tracking store is unreachable")
     assert "Flyte's default-env-vars" in message and len(message.splitlines()) == 1
     assert done.made() == 3 * ["stages"]
+
+
+def test_a_tracking_server_that_is_away_while_a_stage_runs(started: Started, mlflow: Server) -> None:
+    """The pod waits for it when the stage is over."""
+
+    def watch(pod: Pod) -> None:
+        if pod.task == "prepare_corpus":
+            until(pod, lambda: bool(running(mlflow)))
+            mlflow.kill()
+            until(pod, lambda: "tracking: uploading the run's records" in pod.log.read_text())
+            mlflow.start()
+
+    done = started.of_text("go on", watch=watch)
+    assert done.failed is None, done.why()
+    assert done.made() == ["stages", "prepare_corpus", "report"]
+    parent, stages = execution(done, mlflow)
+    assert [each.info.status for each in (parent, *stages)] == ["FINISHED"] * 3
+
+
+def running(mlflow: Server) -> list[Any]:
+    """The stages that MLflow has as running."""
+    found = MlflowClient(mlflow.uri)
+    runs = found.search_runs([each.experiment_id for each in found.search_experiments()], "status = 'RUNNING'")
+    return [each for each in runs if each.data.tags.get("baton.role") != "execution"]
+
+
+def until(pod: Pod, true: Callable[[], bool]) -> None:
+    while not true():
+        assert pod.alive(), pod.log.read_text()
+        time.sleep(0.1)
 
 
 @pytest.mark.skipif(not can_be_alone(), reason="takes root and namespaces")

@@ -36,13 +36,17 @@ KILLED_WITHIN_S = {"prepare_corpus": 4, "pretrain": 10, "sft": 15, "grpo": 15, "
 
 
 @contextmanager
-def wheels() -> Iterator[dict[str, str]]:
-    """PIP_FIND_LINKS as an address, since a build sees no folder of this machine."""
+def wheels(folder: Path) -> Iterator[dict[str, str]]:
+    """PIP_FIND_LINKS as an address, since a build sees no folder of this machine. With the same folder it is the same
+    address, as which Docker knows its layers again."""
+    noted = folder / "port-of-wheels"
     path = Path(os.environ.get("PIP_FIND_LINKS") or "none")
     if not path.is_dir():
         yield {}
         return
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(path))) as server:
+    port = int(noted.read_text()) if noted.exists() else 0
+    with ThreadingHTTPServer(("127.0.0.1", port), partial(SimpleHTTPRequestHandler, directory=str(path))) as server:
+        noted.write_text(str(server.server_port))
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield {"PIP_FIND_LINKS": f"http://127.0.0.1:{server.server_port}/"}
         server.shutdown()
@@ -53,7 +57,7 @@ def images(docker: Docker, docker_folder: Path) -> Iterator[Path]:
     """Flyte's configuration with the images, built and pushed as a user does it."""
     config = docker_folder / "flyte.yaml"
     words = [sys.executable, "-m", "images"]
-    with registry(docker_folder) as host, wheels() as sources:
+    with registry(docker_folder) as host, wheels(docker_folder) as sources:
         words += [f"{host}/baton", "--cpu", "--base", base(docker, "3.11"), "--config", str(config)]
         subprocess.run(words, cwd=ROOT, env={**docker.environment, **sources}, check=True)
         yield config

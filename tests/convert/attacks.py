@@ -48,6 +48,8 @@ def text(words: str) -> bytes:
 PATH = b"cpathlib\nPosixPath\n"
 OWNED = b"}" + text("name") + text("OWNED") + b"s"
 SIZE = b"ctorch\nSize\n"
+GETATTR = b"cbuiltins\ngetattr\n"
+FORMAT = b"ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\n"
 
 OPCODES: dict[str, tuple[bytes, str]] = {
     "attributes of a class": (PATH + OWNED + b"b", r"sets the attributes of the name pathlib\.PosixPath"),
@@ -57,6 +59,19 @@ OPCODES: dict[str, tuple[bytes, str]] = {
     "a call of text": (text("x") + b")R", r"calls str with tuple"),
     "a call with a list": (SIZE + b"]R", r"calls the name torch\.Size with list"),
     "a call of what was called": (SIZE + b")R)R", r"calls torch\.Size with tuple"),
+    "an attribute of a value": (
+        GETATTR + SIZE + b")R" + text("count") + b"\x86R",
+        r"calls getattr with torch\.Size and str",
+    ),
+    "a private attribute": (
+        GETATTR + SIZE + text("__base__") + b"\x86R",
+        r"calls getattr with the name torch\.Size and str",
+    ),
+    "an attribute of an attribute": (
+        GETATTR + SIZE + text("a.b") + b"\x86R",
+        r"calls getattr with the name torch\.Size",
+    ),
+    "a call of an attribute": (GETATTR + SIZE + text("count") + b"\x86R)R", r"calls torch\.Size with tuple"),
     "an append to a path": (PATH + b")RNa", r"appends to pathlib\.PosixPath"),
     "a key of a path": (PATH + b")RNNs", r"sets 2 keys and values of pathlib\.PosixPath"),
     "a name on the stack": (text("os") + text("system") + b"\x93", r"imports os\.system; it was not executed"),
@@ -89,7 +104,7 @@ def shared(levels: int) -> bytes:
 
 
 DEEP = 200_000
-# Large, and harmless unless traversed: with these in the metadata the conversion is still correct
+# Large, and harmless unless traversed, or rare: with these in the metadata the conversion is still correct
 HARMLESS: dict[str, bytes] = {
     "deep tuples": b")" + b"\x85" * DEEP,
     "deep tuples as a key": b"})" + b"\x85" * DEEP + b"Ns",
@@ -99,6 +114,10 @@ HARMLESS: dict[str, bytes] = {
     "shared tuples": shared(1000),
     "shared tuples as a key": b"}" + shared(1000) + b"Ns",
     "a list of itself": b"]q\x00h\x00a",
+    "a member of an enumeration, as Debian 12's Python has it": GETATTR
+    + FORMAT
+    + text("TORCH_PRESERVE_FORMAT")
+    + b"\x86R",
     "a giant place in the memo": b"Nr" + struct.pack("<I", 2**32 - 1),
 }
 

@@ -132,7 +132,7 @@ def _sft(inputs: Path, root: Path) -> str:
         "checkpoint_every": 1,
     }
     parents = {"model": inputs / "model", "rows": inputs / "rows"}
-    return run_job(root, Engine("sft", "tasks.sft.sft", "1"), "hf_model", spec, parents)
+    return run_job(root, Engine("sft", "tasks.posttrain.engine", "1"), "hf_model", spec, parents)
 
 
 PROGRAMS = {

@@ -36,7 +36,7 @@ _SERVER = multiprocessing.get_context("forkserver")
 LIBRARIES = (
     "tasks.pretrain.train",
     "tasks.pretrain.trainer",
-    "tasks.sft.sft",
+    "tasks.posttrain.engine",
     "tasks.posttrain.trainer",
     "tasks.convert.import_model",
     "tasks.publish.registry",

@@ -23,8 +23,9 @@ from infra.placement.storage import StorageError
 from tasks.data import corpus as corpus_engine
 from tasks.data import increment as increment_engine
 from tasks.data import tokenizer as tokenizer_engine
-from tasks.data.changes import Changes
 from tasks.data.documents import SPLITS, read_names
+from tasks.data.first_record import missing
+from tasks.data.source_changes import Changes
 from tasks.data.source_spec import AnySource, FilesSource, HuggingFaceSource, JsonlSource, ParquetSource
 from tasks.data.sources import read_source
 from tasks.data.spec import CorpusSpec, TokenizerSpec
@@ -88,7 +89,7 @@ def test_lines_compressed_or_not_and_rows_of_parquet(bucket: Bucket) -> None:
     bucket.send()
     for kind in (JsonlSource, ParquetSource):
         there, here = kind(path=bucket.address), kind(path=str(bucket.here))
-        assert there.missing() == []
+        assert missing(there) == []
         assert found(there) == found(here)
     assert len(found(JsonlSource(path=bucket.address))) == 4
 
@@ -254,10 +255,11 @@ def test_files_of_a_repository_on_the_hub_are_read_as_they_come(tmp_path: Path) 
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(answer)
     program = """if True:
+        from tasks.data.first_record import missing
         from tasks.data.source_spec import JsonlSource
         from tasks.data.sources import read_source
         source = JsonlSource(path="hf://datasets/o/n")
-        print(source.missing(), [(raw.source, raw.text) for raw in read_source(source)])"""
+        print(missing(source), [(raw.source, raw.text) for raw in read_source(source)])"""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     hub = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_OFFLINE": "0"}

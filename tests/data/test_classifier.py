@@ -59,19 +59,19 @@ def test_the_probabilities_are_those_of_the_model(model: Path) -> None:
 
 
 def test_documents_of_other_labels_are_dropped_by_name(model: Path) -> None:
-    kept, tally = curated(step(model, least=0.9), "the river", "der Fluss", "the river der", "unknown words")
+    kept, tally = curated(step(model, min_score=0.9), "the river", "der Fluss", "the river der", "unknown words")
     assert kept == ["the river", None, None, None]
     assert tally.of("classifier", None).reasons == {"de": 1, "uncertain": 2}
 
 
 def test_a_small_probability_of_a_label_may_be_enough(model: Path) -> None:
     """As thresholds of classifiers of quality are."""
-    assert curated(step(model, least=0.02), "der Fluss")[0] == ["der Fluss"]
+    assert curated(step(model, min_score=0.02), "der Fluss")[0] == ["der Fluss"]
 
 
 def test_a_corpus_is_curated_by_it(model: Path, tmp_path: Path) -> None:
     texts = [f"{'der Fluss' if seed % 2 else 'the river'} {seed}" for seed in range(40)]
-    job = corpus_job(tmp_path / "corpus", {"web": texts}, step(model, least=0.6))
+    job = corpus_job(tmp_path / "corpus", {"web": texts}, step(model, min_score=0.6))
     work(job)
     kept = [item.text for split in ("train", "held_out") for item in read_documents(job.output, split)]
     assert sorted(kept) == sorted(texts[::2])

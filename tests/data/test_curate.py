@@ -168,8 +168,8 @@ def test_a_step_that_drops_everything_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_step_that_drops_more_than_it_may_is_refused(tmp_path: Path) -> None:
-    job = corpus_job(tmp_path, TEXTS, STEPS[1], STEPS[0] | {"at_most_dropped": 0.01})
-    with pytest.raises(StageError, match=r"curate\.1 \(language\) drops .*% of 53 .*at_most_dropped is 1\.0%"):
+    job = corpus_job(tmp_path, TEXTS, STEPS[1], STEPS[0] | {"max_dropped": 0.01})
+    with pytest.raises(StageError, match=r"curate\.1 \(language\) drops .*% of 53 .*max_dropped is 1\.0%"):
         work(job)
 
 
@@ -177,7 +177,7 @@ def test_the_limit_is_in_no_cache_key_and_a_function_s_source_is(filters: Path) 
     def identity(*steps: dict[str, Any]) -> dict[str, Any]:
         return CorpusSpec.model_validate({"curate": list(steps)}).as_found().identity()
 
-    assert identity(STEPS[0]) == identity(STEPS[0] | {"at_most_dropped": 0.5})
+    assert identity(STEPS[0]) == identity(STEPS[0] | {"max_dropped": 0.5})
     before = identity({"function": f"{filters}:keep"})
     filters.write_text(filters.read_text() + "# changed\n")
     assert identity({"function": f"{filters}:keep"}) != before

@@ -15,10 +15,10 @@ from tasks.data import prefixes
 from tasks.data import prune as prune_engine
 from tasks.data import shards as shards_engine
 from tasks.data import tokenizer as tokenizer_engine
-from tasks.data.changes import Changes
 from tasks.data.corpus import SCANS
 from tasks.data.documents import SPLITS, read_documents
 from tasks.data.increment import work
+from tasks.data.source_changes import Changes
 from tasks.data.spec import CorpusSpec
 from tasks.job import Job, StageError
 from tests.data.by_hand import digest, facts, new_job, run, start
@@ -50,7 +50,7 @@ class Days:
             "curate": [
                 {"function": f"{self.root}/filters.py:keep"},
                 {"near_duplicates": {}},
-                {"decontaminate": {"against": [f"{self.root}/exam.txt"]}, "at_most_dropped": 0.3},
+                {"decontaminate": {"against": [f"{self.root}/exam.txt"]}, "max_dropped": 0.3},
             ],
             "partitions": {"size_mb": 0.002, "concurrency": 2},
             "held_out": 0.3,

@@ -19,8 +19,8 @@ from tasks.data import gather as gather_engine
 from tasks.data import increment as increment_engine
 from tasks.data import prune as prune_engine
 from tasks.data import tokenizer as tokenizer_engine
-from tasks.data.changes import Changes
 from tasks.data.documents import SPLITS, Split, read_documents, split_of
+from tasks.data.source_changes import Changes
 from tasks.job import Job, StageError
 from tasks.manifest import text_digest
 from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first

@@ -19,6 +19,7 @@ from datasets import Dataset, DatasetDict
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tasks.data.first_record import missing
 from tasks.data.found_files import find_files
 from tasks.data.readers.jsonl import PLACE_LINES, parsed
 from tasks.data.readers.raw import Broken
@@ -99,7 +100,7 @@ def test_what_a_folder_has_is_read_or_counted_with_the_reason(tmp_path: Path) ->
     )
     assert "1 .jsonl (kind: jsonl reads them)" in FilesSource(path=f"{folder}/**").unread()
     assert FilesSource(path=str(folder / "a.txt")).unread() == ""
-    (problem,) = ParquetSource(path=str(folder)).missing()
+    (problem,) = missing(ParquetSource(path=str(folder)))
     assert "2 .pdf" in problem.allowed
 
 
@@ -261,7 +262,7 @@ def test_a_row_over_the_limit_is_named(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_said_without_reading_more_than_the_limit(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(b"[" * 2000)
-    (problem,) = JsonlSource(path=str(tmp_path), max_document_mb=0.001).missing()
+    (problem,) = missing(JsonlSource(path=str(tmp_path), max_document_mb=0.001))
     assert "x.jsonl, line 1: larger than max_document_mb = 0.001 MB" in problem.allowed
 
 
@@ -378,7 +379,7 @@ def test_a_byte_order_mark_is_no_part_of_jsonl(tmp_path: Path, suffix: str) -> N
     path = tmp_path / f"x.{suffix}"
     path.write_bytes(compressed(BOM + lines({"text": "one"}, {"text": "two"}) + BOM + lines({"text": "three"}), suffix))
     source = JsonlSource(path=str(path))
-    assert source.missing() == []
+    assert missing(source) == []
     assert list(found(source).values()) == [b"one", b"two", b"three"]
 
 
@@ -390,7 +391,7 @@ def test_utf16_is_named(tmp_path: Path, encoding: str, suffix: str) -> None:
     source = JsonlSource(path=str(tmp_path), on_broken="skip")
     with pytest.raises(StageError, match=rf"x\.{suffix}: is UTF-16, by its byte order mark"):
         found(source)
-    assert "is UTF-16" in source.missing()[0].allowed
+    assert "is UTF-16" in missing(source)[0].allowed
 
 
 def skipped(source: AnySource) -> tuple[list[bytes], Broken]:
@@ -412,10 +413,10 @@ def test_broken_lines_are_skipped_one_by_one_and_counted_by_file(tmp_path: Path)
     assert "a.jsonl, line 2: not JSON" in str(broken["a.jsonl"])
     assert "and 3 more records of this file" in str(broken["a.jsonl"])
     (tmp_path / "a.jsonl").write_bytes(b"\n".join([b"broken"] * 3))
-    assert source.missing() == []  # a later file has records
+    assert missing(source) == []  # a later file has records
     for path in tmp_path.iterdir():
         path.write_bytes(b"broken\n")
-    assert "c.jsonl, line 1: not JSON" in str(source.missing()[0])
+    assert "c.jsonl, line 1: not JSON" in str(missing(source)[0])
 
 
 @pytest.mark.parametrize("suffix", ["jsonl.gz", "jsonl.zst"])
@@ -455,9 +456,9 @@ def test_a_broken_parquet_file_is_skipped_by_choice(tmp_path: Path) -> None:
     source = ParquetSource(path=str(tmp_path), on_broken="skip")
     texts, broken = skipped(source)
     assert (texts, list(broken)) == ([b"fine"], ["a.parquet"])
-    assert source.missing() == []
-    assert "a.parquet" in str(ParquetSource(path=str(tmp_path)).missing()[0])
-    (problem,) = ParquetSource(path=str(tmp_path), on_broken="skip", text_field="body").missing()
+    assert missing(source) == []
+    assert "a.parquet" in str(missing(ParquetSource(path=str(tmp_path)))[0])
+    (problem,) = missing(ParquetSource(path=str(tmp_path), on_broken="skip", text_field="body"))
     assert "b.parquet: text" in problem.allowed
 
 
@@ -470,7 +471,7 @@ def test_two_columns_of_one_name_are_refused(kind: str, tmp_path: Path) -> None:
     else:
         with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as writer:
             writer.write(table)
-    assert "one column 'text'; " in source.missing()[0].allowed
+    assert "one column 'text'; " in missing(source)[0].allowed
     with pytest.raises(StageError, match=rf"a\.{kind}: has several columns 'text'"):
         found(source)
     with pytest.raises(StageError, match="has several columns 'text'"):
@@ -484,9 +485,9 @@ def test_a_broken_arrow_file_is_skipped_by_choice(tmp_path: Path) -> None:
         writer.write(table)
     source = ArrowSource(path=str(tmp_path), on_broken="skip")
     assert skipped(source)[0] == [b"fine"]
-    assert source.missing() == []
+    assert missing(source) == []
     (tmp_path / "b.arrow").unlink()
-    assert "Arrow files; " in source.missing()[0].allowed
+    assert "Arrow files; " in missing(source)[0].allowed
 
 
 VALUES = st.recursive(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tasks.data.first_record import missing
 from tasks.data.readers.raw import Broken, BrokenFile
 from tasks.data.source_spec import ArrowSource, WarcSource
 from tasks.data.sources import read_source
@@ -105,13 +106,13 @@ def test_arrow_files_and_streams(tmp_path: Path, options: Callable[..., pa.Recor
     with options(str(tmp_path / "x.arrow"), table.schema) as writer:
         writer.write_table(table, max_chunksize=2)
     source = ArrowSource(path=str(tmp_path), text_field="body")
-    assert source.missing() == []
+    assert missing(source) == []
     assert {raw.source: raw.text for raw in read_source(source)} == {
         "x.arrow#0": b"one",
         "x.arrow#1": b"",
         "x.arrow#2": b"drei",
     }
-    (problem,) = ArrowSource(path=str(tmp_path)).missing()
+    (problem,) = missing(ArrowSource(path=str(tmp_path)))
     assert problem.path == "text_field"
     (tmp_path / "x.arrow").write_bytes((tmp_path / "x.arrow").read_bytes()[:-200])
     with pytest.raises(BrokenFile, match=r"x\.arrow: not readable as Arrow"):

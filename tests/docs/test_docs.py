@@ -13,6 +13,7 @@ import yaml
 from tests.docs.pages import PAGES, Block, anchors, blocks, commands, links, named_files, page_blocks
 from tests.posttrain.tiny import tiny_model
 from tests.source import HOUSE, ROOT
+from workflows.checks.table import checked
 from workflows.recipe import Recipe
 
 SCHEMA = json.loads((ROOT / "workflows/recipes/schema.json").read_text())
@@ -67,7 +68,7 @@ def test_a_recipe_or_a_part_of_one_is_valid(block: Block, own_files: Path, monke
     recipe = yaml.safe_load(block.text)
     jsonschema.Draft202012Validator(SCHEMA).validate(recipe)
     if "name" in recipe:
-        Recipe.model_validate(recipe)
+        checked(Recipe.model_validate(recipe))
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=name)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.placement.address import DIGEST, pack
 from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
 from tasks.evaluate.task_files import Gathered, gathered, place, with_local_data
@@ -108,19 +108,19 @@ def test_a_file_that_repeats_itself_ends(text: str) -> None:
 
 def test_a_file_that_is_nested_too_deeply_is_named() -> None:
     write(tasks__mine_yaml=task(f"metadata: {'[' * 3000}{']' * 3000}"))
-    with pytest.raises(Stopped, match=r"mine\.yaml: cannot read this file of an lm-eval task"):
+    with pytest.raises(UserError, match=r"mine\.yaml: cannot read this file of an lm-eval task"):
         gathered(["tasks/mine.yaml"])
     write(tasks__mine_yaml=task("doc_to_text: !function utils.x"), tasks__utils_py=f"x = {'+'.join(['1'] * 5000)}\n")
-    with pytest.raises(Stopped, match=r"utils\.py: cannot read this file of an lm-eval task"):
+    with pytest.raises(UserError, match=r"utils\.py: cannot read this file of an lm-eval task"):
         gathered(["tasks/mine.yaml"])
 
 
 def test_a_file_that_is_not_there_is_named() -> None:
     write(tasks__mine_yaml=task("dataset_kwargs: {data_files: {test: lost.jsonl}}"))
-    with pytest.raises(Stopped, match=r"mine.yaml: data_files: 'lost.jsonl': no such file"):
+    with pytest.raises(UserError, match=r"mine.yaml: data_files: 'lost.jsonl': no such file"):
         gathered(["tasks/mine.yaml"])
     write(tasks__mine_yaml="include: lost.yaml\n")
-    with pytest.raises(Stopped, match=r"mine.yaml: include: 'lost.yaml': no such file"):
+    with pytest.raises(UserError, match=r"mine.yaml: include: 'lost.yaml': no such file"):
         gathered(["tasks/mine.yaml"])
 
 
@@ -137,7 +137,7 @@ def test_what_is_outside_or_hidden_is_refused(project: Path, named: str, how: st
         "function": task("doc_to_text: !function utils.text"),
     }
     write(tasks__mine_yaml=lines[how], tasks__utils_py=f"DATA = open({name!r}).read()\n")
-    with pytest.raises(Stopped, match=rf"tasks/(mine.yaml|utils.py): .*{Path(name).name}"):
+    with pytest.raises(UserError, match=rf"tasks/(mine.yaml|utils.py): .*{Path(name).name}"):
         gathered(["tasks/mine.yaml"])
 
 
@@ -251,7 +251,7 @@ def test_members_of_a_group_are_found_beside_it_and_below() -> None:
 @pytest.mark.parametrize("text", ["task: [", "task: mine\x00", "task: !function utils.f\n\t- a"])
 def test_a_file_that_is_no_yaml_is_named(text: str) -> None:
     write(tasks__mine_yaml=text)
-    with pytest.raises(Stopped, match=r"mine.yaml: cannot read this file of an lm-eval task"):
+    with pytest.raises(UserError, match=r"mine.yaml: cannot read this file of an lm-eval task"):
         gathered(["tasks/mine.yaml"])
 
 
@@ -286,7 +286,9 @@ def test_sources_and_small_texts_are_in_the_spec_and_the_rest_by_digest() -> Non
 
 def test_sources_that_are_too_large_for_a_spec_are_refused_with_a_way_out() -> None:
     write(tasks__mine_yaml=task("doc_to_text: !function utils.text"), tasks__utils_py=f"TEXT = '{LARGE}'\n")
-    with pytest.raises(Stopped, match=r"have 1.5 MB, of at most 1 MB: import less, or install their code as a package"):
+    with pytest.raises(
+        UserError, match=r"have 1.5 MB, of at most 1 MB: import less, or install their code as a package"
+    ):
         gathered(["tasks/mine.yaml"])
 
 

@@ -65,7 +65,8 @@ def _other_python(docker: Docker, name: str) -> None:
         *(f"lib/{each.name}" for each in found.glob("lib/libpython3*")),
     ]
     left_out = [f"--exclude=lib/python3.12/{each}" for each in ("site-packages/*", "test", "config-*")]
-    docker("create", "--name", "python", base(docker, "3.11"), "sh", "-euc", OTHER_PYTHON)
+    # an image that is made of a container without a network has none either
+    docker("create", "--network", "host", "--name", "python", base(docker, "3.11"), "sh", "-euc", OTHER_PYTHON)
     with subprocess.Popen(["tar", "-c", "-C", str(found), *left_out, *parts], stdout=subprocess.PIPE) as packed:
         words = ["docker", "cp", "-", "python:/usr/local"]
         subprocess.run(words, env=docker.environment, stdin=packed.stdout, check=True)

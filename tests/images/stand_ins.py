@@ -69,6 +69,7 @@ CMD ["nginx", "-g", "daemon off;"]
 """,
     "baton-serve": """
 FROM servers
+RUN mkdir -p {parents} && chmod a+x {parents}
 ENV PATH={environment}/bin:$PATH
 """,
 }
@@ -80,6 +81,8 @@ def stand_ins(docker: Docker, folder: Path) -> None:
     (folder / "store").write_text(STORE)
     docker("tag", base(docker, "3.12"), "python:3.12-slim-bookworm")
     for name, text in DOCKERFILES.items():
-        made = text.format(base=base(docker, "3.11"), environment=ENVIRONMENT)
+        # one of them may be in a home folder, which is closed to others
+        parents = " ".join(sorted({str(parent) for place in PLACES for parent in place.parents if parent != Path("/")}))
+        made = text.format(base=base(docker, "3.11"), environment=ENVIRONMENT, parents=parents)
         words = ["docker", "build", "--tag", name, "--file", "-", str(folder)]
         subprocess.run(words, env=docker.environment, input=made, text=True, check=True)

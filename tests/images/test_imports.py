@@ -16,7 +16,7 @@ def modules(family: str) -> list[str]:
     """What the stages of a family are made of, and then the modules of other projects that these import."""
     word = f"image=images.{family.upper().replace('-', '_')}"
     tasks = [path for path in files("tasks") if path.name == "task.py" and word in path.read_text()]
-    ours = closure(*(path for task in tasks for path in task.parent.glob("*.py")))
+    ours = closure(*(path for task in tasks for path in task.parent.rglob("*.py")))
     named = {(name, path) for path in ours for name in imports(path)}
     # with SkyPilot a stage is sent away, and is not sent on
     theirs = {name for name, path in named if name.split(".")[0] in third_party(path) - {"sky"}}
@@ -39,7 +39,7 @@ def is_module(name: str) -> bool:
         ("data", {"tokenizers", "pyarrow", "tasks.data.shards"}),
         ("train", {"megatron.core.models.gpt.gpt_model", "tasks.pretrain.train", "tasks.convert.export"}),
         ("serve", {"vllm", "lm_eval", "tasks.serve.engine"}),
-        ("post-train", {"vllm", "trl", "tasks.grpo.grpo", "tasks.dpo.dpo"}),
+        ("post-train", {"vllm", "trl", "tasks.posttrain.methods.grpo.trainer", "tasks.posttrain.methods.sft"}),
     ],
 )
 def test_an_image_can_import_all_that_its_stages_import(family: str, engines: set[str]) -> None:

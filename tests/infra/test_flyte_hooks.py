@@ -1,4 +1,4 @@
-"""What flytekit does without infra/flyte_hooks.py, each in a fresh process: when one fails, that hook can go."""
+"""What flytekit does without infra/flyte/hooks.py, each in a fresh process: when one fails, that hook can go."""
 
 import subprocess
 import sys
@@ -8,8 +8,8 @@ import pytest
 from flytekit.core.type_engine import TypeTransformerFailedError
 from flytekit.exceptions.user import FlyteRecoverableException, FlyteUserRuntimeException
 
-from infra.errors import Stopped
-from infra.flyte_hooks import error_text
+from infra.errors import UserError
+from infra.flyte.hooks import error_text
 
 MODEL = """
 from click import Context
@@ -76,13 +76,13 @@ from flytekit.core.context_manager import ExecutionState
 from flytekit.models.literals import Literal, LiteralMap, Scalar
 from google.protobuf.struct_pb2 import Struct
 from pydantic import BaseModel
-from infra.errors import Stopped
+from infra.errors import UserError
 
 class Model(BaseModel):
     value: int
 
     def __init__(self, **values: object) -> None:
-        raise Stopped("value: of another kind")
+        raise UserError("value: of another kind")
 
     model_validate_json = classmethod(lambda cls, *args, **kwargs: cls())
 
@@ -109,9 +109,9 @@ def test_flytekit_takes_a_refused_input_for_its_own_fault() -> None:
 
 
 def test_a_refused_input_is_the_user_s_error() -> None:
-    hook = "from infra.flyte_hooks import inputs_are_the_user_s\ninputs_are_the_user_s(work, print)"
+    hook = "from infra.flyte.hooks import inputs_are_the_user_s\ninputs_are_the_user_s(work, print)"
     done = python(f"{REFUSED}\n{hook}\nrun()")
-    assert done.stdout == "value: of another kind\nFlyteUserRuntimeException of Stopped\n", done.stdout + done.stderr
+    assert done.stdout == "value: of another kind\nFlyteUserRuntimeException of UserError\n", done.stdout + done.stderr
 
 
 def test_flytekit_shows_the_trace_first() -> None:
@@ -127,12 +127,12 @@ def test_flyte_shows_a_sentence_a_bug_s_place_and_never_an_input() -> None:
         except BaseException as caught:
             return caught
 
-    assert error_text(FlyteUserRuntimeException(Stopped("pretrain: why\n  how"))) == "pretrain: why\n  how"
+    assert error_text(FlyteUserRuntimeException(UserError("pretrain: why\n  how"))) == "pretrain: why\n  how"
     assert error_text(FlyteRecoverableException("why")) == "why"
     sentence, where = error_text(FlyteUserRuntimeException(raised(ValueError("why")))).splitlines()
     assert sentence == "ValueError: why" and where.endswith("in raised: raise error")
     failed = TypeTransformerFailedError("Error converting input 'recipe': Literal value: ...")
-    failed.__context__ = Stopped("why")
+    failed.__context__ = UserError("why")
     assert error_text(failed) == "why"
-    long = error_text(Stopped("\n".join(map(str, range(100))))).splitlines()
+    long = error_text(UserError("\n".join(map(str, range(100))))).splitlines()
     assert (len(long), long[0], long[-1]) == (10, "0", "99")

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.launch import Engine, EngineFailed, job_directory, run_engine
 from tasks.manifest import verify
 from tests.infra.launcher import request
@@ -200,7 +200,7 @@ def test_a_refusal_of_infra_is_no_bug(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", ["nan", "inf", "-1", "soon", "1e9"])
 def test_a_grace_period_without_end_is_refused(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATON_STOP_GRACE_S", given)
-    with pytest.raises(Stopped, match=f"BATON_STOP_GRACE_S={given}: seconds from SIGTERM to SIGKILL, such as 60"):
+    with pytest.raises(UserError, match=f"BATON_STOP_GRACE_S={given}: seconds from SIGTERM to SIGKILL, such as 60"):
         launch("writer", tmp_path)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra import limits
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.pod_spec import Resources, check_gpus, short_of
 from tests.cluster.cgroup import Cgroup, can_be_made
 
@@ -113,7 +113,7 @@ def test_a_pod_without_any_of_its_gpus_does_not_work_on_its_cpus(
     monkeypatch.setattr("infra.pod_spec.DEVICES", tmp_path)
     check_gpus(Resources(gpu=1))  # on a machine that is no pod, the engine looks itself
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e1")
-    with pytest.raises(Stopped, match="has none: raise gpu in Flyte's task_resources"):
+    with pytest.raises(UserError, match="has none: raise gpu in Flyte's task_resources"):
         check_gpus(Resources(gpu=1))
     check_gpus(Resources(gpu=0))
     (tmp_path / "nvidia0").touch()
@@ -124,7 +124,7 @@ STAGE = """
 from types import SimpleNamespace
 from flytekit.core.python_function_task import PythonFunctionTask
 from infra.pod_spec import PodSpec, Resources
-from infra.pod_task import PodTask
+from infra.flyte.pod_task import PodTask
 
 class Task(PodTask, PythonFunctionTask):
     pass

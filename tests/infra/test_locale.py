@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.source import ROOT
 
 PROGRAM = r"""
-from infra.errors import Stopped
+from infra.errors import UserError
 from workflows.recipe_text import load
 from workflows.recipe import Recipe
 import pathlib, sys
@@ -16,7 +16,7 @@ for text in ('name: \u00fc\u2192', 'corpus: {source: {kind: files, path: \u00fc.
     pathlib.Path(sys.argv[1]).write_text(text)
     try:
         load(sys.argv[1], Recipe.model_validate)
-    except Stopped as error:
+    except UserError as error:
         print(error)
 """
 

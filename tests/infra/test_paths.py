@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.paths import baton_home, cache_folder, home_path
 
 
@@ -16,7 +16,7 @@ def test_a_place_that_cannot_be_a_folder_is_named_with_its_variable(
     (tmp_path / "file").touch()
     monkeypatch.setenv("BATON_HOME", str(tmp_path / "home"))
     monkeypatch.setenv(variable, str(tmp_path / place))
-    with pytest.raises(Stopped, match=f"{place}.* cannot be a folder: .*Set {variable} to one") as caught:
+    with pytest.raises(UserError, match=f"{place}.* cannot be a folder: .*Set {variable} to one") as caught:
         cache_folder("artifacts") if variable == "BATON_CACHE" else baton_home()
     assert "\n" not in caught.value.message
 

@@ -155,7 +155,7 @@ def test_from_the_list_to_a_model_its_lineage_and_a_comparison(page: Page, base:
     page.get_by_label("Show the path to").select_option(value=output(made["corpus"]))
     page.get_by_role("button", name="Show").click()
     on = page.locator(".artifact.on")
-    chain = ("corpus", "tokenizer", "shards", "rows", "pretrain", "convert", "sft", "dpo", "grpo")
+    chain = ("corpus", "tokenizer", "shards", "rows-statements", "pretrain", "convert", "sft", "dpo", "grpo")
     nodes = {node.get_attribute("data-node") for node in on.all()}
     assert nodes == {output(made[title]) for title in chain}
     expect(page.locator(f'a[data-node="{output(made["evaluate-grpo"])}"]')).to_have_class(re.compile("off"))

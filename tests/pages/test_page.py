@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.data.changes import Changes, Edited, Named, Renamed
 from tasks.data.curation_tally import TALLY, Tally
 from tasks.data.documents import document
+from tasks.data.source_changes import Changes, Edited, Named, Renamed
 from tasks.manifest import ArtifactError, write_manifest
 from tasks.pages.deck import stage_page
 from tests.pages.reading import Reading

@@ -6,12 +6,13 @@ import pytest
 from flytekit.core.hash import HashMethod
 
 from infra.placement.config import Placement
-from tasks.dpo.spec import DPOSpec
-from tasks.grpo.spec import GRPOSpec
+from tasks.posttrain.methods.dpo.spec import DPOSpec
+from tasks.posttrain.methods.grpo.spec import GRPOSpec
+from tasks.posttrain.methods.sft import SFTSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.pretrain.task import pretrain
-from tasks.sft.spec import SFTSpec
 from tasks.spec import StageSpec
+from workflows.checks.table import checked
 from workflows.recipe import SECTIONS, Recipe
 from workflows.recipe_error import RecipeError
 
@@ -76,5 +77,5 @@ def test_a_wrong_placement_is_a_problem_of_the_recipe() -> None:
 )
 def test_the_machines_fit_the_stage(recipe: dict[str, Any], said: str) -> None:
     with pytest.raises(RecipeError) as error:
-        Recipe.model_validate(recipe)
+        checked(Recipe.model_validate(recipe))
     assert said in str(error.value)

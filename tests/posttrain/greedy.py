@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from tasks.adapted import open_model
+from tasks.adapter_base import open_model
 from tasks.serve.engine import open_engine, sample
 
 PROMPTS = [list(range(10 + 3 * row, 30 + 4 * row)) for row in range(8)]

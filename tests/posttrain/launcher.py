@@ -10,6 +10,6 @@ if __name__ == "__main__":
     job = Path(sys.argv[1])
     request = json.loads((job / "spec.json").read_text())
     stage = request["stage"]
-    engine = Engine(stage, f"tasks.{stage}.{stage}", "test", helper="tasks.grpo.rollout_node")
+    engine = Engine(stage, "tasks.posttrain.engine", "test", helper="tasks.posttrain.methods.grpo.rollout_node")
     nodes, helpers = int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0
     run_engine(engine, job, request, title=stage, processes=1, nodes=nodes, helpers=helpers, max_restarts=1)

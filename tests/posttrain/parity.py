@@ -7,7 +7,6 @@ import os
 import sys
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
-from tasks.job import open_job
+from tasks.job import Job, open_job
 from tasks.posttrain import process, trainer
+from tasks.posttrain.engine import work
 from tests.posttrain.tiny import GRADIENTS
 
 
@@ -27,15 +27,14 @@ class Stopped(Exception):
     """A job was stopped at a checkpoint."""
 
 
-def engine_of(directory: Path) -> Any:
-    """The module of a job's engine; that of GRPO gets its rollouts from recorded.py."""
-    stage = open_job(directory).stage
-    engine = import_module(f"tasks.{stage}.{stage}")
-    if stage == "grpo":
+def train(job: Job) -> None:
+    """Run a job's method; GRPO gets its rollouts from recorded.py."""
+    if job.stage == "grpo":
+        from tasks.posttrain.methods.grpo import trainer
         from tests.posttrain.recorded import generate_recorded
 
-        vars(engine)["generate_live"] = partial(generate_recorded, directory)
-    return engine
+        vars(trainer)["generate_live"] = partial(generate_recorded, job.directory)
+    work(job)
 
 
 class Watch(TrainerCallback):
@@ -91,12 +90,10 @@ def main() -> None:
         if process.is_first():
             (job.directory / "wrapper").write_text(" ".join(watch.words()))
 
+    vars(trainer)["fit"] = fit_and_name_the_wrapper
     for directory in map(Path, sys.argv[1:]):
-        job = open_job(directory)
-        engine = engine_of(directory)
-        vars(engine)["fit"] = fit_and_name_the_wrapper
         with suppress(Stopped):
-            engine.work(job)
+            train(open_job(directory))
         process.barrier()
         AcceleratorState._reset_state(reset_partial_state=True)
         os.environ.pop("ACCELERATE_USE_FSDP", None)  # set by Accelerate

@@ -14,7 +14,7 @@ from tasks.posttrain.trl_hooks.grpo import LiveGeneration
 
 END, FIRST, ENTRIES = 0, 4, 512  # the end-of-text token, the first that is not special, and all of tiny_model's
 LOG_PROB = -6.2  # about that of a random model
-CALL = '<tool_call>\n{"name": "roll", "arguments": {}}\n</tool_call>'  # of tests/grpo/dice.py
+CALL = '<tool_call>\n{"name": "roll", "arguments": {}}\n</tool_call>'  # of tests/posttrain/methods/dice.py
 SYNCED = "synced.safetensors"
 
 

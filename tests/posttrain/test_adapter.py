@@ -11,13 +11,13 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from transformers import AutoModelForCausalLM
 
-from tasks.dpo import dpo
 from tasks.job import StageError, open_job
 from tasks.manifest import read_manifest, verify
 from tasks.posttrain.adapter import merged, merged_weights, peft_config
 from tasks.posttrain.adapter_spec import AdapterSpec, LoRASpec
+from tasks.posttrain.methods import sft
+from tasks.posttrain.methods.dpo import trainer as dpo
 from tasks.pretrain.model_spec import ModelSpec
-from tasks.sft import sft
 from tests.posttrain.tiny import metrics, said_twice, tiny_rows, without_times, write_job
 
 SPEC: dict[str, Any] = {
@@ -106,7 +106,7 @@ def test_sft_trains_the_adapter_and_writes_a_merged_model_in_the_sources_format(
     model: Path, rows: Path, tmp_path: Path, spec: dict[str, Any]
 ) -> None:
     job = write_job(tmp_path / "job", "sft", spec, model=model, rows=rows)
-    sft.work(open_job(job))
+    sft.train(open_job(job))
 
     assert verify(job / "output").facts == read_manifest(model).facts | {"label": "sft"}
     before, after = (load_file(path / "model.safetensors") for path in (model, job / "output"))
@@ -121,16 +121,16 @@ def test_stopped_it_continues_from_a_checkpoint_of_the_adapter_alone(
     model: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any]
 ) -> None:
     whole, stopped = (write_job(tmp_path / name, "sft", spec, model=model, rows=rows) for name in ("whole", "stopped"))
-    sft.work(open_job(whole))
+    sft.train(open_job(whole))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("tasks.posttrain.trainer.Reporter.on_step_end", interrupted_after(6))
-        sft.work(open_job(stopped))
+        sft.train(open_job(stopped))
     (checkpoint,) = (stopped / "work" / "checkpoints").glob("checkpoint-*")
     held = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
     tensors = [name for name, entry in held.items() if isinstance(entry, TensorStorageMetadata)]
     assert tensors and all("lora_" in name for name in tensors)
 
-    sft.work(open_job(stopped))
+    sft.train(open_job(stopped))
 
     assert read_manifest(stopped / "output").digest == read_manifest(whole / "output").digest
     assert without_times(stopped) == without_times(whole)
@@ -153,7 +153,7 @@ def test_the_reference_of_dpo_is_the_base_without_a_second_model(
     references = []
     monkeypatch.setattr(dpo, "share_prompts", lambda _, reference: references.append(reference))
 
-    dpo.work(open_job(job))
+    dpo.train(open_job(job))
 
     first, *_, last = metrics(job)[1:]
     assert references == [None]

@@ -13,15 +13,15 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from tasks.adapted import ADAPTER, open_model
+from tasks.adapter_base import ADAPTER, open_model
 from tasks.job import open_job
 from tasks.manifest import ArtifactError, read_manifest, write_manifest
 from tasks.posttrain.adapter_files import joined
 from tasks.posttrain.adapter_spec import AdapterSpec, LoRASpec
+from tasks.posttrain.methods import sft
+from tasks.posttrain.methods.sft import SFTSpec
 from tasks.publish.copy import copy_model
 from tasks.serve.server import open_served
-from tasks.sft import sft
-from tasks.sft.spec import SFTSpec
 from tests.posttrain.test_adapter import SPEC
 from tests.posttrain.tiny import said_twice, tiny_model, tiny_rows, write_job
 from tests.source import ROOT
@@ -33,7 +33,7 @@ def spec(output: str) -> dict[str, Any]:
 
 def tuned(folder: Path, rows: Path, output: str, **inputs: Path) -> Path:
     job = write_job(folder, "sft", spec(output), rows=rows, **inputs)
-    sft.work(open_job(job))
+    sft.train(open_job(job))
     return job / "output"
 
 

@@ -11,7 +11,8 @@ import pytest
 from tasks.checkpoints import CheckpointFolder
 from tasks.job import Job, StageError, open_job
 from tasks.manifest import MANIFEST, ArtifactError, read_manifest
-from tasks.sft import sft
+from tasks.posttrain import trainer
+from tasks.posttrain.methods import sft
 from tests.posttrain.tiny import (
     complete_checkpoints,
     flip_a_bit,
@@ -60,8 +61,8 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = tiny_rows(root / "rows", said_twice(), "prompt_completion")
     job = write_job(root / "job", "sft", SPEC, model=tiny_model(root / "model"), rows=rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sft, "finish", lambda *_: None)
-        sft.work(open_job(job))
+        patch.setattr(trainer, "finish", lambda *_: None)
+        sft.train(open_job(job))
     assert [path.name for path in complete_checkpoints(job)] == ["checkpoint-3", "checkpoint-4"]
     return job
 
@@ -77,7 +78,7 @@ def expected(unfinished: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
     """The same run, uninterrupted."""
     job = open_job(Path(shutil.copytree(unfinished, tmp_path_factory.mktemp("whole") / "job")))
     shutil.rmtree(job.work / "checkpoints")
-    sft.work(job)
+    sft.train(job)
     return job
 
 
@@ -113,7 +114,7 @@ def test_the_run_then_makes_the_same_model_and_the_same_metrics(
 ) -> None:
     DAMAGES[damage](complete_checkpoints(job.directory)[-1] / name)
 
-    sft.work(job)
+    sft.train(job)
 
     assert read_manifest(job.output).digest == read_manifest(expected.output).digest
     assert without_times(job.directory) == without_times(expected.directory)
@@ -127,7 +128,7 @@ def test_a_pickle_that_was_swapped_is_not_loaded(job: Job, tmp_path: Path) -> No
             (checkpoint / name).write_bytes(f"cos\nmkdir\n(S'{harm}'\ntR.".encode())
 
     with pytest.raises(ArtifactError, match="every checkpoint is damaged"):
-        sft.work(job)
+        sft.train(job)
     assert not harm.exists() and not job.output.exists()
 
 
@@ -137,7 +138,7 @@ def test_metrics_that_a_power_cut_has_left_in_pieces_are_taken_anew(job: Job, ex
     *synced, last = metrics.read_bytes().splitlines(keepends=True)
     metrics.write_bytes(b"".join(synced) + last[:20] + b"\n" + b"\0" * 100 + b"\n\xff\xfe\n[]\n" + last[:30])
 
-    sft.work(job)
+    sft.train(job)
 
     assert without_times(job.directory) == without_times(expected.directory)
 
@@ -147,11 +148,11 @@ def test_an_output_that_cannot_be_written_is_an_error_and_written_after_a_restar
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, before[1]))  # as a full disk: less than the weights
     try:
         with pytest.raises(StageError, match=r"output could not be written: .*File too large.*start again: the run"):
-            sft.work(job)
+            sft.train(job)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert complete_checkpoints(job.directory) and not (job.directory / "result.json").exists()
 
-    sft.work(job)
+    sft.train(job)
 
     assert read_manifest(job.output).digest == read_manifest(expected.output).digest

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from tasks.dpo.spec import DPOSpec
-from tasks.grpo.spec import GRPOSpec
 from tasks.posttrain.layout import TuningLayout
+from tasks.posttrain.methods.dpo.spec import DPOSpec
+from tasks.posttrain.methods.grpo.spec import GRPOSpec
+from tasks.posttrain.methods.sft import SFTSpec
 from tasks.posttrain.spec import PostTrainSpec
-from tasks.sft.spec import SFTSpec
 
 
 def problems(layout: dict[str, Any], spec: type[PostTrainSpec] = SFTSpec, **fields: Any) -> list[str]:

@@ -10,12 +10,13 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 from trl import DPOConfig, SFTConfig, SFTTrainer
 
-from tasks.dpo.spec import DPOSpec
-from tasks.grpo.spec import GRPOSpec
 from tasks.posttrain.adapter import peft_config
 from tasks.posttrain.adapter_spec import AdapterSpec
 from tasks.posttrain.layout import TuningLayout
 from tasks.posttrain.memory import TuningMemory, estimate
+from tasks.posttrain.methods.dpo.spec import DPOSpec
+from tasks.posttrain.methods.grpo.spec import GRPOSpec
+from tasks.posttrain.methods.sft import SFTSpec
 from tasks.posttrain.quantize import load_in_4_bits
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.posttrain.trl_hooks.dpo import PairTrainer
@@ -23,9 +24,7 @@ from tasks.posttrain.trl_hooks.trainer import train_in_fp32
 from tasks.pretrain.memory import CPU, GPU, Kernels
 from tasks.pretrain.model_spec import ModelSpec
 from tasks.rewards.spec import RewardSpec
-from tasks.sft.spec import SFTSpec
 from tests.pretrain.footprint import peak, size
-from workflows.resource_estimate import held
 
 VOCABULARY = 512
 MODEL = ModelSpec(layers=4, hidden=128, heads=4, kv_heads=2, head_dim=32, ffn_hidden=384, max_positions=256)
@@ -35,7 +34,7 @@ REWARDED: dict[str, Any] = {**LIMITS, "rewards": [RewardSpec.model_validate("mat
 
 
 def estimated(spec: PostTrainSpec, kernels: Any = GPU, **more: Any) -> TuningMemory:
-    return estimate(spec, held(spec), MODEL, VOCABULARY, MODEL.max_positions, kernels, **more)
+    return estimate(spec, MODEL, VOCABULARY, MODEL.max_positions, kernels, **more)
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +152,7 @@ def test_a_weight_takes_16_to_18_bytes_and_4_more_with_a_reference() -> None:
     large = ModelSpec(layers=36, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn_hidden=12288, max_positions=4096)
 
     def bytes_each(spec: PostTrainSpec) -> float:
-        found = estimate(spec, held(spec), large, 151_936, 4096)
+        found = estimate(spec, large, 151_936, 4096)
         return found.total / large.parameters(151_936)
 
     once: dict[str, Any] = {**LIMITS, "batch_size": 1, "micro_batch_size": 1}
@@ -166,7 +165,7 @@ def test_with_an_adapter_a_weight_takes_two_bytes_and_the_reference_none() -> No
     large = ModelSpec(layers=36, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn_hidden=12288, max_positions=4096)
     for kind in (SFTSpec, DPOSpec):
         spec = kind(**LIMITS, batch_size=1, layout=TuningLayout(micro_batch=1), adapter=AdapterSpec())
-        found = estimate(spec, held(spec), large, 151_936, 4096)
+        found = estimate(spec, large, 151_936, 4096)
         assert found.reference == 0
         assert 2 < found.total / large.parameters(151_936) < 2.6
 
@@ -177,7 +176,7 @@ def test_fsdp2_divides_what_each_process_holds_and_ddp_adds_buckets() -> None:
     def memory(sharding: Any, processes: int) -> TuningMemory:
         layout = TuningLayout(sharding=sharding, processes=processes, micro_batch=1)
         spec = DPOSpec(**LIMITS, batch_size=8, layout=layout)
-        return estimate(spec, held(spec), large, 151_936, 4096)
+        return estimate(spec, large, 151_936, 4096)
 
     alone, copied, sharded = memory("none", 1), memory("ddp", 4), memory("fsdp2", 4)
     for part in ("weights", "gradients", "optimizer", "reference"):

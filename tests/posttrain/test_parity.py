@@ -26,9 +26,12 @@ SPEC: dict[str, Any] = {
     "precision": "fp32",
 }
 METHODS: dict[str, dict[str, Any]] = {"full": {}, "lora": {"adapter": {"lora": {"rank": 4, "alpha": 8}}}}
-CASES = list(product(("sft", "dpo", "grpo"), METHODS))
+CASES = list(product(("sft", "dpo", "kto", "grpo"), METHODS))
 PROCESSES, SHARDINGS = (1, 2, 4), ("ddp", "fsdp2")
-IN_CI = {(stage, processes) for stage in ("sft", "dpo") for processes in PROCESSES} | {("grpo", 2)}  # the rest: slow
+IN_CI = {(stage, processes) for stage in ("sft", "dpo") for processes in PROCESSES} | {
+    ("kto", 2),
+    ("grpo", 2),
+}  # the rest: slow
 OFFLOADED = "offloaded"  # fsdp2 with CPU offload
 SPREAD = [*product(CASES, SHARDINGS, PROCESSES), *product([("dpo", "full"), ("grpo", "lora")], [OFFLOADED], [2])]
 LAYOUTS = [
@@ -49,9 +52,14 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Path
     root = tmp_path_factory.mktemp("parity")
     model = tiny_model(root / "model", dtype="float32")
     preferences = [row | {"chosen": row["completion"], "rejected": " no, not this"} for row in said_twice(25)]
+    labelled = [
+        row | ({"label": True} if number % 3 else {"label": False, "completion": " no, not this"})
+        for number, row in enumerate(said_twice(30))
+    ]
     return {
         "sft": {"model": model, "rows": tiny_rows(root / "rows", said_twice(30), "prompt_completion")},
         "dpo": {"model": model, "rows": tiny_rows(root / "preferences", preferences, "preference")},
+        "kto": {"model": model, "rows": tiny_rows(root / "labelled", labelled, "prompt_completion")},
         "grpo": {"model": model, "rows": tiny_rows(root / "prompts", said_twice(30), "prompt_completion")},
     }
 
@@ -108,7 +116,11 @@ class Runs:
 
     def _write(self, stage: str, method: str, sharding: str, processes: int | None) -> Path:
         how = {"sharding": "fsdp2", "cpu_offload": True} if sharding == OFFLOADED else {"sharding": sharding}
-        layout = {"processes": processes, "micro_batch": 4 // processes, **how} if processes else {}
+        layout = (
+            {"processes": processes, "micro_batch": max(4 // processes, 1 + (stage == "kto")), **how}
+            if processes
+            else {}
+        )
         spec = spec_of(stage, method, self.root / "rewards") | ({"layout": layout} if layout else {})
         return write_job(self._job(stage, method, sharding, processes), stage, spec, **self.inputs[stage])
 
@@ -173,7 +185,7 @@ def test_the_training_changes_the_model(
     assert max(float((after[name] - before[name]).abs().max()) for name in before) > 1e-3
     if stage != "grpo":
         lines = metrics(job)
-        assert lines[-1]["loss"] < lines[1]["loss"] - 0.05
+        assert lines[-1]["loss"] < lines[1]["loss"] - (0.02 if stage == "kto" else 0.05)  # KTO's are between 0 and 1
 
 
 @pytest.mark.long

@@ -10,8 +10,8 @@ from tasks.job import open_job
 from tasks.manifest import read_manifest
 from tasks.posttrain.adapter import merged_weights, peft_config
 from tasks.posttrain.adapter_spec import AdapterSpec
+from tasks.posttrain.methods.sft import train
 from tasks.posttrain.quantize import in_4_bits, load_in_4_bits
-from tasks.sft.sft import work
 from tests.posttrain.tiny import said_twice, start, tiny_rows, wait_for_step, without_times, write_job
 
 
@@ -56,13 +56,13 @@ def test_killed_and_restarted_it_makes_the_same_model(model: Path, tmp_path: Pat
     adapter = {"lora": {"rank": 4}, "quantize": "nf4"}
     spec = {"data": "twice", "steps": 8, "batch_size": 8, "checkpoint_every": 2, "adapter": adapter}
     whole, killed = (write_job(tmp_path / name, "sft", spec, model=model, rows=rows) for name in ("whole", "killed"))
-    engine = start("tasks.sft.sft", killed)
+    engine = start("tasks.posttrain.engine", killed)
     wait_for_step(killed, engine, 3)
     engine.kill()
     engine.wait()
 
     for job in (whole, killed):
-        work(open_job(job))
+        train(open_job(job))
 
     assert read_manifest(killed / "output").digest == read_manifest(whole / "output").digest
     assert without_times(killed) == without_times(whole)

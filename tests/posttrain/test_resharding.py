@@ -69,7 +69,7 @@ def in_background(job: Job, processes: int, hang_timeout_s: float = 15) -> tuple
 
     def run() -> None:
         try:
-            engine = Engine("sft", "tasks.sft.sft", "test")
+            engine = Engine("sft", "tasks.posttrain.engine", "test")
             request = json.loads((job / "spec.json").read_text())
             run_engine(engine, job, request, title="sft", processes=processes, hang_timeout_s=hang_timeout_s)
         except EngineFailed as error:

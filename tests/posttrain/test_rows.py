@@ -16,6 +16,19 @@ from tasks.posttrain.rows import choose, in_order, kind_of, note_epochs
 from tasks.posttrain.spec import PostTrainSpec
 from tests.posttrain.tiny import said_twice, tiny_rows, write_job
 
+
+class Text(str):
+    """A row of one token a character."""
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return (len(self),)
+
+
+def said(row: dict[str, Any]) -> Text:
+    return Text(row["completion"][:4])
+
+
 LIMITS = PostTrainSpec(data="twice", max_prompt_tokens=10, max_new_tokens=5).limits(256)
 
 
@@ -55,7 +68,7 @@ def job(tmp_path: Path) -> Callable[..., Job]:
 
 
 def test_no_more_rows_are_taken_than_the_run_needs(job: Callable[..., Job]) -> None:
-    chosen = choose(job(said_twice(40)), 0, LIMITS, str, lambda row: (1,), 12)
+    chosen = choose(job(said_twice(40)), 0, LIMITS, said, 12)
 
     assert len(chosen.rows) == 12 and chosen.counts() == {"rows": 12, "rows_too_long": 0}
 
@@ -63,7 +76,7 @@ def test_no_more_rows_are_taken_than_the_run_needs(job: Callable[..., Job]) -> N
 def test_rows_that_are_too_long_are_skipped_and_counted(job: Callable[..., Job]) -> None:
     with_long = job([{"text": "x" * length} for length in range(1, 21)])
 
-    chosen = choose(with_long, 0, LIMITS, lambda row: str(row["text"]), lambda text: (len(text),), 16)
+    chosen = choose(with_long, 0, LIMITS, lambda row: Text(row["text"]), 16)
 
     assert chosen.counts() == {"rows": 15, "rows_too_long": 5}
     assert json_lines(with_long.notices) == [
@@ -80,16 +93,16 @@ def test_rows_that_the_template_rejects_are_left_out_if_the_set_drops_faulty_row
 ) -> None:
     made = job([{"text": f"{number}"} for number in range(10)], drops_faulty=drops)
 
-    def encode(row: dict[str, Any]) -> str:
+    def encode(row: dict[str, Any]) -> Text:
         if row["text"] in "37":
             raise RowRefused(f"no {row['text']}")
-        return str(row["text"])
+        return Text(row["text"])
 
     if not drops:
         with pytest.raises(RowRefused, match=r"no \d\nSet the rows' `faulty: drop`"):
-            choose(made, 0, LIMITS, encode, lambda text: (1,), 16)
+            choose(made, 0, LIMITS, encode, 16)
         return
-    chosen = choose(made, 0, LIMITS, encode, lambda text: (1,), 16)
+    chosen = choose(made, 0, LIMITS, encode, 16)
     assert sorted(chosen.rows) == list("01245689") and chosen.refused == 2
     (told,) = json_lines(made.notices)
     assert told["text"].startswith("2 rows are left out (faulty: drop): no ")
@@ -98,7 +111,7 @@ def test_rows_that_the_template_rejects_are_left_out_if_the_set_drops_faulty_row
 @pytest.mark.parametrize(("enough", "notices"), [(100, ["2.5 epochs over 40 rows: the set has no more"]), (40, [])])
 def test_more_than_one_epoch_is_a_notice(job: Callable[..., Job], enough: int, notices: list[str]) -> None:
     few = job(said_twice(40))
-    chosen = choose(few, 0, LIMITS, str, lambda row: (1,), enough)
+    chosen = choose(few, 0, LIMITS, said, enough)
     note_epochs(few, "rows", len(chosen.rows), enough / chosen.amount)
 
     assert [line["text"] for line in (json_lines(few.notices) if few.notices.exists() else [])] == notices
@@ -106,7 +119,7 @@ def test_more_than_one_epoch_is_a_notice(job: Callable[..., Job], enough: int, n
 
 def test_a_set_without_rows_for_training_is_an_error(job: Callable[..., Job]) -> None:
     with pytest.raises(StageError, match="no training rows; add rows, or lower held_out"):
-        choose(job([]), 0, LIMITS, str, lambda row: (1,), 1)
+        choose(job([]), 0, LIMITS, said, 1)
 
 
 def test_a_kind_of_row_that_the_stage_cannot_use_is_refused(job: Callable[..., Job]) -> None:

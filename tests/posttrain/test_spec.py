@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tasks.dpo.spec import DPOSpec
 from tasks.evaluate.spec import EvaluateSpec
-from tasks.grpo.spec import GRPOSpec
+from tasks.posttrain.methods.dpo.spec import DPOSpec
+from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tasks.posttrain.spec import LENGTH, SAMPLED, PostTrainSpec
 
 

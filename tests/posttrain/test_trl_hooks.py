@@ -1,7 +1,7 @@
 """The private hooks into TRL and Transformers are still needed, in the versions they are written for.
 
 The others are tested beside what they do: test_trainer.py (the order after a resume), test_templates.py,
-test_shared_prompts.py, tests/grpo/test_rollouts.py.
+test_shared_prompts.py, methods/test_rollouts.py.
 """
 
 import inspect
@@ -15,7 +15,7 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from transformers import AutoTokenizer
-from trl import DPOConfig, GRPOTrainer, SFTConfig
+from trl import DPOConfig, GRPOTrainer, KTOConfig, KTOTrainer, SFTConfig
 from trl.generation.vllm_generation import VLLMGeneration
 
 from tasks.posttrain.trl_hooks import VERSIONS
@@ -61,6 +61,11 @@ def test_a_generator_on_a_cpu_cannot_be_turned_back() -> None:
 def test_trl_prepares_the_pairs_of_dpo_in_any_case() -> None:
     assert "dataset_kwargs" in {field.name for field in fields(SFTConfig)}
     assert "dataset_kwargs" not in {field.name for field in fields(DPOConfig)}
+
+
+def test_trl_estimates_the_kl_term_of_kto_in_each_micro_batch() -> None:
+    assert "kl = (KL_logps - ref_KL_logps).mean()" in inspect.getsource(KTOTrainer._compute_loss)
+    assert "dataset_kwargs" not in {field.name for field in fields(KTOConfig)}
 
 
 def test_trl_takes_no_token_ids_as_prompts_of_grpo(tmp_path: Path) -> None:

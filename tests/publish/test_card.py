@@ -12,7 +12,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from tasks.adapted import ADAPTER, model_of
+from tasks.adapter_base import ADAPTER, model_of
 from tasks.convert.base_license import license_of
 from tasks.job import Job, open_job
 from tasks.manifest import read_manifest, write_manifest

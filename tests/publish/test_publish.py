@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from mlflow import MlflowClient
 
 from infra.tracking.store import tracking_uri
-from tasks.adapted import Model
+from tasks.adapter_base import Model
 from tasks.job import StageError, open_job
 from tasks.manifest import ArtifactError, read_manifest, verify, write_manifest
 from tasks.promote.ledger import champion, load

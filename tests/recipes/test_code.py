@@ -70,7 +70,7 @@ def test_grpo_is_rewarded_by_tests(tmp_path: Path) -> None:
     rows = tiny_rows(tmp_path / "rows", list(doubles()), "prompt_completion")
     job = write_job(tmp_path / "grpo", "grpo", spec, model=tiny_model(tmp_path / "model", turns=True), rows=rows)
 
-    assert start("tasks.grpo.grpo", job).wait() == 0, (job / "log.txt").read_text()[-5000:]
+    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()[-5000:]
 
     own = {
         line.split()[0]: line.split()[1:3] for line in (job / "log.txt").read_text().splitlines() if "solved" in line

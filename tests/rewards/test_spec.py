@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tasks.grpo.spec import GRPOSpec
+from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tasks.rewards.spec import RewardSpec, rewards_problems
 
 

@@ -10,7 +10,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 from pydantic import ValidationError
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from tasks.rows.spec import RowsSpec
 from tests.rows.by_hand import jsonl
 from tests.source import ROOT
@@ -56,7 +56,7 @@ def test_a_function_that_is_not_there_is_missing(tmp_path: Path) -> None:
     assert RowsSpec.model_validate({"function": f"{tmp_path / 'sums.py'}:rows"}).missing() == []
     (problem,) = RowsSpec.model_validate({"function": f"{tmp_path / 'sums.py'}:row"}).missing()
     assert problem.path == "function.name" and "rows" in problem.allowed
-    with pytest.raises(Stopped):
+    with pytest.raises(UserError):
         RowsSpec.model_validate({"function": f"{tmp_path / 'sums.py'}:row"}).as_found()
 
 

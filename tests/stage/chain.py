@@ -12,7 +12,8 @@ from flytekit import workflow
 import images
 from infra.launch import Engine
 from tasks.artifacts import Artifact
-from tasks.stage import run, stage
+from tasks.run import run
+from tasks.stage import stage
 from tests.stage.engines import CountSpec, MakeSpec
 
 MAKE = Engine("make", "tests.stage.engines", version="1")

@@ -14,7 +14,7 @@ import pytest
 from flytekit.core.local_cache import LocalTaskCache
 from flytekit.models.literals import Literal, LiteralMap, Primitive, Scalar
 
-import tasks.cache
+import infra.flyte.cache
 from tests.source import ROOT
 
 PYFLYTE = Path(sys.executable).with_name("pyflyte")
@@ -84,7 +84,7 @@ def flyte_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Flyte's cache in this process, in a folder of its own, with one entry."""
     monkeypatch.setattr("flytekit.core.local_cache.CACHE_LOCATION", str(tmp_path / "cache"))
     monkeypatch.setattr(LocalTaskCache, "_initialized", False)
-    tasks.cache.put(*ENTRY, LiteralMap({"made": ENTRY_VALUE}))
+    infra.flyte.cache.put(*ENTRY, LiteralMap({"made": ENTRY_VALUE}))
     LocalTaskCache._cache.close()
     monkeypatch.setattr(LocalTaskCache, "_initialized", False)
     return tmp_path / "cache"
@@ -93,17 +93,17 @@ def flyte_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_cache_is_named(flyte_cache: Path, how: str) -> None:
     damage(flyte_cache, how)
-    with pytest.raises(tasks.cache.CacheDamaged, match="Flyte's cache cannot be read"):
-        tasks.cache.get(*ENTRY)
+    with pytest.raises(infra.flyte.cache.CacheDamaged, match="Flyte's cache cannot be read"):
+        infra.flyte.cache.get(*ENTRY)
 
 
 @pytest.mark.parametrize("entry", [b"", os.urandom(300), b"\x80\x04garbage"], ids=["empty", "bytes", "pickle"])
 def test_an_entry_that_is_garbage_counts_as_not_cached(flyte_cache: Path, entry: bytes) -> None:
-    assert tasks.cache.get(*ENTRY) is not None
+    assert infra.flyte.cache.get(*ENTRY) is not None
     mode = 4 if entry.startswith(b"\x80") else 1  # diskcache's pickle and raw
     with sqlite3.connect(flyte_cache / "cache.db") as cache:
         cache.execute("UPDATE Cache SET value = ?, mode = ?, filename = NULL", (entry, mode))
-    assert tasks.cache.get(*ENTRY) is None
+    assert infra.flyte.cache.get(*ENTRY) is None
 
 
 @pytest.mark.parametrize("how", ["garbage", *(pytest.param(how, marks=pytest.mark.long) for how in list(DAMAGE)[1:])])

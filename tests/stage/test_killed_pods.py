@@ -14,7 +14,7 @@ from flytekit.exceptions.user import FlyteRecoverableException
 
 from infra.launch import EngineFailed
 from tasks.manifest import verify
-from tasks.stage import retryable
+from tasks.run import retryable
 from tests.pretrain.tiny import write_job
 from tests.s3 import S3
 from tests.source import ROOT

@@ -14,7 +14,7 @@ import pytest
 from flytekit.core.context_manager import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
 
-from infra.flyte_hooks import POD_ENVIRONMENT
+from infra.flyte.hooks import POD_ENVIRONMENT
 from tests.source import ROOT
 from tests.stage.engines import MakeSpec
 
@@ -95,5 +95,5 @@ def test_open_sessions_are_not_errors(said: dict[bool, str]) -> None:
 
 
 def test_flytekit_still_calls_them_errors(said: dict[bool, str]) -> None:
-    """When this fails, flyte_hooks.filter_pod_log can go."""
+    """When this fails, infra.flyte.hooks.filter_pod_log can go."""
     assert "Unclosed client session" in said[False]

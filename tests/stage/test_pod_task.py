@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from flytekit.models.task import Resources
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.pod_spec import FAMILIES, PodSpec, in_bytes, in_gib
 from tests.stage.compiled import job_spec, nodes, templates
 from workflows.recipe import Recipe
@@ -130,7 +130,7 @@ def test_a_placed_stage_keeps_a_container_for_its_connector() -> None:
     ids=["placement", "node_selector", "tolerations", "secrets"],
 )
 def test_uses_of_one_stage_that_flyte_cannot_tell_apart_are_refused(second: dict[str, Any]) -> None:
-    with pytest.raises(Stopped, match="prepare_corpus: runs several times in this DAG"):
+    with pytest.raises(UserError, match="prepare_corpus: runs several times in this DAG"):
         job_spec(recipe(more_corpora=[second]))
 
 

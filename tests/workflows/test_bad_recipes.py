@@ -11,9 +11,11 @@ import yaml
 from click.testing import CliRunner
 
 from tests.tokenizer_folders import END, PAD, byte_level, folder
+from workflows.checks.table import checked
 from workflows.plan import examined_recipe, main
 from workflows.recipe import Recipe
 from workflows.recipe_error import RecipeError, shown
+from workflows.recipe_text import load
 
 LAPTOP = Path(__file__).parents[2] / "workflows" / "recipes" / "laptop.yaml"
 
@@ -56,6 +58,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     # unknown fields
     "unknown section": (put("pretrian", {}), "pretrian", "did you mean pretrain"),
     "unknown field": (put("pretrain.step", 5), "pretrain.step", "did you mean steps"),
+    "a field that was renamed": (put("corpus.curate", [{"language": {"keep": ["en"], "least": 0.5}}]), "corpus.curate.0.language.least", "is called min_score now"),
     "unknown nested field": (put("pretrain.model.layer", 5), "pretrain.model.layer", "did you mean layers"),
     "unknown field of a source": (put("corpus.source", {"kind": "stdlib", "path": "x"}), "corpus.source.path", "unknown"),
     "unknown field with nothing close": (put("post_training.0.sft.zzz", 1), "post_training.0.sft.zzz", "known: "),
@@ -152,8 +155,8 @@ CASES: dict[str, tuple[Change, str, str]] = {
     "evaluation on rows that are not there": (put("evaluate.statements.data", "chat"), "evaluate.statements.data", "one of statements"),
     "an evaluator of nothing": (put("evaluate.mine", {}), "evaluate.mine", "needs either `data"),
     "a misspelt evaluator's field": (put("evaluate.statements.promts", 1), "evaluate.statements.promts", "did you mean prompts"),
-    "two stages in one item": (put("post_training.0.dpo", {"data": "statements"}), "post_training.0", "exactly one of sft, dpo, grpo"),
-    "no stage in an item": (put("post_training.0", {"name": "mine"}), "post_training.0", "exactly one of sft, dpo, grpo"),
+    "two stages in one item": (put("post_training.0.dpo", {"data": "statements"}), "post_training.0", "exactly one of sft, dpo, kto, grpo"),
+    "no stage in an item": (put("post_training.0", {"name": "mine"}), "post_training.0", "exactly one of sft, dpo, kto, grpo"),
     "two models of one name": (put("post_training.1.name", "sft"), "post_training.1.name", "another name than base, sft"),
     "a repetition's name": (put("post_training.1.name", "dpo-seed1"), "post_training.1.name", "a name that does not end in -seed and a number"),
     "adapters whose ranks add up": (both(put("post_training.0.sft.adapter", {"lora": {"rank": 500}, "output": "adapter"}), put("post_training.1.dpo.adapter", {"output": "adapter"})), "post_training.1.dpo.adapter.lora.rank", "together with the rank 500 of sft"),
@@ -258,7 +261,7 @@ def recipe_with(change: Change) -> dict[str, Any]:
 
 
 def test_the_laptop_recipe_is_right() -> None:
-    assert Recipe.model_validate(recipe_with(lambda recipe: None)).name == "laptop"
+    assert checked(Recipe.model_validate(recipe_with(lambda recipe: None))).name == "laptop"
 
 
 def test_there_are_at_least_sixty_wrong_recipes() -> None:
@@ -269,7 +272,7 @@ def test_there_are_at_least_sixty_wrong_recipes() -> None:
 def test_a_wrong_recipe_is_answered_with_path_value_and_way_out(name: str) -> None:
     change, path, allowed = CASES[name]
     with pytest.raises(RecipeError) as caught:
-        Recipe.model_validate(recipe_with(change))
+        checked(Recipe.model_validate(recipe_with(change)))
     found = [problem.allowed for problem in caught.value.problems if problem.path == path]
     assert any(allowed in words for words in found), caught.value.problems
     assert caught.value.exit_code == 2
@@ -293,7 +296,7 @@ def test_a_wrong_recipe_is_answered_with_path_value_and_way_out(name: str) -> No
 )
 def test_a_secret_is_not_said_back(change: Change) -> None:
     with pytest.raises(RecipeError) as caught:
-        Recipe.model_validate(recipe_with(change))
+        checked(Recipe.model_validate(recipe_with(change)))
     assert "hunter2" not in caught.value.message
     assert "hunter2" not in json.dumps([shown(problem) for problem in caught.value.problems])  # plan --json
 
@@ -301,7 +304,13 @@ def test_a_secret_is_not_said_back(change: Change) -> None:
 def test_a_secret_that_is_not_set_is_named() -> None:
     pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")  # a machine without it starts no jobs
     with pytest.raises(RecipeError, match=r"sft\.placement\.secrets\.0[^$]*export NO_SUCH_SECRET"):
-        Recipe.model_validate(recipe_with(put("post_training.0.sft.placement", {"secrets": ["NO_SUCH_SECRET"]})))
+        checked(
+            checked(
+                Recipe.model_validate(
+                    recipe_with(put("post_training.0.sft.placement", {"secrets": ["NO_SUCH_SECRET"]}))
+                )
+            )
+        )
 
 
 def test_all_problems_are_reported_at_once() -> None:
@@ -312,9 +321,23 @@ def test_all_problems_are_reported_at_once() -> None:
         drop("tokenizer")(recipe)  # of the chain
 
     with pytest.raises(RecipeError) as caught:
-        Recipe.model_validate(recipe_with(change))
+        load(json.dumps(recipe_with(change)), Recipe.model_validate, check=checked)
     paths = {problem.path for problem in caught.value.problems}
     assert {"pretrain.step", "post_training.0.sft.layout.micro_batch", "corpus.source.path", "shards"} <= paths
+
+
+def test_a_wrong_value_leaves_only_what_depends_on_its_section_unchecked() -> None:
+    def change(recipe: dict[str, Any]) -> None:
+        put("pretrain.steps", -5)(recipe)
+        put("post_training.0.sft.layout", {"micro_batch": 5})(recipe)
+        put("corpus.source", {"kind": "files", "path": "/no/such"})(recipe)
+        drop("tokenizer")(recipe)
+        put("evaluate.statements.max_new_tokens", 600)(recipe)  # more than the model's positions: looked at later
+
+    with pytest.raises(RecipeError, match="once the values are correct") as caught:
+        load(json.dumps(recipe_with(change)), Recipe.model_validate, check=checked)
+    paths = {problem.path for problem in caught.value.problems}
+    assert paths == {"pretrain.steps", "post_training.0.sft.layout.micro_batch", "corpus.source.path", "shards"}
 
 
 def test_an_unknown_field_does_not_hide_what_else_is_wrong_in_its_section() -> None:
@@ -324,14 +347,14 @@ def test_an_unknown_field_does_not_hide_what_else_is_wrong_in_its_section() -> N
         put("pretrain.model.kv_heads", 3)(recipe)
 
     with pytest.raises(RecipeError) as caught:
-        Recipe.model_validate(recipe_with(change))
+        load(json.dumps(recipe_with(change)), Recipe.model_validate, check=checked)
     paths = {problem.path for problem in caught.value.problems}
     assert paths == {"pretrain.step", "pretrain.model.layer", "pretrain.model.kv_heads"}
 
 
 def test_what_stands_in_for_a_required_field_is_no_problem() -> None:
     with pytest.raises(RecipeError) as caught:
-        Recipe.model_validate(recipe_with(put("corpus.curate", [{"function": {}}])))
+        load(json.dumps(recipe_with(put("corpus.curate", [{"function": {}}]))), Recipe.model_validate, check=checked)
     assert [(problem.path, problem.allowed) for problem in caught.value.problems] == [
         ("corpus.curate.0.function.name", "is required")
     ]
@@ -340,20 +363,22 @@ def test_what_stands_in_for_a_required_field_is_no_problem() -> None:
 def test_an_unknown_field_does_not_hide_what_is_wrong_in_the_rest_of_a_list() -> None:
     missing = {"source": {"kind": "files", "path": "/no/such"}}
     with pytest.raises(RecipeError) as caught:
-        Recipe.model_validate(recipe_with(put("more_corpora", [{"held": 0.1}, missing])))
+        load(
+            json.dumps(recipe_with(put("more_corpora", [{"held": 0.1}, missing]))), Recipe.model_validate, check=checked
+        )
     paths = {problem.path for problem in caught.value.problems}
     assert paths == {"more_corpora.0.held", "more_corpora.1.source.path"}
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="has none"):
-        Recipe.model_validate(recipe_with(put("corpus.source", {"kind": "files", "path": str(tmp_path)})))
+        checked(Recipe.model_validate(recipe_with(put("corpus.source", {"kind": "files", "path": str(tmp_path)}))))
 
 
 def test_files_without_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     with pytest.raises(RecipeError, match="empty"):
-        Recipe.model_validate(recipe_with(put("corpus.source", {"kind": "files", "path": str(tmp_path)})))
+        checked(Recipe.model_validate(recipe_with(put("corpus.source", {"kind": "files", "path": str(tmp_path)}))))
 
 
 def test_a_vocabulary_below_an_existing_tokenizers_is_refused(tmp_path: Path) -> None:
@@ -365,7 +390,7 @@ def test_a_vocabulary_below_an_existing_tokenizers_is_refused(tmp_path: Path) ->
         put("pretrain.model.vocab_size", 4096)(recipe)
 
     with pytest.raises(RecipeError, match=r"\(5000\)"):
-        Recipe.model_validate(recipe_with(change))
+        checked(Recipe.model_validate(recipe_with(change)))
 
 
 @pytest.mark.parametrize(
@@ -374,7 +399,7 @@ def test_a_vocabulary_below_an_existing_tokenizers_is_refused(tmp_path: Path) ->
 def test_a_damaged_file_is_refused_by_name(tmp_path: Path, section: str, field: str, file: str) -> None:
     (tmp_path / file).write_text('{"cut short')
     with pytest.raises(RecipeError) as caught:
-        Recipe.model_validate(recipe_with(put(section, {field: str(tmp_path)})))
+        checked(Recipe.model_validate(recipe_with(put(section, {field: str(tmp_path)}))))
     assert any(problem.path == f"{section}.{field}" and file in problem.allowed for problem in caught.value.problems)
 
 
@@ -389,9 +414,9 @@ def test_another_tokenizer_than_that_of_the_model_it_starts_from_is_refused(tmp_
         ),
     ):
         with pytest.raises(RecipeError, match=f"(?s)tokenizer.existing: .*{said}"):
-            Recipe.model_validate(recipe_with(started) | {"tokenizer": tokenizer})
+            checked(Recipe.model_validate(recipe_with(started) | {"tokenizer": tokenizer}))
     with pytest.raises(RecipeError) as caught:  # it lacks weights
-        Recipe.model_validate(recipe_with(started) | {"tokenizer": {"existing": str(tmp_path / "model")}})
+        checked(Recipe.model_validate(recipe_with(started) | {"tokenizer": {"existing": str(tmp_path / "model")}}))
     assert not any(problem.path.startswith("tokenizer") for problem in caught.value.problems)
 
 
@@ -399,10 +424,10 @@ def test_of_several_chat_templates_one_must_be_chosen(tmp_path: Path) -> None:
     named = [{"name": name, "template": name} for name in ("rag", "tool_use")]
     existing = str(folder(tmp_path, byte_level(), chat_template=named))
     with pytest.raises(RecipeError, match=r"(?s)tokenizer\.chat_template: .*rag, tool_use, and none is called default"):
-        Recipe.model_validate(recipe_with(put("tokenizer", {"existing": existing})))
-    Recipe.model_validate(recipe_with(put("tokenizer", {"existing": existing, "chat_template": "rag"})))
+        checked(Recipe.model_validate(recipe_with(put("tokenizer", {"existing": existing}))))
+    checked(Recipe.model_validate(recipe_with(put("tokenizer", {"existing": existing, "chat_template": "rag"}))))
     with pytest.raises(RecipeError, match=r"(?s)tokenizer\.chat_template: 'rag'.*only with `existing`"):
-        Recipe.model_validate(recipe_with(put("tokenizer", {"vocab_size": 4096, "chat_template": "rag"})))
+        checked(Recipe.model_validate(recipe_with(put("tokenizer", {"vocab_size": 4096, "chat_template": "rag"}))))
 
 
 def test_another_model_than_the_one_it_starts_from_is_refused(tmp_path: Path) -> None:
@@ -410,7 +435,7 @@ def test_another_model_than_the_one_it_starts_from_is_refused(tmp_path: Path) ->
     for name in ("model.safetensors", "tokenizer_config.json"):
         (tmp_path / name).touch()
     with pytest.raises(RecipeError, match=r"3, as init_from\.model's num_hidden_layers is"):
-        Recipe.model_validate(recipe_with(put("init_from", {"model": str(tmp_path)})))
+        checked(Recipe.model_validate(recipe_with(put("init_from", {"model": str(tmp_path)}))))
 
 
 @pytest.mark.parametrize(
@@ -431,7 +456,7 @@ def test_the_first_rows_are_looked_at(row: dict[str, Any], field: str, words: st
     recipe["data"]["mine"] = {"path": str(tmp_path / "mine.jsonl")}
     recipe["post_training"][0]["sft"]["data"] = "mine"
     with pytest.raises(RecipeError) as caught:
-        Recipe.model_validate(recipe)
+        checked(Recipe.model_validate(recipe))
     (problem,) = caught.value.problems
     assert problem.path == field and words in problem.allowed
 

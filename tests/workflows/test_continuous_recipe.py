@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.pretrain.spec import PretrainSpec
+from workflows.checks.table import checked
 from workflows.continuous_recipe import ContinuousRecipe, GrowSpec
 from workflows.recipe_error import RecipeError
 from workflows.replay import blend
@@ -27,7 +28,7 @@ def test_the_new_text_is_read_as_often_as_asked_beside_the_replay() -> None:
 
 
 def test_the_steps_keep_within_their_bounds() -> None:
-    bounded = GrowSpec(fewest_steps=5, most_steps=50)
+    bounded = GrowSpec(min_steps=5, max_steps=50)
     assert (bounded.steps(1, 1_000), bounded.steps(10**9, 1_000)) == (5, 50)
 
 
@@ -65,7 +66,7 @@ def test_the_learning_rate_is_warmed_up_again_from_where_it_ended() -> None:
 
 @given(st.integers(1, 10**7), st.floats(0, 0.99), st.integers(1, 100))
 def test_every_run_on_new_text_is_a_right_spec(new: int, warmup: float, fewest: int) -> None:
-    grow = GrowSpec(warmup=warmup, fewest_steps=fewest)
+    grow = GrowSpec(warmup=warmup, min_steps=fewest)
     first = PretrainSpec().resolved(4096, continued=False)
     assert grow.pretraining(first, {"": new}, [{"": 10**6}], {}, warm_from=3e-4).problems() == []
 
@@ -78,9 +79,10 @@ def test_every_run_on_new_text_is_a_right_spec(new: int, warmup: float, fewest: 
         ({"more_corpora": [{}]}, "more_corpora", "not possible in continuous training"),
         ({"publish": {"alias": "champion"}}, "publish.alias", "the promotion moves the alias"),
         ({"post_training": []}, "refresh", "at least one stage"),
-        ({"refresh": {"name": "baton-continuous"}}, "refresh.name", "another name"),
+        ({"refresh": {"name": "baton-continuous", "promotion": {}}}, "refresh.name", "another name"),
         ({"grow": {"lr": 1e-4, "min_lr": 1e-3}}, "grow.min_lr", "at most lr"),
-        ({"grow": {"most_steps": 2}}, "grow.most_steps", "at least fewest_steps"),
+        ({"grow": {"fewest_steps": 2}}, "grow.fewest_steps", "is called min_steps now"),
+        ({"grow": {"max_steps": 2}}, "grow.max_steps", "at least min_steps"),
         ({"grow": {"replay": 1}}, "grow.replay", "less than 1"),
         ({"schedule": {"continue_training": "every night"}}, "schedule.continue_training", "cron expression"),
         ({"promotion": {"metric": "sums.right"}}, "promotion.metric", "statements.all_checks"),
@@ -91,5 +93,5 @@ def test_every_run_on_new_text_is_a_right_spec(new: int, warmup: float, fewest: 
 )
 def test_a_recipe_that_cannot_go_on_is_answered(change: dict[str, Any], path: str, words: str) -> None:
     with pytest.raises(RecipeError) as caught:
-        ContinuousRecipe.model_validate(recipe() | change)
+        checked(ContinuousRecipe.model_validate(recipe() | change))
     assert any(problem.path == path and words in problem.allowed for problem in caught.value.problems), caught.value

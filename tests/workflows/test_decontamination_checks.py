@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from workflows.checks.table import checked
 from workflows.recipe import Recipe
 from workflows.recipe_error import RecipeError
 
@@ -32,18 +33,18 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_rows_of_files_are_prepared_first(recipe: dict[str, Any]) -> None:
-    Recipe.model_validate(recipe)
+    checked(Recipe.model_validate(recipe))
 
 
 def test_without_evaluated_rows_there_is_nothing_to_look_for(recipe: dict[str, Any]) -> None:
     del recipe["data"], recipe["evaluate"]
 
     with pytest.raises(RecipeError, match=r"against: 'evaluate'\n +files with the items; or add `evaluate:`"):
-        Recipe.model_validate(recipe)
+        checked(Recipe.model_validate(recipe))
 
 
 def test_rows_that_are_made_of_the_corpus_come_after_it(recipe: dict[str, Any]) -> None:
     recipe["data"] = {"sums": {"function": "rows.py:rows", "documents": True}}
 
     with pytest.raises(RecipeError, match=r"files: data.sums is made of the corpus itself \(`documents: true`\)"):
-        Recipe.model_validate(recipe)
+        checked(Recipe.model_validate(recipe))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flytekit.exceptions.user import FlyteRecoverableException
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.launch import Terminated
 from infra.pod_spec import Resources, in_bytes
 from infra.tracking.store import TrackingUnreachable
@@ -16,7 +16,9 @@ from tests.tracking.conftest import empty_store, home, runs
 from tests.workflows.statements import DATA, GRPO
 from workflows.dynamic_part import dag_part
 from workflows.pod_defaults import resources
+from workflows.pretrain_to_rl import stages
 from workflows.recipe import Recipe, context_of
+from workflows.recipe_error import RecipeError
 from workflows.recorded import begin
 
 __all__ = ["empty_store", "home"]
@@ -42,7 +44,7 @@ def look(recipe: Recipe, error: str) -> str:
     if error == "SIGTERM":
         os.kill(os.getpid(), signal.SIGTERM)
     if error:
-        raise Stopped(error)
+        raise UserError(error)
     assert recipe.pretrain
     return str(recipe.pretrain.pod and recipe.pretrain.pod.resources.memory)
 
@@ -76,12 +78,12 @@ def test_a_store_that_is_away_may_be_back_for_the_next_pod(pod: None) -> None:
 
 
 def test_what_a_person_must_change_is_not_tried_again(pod: None) -> None:
-    with pytest.raises(Stopped, match="wrong"):
+    with pytest.raises(UserError, match="wrong"):
         run(CPU, "wrong")
 
 
 @pytest.mark.parametrize(
-    ("error", "raised", "status"), [("wrong", Stopped, "FAILED"), ("SIGTERM", Terminated, "KILLED")]
+    ("error", "raised", "status"), [("wrong", UserError, "FAILED"), ("SIGTERM", Terminated, "KILLED")]
 )
 def test_a_pod_that_fails_or_is_deleted_ends_the_execution(
     pod: None, error: str, raised: type[BaseException], status: str
@@ -91,6 +93,14 @@ def test_a_pod_that_fails_or_is_deleted_ends_the_execution(
         run(CPU, error)
     (execution,) = runs("execution")
     assert (execution.data.tags["baton.flyte"], execution.info.status) == ("//e1", status)
+
+
+def test_a_recipe_that_no_client_has_checked_is_refused_in_the_pod_and_recorded(pod: None) -> None:
+    function: Any = stages
+    with pytest.raises(RecipeError, match=r"shards: 'on'\n +needs tokenizer"):
+        function.task_function(recipe=Recipe.model_validate({"corpus": {}, "shards": {}, "pretrain": {}}))
+    (execution,) = runs("execution")
+    assert execution.info.status == "FAILED"
 
 
 def of(recipe: dict[str, Any], stage: str) -> Resources:

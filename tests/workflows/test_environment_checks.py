@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.posttrain.tiny import tiny_model
+from workflows.checks.table import checked
 from workflows.recipe import Recipe
 from workflows.recipe_error import RecipeError
 
@@ -37,7 +38,7 @@ def write(rows: list[dict[str, Any]]) -> None:
 def test_an_environment_that_can_be_used_passes(recipe: dict[str, Any]) -> None:
     recipe["data"]["guests"] = {"path": "customers.jsonl", "held_out": 1}
     recipe["evaluate"] = {"shop": {"data": "guests", "environment": "shop.py:Shop", "rewards": ["reward.py:rich"]}}
-    Recipe.model_validate(recipe)
+    checked(Recipe.model_validate(recipe))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_one_that_cannot_is_reported(
     write(rows)
 
     with pytest.raises(RecipeError) as caught:
-        Recipe.model_validate(recipe)
+        checked(Recipe.model_validate(recipe))
 
     problem = caught.value.problems[0]
     assert problem.path == f"post_training.0.grpo.{path}" and words in problem.allowed
@@ -79,7 +80,7 @@ def test_an_evaluator_s_environment_is_tried_too(
     recipe["evaluate"] = {"shop": {"data": "guests"} | fields}
 
     with pytest.raises(RecipeError) as caught:
-        Recipe.model_validate(recipe)
+        checked(Recipe.model_validate(recipe))
 
     problem = caught.value.problems[0]
     assert problem.path == f"evaluate.shop.{path}" and words in problem.allowed

@@ -7,11 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.data.spec import CorpusSpec
-from tasks.dpo.spec import DPOSpec
-from tasks.grpo.spec import GRPOSpec
+from tasks.posttrain.methods.dpo.spec import DPOSpec
+from tasks.posttrain.methods.grpo.spec import GRPOSpec
+from tasks.posttrain.methods.sft import SFTSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.rows.spec import RowsSpec
-from tasks.sft.spec import SFTSpec
 from workflows.epochs import counted, of_pretraining, of_tuning
 
 

@@ -13,7 +13,19 @@ from flytekit.tools.fast_registration import FastPackageOptions, fast_package
 from tests.source import ROOT
 
 COMMANDS = ("describe", "dry_run", "plan", "planned_sources", "schedule")  # of a user's machine
-LEFT_BEHIND = ["tests/", ".git", ".ci/", ".venv/", ".baton/", "images/data.txt", "README.md", "docs/", "infra/lineage/"]
+LEFT_BEHIND = [
+    "tests/",
+    ".git",
+    ".ci/",
+    ".venv/",
+    ".baton/",
+    "images/data.txt",
+    "README.md",
+    "docs/",
+    "infra/lineage/",
+    "infra/flyte/values.yaml",
+    "infra/flyte/Dockerfile",
+]
 
 
 @pytest.fixture(scope="module")

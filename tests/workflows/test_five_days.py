@@ -60,7 +60,7 @@ RECIPE: dict[str, Any] = {
     "convert": {},
     "audit": None,
     "evaluate": {"bits_per_byte": {"held_out_bytes": 100_000}},
-    "grow": {"replay": 0.2, "lr": 5e-3, "min_lr": 3e-4, "most_steps": 120, "fewest_steps": 60},
+    "grow": {"replay": 0.2, "lr": 5e-3, "min_lr": 3e-4, "max_steps": 120, "min_steps": 60},
     "promotion": {"regressions": {"old.bits_per_byte": 0.005}},
     "publish": {"name": NAME},
     "schedule": {"retries": 2},

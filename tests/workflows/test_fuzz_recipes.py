@@ -21,6 +21,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from workflows.checks.table import checked
 from workflows.continuous_recipe import ContinuousRecipe, recipe_of
 from workflows.plan import examined_recipe
 from workflows.recipe import Recipe
@@ -222,10 +223,10 @@ def fuzz(folder: Path, many: int, seed: int) -> float:
         if number % 2:
             path = folder / f"recipe{chance.choice(['.yaml', '.yaml', '.yaml', '.json', '.yml'])}"
             path.write_bytes(broken_text(chance))
-            took = seconds_of(lambda path=path: load(path, recipe_of))  # type: ignore[misc]
+            took = seconds_of(lambda path=path: load(path, recipe_of, check=checked))  # type: ignore[misc]
         else:
             recipe = chance.choice([broken_recipe, sprouted])(chance)
-            took = seconds_of(lambda recipe=recipe: recipe_of(recipe))  # type: ignore[misc]
+            took = seconds_of(lambda recipe=recipe: checked(recipe_of(recipe)))  # type: ignore[misc]
         assert took < LONGEST_S, f"{took:.1f} s with the seed {number}"
         longest = max(longest, took)
     return longest

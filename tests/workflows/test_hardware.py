@@ -16,8 +16,8 @@ from tasks.pretrain.model_spec import ExpertsSpec, ModelSpec
 from tasks.pretrain.spec import PretrainSpec
 from tasks.spec import Problem
 from tests.pretrain.shapes import LLAMA_3_8B, QWEN3_30B_A3B
+from workflows.checks.table import CHECKS, FOR_A_DAG
 from workflows.post_training import Tuning
-from workflows.preflight import CHECKS
 from workflows.run_context import RunContext
 
 LAPTOP = Machine((), 16 * 2**30)
@@ -30,10 +30,16 @@ WITHOUT_TRANSFORMER_ENGINE = pytest.mark.skipif(
 SPEC = PretrainSpec(model=ModelSpec(vocab_size=4096))
 
 
+def looked_up(context: RunContext) -> list[Problem]:
+    """Of a part of a recipe, which has no DAG."""
+    checks = [check for name, several in CHECKS.items() if name not in FOR_A_DAG for check in several]
+    return [problem for check in checks for problem in check(context)]
+
+
 def problems(machine: Machine, spec: PretrainSpec, **more: Any) -> list[Problem]:
     """Of the hardware: a pretraining alone has none but these, and that its shards are missing."""
     context = RunContext({"pretrain": spec, **more}, machine)
-    found = [problem for check in CHECKS for problem in check(context)]
+    found = looked_up(context)
     return [problem for problem in found if problem.path.startswith("pretrain.") and "disk" not in problem.allowed]
 
 
@@ -122,7 +128,7 @@ def tuning_problems(
     more = {"gpu_memory_share": tuning.pop("evaluate", 0.85)} | tuning.pop("evaluators", {})
     evaluate = EvaluateSpec.model_validate({"bits_per_byte": {}} | more)
     specs = {"pretrain": pretrain, "evaluate": evaluate, "post_training": [Tuning.model_validate(tuning)]}
-    found = [problem for check in CHECKS for problem in check(RunContext(specs, machine))]
+    found = looked_up(RunContext(specs, machine))
     return [problem for problem in found if " GB" in problem.allowed and "pretrain" not in problem.path]
 
 

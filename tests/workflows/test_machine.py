@@ -18,8 +18,8 @@ from tasks.pretrain.layout import Layout
 from tasks.pretrain.spec import PretrainSpec
 from tasks.rows.spec import RowsSpec
 from tests.source import ROOT
-from workflows import machine
-from workflows.machine import compiler_problems, driver_problems, machine_problems, offline_problems, remarks
+from workflows.checks import machine
+from workflows.checks.machine import compiler_problems, driver_problems, machine_problems, offline_problems, remarks
 from workflows.run_context import RunContext
 
 NONE = Machine((), 16 * 2**30)
@@ -115,7 +115,7 @@ def test_the_driver_s_cuda_is_what_libcuda_says(tmp_path: Path) -> None:
     """A library of one function in place of NVIDIA's."""
     (tmp_path / "cuda.c").write_text("int cuDriverGetVersion(int *version) { *version = 12040; return 0; }")
     subprocess.run(["gcc", "-shared", "-o", tmp_path / "libcuda.so.1", tmp_path / "cuda.c"], check=True)
-    program = "from workflows.machine import cuda_of_driver; print(cuda_of_driver())"
+    program = "from workflows.checks.machine import cuda_of_driver; print(cuda_of_driver())"
     environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(ROOT)}
     said = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
     assert said.stdout.strip() == "12040"

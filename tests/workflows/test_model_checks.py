@@ -19,6 +19,7 @@ from transformers import (
 
 from tasks.spec import Problem
 from tests.posttrain.tiny import tiny_model
+from workflows.checks.table import checked
 from workflows.recipe import Recipe
 from workflows.recipe_error import RecipeError
 
@@ -42,7 +43,7 @@ def problems(folder: Path, **sections: Any) -> list[Problem]:
     rows.write_text("".join(json.dumps({"prompt": f"{n}?", "completion": "Yes."}) + "\n" for n in range(40)))
     recipe = {"start_from": {"model": str(folder)}, "data": {"rows": {"path": str(rows), "held_out": 0.5}}, **sections}
     try:
-        Recipe.model_validate(recipe)
+        checked(Recipe.model_validate(recipe))
     except RecipeError as error:
         return error.problems
     return []
@@ -155,7 +156,7 @@ def imported(folder: Path, **model: Any) -> list[Problem]:
         },
     }
     try:
-        Recipe.model_validate(recipe)
+        checked(Recipe.model_validate(recipe))
     except RecipeError as error:
         return error.problems
     return []

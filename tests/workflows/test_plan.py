@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.source import ROOT
+from workflows.checks.table import checked
 from workflows.plan_text import text
 from workflows.planned import plan
 from workflows.recipe import Recipe, context_of
@@ -219,7 +220,7 @@ def test_skypilot_is_loaded_for_placements_alone() -> None:
 
 def problems(placement: dict[str, Any], **more: Any) -> list[str]:
     with pytest.raises(RecipeError) as caught:
-        Recipe.model_validate(recipe(placement) | more)
+        checked(Recipe.model_validate(recipe(placement) | more))
     return [str(problem) for problem in caught.value.problems if "hub" not in problem.allowed]
 
 

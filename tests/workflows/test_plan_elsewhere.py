@@ -20,13 +20,13 @@ from tasks.pretrain.hardware import Machine
 from tests.shapes import shapes_only
 from tests.source import ROOT
 from tests.workflows.test_tuning_recipes import model
+from workflows.checks.unread import unread
+from workflows.checks.warnings import warnings_of
 from workflows.plan import main
 from workflows.plan_text import text
 from workflows.planned import plan
 from workflows.recipe import Recipe, context_of
 from workflows.run_context import RunContext, planned_for
-from workflows.unread import unread
-from workflows.warnings import warnings_of
 
 SFT = {"data": "chat", "steps": 100, "batch_size": 8}
 

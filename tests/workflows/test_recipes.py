@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from tasks.pretrain.hardware import Machine
+from workflows.checks.table import checked
 from workflows.continuous_recipe import recipe_of
 from workflows.plan import main
 from workflows.plan_text import text
@@ -83,7 +84,13 @@ def test_a_large_recipe_is_tuned_on_its_device(name: str) -> None:
 
 def test_a_model_that_is_too_large_to_be_tuned_is_refused() -> None:
     with pytest.raises(RecipeError) as caught:
-        Recipe.model_validate(read("8b-continued") | {name: read("3b")[name] for name in ("data", "post_training")})
+        checked(
+            checked(
+                Recipe.model_validate(
+                    read("8b-continued") | {name: read("3b")[name] for name in ("data", "post_training")}
+                )
+            )
+        )
     assert [problem.path for problem in caught.value.problems] == ["post_training.0.sft", "post_training.1.dpo"]
     (sft, dpo) = (problem.allowed for problem in caught.value.problems)
     assert "GB on one H100 (80 GB): weights 32.8 GB, gradients 32.8 GB, optimizer 65.5 GB" in sft
@@ -144,7 +151,7 @@ def asked(recipe: Path) -> int:
 @pytest.mark.parametrize("name", LACKING)
 def test_a_recipe_for_what_its_user_has_lacks_that_alone(name: str) -> None:
     with pytest.raises(RecipeError) as caught:
-        Recipe.model_validate(read(name))
+        checked(Recipe.model_validate(read(name)))
     assert [problem.path for problem in caught.value.problems] == LACKING[name]
 
 

@@ -13,13 +13,13 @@ from flytekit.clis.sdk_in_container.run import RunLevelParams
 from flytekit.configuration import Image, ImageConfig
 
 import images
-from infra.errors import Stopped
+from infra.errors import UserError
 from tests.source import ROOT
 from tests.workflows.flyte_admin import admin
 from tests.workflows.statements import ASKED, DATA, DPO, SFT
 from workflows.recipe import Recipe
 from workflows.recipe_text import load
-from workflows.remote import checked, pass_on
+from workflows.remote import checked_for, pass_on
 from workflows.run_context import for_a_cluster
 
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
@@ -37,8 +37,8 @@ def run(recipe: dict[str, Any], pinned: dict[str, str] = PINNED, **environment: 
     pass_on(params)
     try:
         with for_a_cluster():
-            load(json.dumps(recipe), checked(Recipe.model_validate, params))
-    except Stopped as error:
+            load(json.dumps(recipe), Recipe.model_validate, check=lambda found: checked_for(found, params))
+    except UserError as error:
         return error.message
     return ""
 
@@ -50,7 +50,7 @@ def test_everything_that_pods_would_not_have_is_said_at_once(tmp_path: Path) -> 
     here = {"source": {"kind": "jsonl", "path": str(rows)}}
     two = {"layout": {"nodes": 2, "micro_batch": 8}, "pod": {"resources": {"memory": "100Mi"}}}
     said = run(TEXT | {"corpus": here, "pretrain": two}, MLFLOW_TRACKING_URI="sqlite:///runs.db")
-    assert "the recipe has 4 problems; nothing was started" in said
+    assert "the recipe has 4 problems; no stage was started" in said
     assert "corpus.source.path" in said
     assert (
         "at most 100.0 MB are uploaded with a run, and these are 100.0 MB" in said

@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
-from tasks.dpo.spec import DPOSpec
 from tasks.evaluate.spec import EvaluateSpec
-from tasks.grpo.spec import GRPOSpec
 from tasks.posttrain.memory import TuningMemory
+from tasks.posttrain.methods.dpo.spec import DPOSpec
+from tasks.posttrain.methods.grpo.spec import GRPOSpec
+from tasks.posttrain.methods.sft import SFTSpec
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.pretrain.accelerators import BY_NAME
 from tasks.pretrain.hardware import Machine
 from tasks.pretrain.layout import Layout
 from tasks.pretrain.memory import CPU
 from tasks.pretrain.spec import PretrainSpec
-from tasks.sft.spec import SFTSpec
 from tasks.spec import StageSpec
 from tests.pretrain.shapes import LLAMA_3_8B, QWEN3_30B_A3B
 from workflows.resource_estimate import Need, need

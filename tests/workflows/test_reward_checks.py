@@ -10,6 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from tests.posttrain.tiny import tiny_model
+from workflows.checks.table import checked
 from workflows.plan import main
 from workflows.recipe import Recipe
 from workflows.recipe_error import RecipeError
@@ -33,7 +34,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_rewards_that_can_be_called_with_the_rows_pass(recipe: dict[str, Any]) -> None:
-    Recipe.model_validate(recipe)
+    checked(Recipe.model_validate(recipe))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_a_reward_that_cannot_be_used_is_told(recipe: dict[str, Any], reward: st
     recipe["post_training"][0]["grpo"]["rewards"] = ["bad.py:f"]
     recipe["evaluate"]["sums"]["rewards"] = ["bad.py:f"]
     with pytest.raises(RecipeError) as caught:
-        Recipe.model_validate(recipe)
+        checked(Recipe.model_validate(recipe))
     assert [problem.path for problem in caught.value.problems] == [
         "post_training.0.grpo.rewards.0",
         "evaluate.sums.rewards.0",
@@ -60,7 +61,7 @@ def test_a_reward_that_cannot_be_used_is_told(recipe: dict[str, Any], reward: st
 def test_a_built_in_reward_that_finds_no_answer_in_the_rows_is_told(recipe: dict[str, Any]) -> None:
     recipe["evaluate"]["sums"]["rewards"] = [{"match": {"column": "anwser"}}]
     with pytest.raises(RecipeError, match="needs rows with a column anwser; those of sums have answer"):
-        Recipe.model_validate(recipe)
+        checked(Recipe.model_validate(recipe))
 
 
 def test_what_runs_elsewhere_is_imported_there(recipe: dict[str, Any]) -> None:
@@ -69,7 +70,7 @@ def test_what_runs_elsewhere_is_imported_there(recipe: dict[str, Any]) -> None:
     recipe["post_training"][0]["grpo"] |= placed
     del recipe["evaluate"]
     try:
-        Recipe.model_validate(recipe)
+        checked(Recipe.model_validate(recipe))
     except RecipeError as error:
         assert "nowhere" not in str(error)
 

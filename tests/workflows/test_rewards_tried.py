@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tasks.dpo.spec import DPOSpec
-from tasks.grpo.spec import GRPOSpec
+from tasks.posttrain.methods.dpo.spec import DPOSpec
+from tasks.posttrain.methods.grpo.spec import GRPOSpec
 from tests.posttrain.tiny import tiny_model
+from workflows.calls import calls
 from workflows.dry_run import Step, steps_of
 from workflows.recipe import Recipe
-from workflows.stage_titles import stage_titles
 
 JUDGE = {"judge": {"model": "judge", "rubric": "Kind."}, "name": "kind"}
 ROWS = [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(40)]
@@ -30,7 +30,7 @@ def steps(*tunings: dict[str, Any], **more: Any) -> tuple[dict[str, Step], list[
     recipe = Recipe.model_validate(
         {"start_from": {"model": "model"}, "data": {"sums": rows}, "post_training": list(tunings)} | more
     )
-    return {step.name: step for step in steps_of(recipe)}, stage_titles(recipe)
+    return {step.name: step for step in steps_of(recipe)}, [call.title for call in calls(recipe)]
 
 
 def grpo(*rewards: Any, **more: Any) -> dict[str, Any]:

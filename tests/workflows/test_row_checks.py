@@ -9,6 +9,7 @@ import pytest
 
 from tasks.spec import Problem
 from tests.posttrain.tiny import tiny_model
+from workflows.checks.table import checked
 from workflows.recipe import Recipe
 from workflows.recipe_error import RecipeError
 
@@ -47,7 +48,7 @@ def problems(tmp_path: Path) -> Callable[..., list[Problem]]:
             "post_training": [{stage: {"data": "rows", **more}}],
         }
         try:
-            Recipe.model_validate(recipe)
+            checked(Recipe.model_validate(recipe))
         except RecipeError as error:
             return error.problems
         return []
@@ -95,7 +96,7 @@ def before_pretraining(folder: Path, row: dict[str, Any], **sections: Any) -> li
         "data": {"rows": {"path": str(folder / "rows.jsonl"), "held_out": 0.2}},
     }
     try:
-        Recipe.model_validate(recipe | sections)
+        checked(Recipe.model_validate(recipe | sections))
     except RecipeError as error:
         return error.problems
     return []
@@ -273,8 +274,10 @@ def of_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[
         Path("mine.py").write_text(f"def rows():\n    {body}\n")
         data = {"rows": {"function": "mine.py:rows"}}
         try:
-            Recipe.model_validate(
-                {"start_from": {"model": "model"}, "data": data, "post_training": [{"dpo": {"data": "rows"}}]}
+            checked(
+                Recipe.model_validate(
+                    {"start_from": {"model": "model"}, "data": data, "post_training": [{"dpo": {"data": "rows"}}]}
+                )
             )
         except RecipeError as error:
             return error.problems
@@ -301,7 +304,7 @@ def test_the_rows_of_a_data_set_s_folder_are_looked_at(tmp_path: Path) -> None:
     data = {"rows": {"huggingface": {"name": str(tmp_path / "set")}}}
     recipe = {"start_from": {"model": str(tmp_path / "model")}, "data": data}
     with pytest.raises(RecipeError, match="those of this set are prompt_completion"):
-        Recipe.model_validate(recipe | {"post_training": [{"dpo": {"data": "rows"}}]})
+        checked(Recipe.model_validate(recipe | {"post_training": [{"dpo": {"data": "rows"}}]}))
 
 
 def test_a_function_that_fails_is_told_with_its_line(of_a_function: Callable[[str], list[Problem]]) -> None:

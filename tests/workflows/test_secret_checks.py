@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from infra.tracking.redact import HIDDEN
+from workflows.checks.table import checked
 from workflows.recipe import Recipe
 from workflows.recipe_error import RecipeError
 
@@ -44,7 +45,7 @@ def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def problems(**sections: Any) -> dict[str, str]:
     """What is allowed, by path."""
     try:
-        Recipe.model_validate({"name": "r"} | sections)
+        checked(Recipe.model_validate({"name": "r"} | sections))
     except RecipeError as error:
         assert "hunter22" not in str(error)
         return {

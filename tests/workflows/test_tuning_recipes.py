@@ -10,6 +10,7 @@ import pytest
 from tasks.pretrain.hardware import Machine
 from tests.shapes import shapes_only
 from tests.workflows.test_recipes import read
+from workflows.checks.table import checked
 from workflows.plan_text import text
 from workflows.planned import plan
 from workflows.recipe import Recipe, context_of
@@ -66,7 +67,7 @@ def test_without_rollout_servers_32b_does_not_fit_and_the_plan_names_them(
     changes = {"start_from": {"model": model(tmp_path, "32B")}, "post_training": [{"grpo": grpo}]}
     instead = r"use rollout_servers: {nodes: 1, engines: 4, tensor_parallel: 2}"
     with pytest.raises(RecipeError, match=rf"needs .* GB on each H100 .*vLLM 66.1 GB; {instead}"):
-        Recipe.model_validate(read("32b-rl") | changes)
+        checked(Recipe.model_validate(read("32b-rl") | changes))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_what_rollout_servers_need_is_checked(
     grpo = read("32b-rl")["post_training"][0]["grpo"] | changes
     recipe = read("32b-rl") | {"start_from": {"model": model(tmp_path, "32B")}, "post_training": [{"grpo": grpo}]}
     with pytest.raises(RecipeError, match=message):
-        Recipe.model_validate(recipe)
+        checked(Recipe.model_validate(recipe))
 
 
 def test_a_plan_counts_the_gpus_of_rollout_servers(machine: Callable[..., None], tmp_path: Path) -> None:
@@ -105,4 +106,4 @@ def test_grpo_in_4_bits_does_not_fit_beside_vllm_on_24_gb(machine: Callable[...,
     grpo |= {"layout": {"micro_batch": 1}, "adapter": {"quantize": "nf4"}, "gpu_memory_share": 0.8}
     changes = {"start_from": {"model": model(tmp_path, "8B")}, "post_training": [{"grpo": grpo}]}
     with pytest.raises(RecipeError, match=r"needs .* GB on one L4 \(24 GB\): .*vLLM 19.2 GB"):
-        Recipe.model_validate(read("8b-rl") | changes)
+        checked(Recipe.model_validate(read("8b-rl") | changes))

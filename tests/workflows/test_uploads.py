@@ -136,7 +136,7 @@ def test_what_lm_eval_s_tasks_read_travels(
         assert in_pod
         return in_pod.as_found().evaluators()["mine"]
 
-    monkeypatch.setattr("workflows.task_checks.tried", lambda *_: None)  # other tests try tasks
+    monkeypatch.setattr("workflows.checks.tasks.tried", lambda *_: None)  # other tests try tasks
     with S3(storage.for_pods).flyte(tmp_path):
         found = submitted_from(tmp_path / "here")
         place(tmp_path / "pod", found.task_files or {}, found.task_data, found.task_place)

@@ -28,6 +28,7 @@ def check(
     config: str | None, project: str, domain: str, recipe: str | None, connector: str | None, patience: int
 ) -> None:
     """Print a line for each check."""
+    from workflows.checks.table import checked
     from workflows.cluster.checks import checks  # imports flytekit: not for --help
     from workflows.continuous_recipe import recipe_of
     from workflows.recipe_text import load
@@ -37,7 +38,7 @@ def check(
     pods = ANY_STAGE
     if recipe:
         with for_a_cluster():
-            pods = stage_pods(load(recipe, recipe_of))
+            pods = stage_pods(load(recipe, recipe_of, check=checked))
     failed = False
     for result in checks(config, project, domain, connector, patience, pods):
         click.echo(f"{MARKS[result.state]} {result.name:<16}  {result.state}: {result.message}")

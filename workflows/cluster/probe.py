@@ -9,7 +9,7 @@ from pathlib import Path
 from flytekit import FlyteContextManager, Workflow, task
 
 from infra import limits
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.pod_spec import PodSpec, Resources, short_of
 from infra.tracking.store import check_reachable, passed_on, shown_uri
 
@@ -61,7 +61,7 @@ def _tracking() -> str:
         )
     try:
         check_reachable()
-    except Stopped as error:
+    except UserError as error:
         return f"failed: {error}"
     return f"ok: {shown_uri()}"
 
@@ -70,7 +70,7 @@ def _limits(title: str, asked: Resources) -> str:
     """What this pod has of what it asked for."""
     memory, cpu = limits.memory_limit(), limits.cpu_limit()
     words = [
-        f"{cpu:g} CPUs" if cpu else f"all {os.cpu_count()} CPUs",
+        f"{cpu:g} CPUs" if cpu else f"all {limits.cores()} CPUs",
         f"{memory / 2**30:.1f} GiB of memory" if memory else "memory without a limit",
         *(f"{shutil.disk_usage(path).total / 2**30:.2g} GiB of {name}" for name, path in PLACES.items()),
         f"Python {platform.python_version()}, {sys.platform}",

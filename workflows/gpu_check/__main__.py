@@ -1,8 +1,8 @@
 """Check every stage on a machine with an NVIDIA GPU in 20 minutes: whether it works, and how fast it is.
 
-    python -m workflows.gpu_check                      every step; those that have passed are not repeated
-    python -m workflows.gpu_check --only sft --only dpo  these steps, and those that they depend on
-    python -m workflows.gpu_check --tiny               the same code with toy sizes, on a CPU
+    python -m workflows.gpu_check                            every step; those that have passed are not repeated
+    python -m workflows.gpu_check --only export --only vllm  these steps, and those that they depend on
+    python -m workflows.gpu_check --tiny                     the same code with toy sizes, on a CPU
 
 Each step passes, fails (with its last lines), or cannot be tried (with the reason), and the check continues. It ends
 with a table and a JSON file. Exit code 0: all steps that could be tried passed; 1: a step failed; 3: none could be

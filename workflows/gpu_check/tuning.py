@@ -4,15 +4,15 @@ on one GPU."""
 from pathlib import Path
 from typing import Any
 
-from tasks.dpo.spec import DPOSpec, PairsSpec
-from tasks.grpo.spec import GRPOSpec
 from tasks.job import json_lines
+from tasks.posttrain.methods.dpo.spec import DPOSpec, PairsSpec
+from tasks.posttrain.methods.grpo.spec import GRPOSpec
+from tasks.posttrain.methods.sft import SFTSpec
 from tasks.posttrain.spec import PostTrainSpec
 from tasks.rewards.spec import RewardSpec
-from tasks.sft.spec import SFTSpec
-from workflows.gpu_check.step import Check, CheckFailed
+from workflows.gpu_check.step import VLLM, Check, CheckFailed, Step
 
-STEPS = 5
+OPTIMIZER_STEPS = 5
 GENERATIONS = 4  # per prompt
 DRIFT = 1.1  # between trainer and vLLM, mean of exp |difference of log-probabilities|: NeMo-RL's gate
 ALIKE = RewardSpec.model_validate({"similarity": {"unit": "characters"}})  # to the text's own continuation
@@ -20,7 +20,7 @@ ALIKE = RewardSpec.model_validate({"similarity": {"unit": "characters"}})  # to 
 
 def sft(check: Check) -> None:
     """Supervised fine-tuning with fp32 weights and bf16 arithmetic."""
-    lines = _tune(check, "tasks.sft.sft", SFTSpec, steps=2 * STEPS, learning_rate=check.size.sft_rate)
+    lines = _tune(check, SFTSpec, steps=2 * OPTIMIZER_STEPS, learning_rate=check.size.tuning_rate)
     if not lines[-1]["loss"] < lines[0]["loss"]:
         first, last = lines[0]["loss"], lines[-1]["loss"]
         raise CheckFailed(f"the loss does not fall: {first:.3f} in the first step, {last:.3f} in the last")
@@ -29,14 +29,14 @@ def sft(check: Check) -> None:
 def dpo(check: Check) -> None:
     """DPO with a reference model on the model's own completions: vLLM must free its memory first."""
     pairs = PairsSpec(rewards=[ALIKE], prompts=2 * check.size.rows)
-    lines = _tune(check, "tasks.dpo.dpo", DPOSpec, steps=STEPS, learning_rate=1e-5, pairs=pairs)
+    lines = _tune(check, DPOSpec, steps=OPTIMIZER_STEPS, learning_rate=1e-5, pairs=pairs)
     check.figure("margin", lines[-1]["margin"])
 
 
 def grpo(check: Check) -> None:
     """GRPO with rollouts from a vLLM engine in the same process, whose weights follow the trainer's."""
     more = {"generations": GENERATIONS, "rewards": [ALIKE]}
-    lines = _tune(check, "tasks.grpo.grpo", GRPOSpec, steps=STEPS, learning_rate=1e-5, **more)
+    lines = _tune(check, GRPOSpec, steps=OPTIMIZER_STEPS, learning_rate=1e-5, **more)
     drift = max(line["rollout_mismatch"] for line in lines)
     check.figure("reward", lines[-1]["reward"])
     check.figure("drift between trainer and vLLM", drift)
@@ -44,7 +44,7 @@ def grpo(check: Check) -> None:
         raise CheckFailed(f"trainer and vLLM differ: mean exp|Δ log p| is {drift:.3f}; at most {DRIFT} expected")
 
 
-def _tune(check: Check, engine: str, spec: type[PostTrainSpec], steps: int, **fields: Any) -> list[dict[str, float]]:
+def _tune(check: Check, spec: type[PostTrainSpec], steps: int, **fields: Any) -> list[dict[str, float]]:
     """Run it, and record its time per step and memory; returns the steps' metrics."""
     size = check.size
     job_spec = spec.model_validate({
@@ -59,7 +59,7 @@ def _tune(check: Check, engine: str, spec: type[PostTrainSpec], steps: int, **fi
         **fields,
     })  # fmt: skip
     rows, model = check.artifact("data", "rows"), check.artifact("export")
-    job = check.run(engine, "hf_model", job_spec, model=model, rows=rows)
+    job = check.run("tasks.posttrain.engine", "hf_model", job_spec, stage=spec.method.name, model=model, rows=rows)
     return _figures(check, job)
 
 
@@ -71,3 +71,11 @@ def _figures(check: Check, job: Path) -> list[dict[str, float]]:
     check.figure("first loss", lines[0]["loss"])
     check.figure("last loss", lines[-1]["loss"])
     return lines
+
+
+MEMORY_GB = 20.0  # for 0.5 B parameters: fp32 weights, gradients and AdamW, a reference model, vLLM's share
+STEPS = (
+    Step("sft", sft, limit_s=180, after=("export",), memory_gb=MEMORY_GB),
+    Step("dpo", dpo, limit_s=240, after=("export",), memory_gb=MEMORY_GB, on_cpu_with=VLLM),
+    Step("grpo", grpo, limit_s=240, after=("export",), memory_gb=MEMORY_GB, on_cpu_with=VLLM),
+)

@@ -5,7 +5,9 @@ do.
     trainer.py      score labelled positions only; reproducible epochs after a resume
     checkpoint.py   checkpoints that any layout can resume
     fsdp.py         FSDP2 on CPUs too; gradients reduced in fp32
-    dpo.py          train on pairs of token ids; losses that are means over the step
+    step_means.py   train on token ids; losses that are means over the step
+    dpo.py          … on pairs of them
+    kto.py          … on labelled completions; a KL term that is the mean over the step
     grpo.py         sample from token ids, each completion with a seed of its own; vLLM on CPU; merged weights; a metric
                     of the rollouts' mismatch, and its gate
     shared_prompts.py    compute a prompt once for all of its completions

@@ -1,8 +1,8 @@
 """Log-probabilities of completions, computing a prompt that several of them share only once.
 
-GRPO samples a group of completions of one prompt, DPO compares two. TRL passes each completion with its own copy of the
-prompt, so a prompt is computed once per completion. Here the completions of a prompt follow it in one row, as branches
-of a tree: each attends to the prompt and to itself, at the positions it would have alone.
+A group of completions is sampled for one prompt, or two are compared. TRL passes each completion with its own copy of
+the prompt, so a prompt is computed once per completion. Here the completions of a prompt follow it in one row, as
+branches of a tree: each attends to the prompt and to itself, at the positions it would have alone.
 
     prompt          branch 1        branch 2           a branch begins with the prompt's last token,
     p0 p1 p2        p3 a0 a1        p3 b0 b1 b2        which predicts the completion's first

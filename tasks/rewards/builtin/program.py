@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from pydantic import Field, PrivateAttr
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from infra.sandbox.program import Program, Result
 from infra.text import shown
 from tasks.load_function import Unusable
@@ -35,7 +35,7 @@ class Verifier(Sandboxed):
         if self.source is not None:
             return self
         if problems := self.problems():
-            raise Stopped("\n".join(map(str, problems)))
+            raise UserError("\n".join(map(str, problems)))
         return self.model_copy(update={"source": Path(self.file).expanduser().read_text()})
 
     def problems(self) -> list[Problem]:

@@ -4,7 +4,7 @@ import os
 import signal
 from typing import Literal
 
-from infra.errors import Stopped
+from infra.errors import UserError
 from tasks.job import Job, StageError, main
 from tasks.spec import Spec
 
@@ -33,7 +33,7 @@ def work(job: Job) -> None:
                 "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB"
             )
         case "stopped":
-            raise Stopped("no folder can be made there")
+            raise UserError("no folder can be made there")
 
 
 def _divide(one: int, other: int) -> float:

@@ -1,0 +1,70 @@
+"""Flyte's local cache, in Baton's home beside the artifacts that it points to, with named errors.
+
+By itself Flyte raises a traceback when its database is damaged or an entry is unreadable. Importing this module
+replaces its functions that read and write (infra/flyte/hooks.py).
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from flytekit.models.literals import LiteralMap
+
+from infra.disk_errors import disk_errors_named, disk_refused
+from infra.errors import UserError, move_aside
+from infra.flyte.hooks import replace_local_cache
+from infra.paths import baton_home
+from infra.progress import say
+
+FOLDER = baton_home() / "flyte-cache"
+_DISK_ERRORS = ("disk is full", "disk I/O error", "readonly database", "unable to open")  # in SQLite's messages
+
+
+class CacheBusy(UserError):
+    """Another process holds the lock of Flyte's cache longer than SQLite waits."""
+
+
+class CacheDamaged(UserError):
+    """Flyte's cache cannot be read."""
+
+
+def get(task: str, *key: Any) -> LiteralMap | None:
+    """The cached output of a task: one artifact. None if there is no such entry, or if it is unreadable: the stage then
+    runs again, or reuses its finished job."""
+    with _errors_named():
+        try:
+            found: LiteralMap | None = _get(task, *key)
+        except (sqlite3.Error, OSError):
+            raise
+        except Exception as error:  # on garbage, pickle and protobuf may raise anything
+            say(f"{task}: its entry in {FOLDER} cannot be read ({type(error).__name__}), so it counts as not cached")
+            return None
+    return found if found is None or len(found.literals) == 1 else None
+
+
+def put(*entry: Any) -> None:
+    with _errors_named():
+        _set(*entry)
+
+
+@contextmanager
+def _errors_named() -> Iterator[None]:
+    """Raises DiskRefused, CacheDamaged."""
+    try:
+        with disk_errors_named():
+            yield
+    except sqlite3.Error as error:
+        if any(message in str(error) for message in _DISK_ERRORS):
+            raise disk_refused(str(error), str(FOLDER), full="full" in str(error)) from error
+        if "locked" in str(error):
+            raise CacheBusy(
+                f"{FOLDER / 'cache.db'}: another run has locked Flyte's cache; run again when it has ended"
+            ) from error
+        raise CacheDamaged(
+            f"{FOLDER / 'cache.db'}: Flyte's cache cannot be read ({error}). Move it aside and run the same command "
+            f"again: finished jobs are reused.\n  {move_aside(FOLDER)}"
+        ) from error
+
+
+_get, _set = replace_local_cache(str(FOLDER), get, put)

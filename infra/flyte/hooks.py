@@ -1,0 +1,185 @@
+"""Where Baton relies on internals of flytekit 1.16: pod logs, errors, command line, cache, lazy imports, connectors.
+
+tests/infra/test_flyte_hooks.py (and tests/stage/test_pod_log.py) fails for a hook that is no longer needed. flytekit is
+imported in the functions: engines and the tracking thread use this module without it.
+"""
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from infra.errors import UserError, sentence
+from infra.tracking.redact import redact_text
+
+if TYPE_CHECKING:
+    import click
+
+T = TypeVar("T")
+
+MOST_LINES = 10  # of what Flyte shows of a failed task
+MOST_FRAMES = 5  # of a bug's trace among them
+
+LOG_LEVEL = "FLYTE_SDK_LOGGING_LEVEL"
+# for the process that fetches the code, before any of ours is loaded; errors still end it with a traceback
+POD_ENVIRONMENT = {LOG_LEVEL: str(logging.CRITICAL)}
+
+
+class _WithoutSessions(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        return "Unclosed client session" not in message and "Unclosed connector" not in message
+
+
+def filter_pod_log() -> None:
+    """With POD_ENVIRONMENT set: log as usual from here on, except for flytekit's S3 sessions, which it leaves open and
+    which are logged as errors when the interpreter exits."""
+    if os.environ.get(LOG_LEVEL) == POD_ENVIRONMENT[LOG_LEVEL]:
+        from flytekit.loggers import set_flytekit_log_properties
+
+        set_flytekit_log_properties(filter=_WithoutSessions(), level=logging.WARNING)
+
+
+def sentence_first() -> None:
+    """Let what Flyte shows of a failed task begin with what went wrong, in a few lines; a bug's trace is in the pod's
+    log. flytekit puts the trace first and, if an input could not be converted, all of the input."""
+    from flytekit.bin import entrypoint
+
+    entrypoint.get_traceback_str = error_text
+
+
+def error_text(error: BaseException) -> str:
+    """What went wrong, and where if it is not an error of ours."""
+    from flytekit.exceptions.user import FlyteRecoverableException
+
+    error = _unwrapped(error)
+    if isinstance(error, FlyteRecoverableException):
+        return shortened(redact_text(", ".join(map(str, error.args))))
+    if isinstance(error, UserError):
+        return shortened(redact_text(error.message))
+    traceback.print_exception(error)
+    frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:]
+    where = [f"  {frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}" for frame in frames]
+    return "\n".join([shortened(redact_text(sentence(error)), MOST_LINES - len(where)), *where])
+
+
+def _unwrapped(error: BaseException) -> BaseException:
+    """What flytekit's wrappers hold."""
+    from flytekit.core.type_engine import TypeTransformerFailedError
+
+    error = getattr(error, "value", error)
+    while isinstance(error, TypeTransformerFailedError) and (inner := error.__cause__ or error.__context__):
+        error = inner
+    return error
+
+
+def inputs_are_the_user_s(task: Any, record: Callable[[UserError], object]) -> None:
+    """Let an input that a model of ours refuses be an error of the user's, which `record` gets first. To flytekit it is
+    one of the system, and none of the task's own code runs."""
+    dispatch = task.dispatch_execute
+
+    def dispatch_execute(*args: Any, **kwargs: Any) -> Any:
+        from flytekit.exceptions.system import FlyteNonRecoverableSystemException
+        from flytekit.exceptions.user import FlyteUserRuntimeException
+
+        try:
+            return dispatch(*args, **kwargs)
+        except FlyteNonRecoverableSystemException as error:
+            refused = _unwrapped(error)
+            if not isinstance(refused, UserError):
+                raise
+            record(refused)
+            raise FlyteUserRuntimeException(refused) from error
+
+    task.dispatch_execute = dispatch_execute
+
+
+def shortened(text: str, most: int = MOST_LINES) -> str:
+    """The first and the last lines of a long text."""
+    lines = text.splitlines()
+    if len(lines) <= most:
+        return text
+    first = most // 2
+    last = most - first - 1
+    return "\n".join([*lines[:first], f"  … {len(lines) - first - last} lines, see the pod's log …", *lines[-last:]])
+
+
+def import_lock() -> AbstractContextManager[object]:
+    """Hold this while importing MLflow. flytekit loads pandas and pyarrow by importlib's LazyLoader, which has no lock
+    before Python 3.12, and inspects them whenever it converts a value: if another thread imported them at that moment,
+    as MLflow does, it would find them without their classes. Two threads that import MLflow at once also fail."""
+    engine = sys.modules.get("flytekit.core.type_engine")
+    lock: AbstractContextManager[object] = engine.TypeEngine.lazy_import_lock if engine else nullcontext()
+    return lock
+
+
+def wrap_json_option(model: type[T], read: Callable[[str, type[T], str, Any], T], help: str) -> None:
+    """Let `pyflyte run` read an option whose type is `model` by `read(value, type, option, RunLevelParams)`, and show
+    `help` for it. flytekit itself reads YAML 1.1 without limits, shows a traceback for a broken file, and prints the
+    model's whole JSON schema as help."""
+    from flytekit.clis.sdk_in_container import run
+    from flytekit.interaction.click_types import JsonParamType
+
+    flyte_convert, flyte_option = JsonParamType.convert, run.to_click_option
+
+    def convert(self: Any, value: Any, param: "click.Parameter | None", context: "click.Context | None") -> Any:
+        kind = self._python_type
+        if isinstance(value, str) and isinstance(kind, type) and issubclass(kind, model):
+            return read(value, kind, (param and param.name) or "recipe", context and context.obj)
+        return flyte_convert(self, value, param, context)
+
+    def to_click_option(*args: Any, **kwargs: Any) -> "click.Option":
+        option: click.Option = flyte_option(*args, **kwargs)
+        if any(isinstance(arg, type) and issubclass(arg, model) for arg in (*args, *kwargs.values())):
+            option.help = help
+        return option
+
+    JsonParamType.convert, run.to_click_option = convert, to_click_option
+
+
+def add_to_version(*more: str) -> None:
+    """Let the version that `pyflyte run --remote` and `pyflyte register` make of code, images and settings depend on
+    more: on what else goes into a template. Flyte refuses another template under a known version."""
+    from flytekit.remote.remote import FlyteRemote
+
+    made = FlyteRemote._version_from_hash
+
+    def version_from_hash(md5: bytes, settings: Any, default_inputs: Any = None, *context: str) -> str:
+        return str(made(md5, settings, default_inputs, *context, *more))
+
+    FlyteRemote._version_from_hash = staticmethod(version_from_hash)
+
+
+def replace_local_cache(
+    folder: str, get: Callable[..., Any], put: Callable[..., Any]
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Put Flyte's local cache into `folder`, instead of one for the whole user, and have it read and written by `get`
+    and `put`: flytekit ends in a traceback if the database is damaged. Returns flytekit's own two functions."""
+    import flytekit.core.local_cache as module
+
+    cache = module.LocalTaskCache
+    own = cache.get, cache.set
+    module.CACHE_LOCATION, cache.get, cache.set = folder, staticmethod(get), staticmethod(put)
+    return own
+
+
+def with_task_type(task: T, task_type: str) -> T:
+    """Change a task's type, which flytekit sets at construction only."""
+    task._task_type = task_type  # type: ignore[attr-defined]
+    return task
+
+
+@contextmanager
+def job_signal_handlers() -> Iterator[None]:
+    """Drop the signal handlers that connectors add in the body: flytekit keeps those of jobs that have ended."""
+    from flytekit import FlyteContextManager
+
+    handlers: list[Callable[..., Any]] = FlyteContextManager.signal_handlers
+    count = len(handlers)
+    try:
+        yield
+    finally:
+        del handlers[count:]

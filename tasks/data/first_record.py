@@ -1,0 +1,69 @@
+"""Check a source before a run: its files by their names and sizes, and its first record."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from infra.placement.address import File
+from tasks.data.readers.columnar import arrow_reader
+from tasks.data.readers.jsonl import first_jsonl_fields, first_jsonl_record
+from tasks.data.source_spec import ArrowSource, JsonlSource, ParquetSource, Records, without, without_field
+from tasks.job import StageError
+from tasks.spec import Problem
+
+SEEN = 10  # files that are looked at for a record, if broken ones are skipped
+
+
+def missing(source: Records) -> list[Problem]:
+    """What the source lacks on this machine."""
+    return source.missing(partial(LOOKS[type(source)], source))
+
+
+def _jsonl(source: JsonlSource, files: list[File]) -> list[Problem]:
+    skip = source.on_broken == "skip"
+    faults = []
+    for first in [file for file in files if file.size][: SEEN if skip else 1]:
+        try:
+            record = first_jsonl_record(first, source.max_bytes(), skip)
+            break
+        except StageError as error:
+            faults.append(str(error))
+    else:
+        return [Problem("path", source.path, "; ".join(faults))]
+    fields = first_jsonl_fields(first, source.max_bytes()) if source.metadata else []
+    return without_field(source.text_field, list(record), first.place) + without(source.metadata, fields, first.place)
+
+
+def _parquet(source: ParquetSource, files: list[File]) -> list[Problem]:
+    return _columns(source, files, "Parquet", lambda file: list(pq.read_schema(file).names))
+
+
+def _arrow(source: ArrowSource, files: list[File]) -> list[Problem]:
+    return _columns(source, files, "Arrow", lambda file: list(arrow_reader(file).schema.names))
+
+
+def _columns(source: Records, files: list[File], kind: str, columns: Callable[[IO[bytes]], list[str]]) -> list[Problem]:
+    """What the first file lacks; the first that can be read, if broken ones are skipped."""
+    faults = []
+    for first in files[: SEEN if source.on_broken == "skip" else 1]:
+        try:
+            with first.open() as opened:
+                names = columns(opened)
+        except (OSError, pa.ArrowInvalid) as error:
+            faults.append(f"{first.place}: {error}")
+        else:
+            if twice := [name for name in (source.text_field, *source.metadata) if names.count(name) > 1]:
+                return [Problem("path", source.path, f"one column {twice[0]!r}; {first.place} has several")]
+            found = without_field(source.text_field, names, first.place)
+            return found + without(source.metadata, names, first.place)
+    return [Problem("path", source.path, f"{kind} files; {'; '.join(faults)}")]
+
+
+LOOKS: dict[type[Records], Callable[..., list[Problem]]] = {
+    JsonlSource: _jsonl,
+    ParquetSource: _parquet,
+    ArrowSource: _arrow,
+}

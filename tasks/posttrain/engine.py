@@ -1,0 +1,20 @@
+"""Run the post-training method of a job.
+
+python -m tasks.posttrain.engine JOB_DIR        inputs: model (HFModel), rows (Rows)
+"""
+
+import tasks.posttrain.one_gpu  # noqa: F401 - before torch looks for GPUs
+
+# isort: split
+from pkgutil import resolve_name
+
+from tasks.job import Job, main
+from tasks.posttrain.methods import METHODS
+
+
+def work(job: Job) -> None:
+    resolve_name(METHODS[job.stage].method.trainer)(job)
+
+
+if __name__ == "__main__":
+    main(work)

@@ -1,0 +1,13 @@
+"""The post-training methods, one file or folder each: the spec, what the plan must know of it, and its trainer.
+
+To add one, write its spec, a PostTrainSpec with a `method`, and its trainer, a function of the job, and name the spec
+here. Then it stands in recipes, plans, the DAG, reports and the lineage.
+"""
+
+from tasks.posttrain.methods.dpo.spec import DPOSpec
+from tasks.posttrain.methods.grpo.spec import GRPOSpec
+from tasks.posttrain.methods.kto import KTOSpec
+from tasks.posttrain.methods.sft import SFTSpec
+from tasks.posttrain.spec import PostTrainSpec
+
+METHODS: dict[str, type[PostTrainSpec]] = {spec.method.name: spec for spec in (SFTSpec, DPOSpec, KTOSpec, GRPOSpec)}

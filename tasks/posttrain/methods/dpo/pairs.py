@@ -1,0 +1,82 @@
+"""Make preference pairs from a model's completions: a better one and the worst one, by their rewards."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from operator import itemgetter
+from pathlib import Path
+
+from infra.durable import write_json
+from tasks.manifest import verify, write_manifest
+
+KIND, FILE = "preference_pairs", "pairs.json"
+
+
+@dataclass(frozen=True)
+class Pair:
+    prompt_ids: Sequence[int]
+    chosen_ids: Sequence[int]
+    rejected_ids: Sequence[int]  # the tokens as sampled
+
+    @classmethod
+    def of(cls, prompt: Sequence[int], chosen: Sequence[int], other: Sequence[int], rejected: Sequence[int]) -> "Pair":
+        """Of two completions, each with its prompt: a template may render the prompt's end differently before some
+        answers."""
+        import numpy as np  # not on the path of --help
+
+        common = min(len(prompt), len(other))
+        parts = (prompt[:common], [*prompt[common:], *chosen], [*other[common:], *rejected])
+        return cls(*(np.array(part, np.int32) for part in parts))  # type: ignore[arg-type]
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Tokens of the prompt, and of the longer completion."""
+        return len(self.prompt_ids), max(len(self.chosen_ids), len(self.rejected_ids))
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longer of the two sequences."""
+        return sum(self.lengths)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A completion and the weighted sum of its rewards; None if no reward applies."""
+
+    ids: Sequence[int]
+    reward: float | None
+
+
+@dataclass(frozen=True)
+class Pairs:
+    pairs: list[Pair]
+    sampled: int  # number of prompts
+    rewards: dict[str, float]  # reward -> mean over all samples
+
+    @property
+    def no_pair(self) -> int:
+        """Number of prompts without a pair."""
+        return self.sampled - len(self.pairs)
+
+    def save(self, folder: Path) -> None:
+        """Write to a new folder, sealed by its manifest."""
+        folder.mkdir()
+        write_json(folder / FILE, asdict(self))
+        write_manifest(folder, KIND, {})
+
+    @classmethod
+    def load(cls, folder: Path) -> "Pairs":
+        """Raises ArtifactError if the folder is incomplete or damaged."""
+        verify(folder)
+        raw = json.loads((folder / FILE).read_text())
+        return cls([Pair(**pair) for pair in raw.pop("pairs")], **raw)
+
+
+def pair(prompt: Sequence[int], answers: Sequence[Answer], gold: Answer | None) -> Pair | None:
+    """Pair the row's own completion, or else the model's best, with the model's worst; None if that is no worse."""
+    scored = [(answer.reward, answer) for answer in answers if answer.reward is not None]
+    reward, better = (gold.reward, gold) if gold else max(scored, key=itemgetter(0), default=(None, None))
+    lowest, worst = min(scored, key=itemgetter(0), default=(None, None))
+    if better is None or reward is None or worst is None or lowest is None or lowest >= reward:
+        return None
+    return Pair(prompt, better.ids, worst.ids)

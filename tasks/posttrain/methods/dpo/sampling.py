@@ -1,0 +1,112 @@
+"""Sample preference pairs from a model: vLLM completes the rows' prompts, and rewards score the completions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.job import StageError
+from tasks.metric import known_mean
+from tasks.posttrain.encode import prompted
+from tasks.posttrain.methods.dpo.pairs import Answer, Pair, Pairs, pair
+from tasks.posttrain.methods.dpo.spec import DPOSpec, PairsSpec
+from tasks.posttrain.rows import Chosen, choose, kind_of
+from tasks.posttrain.score import score, try_on_gold
+from tasks.posttrain.spec import PROMPTED
+from tasks.posttrain.trainer import Setup, ends
+from tasks.rewards.scorer import Scorer
+from tasks.rows.marks import refusal
+from tasks.rows.stored import Row, reward_columns
+from tasks.serve.engine import close_engines, open_engine, sample
+from tasks.serve.vllm_hooks import leave_transformers_alone
+
+PROMPTS_A_CALL = 256  # prompts sampled and scored together
+
+
+@dataclass(frozen=True)
+class Prompt:
+    row: Row
+    ids: list[int]
+    gold_ids: list[int]  # the row's own completion, if that is the chosen one
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        return len(self.ids), len(self.gold_ids)
+
+
+def choose_prompts(setup: Setup[DPOSpec], sampling: PairsSpec) -> Chosen[Prompt]:
+    """Select the prompts to sample. Raises StageError."""
+    gold, encoder = sampling.chosen == "gold", setup.encoder
+    if kind_of(setup.job, *PROMPTED) == "prompt" and gold:
+        raise StageError(
+            "pairs.chosen: gold needs rows with a completion, but the rows of this set have only a prompt; "
+            "use chosen: best, with 2 or more samples"
+        )
+
+    def encode(row: Row) -> Prompt:
+        row = prompted(row)
+        if gold and (why := refusal(row, "prompt_completion")):
+            raise StageError(f"{why}, and as pairs.chosen: gold it would be the better answer")
+        return Prompt(row, *encoder.completion(row)) if gold else Prompt(row, encoder.prompt(row), [])
+
+    return choose(setup.job, setup.spec.seed, setup.limits, encode, sampling.prompts)
+
+
+def make_pairs(setup: Setup[DPOSpec], sampling: PairsSpec, prompts: Sequence[Prompt]) -> Pairs:
+    """Sample and score completions, and pair them. Raises StageError if there is no pair."""
+    model, encoder, limits = setup.model, setup.encoder, setup.limits
+    try_on_gold(sampling.rewards, [prompt.row for prompt in prompts], encoder.ended, sampling.rewards_tried)
+    pairs: list[Pair] = []
+    rewards: dict[str, list[float | None]] = {}
+    with Scorer(sampling.rewards) as scorer:
+        scorer.refuse_partial([prompt.row for prompt in prompts])
+        leave_transformers_alone()  # the model is of the same class
+        llm = open_engine(
+            Path(model.name_or_path),
+            max_model_len=limits.total,
+            seed=setup.spec.seed,
+            gpu_memory_share=sampling.gpu_memory_share,
+        )
+        for begin in range(0, len(prompts), PROMPTS_A_CALL):
+            setup.job.progress(begin, len(prompts), "prompts")
+            batch = prompts[begin : begin + PROMPTS_A_CALL]
+            completions = sample(
+                llm,
+                [prompt.ids for prompt in batch],
+                temperature=sampling.temperature,
+                max_tokens=limits.new,
+                n=sampling.samples,
+                stop_token_ids=ends(model, encoder),
+            )
+            rows = [prompt.row for prompt in batch for _ in range(sampling.samples)]
+            ids = [completion.token_ids for completion in completions]
+            scores = score(scorer, rows, list(map(encoder.decoded, ids)), ids)
+            for name, values in scores.rewards.items():
+                rewards.setdefault(name, []).extend(values)
+            answers = [Answer(list(tokens), total) for tokens, total in zip(ids, scores.total, strict=True)]
+            golds = _golds(scorer, batch) if sampling.chosen == "gold" else [None] * len(batch)
+            for number, (prompt, gold) in enumerate(zip(batch, golds, strict=True)):
+                made = pair(prompt.ids, answers[number * sampling.samples : (number + 1) * sampling.samples], gold)
+                pairs += [made] if made else []
+    del llm
+    close_engines()  # training needs their memory
+    if not pairs:
+        other = "the row's own" if sampling.chosen == "gold" else "another"
+        raise StageError(
+            f"by these rewards no completion of the {len(prompts)} prompts is worse than {other}: there is nothing to "
+            f"prefer. Use other rewards or more samples (now {sampling.samples}), or leave DPO out"
+        )
+    means = {name: value for name, values in rewards.items() if (value := known_mean(values)) is not None}
+    return Pairs(pairs, sampled=len(prompts), rewards=means)
+
+
+def _golds(scorer: Scorer, prompts: Sequence[Prompt]) -> list[Answer | None]:
+    """The rows' own completions with their rewards."""
+    rows = [prompt.row for prompt in prompts]
+    ids = [prompt.gold_ids for prompt in prompts]
+    scores = scorer.score(
+        [row["prompt"] for row in rows],
+        [row["completion"] for row in rows],
+        reward_columns(rows),
+        completion_ids=ids,
+    )
+    return [Answer(tokens, total) for tokens, total in zip(ids, scores.total, strict=True)]

@@ -1,0 +1,96 @@
+"""DPO: direct preference optimization (Rafailov et al. 2023, arXiv:2305.18290)."""
+
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from pydantic import Field
+
+from tasks.posttrain.methods.dpo.pairs import Pair
+from tasks.posttrain.spec import PROMPTED, Example, Method, PostTrainSpec, RewardList, StepCost, VLLMEngine
+from tasks.rates import ANY_SIZE, Rate
+from tasks.rewards.spec import MOST, RewardSpec, rewards_problems, tried_field
+from tasks.rows.stored import Row
+from tasks.serve.spec import vllm_share
+from tasks.spec import Problem, Spec
+
+if TYPE_CHECKING:  # Transformers: not on the path of --help
+    from tasks.posttrain.encode import Encoder
+
+
+class PairsSpec(Spec):
+    """Preference pairs of the tuned model's completions of the rows' prompts, scored by rewards."""
+
+    rewards: list[RewardSpec] = Field(min_length=1, max_length=MOST, description="rewards that score the completions")
+    rewards_tried: bool = tried_field()
+    prompts: int = Field(1200, ge=1, le=10_000_000, description="maximum number of prompts to sample")
+    samples: int = Field(1, ge=1, le=1000, description="completions per prompt")
+    temperature: float = Field(1.0, gt=0, le=2, description="sampling temperature")
+    chosen: Literal["gold", "best"] = Field(
+        "gold", description="the row's own completion, or the model's best; the rejected one is the model's worst"
+    )
+    gpu_memory_share: float = vllm_share(0.85, "which is closed before training")
+
+    def problems(self) -> list[Problem]:
+        found = [problem.under("rewards") for problem in rewards_problems(self.rewards)]
+        if self.chosen == "best" and self.samples < 2:
+            found.append(Problem("samples", self.samples, "at least 2 with `chosen: best`"))
+        return found
+
+
+class DPOSpec(PostTrainSpec):
+    """Direct preference optimization with TRL, on rows of kind preference or on pairs sampled from the model."""
+
+    method: ClassVar = Method("dpo", "tasks.posttrain.methods.dpo.trainer:train", version="5")
+    rates: ClassVar = (
+        Rate(50e6, 3e-4, "workflows/recipes/laptop.yaml, 5.8 M parameters"),
+        Rate(3e9, 1e-6, "TRL's default; SmolLM2 135M to 1.7B"),
+        Rate(30e9, 5e-7, "Zephyr 7B, Tulu 3 8B"),
+        Rate(ANY_SIZE, 2e-7, "Tulu 3 70B"),
+    )
+
+    pairs: PairsSpec | None = Field(None, description="sample the pairs from the model; null: the rows are pairs")
+    steps: int = Field(30, ge=1, le=1_000_000, description="optimizer steps")
+    batch_size: int = Field(32, ge=1, le=65_536, description="pairs per optimizer step")
+    beta: float = Field(0.1, gt=0, le=10, description="DPO's beta; higher: closer to the reference model")
+    sft_weight: float = Field(
+        0.2,
+        ge=0,
+        le=10,
+        description="weight of the SFT loss of the chosen completions, which keeps them from becoming unlikely",
+    )
+
+    def vllm_engines(self) -> list[VLLMEngine]:
+        """Closed before training."""
+        return [VLLMEngine("pairs", self.pairs.gpu_memory_share)] if self.pairs else []
+
+    def step_cost(self) -> StepCost:
+        return StepCost(sequences=2, completions_alone=True, reference=True, reference_in_step=True, forward_passes=1)
+
+    def rows_used(self) -> float | str:
+        return "they are sampled first" if self.pairs else super().rows_used()
+
+    def reward_lists(self) -> list[RewardList]:
+        return [RewardList("pairs.rewards", self.pairs.rewards)] if self.pairs else []
+
+    def with_rewards_tried(self) -> Self:
+        if self.pairs is None:
+            return self
+        return self.model_copy(update={"pairs": self.pairs.model_copy(update={"rewards_tried": True})})
+
+    def learns_completions(self) -> bool:
+        return self.pairs is not None and self.pairs.chosen == "gold"
+
+    def encode(self, row: Row, kind: str, encoder: "Encoder") -> Example:
+        if kind != "preference":
+            return super().encode(row, kind, encoder)
+        (prompt, chosen), (other, rejected) = (encoder.completion(row, name) for name in ("chosen", "rejected"))
+        return Pair.of(prompt, chosen, other, rejected)
+
+    def row_kinds(self) -> tuple[str, ...]:
+        if self.pairs is None:
+            return ("preference",)
+        return PROMPTED if self.pairs.chosen == "best" else tuple(kind for kind in PROMPTED if kind != "prompt")
+
+    def problems(self) -> list[Problem]:
+        return super().problems() + [
+            problem.under("pairs") for problem in (self.pairs.problems() if self.pairs else [])
+        ]

@@ -1,0 +1,82 @@
+"""Conversations of the rows of a run with its environment, and their rewards."""
+
+from collections.abc import Mapping, Sequence
+
+from blake3 import blake3
+
+from tasks.environments.environments import Environments
+from tasks.job import StageError
+from tasks.posttrain.methods.grpo.spec import GRPOSpec
+from tasks.posttrain.score import score
+from tasks.posttrain.spec import Limits
+from tasks.posttrain.tool_calls import ToolCalls
+from tasks.posttrain.trl_hooks.turns import Converse
+from tasks.posttrain.turns import Conversation, Generate, converse
+from tasks.rewards.call import ENVIRONMENTS
+from tasks.rewards.scorer import Scorer, Scores
+from tasks.rows.stored import Row
+
+
+def with_tools(row: Row, environments: Environments) -> Row:
+    """The row whose prompt tells the model what it can call. Raises StageError if it cannot."""
+    if not isinstance(row["prompt"], list):
+        raise StageError(
+            f"environment and tools need prompts of messages; this row's is text: {row['prompt']!r:.100}. Write it as "
+            '[{"role": "user", "content": …}]'
+        )
+    return row | {"tools": environments.schemas}
+
+
+def about(
+    rows: Sequence[Row], environments: Environments, calls: ToolCalls, spec: GRPOSpec, limits: Limits
+) -> Converse:
+    """Conversations about these rows. An environment's seed follows from the run's seed, the step and the row: the
+    completions of a group meet the same one."""
+
+    def about_rows(indices: Sequence[int], step: int, generate: Generate) -> list[Conversation]:
+        seeds = [_seed(spec.seed, step, index) for index in indices]
+        chosen = [rows[index] for index in indices]
+        return converse(chosen, seeds, environments, calls, generate, limits, spec.max_turns)
+
+    return about_rows
+
+
+def score_conversations(
+    scorer: Scorer, conversations: Sequence[Conversation], environments: Environments, state: Mapping[str, float]
+) -> Scores:
+    """The rewards of the conversations that have not lost their environment, and that of its get_reward, under the
+    class's name; the others have None. Raises StageError if all have lost it."""
+    kept = [one for one in conversations if not one.final.lost]
+    if len(kept) < len(conversations):
+        lost = next(one for one in conversations if one.final.lost)
+        message = (
+            f"{len(conversations) - len(kept)} of {len(conversations)} conversations have lost their environment; "
+            f"{lost.final.lost}, for the row {lost.row!r:.300}"
+        )
+        if not kept:
+            raise StageError(message)
+        print(message, flush=True)
+    has_state = environments.spec.environment is not None
+    rows = [one.row | ({ENVIRONMENTS: one.final.state} if has_state else {}) for one in kept]
+    scores = score(scorer, rows, [one.messages for one in kept], [one.ids for one in kept], state)
+    rewards, total = dict(scores.rewards), list(scores.total)
+    if environments.owns_reward:
+        own = rewards[environments.name] = [one.final.reward for one in kept]
+        total = [_sum(*pair) for pair in zip(total, own, strict=True)]
+    places = iter(range(len(kept)))
+    place = [None if one.final.lost else next(places) for one in conversations]
+
+    def spread(values: Sequence[float | None]) -> list[float | None]:
+        return [None if at is None else values[at] for at in place]
+
+    return Scores(
+        {name: spread(values) for name, values in rewards.items()}, spread(total), scores.metrics, scores.extra
+    )
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else one + other
+
+
+def _seed(*parts: int) -> int:
+    return int.from_bytes(blake3(repr(parts).encode()).digest(length=4), "little")

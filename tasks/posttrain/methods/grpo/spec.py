@@ -1,0 +1,128 @@
+"""GRPO: group-relative policy optimization (Shao et al. 2024, arXiv:2402.03300)."""
+
+from typing import Any, ClassVar, Self
+
+from pydantic import Field
+
+from tasks.environments.spec import ToolUse
+from tasks.posttrain.layout import MICRO_BATCH
+from tasks.posttrain.rollout_spec import DriftSpec, RolloutServers
+from tasks.posttrain.spec import Method, PostTrainSpec, RewardList, StepCost, VLLMEngine
+from tasks.rates import ANY_SIZE, Rate
+from tasks.rewards.spec import MOST, RewardSpec, rewards_problems, tried_field
+from tasks.serve.spec import vllm_share
+from tasks.spec import Problem
+
+
+class GRPOSpec(ToolUse, PostTrainSpec):
+    """Reinforcement learning with TRL and live vLLM rollouts, on rows with a prompt, scored by rewards."""
+
+    method: ClassVar = Method(
+        "grpo",
+        "tasks.posttrain.methods.grpo.trainer:train",
+        version="5",
+        helper="tasks.posttrain.methods.grpo.rollout_node",
+    )
+    most_in_micro_batch: ClassVar[int] = 2 * MICRO_BATCH
+    rates: ClassVar = (
+        Rate(50e6, 1.5e-4, "workflows/recipes/laptop.yaml, 5.8 M parameters"),
+        Rate(30e9, 1e-6, "TRL's default; DeepSeekMath 7B"),
+        Rate(ANY_SIZE, 1e-7, "Tulu 3 70B's RLVR"),
+    )
+
+    steps: int = Field(40, ge=1, le=1_000_000, description="optimizer steps, each on new samples")
+    batch_size: int = Field(128, ge=2, le=65_536, description="completions per optimizer step")
+    generations: int = Field(8, ge=2, le=4_096, description="completions per prompt: the group size")
+    beta: float = Field(
+        0.0,
+        ge=0,
+        le=10,
+        description="weight of the KL to the initial model; 0: none, and no reference model",
+    )
+    temperature: float = Field(1.0, gt=0, le=2, description="sampling temperature")
+    rewards: list[RewardSpec] = Field(
+        [],
+        max_length=MOST,
+        description="rewards of the completions; their weighted sum, with the environment's own if it has get_reward, "
+        "is maximized",
+    )
+    rewards_tried: bool = tried_field()
+    drift: DriftSpec | None = Field(
+        None,
+        description="stop the run, with the worst tokens, if trainer and vLLM drift apart; null: only log it",
+        json_schema_extra={"identity": False},
+    )
+    check_weights_every: int | None = Field(
+        50,
+        ge=1,
+        le=1_000_000,
+        description="steps between checks, by digests of all tensors, that vLLM holds exactly the trainer's weights "
+        "(not in rollout servers with tensor parallelism); null: none",
+        json_schema_extra={"identity": False},
+    )
+    gpu_memory_share: float = vllm_share(0.3, "while training, without `rollout_servers`")
+    rollout_servers: RolloutServers | None = Field(
+        None,
+        description="vLLM engines on GPUs or machines of their own; null: one in each of `layout`'s processes",
+        json_schema_extra={"identity": False},
+    )
+
+    @property
+    def machines(self) -> int:
+        return self.layout.nodes + (self.rollout_servers.nodes if self.rollout_servers else 0)
+
+    @property
+    def devices(self) -> int:
+        servers = self.rollout_servers
+        if servers is None:
+            return self.layout.processes
+        if servers.nodes == 0:
+            return self.layout.processes + servers.gpus
+        return max(self.layout.processes, servers.gpus)
+
+    def processes(self) -> dict[str, Any]:
+        return super().processes() | {"helpers": self.rollout_servers.nodes if self.rollout_servers else 0}
+
+    def samples_every_step(self) -> bool:
+        return True
+
+    def servers(self) -> RolloutServers | None:
+        return self.rollout_servers
+
+    def vllm_engines(self) -> list[VLLMEngine]:
+        if servers := self.rollout_servers:
+            return [VLLMEngine("rollout_servers", servers.gpu_memory_share, servers.tensor_parallel)]
+        return [VLLMEngine("", self.gpu_memory_share)]
+
+    def step_cost(self) -> StepCost:
+        """The model that sampled runs too, for importance sampling, and with a KL term the reference model."""
+        return StepCost(
+            completions_alone=True,
+            reference=self.beta > 0,
+            forward_passes=1 + (self.beta > 0),
+            vllm_share=None if self.rollout_servers else self.gpu_memory_share,
+        )
+
+    def rows_used(self) -> float | str:
+        return self.steps * self.batch_size / self.generations
+
+    def tool_use(self) -> ToolUse:
+        return self
+
+    def reward_lists(self) -> list[RewardList]:
+        return [RewardList("rewards", self.rewards, has_environment=self.environment is not None)]
+
+    def with_rewards_tried(self) -> Self:
+        return self.model_copy(update={"rewards_tried": True})
+
+    def problems(self) -> list[Problem]:
+        found = super().problems() + [problem.under("rewards") for problem in rewards_problems(self.rewards)]
+        found += self.tool_problems()
+        if self.batch_size % self.generations:
+            found.append(Problem("generations", self.generations, f"a divisor of batch_size {self.batch_size}"))
+        if (servers := self.rollout_servers) and servers.count > self.batch_size:
+            allowed = f"at most batch_size ({self.batch_size}) engines on all machines"
+            found.append(Problem("rollout_servers.engines", servers.engines, allowed))
+        if not (self.rewards or self.environment):
+            found.append(Problem("rewards", [], "at least one, or an environment with get_reward"))
+        return found

@@ -1,0 +1,201 @@
+"""GRPO with TRL, with rollouts from a live vLLM engine.
+
+In each step vLLM loads the newest weights and samples several completions per prompt, the rewards score them in a
+subprocess, and TRL updates the model. On-policy: one update per rollout. Of several processes each has its own vLLM
+engine and samples its share of the completions, unless there are rollout servers; rank 0 scores them all, in one call
+as in one process. With an environment or tools, a completion is a conversation: the model's turns, and the
+answers to its calls.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, islice
+from statistics import fmean
+from typing import Any
+
+from datasets import Dataset
+from trl import GRPOConfig
+
+from tasks.environments.environments import Environments
+from tasks.job import Job, StageError, json_lines
+from tasks.metric import known_mean
+from tasks.posttrain import process
+from tasks.posttrain.adapter import base_of
+from tasks.posttrain.encode import prompted
+from tasks.posttrain.methods.grpo.conversations import about, score_conversations, with_tools
+from tasks.posttrain.methods.grpo.rollout_node import open_servers
+from tasks.posttrain.methods.grpo.spec import GRPOSpec
+from tasks.posttrain.rows import choose, kind_of
+from tasks.posttrain.score import of_all_ranks, reserved, score, try_on_gold
+from tasks.posttrain.spec import TRAINING, Limits, PromptIds
+from tasks.posttrain.tool_calls import ToolCalls
+from tasks.posttrain.trainer import LOGGED, ends, prepare
+from tasks.posttrain.trl_hooks.grpo import ServedGeneration, TokenTrainer, colocated, generate_live
+from tasks.posttrain.trl_hooks.shared_prompts import share_prompts
+from tasks.posttrain.trl_hooks.turns import rollouts
+from tasks.posttrain.turns import Conversation
+from tasks.rewards.scorer import Scorer
+from tasks.rows.stored import Row
+from tasks.serve.rollout_servers import RolloutServers
+
+EQUAL = "equal_groups"  # share of a step's groups whose rewards are all equal: they have no advantages
+MOST_EQUAL, MOST_CUT_OFF = 0.8, 0.2  # of a whole run, without a notice
+METRICS = TRAINING | {
+    "reward": "reward",
+    "reward_std": "reward_std",
+    "kl": "kl",
+    "completions/mean_length": "completion_length",
+    "completions/clipped_ratio": "cut_off",
+    "rollout_mismatch": "rollout_mismatch",
+    f"{LOGGED}{EQUAL}": EQUAL,
+    "turns": "turns",
+    "tool_calls": "tool_calls",
+    "tool_errors": "tool_errors",
+    "environments_lost": "environments_lost",
+}
+
+
+@dataclass(frozen=True)
+class Prompt(PromptIds):
+    row: Row
+
+
+def train(job: Job) -> None:
+    spec = job.spec(GRPOSpec)
+    with (
+        Environments(spec, job.heart.repeated) if spec.uses_tools() else nullcontext() as environments,
+        open_servers(job, spec) if process.is_first() else nullcontext() as servers,
+    ):
+        tune(job, environments, servers)
+
+
+def tune(job: Job, environments: Environments | None, servers: RolloutServers | None) -> None:
+    # with dropout the completions would be scored by another policy than vLLM samples from
+    setup = prepare(job, GRPOSpec, dropout=False)
+    spec, model, limits, encoder = setup.spec, setup.model, setup.limits, setup.encoder
+    kind_of(job, *spec.row_kinds())
+    labels = [reward.label for reward in spec.rewards]
+    if environments and environments.owns_reward:
+        labels.append(environments.name)
+    if not labels:
+        raise StageError("there is no reward: set `rewards`, or give the environment a method get_reward()")
+    if taken := reserved(labels, METRICS):
+        raise StageError(f"reward {taken}: training has a metric of this name; set another `name`")
+    calls = ToolCalls(setup.tokenizer, encoder, environments.schemas) if environments else None
+    prompts = spec.steps * spec.batch_size // spec.generations
+
+    def encode(row: Row) -> Prompt:
+        row = prompted(row)
+        return Prompt(encoder.prompt(with_tools(row, environments) if environments else row), row)
+
+    chosen = choose(job, spec.seed, limits, encode, enough=prompts)
+    setup.note("prompts", len(chosen.rows), prompts / len(chosen.rows))
+    rows, prompt_ids = [prompt.row for prompt in chosen.rows], [prompt.ids for prompt in chosen.rows]
+    if process.is_first():
+        try_on_gold(spec.rewards, rows, encoder.ended, spec.rewards_tried)
+    stops = ends(model, encoder)
+    alive = partial(job.heart.beat, phase="rollout")
+    if spec.rollout_servers:
+        workers = spec.rollout_servers.tensor_parallel
+        generate_live(
+            ServedGeneration,
+            seed=spec.seed,
+            alive=alive,
+            check_every=spec.check_weights_every,
+            servers=servers,
+            workers=workers,
+        )
+    else:
+        generate_live(colocated(), seed=spec.seed, alive=alive, check_every=spec.check_weights_every)
+    with Scorer(spec.rewards) if process.is_first() else nullcontext() as scorer:
+        if scorer:
+            scorer.refuse_partial(rows)
+        trainer = TokenTrainer(
+            prompt_ids,
+            spec.drift.max if spec.drift else None,
+            **setup.model_arguments(),
+            reward_funcs=of_all_ranks(reward_function(scorer, rows, spec.generations, environments), job.heart),
+            rollout_func=rollouts(about(rows, environments, calls, spec, limits)) if environments and calls else None,
+            args=GRPOConfig(
+                **setup.arguments(),
+                num_generations=spec.generations,
+                max_completion_length=limits.new,
+                temperature=spec.temperature,
+                generation_kwargs={"stop_token_ids": [*stops, calls.end] if calls else stops},
+                beta=spec.beta,
+                use_vllm=True,
+                vllm_mode="colocate",
+                vllm_max_model_length=limits.total,
+                vllm_gpu_memory_utilization=(spec.rollout_servers or spec).gpu_memory_share,
+                loss_type="dr_grpo",
+                scale_rewards="batch",
+                lr_scheduler_type="constant_with_warmup",
+            ),
+            train_dataset=Dataset.from_dict({"prompt": list(map(str, islice(cycle(range(len(rows))), prompts)))}),
+        )
+        share_prompts(base_of(trainer.model), trainer.ref_model)
+        setup.fit(trainer, METRICS, stateful=scorer, initial=chosen.counts())
+    for text in notices(json_lines(job.metrics), spec, limits):
+        job.notice(text)
+    setup.finish(trainer)
+
+
+def reward_function(
+    scorer: Scorer | None, rows: Sequence[Row], generations: int, environments: Environments | None = None
+) -> Callable[..., list[float | None]]:
+    """A reward function with TRL's signature: the weighted sum of the rewards. Each reward is logged as a metric. It
+    cannot be called without a scorer, which rank 0 alone has."""
+
+    def reward(
+        prompts: list[str],
+        completions: list[str],
+        completion_ids: list[list[int]],
+        trainer_state: Any,
+        log_metric: Callable[[str, float], None],
+        conversation: Sequence[Conversation] = (),
+        **_: Any,
+    ) -> list[float | None]:
+        assert scorer is not None
+        prompt_rows = [rows[int(index)] for index in prompts]
+        state = {name: float(getattr(trainer_state, name) or 0) for name in ("global_step", "max_steps", "epoch")}
+        if environments:
+            scores = score_conversations(scorer, conversation, environments, state)
+        else:
+            scores = score(scorer, prompt_rows, completions, completion_ids, state)
+        if all(total is None for total in scores.total):
+            raise StageError(
+                f"step {trainer_state.global_step + 1}: no reward applies to any of {len(completions)} completions "
+                "(all returned None); add a reward that applies to these rows"
+            )
+        if taken := reserved(scores.metrics, METRICS | {label: label for label in scores.rewards}):
+            raise StageError(f"log_metric({taken}): training or a reward has a metric of this name; use another")
+        means = {name: known_mean(values) for name, values in scores.rewards.items()}
+        means[EQUAL] = equal_groups(scores.total, generations)
+        for name, value in (scores.metrics | means).items():
+            if value is not None:
+                log_metric(LOGGED + name, value)
+        return scores.total
+
+    return reward
+
+
+def equal_groups(rewards: Sequence[float | None], generations: int) -> float:
+    """The share of groups whose rewards are all equal."""
+    groups = [rewards[start : start + generations] for start in range(0, len(rewards), generations)]
+    return sum(len(set(group) - {None}) < 2 for group in groups) / len(groups)
+
+
+def notices(lines: Sequence[Mapping[str, float]], spec: GRPOSpec, limits: Limits) -> Iterator[str]:
+    """What the run's metrics say of its use."""
+    equal, cut_off = (fmean([line[name] for line in lines if name in line] or [0.0]) for name in (EQUAL, "cut_off"))
+    groups = spec.steps * spec.batch_size // spec.generations
+    if equal > MOST_EQUAL:
+        yield (
+            f"only {round((1 - equal) * groups)} of {groups} groups of {spec.generations} completions had different "
+            "rewards, and nothing is learned from the others: use prompts that the model solves sometimes, more "
+            "generations, or rewards with more values"
+        )
+    if cut_off > MOST_CUT_OFF:
+        yield f"{cut_off:.0%} of the completions were cut off at {limits.new} tokens; raise max_new_tokens"

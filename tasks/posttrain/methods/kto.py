@@ -1,0 +1,150 @@
+"""KTO: Kahneman-Tversky optimization (Ethayarajh et al. 2024, arXiv:2402.01306)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from tasks.job import Job, StageError
+from tasks.posttrain.spec import TRAINING, Method, PostTrainSpec, StepCost
+from tasks.rates import ANY_SIZE, Rate
+from tasks.rows.stored import Row
+from tasks.spec import Problem
+
+if TYPE_CHECKING:  # Transformers: not on the path of --help
+    from tasks.posttrain.encode import Encoder
+
+METRICS = TRAINING | {
+    "kl": "kl",
+    "rewards/chosen": "reward_chosen",
+    "rewards/rejected": "reward_rejected",
+    "rewards/margins": "margin",
+    "logps/chosen": "logp_chosen",
+    "logps/rejected": "logp_rejected",
+}
+LABEL = "label"  # column; TRL's name
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Completions of one prompt, each with its label."""
+
+    answers: list[tuple[list[int], list[int], bool]]  # prompt, completion; whether it is desirable
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        return max(len(prompt) for prompt, _, _ in self.answers), max(len(answer) for _, answer, _ in self.answers)
+
+
+class KTOSpec(PostTrainSpec):
+    """Kahneman-Tversky optimization with TRL, on completions with a `label`, true or false, or on rows of kind
+    preference, as two completions each."""
+
+    method: ClassVar = Method("kto", "tasks.posttrain.methods.kto:train", version="1")
+    rates: ClassVar = (
+        Rate(50e6, 3e-4, "that of DPO, workflows/recipes/laptop.yaml"),
+        Rate(30e9, 1e-6, "TRL's default, and the most that it advises with beta 0.1"),
+        Rate(ANY_SIZE, 5e-7, "the least that TRL advises"),
+    )
+
+    steps: int = Field(50, ge=1, le=1_000_000, description="optimizer steps")
+    batch_size: int = Field(32, ge=2, le=65_536, description="completions per optimizer step")
+    beta: float = Field(0.1, gt=0, le=10, description="KTO's beta; higher: closer to the reference model")
+    loss: Literal["kto", "apo_zero_unpaired"] = Field(
+        "kto", description="kto, or apo_zero_unpaired, which has no KL term (arXiv:2408.06266)"
+    )
+    desirable_weight: float = Field(1.0, gt=0, le=1000, description="weight of the loss with label true")
+    undesirable_weight: float = Field(1.0, gt=0, le=1000, description="weight of the loss with label false")
+
+    def row_kinds(self) -> tuple[str, ...]:
+        return ("prompt_completion", "messages", "preference")
+
+    def rows_problems(self, kind: str, rows: Sequence[Row]) -> Iterator[Problem]:
+        if why := next((why for row in rows if (why := _unlabelled(row, kind))), ""):
+            yield Problem("data", self.data, f"rows with a {LABEL}, true or false, or of kind preference; {why}")
+
+    def encode(self, row: Row, kind: str, encoder: "Encoder") -> Labelled:
+        from tasks.posttrain.encode import prompted
+
+        if why := _unlabelled(row, kind):
+            raise StageError(f"kto: {why}")
+        if kind == "preference":
+            return Labelled([(*encoder.completion(row, name), name == "chosen") for name in ("chosen", "rejected")])
+        return Labelled([(*encoder.completion(prompted(row)), bool(row[LABEL]))])
+
+    def rows_used(self) -> float | str:
+        return "a preference is two completions"
+
+    def step_cost(self) -> StepCost:
+        """Before the step: the reference model, and both models on other completions for the KL term."""
+        return StepCost(completions_alone=True, reference=True, forward_passes=3 if self.loss == "kto" else 1)
+
+    def problems(self) -> list[Problem]:
+        found = super().problems()
+        if self.loss == "kto" and self.micro_batch() == 1:
+            found.append(Problem("layout.micro_batch", self.layout.micro_batch, "at least 2 with loss kto, for TRL"))
+        return found
+
+
+def _unlabelled(row: Row, kind: str) -> str:
+    """Why a row has no label that can be used; empty if it has one."""
+    if kind == "preference" or row.get(LABEL) in (True, False):
+        return ""
+    return f"{LABEL}: {row[LABEL]!r:.40}" if LABEL in row else f"there is a row without the column {LABEL}"
+
+
+def train(job: Job) -> None:
+    from datasets import Dataset
+    from trl import KTOConfig
+
+    from tasks.posttrain.adapter import base_of
+    from tasks.posttrain.rows import kind_of
+    from tasks.posttrain.trainer import prepare
+    from tasks.posttrain.trl_hooks.kto import UnpairedTrainer
+    from tasks.posttrain.trl_hooks.shared_prompts import share_prompts
+
+    setup = prepare(job, KTOSpec)
+    spec, kind = setup.spec, kind_of(job, *setup.spec.row_kinds())
+    chosen = setup.choose(kind, spec.steps * spec.batch_size, size=lambda row: len(row.answers))
+    prompts, completions, labels = zip(*(answer for row in chosen.rows for answer in row.answers), strict=True)
+    setup.note("completions", len(labels), spec.steps * spec.batch_size / len(labels))
+    if text := unbalanced(sum(labels), len(labels), spec):
+        job.notice(text)
+    others = 2 if kind == "preference" else 1  # the KL term takes a completion of another prompt
+    trainer = UnpairedTrainer(
+        **setup.model_arguments(),
+        args=KTOConfig(
+            **setup.arguments(),
+            max_length=None,  # the rows are within the limits
+            loss_type=spec.loss,
+            beta=spec.beta,
+            desirable_weight=spec.desirable_weight,
+            undesirable_weight=spec.undesirable_weight,
+            lr_scheduler_type="cosine",
+            train_sampling_strategy="sequential",  # of the seed: neighbours have each other's completions
+        ),
+        train_dataset=Dataset.from_dict({
+            "prompt_ids": prompts,
+            "completion_ids": completions,
+            "KL_completion_ids": completions[-others:] + completions[:-others],
+            "label": labels,
+        }),
+    )  # fmt: skip
+    share_prompts(base_of(trainer.model), trainer.ref_model)
+    setup.fit(trainer, METRICS, initial=chosen.counts() | {"desirable": sum(labels)})
+    setup.finish(trainer)
+
+
+def unbalanced(desirable: int, count: int, spec: KTOSpec) -> str:
+    """What to do about labels that are not balanced by the weights; empty if they are."""
+    others = count - desirable
+    if not desirable or not others:
+        return f"all {count} completions have {LABEL} {desirable > 0}: KTO learns from both kinds"
+    least = others * spec.undesirable_weight / desirable  # equation 8: as much weight in all, up to 4/3 of it
+    if least / 1.01 <= spec.desirable_weight <= 1.34 * least:
+        return ""
+    return (
+        f"{desirable} of {count} completions have {LABEL} true: the paper advises desirable_weight {least:.3g} to "
+        f"{4 / 3 * least:.3g} with undesirable_weight {spec.undesirable_weight:g}"
+    )

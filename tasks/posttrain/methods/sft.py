@@ -1,0 +1,125 @@
+"""SFT: supervised fine-tuning, on rows of kind messages, prompt_completion or text."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from tasks.job import Job, StageError
+from tasks.posttrain.spec import TRAINING, Method, PostTrainSpec
+from tasks.rates import ANY_SIZE, Rate
+from tasks.rows.check import COLUMNS
+from tasks.rows.stored import TRAIN, Row
+from tasks.spec import Problem
+
+if TYPE_CHECKING:  # Transformers: not on the path of --help
+    from tasks.posttrain.encode import Encoder
+
+METRICS = TRAINING | {
+    "mean_token_accuracy": "token_accuracy",
+    "num_input_tokens_seen": "tokens",  # unlike TRL's num_tokens, the Trainer's count is in its checkpoints
+}
+
+
+@dataclass(frozen=True)
+class Learned:
+    """An encoded row, as arrays of int32."""
+
+    ids: Any
+    labels: Any  # -100 where there is no loss
+    lengths: tuple[int, ...]
+
+
+class SFTSpec(PostTrainSpec):
+    """Supervised fine-tuning with TRL, on rows of kind messages, prompt_completion or text."""
+
+    method: ClassVar = Method("sft", "tasks.posttrain.methods.sft:train", version="3")
+    splits_messages: ClassVar = False
+    rates: ClassVar = (
+        Rate(50e6, 5e-4, "workflows/recipes/laptop.yaml, 5.8 M parameters"),
+        Rate(3e9, 2e-5, "TRL's default; SmolLM3 3B"),
+        Rate(30e9, 1e-5, "between Zephyr 7B's 2e-5 and Tulu 3 8B's 5e-6"),
+        Rate(ANY_SIZE, 2e-6, "Tulu 3 70B"),
+    )
+
+    steps: int = Field(150, ge=1, le=1_000_000, description="optimizer steps")
+    batch_size: int = Field(32, ge=1, le=65_536, description="rows per optimizer step")
+    loss: Literal["assistant", "completion", "all"] | None = Field(
+        None,
+        description="tokens with a loss: those of the assistant's turns (messages), of the completion "
+        "(prompt_completion), or all; null: the narrowest that the rows allow",
+    )
+    packing: bool = Field(False, description="pack several rows into one sequence of the maximum length, for speed")
+
+    def row_kinds(self) -> tuple[str, ...]:
+        return ("messages", "prompt_completion", "text")
+
+    def learns_completions(self) -> bool:
+        return True
+
+    def rows_problems(self, kind: str, rows: Sequence[Row]) -> Iterator[Problem]:
+        """A loss that the rows do not allow."""
+        from tasks.posttrain.encode import loss_of
+
+        try:
+            loss = loss_of(self.loss, kind)
+        except StageError as error:
+            yield Problem("loss", self.loss, f"one that the rows have; {error}")
+            return
+        turns = [turn for row in rows for turn in row.get("messages", ()) if kind == "messages"]
+        if loss == "all" and not all(turn.get(TRAIN, True) for turn in turns):
+            yield Problem("loss", loss, "assistant: some turns of the rows are not to be learned")
+
+    def encode(self, row: Row, kind: str, encoder: "Encoder") -> Learned:
+        import numpy as np
+
+        from tasks.posttrain.encode import IGNORED, loss_of
+
+        loss = loss_of(self.loss, kind)
+        ids, labels = encoder.learned(row, loss)
+        completion = sum(label != IGNORED for label in labels)
+        parts = kind == "prompt_completion" and loss == "completion"
+        lengths = (len(ids) - completion, completion) if parts else (len(ids),)
+        return Learned(np.array(ids, np.int32), np.array(labels, np.int32), lengths)
+
+    def rows_used(self) -> float | str:
+        return "several rows are packed into a sequence" if self.packing else super().rows_used()
+
+
+def train(job: Job) -> None:
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    from tasks.posttrain.rows import columns_of, kind_of
+    from tasks.posttrain.trainer import prepare
+
+    setup = prepare(job, SFTSpec)
+    spec, limits, kind = setup.spec, setup.limits, kind_of(job, *setup.spec.row_kinds())
+    sequences = spec.steps * spec.batch_size
+    if spec.packing:
+        taken = sequences * limits.total
+        chosen = setup.choose(kind, taken, size=lambda row: len(row.ids))
+    else:
+        taken = sequences
+        chosen = setup.choose(kind, taken)
+    if unlearned := [name for name in columns_of(job) if name not in COLUMNS[kind]]:
+        job.notice(f"columns that are not learned: {', '.join(unlearned)}")
+    setup.note("rows", len(chosen.rows), taken / chosen.amount)
+    trainer = SFTTrainer(
+        **setup.model_arguments(),
+        args=SFTConfig(
+            **setup.arguments(),
+            include_num_input_tokens_seen="non_padding",
+            packing=spec.packing,
+            max_length=limits.total if spec.packing else None,  # the rows are within the limits
+            lr_scheduler_type="cosine",
+            train_sampling_strategy="random" if spec.packing else "group_by_length",  # little padding
+            dataset_kwargs={"skip_prepare_dataset": not spec.packing},
+        ),
+        train_dataset=Dataset.from_dict(
+            {"input_ids": [row.ids for row in chosen.rows], "labels": [row.labels for row in chosen.rows]}
+        ),
+    )
+    setup.fit(trainer, METRICS, initial=chosen.counts())
+    setup.finish(trainer)

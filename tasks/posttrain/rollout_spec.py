@@ -1,0 +1,39 @@
+"""How methods that sample their own completions in every step are rolled out."""
+
+from pydantic import Field
+
+from tasks.serve.spec import vllm_share
+from tasks.spec import Spec
+
+
+class DriftSpec(Spec):
+    """How far vLLM's probabilities of its samples may be from the trainer's."""
+
+    max: float = Field(
+        1.1, ge=1, le=100, description="maximum of rollout_mismatch, a step's mean of exp|Δ log p|; 1: no difference"
+    )
+
+
+class RolloutServers(Spec):
+    """vLLM engines in processes of their own, which get the trainer's weights after every step."""
+
+    nodes: int = Field(0, ge=0, le=4096, description="Machines of their own, beside those of `layout`; 0: on its first")
+    engines: int = Field(
+        1, ge=1, le=64, description="vLLM engines on each machine; with `nodes: 0`, on the GPUs that `layout` leaves"
+    )
+    tensor_parallel: int = Field(1, ge=1, le=64, description="Tensor parallel size: GPUs of each engine")
+    gpu_memory_share: float = vllm_share(0.9, "of each engine's own")
+
+    @property
+    def machines(self) -> int:
+        return max(1, self.nodes)
+
+    @property
+    def count(self) -> int:
+        """Engines on all machines."""
+        return self.machines * self.engines
+
+    @property
+    def gpus(self) -> int:
+        """GPUs on each machine."""
+        return self.engines * self.tensor_parallel

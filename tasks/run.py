@@ -1,0 +1,209 @@
+"""Run a stage's engine on its inputs: tracked, retried, with what is finished found again."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flytekit import Deck, current_context
+from flytekit.core.base_task import IgnoreOutputs
+from flytekit.exceptions.user import FlyteRecoverableException
+
+import infra.flyte.cache  # noqa: F401 - replaces Flyte's local cache
+from infra.launch import Engine, EngineFailed, is_finished, job_directory, run_engine, sigterm_as_exit
+from infra.limits import MIB
+from infra.paths import located
+from infra.placement.storage import StorageError, address_of
+from infra.pod import this_pod
+from infra.pod_spec import in_bytes
+from infra.progress import say
+from infra.torchrun_env import Node, this_node
+from infra.tracking.execution import execution_id, note_cached
+from infra.tracking.machine import lineage_page
+from infra.tracking.record import tracked
+from tasks import lacking
+from tasks.adapter_base import BASE
+from tasks.artifacts import Artifact, HFModel
+from tasks.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, remove, verify
+from tasks.offsite import Offsite, offsite
+from tasks.spec import Spec, StageSpec
+
+A = TypeVar("A", bound=Artifact)
+
+
+_title = ContextVar[str | None]("_title", default=None)  # of the call that is executed
+
+
+# digests of the artifacts that this process's stages made or found finished, as opposed to those from Flyte's cache
+made_here: set[str] = set()
+
+
+@contextmanager
+def titled(title: str | None) -> Iterator[None]:
+    """Runs in the body have this title. They may be nested: an input whose files are gone is made again."""
+    token = _title.set(title)
+    try:
+        yield
+    finally:
+        _title.reset(token)
+
+
+def restored(artifact: A) -> A:
+    """The artifact; if its files were gone, as it was made again: on a GPU it may be another."""
+    return artifact.from_place(located(artifact.place)) if lacking.restore(artifact.place) else artifact
+
+
+@contextmanager
+def retryable() -> Iterator[None]:
+    """In a pod, raise transient errors as recoverable: Flyte retries as often as the stage allows."""
+    try:
+        yield
+    except (EngineFailed, StorageError) as error:
+        if error.curable and this_pod():
+            raise FlyteRecoverableException(str(error)) from error
+        raise
+
+
+@retryable()
+def run(
+    engine: Engine,
+    made: type[A],
+    spec: Spec,
+    *,
+    title: str | None = None,
+    processes: int | None = None,
+    nodes: int = 1,
+    helpers: int = 0,
+    max_restarts: int = 0,
+    hang_timeout_s: float | None = None,
+    **inputs: Artifact | Sequence[Artifact] | Mapping[str, Artifact],
+) -> A:
+    """Run a stage's engine on its inputs, tracked, and return the artifact that it made.
+
+    `title` tells apart the uses of one engine; a call of a DAG has a title of its own (workflows/call.py). `processes`
+    starts it with torchrun, on each of `nodes` machines, and `helpers` more run the engine's helper; `max_restarts` and
+    `hang_timeout_s` are those of run_engine. A list of artifacts, `more=[…]`, becomes the inputs more.0, more.1, …, a
+    mapping, `parts={…}`, the inputs parts.corpus, parts.tokenizer, … (`Job.names` lists them). In a pod, the artifact
+    and its checkpoints are in storage (tasks/offsite.py). What is found there, or finished in the job directory, is
+    recorded as cached. Raises
+    EngineFailed, ArtifactError, StorageError, FlyteRecoverableException.
+    """
+    title = _title.get() or title or engine.stage
+    named = {name: restored(artifact) for name, artifact in _flat(inputs).items()}
+    digests = {name: artifact.digest for name, artifact in named.items()}
+    job_dir = job_directory(engine, spec.identity(), digests)
+    remote = offsite(job_dir)
+    _drop_damaged(job_dir / "output")
+    spec_json = spec.model_dump(mode="json")
+    found = partial(_found, title, made, spec_json, digests)
+    if remote and (stored := remote.resume()):
+        return found(*stored)
+    request = {
+        "stage": engine.stage,
+        "title": title,
+        "kind": made.kind,
+        "spec": spec.model_dump(mode="json", exclude={"placement": {"setup"}}),  # setup may contain secrets
+        "storage": remote.storage if remote else None,
+        "inputs": {
+            name: {"path": str(item.local()), "digest": item.digest, "place": item.place}
+            for name, item in named.items()
+        },
+    }
+    command = shlex.join(["python", *engine.command(job_dir, processes, Node(nodes=nodes, address="MASTER_ADDR"))[1:]])
+    start = partial(
+        run_engine, engine, job_dir, request, title=title, processes=processes, nodes=nodes, helpers=helpers
+    )
+    if this_node(nodes, helpers).rank:
+        start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
+        raise IgnoreOutputs("node 0 returns the result")
+    if not remote and is_finished(job_dir):
+        return found(address_of(str(job_dir / "output")), read_manifest(job_dir / "output"), job_dir)
+    with sigterm_as_exit(), tracked(title, job_dir, spec=spec_json, inputs=digests, command=command) as record:
+        if remote:
+            remote.check_memory()
+        with _planned_memory_named(title, spec, remote), remote.sending() if remote else nullcontext():
+            output = start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
+        artifact = made.from_directory(output)
+        place = remote.finish(artifact.digest) if remote else address_of(str(output))
+        record.made(made.kind, artifact.digest, artifact.facts())
+    made_here.add(artifact.digest)
+    _draw_deck(title, output)
+    return artifact.at(place)
+
+
+@contextmanager
+def _planned_memory_named(title: str, spec: Spec, remote: Offsite | None) -> Iterator[None]:
+    """Raise EngineFailed with a way out if the body's engine was killed for memory; a retry of this pod is told."""
+    try:
+        yield
+    except EngineFailed as error:
+        if error.memory_mib is None:
+            raise
+        planned = spec.pod.resources.memory if isinstance(spec, StageSpec) and spec.pod else None
+        plan = f"; the stage was planned with {in_bytes(planned) / MIB:,.0f} MiB" if planned else ""
+        way_out = (
+            f"Set pod.resources.memory of {title} in the recipe" if this_pod() else "Use a machine with more memory"
+        )
+        message = f"{error.message.rstrip()}{plan}. {way_out}, or make batches or the model smaller"
+        if remote:
+            remote.note_memory(message, error.memory_mib)
+        raise EngineFailed(message, memory_mib=error.memory_mib) from error
+
+
+def _found(
+    title: str,
+    made: type[A],
+    spec: dict[str, Any],
+    inputs: dict[str, str],
+    place: str,
+    manifest: Manifest,
+    job_dir: Path | None = None,
+) -> A:
+    """The artifact that another run of the same job has made, recorded as cached."""
+    note_cached(title, made.kind, manifest.digest, manifest.facts, spec=spec, inputs=inputs, job_dir=job_dir)
+    made_here.add(manifest.digest)
+    say(f"✓ {title:<14} found in {place}")
+    _show(title, f"<p>{made.kind} {manifest.digest} was found in {place}</p>")
+    return made.from_place(place)
+
+
+def _flat(inputs: Mapping[str, Artifact | Sequence[Artifact] | Mapping[str, Artifact]]) -> dict[str, Artifact]:
+    """Each artifact by a name of its own, and the base of an adapter; an empty list adds none. Mappings are sorted by
+    key, since on a cluster they arrive in any order."""
+    flat: dict[str, Artifact] = {}
+    for name, value in inputs.items():
+        if isinstance(value, Artifact):
+            flat[name] = value
+            if isinstance(value, HFModel) and (base := value.base_model()):
+                flat[f"{name}.{BASE}"] = base
+        else:
+            items = sorted(value.items()) if isinstance(value, Mapping) else enumerate(value)
+            flat |= {f"{name}.{key}": artifact for key, artifact in items}
+    return flat
+
+
+def _drop_damaged(output: Path) -> None:
+    """Remove a finished job's output if its files do not match its manifest: it is not reused then."""
+    if not (output / MANIFEST).exists():
+        return
+    try:
+        verify(output)
+    except ArtifactError as error:
+        say(f"{error}\nMaking it again.")
+        remove(output)
+
+
+def _draw_deck(title: str, output: Path) -> None:
+    from tasks.pages.deck import stage_page  # Jinja2: not on the path of --help
+
+    _show(title, stage_page(output))
+
+
+def _show(title: str, page: str) -> None:
+    """Add the stage's deck to its page in Flyte's console."""
+    lineage = lineage_page(execution_id())
+    link = f'<p><a href="{lineage}">Lineage of this execution</a></p>' if lineage else ""
+    current_context().decks.append(Deck(title, link + page))

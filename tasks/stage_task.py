@@ -1,0 +1,196 @@
+"""A stage as a Flyte task: the fields that bear its identity are an input of their own, and a cache hit counts only
+while its files are intact."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flytekit.core.context_manager import FlyteContext, FlyteContextManager
+from flytekit.core.promise import Promise
+from flytekit.core.python_function_task import PythonFunctionTask
+from flytekit.core.type_engine import TypeEngine
+from flytekit.extend import TaskPlugins
+from flytekit.models.literals import LiteralMap
+from pydantic import ValidationError
+
+import infra.flyte.cache  # noqa: F401 - replaces Flyte's local cache
+from infra.disk_errors import disk_errors_named
+from infra.flyte.pod_task import PodTask
+from infra.launch import Engine
+from infra.placement.config import Placement
+from infra.placement.storage import is_bucket, storage_of
+from infra.pod_spec import PodSpec
+from infra.progress import say
+from infra.tracking.execution import note_cached
+from infra.tracking.relations import CONTAINS, relation
+from tasks import lacking
+from tasks.artifacts import Artifact, HFModel
+from tasks.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, verify
+from tasks.run import made_here, restored
+from tasks.spec import Spec, StageSpec
+from tasks.stored import check_sizes, send
+
+TITLE = "call"  # key in `how` of the call's title in its DAG; no spec has a field of that name
+
+
+_received: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Marks a Flyte task as a stage (its `task_config`)."""
+
+    engine: Engine
+    pod: PodSpec  # its pod's resources unless the recipe has them
+    hands_on: bool = False
+    describes: tuple[str, ...] = ()
+
+
+class StageTask(PodTask, PythonFunctionTask[Stage]):
+    """A Flyte task that runs here or where its spec's placement says. A local cache hit counts only while its files
+    are intact, and is recorded in the execution that it serves."""
+
+    def __call__(self, **inputs: Any) -> Any:
+        return super().__call__(**split_spec(inputs))
+
+    def execute(self, **inputs: Any) -> Any:
+        """Split the inputs here too: a spec that was a promise in `__call__` is not split yet."""
+        return super().execute(**split_spec(inputs))
+
+    def sent(self, placement: Placement, inputs: dict[str, Any]) -> dict[str, Any]:
+        storage = storage_of(placement.storage)
+        return {name: _sent(value, storage) for name, value in inputs.items()}
+
+    def received(self, outputs: LiteralMap) -> None:
+        (literal,) = outputs.literals.values()
+        _received.add(self._artifact(FlyteContextManager.current_context(), literal).digest)
+
+    def local_execute(self, ctx: FlyteContext, **kwargs: Any) -> Any:
+        with disk_errors_named():
+            return self._execute_here(ctx, **kwargs)
+
+    def _execute_here(self, ctx: FlyteContext, **kwargs: Any) -> Any:
+        if self.task_config.hands_on:
+            return self._again(ctx, **kwargs)
+        promise = super().local_execute(ctx, **kwargs)
+        stage = self.task_config.engine.stage
+        called = title_and_rest(kwargs.get("how") or "{}")[0]
+        try:
+            with lacking.tolerated():
+                artifact = self._artifact(ctx, promise.val)
+            if artifact.digest not in made_here:
+                _check(artifact)
+        except (ArtifactError, ValidationError) as error:  # the latter: another version of Baton made it
+            say(f"{stage} is cached, but its files were changed or removed. {error}\nMaking it again.")
+            return self._again(ctx, **kwargs)
+        gone = artifact.digest not in made_here and is_gone(artifact.place)
+        lacking.made(artifact.digest, _made_from(artifact, kwargs), there=not gone)
+        if artifact.digest not in made_here | _received:
+            title = called or artifact.title(stage)
+            self._note(title, artifact)
+            say(f"✓ {title:<14} cached{', its files are gone' if gone else ''}")
+        if gone:
+            lacking.note(artifact.place, partial(self._again, ctx, **kwargs))
+        return promise
+
+    def _note(self, title: str, artifact: Artifact) -> None:
+        """Record an artifact from the cache with what made it, as far as that is there."""
+        try:
+            manifest = artifact.manifest()
+        except ArtifactError:
+            manifest = Manifest(artifact.kind, artifact.digest, {}, {})
+        folder = Path(artifact.place)
+        note_cached(
+            title,
+            artifact.kind,
+            artifact.digest,
+            artifact.facts(),
+            spec=manifest.spec,
+            inputs=manifest.parents,
+            job_dir=folder.parent if folder.is_absolute() and folder.name == "output" else None,  # else in a bucket
+        )
+
+    def _again(self, ctx: FlyteContext, **kwargs: Any) -> Any:
+        """Execute it whatever Flyte's cache has."""
+        os.environ["FLYTE_LOCAL_CACHE_OVERWRITE"] = "true"  # Flyte's own switch; it has no argument for it
+        try:
+            return super().local_execute(ctx, **kwargs)
+        finally:
+            os.environ.pop("FLYTE_LOCAL_CACHE_OVERWRITE", None)  # an input that was made again has removed it
+
+    def _artifact(self, ctx: FlyteContext, literal: Any) -> Artifact:
+        (python_type,) = self.python_interface.outputs.values()
+        artifact: Artifact = TypeEngine.to_python_value(ctx, literal, python_type)
+        return artifact
+
+
+def _check(artifact: Artifact) -> None:
+    """Check an artifact's files, unless they are gone. Raises ArtifactError."""
+    if is_bucket(artifact.place):  # the stage that reads its files checks them
+        check_sizes(artifact.place, artifact.digest)
+    elif not is_gone(artifact.place):
+        verify(Path(artifact.place), artifact.digest)
+
+
+def is_gone(place: str) -> bool:
+    """Whether a folder, its manifest, or some of its files were removed."""
+    if is_bucket(place):
+        return False
+    try:
+        return any(not (Path(place) / name).exists() for name in read_manifest(Path(place)).files)
+    except ArtifactError:
+        return not (Path(place) / MANIFEST).exists()
+
+
+def _made_from(artifact: Artifact, inputs: dict[str, Any]) -> list[str]:
+    """The digests of the inputs, Flyte's promises or artifacts, that an artifact was made from."""
+    digests = {name: [*_digests(value)] for name, value in inputs.items()}
+    one_each = {name: of[0] for name, of in digests.items() if of}
+    related = {name: relation(artifact.kind, artifact.digest, name, one_each) for name in one_each}
+    return [digest for name, kind in related.items() if kind in CONTAINS for digest in digests[name]]
+
+
+def _digests(value: Any) -> Iterator[str]:
+    if isinstance(value, Artifact):
+        yield value.digest
+    elif isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _digests(item)
+    elif isinstance(value, Promise) and value.is_ready and getattr(value.val, "hash", None):
+        yield value.val.hash
+
+
+def _sent(value: Any, storage: str) -> Any:
+    """Artifacts and a spec's files as they are in storage, sent there first if necessary."""
+    if isinstance(value, Artifact):
+        value = restored(value)
+    if isinstance(value, HFModel) and value.base:
+        value = value.with_base_at(send(value.base.place, value.base.digest, storage))
+    if isinstance(value, Artifact):
+        return value.at(send(value.place, value.digest, storage))
+    if isinstance(value, StageSpec):
+        return value.sent(storage)
+    if isinstance(value, dict):
+        return {name: _sent(item, storage) for name, item in value.items()}
+    return [_sent(item, storage) for item in value] if isinstance(value, list) else value
+
+
+def split_spec(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Split the inputs: `spec` keeps the fields of its identity, `how` gets the others, beside the call's title."""
+    spec, (title, how) = inputs["spec"], title_and_rest(inputs.get("how") or "{}")
+    if isinstance(spec, Spec):
+        spec, how = spec.joined(how).apart()
+    return inputs | {"spec": spec, "how": json.dumps(how | ({TITLE: title} if title else {}), sort_keys=True)}
+
+
+def title_and_rest(how: str) -> tuple[str | None, dict[str, Any]]:
+    """The call's title in its DAG, and the fields of the spec that bear no identity."""
+    rest = json.loads(how)
+    return rest.pop(TITLE, None), rest
+
+
+TaskPlugins.register_pythontask_plugin(Stage, StageTask)

@@ -1,0 +1,248 @@
+"""Changes of a source, detected from names and ids. A source is {name: document}."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tasks.data.compare import PLACED, Known
+from tasks.data.documents import NAMES, Split
+from tasks.data.source_changes import Changes, Edited, Named, Renamed
+
+Day = dict[str, str]
+
+
+@dataclass
+class Told:
+    """What is told of a day."""
+
+    changes: Changes
+    new: set[str]
+
+
+def placed(rows: Iterable[tuple[int, tuple[str, str]]]) -> pa.RecordBatch:
+    """Documents (name, id) at their places."""
+    return pa.RecordBatch.from_pylist(
+        [{"place": place, "source": name, "id": each} for place, (name, each) in rows], PLACED
+    )
+
+
+def look(known: Known, today: Day) -> Told:
+    changes = known.compare([placed(enumerate(today.items()))])
+    edits = {item.after for item in changes.edited}
+    return Told(changes, {each for _, each, _ in known.new()} - edits)
+
+
+def after(*days: Day) -> Known:
+    """What is known after an increment on each of these days."""
+    known = Known()
+    for today in days:
+        changes, before = look(known, today).changes, ids(known)
+        new = [(place, (name, each)) for place, (name, each) in enumerate(today.items()) if each not in before]
+        known.add_documents([placed(new).select(NAMES.names)], "train")
+        known.apply(changes)
+    return known
+
+
+def ids(known: Known) -> set[str]:
+    return {each for (each,) in known.tables.execute("SELECT id FROM documents").fetchall()}
+
+
+def names(known: Known) -> Day:
+    return dict(known.tables.execute("SELECT name, id FROM names").fetchall())
+
+
+def named(*pairs: str) -> list[Named]:
+    return [Named(source=name, id=each) for name, each in map(str.split, pairs)]
+
+
+def edited(*triples: str) -> list[Edited]:
+    return [Edited(source=name, before=old, after=new) for name, old, new in map(str.split, triples)]
+
+
+def renamed(*triples: str) -> list[Renamed]:
+    return [Renamed(id=each, before=old, after=new) for each, old, new in map(str.split, triples)]
+
+
+@pytest.mark.parametrize(
+    ("was", "today", "changes", "new"),
+    [
+        pytest.param({"a": "X"}, {"a": "X"}, Changes(), "", id="nothing"),
+        pytest.param({"a": "X"}, {"a": "X", "b": "Y"}, Changes(), "Y", id="new"),
+        pytest.param({"a": "X"}, {"a": "Y"}, Changes(edited=edited("a X Y"), gone=["X"]), "", id="edited"),
+        pytest.param({"a": "X"}, {"b": "X"}, Changes(renamed=renamed("X a b")), "", id="renamed"),
+        pytest.param({"a": "X", "b": "Y"}, {"b": "Y"}, Changes(deleted=named("a X"), gone=["X"]), "", id="deleted"),
+        pytest.param({"a": "X"}, {"a": "X", "b": "X"}, Changes(), "", id="copied"),
+        pytest.param(
+            {"a": "X", "b": "Y"}, {"a": "Y", "b": "X"}, Changes(renamed=renamed("Y b a", "X a b")), "", id="swapped"
+        ),
+        pytest.param(
+            {"a": "X", "b": "Y"},
+            {"a": "Y"},
+            Changes(renamed=renamed("Y b a"), deleted=named("a X"), gone=["X"]),
+            "",
+            id="moved over another",
+        ),
+        pytest.param({"a": "X"}, {"a.old": "X", "a": "Y"}, Changes(renamed=renamed("X a a.old")), "Y", id="rotated"),
+        pytest.param(
+            {"1": "X", "2": "Y"},
+            {"1": "N", "2": "X", "3": "Y"},
+            Changes(renamed=renamed("X 1 2", "Y 2 3")),
+            "N",
+            id="a line before all others",
+        ),
+        pytest.param(
+            {"b": "X"}, {"a": "Y", "b": "Y"}, Changes(edited=edited("b X Y"), gone=["X"]), "", id="edited and copied"
+        ),
+        pytest.param({"a": "X"}, {"b": "Y"}, Changes(deleted=named("a X"), gone=["X"]), "Y", id="both"),
+    ],
+)
+def test_what_happened_in_a_day(was: Day, today: Day, changes: Changes, new: str) -> None:
+    assert look(after(was), today) == Told(changes, set(new))
+
+
+def test_a_document_that_comes_back_is_neither_new_nor_gone() -> None:
+    known = after({"a": "X", "b": "Y"}, {"b": "Y", "c": "Z"})
+    assert look(known, {"b": "Y", "c": "Z", "a": "X"}).changes == Changes(returned=named("a X"))
+
+
+def test_an_edit_that_is_taken_back_is_an_edit_without_a_new_document() -> None:
+    known = after({"a": "X"}, {"a": "Y"})
+    assert look(known, {"a": "X"}).changes == Changes(edited=edited("a Y X"), gone=["Y"])
+
+
+def test_a_deleted_name_that_comes_back_with_another_text_was_edited() -> None:
+    known = after({"a": "X", "b": "Y"}, {"b": "Y", "c": "Z"})
+    assert look(known, {"a": "X2", "b": "Y", "c": "Z"}).changes.edited == edited("a X X2")
+
+
+def test_the_newest_name_counts() -> None:
+    """Y took over the name a from X, so the edit of a is an edit of Y."""
+    known = after({"a": "X", "b": "Y"}, {"a": "Y", "c": "Z"})
+    assert look(known, {"a": "Y2", "c": "Z"}).changes == Changes(edited=edited("a Y Y2"), gone=["X", "Y"])
+
+
+def test_what_was_deleted_is_told_once_and_stays_gone() -> None:
+    known = after({"a": "X", "b": "Y"}, {"b": "Y", "c": "Z"})
+    assert look(known, {"b": "Y", "c": "Z"}).changes == Changes(gone=["X"])
+
+
+days = st.lists(st.dictionaries(st.sampled_from("abcd"), st.sampled_from("UVWXYZ"), min_size=1), min_size=1, max_size=6)
+
+
+@given(days)
+@example([{"a": "X", "b": "Y"}, {"a": "Y", "b": "X"}, {"b": "Y", "c": "Y"}])
+@settings(max_examples=100, deadline=None)
+def test_whatever_happens_the_increments_tell_what_the_source_looks_like(history: list[Day]) -> None:
+    known, today = after(*history), history[-1]
+    assert {name: today[name] for name in names(known)} == names(known)
+    assert set(names(known).values()) == set(today.values())
+    again = look(known, today)
+    assert again == Told(Changes(gone=again.changes.gone), set())
+    assert set(again.changes.gone) == {each for day in history for each in day.values()} - set(today.values())
+
+
+@given(days)
+@settings(max_examples=100, deadline=None)
+def test_every_change_is_told_once(history: list[Day]) -> None:
+    *before, today = history
+    known = after(*before)
+    told = look(known, today)
+    changes, present, new = told.changes, set(today.values()), set(today.values()) - ids(known)
+    reported = [*told.new, *(each.id for each in changes.returned), *(each.id for each in changes.renamed)]
+    assert len(reported) == len(set(reported))
+    assert not set(reported) & {each.after for each in changes.edited}
+    assert new == told.new | ({each.after for each in changes.edited} & new)
+    assert not present & {each.before for each in changes.edited}
+    assert not present & {each.id for each in changes.deleted}
+
+
+class Model:
+    """What `Known` does, in dictionaries."""
+
+    def __init__(self) -> None:
+        self.documents: dict[str, Split] = {}
+        self.names: Day = {}
+        self.lost: Day = {}
+
+    def add(self, day: Day, split: Split) -> None:
+        for name, each in day.items():
+            self.documents.setdefault(each, split)
+            self.put(name, each)
+
+    def put(self, name: str, each: str) -> None:
+        self.names = {known: its for known, its in self.names.items() if known != name and its != each} | {name: each}
+        self.lost.pop(name, None)
+
+    def apply(self, changes: Changes) -> None:
+        for item in changes.deleted:
+            self.lost[item.source] = item.id
+            if self.names.get(item.source) == item.id:
+                del self.names[item.source]
+        moves = [(item.after, item.id) for item in changes.renamed]
+        moves += [(item.source, item.after) for item in changes.edited]
+        moves += [(item.source, item.id) for item in changes.returned]
+        for name, each in moves:
+            if each in self.documents:
+                self.put(name, each)
+
+    def look(self, today: Day) -> tuple[Changes, list[tuple[str, Split | None]]]:
+        here, named = set(today.values()), {each: name for name, each in self.names.items()}
+        absent = {name: each for name, each in (self.lost | self.names).items() if each not in here}
+        edits = [(name, absent[name], each) for name, each in today.items() if name in absent and each not in named]
+        before = {new: old for _, old, new in reversed(edits)}
+        firsts = {each: name for name, each in reversed(today.items())}
+        firsts = {each: firsts[each] for each in today.values()}  # in the order of their places
+        at_home = {each for name, each in today.items() if self.names.get(name) == each}
+        changes = Changes(
+            edited=[Edited(source=name, before=old, after=new) for name, old, new in edits],
+            renamed=[
+                Renamed(id=each, before=named[each], after=name)
+                for each, name in firsts.items()
+                if each in named and each not in at_home
+            ],
+            returned=[
+                Named(source=name, id=each)
+                for each, name in firsts.items()
+                if each in self.documents and each not in named and each not in before
+            ],
+            deleted=[
+                Named(source=name, id=each)
+                for name, each in sorted(self.names.items())
+                if each not in here and name not in {name for name, _, _ in edits}
+            ],
+            gone=[each for each in self.documents if each not in here],
+        )
+        unknown = [each for each in today.values() if each not in self.documents]
+        return changes, [(each, self.documents.get(before.get(each, ""))) for each in unknown]
+
+
+some = st.dictionaries(st.sampled_from("abcd"), st.sampled_from("UVWXYZ"), min_size=1)
+
+
+@given(
+    st.lists(st.tuples(some, some, st.booleans()), max_size=4),
+    st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("UVWXYZ")), max_size=4),
+    some,
+)
+@settings(max_examples=100, deadline=None)
+def test_sql_finds_what_dictionaries_do(
+    history: list[tuple[Day, Day, bool]], more: list[tuple[str, str]], today: Day
+) -> None:
+    """Also when corpora have a document twice, lack one that was new (a near duplicate), or list one as deleted that
+    was not there."""
+    known, model = Known(), Model()
+    for day, added, as_told in history:
+        told, expected = known.compare([placed(enumerate(day.items()))]), model.look(day)
+        assert (told, [row[1:] for row in known.new()]) == expected
+        of_splits: dict[Split, Day] = {"train": day if as_told else added, "held_out": added}
+        for split, documents in of_splits.items():
+            known.add_documents([placed(enumerate(documents.items())).select(NAMES.names)], split)
+            model.add(documents, split)
+        told.deleted += [Named(source=name, id=each) for name, each in more]
+        known.apply(told)
+        model.apply(told)
+    assert (known.compare([placed(enumerate(today.items()))]), [row[1:] for row in known.new()]) == model.look(today)

@@ -1,0 +1,142 @@
+"""KTO on a tiny random model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.job import StageError, open_job
+from tasks.manifest import read_manifest, verify
+from tasks.posttrain.methods.kto import KTOSpec, train, unbalanced
+from tests.posttrain.tiny import (
+    metrics,
+    said_twice,
+    start,
+    tiny_model,
+    tiny_rows,
+    wait_for_step,
+    without_times,
+    write_job,
+)
+
+SPEC: dict[str, Any] = {
+    "data": "twice",
+    "steps": 12,
+    "batch_size": 8,
+    "warmup_steps": 1,
+    "learning_rate": 0.003,
+    "max_new_tokens": 16,
+    "checkpoint_every": 3,
+    "precision": "fp32",
+    "layout": {"micro_batch": 4},
+}
+
+
+def labelled(count: int) -> list[dict[str, Any]]:
+    """Each second completion is desirable."""
+    rows = said_twice(count)
+    return [
+        row | ({"label": True} if number % 2 else {"completion": " no, not this", "label": False})
+        for number, row in enumerate(rows)
+    ]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture(scope="module")
+def inputs(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {
+        "model": model,
+        "rows": tiny_rows(tmp_path_factory.mktemp("rows") / "rows", labelled(60), "prompt_completion"),
+    }
+
+
+@pytest.fixture(scope="module")
+def tuned(inputs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    job = write_job(tmp_path_factory.mktemp("kto") / "job", "kto", SPEC, **inputs)
+    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
+    return job
+
+
+def test_desirable_completions_become_likelier_than_others(tuned: Path, inputs: dict[str, Path]) -> None:
+    counted, first, *_, last = metrics(tuned)
+
+    assert (counted["rows"], counted["desirable"]) == (60, 30)
+    assert first["loss"] == pytest.approx(0.5) and first["kl"] == 0  # policy and reference are still one model
+    assert last["margin"] > 0.1 and last["loss"] < first["loss"]
+    assert verify(tuned / "output").facts == read_manifest(inputs["model"]).facts | {"label": "kto"}
+
+
+def test_killed_and_restarted_it_makes_the_same_model(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
+    job = write_job(tmp_path / "job", "kto", SPEC, **inputs)
+    engine = start("tasks.posttrain.engine", job)
+    wait_for_step(job, engine, 8)  # in the second epoch
+    engine.kill()
+    engine.wait()
+
+    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
+
+    assert json.loads((job / "result.json").read_text()) == json.loads((tuned / "result.json").read_text())
+    assert without_times(job) == without_times(tuned)
+
+
+def test_the_kl_term_does_not_depend_on_the_micro_batch(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
+    job = write_job(tmp_path / "job", "kto", SPEC | {"layout": {"micro_batch": 8}}, **inputs)
+    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
+
+    for one, other in zip(metrics(job)[1:], metrics(tuned)[1:], strict=True):
+        assert one["kl"] == pytest.approx(other["kl"], abs=1e-4)
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+
+
+def test_preferences_are_a_desirable_completion_and_another(model: Path, tmp_path: Path) -> None:
+    preferences = [row | {"chosen": row["completion"], "rejected": " no, not this"} for row in said_twice(30)]
+    rows = tiny_rows(tmp_path / "rows", preferences, "preference")
+
+    job = write_job(tmp_path / "job", "kto", SPEC | {"loss": "apo_zero_unpaired"}, model=model, rows=rows)
+    train(open_job(job))
+
+    counted, *_, last = metrics(job)
+    assert (counted["rows"], counted["desirable"], last["kl"]) == (30, 30, 0)
+    assert last["margin"] > 0.1
+
+
+def test_a_row_without_a_label_is_refused(model: Path, tmp_path: Path) -> None:
+    rows = tiny_rows(tmp_path / "rows", said_twice(8), "prompt_completion")
+    with pytest.raises(StageError, match="without the column label"):
+        train(open_job(write_job(tmp_path / "job", "kto", SPEC, model=model, rows=rows)))
+
+    (problem,) = KTOSpec(data="twice").rows_problems(
+        "prompt_completion", [{"prompt": "a", "completion": "b", "label": "yes"}]
+    )
+    assert problem.path == "data" and "label: 'yes'" in problem.allowed
+
+
+@pytest.mark.parametrize(
+    ("desirable", "others", "weights", "said"),
+    [
+        (50, 50, {}, ""),
+        (10, 100, {"desirable_weight": 12.0}, ""),
+        (10, 100, {}, "desirable_weight 10 to 13.3 with undesirable_weight 1"),
+        (10, 0, {}, "all 10 completions have label True"),
+    ],
+)
+def test_labels_that_the_weights_do_not_balance_are_a_notice(
+    desirable: int, others: int, weights: dict[str, float], said: str
+) -> None:
+    text = unbalanced(desirable, desirable + others, KTOSpec.model_validate({"data": "rows", **weights}))
+    assert said in text and bool(said) == bool(text)
+
+
+def test_the_plan_does_not_tell_epochs_of_rows_whose_kind_it_does_not_know() -> None:
+    assert KTOSpec(data="rows").rows_used() == "a preference is two completions"
+
+
+def test_a_micro_batch_of_one_is_a_problem() -> None:
+    (problem,) = KTOSpec.model_validate(SPEC | {"layout": {"micro_batch": 1}}).problems()
+    assert problem.path == "layout.micro_batch"
+    assert not KTOSpec.model_validate(SPEC | {"layout": {"micro_batch": 1}, "loss": "apo_zero_unpaired"}).problems()

@@ -1,0 +1,90 @@
+"""The DAG of a recipe as data.
+
+    calls(recipe)      [Call(title="corpus", stage="prepare_corpus", spec=CorpusSpec(…), inputs={}), …]
+
+Its stages in order, each with its spec and with the titles of the stages whose outputs it gets. Nothing is looked up or
+run here: Flyte's workflow (workflows/walk.py), the plan (workflows/dry_run.py) and the lineage page walk this list.
+"""
+
+from tasks.choose.spec import ChooseSpec
+from tasks.report.spec import ReportSpec
+from workflows.call import Calls
+from workflows.corpora import corpus_of, evaluated_names, shards_of
+from workflows.post_training import BASE
+from workflows.recipe import Recipe
+from workflows.tuning import kept_apart, parts_of, prepared, rewards_tried, rows_of, tuned
+
+
+def calls(recipe: Recipe, execution: str = "") -> Calls:
+    """The stages of the recipe. `execution`: the id of the one whose report it makes."""
+    dag = Calls()
+    sources: dict[str, str] = {}  # what the models are made of, by the names of a report's parts
+    results: dict[str, str] = {}  # what is told of them
+    models: list[str] = []
+    reports: list[str] = []
+    corpus = shards = model = ""
+
+    ready = prepared(dag, recipe, None, evaluated_names(recipe))
+    if recipe.corpus:
+        sources["corpus"] = corpus = corpus_of(dag, "corpus", recipe.corpus, ready)
+    whole = rows_of(dag, recipe, corpus, ready)  # so that invalid rows are found before training
+    rows = kept_apart(dag, recipe, whole)
+    sources |= parts_of(rows, whole)
+    results |= rewards_tried(dag, recipe, rows)  # before anything is trained with them
+    more_corpora = [
+        corpus_of(dag, f"corpus-{number}", spec, ready) for number, spec in enumerate(recipe.more_corpora, 2)
+    ]
+    sources |= {f"corpus_{number}": title for number, title in enumerate(more_corpora, 2)}
+    if recipe.tokenizer:
+        sources["tokenizer"] = dag.add("tokenizer", "train_tokenizer", recipe.tokenizer, corpus=corpus)
+    more_shards: list[str] = []
+    if recipe.shards:
+        tokenizer = sources["tokenizer"]  # the check `order` refuses a recipe without it
+        sources["shards"] = shards = shards_of(dag, "shards", recipe.shards, corpus, tokenizer)
+        for number, other in enumerate(more_corpora, 2):
+            more_shards.append(shards_of(dag, f"shards-{number}", recipe.shards, other, tokenizer))
+        sources |= {f"shards_{number}": title for number, title in enumerate(more_shards, 2)}
+    if spec := recipe.pretraining():
+        start = []
+        if recipe.init_from:
+            sources["init_from"] = dag.add("import_hf", "import_hf", recipe.init_from)
+            start = ["import_hf"]
+        sources["pretrain"] = dag.add(
+            "pretrain", "pretrain", spec, data=shards, more=more_shards, start=start, resume=[]
+        )
+
+    def keep(name: str, title: str) -> str:
+        """Evaluate each model as soon as it exists."""
+        models.append(title)
+        if recipe.evaluate:
+            corpora = [corpus] if recipe.evaluate.bits_per_byte else []
+            sets = [rows[each] for each in recipe.evaluate.sets()]
+            evaluation = dag.add(
+                f"evaluate-{name}", "evaluate", recipe.evaluate, model=title, corpora=corpora, rows=sets
+            )
+            reports.append(evaluation)
+        return title
+
+    if recipe.convert:
+        trained, tokenizer = sources["pretrain"], sources["tokenizer"]
+        model = dag.add("convert", "convert", recipe.convert, checkpoint=trained, tokenizer=tokenizer)
+        if recipe.audit:
+            results["audit"] = dag.add("audit", "audit", recipe.audit, checkpoint=trained, model=model, data=shards)
+        keep(BASE, model)
+    if recipe.start_from:
+        model = keep(BASE, dag.add("load_hf", "load_hf", recipe.start_from))
+    post_trained = [keep(*each) for each in tuned(dag, recipe, model, rows)] if model else []
+    if post_trained:
+        model = post_trained[len(recipe.post_training) - 1]  # the last stage's, with the first seed
+
+    if recipe.publish and recipe.publish.best:
+        model = dag.add("choose", "choose", ChooseSpec(metric=recipe.publish.best), models=models, reports=reports)
+    if recipe.serve:
+        results["endpoint"] = dag.add("serve", "serve", recipe.serve, model=model)
+    if recipe.publish:
+        results["published"] = dag.add(
+            "publish", "publish", recipe.publish, model=model, models=models, reports=reports, parts={**sources}
+        )
+    report = ReportSpec(title=recipe.name, execution=execution)
+    dag.add("report", "report", report, models=models, reports=reports, parts=sources | results)
+    return dag

@@ -1,0 +1,112 @@
+"""Check that the hardware can run the pretraining, and that its memory and this machine's disk have room for it."""
+
+import importlib.util
+import shutil
+
+from infra.paths import baton_home
+from tasks.pretrain.accelerators import BY_NAME, accelerator
+from tasks.pretrain.fit import Place, fitting, place_of
+from tasks.pretrain.memory import GB, estimate
+from tasks.pretrain.spec import PretrainSpec
+from tasks.spec import Problem
+from workflows.run_context import (
+    RunContext,
+    devices_of,
+    is_planned_for_another_machine,
+    runs_on_a_cluster,
+    vocabulary_of,
+)
+
+# bytes per parameter: bf16 weights, fp32 master weights and Adam's two moments; bf16 weights in an exported model
+CHECKPOINT_BYTES = 2 + 4 + 4 + 4
+MODEL_BYTES = 2
+TUNING_BYTES = 4 + 4 + 4  # TRL's checkpoints: fp32 weights and Adam's two moments
+
+
+def hardware(context: RunContext) -> list[Problem]:
+    """The layout's device is known; it, or this machine, has enough GPUs and supports the precision."""
+    spec: PretrainSpec | None = context.specs.get("pretrain")
+    if spec is None:
+        return []
+    layout, gpus = spec.layout, context.machine.gpus
+    if layout.device and layout.device not in BY_NAME:
+        return [Problem("pretrain.layout.device", layout.device, f"one of {', '.join(BY_NAME)}")]
+    found = []
+    if gpus and devices_of(spec) == [None] and layout.processes > len(gpus):
+        allowed = (
+            f"at most this machine's GPUs ({len(gpus)}), one for each process; or name another GPU in layout.device"
+        )
+        found.append(Problem("pretrain.layout.processes", layout.processes, allowed))
+    if spec.precision == "fp8":
+        found += [problem for device in devices_of(spec) for problem in _fp8(device, gpus)]
+    return found
+
+
+def _fp8(device: str | None, gpus: tuple[str, ...]) -> list[Problem]:
+    """fp8 needs tensor cores for it, and Transformer Engine where the run takes place."""
+    if device is None and not gpus:
+        why = "needs a GPU of NVIDIA's Hopper generation or newer, and this machine has none"
+    elif (chip := BY_NAME.get(device) if device else accelerator(gpus[0])) and not chip.peak("fp8"):
+        why = f"{chip.name} has no fp8 arithmetic; Hopper (H100, H200) and newer do"
+    elif not (device or is_planned_for_another_machine() or importlib.util.find_spec("transformer_engine")):
+        why = "needs Transformer Engine, which is not installed here (`pip install transformer-engine[pytorch]`)"
+    else:
+        return []
+    return [Problem("pretrain.precision", "fp8", f"{why}; bf16 runs everywhere")]
+
+
+def layout(context: RunContext) -> list[Problem]:
+    """The layout can split the tokenizer's vocabulary, and a process's tensors fit wherever it may run."""
+    spec: PretrainSpec | None = context.specs.get("pretrain")
+    if spec is None or any(not problem.path.startswith("optimizer") for problem in spec.problems()):
+        return []  # reported by the spec
+    vocabulary = vocabulary_of(context)
+    if vocabulary is None:
+        return []
+    if wrong := spec.layout_problems(vocabulary):
+        return [problem.under("pretrain.layout") for problem in wrong]
+    found = []
+    for device in devices_of(spec):
+        place = place_of(spec.layout.model_copy(update={"device": device}), context.machine)
+        if place is None or place.has_room_for(needed := estimate(spec, vocabulary, place.kernels)):
+            continue
+        allowed = (
+            f"needs {needed.total / GB:.3g} GB on each {place.name} ({place.capacity / GB:.3g} GB): "
+            f"{needed.breakdown()}; " + _instead(spec, vocabulary, place)
+        )
+        found.append(Problem("pretrain.layout", spec.layout.name(), allowed))
+    return found
+
+
+def _instead(spec: PretrainSpec, vocabulary: int, place: Place) -> str:
+    """Suggest a layout that fits."""
+    found = fitting(spec, vocabulary, place)
+    if found is None:
+        return "no layout of it fits: use more or larger devices, shorter sequences or a smaller model"
+    smaller = estimate(spec.model_copy(update={"layout": found}), vocabulary, place.kernels)
+    return f"use {found.as_yaml()}, which needs {smaller.total / GB:.3g} GB"
+
+
+def disk(context: RunContext) -> list[Problem]:
+    """This machine's disk has room for what the run writes to it."""
+    spec: PretrainSpec | None = context.specs.get("pretrain")
+    if spec is None or spec.layout.device or spec.placement or runs_on_a_cluster() or is_planned_for_another_machine():
+        return []
+    needed = estimated_bytes(context, spec.model.parameters(vocabulary_of(context) or 0))
+    free = shutil.disk_usage(baton_home()).free
+    if needed <= free:
+        return []
+    allowed = (
+        f"about {needed / 1e9:,.1f} GB will be written and {free / 1e9:,.1f} GB are free in {baton_home()}: "
+        "lower checkpoints.keep_last, make room, or set BATON_HOME to a larger disk"
+    )
+    return [Problem("pretrain.checkpoints.keep_last", spec.checkpoints.keep_last, allowed)]
+
+
+def estimated_bytes(context: RunContext, parameters: int) -> int:
+    """Approximate bytes that the run writes: checkpoints (one more while saving), and models."""
+    spec = context.specs["pretrain"]
+    kept = (spec.checkpoints.keep_last + 1) * CHECKPOINT_BYTES
+    tuned = len(context.tunings()) * context.specs.get("seeds", 1)
+    models = MODEL_BYTES * (1 + tuned + ("publish" in context)) + 2 * TUNING_BYTES * bool(tuned)
+    return int(parameters * (kept + models))

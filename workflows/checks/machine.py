@@ -1,0 +1,218 @@
+"""Check what a recipe's run requires of this machine beside memory: the GPU that the recipe names, its driver and a
+compiler, access to the Hugging Face hub. Problems stop a run; `python -m workflows.plan` only prints them, since its
+recipe may be meant for another machine. Imports nothing heavy."""
+
+import ctypes
+import importlib.util
+import os
+import re
+import shutil
+import sysconfig
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from infra.progress import say
+from tasks.convert.load_hf_spec import LoadHFSpec, ask_hub
+from tasks.data.source_spec import HuggingFaceSource, is_path
+from tasks.data.spec import CorpusSpec
+from tasks.evaluate.spec import EvaluateSpec
+from tasks.posttrain.spec import PostTrainSpec
+from tasks.pretrain.accelerators import BY_NAME, Accelerator, accelerator
+from tasks.pretrain.spec import PretrainSpec
+from tasks.serve.spec import ServeSpec
+from tasks.spec import Problem, StageSpec
+from workflows.checks.table import CHECKS, checked
+from workflows.checks.warnings import warnings_of
+from workflows.recipe import Recipe, context_of
+from workflows.run_context import RunContext, runs_on_a_cluster
+
+R = TypeVar("R", bound=Recipe)
+
+ON_A_GPU = (PretrainSpec, PostTrainSpec, EvaluateSpec, ServeSpec)  # stages that use a GPU if there is one
+ONE_GPU = (PostTrainSpec, EvaluateSpec)  # stages that use a single GPU by default
+# the oldest driver for each CUDA version, by the release notes (table 2: minor versions are compatible)
+DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+COMPILERS = ("cc", "gcc", "clang")
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # either disables the hub; the next one datasets only
+DATASETS_OFFLINE = "HF_DATASETS_OFFLINE"
+YES = ("1", "ON", "YES", "TRUE")  # huggingface_hub's
+
+
+def checked_here(recipe: R) -> R:
+    """The recipe, if no check finds a problem, nor this machine lacks anything for its run. Raises RecipeError."""
+    checked(recipe, machine_problems)
+    context = context_of(recipe)
+    if asks_hub(context):
+        checked(recipe, machine_problems)
+    for remark in remarks(context):
+        say(remark)
+    for warning in warnings_of(context):
+        say(f"warning: {warning}")
+    say(f"checked before the run: {', '.join(CHECKS)}, this machine")
+    return recipe
+
+
+def machine_problems(context: RunContext) -> list[Problem]:
+    """What this machine lacks for the stages that run on it."""
+    if runs_on_a_cluster():
+        return []
+    found = [*_named_gpu(context), *offline_problems(context, os.environ)]
+    if (stage := _first_on_a_gpu(context)) and context.machine.gpus and (cuda := cuda_of_torch()):
+        found += driver_problems(stage, cuda, cuda_of_driver())
+        found += compiler_problems(stage, Path(sysconfig.get_path("include")))
+    return found
+
+
+def remarks(context: RunContext) -> Iterator[str]:
+    """Notes about this machine that do not stop a run."""
+    gpus, stages = context.machine.gpus, _here(context)
+    if gpus and not cuda_of_torch() and _first_on_a_gpu(context):
+        yield f"this machine has {gpus[0]}, but torch here is a CPU build and leaves it idle: {CUDA_BUILD}"
+    several = {path for path, spec in stages.items() if isinstance(spec, PostTrainSpec) and spec.devices > 1}
+    alone = [path for path, spec in stages.items() if isinstance(spec, ONE_GPU) and path not in several]
+    if len(gpus) > 1 and alone:
+        yield f"{len(gpus)} GPUs are visible; {', '.join(alone)} use only the first (CUDA_VISIBLE_DEVICES selects it)"
+
+
+# -- a GPU, its driver, a compiler ---------------------------------------------------------------------
+
+CUDA_BUILD = "`make demo TORCH_BACKEND=cuda` installs the CUDA build"
+
+
+def _here(context: RunContext) -> dict[str, StageSpec]:
+    return {path: spec for path, spec in context.stages().items() if not spec.placement}
+
+
+def _first_on_a_gpu(context: RunContext) -> str | None:
+    return next((path for path, spec in _here(context).items() if isinstance(spec, ON_A_GPU)), None)
+
+
+def _named_gpu(context: RunContext) -> Iterator[Problem]:
+    """This machine has the GPUs that `layout.device` and `layout.processes` ask for."""
+    spec = context.specs.get("pretrain")
+    if spec is None or spec.placement or spec.layout.device not in BY_NAME:
+        return
+    wanted, gpus = BY_NAME[spec.layout.device], context.machine.gpus
+    here = accelerator(gpus[0]) if gpus else None
+    if not gpus:
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        why = f"CUDA_VISIBLE_DEVICES={hidden!r} hides all of them" if hidden is not None else "its driver shows none"
+        allowed = f"a machine with that GPU: {why} here. Run it there, add `placement:` to pretrain, or leave out "
+        yield Problem("pretrain.layout.device", wanted.name, f"{allowed}layout.device to compute on the CPU")
+    elif not cuda_of_torch():
+        allowed = f"torch's CUDA build: the installed one is for CPUs; {CUDA_BUILD}"
+        yield Problem("pretrain.layout.device", wanted.name, allowed)
+    elif here and here.memory_gb < wanted.memory_gb:
+        allowed = f"{here.name}, this machine's GPU: the check then suggests a layout that fits it"
+        yield Problem("pretrain.layout.device", wanted.name, allowed)
+    elif spec.layout.processes > len(gpus):
+        allowed = f"at most the GPUs visible here ({len(gpus)}), one for each process"
+        yield Problem("pretrain.layout.processes", spec.layout.processes, allowed)
+
+
+def driver_problems(stage: str, torch: str, driver: int | None) -> Iterator[Problem]:
+    """`torch`: the CUDA version it was built for, "13.0"; `driver`: the newest that the driver supports, 12040 for
+    12.4."""
+    major = int(torch.partition(".")[0])
+    if driver is not None and driver // 1000 >= major:
+        return
+    least = f"NVIDIA's driver {DRIVERS[major]}" if major in DRIVERS else "a newer NVIDIA driver"
+    has = f"the one here supports CUDA {driver // 1000}.{driver % 1000 // 10}" if driver else "libcuda.so.1 is missing"
+    allowed = f"{least} or newer, required by torch's CUDA {torch}; {has}: update it, or set CUDA_VISIBLE_DEVICES="
+    yield Problem(stage, "on", f"{allowed} to compute on the CPU")
+
+
+def compiler_problems(stage: str, include: Path) -> Iterator[Problem]:
+    """Triton compiles its kernels' launchers with a C compiler on first use. `include`: the folder of Python.h."""
+    if not (os.environ.get("CC") or any(map(shutil.which, COMPILERS))):
+        allowed = "needs a C compiler for Triton's kernels on the GPU; there is none: `apt-get install gcc`, or CC=…"
+        yield Problem(stage, "on", allowed)
+    if not (include / "Python.h").is_file():
+        version = sysconfig.get_python_version()
+        allowed = f"needs Python.h for Triton's kernels on the GPU, in {include}: `apt-get install python{version}-dev`"
+        yield Problem(stage, "on", allowed)
+
+
+def cuda_of_torch() -> str | None:
+    """The CUDA version that torch was built for, from its version.py; None: a CPU (or ROCm) build."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    found = re.search(r"^cuda\b[^=\n]*= '([\d.]+)'", (Path(spec.origin).parent / "version.py").read_text(), re.M)
+    return found[1] if found else None
+
+
+def cuda_of_driver() -> int | None:
+    """1000 × major + 10 × minor of the newest CUDA that libcuda supports, including a compatibility package's (NVIDIA's
+    CUDA driver API, cuDriverGetVersion); None: there is no libcuda. Initializes nothing."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    version = ctypes.c_int()
+    return version.value if library.cuDriverGetVersion(ctypes.byref(version)) == 0 else None
+
+
+@cache
+def this_cpu(precision: str, processes: int) -> Accelerator | None:
+    """The part of this machine's CPU that each of so many processes has, measured in half a second. None: there is no
+    torch here."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    from tasks.pretrain.flops import cpu_peak, measured_bandwidth
+
+    peaks = {precision: cpu_peak(precision) / 1e12 / processes}
+    return Accelerator("CPU", "", 0, peaks, measured_bandwidth() / processes)
+
+
+# -- the hub ------------------------------------------------------------------------------------------
+
+
+def offline_problems(context: RunContext, environment: Mapping[str, str]) -> Iterator[Problem]:
+    """Models and datasets of the hub that are not downloaded yet while the hub is disabled."""
+    forbidden = [name for name in OFFLINE if environment.get(name, "").upper() in YES]
+    of_data = [name for name in (*forbidden, DATASETS_OFFLINE) if environment.get(name, "").upper() in YES]
+    for path, kind, name in of_the_hub(_here(context)):
+        by = of_data if kind == "dataset" else forbidden
+        if by and not _downloaded(kind, name, environment):
+            files = "its files (save_to_disk, JSONL, Parquet)" if kind == "dataset" else "a folder"
+            allowed = f"{files}, or the hub, which {by[0]}={environment[by[0]]} disables: unset it to download {name}"
+            yield Problem(path, name, allowed)
+
+
+def asks_hub(context: RunContext) -> bool:
+    """Ask the hub for the config.json of the models that the recipe starts from, of which the checks need the shape;
+    whether any was asked for: then check again."""
+    if any(os.environ.get(name, "").upper() in YES for name in OFFLINE):
+        return False
+    named = [context.specs[name] for name in ("start_from", "init_from") if name in context]
+    unknown = [spec for spec in named if spec.is_of_the_hub() and spec.unread() is not None]
+    for spec in unknown:
+        ask_hub(spec.model, spec.revision)
+    return bool(unknown)
+
+
+def of_the_hub(stages: Mapping[str, StageSpec]) -> Iterator[tuple[str, str, str]]:
+    """(path in the recipe, "model" or "dataset", name) of what these stages read from the hub."""
+    for path, spec in stages.items():
+        rows = getattr(spec, "huggingface", None)
+        for inner, source in (spec.by_path() if isinstance(spec, CorpusSpec) else {}).items():
+            if isinstance(source, HuggingFaceSource) and not is_path(source.name):
+                yield f"{path}.{inner}.name", "dataset", source.name
+        if rows and not is_path(rows.name):
+            yield f"{path}.huggingface.name", "dataset", rows.name
+        field = "model" if isinstance(spec, LoadHFSpec) else "existing"
+        name = getattr(spec, field, None)
+        if name and not is_path(name) and (name.startswith("hf://") or "://" not in name):
+            yield f"{path}.{field}", "model", name
+
+
+def _downloaded(kind: str, name: str, environment: Mapping[str, str]) -> bool:
+    """Whether the cache of the hub or of `datasets` has it."""
+    home = Path(environment.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    hub = Path(environment.get("HF_HUB_CACHE", home / "hub"))
+    prepared = Path(environment.get("HF_DATASETS_CACHE", home / "datasets"))
+    places = [hub / f"{kind}s--{name.replace('/', '--')}", prepared / name.replace("/", "___")]
+    return any(place.is_dir() for place in places)

@@ -1,0 +1,82 @@
+"""Check the model that a run starts from: that its files are complete and can be used, and that the engines of the
+stages can run it."""
+
+import importlib.util
+from pathlib import Path
+
+from infra.placement.storage import StorageError, is_bucket
+from infra.progress import say
+from tasks.convert.families import FAMILIES
+from tasks.convert.load_hf_spec import LoadHFSpec
+from tasks.hf_files import HFModelFiles, ModelFilesError
+from tasks.job import StageError
+from tasks.pretrain.model_spec import FAMILIES as SHAPES
+from tasks.serve.architectures import HEAD_SIZES, has_architecture, unsupported
+from tasks.spec import Problem, StageSpec
+from workflows.run_context import RunContext, runs_on_a_cluster, tuning_devices
+
+
+def problems_of_models(context: RunContext) -> list[Problem]:
+    """The problems of `start_from` and `init_from`."""
+    found = []
+    for section, check in (("start_from", _tuned), ("init_from", _imported)):
+        spec: LoadHFSpec | None = context.specs.get(section)
+        if spec is None or spec.missing():
+            continue
+        try:
+            files = spec.described()
+            problems = check(context, spec, files) if files else []
+        except (ModelFilesError, StageError) as error:
+            problems = [str(error)]
+        except StorageError as error:
+            say(f"{section}.model is not checked: {error.message}")
+            continue
+        found += [Problem(f"{section}.model", spec.model, problem) for problem in problems]
+    return found
+
+
+def with_vllm(context: RunContext) -> dict[str, StageSpec]:
+    """The stages that open the model with vLLM, by their path."""
+    return {path: spec for path, spec in context.stages().items() if spec.uses_vllm()}
+
+
+def _tuned(context: RunContext, spec: LoadHFSpec, files: HFModelFiles) -> list[str]:
+    """Raises StageError."""
+    found, stages = files.problems(), with_vllm(context)
+    names, kind = ", ".join(stages), str(files.config.get("model_type"))
+    if stages and files.architecture and not has_architecture(files.architecture, kind):
+        found.append(f"a model of an architecture that vLLM ({names}) supports; this one is {files.architecture}")
+    if stages:
+        found += [f"a model with {what}" for what in unsupported(str(files.architecture), files.config)]
+    if stages and (other := files.head_sizes - {*HEAD_SIZES}):
+        sizes = f"{', '.join(map(str, HEAD_SIZES))}, which vLLM ({names}) supports"
+        found.append(f"a model whose attention heads have one of the sizes {sizes}; here {', '.join(map(str, other))}")
+    if files.latent and (here := [path for path, stage in stages.items() if _on_a_cpu(context, stage)]):
+        found.append(f"a model without latent attention, which vLLM ({', '.join(here)}) supports on GPUs alone")
+    if not found and (folder := _to_open(spec)):
+        from tasks.convert.check_model import check_model  # imports Transformers
+
+        check_model(folder, files)
+    return found
+
+
+def _imported(context: RunContext, spec: LoadHFSpec, files: HFModelFiles) -> list[str]:
+    """Raises StageError."""
+    kind = files.config.get("model_type")
+    if kind not in FAMILIES:
+        return [f"a model of a family that `pretrain` continues ({', '.join(SHAPES)}); this one is {kind}"]
+    if folder := _to_open(spec):
+        from tasks.convert.import_model import description, open_hugging_face  # imports Transformers
+
+        description(open_hugging_face(folder), None)
+    return []
+
+
+def _on_a_cpu(context: RunContext, spec: StageSpec) -> bool:
+    return not context.machine.gpus and not runs_on_a_cluster() and tuning_devices(context, spec) == [None]
+
+
+def _to_open(spec: LoadHFSpec) -> Path | None:
+    """The model's folder, if it can be opened here."""
+    can = not is_bucket(spec.model) and not runs_on_a_cluster() and importlib.util.find_spec("transformers")
+    return spec.folder() if can else None

@@ -1,0 +1,52 @@
+"""Check reward functions before any compute: import each in a separate process, as its stage does, and look for the
+columns that it names in the set's first rows."""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from tasks.job import StageError
+from tasks.rewards.gold import own_answer
+from tasks.rewards.scorer import Scorer, lacking
+from tasks.rewards.spec import RewardSpec, rewards_problems
+from tasks.rows.stored import Row, partial_columns, reward_columns
+from tasks.spec import Problem
+from workflows.checks.rows import valid_first
+from workflows.post_training import reward_lists
+from workflows.run_context import RunContext, runs_on_a_cluster
+
+
+def problems_of_rewards(context: RunContext) -> list[Problem]:
+    """Problems of the rewards that run on this machine; elsewhere other packages may be installed."""
+    return [] if runs_on_a_cluster() else list(_problems(context))
+
+
+def _problems(context: RunContext) -> Iterator[Problem]:
+    sets = context.specs.get("data", {})
+    for path, data, rewards, given in reward_lists(context.tunings(), context.specs.get("evaluate")):
+        if rewards_problems(rewards):
+            continue  # reported by the stage's spec
+        rows = sets.get(data)
+        first = valid_first(rows)
+        for number, reward in enumerate(rewards):
+            try:
+                tried = reward.builtin is None or reward.builtin.runs_code()
+                named = _imported(reward.as_found().model_dump_json(exclude={"weight"})) if tried else {}
+            except StageError as error:
+                yield Problem(f"{path}.{number}", reward.label, f"a function that can be used as a reward; {error}")
+                continue
+            for problem in lacking(reward, named, _columns(first.rows) | given) if first and first.rows else ():
+                present = f"; those of {data} have {', '.join(problem.value)}"
+                yield Problem(f"{path}.{number}", reward.label, problem.allowed + present)
+
+
+@cache
+def _imported(reward: str) -> dict[str, bool]:
+    """The columns that a function names, and whether it requires them. Raises StageError."""
+    with Scorer([spec := RewardSpec.model_validate_json(reward)]) as scorer:
+        return scorer.columns[spec.label]
+
+
+def _columns(rows: Sequence[Row]) -> set[str]:
+    """The columns that rewards are called with for every row, beside prompts and completions."""
+    answered = any("messages" in row or own_answer(row) is not None for row in rows)
+    return {*reward_columns(rows)} - partial_columns(rows) | {"completion_ids", *(["completion"] if answered else [])}

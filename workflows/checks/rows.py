@@ -1,0 +1,298 @@
+"""Check the first rows of each set before any compute: whether a stage can use rows of their kind, what the model's
+chat template makes of them, and how many are too long. A function that makes rows is called, and a dataset's folder
+read, in a separate process. Sets and models that are not on this machine are checked by their stages."""
+
+import importlib.util
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from infra.placement.address import digest_of
+from infra.placement.storage import is_bucket
+from infra.progress import say
+from tasks.evaluate.spec import EvaluatorSpec
+from tasks.job import StageError
+from tasks.rows.marks import refusal
+from tasks.rows.spec import RowsSpec
+from tasks.rows.stored import Row, is_conversational, split_key
+from tasks.spec import Problem
+from workflows.post_training import Step
+from workflows.run_context import RunContext, positions_of, runs_on_a_cluster
+
+if TYPE_CHECKING:  # Transformers: not on the path of --help
+    from tasks.posttrain.encode import Encoder
+    from tasks.rows.rows import First
+
+LOOK_S = 5.0  # at the rows of a set
+
+
+def problems_of_rows(context: RunContext) -> list[Problem]:
+    """The problems of each stage of `post_training` and each evaluator with the rows that it names."""
+    sets = {name: rows for name, rows in context.specs.get("data", {}).items() if not rows.problems()}
+    evaluators = context.specs["evaluate"].evaluators() if "evaluate" in context else {}
+    asked = {name: spec for name, spec in evaluators.items() if spec.data in sets}
+    used = {*(spec.data for spec in asked.values()), *(step.spec.data for step in context.tunings())}
+    found: list[Problem] = []
+    first: dict[str, First] = {}
+    for name, rows in sets.items():
+        try:
+            if name in used and not lacking(rows) and (seen := first_of(rows)):
+                first[name] = seen
+        except StageError as error:
+            source = "function" if rows.function else "huggingface"
+            found.append(Problem(f"data.{name}.{source}", rows.place(), f"a source that gives rows: {error}"))
+    steps = [step for step in context.tunings() if step.spec.data in first]
+    found += [
+        Problem(f"evaluate.{name}.data", spec.data, f"a set with held-out rows; data.{spec.data}.held_out is 0")
+        for name, spec in asked.items()
+        if spec.data and not sets[spec.data].held_out and not sets[spec.data].documents
+    ]
+    found += [problem for step in steps for problem in _kind(step, first[step.spec.data], sets[step.spec.data])]
+    looked_at = {name: spec for name, spec in asked.items() if spec.data in first}
+    found += [
+        problem for name, spec in looked_at.items() for problem in _no_question(name, spec, first[str(spec.data)])
+    ]
+    if not found:
+        found += _rendered(context, steps, looked_at, first)
+    if not found:
+        found += [
+            problem
+            for name, spec in looked_at.items()
+            for problem in _held_out(name, spec, sets[str(spec.data)], first[str(spec.data)])
+        ]
+    return found
+
+
+def lacking(rows: RowsSpec) -> list[Problem]:
+    """What a set lacks on this machine, by its files' names and sizes, or else by their first rows."""
+    found = rows.missing()
+    if found or rows.path is None:
+        return found
+    from tasks.rows.first import faults  # imports pyarrow
+
+    return faults(rows)
+
+
+def first_of(rows: RowsSpec) -> "First | None":
+    """The first rows of a set that can be read here, so none of the hub's. Raises StageError for a function that
+    fails."""
+    folder = rows.huggingface and rows.huggingface.source().folder()
+    if not (rows.function or folder) or rows.documents or rows.placement or runs_on_a_cluster():
+        if rows.path is None:
+            return None
+        from tasks.rows.first import first_of_files  # imports pyarrow
+
+        return first_of_files(rows)
+    from tasks.rows.first import TooSlow, first_rows
+
+    try:
+        return first_rows(rows)
+    except TooSlow as error:
+        say(f"{rows.place()} is not checked before the run: {error}")
+        return None
+
+
+def valid_first(rows: RowsSpec | None) -> "First | None":
+    """The first rows; None if there are none to read, or if they are reported as a problem of the set."""
+    if rows is None or rows.problems() or lacking(rows):
+        return None
+    try:
+        return first_of(rows)
+    except StageError:
+        return None
+
+
+def _rendered(
+    context: RunContext, steps: Sequence[Step], looked_at: Mapping[str, EvaluatorSpec], first: Mapping[str, "First"]
+) -> list[Problem]:
+    """The problems of the rows with the model's tokenizer and chat template."""
+    positions = positions_of(context)
+    if positions is None or not (steps or looked_at):
+        return []
+    encoder = _encoder(context, [row for seen in first.values() for row in seen.rows])
+    if encoder is None or isinstance(encoder, Problem):
+        return [] if encoder is None else [encoder]
+    found = []
+    taken = {
+        name: replace(seen, rows=[row for row in seen.rows if _is_taken(row, context.specs["data"][name], encoder)])
+        for name, seen in first.items()
+    }
+    for step in steps:
+        found += _tuned_on(step, taken[step.spec.data], encoder, positions[0])
+    for name, spec in looked_at.items():
+        found += _asked(name, spec, taken[str(spec.data)].rows, encoder, positions[0])
+    used = {step.spec.data for step in steps} | {str(spec.data) for spec in looked_at.values()}
+    for name in sorted(used) if not found else ():
+        found += _refused(name, context.specs["data"][name], encoder)
+    for notice in encoder.notices():
+        say(notice)
+    return found
+
+
+def _is_taken(row: Row, rows: RowsSpec, encoder: "Encoder") -> bool:
+    """Whether a row is used: not if the chat template rejects it and the set drops faulty rows."""
+    from tasks.posttrain.encode import RowRefused
+
+    if rows.faulty == "drop":
+        try:
+            encoder.check(row)
+        except RowRefused:
+            return False
+    return True
+
+
+def _refused(name: str, rows: RowsSpec, encoder: "Encoder") -> list[Problem]:
+    """Rows of files that the chat template rejects, as far as there is time to look at them: the stages that use the
+    others find them too, but after the model was loaded."""
+    from tasks.posttrain.encode import RowRefused
+    from tasks.rows.rows import with_places
+
+    if rows.path is None or digest_of(rows.path) or is_bucket(rows.path):
+        return []
+    ends, refused = time.monotonic() + LOOK_S, []
+    for place, row in with_places(rows):
+        try:
+            encoder.check(row)
+        except RowRefused as error:
+            refused.append(f"{place}: {error}")
+        if time.monotonic() > ends or (refused and rows.faulty == "refuse"):
+            break
+    if refused and rows.faulty == "refuse":
+        return [Problem(f"data.{name}.path", rows.path, f"rows that the model takes, or `faulty: drop`. {refused[0]}")]
+    if refused:
+        number = "1 row is" if len(refused) == 1 else f"{len(refused):,} rows are"
+        say(f"data.{name}: {number} rejected by the chat template and left out: {refused[0]}")
+    return []
+
+
+def _held_out(name: str, spec: EvaluatorSpec, rows: RowsSpec, first: "First") -> list[Problem]:
+    """A set that was read whole holds out rows, and warns if they are fewer than `prompts`."""
+    from tasks.data.documents import split_of
+    from tasks.rows.rows import MOST_SEEN
+
+    if rows.documents or first.faults or len(first.rows) >= MOST_SEEN:
+        return []
+    count = sum(split_of(split_key(row, rows.seed), rows.held_out) == "held_out" for row in first.rows)
+    of_all = f"{count} of the {len(first.rows)} rows of data.{spec.data} are held out"
+    if count == 0:
+        return [Problem(f"data.{spec.data}.held_out", rows.held_out, f"more: {of_all}, and evaluate.{name} needs them")]
+    if "prompts" in spec.model_fields_set and count < spec.prompts:
+        say(f"evaluate.{name}.prompts: {spec.prompts}: {of_all}: raise data.{spec.data}.held_out, or lower prompts")
+    return []
+
+
+def _kind(step: Step, first: "First", rows: RowsSpec) -> list[Problem]:
+    if first.kind is None or first.kind in step.spec.row_kinds():
+        own = step.spec.rows_problems(first.kind, first.rows) if first.kind else ()
+        return [
+            *_not_to_be_learned(step, first),
+            *(problem.under(step.path) for problem in own),
+            *_unasked(step, first, rows),
+        ]
+    allowed = f"rows of kind {' or '.join(step.spec.row_kinds())}; those of this set are {first.kind}"
+    return [Problem(f"{step.path}.data", step.spec.data, allowed)]
+
+
+def _unasked(step: Step, first: "First", rows: RowsSpec) -> Iterator[Problem]:
+    """Rows that cannot be split into a prompt and an answer, for a stage that samples answers."""
+    from tasks.posttrain.encode import RowRefused, prompted
+
+    if not step.spec.splits_messages or first.kind != "messages":
+        return
+    refused = []
+    for row in first.rows:
+        try:
+            prompted(row)
+        except RowRefused as error:
+            refused.append(str(error))
+    if refused and (rows.faulty == "refuse" or len(refused) == len(first.rows)):
+        yield Problem(f"{step.path}.data", step.spec.data, refused[0])
+
+
+def _no_question(name: str, spec: EvaluatorSpec, first: "First") -> Iterator[Problem]:
+    """Rows that an evaluator cannot ask."""
+    from tasks.evaluate.questions import question_of
+
+    try:
+        for row in first.rows:
+            question_of(name, row)
+    except StageError as error:
+        yield Problem(f"evaluate.{name}.data", spec.data, str(error))
+
+
+def _not_to_be_learned(step: Step, first: "First") -> Iterator[Problem]:
+    """Completions that a stage would learn or prefer though their rows say otherwise, by a `label` for example."""
+    if step.spec.learns_completions() and first.kind == "prompt_completion":
+        reasons = [why for row in first.rows if (why := refusal(row, "prompt_completion"))]
+        if reasons:
+            of_all = f"{len(reasons)} of the first {len(first.rows)} rows say that they are not: {reasons[0]}"
+            yield Problem(f"{step.path}.data", step.spec.data, f"rows to learn; {of_all}")
+
+
+def _encoder(context: RunContext, rows: Sequence[Row]) -> "Encoder | Problem | None":
+    """With the tokenizer of the model that the run starts from; None if that is not on this machine."""
+    model = context.specs.get("start_from")
+    if model is None or is_bucket(model.model) or model.missing() or importlib.util.find_spec("transformers") is None:
+        return None
+    folder = model.folder()
+    if folder is None:
+        return None
+    from tasks.posttrain.encode import Encoder
+    from tasks.tokenizers import load
+
+    try:
+        tokenizer = load(folder, model.chat_template)
+    except StageError as error:
+        return Problem("start_from.model", model.model, f"a folder whose tokenizer can be loaded: {error}")
+    if not tokenizer.chat_template and any(map(is_conversational, rows)):
+        say("start_from.model has no chat template: ChatML is used, and saved with the tuned models")
+    return Encoder(tokenizer)
+
+
+def _tuned_on(step: Step, first: "First", encoder: "Encoder", positions: int) -> list[Problem]:
+    limits = step.spec.limits(positions)
+    try:
+        lengths = [step.spec.encode(row, str(first.kind), encoder).lengths for row in first.rows]
+    except StageError as error:
+        return [Problem(f"{step.path}.data", step.spec.data, str(error))]
+    if not lengths:
+        allowed = "rows that the chat template takes; it rejects all of the first"
+        return [Problem(f"{step.path}.data", step.spec.data, allowed)]
+    too_long = [sum(length) for length in lengths if not limits.fit(*length)]
+    if not too_long:
+        return []
+    finding = (
+        f"{len(too_long)} of the first {len(lengths)} rows are longer than {limits.shown} "
+        f"(the longest has {max(too_long)} tokens)"
+    )
+    explicit = step.spec.max_prompt_tokens and step.spec.max_new_tokens  # then leaving out many may be intended
+    if len(too_long) < len(lengths) and (explicit or 2 * len(too_long) <= len(lengths)):
+        say(f"{step.path}: {finding}: these are left out")
+        return []
+    allowed = (
+        f"{finding}: set it and max_new_tokens (the model has {positions} positions in total), or shorten the rows"
+    )
+    return [Problem(f"{step.path}.max_prompt_tokens", step.spec.max_prompt_tokens, allowed)]
+
+
+def _asked(name: str, spec: EvaluatorSpec, rows: Sequence[Row], encoder: "Encoder", positions: int) -> list[Problem]:
+    """The problems of an evaluator with a prompt that the template rejects, or longer than the model's positions."""
+    from tasks.evaluate.questions import question_of
+
+    try:
+        prompts = [row | {"prompt": question_of(name, row)[0]} for row in rows]
+        lengths = [len(encoder.prompt(row)) for row in prompts]
+    except StageError as error:
+        return [Problem(f"evaluate.{name}.data", spec.data, str(error))]
+    too_long = [length for length in lengths if length + spec.max_new_tokens > positions]
+    if not too_long:
+        return []
+    finding = (
+        f"{len(too_long)} of the first {len(lengths)} prompts are longer than the model's {positions} positions minus "
+        f"max_new_tokens (the longest has {max(too_long)} tokens)"
+    )
+    if len(too_long) < len(lengths):
+        say(f"evaluate.{name}: {finding}: these are skipped")
+        return []
+    return [Problem(f"evaluate.{name}.max_new_tokens", spec.max_new_tokens, f"fewer, or shorter rows: {finding}")]

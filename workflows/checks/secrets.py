@@ -1,0 +1,93 @@
+"""No secret is in a recipe: it is stored as plain text with everything that is made of it (spec.json, manifests).
+
+A function reads a secret from an environment variable, which its `environment` names; a storage has its own
+credentials.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from infra.pod_spec import secrets_of_all
+from infra.tracking.redact import HIDDEN, redact, redact_code
+from tasks.data.curate_spec import CurateStep
+from tasks.data.source_spec import FunctionSource
+from tasks.functions import Function
+from tasks.rows.spec import RowsSpec
+from tasks.spec import Problem
+from workflows.checks.parts import items, specs_in
+from workflows.run_context import RunContext, runs_on_a_cluster
+
+STORED = "a recipe is stored as plain text with everything that is made of it"
+NAMES = ("placement.secrets", "pod.secrets")  # of variables, not their values
+
+
+def secret_values(context: RunContext) -> list[Problem]:
+    """The secrets that stand in a recipe."""
+    return list(_values(context))
+
+
+def unset_variables(context: RunContext) -> list[Problem]:
+    """The environment variables that functions need and do not get."""
+    return list(_variables(context))
+
+
+def _values(context: RunContext) -> Iterator[Problem]:
+    for path, value in _leaves(context.specs):
+        name = path.rpartition(".")[2]
+        if isinstance(value, Function):
+            yield from _in_code(path, value)
+        elif isinstance(value, str) and redact(value, name) != value and not path.endswith(".placement.setup"):
+            yield Problem(path, HIDDEN, _way_out(path, value))
+
+
+def _way_out(path: str, value: str) -> str:
+    if ".arguments." in path:
+        function = path.partition(".arguments.")[0]
+        return (
+            f"no secret: {STORED}. Set an environment variable, name it in {function}.environment: [NAME], and read "
+            "os.environ in the function"
+        )
+    if "://" in value:
+        return (
+            f"an address without a user, a password or a signature: {STORED}. Give the storage its credentials by its "
+            "environment variables (such as AWS_ACCESS_KEY_ID or AZURE_STORAGE_SAS_TOKEN) or its configuration file"
+        )
+    return f"no secret: {STORED}. Put it into an environment variable of the process that needs it"
+
+
+def _in_code(path: str, function: Function) -> Iterator[Problem]:
+    for file, text in function.sources().items():
+        if redact_code(text) != text:
+            yield Problem(
+                path, HIDDEN, f"source without secrets: {STORED}, {file} too. Read an environment variable instead"
+            )
+
+
+def _variables(context: RunContext) -> Iterator[Problem]:
+    stages = context.stages()
+    for path, spec in specs_in(context.specs):
+        if not isinstance(spec, FunctionSource | RowsSpec | CurateStep):
+            continue
+        stage = next((stage for name, stage in stages.items() if f"{path}.".startswith(f"{name}.")), None)
+        for number, name in enumerate(spec.environment):
+            at = f"{path}.environment.{number}"
+            if stage and stage.placement:
+                if name not in stage.placement.secrets:
+                    yield Problem(at, name, f"a variable that is sent along: add it to placement.secrets: [{name}]")
+            elif runs_on_a_cluster():
+                if name not in [*(stage.pod.secrets if stage and stage.pod else ()), *secrets_of_all()]:
+                    yield Problem(at, name, f"a variable that the pod has: add it to pod.secrets: [{name}]")
+            elif name not in os.environ:
+                yield Problem(at, name, f"an environment variable that is set here: export {name}=…")
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, text or function) of everything in a recipe."""
+    if isinstance(value, Function | str):
+        yield path, value
+    elif any(path.endswith(f".{names}") for names in NAMES):
+        return
+    else:
+        for name, item in items(value):
+            yield from _leaves(item, f"{path}.{name}" if path else name)

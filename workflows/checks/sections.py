@@ -1,0 +1,147 @@
+"""Check that the sections of a recipe fit together."""
+
+from collections.abc import Iterator
+
+from tasks.data.curate_spec import EVALUATE, against_evaluation
+from tasks.data.spec import CorpusSpec
+from tasks.spec import Problem, Spec
+from workflows.post_training import names_problems, rank_problems
+from workflows.run_context import RunContext
+
+# stage: the stage it needs, and that stage's output
+NEEDS = {
+    "tokenizer": ("corpus", "the text to train it on, and to tokenize"),
+    "shards": ("tokenizer", "the tokenizer that makes the shards"),
+    "pretrain": ("shards", "tokenized text"),
+    "convert": ("pretrain", "a checkpoint to convert"),
+    "init_from": ("pretrain", "the stage that starts from that model"),
+}
+NEED_A_MODEL = ("evaluate", "post_training", "serve", "publish")
+WITH_START_FROM_OFF = ("tokenizer", "shards", "init_from", "pretrain", "convert")
+
+
+def fields(context: RunContext) -> list[Problem]:
+    """Each stage's own problems."""
+    return [problem.under(name) for name, spec in _parts(context) for problem in spec.problems()]
+
+
+def _parts(context: RunContext) -> Iterator[tuple[str, Spec]]:
+    """(path, spec) of every section, and of every item of a section that is a list or a dictionary."""
+    for name, section in context.specs.items():
+        if isinstance(section, Spec):
+            yield name, section
+        elif isinstance(section, dict | list):
+            items = section.items() if isinstance(section, dict) else enumerate(section)
+            yield from ((f"{name}.{key}", item) for key, item in items)
+
+
+def order(context: RunContext) -> list[Problem]:
+    """Each stage's input comes from a stage that is on."""
+    found = []
+    if "start_from" in context:
+        found += [
+            Problem(stage, "on", "must be left out with start_from, which brings a model and its tokenizer")
+            for stage in WITH_START_FROM_OFF
+            if stage in context
+        ]
+    else:
+        found += [
+            Problem(stage, "on", f"needs {before} ({what}); add `{before}:` or leave `{stage}:` out")
+            for stage, (before, what) in NEEDS.items()
+            if stage in context and before not in context
+        ]
+        found += [
+            Problem(stage, "on", "needs a model: add `convert:` (with pretrain) or `start_from:`, or leave it out")
+            for stage in NEED_A_MODEL
+            if stage in context and "convert" not in context
+        ]
+    return found
+
+
+def data_sets(context: RunContext) -> list[Problem]:
+    """Additional corpora are used, and there is one weight per data set."""
+    more = len(context.specs.get("more_corpora", ()))
+    if more and "pretrain" not in context:
+        allowed = "none without pretraining: add `pretrain:` or leave them out"
+        return [Problem("more_corpora", f"{more} corpora", allowed)]
+    named = [number for number, corpus in enumerate(context.specs.get("more_corpora", ())) if corpus.sources]
+    if named:
+        allowed = "one source each: move its sources into corpus.sources, which have weights and one tokenizer too"
+        return [Problem(f"more_corpora.{number}.sources", "on", allowed) for number in named]
+    weights = context.specs["pretrain"].data_weights if "pretrain" in context.specs else None
+    if weights is None or len(weights) == 1 + more:
+        return []
+    return [Problem("pretrain.data_weights", weights, f"one for the corpus and one for each of {more} more_corpora")]
+
+
+def named_rows(context: RunContext) -> list[Problem]:
+    """Each set of rows that a stage names is defined, and has rows left to train on."""
+    sets = context.specs.get("data", {})
+    named = {f"{step.path}.data": step.spec.data for step in context.tunings()}
+    if "evaluate" in context:
+        evaluators = context.specs["evaluate"].evaluators()
+        named |= {f"evaluate.{name}.data": spec.data for name, spec in evaluators.items() if spec.data is not None}
+    allowed = f"one of {', '.join(sets)}" if sets else "a set of rows: add it under `data:`"
+    found = [Problem(path, name, allowed) for path, name in named.items() if name not in sets]
+    for step in context.tunings():
+        if (rows := sets.get(step.spec.data)) and rows.held_out == 1 and not rows.documents:
+            found.append(Problem(f"data.{step.spec.data}.held_out", 1.0, f"less than 1: {step.path} trains on the set"))
+    return found
+
+
+def post_training(context: RunContext) -> list[Problem]:
+    """Names and starting models are valid, and there is post-training for `seeds` to repeat."""
+    tunings, seeds = context.specs.get("post_training", []), context.specs.get("seeds", 1)
+    if seeds > 1 and not tunings:
+        return [Problem("seeds", seeds, "1, or add `post_training:`, which `seeds` repeats")]
+    return names_problems(tunings) + rank_problems(tunings)
+
+
+def documents(context: RunContext) -> list[Problem]:
+    """Whatever reads the corpus's documents has a corpus."""
+    if "corpus" in context.specs:
+        return []
+    readers = [f"data.{name}.documents" for name, rows in context.specs.get("data", {}).items() if rows.documents]
+    if "evaluate" in context and context.specs["evaluate"].bits_per_byte:
+        readers.append("evaluate.bits_per_byte")
+    return [
+        Problem(path, "on", "needs corpus (the text that it reads); add `corpus:` or leave it out") for path in readers
+    ]
+
+
+def decontamination(context: RunContext) -> list[Problem]:
+    """What a corpus is decontaminated against can be prepared before it."""
+    found = []
+    evaluated = context.specs["evaluate"].sets() if "evaluate" in context else []
+    of_documents = [
+        name for name, rows in context.specs.get("data", {}).items() if name in evaluated and rows.documents
+    ]
+    corpora = {path: spec for path, spec in context.stages().items() if isinstance(spec, CorpusSpec)}
+    for path, spec in corpora.items():
+        for number, step in enumerate(spec.curate):
+            if not against_evaluation([step]):
+                continue
+            field = f"{path}.curate.{number}.decontaminate.against"
+            if not evaluated:
+                allowed = "files with the items; or add `evaluate:` with `data:` (lm-eval's tasks have no rows here)"
+                found.append(Problem(field, EVALUATE, allowed))
+            found += [
+                Problem(field, EVALUATE, f"files: data.{name} is made of the corpus itself (`documents: true`)")
+                for name in of_documents
+            ]
+    return found
+
+
+def best(context: RunContext) -> list[Problem]:
+    """The metric that selects the published model is measured."""
+    best = context.specs["publish"].best if "publish" in context else None
+    if best is None:
+        return []
+    spec = context.specs.get("evaluate")
+    names = spec.metrics() if spec else []
+    of_lm_eval = [name for name, evaluator in spec.evaluators().items() if evaluator.lm_eval] if spec else []
+    if best in names or best.partition(".")[0] in of_lm_eval:  # which task_checks.py looks up
+        return []
+    known = [*names, *(f"{name}.<task>.<metric>" for name in of_lm_eval)]
+    allowed = f"one of {', '.join(known)}" if known else "null, or add `evaluate:`, which measures it"
+    return [Problem("publish.best", best, allowed)]

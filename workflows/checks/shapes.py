@@ -1,0 +1,98 @@
+"""Check that the shape of the model fits its tokenizer, sequences, vLLM, Hugging Face and the model it starts from."""
+
+from infra.placement.storage import StorageError
+from tasks.convert.spec import unexportable
+from tasks.evaluate.spec import EvaluateSpec
+from tasks.posttrain.spec import PostTrainSpec
+from tasks.serve.architectures import HEAD_SIZES
+from tasks.serve.spec import ServeSpec
+from tasks.spec import Problem
+from tasks.tokenizer_files import vocabulary
+from workflows.checks.models import with_vllm
+from workflows.run_context import RunContext, positions_of
+
+SAMPLED = (EvaluateSpec, PostTrainSpec, ServeSpec)  # their specs give their sequences' lengths
+# pretrain.model's fields as named in config.json
+IN_CONFIG = {
+    "family": "model_type", "layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads", "head_dim": "head_dim", "vocab_size": "vocab_size",
+    "tied_embeddings": "tie_word_embeddings",
+}  # fmt: skip
+
+
+def vocabulary_size(context: RunContext) -> list[Problem]:
+    """The embedding has a row for every token."""
+    if not {"tokenizer", "pretrain"} <= context.specs.keys():
+        return []
+    rows, tokens = context.specs["pretrain"].model.vocab_size, context.specs["tokenizer"].size()
+    if rows is None or tokens is None or rows >= tokens:
+        return []
+    return [Problem("pretrain.model.vocab_size", rows, f"at least the tokenizer's vocabulary ({tokens})")]
+
+
+def positions(context: RunContext) -> list[Problem]:
+    """No stage's sequences are longer than the model's positions."""
+    known = positions_of(context)
+    if known is None:
+        return []
+    (positions, where), found = known, []
+    for name, spec in context.stages().items():
+        for length, value in spec.sequence_lengths().items() if isinstance(spec, SAMPLED) else ():
+            if value > positions:
+                found.append(Problem(f"{name}.{length}", value, f"at most {where} ({positions})"))
+    return found
+
+
+def head_size(context: RunContext) -> list[Problem]:
+    """vLLM has attention kernels for the model's head size."""
+    stages = with_vllm(context)
+    if "pretrain" not in context.specs or not stages:
+        return []
+    size = context.specs["pretrain"].model.head_dim
+    if size in HEAD_SIZES:
+        return []
+    allowed = f"one of {', '.join(map(str, HEAD_SIZES))}: vLLM ({', '.join(stages)}) supports no other"
+    return [Problem("pretrain.model.head_dim", size, allowed)]
+
+
+def convertible(context: RunContext) -> list[Problem]:
+    """The family's Hugging Face model can represent the trained one."""
+    if "convert" not in context or "pretrain" not in context.specs:
+        return []
+    return [problem.under("pretrain.model") for problem in unexportable(context.specs["pretrain"].model)]
+
+
+def same_model(context: RunContext) -> list[Problem]:
+    """The pretrained model has the shape of the one that it starts from."""
+    if not {"pretrain", "init_from"} <= context.specs.keys():
+        return []
+    model, config = context.specs["pretrain"].model, context.specs["init_from"].config() or {}
+    return [
+        Problem(f"pretrain.model.{ours}", getattr(model, ours), f"{config[theirs]}, as init_from.model's {theirs} is")
+        for ours, theirs in IN_CONFIG.items()
+        if config.get(theirs) is not None and getattr(model, ours) != config[theirs]
+    ]
+
+
+def same_tokenizer(context: RunContext) -> list[Problem]:
+    """The tokens' ids are those of the model that pretraining starts from, as far as both are on this machine."""
+    if not {"tokenizer", "init_from"} <= context.specs.keys():
+        return []
+    spec, model = context.specs["tokenizer"], context.specs["init_from"]
+    wanted = f"the tokenizer of init_from.model ({model.model}), whose weights are for its tokens"
+    if spec.existing is None:
+        return [Problem("tokenizer.existing", None, wanted)]
+    try:
+        folders = spec.folder(), model.folder()
+    except StorageError:
+        return []  # missing() reports why
+    ours, theirs = (folder and vocabulary(folder) for folder in folders)
+    if not ours or not theirs:
+        return []
+    of_model = {number: token for token, number in theirs.items()}
+    other = [(number, token) for token, number in ours.items() if of_model.get(number, token) != token]
+    if not other:
+        return []
+    number, token = min(other)
+    example = f"{len(other)} ids are other tokens; {number}, for example, is {token!r} and not {of_model[number]!r}"
+    return [Problem("tokenizer.existing", spec.existing, f"{wanted}: {example}")]

@@ -1,0 +1,105 @@
+"""Every check of a recipe before compute, by name. Validating a recipe makes none of them: `plan`, `run` and `schedule`
+do."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from tasks.spec import Problem
+from workflows.checks.environments import problems_of_environments
+from workflows.checks.files import files, unusable_paths
+from workflows.checks.hardware import disk, hardware, layout
+from workflows.checks.memory import tuning_memory, vllm_memory
+from workflows.checks.models import problems_of_models
+from workflows.checks.placements import placements
+from workflows.checks.rewards import problems_of_rewards
+from workflows.checks.rows import problems_of_rows
+from workflows.checks.secrets import secret_values, unset_variables
+from workflows.checks.sections import (
+    best,
+    data_sets,
+    decontamination,
+    documents,
+    fields,
+    named_rows,
+    order,
+    post_training,
+)
+from workflows.checks.shapes import convertible, head_size, positions, same_model, same_tokenizer, vocabulary_size
+from workflows.checks.tasks import problems_of_metrics, problems_of_tasks
+from workflows.costs import over_budget
+from workflows.pod_defaults import too_small
+from workflows.recipe import Recipe, context_of
+from workflows.recipe_error import RecipeError, first_of_each
+from workflows.run_context import RunContext
+
+R = TypeVar("R", bound=Recipe)
+Check = Callable[[RunContext], list[Problem]]
+
+# what the plan of the DAG relies on
+FOR_A_DAG: dict[str, tuple[Check, ...]] = {
+    "fields": (fields,),
+    "sections": (order, data_sets, named_rows, post_training, documents),
+    "files": (files,),
+}
+CHECKS: dict[str, tuple[Check, ...]] = FOR_A_DAG | {
+    "models": (problems_of_models, vocabulary_size, positions, head_size, convertible, same_model, same_tokenizer),
+    "rows": (problems_of_rows, decontamination),
+    "rewards": (problems_of_rewards,),
+    "environments": (problems_of_environments,),
+    "environment variables": (unset_variables,),
+    "metrics": (best, problems_of_tasks, problems_of_metrics),
+    "hardware": (hardware, layout),
+    "memory": (tuning_memory, vllm_memory),
+    "disk": (disk,),
+    "placements": (placements, over_budget),
+    "pods": (too_small,),
+}
+
+
+def problems_of(recipe: Recipe, *more: Check) -> list[Problem]:
+    """The problems that each check finds, those of `more` only for fields that have none yet."""
+    context = context_of(recipe)
+    if unusable := unusable_paths(context):
+        return [*order(context), *unusable]
+    if secrets := secret_values(context):
+        return [*recipe.problems(), *fields(context), *order(context), *secrets]
+    found = [problem for of_one in CHECKS.values() for check in of_one for problem in check(context)]
+    more_found = [problem for check in more for problem in check(context)]
+    return first_of_each([*recipe.problems(), *found], more_found)
+
+
+def unreadable(context: RunContext) -> list[Problem]:
+    """Why nothing that the recipe names is looked up: a secret, which would be in requests and in messages, or a path
+    that cannot be."""
+    return unusable_paths(context) or secret_values(context)
+
+
+def fits_together(context: RunContext) -> bool:
+    """Whether the DAG's calls can be listed. Looks nothing up."""
+    return not any(check(context) for check in FOR_A_DAG["sections"])
+
+
+def has_dag(context: RunContext) -> bool:
+    """Whether the recipe is valid enough to plan its DAG."""
+    return not unreadable(context) and not any(check(context) for of_one in FOR_A_DAG.values() for check in of_one)
+
+
+def checked(recipe: R, *more: Check) -> R:
+    """The recipe, if no check finds a problem. Raises RecipeError."""
+    if problems := problems_of(recipe, *more):
+        raise RecipeError(problems, recipe)
+    return recipe
+
+
+def problems_of_rest(error: RecipeError) -> list[Problem]:
+    """What the checks find in a recipe with invalid fields: all of them if these are merely unknown, else those that
+    need no other section's values."""
+    if not isinstance(error.recipe, Recipe):
+        return []
+    if not error.wrong:
+        return problems_of(error.recipe)
+    context = context_of(error.recipe)
+    found = unreadable(context) or [
+        problem for of_one in FOR_A_DAG.values() for check in of_one for problem in check(context)
+    ]
+    return [problem for problem in found if problem.path.partition(".")[0] not in error.wrong]

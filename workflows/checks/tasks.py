@@ -1,0 +1,100 @@
+"""Check lm-eval's tasks before any compute: their files, their first documents, and the metrics that the recipe names.
+
+Where lm-eval is not installed nothing is known of them; where an evaluation runs on another machine, what does not work
+here is only said, since that machine may have other packages and data.
+"""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+from infra.errors import UserError
+from infra.placement.storage import is_bucket
+from infra.pod import this_pod
+from infra.progress import say
+from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
+from tasks.evaluate.try_tasks import Tried, tried
+from tasks.spec import Problem
+from workflows.run_context import RunContext, runs_on_a_cluster
+
+SHOWN = 20  # metrics in a message
+
+
+def problems_of_tasks(context: RunContext) -> list[Problem]:
+    """Problems of the tasks themselves."""
+    return [problem for name, spec in _evaluators(context).items() for problem in _of_tasks(context, name, spec)]
+
+
+def problems_of_metrics(context: RunContext) -> list[Problem]:
+    """Metrics of lm-eval tasks that the recipe names and that these tasks do not have."""
+    best = context.specs["publish"].best if "publish" in context else None
+    named = [("publish.best", best, False)] if best else []
+    rules = {"promotion": context.specs.get("promotion")}
+    rules |= {"refresh.promotion": refresh.promotion} if (refresh := context.specs.get("refresh")) else {}
+    for path, rule in rules.items():
+        if rule:
+            named += [(f"{path}.metric", rule.metric, True)]
+            named += [(f"{path}.regressions", metric, True) for metric in rule.regressions]
+    return [problem for one in named for problem in _of_metric(context, *one)]
+
+
+def _of_metric(context: RunContext, path: str, metric: str, per_document: bool) -> Iterator[Problem]:
+    name, _, measure = metric.partition(".")
+    spec = _evaluators(context).get(name)
+    try:
+        found = _tried(context, name, spec) if spec else None
+    except UserError:
+        return  # reported for the tasks
+    if found is None or found.error:
+        return
+    exact = per_document and found.per_document is not None
+    metrics = (found.per_document or []) if exact else found.metrics
+    if measure in metrics or (not exact and found.may_have(measure)):
+        return
+    shown = [
+        *(f"{name}.{one}" for one in metrics[:SHOWN]),
+        *([f"{len(metrics) - SHOWN} more"] * (len(metrics) > SHOWN)),
+    ]
+    yield Problem(path, metric, f"one of {', '.join(shown)}" + ", which are means over documents" * per_document)
+
+
+def _of_tasks(context: RunContext, name: str, spec: EvaluatorSpec) -> Iterator[Problem]:
+    path = f"evaluate.{name}.lm_eval"
+    try:
+        found = _tried(context, name, spec)
+    except UserError as error:
+        yield Problem(path, spec.lm_eval, f"tasks whose files can be read; {error}")
+        return
+    if found is None:
+        return
+    if found.untried:
+        say(f"{path}: not all is checked before the run: {found.untried}")
+    if found.error and _runs_here(context):
+        yield Problem(path, spec.lm_eval, f"tasks that lm-eval can run; {found.error}")
+    elif found.error:
+        say(f"{path}: not usable on this machine: {found.error}")
+
+
+def _evaluators(context: RunContext) -> dict[str, EvaluatorSpec]:
+    spec: EvaluateSpec | None = context.specs.get("evaluate")
+    return {name: one for name, one in spec.evaluators().items() if one.lm_eval and not one.problems()} if spec else {}
+
+
+def _runs_here(context: RunContext) -> bool:
+    return not (context.specs["evaluate"].placement or runs_on_a_cluster())
+
+
+def _tried(context: RunContext, name: str, spec: EvaluatorSpec) -> Tried | None:
+    """None where lm-eval is not installed. Raises UserError."""
+    if this_pod() is not None:  # checked before the run was submitted
+        return None
+    if importlib.util.find_spec("lm_eval") is None:
+        spec.as_found()
+        return None
+    return tried(name, spec, _model(context) if spec.chat_template else None)
+
+
+def _model(context: RunContext) -> Path | None:
+    """The folder of the model that the run starts from, if it is on this machine."""
+    start = context.specs.get("start_from")
+    return None if start is None or is_bucket(start.model) or start.missing() else start.folder()

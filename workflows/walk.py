@@ -1,0 +1,61 @@
+"""Run a DAG's calls as Flyte tasks, or compile them into its nodes."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.choose.task import choose
+from tasks.convert.task import audit, convert, import_hf, load_hf
+from tasks.data.task import (
+    encode_partitions,
+    find_new,
+    gather,
+    prepare_clean_corpus,
+    prepare_corpus,
+    prune,
+    read_partitions,
+    tokenize,
+    train_tokenizer,
+)
+from tasks.evaluate.task import evaluate
+from tasks.posttrain.task import TASKS as POST_TRAINING
+from tasks.pretrain.task import pretrain
+from tasks.promote.task import decide, promote
+from tasks.publish.task import publish
+from tasks.report.task import report
+from tasks.reward_check.task import check_rewards
+from tasks.rows.task import decontaminate, prepare_rows
+from tasks.serve.task import serve
+from tasks.stage_task import TITLE
+from workflows.call import Call, Calls, Input
+
+STAGES: tuple[Any, ...] = (
+    read_partitions, prepare_corpus, prepare_clean_corpus, find_new, gather, prune, prepare_rows, decontaminate,
+    check_rewards, train_tokenizer, encode_partitions, tokenize, import_hf, load_hf, pretrain, convert, audit, evaluate,
+    *POST_TRAINING.values(), choose, decide, serve, publish, promote, report,
+)  # fmt: skip
+TASKS: dict[str, Any] = {task.name.rpartition(".")[2]: task for task in STAGES}
+
+
+def walk(dag: Calls, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The artifacts, or while Flyte compiles the promises of them, that the calls make, by title. `given`: those that
+    exist before."""
+    made = {**(given or {})}
+    for call in dag:
+        result = TASKS[call.stage](**arguments(call, made))
+        for title in call.after:
+            made[title] >> result
+        made[call.title] = result
+    return made
+
+
+def arguments(call: Call, made: Mapping[str, Any]) -> dict[str, Any]:
+    """What the call's Flyte task is called with."""
+    inputs = {name: _filled(value, made) for name, value in call.inputs.items()}
+    return {"spec": call.spec, "how": json.dumps({TITLE: call.title}), **inputs}
+
+
+def _filled(value: Input, made: Mapping[str, Any]) -> Any:
+    if isinstance(value, dict):
+        return {name: made[title] for name, title in value.items()}
+    return made[value] if isinstance(value, str) else [made[title] for title in value]
