@@ -1,4 +1,4 @@
-"""Compare each tuned model with the model it started from, metric by metric."""
+"""Compare each tuned model with the model it started from, metric by metric; a merged one with each of its models."""
 
 import math
 from collections.abc import Collection
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from infra.text import change, plus_minus
+from tasks.adapter_base import BASE
 from tasks.evaluate.results import Results, difference
 from tasks.metric import Metric
 from tasks.pages.blocks import Block, Cell, Mark, Table, Text, Tone
@@ -47,9 +48,20 @@ def compare(before: Results, after: Results) -> list[Line]:
     return lines
 
 
-def evaluation_of(digests: Collection[str], evaluations: list[Results]) -> Results | None:
-    """The evaluation of a model with one of these digests."""
-    return next((evaluation for evaluation in evaluations if evaluation.model_digest in digests), None)
+def evaluations_of(digests: Collection[str], evaluations: list[Results]) -> list[Results]:
+    """The evaluation of each model with one of these digests."""
+    found: dict[str, Results] = {}
+    for evaluation in evaluations:
+        if evaluation.model_digest in digests:
+            found.setdefault(evaluation.model_digest, evaluation)
+    return list(found.values())
+
+
+def started_from(model: Source) -> list[str]:
+    """The digests of a model's inputs, without the base of an input that is an adapter."""
+    parents = model.manifest.parents
+    bases = {f"{name}.{BASE}" for name in parents}
+    return [digest for name, digest in parents.items() if name not in bases]
 
 
 def verdict(models: list[Source], evaluations: list[Results]) -> list[Block]:
@@ -58,21 +70,11 @@ def verdict(models: list[Source], evaluations: list[Results]) -> list[Block]:
     found: dict[str, list[list[Line]]] = {}
     texts: list[Block] = []
     for model in models:
-        before = evaluation_of(model.manifest.parents.values(), evaluations)
-        after = evaluation_of([model.manifest.digest], evaluations)
-        if before is None or after is None:
-            continue
-        if before is after:
-            texts.append(
-                Text(f"{model.label} has the same weights as the model it started from: training changed nothing.")
-            )
-            continue
-        lines = compare(before, after)
-        found.setdefault(f"{without_seed(after.label)} from {without_seed(before.label)}", []).append(lines)
-        counts = [
-            f"{number} {finding}" for finding in MARKS if (number := sum(line.finding == finding for line in lines))
-        ]
-        texts.append(Text(f"{after.label} against {before.label}, the model it started from: {', '.join(counts)}."))
+        before = evaluations_of(started_from(model), evaluations)
+        for after in evaluations_of([model.manifest.digest], evaluations):
+            for one in before:
+                start = "the model it started from" if len(before) == 1 else "which it was made from"
+                texts.append(Text(_against(one, after, model.label, start, found)))
     if not found:
         return texts
     names = list(dict.fromkeys(line.name for runs in found.values() for lines in runs for line in lines))
@@ -81,6 +83,16 @@ def verdict(models: list[Source], evaluations: list[Results]) -> list[Block]:
     if any(len(runs) > 1 for runs in found.values()):
         caption += "; with several seeds: the mean change ± its sample standard deviation, and a mark per seed"
     return [*texts, Table(caption, ["metric", *found], rows)]
+
+
+def _against(before: Results, after: Results, label: str, start: str, found: dict[str, list[list[Line]]]) -> str:
+    """A sentence on one model against another; the lines of their comparison are added to those found."""
+    if before is after:
+        return f"{label} has the same weights as the model it started from: training changed nothing."
+    lines = compare(before, after)
+    found.setdefault(f"{without_seed(after.label)} from {without_seed(before.label)}", []).append(lines)
+    counts = [f"{number} {finding}" for finding in MARKS if (number := sum(line.finding == finding for line in lines))]
+    return f"{after.label} against {before.label}, {start}: {', '.join(counts)}."
 
 
 def _cell(name: str, runs: list[list[Line]]) -> Cell:

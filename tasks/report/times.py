@@ -3,9 +3,8 @@
 import time
 
 from infra.text import duration
-from infra.tracking.spool import Execution, StageRun, execution_folder, read_execution, read_stage, stage_folders
+from infra.tracking.spool import Execution, execution_folder, read_execution, read_stage, stage_folders
 from tasks.pages.blocks import Block, Cell, Mark, Table, Text
-from tasks.seeds import title_of
 
 
 def about_execution(execution_id: str) -> list[str]:
@@ -33,7 +32,7 @@ def times(execution_id: str) -> list[Block]:
     ended = [(run, run.ended) for run in runs if run.ended is not None]
     rows: list[list[Cell]] = [
         [
-            _title(run),
+            run.title,
             duration(end - run.started),
             Mark("from the cache" if run.cached else run.status.lower(), "quiet"),
         ]
@@ -43,12 +42,6 @@ def times(execution_id: str) -> list[Block]:
         whole = duration(max(end for _, end in ended) - execution.started)
         rows.append([Mark("total so far", "best"), Mark(whole, "best"), ""])
     return [Table("Stages of this execution", ["stage", "time", "status"], rows, "lrl")]
-
-
-def _title(run: StageRun) -> str:
-    """The title of a stage: with the model's name and seed if it tunes one."""
-    label = run.params.get("label")
-    return title_of(run.title, label) if label else run.title
 
 
 def _find(execution_id: str) -> Execution | None:

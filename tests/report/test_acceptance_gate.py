@@ -95,6 +95,22 @@ def test_the_start_is_the_parent_not_the_model_before_it_in_the_list(root: Path)
     assert isinstance(table, Table) and table.columns == ["metric", "sft from base", "grpo from base"]
 
 
+def test_an_adapter_s_base_is_not_the_model_that_it_started_from(root: Path) -> None:
+    parents = {"model": "sft", "model.base": "base"}
+    tuned = Source("grpo", Path(), Manifest("hf_model", "grpo", {}, {"label": "grpo"}, parents=parents))
+    made = [evaluation(root, label, {"sums.right": metric(0.5)}) for label in ("base", "sft", "grpo")]
+    said, _ = verdict([tuned], made)
+    assert isinstance(said, Text) and said.text.startswith("grpo against sft, the model it started from")
+
+
+def test_a_merged_model_is_compared_with_each_that_it_was_made_from(root: Path) -> None:
+    parents = {"inputs.one": "one", "inputs.base": "base"}
+    merged = Source("merged", Path(), Manifest("hf_model", "merged", {}, {"label": "merged"}, parents=parents))
+    made = [evaluation(root, label, {"sums.right": metric(0.5)}) for label in ("base", "one", "merged")]
+    *_, table = verdict([merged], made)
+    assert isinstance(table, Table) and table.columns == ["metric", "merged from base", "merged from one"]
+
+
 def test_without_the_evaluation_of_the_start_there_is_nothing_to_compare(root: Path) -> None:
     assert verdict(MODELS, [evaluation(root, "grpo", {"sums.right": metric(0.7)})]) == []
 

@@ -135,14 +135,14 @@ def test_the_times_are_those_of_the_execution(run: dict[str, Path], tmp_path: Pa
     assert not re.search(r"\| report ", text)  # it is still being made
 
 
-def test_the_times_tell_repetitions_apart_by_their_seeds() -> None:
+def test_the_times_have_the_titles_of_the_plan() -> None:
     name = example_execution("20261121-040000-abcdef")
-    for label in ("sft", "sft-seed1"):
-        run = StageRun("sft", {"label": label}, {}, None, {}, {}, 1.0, 2.0, FINISHED)
+    for label, title in {"chat": "sft chat", "chat-seed1": "sft chat seed 1"}.items():
+        run = StageRun(title, {"label": label}, {}, None, {}, {}, 1.0, 2.0, FINISHED)
         write_stage(execution_folder(name) / f"of-{label}", run)
     (table,) = times(name)
     assert isinstance(table, Table)
-    assert [row[0] for row in table.rows if str(row[0]).startswith("sft")][:2] == ["sft", "sft seed 1"]
+    assert [row[0] for row in table.rows if "chat" in str(row[0])] == ["sft chat", "sft chat seed 1"]
 
 
 def test_an_execution_that_is_not_here_is_said_to_be_missing(run: dict[str, Path], tmp_path: Path) -> None:
