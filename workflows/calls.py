@@ -20,7 +20,7 @@ def calls(recipe: Recipe, execution: str = "") -> Calls:
     dag = Calls()
     sources: dict[str, str] = {}  # what the models are made of, by the names of a report's parts
     results: dict[str, str] = {}  # what is told of them
-    models: list[str] = []
+    models: dict[str, str] = {}  # by their names
     reports: list[str] = []
     corpus = shards = model = ""
 
@@ -55,7 +55,7 @@ def calls(recipe: Recipe, execution: str = "") -> Calls:
 
     def keep(name: str, title: str) -> str:
         """Evaluate each model as soon as it exists."""
-        models.append(title)
+        models[name] = title
         if recipe.evaluate:
             corpora = [corpus] if recipe.evaluate.bits_per_byte else []
             sets = [rows[each] for each in recipe.evaluate.sets()]
@@ -76,15 +76,23 @@ def calls(recipe: Recipe, execution: str = "") -> Calls:
     post_trained = [keep(*each) for each in tuned(dag, recipe, model, rows)] if model else []
     if post_trained:
         model = post_trained[len(recipe.post_training) - 1]  # the last stage's, with the first seed
+    for stage in recipe.stages:
+        inputs = {name: models.get(name, name) for name in stage.inputs}
+        title = dag.add(stage.name, f"custom_{stage.makes}", stage, inputs=inputs)
+        if stage.makes == "model":
+            model = keep(stage.name, title)
+        else:
+            sources[f"stage_{stage.name}"] = title
 
+    every = [*models.values()]
     if recipe.publish and recipe.publish.best:
-        model = dag.add("choose", "choose", ChooseSpec(metric=recipe.publish.best), models=models, reports=reports)
+        model = dag.add("choose", "choose", ChooseSpec(metric=recipe.publish.best), models=every, reports=reports)
     if recipe.serve:
         results["endpoint"] = dag.add("serve", "serve", recipe.serve, model=model)
     if recipe.publish:
         results["published"] = dag.add(
-            "publish", "publish", recipe.publish, model=model, models=models, reports=reports, parts={**sources}
+            "publish", "publish", recipe.publish, model=model, models=every, reports=reports, parts={**sources}
         )
     report = ReportSpec(title=recipe.name, execution=execution)
-    dag.add("report", "report", report, models=models, reports=reports, parts=sources | results)
+    dag.add("report", "report", report, models=every, reports=reports, parts=sources | results)
     return dag

@@ -23,7 +23,7 @@ from workflows.recipe import SECTIONS as RECIPE_SECTIONS
 from workflows.recipe import Recipe
 from workflows.replay import Tokens, blend
 
-OFF = ("start_from", "more_corpora")
+OFF = ("start_from", "more_corpora", "stages")
 
 
 class GrowSpec(Spec):

@@ -14,6 +14,7 @@ from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_va
 from tasks.convert.audit_spec import AuditSpec
 from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
 from tasks.convert.spec import ConvertSpec
+from tasks.custom.spec import CustomSpec
 from tasks.data.json_values import SURROGATE
 from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
 from tasks.evaluate.spec import EvaluateSpec
@@ -58,6 +59,11 @@ class Recipe(Spec):
         le=100,
         description="Repetitions of the post-training with different seeds: reports show each metric's mean and sample "
         "standard deviation over them",
+    )
+    stages: list[CustomSpec] = Field(
+        [],
+        max_length=100,
+        description="Stages of your own, after post-training; the last model is served and published",
     )
     serve: ServeSpec | None = Field(None, description="Serve the last model with vLLM, query it and measure it")
     publish: PublishSpec | None = Field(None, description="Model card and registry version of the last model")
@@ -143,6 +149,7 @@ SECTIONS: dict[str, type[Spec]] = {
     "evaluate": EvaluateSpec,
     "data": RowsSpec,
     "post_training": Tuning,
+    "stages": CustomSpec,
     "serve": ServeSpec,
     "publish": PublishSpec,
 }

@@ -77,7 +77,8 @@ class RunContext:
         found = {section: spec for section, spec in self.specs.items() if isinstance(spec, StageSpec)}
         found |= {f"more_corpora.{number}": spec for number, spec in enumerate(self.specs.get("more_corpora", ()))}
         found |= {f"data.{name}": spec for name, spec in self.specs.get("data", {}).items()}
-        return found | {step.path: step.spec for step in self.tunings()}
+        found |= {step.path: step.spec for step in self.tunings()}
+        return found | {f"stages.{number}": spec for number, spec in enumerate(self.specs.get("stages", ()))}
 
     def tunings(self) -> list[Step]:
         """The stages of `post_training`."""

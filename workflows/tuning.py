@@ -11,12 +11,15 @@ from workflows.call import Calls
 from workflows.post_training import BASE, repeated, reward_lists, steps
 from workflows.recipe import Recipe
 
+ROWS = "rows-"  # begins the title of a set of rows
+
 
 def rows_of(dag: Calls, recipe: Recipe, corpus: str | None, ready: dict[str, str]) -> dict[str, str]:
     """The sets of rows that the stages use, by name, as they were prepared. `ready`: those that were before the
     corpus."""
     trained = {step.spec.data for step in steps(recipe.post_training)}
-    return ready | prepared(dag, recipe, corpus, {*trained, *_evaluated(recipe)} - ready.keys())
+    named = {name.removeprefix(ROWS) for stage in recipe.stages for name in stage.inputs if name.startswith(ROWS)}
+    return ready | prepared(dag, recipe, corpus, {*trained, *named, *_evaluated(recipe)} - ready.keys())
 
 
 def kept_apart(dag: Calls, recipe: Recipe, rows: dict[str, str]) -> dict[str, str]:
@@ -42,7 +45,7 @@ def _evaluated(recipe: Recipe) -> list[str]:
 def prepared(dag: Calls, recipe: Recipe, corpus: str | None, names: Collection[str]) -> dict[str, str]:
     """The sets of rows with these names."""
     return {
-        name: dag.add(f"rows-{name}", "prepare_rows", spec, corpora=[corpus] if corpus and spec.documents else [])
+        name: dag.add(f"{ROWS}{name}", "prepare_rows", spec, corpora=[corpus] if corpus and spec.documents else [])
         for name, spec in recipe.data.items()
         if name in names
     }

@@ -15,6 +15,7 @@ from infra.placement.address import DIGEST, File, pack
 from infra.placement.storage import is_bucket
 from infra.progress import say
 from infra.text import size
+from tasks.custom.spec import CustomSpec
 from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
 from tasks.functions import Function
 from tasks.spec import Problem, Spec
@@ -104,7 +105,7 @@ def too_large(paths: list[LocalPath], shared: str) -> list[Problem]:
 def with_source_code(part: Any) -> Any:
     """A recipe, or a part of one, with the source of its functions and of its evaluation tasks' files filled in. Other
     inputs are left to the pods, which may have credentials that this machine lacks."""
-    if isinstance(part, Function | EvaluatorSpec):
+    if isinstance(part, Function | EvaluatorSpec | CustomSpec):
         return part.as_found()
     if isinstance(part, Spec):
         found = {name: with_source_code(value) for name, value in part}

@@ -32,27 +32,28 @@ DTYPE_NAMES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F64": "fp64"}
 def work(job: Job) -> None:
     spec = job.spec(StartFromSpec)
     try:
-        take_over(job, spec)
+        folder = spec.fetch() or _downloaded(spec)
+        take_over(job, folder, label="base", license=license_of(folder), chat_template=spec.chat_template)
     except (StageError, ModelFilesError) as error:
         raise StageError(f"start_from.model {spec.model}: {error}") from error
 
 
-def take_over(job: Job, spec: StartFromSpec) -> None:
+def take_over(job: Job, folder: Path, *, label: str, license: dict[str, str], chat_template: str | None = None) -> None:
+    """Make the model in a folder the job's output. Raises StageError, ModelFilesError."""
     job.progress(0, 2, "parts", now="loading")
-    folder = spec.fetch() or _downloaded(spec)
     if problem := adapter_problem(folder):
         raise StageError(problem)
     files = model_in(folder)
     checked = check_model(folder, files)
     model, _ = load(folder, dtype=FLOATS[files.widest if checked.renamed else files.dtype])
     check_values(model)
-    tokenizer = tokenizers.load(folder, spec.chat_template)
+    tokenizer = tokenizers.load(folder, chat_template)
     with errors_named():
         probed = probe(model, tokenizer)
     check_causal(model, probed)
     job.progress(1, 2, "parts", now="writing")
     job.empty_output()
-    notices = tokenizers.write(folder, job.output, spec.chat_template)
+    notices = tokenizers.write(folder, job.output, chat_template)
     notices += _write(model, folder, files, checked, job.output)
     notices += _write_ends(folder, files, job.output)
     for notice in (*notices, *tokenizers.elsewhere(job.output)):
@@ -60,13 +61,13 @@ def take_over(job: Job, spec: StartFromSpec) -> None:
     probed.write(job.record)
     job.progress(2, 2, "parts")
     job.finish(
-        label="base",
+        label=label,
         architecture=checked.architecture,
         parameters=sum(weight.numel() for weight in model.parameters()),
         vocab_size=model.config.vocab_size,
         max_positions=model.config.max_position_embeddings,
         dtype=DTYPE_NAMES[files.dtype],
-        license=license_of(folder),
+        license=license,
     )
 
 

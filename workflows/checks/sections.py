@@ -1,6 +1,6 @@
 """Check that the sections of a recipe fit together."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tasks.data.curate_spec import EVALUATE, against_evaluation
 from tasks.data.spec import CorpusSpec
@@ -145,3 +145,7 @@ def best(context: RunContext) -> list[Problem]:
     known = [*names, *(f"{name}.<task>.<metric>" for name in of_lm_eval)]
     allowed = f"one of {', '.join(known)}" if known else "null, or add `evaluate:`, which measures it"
     return [Problem("publish.best", best, allowed)]
+
+
+# what the list of a DAG's calls relies on
+FIT: tuple[Callable[[RunContext], list[Problem]], ...] = (order, data_sets, named_rows, post_training, documents)

@@ -14,17 +14,9 @@ from workflows.checks.placements import placements
 from workflows.checks.rewards import problems_of_rewards
 from workflows.checks.rows import problems_of_rows
 from workflows.checks.secrets import secret_values, unset_variables
-from workflows.checks.sections import (
-    best,
-    data_sets,
-    decontamination,
-    documents,
-    fields,
-    named_rows,
-    order,
-    post_training,
-)
+from workflows.checks.sections import FIT, best, decontamination, fields, order
 from workflows.checks.shapes import convertible, head_size, positions, same_model, same_tokenizer, vocabulary_size
+from workflows.checks.stages import functions_of_stages, names_of_stages
 from workflows.checks.tasks import problems_of_metrics, problems_of_tasks
 from workflows.costs import over_budget
 from workflows.pod_defaults import too_small
@@ -38,7 +30,7 @@ Check = Callable[[RunContext], list[Problem]]
 # what the plan of the DAG relies on
 FOR_A_DAG: dict[str, tuple[Check, ...]] = {
     "fields": (fields,),
-    "sections": (order, data_sets, named_rows, post_training, documents),
+    "sections": (*FIT, names_of_stages),
     "files": (files,),
 }
 CHECKS: dict[str, tuple[Check, ...]] = FOR_A_DAG | {
@@ -46,6 +38,7 @@ CHECKS: dict[str, tuple[Check, ...]] = FOR_A_DAG | {
     "rows": (problems_of_rows, decontamination),
     "rewards": (problems_of_rewards,),
     "environments": (problems_of_environments,),
+    "stages": (functions_of_stages,),
     "environment variables": (unset_variables,),
     "metrics": (best, problems_of_tasks, problems_of_metrics),
     "hardware": (hardware, layout),

@@ -1,0 +1,63 @@
+"""The spec of a custom stage: a user's function, the artifacts that it gets, and its own settings.
+
+    stages:
+      - name: merged
+        stage: merge.py:merge          # or a name among the entry points `baton.stages` of installed packages
+        inputs: [sft, dpo]
+        spec: {weights: [0.3, 0.7]}
+
+    def merge(spec: MergeSpec, inputs: dict[str, Path], output: Path, job: Job) -> None: ...
+
+The function's first argument is annotated with a pydantic model, which `spec` has to fit. `inputs` are the artifacts'
+verified folders in the recipe's order, and `output` is an empty folder. What a stage that makes another artifact than a
+model returns are the artifact's facts.
+"""
+
+from importlib.metadata import entry_points
+from typing import Any, Literal, Self
+
+from pydantic import Field
+
+from tasks.functions import FUNCTION, NAME, Function
+from tasks.spec import Problem, StageSpec
+
+GROUP = "baton.stages"  # of entry points
+
+
+class CustomSpec(StageSpec):
+    """A stage of your own: a Python function that makes a model, or another artifact, of the run's artifacts."""
+
+    name: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="Its title, and its model's name in evaluations and reports"
+    )
+    stage: str = Field(
+        pattern=rf"({NAME})|^[A-Za-z0-9][A-Za-z0-9_-]*$",
+        description=f"{FUNCTION}, or a name among the entry points `{GROUP}` of installed packages",
+    )
+    inputs: list[str] = Field(
+        min_length=1,
+        max_length=100,
+        description="Models by name (base, sft, …), other artifacts by their stage's title",
+    )
+    makes: Literal["model", "artifact"] = Field(
+        "model", description="model: a Hugging Face folder, which is evaluated; artifact: any files, with facts"
+    )
+    spec: dict[str, Any] = Field({}, description="The stage's own fields, as the function's first argument has them")
+    function: Function | None = Field(None, description="the function that `stage` names; filled in by Baton")
+
+    def problems(self) -> list[Problem]:
+        twice = sorted({name for name in self.inputs if self.inputs.count(name) > 1})
+        return [Problem("inputs", name, "each input once") for name in twice]
+
+    def as_found(self) -> Self:
+        """A copy with the function's current source, or its package's version. Raises UserError."""
+        if self.function:
+            return self
+        function = Function(name=self.function_name()).as_found()
+        return self.model_copy(update={"stage": function.name, "function": function})  # its path bears no identity
+
+    def function_name(self) -> str:
+        """The name of the function; "" if it is that of an entry point which no package has."""
+        if ":" in self.stage:
+            return self.stage
+        return next((point.value for point in entry_points(group=GROUP, name=self.stage)), "")

@@ -1,0 +1,34 @@
+"""Custom stages as typed Flyte tasks, one for each type of output."""
+
+from collections.abc import Mapping
+
+import images
+from infra.launch import Engine
+from tasks.adapter_base import BASE
+from tasks.artifacts import Artifact, HFModel
+from tasks.custom.spec import CustomSpec
+from tasks.run import run
+from tasks.stage import stage
+
+ENGINE = Engine("custom", "tasks.custom.engine", version="1")
+
+
+@stage(ENGINE, image=images.POST_TRAIN)
+def custom_model(spec: CustomSpec, inputs: dict[str, Artifact]) -> HFModel:
+    """Run a user's function that makes a model."""
+    return run(ENGINE, HFModel, spec, inputs=_with_bases(inputs))
+
+
+@stage(ENGINE, image=images.POST_TRAIN)
+def custom_artifact(spec: CustomSpec, inputs: dict[str, Artifact]) -> Artifact:
+    """Run a user's function that makes another artifact."""
+    return run(ENGINE, Artifact, spec, inputs=_with_bases(inputs))
+
+
+def _with_bases(inputs: Mapping[str, Artifact]) -> dict[str, Artifact]:
+    """The inputs, and the bases of those that are adapters."""
+    found = dict(inputs)
+    for name, artifact in inputs.items():
+        if artifact.manifest().kind == HFModel.kind and (base := HFModel.from_place(artifact.place).base_model()):
+            found[f"{name}.{BASE}"] = base
+    return found

@@ -1,0 +1,122 @@
+"""What the plan says of a custom stage before anything is run."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.custom.spec import CustomSpec
+from tests.source import ROOT
+from workflows.calls import calls
+from workflows.checks.stages import functions_of_stages, names_of_stages
+from workflows.recipe import Recipe, context_of
+
+MERGE = str(ROOT / "workflows/recipes/merge/merge.py:merge")
+TUNED: dict[str, Any] = {
+    "start_from": {"model": "./my-model"},
+    "data": {"chat": {"path": "chat.jsonl"}, "more": {"path": "more.jsonl"}},
+    "post_training": [{"sft": {"data": "chat"}}, {"name": "other", "sft": {"data": "chat"}}],
+    "evaluate": {"chat": {"data": "chat", "rewards": ["r.py:right"]}},
+    "publish": {},
+}
+FACTOR = "import pydantic\nclass S(pydantic.BaseModel, extra='forbid'):\n    factor: int = 1\n"
+MERGED = {"name": "merged", "stage": MERGE, "inputs": ["sft", "other"]}
+
+
+def recipe(*stages: Mapping[str, Any]) -> Recipe:
+    return Recipe.model_validate(TUNED | {"stages": [*stages]})
+
+
+def test_it_stands_in_the_dag_after_its_inputs_and_its_model_is_evaluated_and_published() -> None:
+    dag = {call.title: call for call in calls(recipe(MERGED))}
+    assert dag["merged"].inputs == {"inputs": {"sft": "sft", "other": "sft other"}}
+    assert dag["evaluate-merged"].inputs["model"] == "merged"
+    assert dag["publish"].inputs["model"] == "merged" and "merged" in dag["publish"].inputs["models"]
+
+
+def test_rows_that_it_alone_reads_are_prepared() -> None:
+    read = {"name": "counted", "stage": MERGE, "inputs": ["rows-more"], "makes": "artifact"}
+    dag = {call.title: call for call in calls(recipe(read))}
+    assert dag["counted"].inputs == {"inputs": {"rows-more": "rows-more"}} and "rows-more" in dag
+    assert dag["publish"].inputs["model"] == "sft other"  # an artifact is not a model
+    assert dag["report"].inputs["parts"]["stage_counted"] == "counted"  # type: ignore[call-overload,index]
+
+
+@pytest.mark.parametrize(
+    ("stages", "path", "said"),
+    [
+        ([MERGED | {"inputs": ["sft", "dpo"]}], "stages.0.inputs", "one of base, sft, other"),
+        ([MERGED | {"inputs": ["publish"]}], "stages.0.inputs", "one of base"),
+        ([MERGED | {"name": "load_hf"}], "stages.0.name", "another name than"),
+        ([MERGED | {"name": "other"}], "stages.0.name", "another name than"),
+        ([MERGED, MERGED], "stages.1.name", "another name than"),
+        ([MERGED | {"inputs": ["merged"]}, MERGED | {"name": "b"}], "stages.0.inputs", "one of base"),
+    ],
+)
+def test_names_and_inputs_are_those_of_the_run(stages: list[dict[str, Any]], path: str, said: str) -> None:
+    problem = names_of_stages(context_of(recipe(*stages)))[0]
+    assert problem.path == path and said in problem.allowed
+
+
+def test_a_later_stage_may_read_an_earlier_one() -> None:
+    later = {"name": "again", "stage": MERGE, "inputs": ["merged", "evaluate-sft"]}
+    assert not names_of_stages(context_of(recipe(MERGED, later)))
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "said"),
+    [
+        (FACTOR + "def f(spec: S, inputs, output, job): ...", "spec.weights", "Extra inputs"),
+        ("def f(spec, inputs, output, job): ...", "stage", "must be annotated with a pydantic model"),
+        ("def f(spec): ...", "stage", "has 1 arguments; a stage has four"),
+        ("def g(): ...", "stage", "a function of mine.py: g"),
+        ("import no_such_module\ndef f(spec, inputs, output, job): ...", "stage", "No module named 'no_such_module'"),
+        ("import os; os._exit(7)\ndef f(): ...", "stage", "its process exited with code 7"),
+        ("print('hello')\nfrom nothing.at import all\ndef f(spec): ...", "stage", "ModuleNotFoundError"),
+    ],
+)  # fmt: skip
+def test_the_function_is_imported_and_its_fields_are_checked(tmp_path: Path, text: str, path: str, said: str) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    stage = MERGED | {"stage": f"{tmp_path / 'mine.py'}:f", "spec": {"weights": [1]}}
+    (problem,) = functions_of_stages(context_of(recipe(stage)))
+    assert problem.path == f"stages.0.{path}" and said in problem.allowed
+
+
+def test_the_example_fits() -> None:
+    assert not functions_of_stages(context_of(recipe(MERGED | {"spec": {"weights": [1, 2]}})))
+
+
+def test_a_missing_file_and_an_unknown_entry_point_are_told() -> None:
+    found = functions_of_stages(context_of(recipe(MERGED | {"stage": "gone.py:f"}, MERGED | {"stage": "soup"})))
+    assert [problem.path for problem in found] == ["stages.0.stage", "stages.1.stage"]
+    assert "gone.py does not exist" in found[0].allowed and "baton.stages" in found[1].allowed
+
+
+def test_an_installed_package_s_stage_is_found_by_its_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "soups.py").write_text(Path(MERGE.partition(":")[0]).read_text())
+    info = tmp_path / "soups-1.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: soups\nVersion: 1.5\n")
+    (info / "entry_points.txt").write_text("[baton.stages]\nsoup = soups:merge\n")
+    (info / "top_level.txt").write_text("soups\n")
+    (info / "RECORD").write_text("soups.py,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    stage = CustomSpec.model_validate(MERGED | {"stage": "soup"}).as_found()
+    assert stage.function and stage.function.version == "soups 1.5" and stage.stage == "soups:merge"
+    assert not functions_of_stages(context_of(recipe(MERGED | {"stage": "soup", "spec": {"weights": None}})))
+
+
+def test_where_the_file_lies_bears_no_identity(tmp_path: Path) -> None:
+    (tmp_path / "merge.py").write_text(Path(MERGE.partition(":")[0]).read_text())
+    here, there = (
+        CustomSpec.model_validate(MERGED | {"stage": stage}).as_found()
+        for stage in (MERGE, f"{tmp_path / 'merge.py'}:merge")
+    )
+    assert here.identity() == there.identity()
+    (tmp_path / "merge.py").write_text("# changed\n" + (tmp_path / "merge.py").read_text())
+    changed = CustomSpec.model_validate(MERGED | {"stage": f"{tmp_path / 'merge.py'}:merge"}).as_found()
+    assert changed.identity() != here.identity()

@@ -1,0 +1,104 @@
+"""A user's function as a stage: what its engine gives it, takes from it, and says when it fails."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tasks.custom.engine import work
+from tasks.custom.spec import CustomSpec
+from tasks.job import StageError, open_job
+from tasks.load_function import forget
+from tasks.manifest import Manifest, read_manifest, verify, write_manifest
+from tests.posttrain.tiny import tiny_model
+from tests.pretrain.tiny import write_job
+from tests.source import ROOT
+
+MERGE = ROOT / "workflows/recipes/merge/merge.py"
+HEAD = "from pydantic import BaseModel\nclass Empty(BaseModel, extra='forbid'):\n    factor: float = 1.0\n"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return {name: tiny_model(folder / name, seed) for seed, name in enumerate(("one", "other"))}
+
+
+def made(folder: Path, models: dict[str, Path], stage: str, **fields: Any) -> Manifest:
+    """Run the engine's work on all models; the manifest of what it made."""
+    spec = CustomSpec.model_validate({"name": "merged", "stage": stage, "inputs": [*models], **fields}).as_found()
+    inputs = {f"inputs.{name}": path for name, path in sorted(models.items())}
+    job = write_job(folder / "job", "custom", "hf_model", spec.model_dump(mode="json"), **inputs)
+    try:
+        work(open_job(job))
+    finally:
+        forget(job / "sources")  # an engine is a process of its own
+    return verify(job / "output")
+
+
+def own(folder: Path, body: str) -> str:
+    """A user's file with a stage of this body."""
+    folder.mkdir(exist_ok=True)
+    (folder / "mine.py").write_text(f"{HEAD}def stage(spec: Empty, inputs, output, job):\n    {body}\n")
+    return f"{folder / 'mine.py'}:stage"
+
+
+def test_merged_weights_are_the_weighted_average(tmp_path: Path, models: dict[str, Path]) -> None:
+    reverse = {name: models[name] for name in ("other", "one")}  # weights are in the recipe's order
+    manifest = made(tmp_path, reverse, f"{MERGE}:merge", spec={"weights": [0.25, 0.75]})
+    one, other = (load_file(path / "model.safetensors") for path in models.values())
+    merged = load_file(tmp_path / "job/output/model.safetensors")
+    assert merged.keys() == one.keys()
+    for name, tensor in merged.items():
+        expected = (0.25 * other[name].float() + 0.75 * one[name].float()).to(torch.bfloat16)
+        assert torch.equal(tensor, expected), name
+    assert manifest.facts["label"] == "merged" and manifest.facts["parameters"] > 0
+    assert {*manifest.parents} == {"inputs.one", "inputs.other"}
+
+
+def test_a_model_is_checked_before_it_is_handed_on(tmp_path: Path, models: dict[str, Path]) -> None:
+    body = "import shutil; shutil.copy(inputs['one'] / 'config.json', output)"
+    with pytest.raises(StageError, match=r"the model that mine\.py:stage wrote: it has no weights"):
+        made(tmp_path, models, own(tmp_path / "mine", body))
+    assert not (tmp_path / "job/output/manifest.json").exists()
+
+
+def test_the_license_of_the_inputs_is_kept(tmp_path: Path, models: dict[str, Path]) -> None:
+    licensed = {name: tiny_model(tmp_path / name, seed) for seed, name in enumerate(models)}
+    for folder, license in zip(licensed.values(), ("mit", "apache-2.0"), strict=True):
+        old = read_manifest(folder)
+        write_manifest(folder, old.kind, old.facts | {"license": {"license": license}}, {}, {})
+    same = {"one": licensed["one"], "plain": models["one"]}
+    assert made(tmp_path / "same", same, f"{MERGE}:merge").facts["license"] == {"license": "mit"}
+    assert made(tmp_path / "several", licensed, f"{MERGE}:merge").facts["license"] == {}
+    notice = json.loads((tmp_path / "several/job/notices.jsonl").read_text().splitlines()[0])["text"]
+    assert "apache-2.0 and mit" in notice
+
+
+def test_another_artifact_has_the_facts_that_the_function_returns(tmp_path: Path, models: dict[str, Path]) -> None:
+    stage = own(tmp_path / "mine", "(output/'n.txt').write_text('x'); return {'files': 1, 'factor': spec.factor}")
+    manifest = made(tmp_path, models, stage, makes="artifact", spec={"factor": 2})
+    assert manifest.facts == {"files": 1, "factor": 2.0} and [*manifest.files] == ["n.txt"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return 1 / 0", r"mine\.py:stage: ZeroDivisionError: division by zero \(mine\.py, line 5: return 1 / 0\)"),
+        ("return 3", r"mine\.py:stage returned 3; a stage returns None or a dictionary of facts"),
+    ],
+)
+def test_a_failing_function_is_told_with_its_line(
+    tmp_path: Path, models: dict[str, Path], body: str, said: str
+) -> None:
+    with pytest.raises(StageError, match=said):
+        made(tmp_path, models, own(tmp_path / "mine", body), makes="artifact")
+
+
+def test_a_full_disk_is_not_the_function_s_fault(tmp_path: Path, models: dict[str, Path]) -> None:
+    body = "import errno; raise OSError(errno.ENOSPC, 'No space left on device')"
+    with pytest.raises(OSError, match="No space left"):
+        made(tmp_path, models, own(tmp_path / "mine", body), makes="artifact")

@@ -1,0 +1,55 @@
+"""A stage of one's own: the weighted average of models with the same shape, such as fine-tunings of one model with
+different data or seeds ("model soups", Wortsman et al. 2022, arXiv:2203.05482)."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, Field
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+
+class MergeSpec(BaseModel, extra="forbid"):
+    weights: list[float] | None = Field(None, description="One for each input, in their order; null: equal ones")
+
+
+def merge(spec: MergeSpec, inputs: dict[str, Path], output: Path, job: Any) -> None:
+    weights = spec.weights or [1 / len(inputs)] * len(inputs)
+    if len(weights) != len(inputs):
+        raise ValueError(f"{len(weights)} weights for {len(inputs)} inputs")
+    places = {name: tensors_in(folder) for name, folder in inputs.items()}
+    first, *others = places
+    if not places[first] or any(places[other].keys() != places[first].keys() for other in others):
+        raise ValueError("these models do not have the same tensors; of adapters, set adapter.output to merged")
+    for path in inputs[first].iterdir():  # config and tokenizer are the first model's
+        if path.is_file() and path.suffix != ".safetensors" and path.name != "manifest.json":
+            shutil.copy(path, output)
+    files = sorted(set(places[first].values()))
+    for done, file in enumerate(files):
+        job.progress(done, len(files), "files")
+        names = [name for name, place in places[first].items() if place == file]
+        merged = {name: average([read(places[each][name], name) for each in places], weights) for name in names}
+        save_file(merged, output / file.name, metadata={"format": "pt"})
+
+
+def average(tensors: list[torch.Tensor], weights: list[float]) -> torch.Tensor:
+    if len({tensor.shape for tensor in tensors}) > 1:
+        raise ValueError(f"tensors of the shapes {[*map(list, (tensor.shape for tensor in tensors))]} have no average")
+    total = sum(weight * tensor.float() for weight, tensor in zip(weights, tensors, strict=True))
+    return torch.as_tensor(total).to(tensors[0].dtype)
+
+
+def tensors_in(folder: Path) -> dict[str, Path]:
+    """The file of each tensor."""
+    found = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            found |= dict.fromkeys(file.keys(), path)
+    return found
+
+
+def read(path: Path, name: str) -> torch.Tensor:
+    with safe_open(path, "pt") as file:
+        return file.get_tensor(name)
