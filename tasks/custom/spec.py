@@ -18,6 +18,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
+from infra.errors import UserError
 from tasks.functions import FUNCTION, NAME, Function
 from tasks.spec import Problem, StageSpec
 
@@ -53,11 +54,15 @@ class CustomSpec(StageSpec):
         """A copy with the function's current source, or its package's version. Raises UserError."""
         if self.function:
             return self
-        function = Function(name=self.function_name()).as_found()
+        if not (named := self.named()):
+            raise UserError(f"stages: {self.name}: no installed package has an entry point {self.stage} in {GROUP}")
+        function = named.as_found()
         return self.model_copy(update={"stage": function.name, "function": function})  # its path bears no identity
 
-    def function_name(self) -> str:
-        """The name of the function; "" if it is that of an entry point which no package has."""
-        if ":" in self.stage:
-            return self.stage
-        return next((point.value for point in entry_points(group=GROUP, name=self.stage)), "")
+    def named(self) -> Function | None:
+        """The function; None if it is that of an entry point which no installed package has."""
+        if self.function:
+            return self.function
+        points = entry_points(group=GROUP, name=self.stage)
+        name = self.stage if ":" in self.stage else next((point.value for point in points), None)
+        return Function(name=name) if name else None

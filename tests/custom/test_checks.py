@@ -9,6 +9,7 @@ import pytest
 from tasks.custom.spec import CustomSpec
 from tests.source import ROOT
 from workflows.calls import calls
+from workflows.checks.secrets import secret_values
 from workflows.checks.stages import functions_of_stages, names_of_stages
 from workflows.recipe import Recipe, context_of
 
@@ -81,6 +82,20 @@ def test_the_function_is_imported_and_its_fields_are_checked(tmp_path: Path, tex
     stage = MERGED | {"stage": f"{tmp_path / 'mine.py'}:f", "spec": {"weights": [1]}}
     (problem,) = functions_of_stages(context_of(recipe(stage)))
     assert problem.path == f"stages.0.{path}" and said in problem.allowed
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"api_key": "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH"}, ""),
+        ({}, 'TOKEN = "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH"\n'),
+    ],
+)
+def test_a_secret_in_its_fields_or_its_source_is_refused(tmp_path: Path, fields: dict[str, str], text: str) -> None:
+    (tmp_path / "mine.py").write_text(text + FACTOR + "def f(spec: S, inputs, output, job): ...")
+    stage = MERGED | {"stage": f"{tmp_path / 'mine.py'}:f", "spec": fields}
+    (problem,) = secret_values(context_of(recipe(stage)))
+    assert problem.path == ("stages.0.spec.api_key" if fields else "stages.0.stage")
 
 
 def test_the_example_fits() -> None:

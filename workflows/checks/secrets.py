@@ -10,6 +10,7 @@ from typing import Any
 
 from infra.pod_spec import secrets_of_all
 from infra.tracking.redact import HIDDEN, redact, redact_code
+from tasks.custom.spec import CustomSpec
 from tasks.data.curate_spec import CurateStep
 from tasks.data.source_spec import FunctionSource
 from tasks.functions import Function
@@ -39,6 +40,10 @@ def _values(context: RunContext) -> Iterator[Problem]:
             yield from _in_code(path, value)
         elif isinstance(value, str) and redact(value, name) != value and not path.endswith(".placement.setup"):
             yield Problem(path, HIDDEN, _way_out(path, value))
+
+    for path, spec in context.stages().items():
+        if isinstance(spec, CustomSpec) and (named := spec.named()):
+            yield from _in_code(f"{path}.stage", named)
 
 
 def _way_out(path: str, value: str) -> str:

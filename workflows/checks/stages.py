@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from tasks.custom.function import checked
 from tasks.custom.spec import GROUP, CustomSpec
-from tasks.functions import Function
 from tasks.spec import Problem
 from workflows.calls import calls
 from workflows.checks.sections import FIT
@@ -49,10 +48,9 @@ def functions_of_stages(context: RunContext) -> list[Problem]:
 def _problems(context: RunContext) -> Iterator[Problem]:
     for number, stage in enumerate(context.specs.get("stages", [])):
         path = f"stages.{number}"
-        name = stage.function.name if stage.function else stage.function_name()
-        if not name:
+        if not (function := stage.named()):
             yield Problem(f"{path}.stage", stage.stage, f"a file and a function, or a name in the entry points {GROUP}")
-        elif problems := (stage.function or Function(name=name)).problems():
+        elif problems := function.problems():
             yield from (Problem(f"{path}.stage", stage.stage, problem.allowed) for problem in problems)
         elif not runs_on_a_cluster():
             yield from (problem.under(path) for problem in checked(stage))
