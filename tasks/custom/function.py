@@ -1,22 +1,18 @@
 """The function of a custom stage, and its check in a process of its own.
 
-python -m tasks.custom.function FOLDER     stdin: a CustomSpec as JSON; stdout: problems as JSON
+`python -m tasks.custom.function` is that process (infra/child.py): asked with a CustomSpec, it answers problems.
 """
 
 import inspect
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
+from infra.child import ChildFailed, ask, reply
 from tasks.custom.spec import CustomSpec
 from tasks.job import StageError
 from tasks.spec import Problem, Spec
@@ -46,24 +42,10 @@ def checked(spec: CustomSpec) -> list[Problem]:
 
 @cache  # a recipe is read several times in one run
 def _checked(spec: str) -> list[dict[str, Any]]:
-    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
-    with TemporaryDirectory(prefix="baton-stage-") as folder:
-        try:
-            process = subprocess.run(
-                [sys.executable, "-P", "-m", "tasks.custom.function", folder],
-                input=spec,
-                env=os.environ | {"PYTHONPATH": path},
-                timeout=TIMEOUT_S,
-                check=False,
-                capture_output=True,
-                text=True,
-            )
-        except subprocess.TimeoutExpired:
-            return [asdict(Problem("stage", None, f"a function whose file is imported within {TIMEOUT_S:g} s"))]
-    if process.returncode:
-        end = process.stderr.strip()[-500:]
-        return [asdict(Problem("stage", None, f"a function; its process exited with code {process.returncode}: {end}"))]
-    return list(json.loads(process.stdout))
+    try:
+        return list(ask("tasks.custom.function", spec, TIMEOUT_S))
+    except ChildFailed as error:
+        return [asdict(Problem("stage", None, f"a function that can be imported; {error}"))]
 
 
 def problems_in(spec: CustomSpec, folder: Path) -> list[Problem]:
@@ -81,13 +63,9 @@ def problems_in(spec: CustomSpec, folder: Path) -> list[Problem]:
     return [problem.under("spec") for problem in own.problems()] if isinstance(own, Spec) else []
 
 
-def main(folder: Path) -> None:
-    output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the user's file prints when it is imported
-    spec = CustomSpec.model_validate_json(sys.stdin.read())
-    json.dump([asdict(problem) for problem in problems_in(spec, folder)], output, default=repr)
-    output.close()
+def _answer(spec: str, folder: Path) -> list[dict[str, Any]]:
+    return [asdict(problem) for problem in problems_in(CustomSpec.model_validate_json(spec), folder)]
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    reply(_answer)

@@ -1,22 +1,18 @@
 """Try lm-eval tasks before a run: load them, render their first documents, and see which metrics they give.
 
-    python -m tasks.evaluate.try_tasks FOLDER       stdin: an EvaluatorSpec and a model's folder, JSON; stdout: a Tried
-
-`tried(name, spec, model)` starts it, in a process of its own since a task's functions are the user's. Nothing is
-downloaded: of a task whose data set is not on this machine only the config is read. The answers are made up, so what
+`tried(name, spec, model)` asks a process of its own (infra/child.py), since a task's functions are the user's. Nothing
+is downloaded: of a task whose data set is not on this machine only the config is read. The answers are made up, so what
 the metrics are is not known, but which they are.
 """
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
+from infra.child import ChildFailed, ChildTooSlow, ask, reply
 from tasks.evaluate.spec import EvaluatorSpec
 from tasks.evaluate.task_files import is_file_name
 from tasks.job import StageError
@@ -51,37 +47,22 @@ def tried(name: str, spec: EvaluatorSpec, model: Path | None = None) -> Tried:
 
 @cache  # a recipe is read several times in one run
 def _tried(request: str) -> Tried:
-    root = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    with TemporaryDirectory(prefix="baton-lm-eval-") as folder:
-        environment = os.environ | OFFLINE | {"PYTHONPATH": path}
-        if all(map(is_file_name, json.loads(request)["spec"]["lm_eval"])):
-            environment["HF_DATASETS_CACHE"] = f"{folder}/datasets"  # copies of local files
-        try:
-            process = subprocess.run(
-                [sys.executable, "-P", "-m", "tasks.evaluate.try_tasks", folder],
-                input=request,
-                env=environment,
-                cwd=folder,
-                timeout=TIMEOUT_S,
-                check=False,
-                capture_output=True,
-                text=True,
-            )
-        except subprocess.TimeoutExpired:
-            return Tried(untried=f"loading them takes longer than {TIMEOUT_S:g} s")
-    if process.returncode:
-        return Tried(error=f"their process exited with code {process.returncode}: {process.stderr.strip()[-500:]}")
-    return Tried(**json.loads(process.stdout))
+    try:
+        return Tried(**ask("tasks.evaluate.try_tasks", request, TIMEOUT_S))
+    except ChildTooSlow:
+        return Tried(untried=f"loading them takes longer than {TIMEOUT_S:g} s")
+    except ChildFailed as error:
+        return Tried(error=str(error))
 
 
-def main(folder: Path) -> None:
-    output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    request = json.load(sys.stdin)
-    found = _try(request["name"], EvaluatorSpec.model_validate(request["spec"]), request["model"], folder / "tasks")
-    json.dump(asdict(found), output)
-    output.close()
+def _answer(request: str, folder: Path) -> dict[str, Any]:
+    os.chdir(folder)
+    os.environ |= OFFLINE
+    asked = json.loads(request)
+    spec = EvaluatorSpec.model_validate(asked["spec"])
+    if all(map(is_file_name, spec.lm_eval)):
+        os.environ["HF_DATASETS_CACHE"] = f"{folder}/datasets"  # copies of local files
+    return asdict(_try(asked["name"], spec, asked["model"], folder / "tasks"))
 
 
 def _try(name: str, spec: EvaluatorSpec, model: str, folder: Path) -> Tried:
@@ -158,4 +139,4 @@ def _absent(error: BaseException | None) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    reply(_answer)

@@ -1,19 +1,14 @@
 """Read the first rows: those of files here, those of a user's function or of `datasets` in a subprocess.
 
-    python -m tasks.rows.first FOLDER        stdin: a RowsSpec as JSON; stdout: a First as JSON, or {"error": …}
-
-`first_rows(spec)` starts it. The function's own output goes to stderr.
+`python -m tasks.rows.first` is that process (infra/child.py): asked with a RowsSpec, it answers a First or an error.
 """
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any
 
+from infra.child import ChildFailed, ChildTooSlow, ask, reply
 from infra.placement.address import digest_of
 from infra.placement.storage import StorageError
 from tasks.job import StageError
@@ -53,40 +48,23 @@ def first_rows(spec: RowsSpec) -> First:
 
 @cache  # a recipe is read several times in one run
 def _first_rows(spec: str) -> First:
-    command = [sys.executable, "-P", "-m", "tasks.rows.first"]
-    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
-    with TemporaryDirectory(prefix="baton-rows-") as folder:
-        try:
-            process = subprocess.run(
-                [*command, folder],
-                input=spec,
-                env=os.environ | {"PYTHONPATH": path},
-                timeout=TIMEOUT_S,
-                check=False,
-                capture_output=True,
-                text=True,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise TooSlow(f"it yielded fewer than {MOST_SEEN} rows in {TIMEOUT_S:g} s") from error
-    if process.returncode:
-        raise StageError(f"its process exited with code {process.returncode}: {process.stderr.strip()[-500:]}")
-    result = json.loads(process.stdout)
+    try:
+        result = ask("tasks.rows.first", spec, TIMEOUT_S)
+    except ChildTooSlow as error:
+        raise TooSlow(f"it yielded fewer than {MOST_SEEN} rows in {TIMEOUT_S:g} s") from error
+    except ChildFailed as error:
+        raise StageError(str(error)) from error
     if "error" in result:
         raise StageError(result["error"])
     return First(**result)
 
 
-def main(folder: Path) -> None:
-    output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    spec = RowsSpec.model_validate_json(sys.stdin.read())
+def _answer(spec: str, folder: Path) -> dict[str, Any]:
     try:
-        result = asdict(peek(spec, folder))
+        return asdict(peek(RowsSpec.model_validate_json(spec), folder))
     except StageError as error:
-        result = {"error": str(error)}
-    json.dump(result, output)
-    output.close()
+        return {"error": str(error)}
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    reply(_answer)

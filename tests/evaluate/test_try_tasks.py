@@ -230,4 +230,4 @@ def test_a_misspelled_name_is_told_with_similar_ones(folder: Path) -> None:
 def test_a_task_is_tried_in_a_process_of_its_own(folder: Path) -> None:
     (folder / "utils.py").write_text("import os\n\ndef text(doc):\n    os._exit(7)\n")
     found = tried("mine", EvaluatorSpec(lm_eval=[write(GENERATE.replace("'{{question}}'", "!function utils.text"))]))
-    assert found.error.startswith("their process exited with code 7")
+    assert found.error.startswith("its process exited with code 7")

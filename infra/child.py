@@ -1,0 +1,75 @@
+"""Ask a process of its own, which runs a user's code, or loads libraries that its parent must not load.
+
+    answer = ask("tasks.rows.first", spec.model_dump_json(), limit_s=60)
+
+and in that module
+
+    if __name__ == "__main__":
+        reply(work)             # work(request, folder): anything that JSON has
+
+It and all that it has started end with the answer, at the limit, and with the parent. What the code prints is for
+messages about its failure.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from infra.logs import end_of
+from infra.parent_watchdog import LAUNCHED, end_with_launcher
+from infra.process_group import stop_group
+
+REQUEST, ANSWER, LOG, WORK = "request", "answer.json", "log.txt", "work"  # in the process's folder
+MOST_TOLD = 500  # characters
+
+
+class ChildFailed(Exception):
+    """The process has ended without an answer; the message says how."""
+
+
+class ChildTooSlow(ChildFailed):
+    """It was ended at the limit."""
+
+
+def ask(module: str, request: str, limit_s: float) -> Any:
+    """The answer of `python -m module FOLDER`. Raises ChildFailed."""
+    root = str(Path(__file__).parents[1])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    with TemporaryDirectory(prefix="baton-") as name:
+        folder = Path(name)
+        (folder / REQUEST).write_text(request)
+        with (folder / LOG).open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, name],
+                env=os.environ | LAUNCHED | {"PYTHONPATH": path},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            try:
+                process.wait(limit_s)
+            except subprocess.TimeoutExpired as error:
+                raise ChildTooSlow(f"its process takes longer than {limit_s:g} s") from error
+            finally:
+                stop_group(process)
+        if process.returncode:
+            said = end_of(folder / LOG).decode(errors="replace").strip()[-MOST_TOLD:]
+            raise ChildFailed(f"its process exited with code {process.returncode}: {said}")
+        return json.loads((folder / ANSWER).read_text())
+
+
+def reply(work: Callable[[str, Path], Any]) -> None:
+    """The process's side: write what `work` answers. It gets a folder of its own, and nothing on standard input."""
+    folder = Path(sys.argv[1])
+    parent = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    end_with_launcher(0.0, parent)
+    (folder / WORK).mkdir()
+    answer = work((folder / REQUEST).read_text(), folder / WORK)
+    (folder / ANSWER).write_text(json.dumps(answer))
