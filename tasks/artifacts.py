@@ -4,6 +4,7 @@ With the facts the next stage can reject bad input before it spends compute. The
 `manifest.json`; `from_directory` reads them back.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWr
 
 from infra.paths import located
 from infra.placement.storage import is_bucket
+from infra.text import count, measure, number, share
 from tasks.lacking import may_lack, restore
 from tasks.manifest import ArtifactError, Manifest
 from tasks.stored import RECREATE_HINT, fetch, manifest_at
@@ -22,6 +24,7 @@ class Artifact(BaseModel):
 
     model_config = ConfigDict(protected_namespaces=())
     kind: ClassVar[str] = "artifact"  # in a mapping of mixed kinds: the manifest has the actual kind and its facts
+    family: ClassVar[str] = "other"  # its shape on the lineage pages: data, tokenizer, model, finding, page
 
     directory: FlyteDirectory
     digest: str
@@ -56,6 +59,10 @@ class Artifact(BaseModel):
         """Its fields other than directory and digest, as in its manifest."""
         return self.model_dump(exclude={"directory", "digest"})
 
+    def detail(self) -> str:
+        """Its main fact, as the lineage pages show it."""
+        return self.kind.replace("_", " ")
+
     def title(self, stage: str) -> str:
         """The title of the run of `stage` that made it."""
         return stage
@@ -84,6 +91,7 @@ class Corpus(Artifact):
     """Documents, exact duplicates dropped, split by content hash into train and held-out."""
 
     kind = "corpus"
+    family = "data"
     documents: int
     held_out_documents: int
     bytes: int
@@ -99,6 +107,9 @@ class Corpus(Artifact):
     renamed: int = 0
     deleted: int = 0
 
+    def detail(self) -> str:
+        return f"{number(self.documents)} documents"
+
 
 class StoredPartitions(Artifact):
     """`partitions.json`: the keys of the partitions that one pod has read or tokenized for others; they are in
@@ -112,9 +123,13 @@ class Tokenizer(Artifact):
     """A Hugging Face tokenizer directory."""
 
     kind = "tokenizer"
+    family = "tokenizer"
     vocab_size: int
     eos_id: int
     pad_id: int
+
+    def detail(self) -> str:
+        return f"{number(self.vocab_size)} tokens"
 
 
 class TokenizedCorpus(Artifact):
@@ -122,6 +137,7 @@ class TokenizedCorpus(Artifact):
     several."""
 
     kind = "tokenized_corpus"
+    family = "data"
     tokens: int
     held_out_tokens: int
     held_out_bytes: int
@@ -131,11 +147,15 @@ class TokenizedCorpus(Artifact):
     sources: dict[str, int] = {}  # training tokens of each named source
     prefixes: dict[str, int] = {}  # of each `.bin/.idx`, where there are several of one source: train-web-00000
 
+    def detail(self) -> str:
+        return f"{count(self.tokens)} tokens"
+
 
 class Rows(Artifact):
     """`train.jsonl` and `held_out.jsonl`: one row per line, in TRL's columns; `rows.json`: how they were processed."""
 
     kind = "rows"
+    family = "data"
     row_kind: str  # messages, prompt_completion, preference, prompt, text
     format: str  # the detected format
     conversational: bool  # lists of messages, not text
@@ -146,19 +166,27 @@ class Rows(Artifact):
     faulty: int
     contaminated: int
 
+    def detail(self) -> str:
+        return f"{number(self.rows)} rows"
+
 
 class RewardCheck(Artifact):
     """`check.json`: what rewards give for the rows' own answers, and for those of other rows."""
 
     kind = "reward_check"
+    family = "finding"
     rewards: int  # that were tried
     faults: int  # of these, the ones that do not tell own answers apart
+
+    def detail(self) -> str:
+        return f"{number(self.rewards)} rewards"
 
 
 class MegatronCheckpoint(Artifact):
     """Megatron's dist_checkpointing directory, with `model.json` (the model's spec) beside it."""
 
     kind = "megatron_checkpoint"
+    family = "model"
     step: int  # of its run
     tokens_seen: int  # in its run and in those that it continues
     parameters: int
@@ -169,16 +197,23 @@ class MegatronCheckpoint(Artifact):
     validation_loss: float
     tokenizer_digest: str
 
+    def detail(self) -> str:
+        return f"step {number(self.step)}"
+
 
 class MegatronWeights(Artifact):
     """A dist_checkpoint of weights only, imported from Hugging Face: `checkpoint/`, `huggingface/`, `model.json`."""
 
     kind = "megatron_weights"
+    family = "model"
     architecture: str
     parameters: int
     vocab_size: int
     precision: str
     license: dict[str, str] = {}  # of the imported model: see tasks/convert/base_license.py
+
+    def detail(self) -> str:
+        return f"{count(self.parameters)} weights"
 
 
 class Base(BaseModel):
@@ -193,6 +228,7 @@ class HFModel(Artifact):
     model (tasks/adapter_base.py)."""
 
     kind = "hf_model"
+    family = "model"
     label: str  # base, or the name of the post-training stage
     architecture: str
     parameters: int
@@ -221,22 +257,30 @@ class HFModel(Artifact):
         assert self.base is not None
         return self.model_copy(update={"base": self.base.model_copy(update={"place": place})})
 
+    def detail(self) -> str:
+        return f"model, {count(self.parameters)}"
+
 
 class ConversionAudit(Artifact):
     """`audit.json`: the evidence that an HFModel equals the MegatronCheckpoint that it was converted from."""
 
     kind = "conversion_audit"
+    family = "finding"
     tensors: int
     parameters: int
     tokens: int
     logits_max_abs_diff: float
     argmax_agreement: float
 
+    def detail(self) -> str:
+        return f"{share(self.argmax_agreement)} agree"
+
 
 class EvalReport(Artifact):
     """`report.json`, `documents.jsonl` and `completions.jsonl` of one model."""
 
     kind = "eval_report"
+    family = "finding"
     label: str
     model_digest: str
     metrics: dict[str, dict[str, Any]]  # by name; each a tasks.metric.Metric
@@ -246,11 +290,16 @@ class EvalReport(Artifact):
     def title(self, stage: str) -> str:
         return f"{stage}-{self.label}"
 
+    def detail(self) -> str:
+        metric = self.metrics.get(self.headline)
+        return f"{self.headline} {measure(metric['value'], metric['unit'])}" if metric else super().detail()
+
 
 class Choice(Artifact):
     """`choice.json`: which of several models is the best by one metric, and the metric of each."""
 
     kind = "choice"
+    family = "finding"
     label: str  # of the chosen model, as the next three
     chosen: str  # digest
     headline: str  # the metric's name
@@ -261,6 +310,7 @@ class Decision(Artifact):
     """`decision.json`: whether a candidate replaces the champion, and the figures behind the decision."""
 
     kind = "decision"
+    family = "finding"
     outcome: str  # promoted, kept, rejected
     candidate: str  # digests of the HFModels
     champion: str | None
@@ -269,31 +319,43 @@ class Decision(Artifact):
     bound: float | None  # lower confidence bound of the improvement
     new_text_ratio: float | None = None  # the champion's bits per byte on the new text over those on the old
 
+    def detail(self) -> str:
+        return super().detail() if self.improvement is None else f"{100 * self.improvement:+.1f} %"
+
 
 class Endpoint(Artifact):
     """`endpoint.json`: how a model is served, and its measured throughput and latency."""
 
     kind = "endpoint"
+    family = "finding"
     label: str
     model_digest: str
     requests_per_s: float  # the highest measured
     tokens_per_s: float
     first_token_ms: float  # median, one request at a time
 
+    def detail(self) -> str:
+        return f"{number(self.tokens_per_s)} tokens/s"
+
 
 class PublishedModel(Artifact):
     """The final Hugging Face directory with its model card, and its registry version."""
 
     kind = "published_model"
+    family = "model"
     label: str
     registry_name: str
     registry_version: str
+
+    def detail(self) -> str:
+        return f"version {self.registry_version}"
 
 
 class Promotion(Artifact):
     """`promotion.json`: a decision carried out, and the registry's aliases after it."""
 
     kind = "promotion"
+    family = "finding"
     registry_name: str
     registry_version: str
     outcome: str
@@ -305,3 +367,13 @@ class Report(Artifact):
     """`report.html` and `report.md` of one execution."""
 
     kind = "report"
+    family = "page"
+
+
+KINDS: dict[str, type[Artifact]] = {kind.kind: kind for kind in Artifact.__subclasses__()}
+
+
+def shown(kind: str, facts: Mapping[str, Any]) -> dict[str, str]:
+    """How the lineage pages show an artifact: its family and its main fact."""
+    artifact = KINDS.get(kind, Artifact).model_construct(**facts)
+    return {"family": artifact.family, "detail": artifact.detail()}

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +25,9 @@ from infra.tracking.machine import lineage_page
 from infra.tracking.record import tracked
 from tasks import lacking
 from tasks.adapter_base import BASE
-from tasks.artifacts import Artifact, HFModel
+from tasks.artifacts import Artifact, HFModel, shown
+from tasks.cached_stages import note_upstream
+from tasks.called import called
 from tasks.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, remove, verify
 from tasks.offsite import Offsite, offsite
 from tasks.spec import Spec, StageSpec
@@ -34,21 +35,8 @@ from tasks.spec import Spec, StageSpec
 A = TypeVar("A", bound=Artifact)
 
 
-_title = ContextVar[str | None]("_title", default=None)  # of the call that is executed
-
-
 # digests of the artifacts that this process's stages made or found finished, as opposed to those from Flyte's cache
 made_here: set[str] = set()
-
-
-@contextmanager
-def titled(title: str | None) -> Iterator[None]:
-    """Runs in the body have this title. They may be nested: an input whose files are gone is made again."""
-    token = _title.set(title)
-    try:
-        yield
-    finally:
-        _title.reset(token)
 
 
 def restored(artifact: A) -> A:
@@ -91,8 +79,10 @@ def run(
     recorded as cached. Raises
     EngineFailed, ArtifactError, StorageError, FlyteRecoverableException.
     """
-    title = _title.get() or title or engine.stage
+    title = called().title or title or engine.stage
     named = {name: restored(artifact) for name, artifact in _flat(inputs).items()}
+    if this_pod() and called().upstream:
+        note_upstream(named.values(), called().upstream)
     digests = {name: artifact.digest for name, artifact in named.items()}
     job_dir = job_directory(engine, spec.identity(), digests)
     remote = offsite(job_dir)
@@ -128,7 +118,7 @@ def run(
             output = start(max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
         artifact = made.from_directory(output)
         place = remote.finish(artifact.digest) if remote else address_of(str(output))
-        record.made(made.kind, artifact.digest, artifact.facts())
+        record.made(made.kind, artifact.digest, facts := read_manifest(output).facts, shown(made.kind, facts))
     made_here.add(artifact.digest)
     _draw_deck(title, output)
     return artifact.at(place)
@@ -163,7 +153,11 @@ def _found(
     job_dir: Path | None = None,
 ) -> A:
     """The artifact that another run of the same job has made, recorded as cached."""
-    note_cached(title, made.kind, manifest.digest, manifest.facts, spec=spec, inputs=inputs, job_dir=job_dir)
+    facts = manifest.facts
+    note_cached(
+        title, made.kind, manifest.digest, facts,
+        spec=spec, inputs=inputs, job_dir=job_dir, shown=shown(made.kind, facts),
+    )  # fmt: skip
     made_here.add(manifest.digest)
     say(f"✓ {title:<14} found in {place}")
     _show(title, f"<p>{made.kind} {manifest.digest} was found in {place}</p>")

@@ -28,10 +28,10 @@ from infra.progress import say
 from infra.tracking.record import failure_recorded
 from tasks import lacking
 from tasks.artifacts import Artifact
+from tasks.called import calling, read_how
 from tasks.manifest import text_digest
-from tasks.run import titled
 from tasks.spec import Spec, StageSpec
-from tasks.stage_task import Stage, title_and_rest
+from tasks.stage_task import Stage
 
 A = TypeVar("A", bound=Artifact)
 
@@ -65,8 +65,8 @@ def stage(
 
         @wraps(function)
         def wrapped(spec: Spec, how: str, **inputs: Any) -> A:
-            title, rest = title_and_rest(how)
-            with titled(title), failure_recorded(title or engine.stage), disk_errors_named():
+            call, rest = read_how(how)
+            with calling(call), failure_recorded(call.title or engine.stage), disk_errors_named():
                 promised = PodSpec.model_validate(rest.get("pod") or {}).over(default)
                 check_secrets(promised.secrets)
                 check_gpus(promised.resources)

@@ -1,7 +1,6 @@
 """A stage as a Flyte task: the fields that bear its identity are an input of their own, and a cache hit counts only
 while its files are intact."""
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,14 +27,12 @@ from infra.progress import say
 from infra.tracking.execution import note_cached
 from infra.tracking.relations import CONTAINS, relation
 from tasks import lacking
-from tasks.artifacts import Artifact, HFModel
+from tasks.artifacts import Artifact, HFModel, shown
+from tasks.called import read_how
 from tasks.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, verify
 from tasks.run import made_here, restored
 from tasks.spec import Spec, StageSpec
 from tasks.stored import check_sizes, send
-
-TITLE = "call"  # key in `how` of the call's title in its DAG; no spec has a field of that name
-
 
 _received: set[str] = set()
 
@@ -78,7 +75,7 @@ class StageTask(PodTask, PythonFunctionTask[Stage]):
             return self._again(ctx, **kwargs)
         promise = super().local_execute(ctx, **kwargs)
         stage = self.task_config.engine.stage
-        called = title_and_rest(kwargs.get("how") or "{}")[0]
+        call, _ = read_how(kwargs.get("how") or "{}")
         try:
             with lacking.tolerated():
                 artifact = self._artifact(ctx, promise.val)
@@ -90,7 +87,7 @@ class StageTask(PodTask, PythonFunctionTask[Stage]):
         gone = artifact.digest not in made_here and is_gone(artifact.place)
         lacking.made(artifact.digest, _made_from(artifact, kwargs), there=not gone)
         if artifact.digest not in made_here | _received:
-            title = called or artifact.title(stage)
+            title = call.title or artifact.title(stage)
             self._note(title, artifact)
             say(f"✓ {title:<14} cached{', its files are gone' if gone else ''}")
         if gone:
@@ -109,6 +106,7 @@ class StageTask(PodTask, PythonFunctionTask[Stage]):
             artifact.kind,
             artifact.digest,
             artifact.facts(),
+            shown=shown(artifact.kind, artifact.facts()),
             spec=manifest.spec,
             inputs=manifest.parents,
             job_dir=folder.parent if folder.is_absolute() and folder.name == "output" else None,  # else in a bucket
@@ -180,17 +178,11 @@ def _sent(value: Any, storage: str) -> Any:
 
 
 def split_spec(inputs: dict[str, Any]) -> dict[str, Any]:
-    """Split the inputs: `spec` keeps the fields of its identity, `how` gets the others, beside the call's title."""
-    spec, (title, how) = inputs["spec"], title_and_rest(inputs.get("how") or "{}")
+    """Split the inputs: `spec` keeps the fields of its identity, `how` gets the others, beside the call."""
+    spec, (call, rest) = inputs["spec"], read_how(inputs.get("how") or "{}")
     if isinstance(spec, Spec):
-        spec, how = spec.joined(how).apart()
-    return inputs | {"spec": spec, "how": json.dumps(how | ({TITLE: title} if title else {}), sort_keys=True)}
-
-
-def title_and_rest(how: str) -> tuple[str | None, dict[str, Any]]:
-    """The call's title in its DAG, and the fields of the spec that bear no identity."""
-    rest = json.loads(how)
-    return rest.pop(TITLE, None), rest
+        spec, rest = spec.joined(rest).apart()
+    return inputs | {"spec": spec, "how": call.how(rest)}
 
 
 TaskPlugins.register_pythontask_plugin(Stage, StageTask)

@@ -1,9 +1,9 @@
 """Run a DAG's calls as Flyte tasks, or compile them into its nodes."""
 
-import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from tasks.called import Called
 from tasks.choose.task import choose
 from tasks.convert.task import audit, convert, import_hf, load_hf
 from tasks.custom.task import custom_artifact, custom_model
@@ -27,7 +27,6 @@ from tasks.report.task import report
 from tasks.reward_check.task import check_rewards
 from tasks.rows.task import decontaminate, prepare_rows
 from tasks.serve.task import serve
-from tasks.stage_task import TITLE
 from workflows.call import Call, Calls, Input
 
 STAGES: tuple[Any, ...] = (
@@ -42,18 +41,21 @@ def walk(dag: Calls, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The artifacts, or while Flyte compiles the promises of them, that the calls make, by title. `given`: those that
     exist before."""
     made = {**(given or {})}
+    upstream: dict[str, set[str]] = {}  # of each call of the DAG, by title
     for call in dag:
-        result = TASKS[call.stage](**arguments(call, made))
+        before = (call.titles() | {*call.after}) & upstream.keys()
+        upstream[call.title] = before.union(*(upstream[title] for title in before))
+        result = TASKS[call.stage](**arguments(call, made, upstream[call.title]))
         for title in call.after:
             made[title] >> result
         made[call.title] = result
     return made
 
 
-def arguments(call: Call, made: Mapping[str, Any]) -> dict[str, Any]:
-    """What the call's Flyte task is called with."""
+def arguments(call: Call, made: Mapping[str, Any], upstream: Collection[str] = ()) -> dict[str, Any]:
+    """What the call's Flyte task is called with. `upstream`: the titles of the calls that it depends on."""
     inputs = {name: _filled(value, made) for name, value in call.inputs.items()}
-    return {"spec": call.spec, "how": json.dumps({TITLE: call.title}), **inputs}
+    return {"spec": call.spec, "how": Called(call.title, tuple(upstream)).how(), **inputs}
 
 
 def _filled(value: Input, made: Mapping[str, Any]) -> Any:

@@ -8,27 +8,11 @@ from sqlalchemy.engine import Connection
 
 from infra.lineage import facts
 from infra.lineage.graph import Graph
-from infra.text import count, measure, number, share
-from infra.tracking.mlflow_records import OUTPUT
+from infra.tracking.mlflow_records import OUTPUT, SHOWN_TAG
 
-MODELS = ("hf_model", "published_model")
+KIND = "baton.output.kind"
+MODEL = "model"  # the family
 FACT = OUTPUT  # numbers among an artifact's facts are metrics of the run that made it
-
-# the main fact of each kind
-_DETAILS = {
-    "corpus": ("documents", lambda value: f"{number(value)} documents"),
-    "rows": ("rows", lambda value: f"{number(value)} rows"),
-    "reward_check": ("rewards", lambda value: f"{number(value)} rewards"),
-    "tokenizer": ("vocab_size", lambda value: f"{number(value)} tokens"),
-    "tokenized_corpus": ("tokens", lambda value: f"{count(value)} tokens"),
-    "megatron_checkpoint": ("step", lambda value: f"step {number(value)}"),
-    "megatron_weights": ("parameters", lambda value: f"{count(value)} weights"),
-    "hf_model": ("parameters", lambda value: f"model, {count(value)}"),
-    "published_model": ("registry_version", lambda value: f"version {number(value)}"),
-    "endpoint": ("tokens_per_s", lambda value: f"{number(value)} tokens/s"),
-    "conversion_audit": ("argmax_agreement", lambda value: f"{share(value)} agree"),
-    "decision": ("improvement", lambda value: f"{100 * value:+.1f} %"),
-}
 
 
 @dataclass(frozen=True)
@@ -38,33 +22,23 @@ class Artifact:
     digest: str
     kind: str | None
     name: str  # base, chat, …, or the title of the stage that made it
-    detail: str
+    detail: str  # its main fact
+    family: str = "other"  # data, tokenizer, model, finding, page: its shape
 
 
 def describe(graph: Graph, connection: Connection, digests: Collection[str]) -> dict[str, Artifact]:
     """Each artifact's name, kind and main fact."""
     makers = {digest: _described_by(graph, digest) for digest in digests}
     runs = [run for run in makers.values() if run]
-    names = ("baton.output.kind", "baton.fact.label", "baton.fact.registry_name", facts.HEADLINE)
+    names = (KIND, f"{SHOWN_TAG}detail", f"{SHOWN_TAG}family", "baton.fact.label", "baton.fact.registry_name")
     tags = facts.tags(connection, runs, *names)
-    headlines = {run: of[facts.HEADLINE] for run, of in tags.items() if facts.HEADLINE in of}
-    wanted = {name for name, _ in _DETAILS.values()} | set(headlines.values())
-    measured = facts.metrics(connection, runs, *{FACT + name for name in wanted})
-    units = facts.units(connection, headlines)
     found = {}
     for digest, run in makers.items():
-        kind, label, registered, headline = (tags.get(run, {}).get(name) for name in names)
+        kind, detail, family, label, registered = (tags.get(run, {}).get(name) for name in names)
         title = graph.runs[run].title if run else digest[:12]
-        name, format_detail = _DETAILS.get(kind or "", ("", str))
-        value = measured.get(run, {}).get(FACT + (headline or name))
-        if value is None:
-            detail = (kind or "made elsewhere").replace("_", " ")
-        elif headline:
-            detail = f"{headline} {measure(value, units[run].get(headline, facts.Unit()).unit)}"
-        else:
-            detail = format_detail(value)
-        known_as = (registered or label) if kind in MODELS else None
-        found[digest] = Artifact(digest, kind, known_as or title, detail)
+        known_as = (registered or label) if family == MODEL else None
+        shown = detail or (kind or "made elsewhere").replace("_", " ")
+        found[digest] = Artifact(digest, kind, known_as or title, shown, family or "other")
     return found
 
 

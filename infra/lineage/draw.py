@@ -19,25 +19,6 @@ LETTERS = 12, 15  # average letters that fit on a card: of the name, of the line
 
 _WIDTHS = dict.fromkeys("iIjlt.,:;|!'()[]- ", 0.6) | dict.fromkeys("mwMW@%", 1.5)  # of a letter, in average letters
 
-FAMILIES = {
-    "corpus": "data",
-    "rows": "data",
-    "tokenized_corpus": "data",
-    "tokenizer": "tokenizer",
-    "megatron_checkpoint": "model",
-    "megatron_weights": "model",
-    "hf_model": "model",
-    "published_model": "model",
-    "eval_report": "finding",
-    "conversion_audit": "finding",
-    "reward_check": "finding",
-    "choice": "finding",
-    "decision": "finding",
-    "promotion": "finding",
-    "endpoint": "finding",
-    "report": "page",
-}
-
 
 @dataclass(frozen=True)
 class Marks:
@@ -147,7 +128,7 @@ def _box(
 
 
 def _card(digest: str, label: Artifact, x: float, y: float, href: str, mark: str) -> Markup:
-    family = FAMILIES.get(label.kind or "", "other")
+    family = label.family
     alt = f"{label.name}, {(label.kind or 'artifact').replace('_', ' ')}, {label.detail}"
     return Markup(
         '<a class="artifact {}{}" href="{}" data-node="{}" aria-label="{}"><title>{} {}</title><path d="{}"/>{}{}</a>'

@@ -137,8 +137,11 @@ def note_cached(
     spec: dict[str, Any] | None = None,
     inputs: dict[str, str] | None = None,
     job_dir: Path | None = None,
+    shown: dict[str, str] | None = None,
+    without_pod: bool = False,
 ) -> None:
-    """Record a stage whose artifact came from Flyte's cache, with the spec, inputs and job directory that made it."""
+    """Record a stage whose artifact came from Flyte's cache, with the spec, inputs and job directory that made it.
+    `shown`: as in Record.made. `without_pod`: it had none, so that whichever pods note it write one record."""
     own = str(job_dir) if job_dir else digest if this_pod() else None  # a pod may note several of one title
     folder = stage_folder(current_execution(title), title, own)
     if (folder / "run.json").exists() and read_stage(folder).status == FINISHED:
@@ -155,9 +158,9 @@ def note_cached(
         ended=now,
         status=FINISHED,
         cached=True,
-        output={"kind": kind, "digest": digest, "facts": redact(facts)},
+        output={"kind": kind, "digest": digest, "facts": redact(facts), "shown": redact(shown or {})},
         machine=machine(),
-        pod=pod.name if (pod := this_pod()) else "",
+        pod=pod.name if (pod := this_pod()) and not without_pod else "",
     )
     write_stage(folder, run)
 

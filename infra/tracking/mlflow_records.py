@@ -16,6 +16,7 @@ PARENT_TAG = "mlflow.parentRunId"
 NAME_TAG = "baton.name"  # of the execution
 POD_TAG = "baton.pod"  # of the stage's attempt
 FLYTE_TAG = "baton.flyte"  # project/domain/id
+SHOWN_TAG = "baton.output."  # + detail, family: how the lineage pages show what a stage made
 OUTPUT = "output/"  # + name: a metric: a number among the facts of what a stage made
 METRIC_TAG = "baton.metric."  # + name: an output metric's details, as JSON
 SETTING_TAG = "baton.setting."  # + field: a value of the recipe that differs from its default
@@ -83,6 +84,7 @@ def stage_record(execution: Execution, stage: str, run: StageRun, parent: str, n
         tags[ERROR_TAG] = run.error
     if run.output:
         tags |= {"baton.output.kind": run.output["kind"], "baton.output": run.output["digest"]}
+        tags |= {f"{SHOWN_TAG}{name}": text for name, text in run.output.get("shown", {}).items()}
         facts = {name: fact for name, fact in run.output["facts"].items() if fact not in (None, {}, [])}
         for name, metric in facts.pop("metrics", {}).items():  # of an evaluation (see tasks/metric.py)
             metrics[f"{OUTPUT}{mlflow_name(name)}"] = metric["value"]

@@ -1,7 +1,7 @@
 """Record one stage from its start to its end."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,9 +40,9 @@ class Record:
 
     output: dict[str, Any] | None = None
 
-    def made(self, kind: str, digest: str, facts: dict[str, Any]) -> None:
-        """Record the stage's artifact."""
-        self.output = {"kind": kind, "digest": digest, "facts": redact(facts)}
+    def made(self, kind: str, digest: str, facts: dict[str, Any], shown: Mapping[str, str] | None = None) -> None:
+        """Record the stage's artifact. `shown`: how the lineage pages show it (tasks/artifacts.py)."""
+        self.output = {"kind": kind, "digest": digest, "facts": redact(facts), "shown": redact(dict(shown or {}))}
 
 
 @contextmanager

@@ -64,7 +64,7 @@ class StageRun:
     status: str = RUNNING
     error: str | None = None
     cached: bool = False
-    output: dict[str, Any] | None = None  # kind, digest, facts
+    output: dict[str, Any] | None = None  # kind, digest, facts, shown
     command: str = ""  # that reproduces it from its job directory
     machine: dict[str, str] = field(default_factory=dict)  # see machine.py
     placed: dict[str, Any] = field(default_factory=dict)  # where it ran, if on another machine: see remote_run.py

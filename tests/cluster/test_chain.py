@@ -142,6 +142,22 @@ def test_stages_that_had_no_pod_are_in_the_execution_too(run: Done, again: Done,
         assert served[name].data.tags["baton.output"] == made[name].data.tags["baton.output"]
 
 
+def test_cached_stages_are_in_an_execution_that_fails_before_its_report(
+    tracked: Cluster, client: Client, run: Done, mlflow: Server, tmp_path: Path
+) -> None:
+    failing = tmp_path / "failing.py"
+    failing.write_text(
+        "from pydantic import BaseModel\n\nclass Empty(BaseModel): ...\n\n"
+        "def stage(spec: Empty, inputs, output, job):\n    raise ValueError('no')\n"
+    )
+    recipe = BASE | {"stages": [{"name": "failing", "stage": f"{failing}:stage", "inputs": ["base"]}]}
+    done = tracked.execute(submit(client, recipe, MLFLOW_TRACKING_URI=mlflow.uri))
+    assert "ValueError: no (failing.py, line 6: raise ValueError('no'))" in str(done.failed)
+    _, stages = execution(done, mlflow)
+    cached = [each.data.tags["mlflow.runName"] for each in stages if each.data.tags["baton.cached"] == "true"]
+    assert sorted(cached) == ["convert", "corpus", "pretrain", "shards", "tokenizer"]
+
+
 @pytest.fixture
 def described_otherwise(tmp_path: Path) -> Path:
     """The product in another folder, a field's description changed."""

@@ -18,6 +18,7 @@ from infra.tracking.push import push_execution
 from infra.tracking.record import tracked
 from infra.tracking.spool import execution_folder
 from infra.tracking.store import tracking_uri
+from tasks.artifacts import shown
 from tasks.manifest import write_manifest
 
 LAPTOP = {"name": "laptop", "seed": 1, "pretrain": {"optimizer": {"lr": 0.003}, "steps": 20}, "sources": ["a", "b"]}
@@ -70,7 +71,8 @@ def record() -> Stored:
         inputs = {
             name: digests[name] for name in {"tokenizer": ["corpus"], "shards": ["corpus", "tokenizer"]}.get(title, [])
         }
-        note_cached(title, kind, digests[title], {"documents": 7}, inputs=inputs, job_dir=_job(title))
+        facts = {"documents": 7, "vocab_size": 512, "tokens": 3_600_000}
+        note_cached(title, kind, digests[title], facts, inputs=inputs, job_dir=_job(title), shown=shown(kind, facts))
         others[title] = digests[title]
     others = _chain(others, lr=0.001, fails="sft")
     end_execution("FAILED")
@@ -150,7 +152,7 @@ def _chain(made: dict[str, str], lr: float, fails: str = "") -> dict[str, str]:
                 if title == fails:
                     raise OSError("the disk is full")
                 manifest = write_manifest(job / "output", kind, facts, spec, inputs)
-                record.made(kind, manifest.digest, facts)
+                record.made(kind, manifest.digest, facts, shown(kind, facts))
                 made[title] = manifest.digest
         except OSError:
             pass  # recorded as failed

@@ -1,0 +1,49 @@
+"""The call of a DAG as which a stage runs: its title, and the titles of the calls before it.
+
+It reaches the stage in `how`, beside the fields of the spec that bear no identity: Flyte's cache ignores both.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+CALL = "call"  # the key in `how`; no spec has a field of that name
+
+
+@dataclass(frozen=True)
+class Called:
+    title: str | None = None
+    upstream: tuple[str, ...] = ()  # titles of the calls that it depends on, directly or not
+
+    def how(self, rest: dict[str, Any] | None = None) -> str:
+        """The input `how`. `rest`: the fields of the spec that bear no identity."""
+        call = {CALL: {"title": self.title, "upstream": sorted(self.upstream)}} if self.title else {}
+        return json.dumps((rest or {}) | call, sort_keys=True)
+
+
+def read_how(how: str) -> tuple[Called, dict[str, Any]]:
+    """What `Called.how` wrote, and the rest."""
+    rest = json.loads(how)
+    call = rest.pop(CALL, {})
+    return Called(call.get("title"), tuple(call.get("upstream", ()))), rest
+
+
+_called = ContextVar[Called | None]("_called", default=None)
+
+
+def called() -> Called:
+    """The call that is executed."""
+    return _called.get() or Called()
+
+
+@contextmanager
+def calling(call: Called) -> Iterator[None]:
+    """Runs in the body belong to this call. They may be nested: an input whose files are gone is made again."""
+    token = _called.set(call)
+    try:
+        yield
+    finally:
+        _called.reset(token)
